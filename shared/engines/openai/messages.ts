@@ -1,3 +1,4 @@
+import { IMPLIED_CALL } from '#schemas/chat.ts'
 import type { GenerateRequest, NativePart, Part, Turn } from '#schemas/generate.ts'
 import { customInput } from '#shared/engines/adapt.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -70,9 +71,6 @@ function encodeAnswer(parts: readonly Part[], { isSame, isOpenAi }: Form): objec
     ...(calls.length === 0 ? {} : { tool_calls: calls.map((call) => encodeCall(call, isSame)) }),
   }
 }
-
-/** Mark in `extra` of a call that was made for the result of a deprecated function. */
-export const IMPLIED_CALL = 'implied_call'
 
 function encodeCall(call: ToolCallPart, isSame: boolean): object {
   const { id, name, custom } = call

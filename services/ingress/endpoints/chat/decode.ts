@@ -1,6 +1,7 @@
-import { ChatRequest, type ChatTool, type ChatToolChoice } from '#schemas/chat.ts'
+import { ChatRequest, type ChatTool, type ChatToolChoice, type NamedTool } from '#schemas/chat.ts'
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, type Pieces, parseInPieces } from '#services/ingress/body/validate.ts'
 import {
   type DecodeContext,
@@ -12,6 +13,7 @@ import {
   requireToolChoice,
   requireTools,
 } from '#services/ingress/endpoints/decode.ts'
+import { dialectOf } from '#shared/engines/adapt.ts'
 import { decodeChatTurns } from './turns.ts'
 
 /**
@@ -23,13 +25,15 @@ import { decodeChatTurns } from './turns.ts'
 export function* decodeChat(body: unknown, context: DecodeContext): Pieces<GenerateRequest> {
   const chat = yield* parseInPieces(ChatRequest, body, 'openai')
   const model = context.getModel(chat.model)
-  requireSupported(chat)
+  const isSame = dialectOf({}, model) === 'openai'
+  requireSupported(chat, model, isSame)
   requireSampling(chat, model)
-  const tools = (chat.tools ?? []).map(decodeTool)
+  const tools = decodeTools(chat.tools ?? [], isSame)
   requireTools(model, tools, (index) => `tools[${index}].function.name`)
-  const format = responseFormat(chat, model)
+  const format = responseFormat(chat, model, isSame)
   requireBoundedSchemas(tools, (index) => `tools[${index}].function.parameters`, format, FORMAT_SCHEMA)
-  const turns = yield* decodeChatTurns(chat.messages, { model, remoteImages: context.remoteImages })
+  const turns = yield* decodeChatTurns(chat.messages, { model, remoteImages: context.remoteImages, isSame })
+  const top_k = chat.top_k ?? 0
   return {
     dialect: 'openai',
     model: model.id,
@@ -38,6 +42,7 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
     max_tokens: outputTokens(model, chat.max_completion_tokens ?? chat.max_tokens ?? undefined),
     temperature: chat.temperature ?? undefined,
     top_p: chat.top_p ?? undefined,
+    top_k: top_k > 0 ? top_k : undefined,
     n: chat.n ?? 1,
     stop: typeof chat.stop === 'string' ? [chat.stop] : (chat.stop ?? []),
     presence_penalty: chat.presence_penalty ?? undefined,
@@ -51,7 +56,7 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
     response_format: format,
     reasoning: reasoning(chat, model),
     user: chat.user ?? undefined,
-    extra: extraOf(chat, CONSUMED),
+    extra: requestExtra(chat, isSame),
   }
 }
 
@@ -61,22 +66,44 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
  */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'messages', 'stream', 'stream_options', 'temperature', 'top_p', 'max_completion_tokens', 'max_tokens'],
+  'top_k',
   ...['n', 'stop', 'presence_penalty', 'frequency_penalty', 'logit_bias', 'seed', 'logprobs', 'top_logprobs'],
   ...['response_format', 'tools', 'tool_choice', 'parallel_tool_calls', 'user', 'metadata', 'store'],
-  ...['reasoning_effort', 'modalities'],
+  'reasoning_effort',
 ])
 
+/** Fields that go along, among them those of known fields whose value has no internal form. */
+function requestExtra(chat: ChatRequest, isSame: boolean): GenerateRequest['extra'] {
+  const { stream_options, response_format: format, top_k } = chat
+  const options = stream_options ? extraOf(stream_options, STREAM_OPTIONS_CONSUMED) : undefined
+  const shown = format?.type === 'unknown' ? format.value : format?.type === 'text' ? format : undefined
+  const more = {
+    ...(options && { stream_options: options }),
+    ...(isSame && shown && { response_format: shown }),
+    // Servers take 0 or -1 for: all tokens.
+    ...(typeof top_k === 'number' && top_k <= 0 && { top_k }),
+  }
+  const extra = extraOf(chat, CONSUMED)
+  return extra || Object.keys(more).length > 0 ? { ...extra, ...more } : undefined
+}
+
+const STREAM_OPTIONS_CONSUMED: ReadonlySet<string> = new Set(['include_usage'])
 const FORMAT_SCHEMA = 'response_format.json_schema.schema'
 const UNSUPPORTED = ['audio', 'web_search_options', 'moderation', 'functions', 'function_call'] as const
 const METADATA_PAIRS_MAX = 16
 
-function requireSupported(chat: ChatRequest): void {
-  for (const field of UNSUPPORTED) {
+/** Refuses what only an upstream of the same API can do. */
+function requireSupported(chat: ChatRequest, model: ModelConfig, isSame: boolean): void {
+  for (const field of isSame ? [] : UNSUPPORTED) {
     if (chat[field] === undefined || chat[field] === null) continue
-    refuse('unsupported_parameter', field, `Unsupported parameter: '${field}' is not supported by this service.`)
+    refuse('unsupported_parameter', field, `Unsupported parameter: '${field}' is not supported by this model.`)
   }
-  const audio = chat.modalities?.indexOf('audio') ?? -1
-  if (audio >= 0) refuse('unsupported_value', 'modalities', "Unsupported value: 'modalities' supports only 'text'.")
+  if (chat.functions?.length && !model.capabilities.tools) {
+    refuse('unsupported_parameter', 'functions', `The model '${model.id}' does not call tools.`)
+  }
+  if (!isSame && chat.modalities?.some((modality) => modality !== 'text')) {
+    refuse('unsupported_value', 'modalities', "Unsupported value: 'modalities' supports only 'text'.")
+  }
   if (typeof chat.top_logprobs === 'number' && chat.logprobs !== true) {
     refuse('invalid_value', 'top_logprobs', "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.")
   }
@@ -111,20 +138,47 @@ export function exactSeed(seed: number): number {
 }
 
 const TOOL_CONSUMED: ReadonlySet<string> = new Set(['type', 'function'])
+const FUNCTION_CONSUMED: ReadonlySet<string> = new Set(['name', 'description', 'parameters', 'strict'])
+/** Parameters of the function that stands for a custom tool. */
+const CUSTOM_PARAMETERS = { type: 'object', properties: { input: { type: 'string' } }, required: ['input'] }
 
-function decodeTool(tool: ChatTool, index: number): Tool {
-  if (tool.type === 'custom') return refuseCustom(`tools[${index}].type`)
+function decodeTools(tools: readonly ChatTool[], isSame: boolean): Tool[] {
+  return tools.map((tool, index) => {
+    if (tool.type === 'function') return functionTool(tool)
+    return tool.type === 'custom' ? customTool(tool) : nativeTool(tool, index, isSame)
+  })
+}
+
+function functionTool(tool: Extract<ChatTool, { type: 'function' }>): Tool {
+  const { name, description, parameters, strict } = tool.function
+  const inner = extraOf(tool.function, FUNCTION_CONSUMED)
+  const extra = extraOf(tool, TOOL_CONSUMED)
   return {
-    name: tool.function.name,
-    description: tool.function.description ?? undefined,
-    parameters: tool.function.parameters ?? { type: 'object', properties: {} },
-    strict: tool.function.strict ?? undefined,
-    extra: extraOf(tool, TOOL_CONSUMED),
+    name,
+    description: description ?? undefined,
+    parameters: parameters ?? { type: 'object', properties: {} },
+    strict: strict ?? undefined,
+    extra: inner ? { ...extra, function: inner } : extra,
   }
 }
 
-function refuseCustom(param: string): never {
-  return refuse('unsupported_value', param, "Unsupported value: tools of type 'custom' are not supported.")
+/** Other upstreams get a function of one string, whose description has the grammar. */
+function customTool(tool: Extract<ChatTool, { type: 'custom' }>): Tool {
+  const { name, description, format } = tool.custom
+  const { definition, syntax } = (format?.grammar ?? {}) as { definition?: unknown; syntax?: unknown }
+  const grammar = typeof definition === 'string' ? `The input follows this grammar (${syntax}):\n${definition}` : ''
+  const text = [description ?? '', grammar].filter((line) => line !== '').join('\n\n')
+  return { name, description: text || undefined, parameters: CUSTOM_PARAMETERS, native: tool, custom: true }
+}
+
+function nativeTool(tool: Extract<ChatTool, { type: 'unknown' }>, index: number, isSame: boolean): Tool {
+  const { type } = tool.value
+  if (!isSame) {
+    const message = `Invalid value: '${excerpt(type)}'. Supported values are: 'function', 'custom'.`
+    refuse('invalid_value', `tools[${index}].type`, message)
+  }
+  // Several tools may be of one type.
+  return { name: `${type}#${index}`, parameters: {}, native: tool.value, native_only: true }
 }
 
 function toolUse(
@@ -143,17 +197,29 @@ function toolChoice(
   tools: readonly Tool[],
 ): Pick<GenerateRequest, 'tool_choice' | 'allowed_tools'> {
   if (typeof choice === 'string') return { tool_choice: { type: choice } }
-  if (choice.type === 'custom') return refuseCustom('tool_choice.type')
-  if (choice.type === 'function') return { tool_choice: { type: 'tool', name: choice.function.name } }
-  const names = choice.allowed_tools.tools.map((tool) => tool.function.name)
+  if (choice.type !== 'allowed_tools') return { tool_choice: { type: 'tool', name: nameOf(choice, tools) } }
+  const names = choice.allowed_tools.tools.map((tool) => nameOf(tool, tools))
   for (const name of names) requireNamed(name, tools, 'tool_choice')
   return { tool_choice: { type: choice.allowed_tools.mode }, allowed_tools: names }
 }
 
-function responseFormat(chat: ChatRequest, model: ModelConfig): GenerateRequest['response_format'] {
+/** Name of the tool that a choice means: by its own name, or by its type. */
+function nameOf(choice: NamedTool, tools: readonly Tool[]): string {
+  if (choice.type === 'function') return choice.function.name
+  if (choice.type === 'custom') return choice.custom.name
+  const { type } = choice.value
+  return tools.find(({ native }) => native?.type === type)?.name ?? type
+}
+
+function responseFormat(chat: ChatRequest, model: ModelConfig, isSame: boolean): GenerateRequest['response_format'] {
   const format = chat.response_format
   if (!format || format.type === 'text') return undefined
   requireJson(model, 'response_format')
+  if (format.type === 'unknown') {
+    if (isSame) return undefined
+    const message = `Invalid value: '${excerpt(format.value.type)}'. Supported values are: 'text', 'json_object', 'json_schema'.`
+    return refuse('invalid_value', 'response_format.type', message)
+  }
   if (format.type === 'json_object') return { type: 'json_object' }
   const { name, description, schema, strict } = format.json_schema
   return {

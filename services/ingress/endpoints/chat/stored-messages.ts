@@ -1,5 +1,6 @@
-import type { Part, Turn } from '#schemas/generate.ts'
+import type { NativePart, Part, Turn } from '#schemas/generate.ts'
 import type { Pieces } from '#services/ingress/body/validate.ts'
+import { customInput } from '#shared/engines/adapt.ts'
 
 /** A message that a model was given, as it is listed. */
 export interface StoredMessage {
@@ -31,21 +32,34 @@ export function* messagesOfTurns(turns: readonly Turn[], completionId: string): 
 function messageOf(turn: Turn, id: string): StoredMessage {
   const { role, parts } = turn
   const texts = parts.flatMap((part) => (part.type === 'text' ? [part.text] : []))
-  const isOneText = parts.every(({ type }) => type === 'text' || type === 'tool_call') && texts.length <= 1
+  const fields = Object.assign({}, ...parts.map((part) => (isNative(part) && !isPart(part) ? part.value : {})))
+  const shown = parts.filter((part) => part.type !== 'tool_call' && !(isNative(part) && !isPart(part)))
+  const isOneText = shown.length <= 1 && shown.every(({ type }) => type === 'text')
   const calls = parts.flatMap(callOf)
   const name = role === 'tool' ? undefined : turn.name
   return {
     id,
     role,
     content: texts.length > 0 ? texts.join('') : null,
-    content_parts: isOneText ? null : parts.flatMap(shownPart),
+    content_parts: isOneText ? null : shown.flatMap(shownPart),
+    ...fields,
     ...(name !== undefined && { name }),
     ...(role === 'tool' && { tool_call_id: turn.call_id }),
     ...(calls.length > 0 && { tool_calls: calls }),
   }
 }
 
+function isNative(part: Part): part is NativePart {
+  return part.type === 'native' && part.dialect === 'openai'
+}
+
+/** A native part without a type holds fields of the message (shared/engines/openai/messages.ts). */
+function isPart({ value }: NativePart): boolean {
+  return value.type !== undefined
+}
+
 function shownPart(part: Part): object[] {
+  if (isNative(part)) return [part.value]
   if (part.type === 'text') return [{ type: 'text', text: part.text }]
   if (part.type !== 'image') return []
   return [{ type: 'image_url', image_url: { url: part.url, ...(part.detail && { detail: part.detail }) } }]
@@ -53,5 +67,7 @@ function shownPart(part: Part): object[] {
 
 function callOf(part: Part): object[] {
   if (part.type !== 'tool_call') return []
+  const { id, name, custom } = part
+  if (custom) return [{ id, type: 'custom', custom: { name, input: customInput(part.arguments) } }]
   return [{ id: part.id, type: 'function', function: { name: part.name, arguments: part.arguments } }]
 }

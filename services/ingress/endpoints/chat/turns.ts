@@ -1,15 +1,19 @@
-import type { ChatMessage, ChatUserPart } from '#schemas/chat.ts'
-import type { Part, Turn } from '#schemas/generate.ts'
+import { type ChatMessage, type ChatPart, IMPLIED_CALL, type Unknown } from '#schemas/chat.ts'
+import type { NativePart, Part, Turn } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { requireBase64, requireDataUrl, requireImageUrl } from '#services/ingress/body/media.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, PIECE_MESSAGES, type Pieces } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
+import { refuseAddresses } from './addresses.ts'
+import { type MadeCall, OpenCalls } from './calls.ts'
 
 /** What the parts of a conversation are checked against. */
 export interface TurnContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
+  /** The upstream of the model speaks chat completions: parts of unknown types go along. */
+  readonly isSame: boolean
 }
 
 /**
@@ -25,14 +29,13 @@ export function* decodeChatTurns(messages: readonly ChatMessage[], context: Turn
   return decoder.finish()
 }
 
+type AssistantMessage = Extract<ChatMessage, { role: 'assistant' }>
+
 class TurnDecoder {
   readonly #context: TurnContext
   readonly #turns: Turn[] = []
-  /** Calls of the nearest assistant message: id → its name. */
-  #calls = new Map<string, string>()
-  #unanswered = new Set<string>()
-  /** Names of calls → their ids in order, for results that name no id; made for the first of them. */
-  #open: Map<string, string[]> | undefined
+  /** Calls of the nearest assistant message. */
+  #calls = new OpenCalls([], [])
   #callsParam = 'messages'
   /** The legacy call of the nearest assistant message, if any. */
   #implied: { name: string; arguments: string } | undefined
@@ -46,12 +49,12 @@ class TurnDecoder {
     if (message.role === 'tool') return this.#addTool(message, param)
     if (message.role === 'function') return this.#addFunction(message)
     this.#requireAnswered()
-    this.#calls = new Map()
-    this.#open = undefined
+    this.#calls = new OpenCalls([], [])
     if (message.role === 'assistant') return this.#addAssistant(message, param)
-    const role = message.role === 'user' ? 'user' : 'system'
+    const named = { name: message.name ?? undefined, extra: extraOf(message, MESSAGE_CONSUMED) }
     const parts = this.#parts(message.content, `${param}.content`)
-    this.#turns.push({ role, parts, name: message.name ?? undefined, extra: extraOf(message, MESSAGE_CONSUMED) })
+    if (message.role === 'user') this.#turns.push({ role: 'user', parts, ...named })
+    else this.#turns.push({ role: 'system', parts, ...(message.role === 'developer' && { developer: true }), ...named })
   }
 
   finish(): Turn[] {
@@ -60,81 +63,60 @@ class TurnDecoder {
   }
 
   #requireAnswered(): void {
-    if (this.#unanswered.size === 0) return
-    const ids = [...this.#unanswered].slice(0, 8).map(excerpt).join(', ')
+    const open = this.#calls.unanswered()
+    if (open.length === 0) return
+    const ids = open.slice(0, 8).map(excerpt).join(', ')
     const rule = "An assistant message with 'tool_calls' must be followed by tool messages responding to each"
     const message = `${rule} 'tool_call_id'. The following tool_call_ids did not have response messages: ${ids}`
     refuse('invalid_value', this.#callsParam, message)
   }
 
-  #addAssistant(message: Extract<ChatMessage, { role: 'assistant' }>, param: string): void {
-    const calls = message.tool_calls ?? []
-    const isSilent = message.content === undefined || message.content === null
-    if (isSilent && calls.length === 0 && !message.refusal && !message.function_call) {
+  #addAssistant(message: AssistantMessage, param: string): void {
+    if (isSilent(message)) {
       const text = "An assistant message needs 'content' unless it has 'tool_calls' or a 'refusal'."
       refuse('missing_required_parameter', `${param}.content`, text)
     }
     const parts: Part[] = []
     if (message.reasoning_content) parts.push({ type: 'reasoning', text: message.reasoning_content })
-    parts.push(...this.#parts(message.content ?? '', `${param}.content`))
-    if (message.refusal) parts.push({ type: 'text', text: message.refusal })
-    for (const { id, function: called, ...rest } of calls) {
-      const extra = extraOf(rest, CALL_CONSUMED)
-      parts.push({ type: 'tool_call', id, name: called.name, arguments: called.arguments, extra })
-    }
+    parts.push(...this.#parts(message.content ?? '', `${param}.content`), ...messageFields(message))
+    const calls = (message.tool_calls ?? []).map(decodeCall)
+    this.#calls = new OpenCalls(calls, parts)
     const extra = extraOf(message, MESSAGE_CONSUMED)
     this.#turns.push({ role: 'assistant', parts, name: message.name ?? undefined, extra })
-    this.#calls = new Map(calls.map((call) => [call.id, call.function.name]))
-    this.#unanswered = new Set(this.#calls.keys())
     this.#callsParam = param
     this.#implied = message.function_call ?? undefined
   }
 
   #addTool(message: Extract<ChatMessage, { role: 'tool' }>, param: string): void {
-    const id = message.tool_call_id
+    const wireId = message.tool_call_id
     if (this.#calls.size === 0) {
       const text = "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'."
       refuse('invalid_value', `${param}.role`, text)
     }
-    if (!this.#calls.has(id)) {
-      const text = `Invalid 'tool_call_id': '${excerpt(id)}' is not a call of the nearest assistant message before it.`
+    const call = this.#calls.answer(wireId)
+    if (call === undefined) {
+      const text = `Invalid 'tool_call_id': '${excerpt(wireId)}' is not a call of the nearest assistant message before it.`
       refuse('invalid_value', `${param}.tool_call_id`, text)
     }
-    this.#unanswered.delete(id)
-    const parts = this.#parts(message.content, `${param}.content`)
-    this.#turns.push({ role: 'tool', parts, call_id: id, extra: extraOf(message, MESSAGE_CONSUMED) })
+    const parts = this.#parts(message.content ?? '', `${param}.content`)
+    const custom = call.custom ? { custom: true } : {}
+    this.#turns.push({ role: 'tool', parts, call_id: call.id, ...custom, extra: extraOf(message, TOOL_CONSUMED) })
   }
 
   /** A legacy result has a name but no id. Where no open call bears the name, the call it implies is put before it. */
   #addFunction(message: Extract<ChatMessage, { role: 'function' }>): void {
     const { name } = message
-    const id = this.#findUnanswered(name) ?? this.#implyCall(name)
-    this.#unanswered.delete(id)
-    this.#turns.push({
-      role: 'tool',
-      parts: textParts(message.content ?? ''),
-      call_id: id,
-      extra: extraOf(message, MESSAGE_CONSUMED),
-    })
-  }
-
-  #findUnanswered(name: string): string | undefined {
-    this.#open ??= this.#callsByName()
-    const ids = this.#open.get(name) ?? []
-    // A message that names its id may have answered one since.
-    for (let id = ids.pop(); id !== undefined; id = ids.pop()) if (this.#unanswered.has(id)) return id
-    return undefined
-  }
-
-  /** The first call of a name comes last. */
-  #callsByName(): Map<string, string[]> {
-    const byName = new Map<string, string[]>()
-    for (const [id, name] of [...this.#calls].reverse()) {
-      const ids = byName.get(name)
-      if (ids) ids.push(id)
-      else byName.set(name, [id])
-    }
-    return byName
+    const parts = textParts(message.content ?? '')
+    const extra = extraOf(message, MESSAGE_CONSUMED)
+    const call_id = this.#calls.answerNamed(name)
+    if (call_id !== undefined) this.#turns.push({ role: 'tool', parts, call_id, extra })
+    else
+      this.#turns.push({
+        role: 'tool',
+        parts,
+        call_id: this.#implyCall(name),
+        extra: { ...extra, role: 'function', name },
+      })
   }
 
   #implyCall(name: string): string {
@@ -143,7 +125,7 @@ class TurnDecoder {
     const id = `call_function_${this.#legacyCalls}`
     const made = this.#implied?.name === name ? this.#implied.arguments : '{}'
     this.#implied = undefined
-    const part: Part = { type: 'tool_call', id, name, arguments: made }
+    const part: Part = { type: 'tool_call', id, name, arguments: made, extra: { [IMPLIED_CALL]: true } }
     const last = this.#turns.at(-1)
     if (last?.role === 'assistant') last.parts.push(part)
     else this.#turns.push({ role: 'assistant', parts: [part] })
@@ -156,42 +138,108 @@ class TurnDecoder {
   }
 }
 
+function isSilent(message: AssistantMessage): boolean {
+  const { content, tool_calls, refusal, function_call, audio, reasoning_content } = message
+  if (content !== undefined && content !== null) return false
+  return !(tool_calls?.length || refusal || function_call || audio || reasoning_content)
+}
+
+/** Fields of an answer that have no internal form, each with the text that stands for it elsewhere. */
+function messageFields({ refusal, audio, function_call }: AssistantMessage): NativePart[] {
+  const fields: NativePart[] = []
+  if (refusal) fields.push(native({ refusal }, refusal))
+  if (audio) fields.push(native({ audio }, typeof audio.transcript === 'string' ? audio.transcript : undefined))
+  if (function_call) fields.push(native({ function_call }))
+  return fields
+}
+
+function native(value: Record<string, unknown>, text?: string): NativePart {
+  return { type: 'native', dialect: 'openai', value, ...(text !== undefined && { text }) }
+}
+
+function decodeCall(call: NonNullable<AssistantMessage['tool_calls']>[number]): MadeCall {
+  const extra = extraOf(call, CALL_CONSUMED)
+  if (call.type === 'custom') {
+    const { name, input } = call.custom as { name: string; input: string }
+    return { type: 'tool_call', id: call.id, name, arguments: JSON.stringify({ input }), custom: true, extra }
+  }
+  const { name, arguments: text } = call.function as { name: string; arguments: string }
+  return { type: 'tool_call', id: call.id, name, arguments: text, extra }
+}
+
 /** Keys of a message that have an internal meaning, or that are the echo of an answer and end here. */
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set([
   ...['role', 'content', 'name', 'refusal', 'reasoning_content', 'tool_calls', 'tool_call_id'],
   ...['function_call', 'audio', 'annotations'],
 ])
-const CALL_CONSUMED: ReadonlySet<string> = new Set(['type'])
-const PART_CONSUMED: ReadonlySet<string> = new Set(['type', 'text', 'refusal', 'image_url', 'input_audio', 'file'])
+const TOOL_CONSUMED: ReadonlySet<string> = new Set(['role', 'content', 'tool_call_id'])
+const CALL_CONSUMED: ReadonlySet<string> = new Set(['type', 'id', 'function', 'custom'])
+const PART_CONSUMED: ReadonlySet<string> = new Set(['type', 'text', 'image_url', 'input_audio', 'file'])
 
 function textParts(text: string): Part[] {
   return text === '' ? [] : [{ type: 'text', text }]
 }
 
-type MessagePart = ChatUserPart | { type: 'refusal'; refusal: string }
+type MessagePart = ChatPart | { type: 'refusal'; refusal: string }
 
 function decodePart(part: MessagePart, param: string, context: TurnContext): Part {
-  const extra = extraOf(part, PART_CONSUMED)
   switch (part.type) {
     case 'text':
-      return { type: 'text', text: part.text, extra }
+      return { type: 'text', text: part.text, extra: extraOf(part, PART_CONSUMED) }
     case 'refusal':
-      return { type: 'text', text: part.refusal, extra }
+      return native(part, part.refusal)
+    case 'unknown':
+      return unknownPart(part, param, context)
     case 'image_url': {
       const { url, detail } = part.image_url
       requireMedia(context.model, 'images', param)
       requireImageUrl(url, `${param}.image_url.url`, context.remoteImages)
+      const extra = partExtra(part, 'image_url', ['url', 'detail'])
       return { type: 'image', url, detail: detail ?? undefined, extra }
     }
     case 'input_audio': {
+      const { data, format } = part.input_audio
       requireMedia(context.model, 'audio', param)
-      requireBase64(part.input_audio.data, `${param}.input_audio.data`)
-      return { type: 'audio', data: part.input_audio.data, format: part.input_audio.format, extra }
+      requireBase64(data, `${param}.input_audio.data`)
+      return { type: 'audio', data, format, extra: partExtra(part, 'input_audio', ['data', 'format']) }
     }
     case 'file': {
+      const { file_data: data, filename } = part.file
       requireMedia(context.model, 'files', param)
-      requireDataUrl(part.file.file_data, `${param}.file.file_data`)
-      return { type: 'file', data: part.file.file_data, filename: part.file.filename ?? undefined, extra }
+      if (!data) return fileById(part, param, context)
+      requireDataUrl(data, `${param}.file.file_data`)
+      return {
+        type: 'file',
+        data,
+        filename: filename ?? undefined,
+        extra: partExtra(part, 'file', ['file_data', 'filename']),
+      }
     }
   }
+}
+
+/** Unknown fields of a part, and of the object inside it. */
+function partExtra(part: object, name: string, known: readonly string[]): Record<string, unknown> | undefined {
+  const inner = extraOf((part as Record<string, object>)[name] ?? {}, new Set(known))
+  const extra = extraOf(part, PART_CONSUMED)
+  return inner ? { ...extra, [name]: inner } : extra
+}
+
+/** A file that the upstream has. */
+function fileById(part: Extract<ChatPart, { type: 'file' }>, param: string, context: TurnContext): NativePart {
+  if (context.isSame && typeof part.file.file_id === 'string') return native(part)
+  return refuse(
+    'missing_required_parameter',
+    `${param}.file.file_data`,
+    `Missing required parameter: '${param}.file.file_data'.`,
+  )
+}
+
+function unknownPart({ value }: Unknown, param: string, context: TurnContext): NativePart {
+  if (!context.isSame) {
+    const message = `Invalid value: '${excerpt(value.type)}'. The model '${context.model.id}' does not read parts of this type here.`
+    refuse('invalid_value', `${param}.type`, message)
+  }
+  refuseAddresses(value, param)
+  return native(value)
 }

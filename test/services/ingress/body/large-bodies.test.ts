@@ -18,7 +18,7 @@ const CONTEXT = { getModel: () => MODEL, strictTurns: false, remoteImages: false
 const WRONG_BODIES: readonly [string, object][] = [
   ['messages of an unknown role', { messages: Array(100_000).fill({ role: 'x', content: 1 }) }],
   ['numbers where messages belong', { messages: Array(100_000).fill(1) }],
-  ['parts of an unknown type', { messages: [{ role: 'user', content: Array(190_000).fill({ type: 'nope' }) }] }],
+  ['parts without their text', { messages: [{ role: 'user', content: Array(190_000).fill({ type: 'text' }) }] }],
 ]
 
 describe('a large body', () => {

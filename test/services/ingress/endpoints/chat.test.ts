@@ -158,7 +158,7 @@ describe('decoding', () => {
       { name: 'f', parameters: { type: 'object', properties: {} }, extra: { cached: true } },
     ])
     expect(request.turns).toEqual([
-      { role: 'system', parts: [{ type: 'text', text: 'Be brief.' }], extra: { weight: 2 } },
+      { role: 'system', parts: [{ type: 'text', text: 'Be brief.' }], developer: true, extra: { weight: 2 } },
       { role: 'user', parts: [{ type: 'text', text: 'Hi' }] },
       { role: 'assistant', parts: [{ type: 'tool_call', id: 'c1', name: 'f', arguments: '{}', extra: { index: 0 } }] },
       { role: 'tool', call_id: 'c1', parts: [{ type: 'text', text: '42' }] },
@@ -206,10 +206,22 @@ describe('decoding', () => {
 
   test('a legacy function result follows the call it implies', () => {
     const call = { name: 'f', arguments: '{"a":1}' }
+    const extra = { implied_call: true }
     const turns = (messages: unknown[]) => decode({ model: 'm1', messages }).turns
     const answered = [
-      { role: 'assistant', parts: [{ type: 'tool_call', id: 'call_function_1', name: 'f', arguments: '{"a":1}' }] },
-      { role: 'tool', call_id: 'call_function_1', parts: [{ type: 'text', text: '42' }] },
+      {
+        role: 'assistant',
+        parts: [
+          { type: 'native', dialect: 'openai', value: { function_call: call } },
+          { type: 'tool_call', id: 'call_function_1', name: 'f', arguments: '{"a":1}', extra },
+        ],
+      },
+      {
+        role: 'tool',
+        call_id: 'call_function_1',
+        parts: [{ type: 'text', text: '42' }],
+        extra: { role: 'function', name: 'f' },
+      },
     ]
     const result = { role: 'function', name: 'f', content: '42' }
     expect(turns([{ role: 'assistant', content: null, function_call: call }, result])).toEqual(answered)
@@ -231,6 +243,145 @@ describe('decoding', () => {
     expect(problem(image('https://example.com/a.png'), open)).toBeUndefined()
     expect(problem(image('http://example.com/a.png'), open)).toEqual(['invalid_value', param, 400])
     expect(problem(image('not a url'), open)).toEqual(['invalid_value', param, 400])
+  })
+})
+
+describe('requests of agents', () => {
+  const CHAT = { engine: { type: 'openai', base_url: 'http://127.0.0.1:1/v1' }, ...SEEING }
+  const turnsOf = (messages: readonly object[], given = context(CHAT)) => decode({ model: 'm1', messages }, given).turns
+  const call = (id: string, name = 'f') => ({ id, type: 'function', function: { name, arguments: '{}' } })
+  const result = (id: string, content: unknown = 'ok') => ({ role: 'tool', tool_call_id: id, content })
+
+  test('the result of a tool has images, files and sound', () => {
+    const content = [
+      { type: 'text', text: 'see' },
+      { type: 'image_url', image_url: { url: PNG } },
+      { type: 'input_audio', input_audio: { data: 'UklGRg==', format: 'flac' } },
+    ]
+    const [, tool] = turnsOf([{ role: 'assistant', tool_calls: [call('a')] }, result('a', content)], context(SEEING))
+    expect(tool?.parts).toMatchObject([
+      { type: 'text' },
+      { type: 'image', url: PNG },
+      { type: 'audio', format: 'flac' },
+    ])
+  })
+
+  test('calls of one id become calls of their own, with their results in order', () => {
+    const calls = { role: 'assistant', tool_calls: [call('a', 'f'), call('a_2', 'g'), call('a', 'h')] }
+    const turns = turnsOf([calls, result('a', '1'), result('a_2', '2'), result('a', '3')])
+    expect(turns[0]?.parts).toMatchObject([
+      { id: 'a', name: 'f' },
+      { id: 'a_2', name: 'g' },
+      { id: 'a_3', name: 'h' },
+    ])
+    expect(turns.slice(1)).toMatchObject(['a', 'a_2', 'a_3'].map((call_id) => ({ role: 'tool', call_id })))
+  })
+
+  test('one result for two calls of one id leaves one of the calls', () => {
+    const turns = turnsOf([{ role: 'assistant', tool_calls: [call('a'), call('a')] }, result('a')])
+    expect(turns).toMatchObject([{ parts: [{ id: 'a' }] }, { call_id: 'a' }])
+    expect(turns[0]?.parts).toHaveLength(1)
+  })
+
+  test('very many calls of one id take no longer than others', () => {
+    const ids = Array.from({ length: 30_000 }, (_, index) => (index % 2 === 0 ? 'a' : `a_${index}`))
+    const messages = [{ role: 'assistant', tool_calls: ids.map((id) => call(id)) }, ...ids.map((id) => result(id))]
+    const startedMs = performance.now()
+    expect(turnsOf(messages)).toHaveLength(30_001)
+    expect(performance.now() - startedMs).toBeLessThan(3_000)
+  })
+
+  test.each([
+    [{ role: 'assistant', content: null, audio: { id: 'audio_1' } }],
+    [{ role: 'assistant', content: null, reasoning_content: 'Hm.' }],
+    [{ role: 'assistant', content: null, refusal: 'No.' }],
+    [{ role: 'assistant', content: null, function_call: { name: 'f', arguments: '' } }],
+    [{ role: 'assistant', content: [{ type: 'refusal', refusal: 'No.' }] }],
+  ])('%j is an answer', (message) => {
+    expect(turnsOf([message, { role: 'user', content: 'Go on.' }])).toHaveLength(2)
+  })
+
+  test('a custom tool stands next to its function, and its calls keep their text', () => {
+    const custom = {
+      name: 'sql',
+      description: 'Runs SQL.',
+      format: { type: 'grammar', grammar: { syntax: 'lark', definition: 'start: "a"' } },
+    }
+    const made = { id: 'a', type: 'custom', custom: { name: 'sql', input: 'select 1' } }
+    const tool_choice = { type: 'custom', custom: { name: 'sql' } }
+    const messages = [{ role: 'assistant', tool_calls: [made] }, result('a')]
+    const request = decode({ model: 'm1', messages, tools: [{ type: 'custom', custom }], tool_choice })
+    expect(request.tools).toEqual([
+      {
+        name: 'sql',
+        description: 'Runs SQL.\n\nThe input follows this grammar (lark):\nstart: "a"',
+        parameters: { type: 'object', properties: { input: { type: 'string' } }, required: ['input'] },
+        native: { type: 'custom', custom },
+        custom: true,
+      },
+    ])
+    expect(request.tool_choice).toEqual({ type: 'tool', name: 'sql' })
+    expect(request.turns).toMatchObject([
+      { parts: [{ type: 'tool_call', name: 'sql', arguments: '{"input":"select 1"}', custom: true }] },
+      { role: 'tool', call_id: 'a', custom: true },
+    ])
+  })
+
+  test('tools, parts and formats of unknown types go along to an upstream of the same API', () => {
+    const video = { type: 'video_url', video_url: { url: 'data:video/mp4;base64,AA' } }
+    const tools = [{ type: 'web_search' }, { type: 'mcp', server_label: 'a' }, { type: 'mcp', server_label: 'b' }]
+    const response_format = { type: 'structural_tag', structures: [] }
+    const messages = [{ role: 'user', content: [video] }]
+    const request = decode(
+      { model: 'm1', messages, tools, response_format, tool_choice: { type: 'web_search' } },
+      context(CHAT),
+    )
+    expect(request.turns[0]?.parts).toEqual([{ type: 'native', dialect: 'openai', value: video }])
+    expect(request.tools).toMatchObject(tools.map((native) => ({ native, native_only: true })))
+    expect(request.tool_choice).toEqual({ type: 'tool', name: 'web_search#0' })
+    expect(request.extra).toEqual({ response_format })
+  })
+
+  test.each(['http://10.0.0.1/a.mp4', 'https://a.example/a.mp4', 'FILE:/etc/passwd', ' gopher://x'])(
+    'the address %s inside a part of an unknown type is refused',
+    (url) => {
+      const open = context(CHAT, { remoteImages: true })
+      for (const part of [
+        { type: 'video_url', video_url: { url } },
+        { type: 'image', image: [url] },
+      ])
+        expect(problem({ model: 'm1', messages: [{ role: 'user', content: [part] }] }, open)?.[0]).toBe(
+          'unsupported_value',
+        )
+    },
+  )
+
+  test('fields that only an upstream of the same API knows go along to it', () => {
+    const fields = {
+      functions: [{ name: 'f' }],
+      function_call: 'auto',
+      audio: { voice: 'ash' },
+      modalities: ['text', 'audio'],
+    }
+    const more = {
+      web_search_options: {},
+      moderation: { model: 'm' },
+      stream: true,
+      stream_options: { include_obfuscation: false },
+    }
+    expect(decode({ ...hello, ...fields, ...more, top_k: -1 }, context(CHAT)).extra).toEqual({
+      ...fields,
+      web_search_options: {},
+      moderation: { model: 'm' },
+      stream_options: { include_obfuscation: false },
+      top_k: -1,
+    })
+  })
+
+  test('top_k reaches every upstream, and names of tools may be long', () => {
+    const name = `mcp.${'x'.repeat(78)}`
+    const request = decode({ ...hello, top_k: 7, tools: [{ type: 'function', function: { name } }] })
+    expect(request).toMatchObject({ top_k: 7, tools: [{ name }] })
   })
 })
 
@@ -290,8 +441,16 @@ describe('refusals', () => {
     ],
     [{ tools: Array.from({ length: 129 }, () => f) }, 'array_above_max_length', 'tools'],
     [{ tools: [f, f] }, 'invalid_value', 'tools[1].function.name'],
-    [{ tools: [{ type: 'function', function: { name: 'a b' } }] }, 'invalid_value', 'tools[0].function.name'],
-    [{ tools: [{ type: 'custom', custom: { name: 'x' } }] }, 'unsupported_value', 'tools[0].type'],
+    [{ tools: [{ type: 'function', function: { name: 'a\nb' } }] }, 'invalid_value', 'tools[0].function.name'],
+    [{ tools: [{ type: 'function', function: { name: 'a'.repeat(257) } }] }, 'invalid_value', 'tools[0].function.name'],
+    [{ tools: [{ type: 'custom' }] }, 'missing_required_parameter', 'tools[0].custom'],
+    [{ tools: [{ type: 'retrieval' }] }, 'invalid_value', 'tools[0].type'],
+    [{ response_format: { type: 'grammar' } }, 'invalid_value', 'response_format.type'],
+    [
+      part({ type: 'video_url', video_url: { url: 'data:video/mp4;base64,AA' } }),
+      'invalid_value',
+      'messages[0].content[0].type',
+    ],
     [{ tool_choice: 'required' }, 'invalid_value', 'tool_choice'],
     [{ tools: [f], tool_choice: { type: 'function', function: { name: 'g' } } }, 'invalid_value', 'tool_choice'],
     [{ tool_choice: 'always' }, 'invalid_value', 'tool_choice'],

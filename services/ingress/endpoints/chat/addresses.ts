@@ -1,0 +1,24 @@
+import { refuse } from '#services/ingress/endpoints/decode.ts'
+
+/** Addresses that a server would fetch or open: only schemes with an authority, and files. */
+const ADDRESS = /^\s*(?:[a-z][a-z0-9+.-]*:\/\/|file:)/i
+/** Fields of texts that are read and not fetched. */
+const TEXTS: ReadonlySet<string> = new Set(['text', 'thinking', 'reasoning', 'summary', 'title', 'content'])
+
+/**
+ * Refuses an address inside a part of an unknown type, such as `video_url`. The upstream would fetch it from inside the network of
+ * the operator, and the checks for images (`REMOTE_IMAGES`) do not see it. A data URL passes.
+ *
+ * @throws ServiceError `unsupported_value`
+ */
+export function refuseAddresses(value: unknown, param: string): void {
+  if (typeof value === 'string' && ADDRESS.test(value)) {
+    const message = 'Remote URLs are not fetched from parts of this type. Send the content as a data URL.'
+    refuse('unsupported_value', param, message)
+  }
+  if (typeof value !== 'object' || value === null) return
+  for (const [name, inner] of Object.entries(value)) {
+    if (typeof inner === 'string' && TEXTS.has(name)) continue
+    refuseAddresses(inner, Array.isArray(value) ? `${param}[${name}]` : `${param}.${name}`)
+  }
+}
