@@ -20,8 +20,20 @@ const MEDIA = /^(image|file|audio|video)_ur[il]$/
 /** Fields whose content is not fetched. */
 const PASSED_OVER: ReadonlySet<string> = new Set([
   ...['annotations', 'citations', 'citation', 'sources', 'results', 'action', 'output', 'outputs', 'arguments', 'text'],
-  ...['parameters', 'input_schema', 'output_schema', 'schema', 'metadata', 'client_metadata', 'definition'],
+  ...[
+    'tabs',
+    'state_changes',
+    'parameters',
+    'input_schema',
+    'output_schema',
+    'schema',
+    'metadata',
+    'client_metadata',
+    'definition',
+  ],
 ])
+/** Objects whose own URL names the page that they quote. */
+const QUOTES: ReadonlySet<unknown> = new Set(['web_search_result', 'web_fetch_result'])
 /** Values that are looked at before other work continues. */
 const VALUES_PER_PIECE = 10_000
 
@@ -56,7 +68,9 @@ class Walk {
     if (typeof value !== 'object' || value === null) return
     this.#values += 1
     if (this.#values % VALUES_PER_PIECE === 0) yield
+    const isQuote = QUOTES.has((value as { type?: unknown }).type)
     for (const [name, inner] of Object.entries(value)) {
+      if (isQuote && name === 'url') continue
       if (typeof inner === 'string') this.#look(name, inner, isMedia)
       else if (!PASSED_OVER.has(name)) yield* this.visit(inner, isMedia || name === 'source' || MEDIA.test(name))
     }

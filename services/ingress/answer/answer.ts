@@ -25,7 +25,7 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
   const { key, facts, headers, advice } = call
   const wishes = readWishes(headers, body)
   const asked = JobWishes.of(headers, call.jobFields)
-  const isDurable = wishes.isDurable || endpoint.isDurable === true || endpoint.isKept?.(context, body) === true
+  const isDurable = wishes.isDurable || endpoint.isDurable === true || endpoint.isKept?.(context, body, call) === true
   if (!isDurable) asked.refuse(advice.durable)
   else if (!wishes.isAsync) asked.refuseWaiting(advice.async)
   // No async function: a suspended one would keep the body for as long as the answer takes.

@@ -10,6 +10,7 @@ import type { DecodeContext } from './decode.ts'
 import type { Caller, JobEndpoint, PreparedCall } from './endpoint.ts'
 import { decodeCount, decodeMessages, type MessagesContext } from './messages/decode.ts'
 import { parseVersion, parseWishesUpstream } from './messages/headers.ts'
+import { searchesHere, withSearch } from './messages/web-search.ts'
 import { getModel } from './model.ts'
 import { requireNativeUrls, upstreamFields } from './upstream-fields.ts'
 
@@ -38,8 +39,11 @@ export const messages: JobEndpoint = {
   format: 'anthropic',
   kind: generate,
   canStream: () => true,
-  prepare: (context, caller, body) =>
-    prepareMessages(context, caller, decodeMessages, withoutJobFields(body, 'anthropic')),
+  isKept: searchesHere,
+  async prepare(context, caller, body) {
+    const call = await prepareMessages(context, caller, decodeMessages, withoutJobFields(body, 'anthropic'))
+    return { ...call, body: withSearch(context, caller, call.body) }
+  },
 }
 
 /** POST /v1/messages/count_tokens (docs/protocol.md, Counting tokens): counted by the engine's own tokenizer, as a job of its pool. */
@@ -71,7 +75,7 @@ async function prepareMessages(
   caller: Caller,
   decode: (body: unknown, context: MessagesContext) => Pieces<GenerateRequest>,
   body: unknown,
-): Promise<PreparedCall> {
+): Promise<PreparedCall & { body: GenerateRequest }> {
   const version = parseVersion(caller.headers)
   const anthropic = parseWishesUpstream(caller.headers)
   const decodeFor: Decode = (given, decoding) => decode(given, { ...decoding, beta: anthropic.beta })

@@ -5,6 +5,7 @@ import { extraOf } from '#services/ingress/body/validate.ts'
 import { requireToolChoice, requireTools } from '#services/ingress/endpoints/decode.ts'
 import { isMessagesUpstream } from './blocks.ts'
 import { clientTool } from './client-tools.ts'
+import { isSearch } from './web-search.ts'
 
 const CONSUMED: ReadonlySet<string> = new Set(['type', 'name', 'description', 'input_schema', 'strict'])
 
@@ -50,7 +51,8 @@ export function toolUse(choice: MessagesToolChoice | undefined, tools: readonly 
   if (tools.length === 0) return {}
   if (choice.type === 'none') return { tool_choice: use }
   const chosen = tools.find(({ name }) => use?.type === 'tool' && name === use.name)
-  const isLeftOut = chosen?.native_only === true && !isMessagesUpstream(model)
+  // A search is left out later, if nothing searches (web-search.ts).
+  const isLeftOut = chosen?.native_only === true && !isSearch(chosen.native) && !isMessagesUpstream(model)
   const parallel_tool_calls = choice.disable_parallel_tool_use ? false : undefined
   return { tool_choice: isLeftOut ? { type: 'auto' } : use, parallel_tool_calls }
 }
