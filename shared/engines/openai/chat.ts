@@ -3,10 +3,12 @@ import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { completesOf } from '#shared/engines/completions.ts'
 import { type AnswerDecoder, answerEvents } from '#shared/engines/upstream/answer.ts'
+import type { Exchange } from '#shared/engines/upstream/exchange.ts'
 import { bodyOf } from '#shared/engines/upstream/json.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelShare } from '#shared/engines/upstream/share.ts'
-import { Upstream } from '#shared/engines/upstream/upstream.ts'
+import { Upstream, type UpstreamCall } from '#shared/engines/upstream/upstream.ts'
+import { ServiceError } from '#shared/error.ts'
 import { CompletionDecoder, countable, encodeCompletion } from './completions.ts'
 import { OpenAiDecoder } from './decode.ts'
 import { encodeOpenAi } from './encode.ts'
@@ -46,11 +48,15 @@ const WIRES: Readonly<Record<'chat' | 'responses' | 'completions', Wire>> = {
 class OpenAiEngine implements ChatEngine {
   readonly #model: ModelConfig
   readonly #config: UpstreamConfig
+  /** Configuration for a server that refuses to be asked for usage. */
+  readonly #plainConfig: UpstreamConfig
   readonly #upstream: Upstream
+  #asksUsage = true
 
   constructor(model: ModelConfig, config: UpstreamConfig, env: Record<string, string | undefined>, share?: ModelShare) {
     this.#model = model
     this.#config = config
+    this.#plainConfig = { ...config, force_usage: false }
     const key = keyOf(model, env)
     const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
     this.#upstream = new Upstream(model, config, headers, { missingKey: missingKeyOf(model, env), share })
@@ -71,17 +77,37 @@ class OpenAiEngine implements ChatEngine {
       'idempotency-key': options.idempotencyKey,
       ...(options.traceparent ? { traceparent: options.traceparent } : {}),
     }
-    const open = async () => ({
+    const open = async (config = this.#asksUsage ? this.#config : this.#plainConfig) => ({
       path,
       headers,
-      body: await bodyOf(encode(request, this.#model, this.#config)),
+      forwarded: request.headers,
+      body: await bodyOf(encode(request, this.#model, config)),
       isStream: request.stream,
       signal: options.signal,
     })
-    return answerEvents(this.#upstream, isRaw ? countable(request) : request, open, openDecoder(request))
+    const upstream = { call: (call: UpstreamCall) => this.#call(request, call, () => open(this.#plainConfig)) }
+    return answerEvents(upstream, isRaw ? countable(request) : request, open, openDecoder(request))
+  }
+
+  /** Some servers refuse `stream_options`, by which usage is asked for. Calls after the first refusal go without it. */
+  async #call(request: GenerateRequest, call: UpstreamCall, openPlain: () => Promise<UpstreamCall>): Promise<Exchange> {
+    try {
+      return await this.#upstream.call(call)
+    } catch (error) {
+      const isOurs = request.stream && this.#config.force_usage && request.extra?.stream_options === undefined
+      if (!isOurs || !refusesUsage(error)) throw error
+      const exchange = await this.#upstream.call(await openPlain())
+      this.#asksUsage = false
+      return exchange
+    }
   }
 
   close(): Promise<void> {
     return this.#upstream.close()
   }
+}
+
+function refusesUsage(error: unknown): boolean {
+  if (!(error instanceof ServiceError) || error.status !== 400) return false
+  return error.param === 'stream_options' || error.message.includes('stream_options')
 }

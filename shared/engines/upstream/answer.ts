@@ -31,7 +31,7 @@ export interface AnswerDecoder extends Decoder<GenerateEvent> {
  * @throws ServiceError, or the signal's reason
  */
 export async function* answerEvents(
-  upstream: Upstream,
+  upstream: Pick<Upstream, 'call'>,
   request: GenerateRequest,
   open: () => Promise<UpstreamCall>,
   decoder: AnswerDecoder,

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import { describe, expect, test } from 'vitest'
 import type { GenerateEvent } from '#schemas/generate.ts'
 import type { UpstreamConfig } from '#schemas/models.ts'
@@ -246,6 +247,26 @@ describe('chat completions onto an OpenAI upstream', () => {
     expect(body).not.toHaveProperty('stream_options')
   })
 
+  test('a server that refuses stream_options is asked again without it, and no further call has it', async () => {
+    await using upstream = await startUpstream((call, to) => {
+      if (call.body.stream_options) return to.json({ detail: [{ loc: ['body', 'stream_options'], msg: 'Extra' }] }, 422)
+      to.json({ choices: [{ index: 0, message: { content: 'Hello' }, finish_reason: 'stop' }] })
+    })
+    await using engine = engineOn('openai', upstream.url)
+    for (let call = 0; call < 2; call++) expect(await collect(engine)).toContainEqual(finish('stop'))
+    expect(upstream.calls.map(({ body }) => 'stream_options' in body)).toEqual([true, false, false])
+  })
+
+  test('stream_options of the caller are not repeated without them', async () => {
+    await using upstream = await startUpstream((_call, to) =>
+      to.json({ error: { message: 'Unknown: stream_options' } }, 400),
+    )
+    await using engine = engineOn('openai', upstream.url)
+    await failure(engine, ask({ extra: { stream_options: { odd: true } } }))
+    expect(upstream.calls).toHaveLength(1)
+    expect(upstream.calls[0]?.body.stream_options).toEqual({ odd: true, include_usage: true })
+  })
+
   test('tools that are not allowed are left out', async () => {
     const fields = { tools: [WEATHER, CLOCK], allowed_tools: ['clock'], tool_choice: { type: 'required' } }
     expect(await bodyOf('openai', fields)).toMatchObject({
@@ -269,6 +290,66 @@ describe('chat completions onto an OpenAI upstream', () => {
     })
     expect(body).not.toHaveProperty('max_tokens')
     expect(() => encodeOpenAi(ask({ top_k: 5 }), model, model.engine as UpstreamConfig)).toThrow('top_k')
+  })
+
+  test('developer, native tools and custom calls reach OpenAI as they came, and a long user as its hash', () => {
+    const native = { type: 'custom', custom: { name: 'sql', format: { type: 'text' } } }
+    const fields = {
+      user: 'u'.repeat(65),
+      tools: [
+        { name: 'sql', parameters: {}, custom: true, native },
+        { name: 'web_search#1', parameters: {}, native_only: true, native: { type: 'web_search' } },
+      ],
+      tool_choice: { type: 'tool', name: 'sql' },
+      turns: [
+        { role: 'system', developer: true, parts: [{ type: 'text', text: 'Be brief.' }] },
+        {
+          role: 'assistant',
+          parts: [{ type: 'tool_call', id: 'a', name: 'sql', custom: true, arguments: '{"input":"x"}' }],
+        },
+        { role: 'tool', call_id: 'a', custom: true, parts: [] },
+      ],
+    }
+    const encode = (base_url: string) => {
+      const model = ModelConfig.parse({ id: 'm1', engine: { type: 'openai', base_url } })
+      return encodeOpenAi(ask(fields), model, model.engine as UpstreamConfig)
+    }
+    expect(encode('https://api.openai.com/v1')).toMatchObject({
+      user: createHash('sha256').update(fields.user).digest('hex'),
+      tools: [native, { type: 'web_search' }],
+      tool_choice: { type: 'custom', custom: { name: 'sql' } },
+      messages: [
+        { role: 'developer', content: 'Be brief.' },
+        { content: null, tool_calls: [{ id: 'a', type: 'custom', custom: { name: 'sql', input: 'x' } }] },
+        { role: 'tool', tool_call_id: 'a' },
+      ],
+    })
+    expect(encode('http://127.0.0.1/v1')).toMatchObject({ messages: [{ role: 'system' }, {}, {}] })
+  })
+
+  test('a deprecated call and its result keep their form in the same API, and become a call elsewhere', async () => {
+    const function_call = { name: 'f', arguments: '{}' }
+    const turns = [
+      {
+        role: 'assistant',
+        parts: [
+          { type: 'native', dialect: 'openai', value: { function_call } },
+          { type: 'tool_call', id: 'call_function_1', name: 'f', arguments: '{}', extra: { implied_call: true } },
+        ],
+      },
+      {
+        role: 'tool',
+        call_id: 'call_function_1',
+        extra: { role: 'function', name: 'f' },
+        parts: [{ type: 'text', text: '42' }],
+      },
+    ]
+    expect(await bodyOf('openai', { turns })).toMatchObject({
+      messages: [
+        { role: 'assistant', content: null, function_call },
+        { role: 'function', name: 'f', content: '42' },
+      ],
+    })
   })
 
   test('an effort goes only to models that reason', async () => {
