@@ -42,7 +42,8 @@ export function decodeReadable(block: ReadableBlock, param: string, context: Blo
   if (block instanceof Unknown) return [nativePart(block.value)]
   const parts = partsOf(block, param, context)
   const last = parts.at(-1)
-  const extra = extraOf(block, last?.type === 'text' ? CONSUMED_BY_TEXT : CONSUMED[block.type])
+  const hasBecomeText = last?.type === 'text' && block.type !== 'text'
+  const extra = extraOf(block, hasBecomeText ? CONSUMED_BY_TEXT : CONSUMED[block.type])
   // A cache mark closes a stretch of the prompt, so it belongs to the last part that the block became.
   if (last !== undefined && last.type !== 'native') last.extra = extra
   return parts

@@ -7,7 +7,7 @@ import { isMessagesUpstream } from './blocks.ts'
 import { clientTool } from './client-tools.ts'
 import { isSearch } from './web-search.ts'
 
-const CONSUMED: ReadonlySet<string> = new Set(['type', 'name', 'description', 'input_schema', 'strict'])
+const CONSUMED: ReadonlySet<string> = new Set(['name', 'description', 'input_schema', 'strict'])
 
 /**
  * The tools of a request. A tool of another type than `custom` goes as it is to an upstream of the Messages API. For any other
