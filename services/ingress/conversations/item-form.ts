@@ -98,15 +98,15 @@ function keptItem(
     }
     case 'code_interpreter_call': {
       const { code, outputs, container_id } = parseAt(ITEMS.code_interpreter_call, item, path)
-      return { ...startOf(type), code: code ?? '', container_id, outputs: outputs ?? null }
+      return { ...hostedStartOf(type), code: code ?? '', container_id, outputs: outputs ?? null }
     }
     case 'web_search_call': {
       const { action, results } = parseAt(ITEMS.web_search_call, item, path)
-      return { ...startOf(type), action: action ?? {}, ...(results && { results }) }
+      return { ...hostedStartOf(type), action: action ?? {}, ...(results && { results }) }
     }
     case 'file_search_call': {
       const { queries, results } = parseAt(ITEMS.file_search_call, item, path)
-      return { ...startOf(type), queries: queries ?? [], results: results ?? null }
+      return { ...hostedStartOf(type), queries: queries ?? [], results: results ?? null }
     }
     case 'reasoning': {
       const { summary, content, encrypted_content } = parseAt(ITEMS.reasoning, item, path)
@@ -140,6 +140,11 @@ function keptMessage({ role, content, phase }: ItemOf<'message'>): ConversationI
 function idIn(item: unknown): string | undefined {
   const { id } = (item ?? {}) as { id?: unknown }
   return typeof id === 'string' && ITEM_ID.test(id) ? id : undefined
+}
+
+/** An ordinal marks a tool that the service ran (`isHostedItem`). */
+function hostedStartOf(type: keyof typeof PREFIXES) {
+  return { ...startOf(type), id: `${newId(PREFIXES[type])}_0` }
 }
 
 function startOf(type: keyof typeof PREFIXES) {

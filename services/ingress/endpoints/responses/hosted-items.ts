@@ -14,8 +14,8 @@ export interface HostedTurns {
   readonly output: string
 }
 
-/** Ids of items that the service made: in answers with the ordinal of the item, in conversations 24 characters. */
-const HOSTED_ID = /^(ci|ws|fs)_([0-9A-Za-z]{8,64}_\d{1,6}|[0-9A-Za-z]{24})$/
+/** Ids of items of tools that the service ran: they end with an ordinal, unlike those of OpenAI. */
+const HOSTED_ID = /^(ci|ws|fs)_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
 /** Whether the service ran the tool of an item, by the id that it gave the item. An upstream's own item has another form of id. */
 export function isHostedItem(id: string): boolean {
