@@ -11,7 +11,7 @@ export const ResponsesForm = z.strictObject({
     .boolean()
     .optional()
     .describe('The service runs tools for it: its stream goes on from attempt to attempt'),
-  includes: z.array(z.string()).optional().describe('What of these tools the caller asked to see'),
+  includes: z.array(z.string()).optional().describe('Values of include, such as code_interpreter_call.outputs'),
   is_kept: z.boolean().describe('Who reads the record of its stream says the beginning and the end of it'),
   has_instructions: z
     .boolean()

@@ -128,12 +128,15 @@ export class OpenReasoning implements OpenItem {
   readonly #characters = new WholeCharacters()
   /** Of the open part. */
   #text = ''
+  readonly #seals: boolean
   #summary: number | undefined
   #signature: string | undefined
   #redacted: string | undefined
 
-  constructor(out: ItemEvent[], id: string, index: number, summarizes: boolean) {
+  /** @param seals The caller wants `encrypted_content` */
+  constructor(out: ItemEvent[], id: string, index: number, summarizes: boolean, seals: boolean) {
     this.#index = index
+    this.#seals = seals
     this.#place = summarizes ? 'summary' : 'content'
     this.item = { id, type: 'reasoning', status: 'in_progress', summary: [] }
     out.push({ type: 'response.output_item.added', output_index: index, item: { ...this.item, summary: [] } })
@@ -162,10 +165,17 @@ export class OpenReasoning implements OpenItem {
 
   close(out: ItemEvent[], isCut: boolean): void {
     this.#closePart(out)
-    const sealed = sealReasoning(this.#signature, this.#redacted)
+    const sealed = sealReasoning({ signature: this.#signature, redacted: this.#redacted, ...this.#ownSeal() })
     if (sealed !== undefined) this.item.encrypted_content = sealed
     this.item.status = isCut ? 'incomplete' : 'completed'
     out.push({ type: 'response.output_item.done', output_index: this.#index, item: this.item })
+  }
+
+  #ownSeal(): { text?: string } {
+    const { summary, content = [] } = this.item
+    const text = [...summary, ...content].map((part) => part.text).join(SUMMARY_SEPARATOR)
+    const isSigned = this.#signature !== undefined || this.#redacted !== undefined
+    return this.#seals && !isSigned && text !== '' ? { text } : {}
   }
 
   #enterSummary(out: ItemEvent[], summary: number): void {

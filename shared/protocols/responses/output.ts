@@ -139,8 +139,9 @@ export class ResponseOutput {
   #reasoning(out: ItemEvent[], event: Extract<GenerateEvent, { type: 'reasoning' }>): OpenReasoning {
     if (this.#text instanceof OpenReasoning && this.#text.takes(event)) return this.#text
     this.#closeText(out)
-    const summarizes = this.#context.responses?.summarizes ?? false
-    const reasoning = new OpenReasoning(out, this.#id('rs'), this.#open.length, summarizes)
+    const { summarizes = false, includes } = this.#context.responses ?? {}
+    const seals = includes?.includes('reasoning.encrypted_content') ?? false
+    const reasoning = new OpenReasoning(out, this.#id('rs'), this.#open.length, summarizes, seals)
     this.#text = reasoning
     this.#open.push(reasoning)
     return reasoning

@@ -1,25 +1,39 @@
 import { objectIn } from '#shared/json/object.ts'
 
 /*
- * `encrypted_content` of a reasoning item: what its model needs to read it again, such as a signature. It is opaque to
- * callers, who send it back with the item; nothing in it is a secret of ours.
+ * `encrypted_content` of a reasoning item: what its model needs to read the thought again, such as a signature. Callers
+ * send it back with the item. Some of them (the AI SDK with `store: false`) send back no item without it, so that a thought without
+ * a signature is sealed as its text if the caller includes `reasoning.encrypted_content`. Nothing in it is a secret of the service.
  */
 
 const PREFIX = 'sluice1.'
 
-/** What of a thought only its model can read; undefined where there is none. */
-export function sealReasoning(signature: string | undefined, redacted: string | undefined): string | undefined {
-  if (signature === undefined && redacted === undefined) return undefined
-  return PREFIX + Buffer.from(JSON.stringify({ signature, redacted })).toString('base64url')
+/** Parts of a thought that its model needs. */
+export interface SealedThought {
+  readonly signature?: string | undefined
+  readonly redacted?: string | undefined
+  /** Of a thought that has neither. */
+  readonly text?: string | undefined
 }
 
-/** The same again; nothing for what this service has not made. */
-export function unsealReasoning(sealed: string | null | undefined): { signature?: string; redacted?: string } {
-  if (!sealed?.startsWith(PREFIX)) return {}
-  // Cut or changed on its way: as good as one of another service.
-  const { signature, redacted } = objectIn(Buffer.from(sealed.slice(PREFIX.length), 'base64url').toString()) ?? {}
+/** Undefined if there is nothing to seal. */
+export function sealReasoning({ signature, redacted, text }: SealedThought): string | undefined {
+  if (signature === undefined && redacted === undefined && text === undefined) return undefined
+  return PREFIX + Buffer.from(JSON.stringify({ signature, redacted, text })).toString('base64url')
+}
+
+/** Whether Sluice made the content. */
+export function isSealed(content: string): boolean {
+  return content.startsWith(PREFIX)
+}
+
+/** The same again; nothing for content that Sluice did not make, or that was changed. */
+export function unsealReasoning(sealed: string | null | undefined): SealedThought {
+  if (!sealed || !isSealed(sealed)) return {}
+  const { signature, redacted, text } = objectIn(Buffer.from(sealed.slice(PREFIX.length), 'base64url').toString()) ?? {}
   return {
     ...(typeof signature === 'string' && { signature }),
     ...(typeof redacted === 'string' && { redacted }),
+    ...(typeof text === 'string' && { text }),
   }
 }

@@ -5,7 +5,7 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, parseAt } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { ServiceError } from '#shared/error.ts'
-import { unsealReasoning } from '#shared/protocols/responses/sealed.ts'
+import { isSealed, unsealReasoning } from '#shared/protocols/responses/sealed.ts'
 import { hostedTurns, isHostedItem } from './hosted-items.ts'
 import { type AnyPart, decodePart } from './parts.ts'
 
@@ -147,10 +147,10 @@ export class ItemTurns {
   #reasoning(item: ItemOf<'reasoning'>): void {
     const { summary, content, encrypted_content: sealed } = item
     const texts = content?.length ? content : (summary ?? [])
-    const text = texts.map((part) => part.text).join('\n\n')
-    const own = unsealReasoning(sealed)
+    const { text: sealedText = '', ...own } = unsealReasoning(sealed)
+    const text = texts.map((part) => part.text).join('\n\n') || sealedText
     // Only the upstream that made a foreign seal can use it, and only with the id of its item.
-    const isForeign = sealed != null && Object.keys(own).length === 0
+    const isForeign = sealed != null && !isSealed(sealed)
     const id = typeof item.id === 'string' && !OWN_ID.test(item.id) ? item.id : ''
     const proof = isForeign ? { signature: `responses:${id}:${sealed}` } : own
     if (text === '' && Object.keys(proof).length === 0) return

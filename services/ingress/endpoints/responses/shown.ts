@@ -38,7 +38,8 @@ export function formOf(body: ResponsesRequest, request: GenerateRequest, isKept:
       user: within(body.user, null),
     },
     summarizes: summaryOf(body) !== null,
-    ...(request.hosted && { is_hosting: true, includes: body.include ?? [] }),
+    ...(request.hosted && { is_hosting: true }),
+    ...(body.include?.length && { includes: body.include }),
     is_kept: isKept,
     has_instructions: Boolean(body.instructions),
   }

@@ -74,7 +74,7 @@ function assistantItems(parts: readonly Part[]): Item[] {
 }
 
 function reasoningItem({ text, signature, redacted }: Extract<Part, { type: 'reasoning' }>): Item {
-  const sealed = sealReasoning(signature, redacted)
+  const sealed = sealReasoning({ signature, redacted })
   const content = text === '' ? [] : [{ type: 'reasoning_text', text }]
   return { type: 'reasoning', status: 'completed', summary: [], content, ...(sealed && { encrypted_content: sealed }) }
 }

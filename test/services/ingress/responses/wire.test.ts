@@ -522,6 +522,20 @@ describe('an upstream of chat completions', () => {
     ])
   })
 
+  test('gets its thoughts back from a client that returns sealed ones only', async () => {
+    const thought = { role: 'assistant', content: 'Done.', reasoning_content: 'Hm.' }
+    const answer = { choices: [{ index: 0, message: thought, finish_reason: 'stop' }] }
+    chat.script((_call, to) => to.json(answer))
+    const include = ['reasoning.encrypted_content']
+    const { output } = await post({ model: 'chat', input: 'hi', include })
+    const [{ encrypted_content }] = output as [Json]
+    expect(encrypted_content).toEqual(expect.any(String))
+    const reasoning = { type: 'reasoning', summary: [], encrypted_content }
+    const input = [{ role: 'user', content: 'hi' }, reasoning, message('Done.'), { role: 'user', content: 'go on' }]
+    await post({ model: 'chat', input, include })
+    expect(chat.calls.at(-1)?.body.messages).toMatchObject([{}, { reasoning_content: 'Hm.' }, {}])
+  })
+
   test('gets names of tools that it takes, and the caller gets its own', async () => {
     const name = `mcp__${'a_long_server_'.repeat(4)}.${'tool'.repeat(4)}`
     expect(name.length).toBeGreaterThan(64)
