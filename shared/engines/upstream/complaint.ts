@@ -40,7 +40,7 @@ const STATUSES = ['status', 'status_code', 'statusCode', 'http_status_code', 'ht
 /** Reads the body of an answer with a bad status. */
 export function complaintIn(text: string): Complaint {
   const body = text.replace(/^\ufeff/, '').trim()
-  const value = parsed(body) ?? eventIn(body)
+  const value = parsed(body, /^["{[]/) ?? eventIn(body)
   if (value !== undefined) return complaintOf(value)
   const isPage = body.startsWith('<') || body.length > PLAIN_MAX
   return isPage || body === '' ? NONE : { ...NONE, message: body }
@@ -102,8 +102,8 @@ function valueIn(fields: Fields, names: readonly string[]): unknown {
 }
 
 /** The object or array that a text spells in JSON. */
-function parsed(text: string): object | undefined {
-  if (!/^\s*[{[]/.test(text) || text.length > NESTED_MAX) return undefined
+function parsed(text: string, start = /^\s*[{[]/): unknown {
+  if (!start.test(text) || text.length > NESTED_MAX) return undefined
   try {
     return JSON.parse(text)
   } catch {

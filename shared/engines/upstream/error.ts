@@ -124,7 +124,18 @@ const RESPONSE_FAILED = 'response.failed'
 /** True when the object of an answer or frame carries an error instead of output. */
 export function hasError(body: object): boolean {
   const { error, object, type } = body as Record<string, unknown>
-  return isFilled(error) || object === 'error' || type === 'error' || type === RESPONSE_FAILED
+  return isFilled(error) || object === 'error' || type === 'error' || type === RESPONSE_FAILED || isFailure(body)
+}
+
+/** `{code: 400, msg: "…"}` of gateways that answer everything with 200. */
+function isFailure(body: object): boolean {
+  const { code, status, status_code, message, msg, detail } = body as Record<string, unknown>
+  const isBad = [code, status, status_code].some((one) => isFailureStatus(Number(one)))
+  return isBad && [message, msg, detail].some((one) => typeof one === 'string' && one !== '')
+}
+
+function isFailureStatus(status: number): boolean {
+  return Number.isInteger(status) && status >= 400 && status <= 599
 }
 
 /** Some servers put an `error` that is empty into every chunk. */
@@ -234,7 +245,7 @@ const STATUS_OF_TYPE: Record<string, number> = {
 
 function statusOf({ code, status, type }: Complaint): number {
   const numeric = Number(code)
-  if (Number.isInteger(numeric) && numeric >= 400 && numeric <= 599) return numeric
+  if (isFailureStatus(numeric)) return numeric
   const named = [type, code].map((name) => STATUS_OF_TYPE[String(name).toLowerCase()]).find((found) => found)
   return status ?? named ?? 500
 }

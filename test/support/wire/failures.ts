@@ -81,6 +81,7 @@ const BODIES: readonly WireCase[] = [
     },
     { ...REFUSED, param: 'prompt' },
   ),
+  openai('json_text', 400, JSON.stringify(BAD), { ...REFUSED, hides: '\\"' }),
   openai('plain_text', 400, BAD, REFUSED, { 'content-type': 'text/plain' }),
   openai('page', 400, `<html><body>${BAD}</body></html>`, { status: 400, hides: BAD }, { 'content-type': 'text/html' }),
   openai('long_text', 400, `${BAD} `.repeat(100), { status: 400, hides: BAD }, { 'content-type': 'text/plain' }),
@@ -161,6 +162,9 @@ const GONE = { status: 503, words: AWAY }
 const INSIDE: readonly WireCase[] = [
   openai('in_body', 200, { error: { message: BAD, type: 'invalid_request_error', code: null } }, REFUSED),
   openai('in_body_array', 200, [{ error: { code: 400, message: BAD, status: 'INVALID_ARGUMENT' } }], REFUSED),
+  openai('in_body_gateway', 200, { code: 400, msg: BAD, success: false }, REFUSED),
+  openai('in_body_gateway_text', 200, { code: '422', message: BAD, data: null }, REFUSED),
+  openai('in_body_text', 200, { error: BAD, code: 400 }, REFUSED),
   openai('in_body_rate', 200, { error: { message: 'slow down', code: 429 } }, { status: 503 }),
   openai('in_first_frame', 200, frame({ error: { message: BAD, code: 400 } }) + DONE, REFUSED, SSE),
   openai('in_frame_array', 200, frame([{ error: { message: BAD, code: 400 } }]), REFUSED, SSE),

@@ -1,3 +1,4 @@
+import { gzipSync } from 'node:zlib'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Answer, type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
@@ -26,8 +27,11 @@ afterAll(async () => {
 async function speak(input: string, answer: Answer): Promise<void> {
   if (input === 'JSON') return answer.json({ no: 'audio' })
   if (input === 'REFUSE') return answer.json({ error: { message: 'Unknown voice', param: 'voice' } }, 400)
-  if (input === 'GZIP') answer.open('audio/mpeg', { 'content-encoding': 'gzip' })
-  else answer.open('audio/mpeg')
+  answer.open('audio/mpeg', input.startsWith('GZIP') ? { 'content-encoding': 'gzip' } : {})
+  if (input === 'GZIP') {
+    await answer.bytes(gzipSync(AUDIO))
+    return answer.end()
+  }
   if (input === 'EMPTY') return answer.end()
   await answer.bytes(AUDIO.subarray(0, 100_000))
   if (input === 'CUT') return answer.cut()
@@ -55,6 +59,15 @@ describe('speech', () => {
     expect(upstream.calls.at(-1)).toMatchObject({ path: '/v1/audio/speech' })
     expect(upstream.calls.at(-1)?.body).toEqual({ model: 'kokoro-82m', ...fields })
   })
+
+  test.each(['GZIP', 'GZIP in name only'])(
+    'is the audio itself, whatever the coding of the answer: %s',
+    async (input) => {
+      const response = await ask(input)
+      expect(response.headers.get('content-encoding')).toBeNull()
+      expect((await bytesOf(response)).equals(AUDIO)).toBe(true)
+    },
+  )
 
   test('is heard while it is made', async () => {
     const response = await ask('WAIT', { model: 'tts-1' })
@@ -112,7 +125,7 @@ describe('speech', () => {
 })
 
 describe('a failure', () => {
-  test.each(['JSON', 'EMPTY', 'GZIP'])('of a server that sends no audio is told as one: %s', async (input) => {
+  test.each(['JSON', 'EMPTY'])('of a server that sends no audio is told as one: %s', async (input) => {
     await expect(ask(input)).rejects.toMatchObject({ status: 502, code: 'upstream_error' })
   })
 

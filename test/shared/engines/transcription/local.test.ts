@@ -179,7 +179,7 @@ describe('what decodes audio', () => {
 
   test.each([
     ['fails', { error: { message: 'x' } }, 500, 'upstream_error'],
-    ['is full', { error: { message: 'x' } }, 503, 'upstream_error'],
+    ['is full', { error: { message: 'x' } }, 503, 'overloaded'],
   ])('that %s may work later', async (_, body, status, code) => {
     await using at = await openOn({ '/audio/probe': (_, answer) => answer.json(body, status) })
     await expect(at.tools.probe(fileOf(), options)).rejects.toMatchObject({ code })

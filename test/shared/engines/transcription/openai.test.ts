@@ -363,7 +363,7 @@ describe('what goes wrong', () => {
     [404, 'not here', 'upstream_refused', null],
     [429, { error: { message: 'slow down' } }, 'overloaded', null],
     [500, 'oops', 'upstream_error', null],
-    [503, 'loading', 'upstream_error', null],
+    [503, 'loading', 'overloaded', null],
   ])('status %i with %j is %s', async (status, body, code, param) => {
     await using at = await openOn((_, answer) => answer.json(body, status, { 'retry-after': '2' }))
     const audio = fileOf()
