@@ -39,21 +39,46 @@ export async function openEnvironment(client: Client, cache: string): Promise<En
     .digest('hex')
     .slice(0, 12)
   const directory = join(cache, `${client.file?.split('.')[0] ?? client.name}-${language}-${digest}`)
-  const mark = join(directory, 'complete')
-  if (!existsSync(mark)) {
-    await rm(directory, { recursive: true, force: true })
-    await mkdir(directory, { recursive: true })
-    await (language === 'js' ? installNpm(directory, packages) : installPython(directory, packages, cache))
-    await writeFile(mark, packages.join('\n'))
-  }
+  await installOnce(directory, packages, () =>
+    language === 'js' ? installNpm(directory, packages) : installPython(directory, packages, cache),
+  )
   return { directory, bin: language === 'js' ? undefined : join(directory, 'bin') }
 }
 
-async function installNpm(directory: string, packages: readonly string[]): Promise<void> {
+/**
+ * The environment of a coding agent, 200 to 400 MB. Its package is a program for each platform, put in place by its install script.
+ *
+ * @param pin Such as `opencode-ai@1.18.33`
+ * @param cache Directory that holds all of them
+ * @throws Error with the installer's words if the package cannot be installed
+ */
+export async function openAgent(pin: string, cache: string): Promise<{ directory: string; bin: string }> {
+  const directory = join(cache, pin.replaceAll(/[^\w.]+/g, '-'))
+  await installOnce(directory, [pin], () => installNpm(directory, [pin], ['--ignore-scripts=false']))
+  return { directory, bin: join(directory, 'node_modules', '.bin') }
+}
+
+async function installOnce(
+  directory: string,
+  packages: readonly string[],
+  install: () => Promise<void>,
+): Promise<void> {
+  const mark = join(directory, 'complete')
+  if (existsSync(mark)) return
+  await rm(directory, { recursive: true, force: true })
+  await mkdir(directory, { recursive: true })
+  await install()
+  await writeFile(mark, packages.join('\n'))
+}
+
+async function installNpm(
+  directory: string,
+  packages: readonly string[],
+  options = ['--ignore-scripts', `--before=${dayAfter(PACKAGES_UNTIL)}`],
+): Promise<void> {
   await writeFile(join(directory, 'package.json'), '{ "type": "module" }\n')
-  const quiet = ['--no-audit', '--no-fund', '--ignore-scripts', '--loglevel=error']
-  const before = `--before=${dayAfter(PACKAGES_UNTIL)}`
-  await run('npm', ['install', ...quiet, before, ...packages], { cwd: directory, timeout: INSTALL_MS })
+  const quiet = ['--no-audit', '--no-fund', '--loglevel=error']
+  await run('npm', ['install', ...quiet, ...options, ...packages], { cwd: directory, timeout: INSTALL_MS })
 }
 
 async function installPython(directory: string, packages: readonly string[], cache: string): Promise<void> {

@@ -4,18 +4,22 @@ import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { parse } from 'yaml'
 import { ECHO_MODEL, startStack } from '../support/stack.ts'
+import { AGENTS, type Agent } from './agents/agents.ts'
+import { APIS, failuresOf } from './agents/check.ts'
 import { ask, type Service } from './ask.ts'
 import { CLIENTS, type Client } from './clients.ts'
-import { cacheDirectory, openEnvironment } from './environments.ts'
+import { cacheDirectory, openAgent, openEnvironment } from './environments.ts'
 import { PAGE_KEY, PAGE_MODEL, readSnippets } from './page.ts'
 
 const HELP = `Usage: test/clients/run [options]
 
 Sets up each client as docs/clients.md says, and lets it make three calls: a whole answer, a streamed one, and one with a tool.
-It starts the service itself. Clients are installed with pinned versions, once, below the cache directory.
+Sets up each coding agent as docs/clients.md says, and lets it work through a whole task on scripted upstreams of all three APIs.
+It starts the service itself. Clients are installed with pinned versions, once, below the cache directory; agents take 1 GB.
 
-  --only A,B     these clients alone, by their names
-  --model NAME   a model of models.yaml in place of ${PAGE_MODEL}; it is not asked for tools, and any words are an answer
+  --only A,B     these clients and agents alone, by their names
+  --model NAME   a model of models.yaml in place of ${PAGE_MODEL}; it is not asked for tools, and any words are an answer;
+                 no agent runs
   --cache DIR    where clients are installed (default: ${cacheDirectory()})
   --list         print the names of the clients
   --help         print this
@@ -35,7 +39,7 @@ async function main(): Promise<number> {
       process.stdout.write(options.print)
       return 0
     }
-    const { clients, model, cache } = options
+    const { clients, agents, model, cache } = options
     await using stack = await startStack({ models: modelsFor(model), settings: { SLUICE_API_KEY: PAGE_KEY } })
     const rows: Row[] = []
     for (const client of clients) {
@@ -43,8 +47,10 @@ async function main(): Promise<number> {
       rows.push(row)
       process.stderr.write(`${client.name}: ${row.slice(1).join(', ')}\n`)
     }
-    process.stdout.write(tableOf(rows))
-    return rows.every((row) => row.every((cell) => !cell.startsWith(FAILED))) ? 0 : 1
+    const agentRows = model === PAGE_MODEL ? await agentRowsOf(agents, cache) : []
+    if (rows.length > 0) process.stdout.write(tableOf(['client', 'snippet', 'whole', 'streamed', 'tools'], rows))
+    if (agentRows.length > 0) process.stdout.write(tableOf(['agent with model', ...APIS], agentRows))
+    return [...rows, ...agentRows].every((row) => row.every((cell) => !cell.startsWith(FAILED))) ? 0 : 1
   } catch (error) {
     process.stderr.write(`The run could not be made: ${error instanceof Error ? error.message : error}\n`)
     return 2
@@ -53,6 +59,7 @@ async function main(): Promise<number> {
 
 interface Options {
   readonly clients: readonly Client[]
+  readonly agents: readonly Agent[]
   readonly model: string
   readonly cache: string
 }
@@ -68,14 +75,18 @@ function readOptions(): Options | { print: string } {
     },
   })
   if (values.help) return { print: HELP }
-  if (values.list) return { print: CLIENTS.map(({ name }) => `${name}\n`).join('') }
-  const names = values.only?.split(',') ?? CLIENTS.map(({ name }) => name)
-  const clients = names.map((name) => {
-    const client = CLIENTS.find((client) => client.name === name)
-    if (!client) throw new Error(`There is no client '${name}'. --list prints their names.`)
-    return client
-  })
-  return { clients, model: values.model, cache: values.cache }
+  const all = [...CLIENTS, ...AGENTS].map(({ name }) => name)
+  if (values.list) return { print: all.map((name) => `${name}\n`).join('') }
+  const names = values.only?.split(',') ?? all
+  for (const name of names) {
+    if (!all.includes(name)) throw new Error(`There is no client '${name}'. --list prints their names.`)
+  }
+  return {
+    clients: CLIENTS.filter(({ name }) => names.includes(name)),
+    agents: AGENTS.filter(({ name }) => names.includes(name)),
+    model: values.model,
+    cache: values.cache,
+  }
 }
 
 function modelsFor(name: string): object[] {
@@ -106,12 +117,28 @@ async function rowOf(client: Client, service: Service, cache: string): Promise<R
   }
 }
 
+async function agentRowsOf(agents: readonly Agent[], cache: string): Promise<Row[]> {
+  const rows: Row[] = []
+  for (const agent of agents) {
+    const { bin, directory } = await openAgent(agent.package, cache)
+    for (const model of agent.models) {
+      const cells: string[] = []
+      for (const api of APIS) {
+        const failures = await failuresOf(agent, bin, directory, api, model)
+        cells.push(failures.length === 0 ? 'passed' : `${FAILED}: ${failures.join(' ')}`)
+      }
+      rows.push([`${agent.name} ${model}`, ...cells])
+      process.stderr.write(`${agent.name} ${model}: ${cells.join(', ')}\n`)
+    }
+  }
+  return rows
+}
+
 function withoutTools(client: Client): Client {
   return { ...client, without: { ...client.without, tools: 'the model is too small for tools' } }
 }
 
-function tableOf(rows: readonly Row[]): string {
-  const heads: Row = ['client', 'snippet', 'whole', 'streamed', 'tools']
+function tableOf(heads: Row, rows: readonly Row[]): string {
   const lines = [heads, heads.map(() => '---') as unknown as Row, ...rows]
   return `${lines.map((row) => `| ${row.map((cell) => cell.replaceAll(/\s+/g, ' ').slice(0, 300)).join(' | ')} |`).join('\n')}\n`
 }

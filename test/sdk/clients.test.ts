@@ -1,6 +1,7 @@
 import { mkdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { AGENTS } from '../clients/agents/agents.ts'
 import { ask } from '../clients/ask.ts'
 import { CLIENTS } from '../clients/clients.ts'
 import { PAGE_KEY, PAGE_MODEL, readSnippets } from '../clients/page.ts'
@@ -67,7 +68,8 @@ describe('docs/clients.md', () => {
 
   it('has a snippet of every client that is run, and of no other', () => {
     const snippets = readSnippets().map(({ name, language }) => ({ name, language }))
-    const clients = CLIENTS.map(({ name, language }) => ({ name, language }))
+    const agents = AGENTS.map(({ name }) => ({ name, language: 'sh' }))
+    const clients = [...CLIENTS.map(({ name, language }) => ({ name, language })), ...agents]
     const byName = (a: { name: string }, b: { name: string }) => a.name.localeCompare(b.name)
     expect(snippets.toSorted(byName)).toEqual(clients.toSorted(byName))
   })

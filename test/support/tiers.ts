@@ -39,6 +39,8 @@ const LONG = [
   'test/services/transcription/{diarize,transcription}.test.ts',
   'test/services/embeddings/{embeddings,local,room}.test.ts',
   'test/services/inference/preload.test.ts',
+  // Coding agents, which npm installs.
+  'test/sdk/agents.test.ts',
   // Sandboxes.
   'test/shared/sandbox/{docker,many-runs,scan,zygote}.test.ts',
   'test/shared/sandbox/{conformance/**,wasm/wasm.test.ts}',
@@ -74,6 +76,7 @@ const LONGEST = [
   'test/shared/store/postgres.test.ts',
   'test/shared/local-server/local-server.test.ts',
   'test/burst.test.ts',
+  'test/sdk/agents.test.ts',
   'test/sdk/python.test.ts',
   'test/services/ingress/bad-input.test.ts',
   'test/road.test.ts',

@@ -1,0 +1,173 @@
+/** Coding agents, set up as docs/clients.md says: their default settings except for address, key and model. */
+import { spawn } from 'node:child_process'
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { readSnippets, settle } from '../page.ts'
+import { ANSWER, FILES, FILES_AFTER, PROMPT } from './script.ts'
+
+export interface Agent {
+  /** Also that of its snippet, a shell script. */
+  readonly name: string
+  /** Exact pin of its npm package. */
+  readonly package: string
+  /** Names of models, each of which the agent treats otherwise. The first is unknown to the agent. */
+  readonly models: readonly string[]
+  readonly command: readonly string[]
+  /** Files of the project besides those that every agent works on. */
+  readonly files?: Readonly<Record<string, string>>
+  /** The agent does not send thoughts back with the answers of the model. */
+  readonly dropsThoughts?: true
+  /** Replaces text of the snippet. */
+  readonly replace?: readonly [from: string, to: string]
+}
+
+const AGENT_MS = 120_000
+const OUTPUT_CHARS_MAX = 1_000_000
+/** Together, with an underscore between them, a name of 82 characters, which upstreams refuse. */
+const MCP_SERVER = 'marks_of_the_project'
+const MCP_TOOL = 'repeat_the_mark_that_the_model_has_given_to_this_tool_of_mine'
+
+const codex: Agent = {
+  name: 'codex',
+  package: '@openai/codex@0.169.0',
+  models: ['coder', 'gpt-5.5', 'gpt-6-sol'],
+  command: ['codex', 'exec', '--skip-git-repo-check', '--sandbox', 'danger-full-access', PROMPT],
+}
+
+const claude: Agent = {
+  name: 'claude-code',
+  package: '@anthropic-ai/claude-code@2.1.332',
+  models: ['coder', 'claude-sonnet-4-5'],
+  command: ['claude', '-p', PROMPT, '--allowedTools', 'Read,Edit,Bash,WebSearch'],
+}
+
+const MCP = {
+  mcp: {
+    [MCP_SERVER]: {
+      type: 'local',
+      command: [process.execPath, join(import.meta.dirname, 'mcp-server.mjs'), MCP_TOOL],
+    },
+  },
+}
+const opencode: Agent = {
+  name: 'opencode',
+  package: 'opencode-ai@1.18.33',
+  models: ['coder'],
+  command: ['opencode', 'run', PROMPT],
+  files: { 'opencode.json': JSON.stringify(MCP) },
+}
+
+const qwen: Agent = {
+  name: 'qwen-code',
+  package: '@qwen-code/qwen-code@0.15.10',
+  models: ['coder'],
+  command: ['qwen', '--yolo', '-p', PROMPT],
+}
+
+const continueCli: Agent = {
+  name: 'continue',
+  package: '@continuedev/cli@1.5.47',
+  models: ['coder'],
+  dropsThoughts: true,
+  command: ['cn', '--auto', '--config', '../home/.continue/config.yaml', '-p', PROMPT],
+}
+
+export const AGENTS: readonly Agent[] = [codex, claude, opencode, qwen, continueCli]
+
+/** opencode by the APIs that are not its default. */
+export const OPENCODE_BY: Readonly<Record<'messages' | 'responses', Agent>> = {
+  messages: { ...opencode, replace: ['@ai-sdk/openai-compatible', '@ai-sdk/anthropic'] },
+  responses: { ...opencode, dropsThoughts: true, replace: ['@ai-sdk/openai-compatible', '@ai-sdk/openai'] },
+}
+
+/** A project directory with a home directory next to it, for one run of an agent. */
+export interface Workplace extends AsyncDisposable {
+  readonly directory: string
+  readonly project: string
+}
+
+/** @param parent Not below the system's directory for temporary files, which Codex refuses as its home. */
+export async function openWorkplace(parent: string): Promise<Workplace> {
+  const runs = join(parent, 'runs')
+  await mkdir(runs, { recursive: true })
+  const directory = await mkdtemp(join(runs, 'agent-'))
+  const project = join(directory, 'project')
+  await mkdir(project)
+  await mkdir(join(directory, 'home'))
+  for (const [name, text] of Object.entries(FILES)) await writeFile(join(project, name), text)
+  return {
+    directory,
+    project,
+    [Symbol.asyncDispose]: () => rm(directory, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 }),
+  }
+}
+
+/**
+ * Lets an agent do the work of the script in its project.
+ *
+ * @param bin Directory of the agent's command
+ * @throws Error if the agent fails, or if the files of the project are not as they must be after the work
+ */
+export async function runAgent(
+  agent: Agent,
+  bin: string,
+  workplace: Workplace,
+  service: { readonly url: string; readonly model: string },
+): Promise<void> {
+  const snippet = readSnippets().find(({ name }) => name === agent.name)
+  if (!snippet) throw new Error(`docs/clients.md has no snippet '${agent.name}'.`)
+  const [from, to] = agent.replace ?? ['', '']
+  const setUp = settle(snippet.code.replace(from, to), service.url, service.model)
+  await writeFile(join(workplace.directory, 'page.sh'), setUp)
+  for (const [name, text] of Object.entries(agent.files ?? {})) await writeFile(join(workplace.project, name), text)
+  const output = await execute(agent, bin, workplace)
+  if (!output.includes(ANSWER)) throw new Error(`${agent.name} did not print '${ANSWER}': ${output.slice(-2_000)}`)
+  for (const [name, text] of Object.entries(FILES_AFTER)) {
+    const found = await readFile(join(workplace.project, name), 'utf8').catch(() => undefined)
+    if (found !== text) throw new Error(`${name} holds ${JSON.stringify(found)} in place of ${JSON.stringify(text)}.`)
+  }
+}
+
+function execute({ name, command }: Agent, bin: string, { directory, project }: Workplace): Promise<string> {
+  const env = {
+    PATH: `${bin}:${process.env.PATH}`,
+    HOME: join(directory, 'home'),
+    LANG: 'C.UTF-8',
+    DO_NOT_TRACK: '1',
+    DISABLE_TELEMETRY: '1',
+    DISABLE_ERROR_REPORTING: '1',
+    DISABLE_AUTOUPDATER: '1',
+    OPENCODE_DISABLE_AUTOUPDATE: '1',
+    OPENCODE_DISABLE_MODELS_FETCH: '1',
+  }
+  const script = '. ../page.sh; exec "$@"'
+  // A process group of its own: an agent starts shells and MCP servers.
+  const options = { cwd: project, env, detached: true }
+  const child = spawn('sh', ['-ec', script, 'sh', ...command], { ...options, stdio: ['ignore', 'pipe', 'pipe'] })
+  let output = ''
+  const collect = (chunk: Buffer) => {
+    output = (output + chunk).slice(-OUTPUT_CHARS_MAX)
+  }
+  child.stdout.on('data', collect)
+  child.stderr.on('data', collect)
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => killGroup(child.pid), AGENT_MS)
+    child.on('error', reject)
+    child.on('exit', () => killGroup(child.pid))
+    child.on('close', (code, signal) => {
+      clearTimeout(timer)
+      if (code === 0) return resolve(output)
+      const why = signal ? `stopped by ${signal}, after at most ${AGENT_MS / 1_000} s` : `exit code ${code}`
+      reject(new Error(`${name}: ${why}: ${output.trim().slice(-2_000)}`))
+    })
+  })
+}
+
+function killGroup(pid: number | undefined): void {
+  try {
+    if (pid) process.kill(-pid, 'SIGKILL')
+  } catch (error) {
+    // The agent left no process behind.
+    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
+  }
+}

@@ -1,0 +1,71 @@
+/** One run of an agent through Sluice on an upstream of one API, and the conditions that it must meet. */
+import { startStack } from '../../support/stack.ts'
+import { PAGE_KEY } from '../page.ts'
+import { type Agent, openWorkplace, runAgent } from './agents.ts'
+import type { Json } from './conversation.ts'
+import { type AgentUpstream, startAgentUpstream } from './upstream.ts'
+import { startWitness } from './witness.ts'
+
+/** By which API the upstream is asked. */
+export type Api = 'chat' | 'messages' | 'responses'
+export const APIS: readonly Api[] = ['chat', 'messages', 'responses']
+
+const MODEL_ID = 'scripted-1'
+
+/**
+ * Runs an agent with one of its models, which it calls by an alias.
+ *
+ * @param bin Directory of the agent's command
+ * @param parent Directory for its project and its home, removed afterwards
+ * @returns Every failure; empty if the run went as it should
+ */
+export async function failuresOf(
+  agent: Agent,
+  bin: string,
+  parent: string,
+  api: Api,
+  model: string,
+): Promise<string[]> {
+  await using workplace = await openWorkplace(parent)
+  await using upstream = await startAgentUpstream(workplace.project)
+  await using stack = await startStack({
+    models: [modelOf(api, upstream, model)],
+    settings: { SLUICE_API_KEY: PAGE_KEY },
+  })
+  await using witness = await startWitness(stack.url)
+  const failures: string[] = []
+  await runAgent(agent, bin, workplace, { url: witness.url, model }).catch((error: Error) =>
+    failures.push(error.message),
+  )
+  const all = [
+    ...failures,
+    ...upstream.problems.map((problem) => `The upstream refused ${problem}`),
+    ...witness.refusals.map((refusal) => `Sluice refused ${refusal}`),
+    ...witness.models.filter((named) => named !== model).map((named) => `Sluice named the model ${named}`),
+    ...(agent.dropsThoughts || hasThoughts(upstream) ? [] : ['No thought came back with the last request.']),
+  ]
+  // An agent retries what is refused.
+  return [...new Set(all)]
+}
+
+function modelOf(api: Api, { url }: AgentUpstream, alias: string): Json {
+  const engine = {
+    chat: { type: 'openai', base_url: `${url}/v1` },
+    messages: { type: 'anthropic', base_url: url },
+    responses: { type: 'openai', base_url: `${url}/v1`, api: 'responses' },
+  }[api]
+  return {
+    id: MODEL_ID,
+    aliases: [alias],
+    engine,
+    capabilities: { images: true, files: true, reasoning: true },
+    limits: { context_tokens: 1_000_000, max_output_tokens: 100_000, default_output_tokens: 32_000 },
+  }
+}
+
+/** Whether the last request of a model that thinks brings its earlier thoughts back. */
+function hasThoughts({ served }: AgentUpstream): boolean {
+  const thinking = served.filter(({ conversation }) => conversation.wantsThought && conversation.results.length > 0)
+  const last = thinking.at(-1)
+  return last === undefined || last.conversation.thoughts > 0
+}
