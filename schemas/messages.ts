@@ -195,6 +195,7 @@ const promptFields = {
       effort: z.string().nullish(),
     })
     .nullish(),
+  output_format: OutputFormat.nullish().describe('Name of output_config.format in betas'),
   service_tier: z.string().nullish(),
 }
 

@@ -12,6 +12,7 @@ import {
 } from '#services/ingress/endpoints/decode.ts'
 import { NO_ACCESS } from '#services/ingress/endpoints/model.ts'
 import { ServiceError } from '#shared/error.ts'
+import { isMessagesUpstream } from './blocks.ts'
 import { choiceExtra, decodeTools, toolUse } from './tools.ts'
 import { decodeConversation } from './turns.ts'
 
@@ -81,6 +82,7 @@ function extra({
   output_config,
   metadata,
   tool_choice,
+  output_format,
   ...request
 }: CountTokensRequest): GenerateRequest['extra'] {
   const { format } = output_config ?? {}
@@ -93,6 +95,7 @@ function extra({
     ),
     metadata: extraOf(metadata ?? {}, METADATA_CONSUMED),
     tool_choice: choiceExtra(tool_choice),
+    output_format: output_format instanceof Unknown ? output_format.value : output_format,
   }
   return extraOf(rest, NOTHING)
 }
@@ -129,10 +132,13 @@ function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context:
   }
 }
 
+/** Betas name the format `output_format`. An upstream of the Messages API gets that field as it came. */
 function responseFormat(request: CountTokensRequest, model: ModelConfig): GenerateRequest['response_format'] {
-  const format = request.output_config?.format
+  const { output_config, output_format } = request
+  const isOlder = !output_config?.format && output_format && !isMessagesUpstream(model)
+  const format = isOlder ? output_format : output_config?.format
   if (!format || format instanceof Unknown) return undefined
-  requireJson(model, 'output_config.format')
+  requireJson(model, isOlder ? 'output_format' : 'output_config.format')
   return { type: 'json_schema', schema: format.schema }
 }
 
