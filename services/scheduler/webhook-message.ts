@@ -1,15 +1,14 @@
 import { createHmac } from 'node:crypto'
-import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
-import { TERMINAL } from '#shared/jobs/durable/follow.ts'
+import type { DurableEventType, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 
-/** What a receiver gets (docs/webhooks.md, What arrives): thin, the same in every try as long as the job stays as it is. */
+/** Body of a message (docs/webhooks.md, What arrives), equal in every try: its status is that of the event, not that of the job now. */
 export function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
   return JSON.stringify({
     id: delivery.id,
     object: 'event',
     type: delivery.type,
     created_at: Math.floor(delivery.created_at_ms / 1_000),
-    data: { id: job.id, status: statusOf(job), endpoint: job.endpoint, metadata: job.metadata },
+    data: { id: job.id, status: statusOf(delivery.type), endpoint: job.endpoint, metadata: job.metadata },
   })
 }
 
@@ -35,9 +34,7 @@ export function signedHeaders(
   }
 }
 
-/** The state as the API shows it: a job that waits for its next attempt is queued, one that waits for children in progress. */
-function statusOf({ state, cancel_requested_at_ms }: DurableJob): string {
-  if (!TERMINAL.has(state) && cancel_requested_at_ms !== null) return 'cancelling'
-  if (state === 'scheduled') return 'queued'
-  return state === 'waiting' ? 'in_progress' : state
+/** Events that a webhook may name, apart from `job.started`, are named after the status that they begin. */
+function statusOf(type: DurableEventType): string {
+  return type === 'job.started' ? 'in_progress' : type.replace(/^job\./, '')
 }

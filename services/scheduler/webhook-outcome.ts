@@ -23,27 +23,17 @@ const GONE = 410
 /** Statuses whose Retry-After is honoured. */
 const BUSY = new Set([429, 503])
 
-/** One try at a message, as far as it decides about the next. */
-export interface Try {
-  /** How often the message was taken up, this time included. */
-  readonly tries: number
-  /** Time since the message was made. */
-  readonly ageMs: number
-}
-
 /**
- * What becomes of a message after a try. 2xx: delivered. 410: failed, the receiver wants no more. Anything else: tried
- * again, until the waits are used up.
- *
- * A message that was taken up and put back, because too many were on their way to its host, counts as tried; so a wait is
- * used up only when the age of the message says so too.
+ * Outcome of a try. 2xx: delivered. 410: failed, since the receiver wants no further try. Any other answer or error: the next
+ * try after a wait, unless all waits are used up.
  *
  * @param result The answer, or why there is none.
+ * @param tries Tries of the message, this one included.
  * @param random In [0, 1).
  */
 export function outcomeOf(
   result: OutboundAnswer | ServiceError,
-  { tries, ageMs }: Try,
+  tries: number,
   waitsMs: readonly number[],
   random: number,
 ): DeliveryOutcome {
@@ -51,22 +41,10 @@ export function outcomeOf(
   if (status !== undefined && status >= 200 && status < 300) return { state: 'delivered', status }
   const error = result instanceof ServiceError ? result.message : `The receiver answered ${result.status}.`
   const failure = { error, ...(status !== undefined && { status }) }
-  const waitMs = waitsMs[Math.min(tries - 1, waitsPassed(ageMs, waitsMs))]
+  const waitMs = waitsMs[tries - 1]
   if (waitMs === undefined || status === GONE) return { state: 'failed', ...failure }
   const jittered = waitMs * (1 - JITTER + 2 * JITTER * random)
   return { state: 'pending', retryInMs: Math.max(jittered, askedMs(result)), ...failure }
-}
-
-/** How many waits fit into a time, each as short as jitter makes it. */
-function waitsPassed(ageMs: number, waitsMs: readonly number[]): number {
-  let sum = 0
-  let passed = 0
-  for (const waitMs of waitsMs) {
-    sum += waitMs * (1 - JITTER)
-    if (sum > ageMs) break
-    passed++
-  }
-  return passed
 }
 
 /** `Retry-After` in seconds or as an HTTP date (RFC 9110 §10.2.3); 0 when there is none to honour. */

@@ -25,18 +25,17 @@ export async function takeDeliveries(db: SqlDatabase, limit: number, leaseMs: nu
 /** See {@link Webhooks.recordDelivery}. */
 export async function recordDelivery(
   db: SqlDatabase,
-  id: string,
-  tries: number,
+  taken: Pick<WebhookDelivery, 'id' | 'next_at_ms'>,
   outcome: DeliveryOutcome,
   history?: readonly DeliveryTry[],
 ): Promise<boolean> {
   const isPending = outcome.state === 'pending'
   const [row] = await db.run(statements.RECORD_DELIVERY, {
-    id,
-    tries,
+    id: taken.id,
+    taken_until_ms: taken.next_at_ms,
     state: outcome.state,
     status: outcome.status ?? null,
-    error: outcome.state === 'delivered' ? null : outcome.error,
+    error: outcome.state === 'delivered' ? null : (outcome.error ?? null),
     history: jsonText(history),
     retry_in_ms: isPending ? Math.ceil(outcome.retryInMs) : 0,
   })

@@ -254,7 +254,7 @@ export const takeDeliveries = (lock: string): Statement => ({
             SELECT 1 FROM deliveries AS earlier
             WHERE earlier.job_id = due.job_id AND earlier.seq < due.seq AND ${IS_PENDING('earlier')})
           ORDER BY next_at_ms LIMIT :limit)
-        UPDATE deliveries SET tries = tries + 1, next_at_ms = now_ms() + CAST(:lease_ms AS bigint)
+        UPDATE deliveries SET next_at_ms = now_ms() + CAST(:lease_ms AS bigint)
         WHERE id IN (SELECT id FROM picked)
         RETURNING ${DELIVERY_COLUMNS}`,
 })
@@ -285,12 +285,18 @@ function dueDeliveries(lock: string): string {
           ORDER BY next_at_ms LIMIT :look ${lock}`
 }
 
-/** Says how a try went, unless somebody else has taken the message since, which `tries` would show. */
+/**
+ * Records what became of a message. The end of its lease is the fencing token: each further take sets a later one. An operator who
+ * makes a message due sets an earlier one, and a try under way still counts.
+ */
 export const RECORD_DELIVERY: Statement = {
   name: 'record_delivery',
-  sql: `UPDATE deliveries SET state = :state, status = :status, error = :error, history = coalesce(:history, history),
+  sql: `UPDATE deliveries SET state = :state, history = coalesce(CAST(:history AS text), history),
+          tries = CASE WHEN CAST(:history AS text) IS NULL THEN tries ELSE tries + 1 END,
+          status = CASE WHEN CAST(:history AS text) IS NULL THEN status ELSE CAST(:status AS integer) END,
+          error = CASE WHEN CAST(:history AS text) IS NULL THEN coalesce(CAST(:error AS text), error) ELSE CAST(:error AS text) END,
           next_at_ms = now_ms() + CAST(:retry_in_ms AS bigint)
-        WHERE id = :id AND tries = :tries AND ${IS_PENDING('deliveries')} RETURNING job_id`,
+        WHERE id = :id AND next_at_ms <= CAST(:taken_until_ms AS bigint) AND ${IS_PENDING('deliveries')} RETURNING job_id`,
 }
 
 /** Makes the next message of a job due when the one before it is done. One that was tried has a time of its own. */

@@ -177,7 +177,7 @@ it('is idle while no job has an end to come, to be told of, or to be entered', a
   expect(store.isIdle).toBe(false)
   const [delivery] = await store.takeDeliveries(10, 1_000)
   if (!delivery) throw new Error('no delivery')
-  await store.recordDelivery(delivery.id, delivery.tries, { state: 'delivered', status: 200 })
+  await store.recordDelivery(delivery, { state: 'delivered', status: 200 })
   expect(store.isIdle).toBe(true)
   await store.close()
   expect(store.isIdle).toBe(false)

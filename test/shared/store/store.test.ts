@@ -3,7 +3,7 @@
  * guards, each with the cases in which it must refuse, over each adapter. What only one of them can do is in
  * `postgres.test.ts` and `sqlite.test.ts`.
  */
-import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { afterAll, afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
@@ -16,17 +16,28 @@ import {
   HOUR_MS,
   LEASE_MS,
   newJob,
+  openPooledDatabase,
   openPostgresDatabase,
   openSqliteDatabase,
   running,
   type TestDatabase,
 } from '../../support/jobs/stores.ts'
+import { startPgBouncer, whyNoPgBouncer } from '../../support/processes/pgbouncer.ts'
 import { until } from '../../support/stack.ts'
 
 const postgres = inject('postgres')
+const noPooler = postgres ? whyNoPgBouncer() : 'no Postgres'
+if (noPooler && process.env.CI === 'true') throw new Error(`The store behind PgBouncer cannot be tested: ${noPooler}`)
+const pooler = noPooler === undefined ? await startPgBouncer(postgres ?? '', 'transaction') : undefined
+afterAll(async () => await pooler?.[Symbol.asyncDispose]())
 const ADAPTERS = [
   { name: 'sqlite', isHere: true, openDatabase: openSqliteDatabase },
   { name: 'postgres', isHere: postgres !== null, openDatabase: () => openPostgresDatabase(postgres ?? '') },
+  {
+    name: 'postgres behind PgBouncer in transaction mode',
+    isHere: pooler !== undefined,
+    openDatabase: () => openPooledDatabase(postgres ?? '', pooler?.url ?? ''),
+  },
 ]
 const ERROR: ErrorBody = { code: 'upstream_error', message: 'The upstream failed.', param: null }
 const POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 5_000 }
@@ -39,7 +50,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
   let database: TestDatabase
   let store: Store
   beforeEach(async (context) => {
-    if (!isHere) context.skip('no Postgres')
+    if (!isHere) context.skip('no Postgres or no PgBouncer')
     database = await openDatabase()
     store = await database.open()
   })
@@ -1017,6 +1028,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
 
   describe('webhook messages', () => {
     const webhook = { url: 'https://example.com/hook', events: ['job.started', 'job.completed', 'job.expired'] }
+    const tried = { at_ms: 1, duration_ms: 12, status: 500, error: 'It is broken.' }
 
     it('are written with the moves they tell of', async () => {
       const run = await running(store, { webhook })
@@ -1040,15 +1052,17 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       const nextAt = async () => (await store.listDeliveries(run.id)).map(({ next_at_ms }) => next_at_ms)
       const [first] = await store.takeDeliveries(10, 20_000)
       const refused = { state: 'pending', retryInMs: HOUR_MS, error: 'status 500' } as const
-      await store.recordDelivery(first?.id ?? '', 1, refused)
+      if (!first) throw new Error('nothing to deliver')
+      await store.recordDelivery(first, refused, [tried])
       await database.advance(20_000)
       expect(await store.takeDeliveries(10, 20_000)).toEqual([])
       const [tryAt = 0, waitsUntil = 0] = await nextAt()
       expect(waitsUntil).toBe(tryAt)
       await database.advance(HOUR_MS)
-      expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ id: first?.id, tries: 2 }])
-      await store.recordDelivery(first?.id ?? '', 2, { state: 'delivered', status: 200 })
-      expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ type: 'job.completed', tries: 1 }])
+      const [again] = await store.takeDeliveries(10, 20_000)
+      expect(again).toMatchObject({ id: first.id, tries: 1 })
+      if (again) await store.recordDelivery(again, { state: 'delivered', status: 200 }, [tried])
+      expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ type: 'job.completed', tries: 0 }])
     })
 
     it('go out although more others wait for an earlier one than are looked at at once', async () => {
@@ -1056,7 +1070,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       const runs = await Promise.all(Array.from({ length: 220 }, () => running(store, { webhook }, boot)))
       const firsts = await store.takeDeliveries(300, 20_000)
       const away = { state: 'pending', retryInMs: HOUR_MS, error: 'away' } as const
-      await Promise.all(firsts.map(({ id }) => store.recordDelivery(id, 1, away)))
+      await Promise.all(firsts.map((first) => store.recordDelivery(first, away, [tried])))
       await Promise.all(runs.map((run) => store.complete(run, { result: 1 })))
       await database.advance(1_000)
       const last = await running(store, { webhook })
@@ -1069,24 +1083,53 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       await store.complete(run, { result: 1 })
       const [taken, ...none] = (await Promise.all([1, 2].map(() => store.takeDeliveries(10, 20_000)))).flat()
       expect(none).toEqual([])
-      expect(taken).toMatchObject({ type: 'job.started', tries: 1 })
-      const id = taken?.id ?? ''
+      if (!taken) throw new Error('nothing to deliver')
+      expect(taken).toMatchObject({ type: 'job.started', tries: 0 })
+      const { id } = taken
       await database.advance(20_000)
-      expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ id, tries: 2 }])
-      expect(await store.recordDelivery(id, 1, { state: 'delivered', status: 200 })).toBe(false)
+      const [second] = await store.takeDeliveries(10, 20_000)
+      expect(second).toMatchObject({ id, tries: 0 })
+      if (!second) throw new Error('nothing to deliver')
+      expect(await store.recordDelivery(taken, { state: 'delivered', status: 200 }, [tried])).toBe(false)
       const refused = { state: 'pending', retryInMs: 5_000, status: 500, error: 'status 500' } as const
-      expect(await store.recordDelivery(id, 2, refused)).toBe(true)
+      expect(await store.recordDelivery(second, refused, [tried])).toBe(true)
       expect(await store.takeDeliveries(10, 20_000)).toEqual([])
       await database.advance(5_000)
-      expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ id, tries: 3, status: 500 }])
-      expect(await store.recordDelivery(id, 3, { state: 'delivered', status: 204 })).toBe(true)
+      const [third] = await store.takeDeliveries(10, 20_000)
+      expect(third).toMatchObject({ id, tries: 1, status: 500 })
+      if (third) expect(await store.recordDelivery(third, { state: 'delivered', status: 204 }, [tried])).toBe(true)
       const [last] = await store.takeDeliveries(10, 20_000)
       expect(last).toMatchObject({ type: 'job.completed' })
-      await store.recordDelivery(last?.id ?? '', 1, { state: 'failed', error: 'given up' })
+      if (last) await store.recordDelivery(last, { state: 'failed', error: 'given up' }, [tried])
       await database.advance(HOUR_MS)
       expect(await store.takeDeliveries(10, 20_000)).toEqual([])
       const states = (await store.listDeliveries(run.id)).map(({ state }) => state)
       expect(states).toEqual(['delivered', 'failed'])
+    })
+
+    it('that go back unsent are due again then, with tries, status and history as they were', async () => {
+      const run = await running(store, { webhook })
+      const take = async () => (await store.takeDeliveries(10, 20_000))[0] ?? expect.fail('nothing to deliver')
+      const refused = { state: 'pending', retryInMs: 0, status: 500, error: 'status 500' } as const
+      await store.recordDelivery(await take(), refused, [tried])
+      expect(await store.recordDelivery(await take(), { state: 'pending', retryInMs: 5_000 })).toBe(true)
+      expect(await store.takeDeliveries(10, 20_000)).toEqual([])
+      await database.advance(5_000)
+      expect(await take()).toMatchObject({
+        job_id: run.id,
+        tries: 1,
+        status: 500,
+        error: 'status 500',
+        history: [tried],
+      })
+    })
+
+    it('that an operator makes due during a try are delivered if that succeeds', async () => {
+      await running(store, { webhook })
+      const [taken] = await store.takeDeliveries(10, 20_000)
+      if (!taken) throw new Error('nothing to deliver')
+      expect(await store.operator.retryDelivery(taken.id)).toMatchObject({ state: 'pending' })
+      expect(await store.recordDelivery(taken, { state: 'delivered', status: 200 }, [tried])).toBe(true)
     })
   })
 

@@ -175,8 +175,8 @@ async function operate({ operator }: Store, layout: Layout): Promise<void> {
 
 async function deliver(store: Store): Promise<void> {
   const taken = await store.takeDeliveries(32, 30_000)
-  for (const { id, tries, job_id } of taken) {
-    await store.recordDelivery(id, tries, { state: 'delivered', status: 200 })
-    await store.listDeliveries(job_id)
+  for (const delivery of taken) {
+    await store.recordDelivery(delivery, { state: 'delivered', status: 200 })
+    await store.listDeliveries(delivery.job_id)
   }
 }
