@@ -1,9 +1,9 @@
 import type { LookupAddress } from 'node:dns'
-import type { IncomingHttpHeaders } from 'node:http'
+import { type IncomingHttpHeaders, type IncomingMessage, request as requestHttp } from 'node:http'
+import { request as requestHttps } from 'node:https'
 import type { LookupFunction } from 'node:net'
 import { promisify } from 'node:util'
 import { brotliDecompress, gunzip, inflate } from 'node:zlib'
-import { Agent, request } from 'undici'
 import { ServiceError } from '#shared/error.ts'
 import { checkUrl, hostOf, type OutboundPolicy, type Resolve, resolveAllowed } from './guard.ts'
 
@@ -48,18 +48,17 @@ export interface OutboundAnswer {
  *
  * The name is resolved once, here, and the socket connects to what was checked, so that a second answer of the DNS cannot
  * lead elsewhere; TLS still asks for the name. Each call has a connection of its own, and proxies of the environment are
- * not used. A redirect is an answer like any other: whoever wants to follow one calls again with its target, which is
+ * not used. Interim answers (1xx) are passed over, as RFC 9110 §15.2 demands even for those that nothing asked for; undici
+ * ends the connection at a `100 Continue`, so that the client here is Node's. A redirect is an answer like any other: whoever wants to follow one calls again with its target, which is
  * then checked and resolved anew.
  *
  * @throws ServiceError `invalid_value` (refused by the guard), `upstream_error`, `upstream_timeout`, with a message that
  *   may be shown to the user; the signal's reason when it aborts
  */
 export async function postOutbound(text: string, options: OutboundRequest): Promise<OutboundAnswer> {
-  const { headers, body, bytesMax } = options
-  return await callOutbound(text, options, async (url, dispatcher, signal) => {
-    const answer = await request(url, { dispatcher, method: 'POST', headers, body, signal })
-    await dropBody(answer.body, bytesMax)
-    return { status: answer.statusCode, headers: answer.headers }
+  return await callOutbound(text, { ...options, method: 'POST' }, async (answer) => {
+    await dropBody(answer, options.bytesMax)
+    return { status: answer.statusCode ?? 0, headers: answer.headers }
   })
 }
 
@@ -70,10 +69,9 @@ export async function postOutbound(text: string, options: OutboundRequest): Prom
  */
 export async function getOutbound(text: string, options: OutboundCall): Promise<OutboundPage> {
   const headers = { ...options.headers, 'accept-encoding': 'gzip, deflate, br' }
-  return await callOutbound(text, options, async (url, dispatcher, signal) => {
-    const answer = await request(url, { dispatcher, method: 'GET', headers, signal })
-    const body = await readBody(answer.body, answer.headers['content-encoding'], options.bytesMax)
-    return { status: answer.statusCode, headers: answer.headers, body }
+  return await callOutbound(text, { ...options, headers, method: 'GET' }, async (answer) => {
+    const body = await readBody(answer, answer.headers['content-encoding'], options.bytesMax)
+    return { status: answer.statusCode ?? 0, headers: answer.headers, body }
   })
 }
 
@@ -85,16 +83,14 @@ export async function getOutbound(text: string, options: OutboundCall): Promise<
  * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`; the signal's reason. The body throws the same
  */
 export async function streamOutbound(text: string, options: OutboundCall & OutboundMethod): Promise<Response> {
-  const { method, body, bytesMax } = options
   const { promise, resolve, reject } = Promise.withResolvers<Response>()
   const headers = { ...options.headers, 'accept-encoding': 'identity' }
-  const call = callOutbound(text, options, async (url, dispatcher, signal) => {
-    const answer = await request(url, { dispatcher, method, headers, body: body ?? null, signal })
+  const call = callOutbound(text, { ...options, headers }, async (answer, signal) => {
     if ((answer.headers['content-encoding'] ?? 'identity') !== 'identity')
       throw new ServiceError('upstream_error', 'The host packs its answer in an unknown way.')
     const { readable, writable } = new TransformStream<Uint8Array, Uint8Array>()
-    resolve(responseOf(answer.statusCode, answer.headers, readable))
-    await ReadableStream.from(upTo(bytesMax, answer.body)).pipeTo(writable, { signal })
+    resolve(responseOf(answer.statusCode ?? 0, answer.headers, readable))
+    await ReadableStream.from(upTo(options.bytesMax, answer)).pipeTo(writable, { signal })
   })
   // The answer may be there before its body fails: whoever reads that hears of it.
   call.catch(reject)
@@ -120,35 +116,43 @@ async function* upTo(bytesMax: number, body: AsyncIterable<Buffer>): AsyncGenera
 /** Makes one call on a connection of its own, to an address that was checked. */
 async function callOutbound<T>(
   text: string,
-  options: OutboundCall,
-  call: (url: URL, dispatcher: Agent, signal: AbortSignal) => Promise<T>,
+  options: OutboundCall & OutboundMethod,
+  read: (answer: IncomingMessage, signal: AbortSignal) => Promise<T>,
 ): Promise<T> {
   const { policy, timeoutMs } = options
   const url = checkUrl(text, policy)
   const signal = AbortSignal.any([options.signal, AbortSignal.timeout(timeoutMs)])
-  let agent: Agent | undefined
+  let answer: IncomingMessage | undefined
   try {
     signal.throwIfAborted()
     const addresses = await unlessAborted(resolveAllowed(hostOf(url), policy, options.resolve), signal)
-    agent = agentTo(addresses, timeoutMs)
-    return await call(url, agent, signal)
+    answer = await answerOf(url, addresses, options, signal)
+    return await read(answer, signal)
   } catch (error) {
     if (options.signal.aborted) throw options.signal.reason
     if (!signal.aborted) throw failureOf(error)
     throw new ServiceError('upstream_timeout', `The host did not answer within ${timeoutMs} ms.`, { cause: error })
   } finally {
-    await agent?.destroy()
+    answer?.destroy()
   }
 }
 
-function agentTo(addresses: readonly LookupAddress[], timeoutMs: number): Agent {
-  return new Agent({
-    connect: { lookup: lookupAmong(addresses), timeout: timeoutMs },
-    allowH2: false,
-    // The signal keeps the time.
-    headersTimeout: 0,
-    bodyTimeout: 0,
-  })
+/** Sends a request and awaits the head of its answer. */
+async function answerOf(
+  url: URL,
+  addresses: readonly LookupAddress[],
+  { method, headers, body }: OutboundCall & OutboundMethod,
+  signal: AbortSignal,
+): Promise<IncomingMessage> {
+  const send = url.protocol === 'https:' ? requestHttps : requestHttp
+  const request = send(url, { method, headers, signal, agent: false, lookup: lookupAmong(addresses) })
+  const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
+  const closed = new ServiceError('upstream_error', 'The host closed the connection without an answer.')
+  request.once('response', resolve).on('error', reject)
+  // A protocol switch that nothing asked for ends the request with neither of these.
+  request.once('close', () => reject(closed))
+  request.end(body)
+  return await promise
 }
 
 /** Answers a socket's question for addresses with those that were checked. */

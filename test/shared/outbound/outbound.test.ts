@@ -4,7 +4,7 @@ import { type AddressInfo, createServer as createSocketServer, type Server } fro
 import { describe, expect, it } from 'vitest'
 import { reachOf } from '#shared/outbound/address.ts'
 import { checkUrl, checkWebhookUrl, resolveAllowed } from '#shared/outbound/guard.ts'
-import { type OutboundRequest, postOutbound } from '#shared/outbound/outbound.ts'
+import { getOutbound, type OutboundRequest, postOutbound, streamOutbound } from '#shared/outbound/outbound.ts'
 import { until } from '../../support/stack.ts'
 
 const PUBLIC = { allowPrivate: false }
@@ -323,6 +323,41 @@ describe('a guarded request', () => {
     })
     expect(await post(`http://127.0.0.1:${receiver.port}/hook`)).toMatchObject({ status: 307 })
     expect(paths).toEqual(['/hook'])
+  })
+
+  /** A host that answers with these bytes. */
+  const receiveRaw = (answer: string) =>
+    receive(createSocketServer((socket) => void socket.on('error', () => {}).once('data', () => socket.end(answer))))
+
+  it.each([
+    ['100 Continue', ''],
+    ['102 Processing', 'x-progress: 1\r\n'],
+    ['103 Early Hints', 'link: </a.css>; rel=preload\r\n'],
+    ['199 Anything', ''],
+  ])('passes over %s, also several times, whatever the method', async (status, lines) => {
+    const interim = `HTTP/1.1 ${status}\r\n${lines}\r\n`.repeat(3)
+    await using receiver = await receiveRaw(`${interim}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok`)
+    const url = `http://127.0.0.1:${receiver.port}/`
+    const call = {
+      headers: {},
+      policy: PRIVATE,
+      timeoutMs: 5_000,
+      bytesMax: 1_000,
+      signal: new AbortController().signal,
+    }
+    expect(await post(url)).toMatchObject({ status: 200 })
+    expect(await getOutbound(url, call)).toMatchObject({ status: 200, body: Buffer.from('ok') })
+    expect(await (await streamOutbound(url, { ...call, method: 'POST', body: 'hello' })).text()).toBe('ok')
+  })
+
+  it.each([
+    'HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: chat\r\n\r\n',
+    'HTTP/1.1 100 Continue\r\n\r\n',
+    'not HTTP\r\n\r\n',
+    '',
+  ])('fails if the host has no final answer: %j', async (answer) => {
+    await using receiver = await receiveRaw(answer)
+    await expect(post(`http://127.0.0.1:${receiver.port}/`)).rejects.toMatchObject({ code: 'upstream_error' })
   })
 
   it('cuts an answer that does not end once it has enough of it', async () => {
