@@ -10,8 +10,14 @@ const Timeouts = z.strictObject({
 })
 export type Timeouts = z.infer<typeof Timeouts>
 
-/** A server behind HTTP. */
-const BaseUrl = z.url()
+/** A server behind HTTP. Its query follows the path of each call, such as `?api-version=2024-10-21`. */
+const BaseUrl = z.url().refine((url) => !URL.canParse(url) || isBase(new URL(url)), {
+  error: 'Expected http or https without user, password and fragment; a key belongs into api_key_env or headers',
+})
+
+function isBase({ protocol, username, password, hash }: URL): boolean {
+  return /^https?:$/.test(protocol) && username + password + hash === ''
+}
 
 /** Headers that belong to one connection, or that hold the key of the caller. */
 const OWN_HEADERS: ReadonlySet<string> = new Set([

@@ -3,6 +3,7 @@ import type { AddressInfo } from 'node:net'
 import { PassThrough } from 'node:stream'
 import { brotliCompressSync, createGzip, gzipSync, zstdCompressSync } from 'node:zlib'
 import { describe, expect, test } from 'vitest'
+import { ModelConfig } from '#schemas/models.ts'
 import { ask, collect, engineOn, failure, textOf } from '../../support/engine-calls.ts'
 import { longestHold } from '../../support/loop-hold.ts'
 import { startUpstream } from '../../support/processes/upstream.ts'
@@ -152,6 +153,17 @@ test('the query of a base URL goes along with each call, to each of several serv
   )
   expect(new Set(two.calls.map(({ path }) => path))).toEqual(new Set(['/v1/chat/completions?a=b&c=d%20e']))
 })
+
+test.each(['ftp://host/v1', 'http://user:secret@host/v1', 'https://secret@host', 'http://host/v1#part'])(
+  'a base URL that cannot be called is a mistake in the catalogue: %s',
+  (url) => {
+    const parse = (engine: object) => ModelConfig.safeParse({ id: 'm1', engine: { type: 'openai', ...engine } })
+    for (const engine of [{ base_url: url }, { base_urls: [url] }, { base_urls: [{ url, weight: 2 }] }]) {
+      expect(parse(engine).error?.message).toMatch(/without user, password and fragment|Invalid input/)
+    }
+    expect(parse({ base_url: 'https://host/openai?api-version=1' }).success).toBe(true)
+  },
+)
 
 test('a key in the query of a base URL is not shown', async () => {
   await using upstream = await startUpstream((call, answer) => answer.json({ error: `no such ${call.path}` }, 400))
