@@ -75,7 +75,10 @@ function encodeAnswer(parts: readonly Part[], { isSame, isOpenAi }: Form): objec
 function encodeCall(call: ToolCallPart, isSame: boolean): object {
   const { id, name, custom } = call
   const extra = isSame ? call.extra : {}
-  if (custom) return { ...extra, id, type: 'custom', custom: { name, input: customInput(call.arguments) } }
+  if (custom) {
+    const made = { ...nested(extra, 'custom'), name, input: customInput(call.arguments) }
+    return { ...extra, id, type: 'custom', custom: made }
+  }
   const called = { ...nested(extra, 'function'), name, arguments: call.arguments }
   return { ...extra, id, type: 'function', function: called }
 }

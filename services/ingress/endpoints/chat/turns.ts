@@ -158,13 +158,15 @@ function native(value: Record<string, unknown>, text?: string): NativePart {
 }
 
 function decodeCall(call: NonNullable<AssistantMessage['tool_calls']>[number]): MadeCall {
-  const extra = extraOf(call, CALL_CONSUMED)
+  const { id } = call
   if (call.type === 'custom') {
     const { name, input } = call.custom as { name: string; input: string }
-    return { type: 'tool_call', id: call.id, name, arguments: JSON.stringify({ input }), custom: true, extra }
+    const extra = innerExtra(call, CALL_CONSUMED, 'custom', ['name', 'input'])
+    return { type: 'tool_call', id, name, arguments: JSON.stringify({ input }), custom: true, extra }
   }
   const { name, arguments: text } = call.function as { name: string; arguments: string }
-  return { type: 'tool_call', id: call.id, name, arguments: text, extra }
+  const extra = innerExtra(call, CALL_CONSUMED, 'function', ['name', 'arguments'])
+  return { type: 'tool_call', id, name, arguments: text, extra }
 }
 
 /** Keys of a message that have an internal meaning, or that are the echo of an answer and end here. */
@@ -218,10 +220,19 @@ function decodePart(part: MessagePart, param: string, context: TurnContext): Par
   }
 }
 
-/** Unknown fields of a part, and of the object inside it. */
 function partExtra(part: object, name: string, known: readonly string[]): Record<string, unknown> | undefined {
-  const inner = extraOf((part as Record<string, object>)[name] ?? {}, new Set(known))
-  const extra = extraOf(part, PART_CONSUMED)
+  return innerExtra(part, PART_CONSUMED, name, known)
+}
+
+/** Unknown fields of an object, and of the object inside it. */
+function innerExtra(
+  outer: object,
+  consumed: ReadonlySet<string>,
+  name: string,
+  known: readonly string[],
+): Record<string, unknown> | undefined {
+  const inner = extraOf((outer as Record<string, object>)[name] ?? {}, new Set(known))
+  const extra = extraOf(outer, consumed)
   return inner ? { ...extra, [name]: inner } : extra
 }
 
