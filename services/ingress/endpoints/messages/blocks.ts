@@ -5,7 +5,7 @@ import { requireBase64, requireImageUrl, requireRemoteUrl } from '#services/ingr
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
-import { nativePart } from './native.ts'
+import { isMessagesUpstream, nativePart, unknownPart } from './native.ts'
 
 /** What a block is checked against. */
 export interface BlockContext {
@@ -29,17 +29,12 @@ const CONSUMED_BY_TEXT: ReadonlySet<string> = new Set([
   ...['type', 'text', 'source', 'title', 'context', 'content', 'citations'],
 ])
 
-/** Whether the upstream of a model speaks the Messages API: then blocks reach it as they came. */
-export function isMessagesUpstream({ engine }: Pick<ModelConfig, 'engine'>): boolean {
-  return engine.type === 'anthropic'
-}
-
 /**
  * The parts a block means (docs/protocol.md, Turns and blocks). Documents of text and search results become text, unless the
  * upstream speaks the Messages API: it cites them. Other documents need a model that reads files.
  */
 export function decodeReadable(block: ReadableBlock, param: string, context: BlockContext): Part[] {
-  if (block instanceof Unknown) return [nativePart(block.value)]
+  if (block instanceof Unknown) return [unknownPart(block, param, context.model)]
   const parts = partsOf(block, param, context)
   const last = parts.at(-1)
   const hasBecomeText = last?.type === 'text' && block.type !== 'text'

@@ -12,7 +12,7 @@ import {
 } from '#services/ingress/endpoints/decode.ts'
 import { NO_ACCESS } from '#services/ingress/endpoints/model.ts'
 import { ServiceError } from '#shared/error.ts'
-import { isMessagesUpstream } from './blocks.ts'
+import { isMessagesUpstream } from './native.ts'
 import { choiceExtra, decodeTools, toolUse } from './tools.ts'
 import { decodeConversation } from './turns.ts'
 

@@ -1,5 +1,8 @@
 import type { NativePart } from '#schemas/generate.ts'
 import { Unknown } from '#schemas/messages.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
+import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { resultText } from '#shared/protocols/messages/native.ts'
 
 /**
@@ -8,6 +11,22 @@ import { resultText } from '#shared/protocols/messages/native.ts'
  */
 
 type Fields = Readonly<Record<string, unknown>>
+
+/** Whether the upstream of a model speaks the Messages API: then blocks reach it as they came. */
+export function isMessagesUpstream({ engine }: Pick<ModelConfig, 'engine'>): boolean {
+  return engine.type === 'anthropic'
+}
+
+/** Types of blocks that a conversation may hold, and that another API can do without. */
+const DISPENSABLE =
+  /^(tool_reference|server_tool_use|mcp_\w+|\w+_tool_result|container_upload|compaction|fallback|browser_state|tool_addition|tool_removal|image|document|search_result)$/
+
+/** A block without a schema. @throws ServiceError for one whose meaning another API would lose */
+export function unknownPart({ value }: Unknown, param: string, model: ModelConfig): NativePart {
+  if (isMessagesUpstream(model) || DISPENSABLE.test(value.type)) return nativePart(value)
+  const message = `Blocks of type '${excerpt(value.type)}' are not known here, and the model '${model.id}' does not speak the Messages API`
+  refuse('invalid_value', `${param}.type`, message)
+}
 
 /** A block as a part. @param text Its substitute, if it is already known */
 export function nativePart(block: object, text = substituteOf(block as Fields)): NativePart {

@@ -3,8 +3,8 @@ import { type MessagesTool, type MessagesToolChoice, Unknown } from '#schemas/me
 import type { ModelConfig } from '#schemas/models.ts'
 import { extraOf } from '#services/ingress/body/validate.ts'
 import { requireToolChoice, requireTools } from '#services/ingress/endpoints/decode.ts'
-import { isMessagesUpstream } from './blocks.ts'
 import { clientTool } from './client-tools.ts'
+import { isMessagesUpstream } from './native.ts'
 import { isSearch } from './web-search.ts'
 
 const CONSUMED: ReadonlySet<string> = new Set(['name', 'description', 'input_schema', 'strict'])

@@ -11,8 +11,8 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, PIECE_MESSAGES, type Pieces } from '#services/ingress/body/validate.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
-import { decodeReadable, isMessagesUpstream } from './blocks.ts'
-import { nativePart, textBetween } from './native.ts'
+import { decodeReadable } from './blocks.ts'
+import { isMessagesUpstream, textBetween, unknownPart } from './native.ts'
 
 /** What the turns of a conversation are checked against. */
 export interface MessagesTurnContext {
@@ -36,13 +36,15 @@ const SYSTEM_MARK = '[System message]\n'
  * are joined with blank lines for any other.
  */
 function decodeSystem(system: System, model: ModelConfig): Turn | undefined {
-  return system.length === 0 ? undefined : { role: 'system', parts: systemParts(system, model) }
+  return system.length === 0 ? undefined : { role: 'system', parts: systemParts(system, 'system', model) }
 }
 
-function systemParts(content: SystemMessage['content'], model: ModelConfig): Part[] {
+function systemParts(content: SystemMessage['content'], param: string, model: ModelConfig): Part[] {
   if (!content || typeof content === 'string') return texts(content ?? '')
-  const parts = content.map((block) =>
-    block instanceof Unknown ? nativePart(block.value) : { ...text(block.text), extra: extraOf(block, TEXT_CONSUMED) },
+  const parts = content.map((block, index) =>
+    block instanceof Unknown
+      ? unknownPart(block, `${param}[${index}]`, model)
+      : { ...text(block.text), extra: extraOf(block, TEXT_CONSUMED) },
   )
   return asBlocks(parts, model).flatMap((part, index) => (index === 0 ? [part] : [textBetween('\n\n'), part]))
 }
@@ -119,7 +121,7 @@ class TurnDecoder {
       const message = "role 'system' is not supported in messages; use the top-level system field"
       refuse('invalid_value', `${param}.role`, message)
     }
-    const parts = systemParts(content, model)
+    const parts = systemParts(content, `${param}.content`, model)
     const isKept = !isMessagesUpstream(model) || strictTurns || SYSTEM_TURNS_BETA.test(beta ?? '')
     if (isKept) this.#turns.push({ role: 'system', parts, extra })
     else if (parts.length > 0) this.#turns.push({ role: 'user', parts: [text(SYSTEM_MARK), ...parts] })
@@ -148,8 +150,12 @@ class TurnDecoder {
   }
 
   #addAssistant(content: string | readonly AssistantBlock[], param: string, extra: Turn['extra']): void {
-    const parts =
-      typeof content === 'string' ? texts(content) : asBlocks(content.map(decodeAssistantBlock), this.#context.model)
+    const { model } = this.#context
+    const decoded =
+      typeof content === 'string'
+        ? texts(content)
+        : content.map((block, index) => decodeAssistantBlock(block, `${param}[${index}]`, model))
+    const parts = typeof content === 'string' ? decoded : asBlocks(decoded, model)
     for (const [index, part] of parts.entries()) {
       if (part.type !== 'tool_call') continue
       const block = `${param}[${index}]`
@@ -208,10 +214,10 @@ const RESULT_CONSUMED: ReadonlySet<string> = new Set(['type', 'tool_use_id', 'co
 const USE_CONSUMED: ReadonlySet<string> = new Set(['type', 'id', 'name', 'input'])
 const THINKING_CONSUMED: ReadonlySet<string> = new Set(['type', 'thinking', 'signature', 'data'])
 
-function decodeAssistantBlock(block: AssistantBlock): Part {
+function decodeAssistantBlock(block: AssistantBlock, param: string, model: ModelConfig): Part {
   switch (block.type) {
     case 'unknown':
-      return nativePart(block.value)
+      return unknownPart(block, param, model)
     case 'text':
       return { type: 'text', text: block.text, extra: extraOf(block, TEXT_CONSUMED) }
     case 'tool_use': {

@@ -3,7 +3,7 @@ import type { IngressContext } from '#services/ingress/call.ts'
 import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import { isUsable } from '#services/ingress/endpoints/model.ts'
 import { coversPath } from '#shared/keys/scopes.ts'
-import { isMessagesUpstream } from './blocks.ts'
+import { isMessagesUpstream } from './native.ts'
 
 /**
  * The tool `web_search_*` on a model whose upstream does not speak the Messages API: the service searches itself, as for the

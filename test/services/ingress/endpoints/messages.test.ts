@@ -328,8 +328,10 @@ describe('refusals', () => {
       output_config: { format: { type: 'json_schema', schema: {} } },
       metadata: { user_id: 'u' },
     }
+    // JSON has no -0.
+    const sentJson = fc.jsonValue({ maxDepth: 4 }).map((value) => JSON.parse(JSON.stringify(value)) as unknown)
     fc.assert(
-      fc.property(fc.constantFrom(...pathsOf(full)), fc.jsonValue({ maxDepth: 4 }), (path, value) => {
+      fc.property(fc.constantFrom(...pathsOf(full)), sentJson, (path, value) => {
         const body = replaced(full, path, value)
         for (const read of [decode, decodeCount]) {
           expect([undefined, 400, 404]).toContain(problem(body, context(ABLE), read)?.[0])
