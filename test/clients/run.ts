@@ -121,7 +121,7 @@ async function agentRowsOf(agents: readonly Agent[], cache: string): Promise<Row
   const rows: Row[] = []
   for (const agent of agents) {
     const { bin, directory } = await openAgent(agent.package, cache)
-    for (const model of agent.models) {
+    for (const model of Object.keys(agent.models)) {
       const cells: string[] = []
       for (const api of APIS) {
         const failures = await failuresOf(agent, bin, directory, api, model)

@@ -28,7 +28,7 @@ for (const agent of AGENTS.filter(({ name }) => WITH_EVERY_CHANGE.includes(name)
   const found = await findAgent(agent.package)
   const { bin, directory } = found ?? { bin: '', directory: '' }
   describe.skipIf(!found)(agent.package, () => {
-    describe.each(agent.models)('with the model %s', (model) => {
+    describe.each(Object.keys(agent.models))('with the model %s', (model) => {
       it.each(APIS)('works through a whole task on an upstream of %s', { timeout: RUN_MS }, async (api) => {
         expect(await failuresOf(agent, bin, directory, api, model)).toEqual([])
       })

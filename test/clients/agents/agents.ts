@@ -3,20 +3,25 @@ import { spawn } from 'node:child_process'
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { readSnippets, settle } from '../page.ts'
-import { ANSWER, FILES, FILES_AFTER, PROMPT } from './script.ts'
+import { ANSWER, FILES, FILES_AFTER, MCP_MARK, PROMPT, SEARCH_MARK } from './script.ts'
 
 export interface Agent {
   /** Also that of its snippet, a shell script. */
   readonly name: string
   /** Exact pin of its npm package. */
   readonly package: string
-  /** Names of models, each of which the agent treats otherwise. The first is unknown to the agent. */
-  readonly models: readonly string[]
+  /**
+   * Names of models, each of which the agent treats otherwise. The first is unknown to the agent. Each with a text that one of its calls
+   * contains as `TOOL: RESULT`.
+   */
+  readonly models: Readonly<Record<string, string>>
   readonly command: readonly string[]
   /** Files of the project besides those that every agent works on. */
   readonly files?: Readonly<Record<string, string>>
   /** The agent does not send thoughts back with the answers of the model. */
   readonly dropsThoughts?: true
+  /** Words of a refusal by Sluice after which the agent sends the request in another form. */
+  readonly mayBeRefused?: string
   /** Replaces text of the snippet. */
   readonly replace?: readonly [from: string, to: string]
 }
@@ -30,15 +35,16 @@ const MCP_TOOL = 'repeat_the_mark_that_the_model_has_given_to_this_tool_of_mine'
 const codex: Agent = {
   name: 'codex',
   package: '@openai/codex@0.169.0',
-  models: ['coder', 'gpt-5.5', 'gpt-6-sol'],
+  models: { coder: 'exec_command: ', 'gpt-5.5': 'apply_patch: ', 'gpt-6-sol': 'exec: ' },
   command: ['codex', 'exec', '--skip-git-repo-check', '--sandbox', 'danger-full-access', PROMPT],
 }
 
 const claude: Agent = {
   name: 'claude-code',
   package: '@anthropic-ai/claude-code@2.1.332',
-  models: ['coder', 'claude-sonnet-4-5'],
+  models: { coder: SEARCH_MARK, 'claude-sonnet-4-5': SEARCH_MARK },
   command: ['claude', '-p', PROMPT, '--allowedTools', 'Read,Edit,Bash,WebSearch'],
+  mayBeRefused: "role 'system' is not supported in messages",
 }
 
 const MCP = {
@@ -52,7 +58,7 @@ const MCP = {
 const opencode: Agent = {
   name: 'opencode',
   package: 'opencode-ai@1.18.33',
-  models: ['coder'],
+  models: { coder: MCP_MARK },
   command: ['opencode', 'run', PROMPT],
   files: { 'opencode.json': JSON.stringify(MCP) },
 }
@@ -60,14 +66,14 @@ const opencode: Agent = {
 const qwen: Agent = {
   name: 'qwen-code',
   package: '@qwen-code/qwen-code@0.15.10',
-  models: ['coder'],
+  models: { coder: 'run_shell_command: ' },
   command: ['qwen', '--yolo', '-p', PROMPT],
 }
 
 const continueCli: Agent = {
   name: 'continue',
   package: '@continuedev/cli@1.5.47',
-  models: ['coder'],
+  models: { coder: 'Bash: ' },
   dropsThoughts: true,
   command: ['cn', '--auto', '--config', '../home/.continue/config.yaml', '-p', PROMPT],
 }

@@ -37,12 +37,17 @@ export async function failuresOf(
   await runAgent(agent, bin, workplace, { url: witness.url, model }).catch((error: Error) =>
     failures.push(error.message),
   )
+  const { mayBeRefused, dropsThoughts, models } = agent
+  const calls = upstream.served.flatMap(({ conversation }) => conversation.results)
+  const mark = models[model] ?? ''
+  const refusals = witness.refusals.filter((words) => !mayBeRefused || !words.includes(mayBeRefused))
   const all = [
     ...failures,
     ...upstream.problems.map((problem) => `The upstream refused ${problem}`),
-    ...witness.refusals.map((refusal) => `Sluice refused ${refusal}`),
+    ...refusals.map((refusal) => `Sluice refused ${refusal}`),
     ...witness.models.filter((named) => named !== model).map((named) => `Sluice named the model ${named}`),
-    ...(agent.dropsThoughts || hasThoughts(upstream) ? [] : ['No thought came back with the last request.']),
+    ...(calls.some(({ name, output }) => `${name}: ${output}`.includes(mark)) ? [] : [`No call with '${mark}'.`]),
+    ...(dropsThoughts || hasThoughts(upstream) ? [] : ['No thought came back with the last request.']),
   ]
   // An agent retries what is refused.
   return [...new Set(all)]
