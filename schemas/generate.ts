@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { recordOf } from '#schemas/record.ts'
 import { CodeFile, RUN_FILES_MAX } from './code.ts'
 import { ResearchDomains } from './research/research.ts'
 import { RESULTS_MAX } from './search.ts'
@@ -23,17 +24,18 @@ import { RESULTS_MAX } from './search.ts'
 export const Dialect = z.enum(['openai', 'anthropic', 'responses'])
 export type Dialect = z.infer<typeof Dialect>
 
-const JsonObject = z.record(z.string(), z.unknown())
+const JsonObject = recordOf(z.string(), z.unknown())
 
 const Extra = JsonObject.optional().describe('Unknown wire fields, for an upstream of the same dialect')
 
+const MessageFields = JsonObject.optional().describe(
+  'Responses: a message item of the assistant begins with this part. Its fields without role and content, such as phase',
+)
 const TextPart = z.strictObject({
   type: z.literal('text'),
   text: z.string(),
   extra: Extra,
-  message: JsonObject.optional().describe(
-    'Responses: a message item of the assistant begins with this part. Its fields without role and content, such as phase',
-  ),
+  message: MessageFields,
 })
 const ImagePart = z.strictObject({
   type: z.literal('image'),
@@ -74,6 +76,7 @@ const NativePart = z.strictObject({
   value: JsonObject.describe('The content block or item as it came'),
   isItem: z.boolean().optional().describe('Responses: an item of the input, not a part of a message'),
   text: z.string().optional().describe('Substitute for other dialects; absent: they leave the part out'),
+  message: MessageFields,
 })
 /** Content block or item of a type without an internal form. */
 export type NativePart = z.infer<typeof NativePart>
@@ -154,7 +157,7 @@ export const GenerateRequest = z.strictObject({
   stop: z.array(z.string()).default([]),
   presence_penalty: z.number().optional(),
   frequency_penalty: z.number().optional(),
-  logit_bias: z.record(z.string(), z.number()).optional(),
+  logit_bias: recordOf(z.string(), z.number()).optional(),
   seed: z.int().optional(),
   logprobs: z.boolean().default(false),
   top_logprobs: z.int().optional(),
@@ -192,7 +195,7 @@ export const GenerateRequest = z.strictObject({
         type: z.literal('json_schema'),
         name: z.string().optional(),
         description: z.string().optional(),
-        schema: z.record(z.string(), z.unknown()),
+        schema: recordOf(z.string(), z.unknown()),
         strict: z.boolean().optional(),
       }),
     ])
@@ -341,7 +344,7 @@ export const GenerateEvent = z.discriminatedUnion('type', [
     choice: Choice,
     run: z.int().min(0),
     status: z.enum(['completed', 'failed', 'incomplete']),
-    output: z.array(z.record(z.string(), z.unknown())).describe('As the item of the answer shows it'),
+    output: z.array(recordOf(z.string(), z.unknown())).describe('As the item of the answer shows it'),
   }),
   z
     .strictObject({ type: z.literal('cut'), choice: Choice })

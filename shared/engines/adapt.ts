@@ -43,7 +43,7 @@ export function adaptRequest(request: GenerateRequest, model: ModelConfig): Adap
   // A server that only resembles OpenAI's does not know custom tools of chat completions.
   const keepsCustom = isSame && (dialect !== 'openai' || isOpenAi(model))
   if (!isSame || !keepsCustom) adapted = withoutNative(adapted, isSame)
-  const names = new ToolNames(adapted.tools, dialect)
+  const names = new ToolNames(adapted, dialect)
   if (names.areChanged) adapted = names.rename(adapted)
   const restoresTools = names.areChanged || adapted.tools.some((tool) => isRestored(tool))
   if (!restoresTools && !isNamed) return { request: adapted, restore: undefined }
@@ -160,16 +160,17 @@ class ToolNames {
   readonly #sent = new Map<string, string>()
   readonly #tools = new Map<string, Tool>()
 
-  constructor(tools: readonly Tool[], dialect: Dialect | undefined) {
+  constructor({ tools, turns }: GenerateRequest, dialect: Dialect | undefined) {
     this.#charsMax = dialect && TOOL_NAMES[dialect].charsMax
     for (const tool of tools) {
       const name = tool.native === undefined ? this.sentName(tool.name) : tool.name
       this.#tools.set(name, tool)
     }
+    // Calls of tools that are no longer offered have names too.
+    for (const { parts } of turns) for (const part of parts) if (part.type === 'tool_call') this.sentName(part.name)
     this.areChanged = [...this.#sent].some(([from, to]) => from !== to)
   }
 
-  /** Calls of tools that are no longer offered have names too. */
   sentName(name: string): string {
     const known = this.#sent.get(name)
     if (known !== undefined) return known

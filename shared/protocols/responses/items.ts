@@ -151,8 +151,8 @@ export class OpenReasoning implements OpenItem {
   push(out: ItemEvent[], event: ThoughtEvent): void {
     if (event.signature !== undefined) this.#signature = (this.#signature ?? '') + event.signature
     this.#redacted = event.redacted
-    const isNext = event.text !== '' && event.summary !== undefined && event.summary !== this.#summary
-    if (isNext) this.#enterSummary(out, event.summary as number)
+    const isNext = event.text !== '' && event.summary !== this.#summary
+    if (isNext) this.#enterPart(out, event.summary)
     const text =
       isNext && event.text.startsWith(SUMMARY_SEPARATOR) ? event.text.slice(SUMMARY_SEPARATOR.length) : event.text
     const delta = this.#characters.push(text)
@@ -178,9 +178,10 @@ export class OpenReasoning implements OpenItem {
     return this.#seals && !isSigned && text !== '' ? { text } : {}
   }
 
-  #enterSummary(out: ItemEvent[], summary: number): void {
+  /** @param summary Ordinal of the part of the summary; undefined: the thought itself */
+  #enterPart(out: ItemEvent[], summary: number | undefined): void {
     this.#closePart(out)
-    this.#place = 'summary'
+    this.#place = summary === undefined ? 'content' : 'summary'
     this.#summary = summary
   }
 

@@ -4,6 +4,7 @@ import { AnyItem, ITEMS, type ItemOf, type ItemType } from '#schemas/responses/r
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, parseAt } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
+import { dialectOf } from '#shared/engines/adapt.ts'
 import { ServiceError } from '#shared/error.ts'
 import { isSealed, unsealReasoning } from '#shared/protocols/responses/sealed.ts'
 import { hostedTurns, isHostedItem } from './hosted-items.ts'
@@ -40,6 +41,8 @@ const OWN_ID = /^[a-z]{2,3}_[0-9A-Za-z]{8,64}_\d{1,6}$/
 export class ItemTurns {
   readonly turns: Turn[] = []
   readonly #context: ItemContext
+  /** The upstream speaks this API. */
+  readonly #isNative: boolean
   /** Calls without an output, each with the turn that it belongs to. */
   readonly #unanswered = new Map<string, AssistantTurn>()
   /** Characters of items that were referred to, by their ids. */
@@ -48,6 +51,7 @@ export class ItemTurns {
 
   constructor(context: ItemContext) {
     this.#context = context
+    this.#isNative = dialectOf({}, context.model) === 'responses'
   }
 
   /** Turns of an earlier response. @param param Field that refers to it */
@@ -65,7 +69,9 @@ export class ItemTurns {
   add(item: unknown, path: readonly PropertyKey[]): void {
     const any = parseAt(AnyItem, item, path)
     const type = any.type ?? 'message'
-    if (!isItemType(type)) return this.#native(any, type)
+    // An output may name its tool instead of its call, which only an upstream of this API understands.
+    const isOutput = type === 'function_call_output' || type === 'custom_tool_call_output'
+    if (!isItemType(type) || (isOutput && any.call_id == null && this.#isNative)) return this.#native(any, type)
     switch (type) {
       case 'message':
         return this.#message(parseAt(ITEMS.message, item, path), path)
@@ -77,8 +83,10 @@ export class ItemTurns {
         return this.#output(parseAt(ITEMS[type], item, path), type === 'custom_tool_call_output', path)
       case 'code_interpreter_call':
       case 'web_search_call':
-      case 'file_search_call':
-        return this.#run({ ...parseAt(ITEMS[type], item, path), type })
+      case 'file_search_call': {
+        const known = ITEMS[type].safeParse(any)
+        return known.success ? this.#run({ ...known.data, type }) : this.#native(any, type)
+      }
       case 'reasoning':
         return this.#reasoning(parseAt(ITEMS.reasoning, item, path))
       case 'item_reference':
@@ -103,7 +111,7 @@ export class ItemTurns {
       return
     }
     const [first] = parts
-    if (first?.type === 'text') first.message = extra ?? {}
+    if (first?.type === 'text' || first?.type === 'native') first.message = extra ?? {}
     this.#assistant(true).parts.push(...parts)
   }
 
@@ -193,7 +201,8 @@ export class ItemTurns {
     if (typeof content === 'string') return content === '' ? [] : [{ type: 'text', text: content }]
     return content.map((part, index) => {
       const at = [...path, index]
-      if (role !== 'user' && MEDIA_PARTS.has(part.type)) {
+      const holdsMedia = role === 'user' || (role !== 'assistant' && this.#isNative)
+      if (!holdsMedia && MEDIA_PARTS.has(part.type)) {
         refuse('invalid_value', `${paramOf(at)}.type`, `Messages of the role '${role}' hold text only.`)
       }
       return decodePart(part, at, this.#context)

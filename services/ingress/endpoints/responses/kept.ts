@@ -2,6 +2,7 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import type { GenerateRequest, Turn } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { ResponseObject } from '#schemas/responses/response.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { isJobId, requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -30,7 +31,7 @@ export interface Kept {
 
 /** The failure for an id that is no response of the caller's. */
 export function responseNotFound(id: string, param = 'id'): ServiceError {
-  return new ServiceError('not_found', `Response with id '${id.slice(0, 64)}' not found.`, { param })
+  return new ServiceError('not_found', `Response with id '${beginningOf(id, 64)}' not found.`, { param })
 }
 
 /** The job that stands for a response. @throws ServiceError `not_found`, also for those of others */

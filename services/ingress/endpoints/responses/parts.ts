@@ -19,8 +19,9 @@ export interface AnyPart {
 }
 
 const CONSUMED: ReadonlySet<string> = new Set([
-  ...['type', 'text', 'refusal', 'image_url', 'detail', 'file_data', 'file_url', 'filename', 'input_audio'],
+  ...['type', 'text', 'refusal', 'image_url', 'file_data', 'file_url', 'filename', 'input_audio'],
 ])
+const IMAGE_CONSUMED: ReadonlySet<string> = new Set([...CONSUMED, 'detail'])
 
 /** Decodes a part of a message (docs/responses.md, Items). Unknown parts become native. @throws ServiceError a 400 that names the part */
 export function decodePart(part: AnyPart, path: readonly PropertyKey[], context: PartContext): Part {
@@ -28,7 +29,7 @@ export function decodePart(part: AnyPart, path: readonly PropertyKey[], context:
   if (!isKnown(type)) return native(part, typeof part.text === 'string' ? part.text : undefined)
   const known = PARTS[type].safeParse(part).data ?? parseAt(PARTS[type], part, path)
   const decoded = decodeKnown(known, part, paramOf(path), context)
-  const extra = extraOf(part, CONSUMED)
+  const extra = extraOf(part, type === 'input_image' ? IMAGE_CONSUMED : CONSUMED)
   return extra && decoded.type !== 'native' ? { ...decoded, extra } : decoded
 }
 
@@ -38,7 +39,7 @@ function decodeKnown(part: InputPart, raw: AnyPart, param: string, context: Part
     case 'output_text':
       return { type: 'text', text: part.text }
     case 'refusal':
-      return { type: 'text', text: part.refusal }
+      return native(raw, part.refusal)
     case 'input_image':
       return decodeImage(part, raw, param, context)
     case 'input_file':

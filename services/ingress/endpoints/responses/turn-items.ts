@@ -1,5 +1,6 @@
 import type { Part, Turn } from '#schemas/generate.ts'
 import type { Pieces } from '#services/ingress/body/validate.ts'
+import { customInput } from '#shared/engines/adapt.ts'
 import { sealReasoning } from '#shared/protocols/responses/sealed.ts'
 
 /** An item of the input, as it is listed. */
@@ -36,6 +37,8 @@ const PREFIXES: Readonly<Record<string, string>> = {
   reasoning: 'rs',
   function_call: 'fc',
   function_call_output: 'fco',
+  custom_tool_call: 'ctc',
+  custom_tool_call_output: 'ctco',
 }
 
 function itemsOfTurn(turn: Turn): Item[] {
@@ -43,7 +46,8 @@ function itemsOfTurn(turn: Turn): Item[] {
   if (role === 'tool') {
     const isText = parts.every(({ type }) => type === 'text')
     const output = isText ? parts.map((part) => ('text' in part ? part.text : '')).join('\n') : parts.flatMap(inputPart)
-    return [{ type: 'function_call_output', status: 'completed', call_id: turn.call_id, output }]
+    const type = turn.custom ? 'custom_tool_call_output' : 'function_call_output'
+    return [{ type, status: 'completed', call_id: turn.call_id, output }]
   }
   if (role === 'assistant') return assistantItems(parts)
   return [{ type: 'message', status: 'completed', role, content: parts.flatMap(inputPart) }]
@@ -63,11 +67,23 @@ function assistantItems(parts: readonly Part[]): Item[] {
       }
       continue
     }
+    if (part.type === 'native' && !part.isItem) {
+      if (content) content.push(part.value)
+      else {
+        content = [part.value]
+        items.push({ type: 'message', status: 'completed', role: 'assistant', content })
+      }
+      continue
+    }
     content = undefined
+    if (part.type === 'native') items.push({ ...part.value, type: String(part.value.type) })
     if (part.type === 'reasoning') items.push(reasoningItem(part))
     if (part.type === 'tool_call') {
-      const { id: call_id, name, arguments: text } = part
-      items.push({ type: 'function_call', status: 'completed', call_id, name, arguments: text })
+      const { id: call_id, name, arguments: text, custom } = part
+      const call = custom
+        ? { type: 'custom_tool_call', input: customInput(text) }
+        : { type: 'function_call', arguments: text }
+      items.push({ ...call, status: 'completed', call_id, name })
     }
   }
   return items
@@ -91,6 +107,8 @@ function inputPart(part: Part): object[] {
       const content = part.data.startsWith('data:') ? { file_data: part.data } : { file_url: part.data }
       return [{ type: 'input_file', ...content, ...(part.filename && { filename: part.filename }) }]
     }
+    case 'native':
+      return [part.value]
     default:
       return []
   }

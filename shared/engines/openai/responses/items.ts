@@ -6,6 +6,8 @@ import { thoughtOf } from './thought.ts'
 type AssistantTurn = Extract<Turn, { role: 'assistant' }>
 type ToolTurn = Extract<Turn, { role: 'tool' }>
 type CallPart = Extract<Part, { type: 'tool_call' }>
+/** A part of a message of the assistant. */
+type SaidPart = Extract<Part, { type: 'text' | 'native' }>
 
 /**
  * Turns as the input items of a response: messages, thoughts, calls and their outputs, in their order. Items and fields without
@@ -27,7 +29,7 @@ export function encodeItems(request: GenerateRequest, isOpenAi: boolean): object
 /** Items of one assistant turn. Texts that follow each other are one message, unless the caller sent them as several. */
 function encodeAnswer({ parts }: AssistantTurn, readsThoughts: boolean, isSame: boolean): object[] {
   const items: object[] = []
-  let texts: Extract<Part, { type: 'text' }>[] = []
+  let texts: SaidPart[] = []
   const endMessage = () => {
     const [first] = texts
     if (first)
@@ -35,7 +37,7 @@ function encodeAnswer({ parts }: AssistantTurn, readsThoughts: boolean, isSame: 
     texts = []
   }
   for (const part of parts) {
-    if (part.type === 'text') {
+    if (part.type === 'text' || (part.type === 'native' && !part.isItem)) {
       if (isSame && part.message && texts.length > 0) endMessage()
       texts.push(part)
       continue
@@ -50,9 +52,14 @@ function encodeAnswer({ parts }: AssistantTurn, readsThoughts: boolean, isSame: 
 }
 
 /** A plain string if nothing else is needed, since every server reads that. */
-function said(texts: readonly Extract<Part, { type: 'text' }>[], isSame: boolean): unknown {
-  if (!isSame || !texts.some(({ extra }) => extra)) return texts.map(({ text }) => text).join('')
-  return texts.map(({ text, extra }) => ({ type: 'output_text', text, annotations: [], ...extra }))
+function said(parts: readonly SaidPart[], isSame: boolean): unknown {
+  const isPlain = parts.every((part) => part.type === 'text' && !(isSame && part.extra))
+  if (isPlain) return parts.map(({ text }) => text).join('')
+  return parts.map((part) => {
+    return part.type === 'native'
+      ? part.value
+      : { type: 'output_text', text: part.text, annotations: [], ...part.extra }
+  })
 }
 
 function encodeItem(part: Part, readsThoughts: boolean, isSame: boolean): object | undefined {

@@ -1,0 +1,46 @@
+import { z } from 'zod'
+
+const PROTO = '__proto__'
+
+/** zod's records drop the key `__proto__` with its value, unchecked. Here it is a key like any other, as `JSON.parse` has it. */
+const OwnRecord = z.core.$constructor('OwnRecord', (inst: z.ZodRecord, def: z.core.$ZodRecordDef) => {
+  z.ZodRecord.init(inst, def)
+  const parse = inst._zod.parse
+  inst._zod.parse = (payload, context) => {
+    const { value: input } = payload
+    const parsed = parse(payload, context)
+    if (typeof input !== 'object' || input === null || !Object.hasOwn(input, PROTO) || parsed instanceof Promise)
+      return parsed
+    const key = run(def.keyType, PROTO, context)
+    const value = run(def.valueType, (input as Record<string, unknown>)[PROTO], context)
+    if (key.issues.length > 0) {
+      const issues = key.issues.map((issue) => z.core.util.finalizeIssue(issue, context, z.core.config()))
+      parsed.issues.push({ code: 'invalid_key', origin: 'record', issues, input: PROTO, path: [PROTO], inst })
+    }
+    parsed.issues.push(...z.core.util.prefixIssues(PROTO, value.issues))
+    Object.defineProperty(parsed.value, PROTO, {
+      value: value.value,
+      enumerable: true,
+      writable: true,
+      configurable: true,
+    })
+    return parsed
+  }
+})
+
+function run(schema: z.core.$ZodType, value: unknown, context: z.core.ParseContextInternal): z.core.ParsePayload {
+  const result = schema._zod.run({ value, issues: [] }, context)
+  if (result instanceof Promise) throw new z.core.$ZodAsyncError()
+  return result
+}
+
+/** A map whose keys its sender chooses: a `z.record` that has every own key, checked. */
+export function recordOf<Key extends z.core.$ZodRecordKey, Value extends z.ZodType>(
+  keyType: Key,
+  valueType: Value,
+): z.ZodRecord<Key, Value> {
+  return new OwnRecord({ type: 'record', keyType, valueType }) as unknown as z.ZodRecord<Key, Value>
+}
+
+/** Metadata that callers attach; for how many pairs, see `boundMetadata`. */
+export const Metadata = recordOf(z.string().max(64), z.string().max(512))
