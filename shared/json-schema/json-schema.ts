@@ -52,50 +52,105 @@ export class SchemaReader {
     return this.#targets.get(pointer)
   }
 
-  /** A schema without `$ref`: what it points at, with what stands beside the reference on top. */
+  /** A schema without `$ref`: what it points at, joined with what is next to the reference. */
   resolve(schema: unknown): unknown {
     let resolved = schema
     for (let hop = 0; hop < HOPS_MAX; hop++) {
       if (!isSchema(resolved) || typeof resolved.$ref !== 'string') return resolved
       const { $ref, ...rest } = resolved
       const target = this.follow($ref as string)
+      if (target === false) return false
       resolved = isSchema(target) ? this.merge(target, [rest]) : rest
     }
     return {}
   }
 
   /**
-   * One schema for all that must hold at once. A later part wins; `properties`, `required` and `allOf` of all are kept.
+   * One schema for all that must hold at once. Of keywords that assert nothing, such as `default`, a later part wins.
+   * `pattern`, `format` and `multipleOf` become lists where parts differ. Not joined, a later part wins: `prefixItems`,
+   * `not`, `if`, `contains`.
    *
    * @throws RangeError when all merging together copies too much
    */
   merge(base: Schema, parts: readonly unknown[]): Schema {
+    const all = [base, ...parts.filter(isSchema)]
     const merged: Record<string, unknown> = Object.create(null)
-    const lists = { properties: [] as Schema[], required: [] as unknown[][], allOf: [] as unknown[][] }
-    for (const part of [base, ...parts]) {
-      if (!isSchema(part)) continue
+    for (const part of all) {
       this.#spend(Object.keys(part).length + 1)
       for (const [key, value] of Object.entries(part)) {
-        merged[key] = value
-        if (key === 'properties' && isSchema(value)) lists.properties.push(value)
-        if ((key === 'required' || key === 'allOf') && Array.isArray(value)) lists[key].push(value)
+        merged[key] = Object.hasOwn(merged, key) ? this.#join(key, merged[key], value) : value
       }
     }
-    if (lists.properties.length > 1) merged.properties = this.#joinProperties(lists.properties)
+    const withProperties = all.filter(({ properties }) => isSchema(properties))
+    const withValues = all.filter((part) => 'const' in part || Array.isArray(part.enum))
+    const lists = { required: listsOf(all, 'required'), allOf: listsOf(all, 'allOf') }
+    const alternatives = all.flatMap((part) => [...listsOf([part], 'anyOf'), ...listsOf([part], 'oneOf')])
+    if (
+      withProperties.length > 1 ||
+      (withProperties.length > 0 && all.some((part) => isClosed(part) && !part.properties))
+    )
+      merged.properties = this.#joinProperties(all)
     if (lists.required.length > 1) merged.required = this.#joinLists(lists.required)
     if (lists.allOf.length > 1) merged.allOf = this.#joinLists(lists.allOf)
+    if (withValues.length > 1) this.#joinValues(merged, withValues)
+    if (alternatives.length > 1) this.#joinAlternatives(merged, alternatives)
     return merged
   }
 
+  #join(key: string, one: unknown, other: unknown): unknown {
+    if (LARGEST_WINS.has(key)) return extreme(Math.max, one, other)
+    if (LEAST_WINS.has(key)) return extreme(Math.min, one, other)
+    if (LISTED.has(key)) return distinct([one, other].flat())
+    if (BOTH_HOLD.has(key)) return one === other ? one : bothOf(one, other)
+    if (key === 'type') return commonTypes(one, other)
+    if (key === 'uniqueItems') return one === true || other === true
+    if (key === 'propertyNames') return isSchema(one) && isSchema(other) ? this.merge(one, [other]) : bothOf(one, other)
+    if (key === 'dependentRequired' && isSchema(one) && isSchema(other))
+      return { ...one, ...this.#joinMaps(one, other) }
+    return other
+  }
+
+  /** Each part also closes the object to the properties of the others, unless its own `additionalProperties` accept them. */
   #joinProperties(all: readonly Schema[]): Schema {
     // Without a prototype `__proto__` is a name like any other.
     const joined: Record<string, unknown> = Object.create(null)
-    for (const properties of all) {
+    for (const { properties } of all) {
+      if (!isSchema(properties)) continue
       const entries = Object.entries(properties)
       this.#spend(entries.length)
-      for (const [name, schema] of entries) joined[name] = schema
+      for (const [name, schema] of entries)
+        joined[name] = Object.hasOwn(joined, name) ? bothOf(joined[name], schema) : schema
+    }
+    for (const part of all) {
+      if (!isClosed(part)) continue
+      const names = Object.keys(joined).filter((name) => propertyOf(part, name) === undefined)
+      this.#spend(Object.keys(joined).length)
+      for (const name of names) joined[name] = bothOf(joined[name], part.additionalProperties)
     }
     return joined
+  }
+
+  #joinMaps(one: Schema, other: Schema): Schema {
+    this.#spend(Object.keys(other).length)
+    const entries = Object.entries(other).map(([name, names]) => [name, [...listOf(one, name), ...[names].flat()]])
+    return Object.fromEntries(entries)
+  }
+
+  /** The values of `const` and `enum` that all parts list. */
+  #joinValues(merged: Record<string, unknown>, parts: readonly Schema[]): void {
+    const [first = [], ...others] = parts.map(valuesOf)
+    this.#spend(parts.reduce((total, part) => total + (valuesOf(part)?.length ?? 0), 0))
+    const sets = others.map((values) => new Set(values?.map((value) => canonical(value))))
+    delete merged.const
+    merged.enum = first.filter((value) => sets.every((set) => set.has(canonical(value))))
+  }
+
+  /** One `anyOf` for several lists of alternatives: each of the first list, and of it each of the others. */
+  #joinAlternatives(merged: Record<string, unknown>, lists: readonly (readonly unknown[])[]): void {
+    const [first = [], ...others] = lists
+    this.#spend(first.length * (others.length + 1))
+    delete merged.oneOf
+    merged.anyOf = first.map((one) => ({ allOf: [one, ...others.map((anyOf) => ({ anyOf }))] }))
   }
 
   #joinLists(lists: readonly unknown[][]): unknown[] {
@@ -107,6 +162,74 @@ export class SchemaReader {
     this.#entriesLeft -= entries
     if (this.#entriesLeft < 0) throw new RangeError('Too much to merge')
   }
+}
+
+const LARGEST_WINS = new Set('minimum exclusiveMinimum minLength minItems minProperties minContains'.split(' '))
+const LEAST_WINS = new Set('maximum exclusiveMaximum maxLength maxItems maxProperties maxContains'.split(' '))
+const LISTED = new Set(['pattern', 'format', 'multipleOf'])
+const BOTH_HOLD = new Set([
+  'items',
+  'additionalProperties',
+  'additionalItems',
+  'unevaluatedProperties',
+  'unevaluatedItems',
+])
+
+/** The values that `const` and `enum` of a schema leave; undefined when there is neither. */
+export function valuesOf(schema: Schema): readonly unknown[] | undefined {
+  const listed = Array.isArray(schema.enum) ? (schema.enum as unknown[]) : undefined
+  if (!('const' in schema)) return listed
+  const text = canonical(schema.const)
+  return listed?.filter((value) => canonical(value) === text).slice(0, 1) ?? [schema.const]
+}
+
+/** JSON that is equal for equal values, whatever the order of keys. */
+export function canonical(value: unknown): string {
+  return JSON.stringify(value, (_, inner: unknown) =>
+    isSchema(inner) ? Object.fromEntries(Object.entries(inner).toSorted(([a], [b]) => (a < b ? -1 : 1))) : inner,
+  )
+}
+
+/** Whether `additionalProperties` say something of all properties that are not listed. */
+function isClosed({ additionalProperties = true, patternProperties }: Schema): boolean {
+  return additionalProperties !== true && !isSchema(patternProperties)
+}
+
+/** A schema that accepts what both accept. */
+function bothOf(one: unknown, other: unknown): unknown {
+  if (one === other || other === true || isSameReference(one, other)) return one
+  if (one === true) return other
+  return one === false || other === false ? false : { allOf: [one, other] }
+}
+
+/** Otherwise a schema that is merged with itself, as recursion does, would grow without end. */
+function isSameReference(one: unknown, other: unknown): boolean {
+  const [a, b] = [one, other].map((schema) =>
+    isSchema(schema) && Object.keys(schema).length === 1 ? schema.$ref : undefined,
+  )
+  return a !== undefined && a === b
+}
+
+function listsOf(parts: readonly Schema[], keyword: string): unknown[][] {
+  return parts.map((part) => part[keyword]).filter(Array.isArray)
+}
+
+function extreme(choose: (one: number, other: number) => number, one: unknown, other: unknown): unknown {
+  return typeof one === 'number' && typeof other === 'number' ? choose(one, other) : (one ?? other)
+}
+
+function distinct(values: readonly unknown[]): unknown {
+  const different = [...new Set(values)]
+  return different.length === 1 ? different[0] : different
+}
+
+/** The types of both lists; an integer is a number. */
+function commonTypes(one: unknown, other: unknown): unknown {
+  const [first, second] = [[one].flat(), [other].flat()]
+  const both = first.filter((type) => second.includes(type) || (type === 'integer' && second.includes('number')))
+  const narrowed = second.filter((type) => type === 'integer' && first.includes('number'))
+  const types = [...new Set([...both, ...narrowed])]
+  return types.length === 1 ? types[0] : types
 }
 
 function followPointer(pointer: string, root: unknown): unknown {

@@ -61,20 +61,30 @@ async function makePlan(call: LlamaCall): Promise<Plan> {
   return { tool, prompt, budget, grammar: await makeGrammar(runtime, request, tool) }
 }
 
+/** Where each API has the schemas of a tool and of the answer. */
+const SCHEMA_PATHS: Readonly<Record<GenerateRequest['dialect'], { readonly tool: string; readonly format: string }>> = {
+  openai: { tool: 'function.parameters', format: 'response_format.json_schema.schema' },
+  anthropic: { tool: 'input_schema', format: 'output_config.format.schema' },
+  responses: { tool: 'parameters', format: 'text.format.schema' },
+}
+
+/** Tools are held to their schema as far as a grammar can, unless they are strict: agents send keywords that no grammar enforces. */
 async function makeGrammar(
   { llama }: LlamaRuntime,
   request: GenerateRequest,
   tool: Tool | undefined,
 ): Promise<LlamaGrammar | undefined> {
   const format = request.response_format
-  const param = tool ? 'tools' : 'response_format'
-  const schema = tool
-    ? { type: 'object', properties: {}, ...tool.parameters }
+  if (!tool && !format) return undefined
+  const paths = SCHEMA_PATHS[request.dialect]
+  const param = tool ? `tools[${request.tools.indexOf(tool)}].${paths.tool}` : paths.format
+  const grammar = tool
+    ? writeSchemaGrammar({ type: 'object', properties: {}, ...tool.parameters }, param, {
+        isStrict: tool.strict === true,
+      })
     : format?.type === 'json_schema'
-      ? format.schema
-      : undefined
-  if (!schema && !format) return undefined
-  const grammar = schema ? writeSchemaGrammar(schema, param) : JSON_OBJECT_GRAMMAR
+      ? writeSchemaGrammar(format.schema, param)
+      : JSON_OBJECT_GRAMMAR
   try {
     return await llama.createGrammar({ grammar })
   } catch (cause) {

@@ -260,6 +260,56 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     expect([text, z.fromJSONSchema(schema).safeParse(JSON.parse(text)).success]).toEqual([text, true])
   })
 
+  test('keeps to patterns, formats and long lengths at any temperature', async () => {
+    await using engine = openLlama()
+    const properties = {
+      phone: { type: 'string', pattern: '^\\d{3}-\\d{4}$' },
+      word: { type: 'string', pattern: '["\\\\é-ü]', minLength: 2, maxLength: 5 },
+      mail: { type: 'string', format: 'email' },
+      price: { type: 'number', multipleOf: 0.25, minimum: 0.2, maximum: 0.8 },
+      note: { type: 'string', minLength: 1, maxLength: 90_000 },
+    }
+    const schema: Record<string, unknown> = { type: 'object', properties, required: Object.keys(properties) }
+    const format = {
+      response_format: { type: 'json_schema', schema },
+      temperature: 2,
+      top_p: 1,
+      seed: 4,
+      max_tokens: 400,
+    }
+    const text = textOf(await collect(engine, tell('Give me something.', format)))
+    const note = text.indexOf(', "note"')
+    expect(note, text).toBeGreaterThan(0)
+    const { note: _, ...checked } = properties
+    const value: unknown = JSON.parse(`${text.slice(0, note)}}`)
+    const complete: Record<string, unknown> = { type: 'object', properties: checked, required: Object.keys(checked) }
+    const parsed = z.fromJSONSchema(complete).safeParse(value)
+    expect([text, parsed.success]).toEqual([text, true])
+  })
+
+  test.each<[string, Record<string, unknown>, string]>([
+    ['an unresolvable reference', { $ref: '#/$defs/none' }, '.properties.a.$ref'],
+    ['a pattern that is not regular', { type: 'string', pattern: '(a)\\1' }, '.properties.a.pattern'],
+  ])('refuses %s with its path in each API', async (_, a, path) => {
+    await using engine = openLlama()
+    const schema = { type: 'object', properties: { a } }
+    const paths = {
+      openai: 'response_format.json_schema.schema',
+      anthropic: 'output_config.format.schema',
+      responses: 'text.format.schema',
+    }
+    for (const [dialect, param] of Object.entries(paths)) {
+      const request = tell('Hi', { dialect, response_format: { type: 'json_schema', schema } })
+      expect(await failure(engine, request)).toMatchObject({ code: 'invalid_value', param: `${param}${path}` })
+    }
+    const tools = [{ name: 'f', parameters: schema }]
+    const call = { tools, tool_choice: { type: 'required' }, max_tokens: 20 }
+    expect(await collect(engine, tell('Hi', call))).toContainEqual(expect.objectContaining({ type: 'tool_call' }))
+    const strict = { ...call, tools: tools.map((tool) => ({ ...tool, strict: true })) }
+    const param = `tools[0].function.parameters${path}`
+    expect(await failure(engine, tell('Hi', strict))).toMatchObject({ code: 'invalid_value', param })
+  })
+
   test('takes the largest counts that a grammar may have, and refuses larger ones', async () => {
     await using engine = openLlama()
     const answer = (minItems: number, maxItems: number) => {
@@ -268,7 +318,8 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     }
     await expect(answer(1_000, 1_000)).resolves.toContainEqual(expect.objectContaining({ reason: 'length' }))
     await expect(answer(0, 1_000_000)).resolves.toContainEqual(expect.objectContaining({ type: 'finish' }))
-    await expect(answer(1_001, 1_001)).rejects.toMatchObject({ code: 'invalid_value', param: 'response_format' })
+    const param = 'response_format.json_schema.schema.minItems'
+    await expect(answer(1_001, 1_001)).rejects.toMatchObject({ code: 'invalid_value', param })
   })
 
   test('sets up the largest grammars there are without holding the event loop', async () => {
@@ -280,6 +331,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
       { enum: Object.keys(properties(1_000, () => text)) },
       { type: 'object', properties: properties(499, () => text) },
       { type: 'object', properties: required, required: Object.keys(required) },
+      { type: 'string', pattern: '^(?=.*\\d)(?=.*[a-z])(?=.*[A-Z])(?=.*[!@#$%^&*]).{8,64}$' },
     ]) {
       const format = { response_format: { type: 'json_schema', schema }, max_tokens: 1 }
       const holdMs = await longestHold(() => collect(engine, tell('Words', format)))

@@ -1,16 +1,37 @@
 import { ServiceError } from '#shared/error.ts'
+import { isSchema, type Schema, SchemaReader, valuesOf } from '#shared/json-schema/json-schema.ts'
 import {
-  isSchema,
-  listOf,
-  numberOf,
-  propertyOf,
-  requiredOf,
-  type Schema,
-  SchemaReader,
-} from '#shared/json-schema/json-schema.ts'
-import { alike, close, literal, type Match, matchOf, openMatch, type Reference, SchemaProblem } from './match.ts'
-import { FORMATS, printGrammar } from './rules.ts'
-import { choiceOrValue, type Member, numberMatch, OBJECT, openingOf, STRING, VALUE } from './values.ts'
+  admits,
+  COUNTS,
+  countsOf,
+  freeProperties,
+  isPlain,
+  itemsOf,
+  NAMES,
+  namedProperties,
+  TYPE_KEYWORDS,
+  tooFew,
+  withinCounts,
+} from './keywords.ts'
+import { Languages } from './language.ts'
+import {
+  alike,
+  choice,
+  close,
+  Impossible,
+  literal,
+  type Match,
+  matchOf,
+  openMatch,
+  type Reference,
+  SchemaProblem,
+} from './match.ts'
+import { repeated } from './repeat.ts'
+import { RuleBook } from './rule-book.ts'
+import { JSON_OBJECT_GRAMMAR } from './rules.ts'
+import { charactersOf, hasLanguage, lengthsOf, stringAutomaton, stringLanguage } from './strings.ts'
+import { requireSupported } from './supported.ts'
+import { type Member, numberMatch, OBJECT, openingOf, STRING, VALUE } from './values.ts'
 
 /*
  * JSON Schema → GBNF, the grammar notation of llama.cpp. One rule for each schema node, so the grammar grows with the
@@ -19,173 +40,201 @@ import { choiceOrValue, type Member, numberMatch, OBJECT, openingOf, STRING, VAL
 
 /** Most schema nodes of one grammar, each alternative and repeated use counted. */
 const NODES_MAX = 2_500
-/** Most characters of a grammar. */
-const GRAMMAR_CHARS_MAX = 250_000
 /** Schemas merged into one before it counts as containing itself. */
 const MERGES_MAX = 64
-/** Longest string and array whose length a rule counts: llama.cpp unrolls repetition, and refuses about 2,000. */
-const CHARACTERS_MAX = 256
+/** Longest least length and least count of items. */
+const CHARACTERS_MAX = 100_000
 const ITEMS_MAX = 1_000
-/** Most repetitions unrolled in one grammar; they cost 3 µs each. Equal ones are written once. */
-const UNROLLED_MAX = 8_000
+/** Longest path that an error names. */
+const PATH_CHARS_MAX = 256
+
+/** How closely a grammar keeps to its schema. */
+export interface GrammarOptions {
+  /** Default: a schema with a keyword that is not enforced is refused. False: the keyword is left out. */
+  readonly isStrict?: boolean
+}
 
 /**
- * Writes the grammar of the JSON texts that a schema accepts.
+ * Writes the grammar of JSON texts that a schema accepts: some of them, and none that it does not accept. For example, objects
+ * have no properties but those that are named, in the order in which they are named.
  *
- * Enforced: type (also lists), const, enum, properties in their order, required, additionalProperties, items,
- * prefixItems, minItems, maxItems up to 1,000, bounds of numbers, lengths up to 256, the formats date, time, date-time
- * and uuid, anyOf, oneOf (as anyOf), allOf (merged), local $ref with recursion. Not enforced, while the rest of the
- * schema still is: pattern, patternProperties, minProperties, maxProperties, multipleOf, uniqueItems, contains, not,
- * if/then, other formats. An object with properties never gets others; with an empty list of them it is {}.
+ * Enforced are all keywords of draft 2020-12 that {@link requireSupported} lets pass: in short, not `not`, `if`, `contains`,
+ * `uniqueItems` of more than one item, `dependentSchemas`, `$dynamicRef`, nor a `oneOf` whose alternatives overlap.
  *
- * It holds the event loop, and so does llama.cpp when it reads the grammar: each of them some 30 ms at the bounds.
+ * The writer holds the event loop, and so does llama.cpp when it reads the grammar: each of them less than 100 ms at the bounds.
  *
- * @param param What the error names when the schema is at fault
- * @throws ServiceError `invalid_value` when the schema has too many nodes, asks for over 1,000 items, has no end, or
- * leaves too many ways to go on
+ * @param param Path of the schema in the request; the error names the path of the part that is at fault.
+ * @throws ServiceError `invalid_value` when a keyword is not enforced, when the schema has too many nodes, asks for over 1,000
+ * items, accepts nothing or has no end, or when it leaves too many ways to go on
  */
-export function writeSchemaGrammar(schema: Schema, param: string): string {
+export function writeSchemaGrammar(schema: Schema, param: string, { isStrict = true }: GrammarOptions = {}): string {
   try {
-    return new GrammarWriter(schema).write()
+    if (isStrict) requireSupported(schema)
+    return new GrammarWriter(schema, isStrict).write()
   } catch (cause) {
+    if (!isStrict && cause instanceof Impossible) return JSON_OBJECT_GRAMMAR
     // Deep recursion shows as a stack overflow.
-    const problem = cause instanceof SchemaProblem ? cause.message : 'is too large, or contains itself without an end'
-    throw new ServiceError('invalid_value', `This model cannot follow the JSON schema: it ${problem}.`, {
+    const isProblem = cause instanceof SchemaProblem
+    const problem = isProblem ? cause.message : 'is too large, or contains itself without an end'
+    const path = isProblem ? cause.path : ''
+    const subject = path === '' ? 'it' : `'${path.replace(/^\./, '')}'`
+    throw new ServiceError('invalid_value', `This model cannot follow the JSON schema: ${subject} ${problem}.`, {
       cause,
-      param,
+      param: `${param}${path}`.slice(0, PATH_CHARS_MAX).toWellFormed(),
     })
   }
 }
 
 class GrammarWriter {
   readonly #root: Schema
+  readonly #isStrict: boolean
   readonly #reader: SchemaReader
-  readonly #rules = new Map<string, string>()
-  /** Bodies of rules → their names: equal ones are written once. */
-  readonly #names = new Map<string, string>()
-  readonly #references = new Map<string, Reference>()
+  readonly #languages = new Languages()
+  readonly #book = new RuleBook()
+  readonly #references = new Map<string, Reference | Impossible>()
+  readonly #strings = new Map<string, Match>()
   #depth = 0
   #nodes = 0
-  #characters = 0
-  #unrolled = 0
 
-  constructor(root: Schema) {
+  constructor(root: Schema, isStrict: boolean) {
     this.#root = root
+    this.#isStrict = isStrict
     this.#reader = new SchemaReader(root)
   }
 
   write(): string {
-    this.#define('#', 'root', this.#root)
-    return printGrammar(Object.fromEntries(this.#rules))
+    this.#define('#', 'root', this.#root, '')
+    return this.#book.print()
   }
 
-  /** What matches a schema, as the name of a rule. */
-  #rule(schema: unknown): Match {
+  /** The name of a rule that matches a schema. */
+  #rule(schema: unknown, path: string): Match {
+    if (schema === false) throw new Impossible(path)
     if (!isSchema(schema)) return VALUE
-    return this.#add(this.#body(schema))
+    return this.#book.add(this.#body(schema, path))
   }
 
-  /** What stands in an object or an array. */
-  #inner(schema: unknown): Match {
+  /** A schema of something in an object or an array. */
+  #inner(schema: unknown, path: string): Match {
     this.#depth++
-    const match = this.#rule(schema)
-    this.#depth--
-    return match
-  }
-
-  #add(match: Match): Match {
-    const { text } = match
-    // A body that is one word is a rule already.
-    if (/^[a-z0-9]{1,20}$/.test(text)) return match
-    let name = this.#names.get(text)
-    if (name === undefined) {
-      name = `r${this.#rules.size}`
-      this.#names.set(text, name)
-      this.#write(name, text)
+    try {
+      return this.#rule(schema, path)
+    } finally {
+      this.#depth--
     }
-    return { ...match, text: name }
   }
 
-  #write(name: string, text: string): void {
-    this.#characters += text.length + 12
-    if (this.#characters > GRAMMAR_CHARS_MAX) throw new SchemaProblem('makes too large a grammar')
-    this.#rules.set(name, text)
+  /** Undefined when no value fits. */
+  #innerIfPossible(schema: unknown, path: string): Match | undefined {
+    try {
+      return this.#inner(schema, path)
+    } catch (error) {
+      if (error instanceof Impossible) return undefined
+      throw error
+    }
   }
 
-  #reference(pointer: string): Match {
+  #reference(pointer: string, path: string): Match {
     const known = this.#references.get(pointer)
+    if (known instanceof Impossible) throw known
     if (known?.match) return known.match
     if (known) {
       if (known.depth === this.#depth) throw new SchemaProblem('contains itself without an end')
       return openMatch(known)
     }
     const target = this.#reader.follow(pointer)
-    return isSchema(target) ? this.#define(pointer, `r${this.#rules.size}`, target) : VALUE
+    if (target === false) throw new Impossible(path)
+    return isSchema(target) ? this.#define(pointer, this.#book.reserve(), target, pathOf(pointer)) : VALUE
   }
 
-  #define(pointer: string, name: string, target: Schema): Match {
+  #define(pointer: string, name: string, target: Schema, path: string): Match {
     const order = this.#references.size
     const reference: Reference = { name, order, depth: this.#depth, isOpen: true, isAssumed: false }
     this.#references.set(pointer, reference)
-    // Takes the name before what is inside does.
-    this.#rules.set(name, '')
-    const match = this.#body(target)
-    this.#write(name, match.text)
-    close(reference, match)
-    return { ...match, text: name }
+    this.#book.open(name)
+    try {
+      const match = this.#body(target, path)
+      this.#book.write(name, match.text)
+      close(reference, match)
+      return { ...match, text: name }
+    } catch (error) {
+      if (error instanceof Impossible) this.#references.set(pointer, error)
+      throw error
+    }
   }
 
-  #body(schema: Schema, merges = 0): Match {
+  #body(schema: Schema, path: string, merges = 0): Match {
     if (merges > MERGES_MAX) throw new SchemaProblem('contains itself without an end')
     if (++this.#nodes > NODES_MAX) throw new SchemaProblem(`has more than ${NODES_MAX} nodes`)
     if (typeof schema.$ref === 'string') {
       const { $ref, ...rest } = schema
-      const isPlain = Object.keys(rest).every((key) => !ASSERTIONS.has(key))
-      return isPlain ? this.#reference($ref as string) : this.#body(resolved(this.#reader, schema), merges + 1)
+      if (isPlain(rest)) return this.#reference($ref as string, path)
+      const target = this.#reader.resolve(schema)
+      if (target === false) throw new Impossible(path)
+      return this.#body(isSchema(target) ? target : {}, path, merges + 1)
     }
-    if ('const' in schema) return this.#literal(schema.const)
-    if (Array.isArray(schema.enum)) return choiceOrValue(schema.enum.map((value) => this.#literal(value)))
-    const { anyOf, oneOf, allOf, ...base } = schema
-    if (Array.isArray(allOf)) return this.#body(this.#mergeAll({ ...base, anyOf, oneOf }, allOf), merges + 1)
-    const alternatives = [anyOf, oneOf].find(Array.isArray)
-    if (alternatives) return choiceOrValue(alternatives.map((one) => this.#alternative(base, one)))
-    if (Array.isArray(schema.type)) return choiceOrValue(schema.type.map((type) => this.#rule({ ...schema, type })))
-    return this.#typed(schema)
+    if (Array.isArray(schema.allOf)) return this.#body(this.#mergeAll(schema, path), path, merges + 1)
+    for (const keyword of ['anyOf', 'oneOf']) {
+      const { [keyword]: alternatives, ...base } = schema
+      if (Array.isArray(alternatives)) {
+        return this.#choice(path, alternatives, (one, index) =>
+          this.#alternative(base, one, `${path}.${keyword}[${index}]`),
+        )
+      }
+    }
+    const values = valuesOf(schema)
+    if (values) return this.#values(schema, values, path)
+    if (Array.isArray(schema.type))
+      return this.#choice(path, schema.type, (type) => this.#rule({ ...schema, type }, path))
+    return this.#typed(schema, path)
   }
 
-  #literal(value: unknown): Match {
-    const match = literal(JSON.stringify(value))
-    this.#characters += match.text.length
-    if (this.#characters > GRAMMAR_CHARS_MAX) throw new SchemaProblem('makes too large a grammar')
-    return match
+  /** Those of several alternatives that accept a value. */
+  #choice<T>(path: string, alternatives: readonly T[], write: (one: T, index: number) => Match): Match {
+    const matches: Match[] = []
+    for (const [index, one] of alternatives.entries()) {
+      try {
+        matches.push(write(one, index))
+      } catch (error) {
+        if (!(error instanceof Impossible)) throw error
+      }
+    }
+    if (matches.length === 0) throw new Impossible(path)
+    return choice(matches)
   }
 
-  #alternative(base: Schema, one: unknown): Match {
-    const isPlain = Object.keys(base).every((key) => !ASSERTIONS.has(key))
-    return this.#rule(isPlain ? one : this.#reader.merge(base, [this.#reader.resolve(one)]))
+  #alternative(base: Schema, one: unknown, path: string): Match {
+    const resolved = isPlain(base) ? one : this.#reader.resolve(one)
+    if (resolved === false) throw new Impossible(path)
+    return this.#rule(isPlain(base) ? one : this.#reader.merge(base, [resolved]), path)
   }
 
-  #mergeAll(base: Schema, parts: readonly unknown[]): Schema {
-    const merged = this.#reader.merge(
-      base,
-      parts.map((part) => this.#reader.resolve(part)),
+  #mergeAll({ allOf, ...base }: Schema, path: string): Schema {
+    const parts = (allOf as unknown[]).map((part) => this.#reader.resolve(part))
+    if (parts.includes(false)) throw new Impossible(path)
+    return this.#reader.merge(base, parts)
+  }
+
+  #values(schema: Schema, values: readonly unknown[], path: string): Match {
+    const { const: _const, enum: _enum, ...rest } = schema
+    const accepted = this.#located(path, rest, Object.keys(rest), (kept) =>
+      isPlain(kept) ? values : values.filter((value) => admits(this.#languages, kept, value)),
     )
-    const { anyOf, oneOf, ...rest } = merged
-    return { ...rest, ...(anyOf ? { anyOf } : {}), ...(oneOf ? { oneOf } : {}) }
+    return this.#choice(path, accepted, (value) => this.#book.literal(value))
   }
 
-  #typed(schema: Schema): Match {
+  #typed(schema: Schema, path: string): Match {
     switch (schema.type ?? guessType(schema)) {
       case 'object':
-        return this.#object(schema)
+        return this.#object(schema, path)
       case 'array':
-        return this.#array(schema)
+        return this.#array(schema, path)
       case 'string':
-        return this.#string(schema)
+        return this.#string(schema, path)
       case 'integer':
-        return numberMatch(schema, true)
+        return this.#number(schema, true, path)
       case 'number':
-        return numberMatch(schema, false)
+        return this.#number(schema, false, path)
       case 'boolean':
         return alike('"true" | "false"', 2)
       case 'null':
@@ -195,19 +244,38 @@ class GrammarWriter {
     }
   }
 
-  #object(schema: Schema): Match {
-    const properties = isSchema(schema.properties) ? schema.properties : {}
-    const required = requiredOf(schema)
-    const names = new Set([...Object.keys(properties), ...required])
-    if (names.size === 0) return this.#map(schema)
-    const members: Member[] = []
-    for (const name of names) {
-      // A name without a schema costs as much as one with it.
-      if (!isSchema(propertyOf(schema, name))) this.#nodes++
-      const value = this.#inner(propertyOf(schema, name))
-      const pair = this.#add(matchOf(`${this.#literal(name).text} ": " ${value.text}`, ''))
-      members.push({ name, value, pair: pair.text, isRequired: required.has(name) })
+  #number(schema: Schema, isInteger: boolean, path: string): Match {
+    return this.#located(path, schema, ['multipleOf'], (kept) => numberMatch(kept, isInteger, path))
+  }
+
+  /** Writes a part, and names its path in a problem. Where a keyword may be left out, it is left out instead. */
+  #located<T>(path: string, schema: Schema, keywords: readonly string[], write: (schema: Schema) => T): T {
+    try {
+      return write(schema)
+    } catch (error) {
+      if (!(error instanceof SchemaProblem) || error instanceof Impossible) throw error
+      if (this.#isStrict) throw error.path === '' ? new SchemaProblem(error.message, path) : error
+      return write(Object.fromEntries(Object.entries(schema).filter(([keyword]) => !keywords.includes(keyword))))
     }
+  }
+
+  #object(schema: Schema, path: string): Match {
+    const properties = this.#located(path, schema, NAMES, (kept) => namedProperties(this.#languages, kept))
+    if (properties.length === 0) return this.#map(schema, path)
+    const members: Member[] = []
+    for (const { name, value: inner, isRequired } of properties) {
+      // A name without a schema costs as much as one with it.
+      if (!isSchema(inner)) this.#nodes++
+      const place = `${path}.properties.${name}`
+      const value = isRequired ? this.#inner(inner, place) : this.#innerIfPossible(inner, place)
+      if (!value) continue
+      const pair = this.#book.add(matchOf(`${this.#book.literal(name).text} ": " ${value.text}`, ''))
+      members.push({ name, value, pair: pair.text, isRequired })
+    }
+    return this.#membersMatch(this.#located(path, schema, COUNTS, (kept) => withinCounts(kept, members, path)))
+  }
+
+  #membersMatch(members: readonly Member[]): Match {
     const values = members.map((member) => member.value)
     const firsts = members.findIndex((member) => member.isRequired)
     // An optional member costs llama.cpp as much as two alternatives.
@@ -226,69 +294,114 @@ class GrammarWriter {
       const first = `${pair} ${next}`
       if (isRequired) firsts = [first]
       else firsts.push(first)
-      next = this.#add(matchOf(isRequired ? `", " ${pair} ${next}` : `(", " ${pair})? ${next}`, '')).text
+      next = this.#book.add(matchOf(isRequired ? `", " ${pair} ${next}` : `(", " ${pair})? ${next}`, '')).text
     }
-    return this.#add(matchOf(firsts.toReversed().join(' | '), '')).text
+    return this.#book.add(matchOf(firsts.toReversed().join(' | '), '')).text
   }
 
-  #map(schema: Schema): Match {
-    const empty = literal('{}')
-    if (schema.additionalProperties === false) return empty
-    if (!isSchema(schema.additionalProperties)) return isSchema(schema.properties) ? empty : OBJECT
-    const value = this.#inner(schema.additionalProperties)
-    const pair = this.#add(matchOf(`string ": " ${value.text}`, '"')).text
-    return matchOf(`"{" (${pair} (", " ${pair})*)? "}"`, '{', [value])
+  /** An object of any properties. One that is written twice counts twice, so that only a single one can be asked for. */
+  #map(schema: Schema, path: string): Match {
+    const { min, max } = countsOf(schema, 'Properties')
+    if (min > max) throw new Impossible(path)
+    const hasDependents = isSchema(schema.dependentRequired) && Object.keys(schema.dependentRequired).length > 0
+    const { keys, value } = this.#located(path, schema, NAMES, (kept) => freeProperties(kept, path))
+    if (keys === true && value === true && min === 0 && max === Number.POSITIVE_INFINITY && !hasDependents)
+      return OBJECT
+    const content = max > 0 ? this.#innerIfPossible(value, `${path}.additionalProperties`) : undefined
+    const key =
+      content &&
+      this.#innerIfPossible(
+        keys === true ? { type: 'string' } : { allOf: [{ type: 'string' }, keys] },
+        `${path}.propertyNames`,
+      )
+    if (!key) {
+      if (min > 0) throw new Impossible(path)
+      return literal('{}')
+    }
+    if (this.#isStrict && min > 1) throw tooFew(path)
+    if (this.#isStrict && hasDependents)
+      throw new SchemaProblem('is not supported for properties that are not named', `${path}.dependentRequired`)
+    const pair = this.#book.add(matchOf(`${key.text} ": " ${content.text}`, '"', [key, content]))
+    const more = repeated(`(", " ${pair.text})`, 0, max - 1, this.#book.addText)
+    const text = min > 0 ? `"{" ${pair.text} ${more.text} "}"` : `"{" (${pair.text} ${more.text})? "}"`
+    return this.#book.unroll(matchOf(text, '{', [pair], pair.ways * more.ways), more.unrolled)
   }
 
-  #array(schema: Schema): Match {
-    const prefix = listOf(schema, 'prefixItems').map((item) => this.#inner(item))
-    if (prefix.length > 0) {
-      this.#nodes += prefix.length
-      return matchOf(`"[" ${prefix.map((item) => item.text).join(' ", " ')} "]"`, '[', prefix)
-    }
-    const min = Math.max(0, Math.trunc(numberOf(schema, 'minItems') ?? 0))
-    const max = Math.max(min, Math.trunc(numberOf(schema, 'maxItems') ?? Number.POSITIVE_INFINITY))
-    if (min > ITEMS_MAX) throw new SchemaProblem(`asks for more than ${ITEMS_MAX} items`)
+  #array(schema: Schema, path: string): Match {
+    const { tuple, rest } = itemsOf(schema)
+    const { min, max } = countsOf(schema, 'Items')
+    if (min > max) throw new Impossible(path)
+    if (min > ITEMS_MAX) throw new SchemaProblem(`asks for more than ${ITEMS_MAX} items`, `${path}.minItems`)
     if (max === 0) return literal('[]')
-    const item = this.#inner(schema.items)
-    const more = `(", " ${item.text}){${Math.max(0, min - 1)},${max > ITEMS_MAX ? '' : max - 1}}`
-    const text = min > 0 ? `"[" ${item.text} ${more} "]"` : `"[" (${item.text} ${more})? "]"`
-    return this.#unroll(matchOf(text, '[', [item]), max > ITEMS_MAX ? min : max)
+    if (tuple.length > 0) return this.#tuple(tuple.slice(0, max), rest, min, path)
+    const item = min > 0 ? this.#inner(rest, `${path}.items`) : this.#innerIfPossible(rest, `${path}.items`)
+    if (!item) return literal('[]')
+    const more = repeated(`(", " ${item.text})`, Math.max(0, min - 1), max - 1, this.#book.addText)
+    const text = min > 0 ? `"[" ${item.text} ${more.text} "]"` : `"[" (${item.text} ${more.text})? "]"`
+    return this.#book.unroll(matchOf(text, '[', [item], item.ways * more.ways), more.unrolled)
   }
 
-  #string(schema: Schema): Match {
-    const format = FORMATS.get(schema.format as string)
-    if (format !== undefined) return matchOf(format, '"')
-    const min = Math.max(0, Math.trunc(Math.min(numberOf(schema, 'minLength') ?? 0, CHARACTERS_MAX)))
-    const max = Math.max(min, Math.trunc(numberOf(schema, 'maxLength') ?? Number.POSITIVE_INFINITY))
-    const isOpen = max > CHARACTERS_MAX
-    if (min === 0 && isOpen) return STRING
-    return this.#unroll(matchOf(`"\\"" char{${min},${isOpen ? '' : max}} "\\""`, '"'), isOpen ? min : max)
+  /** An array whose first items have a schema each. No more follow than are asked for. */
+  #tuple(tuple: readonly unknown[], rest: unknown, min: number, path: string): Match {
+    const items: Match[] = []
+    for (const [index, schema] of tuple.entries()) {
+      const item = this.#innerIfPossible(schema, `${path}.prefixItems[${index}]`)
+      if (!item) break
+      items.push(item)
+    }
+    if (items.length < min) {
+      if (items.length < tuple.length) throw new Impossible(path)
+      const item = this.#inner(rest, `${path}.items`)
+      while (items.length < min) items.push(item)
+    }
+    this.#nodes += items.length
+    return matchOf(`"[" ${items.map((item) => item.text).join(' ", " ')} "]"`, '[', items)
   }
 
-  /** A rule with so many repetitions. */
-  #unroll(match: Match, repetitions: number): Match {
-    if (!this.#names.has(match.text)) this.#unrolled += repetitions
-    if (this.#unrolled > UNROLLED_MAX) throw new SchemaProblem('has too many lengths to count')
-    return this.#add(match)
+  #string(schema: Schema, path: string): Match {
+    const { min, max } = lengthsOf(schema)
+    if (min > max) throw new Impossible(path)
+    if (min > CHARACTERS_MAX) {
+      throw new SchemaProblem(`asks for more than ${CHARACTERS_MAX} characters`, `${path}.minLength`)
+    }
+    if (hasLanguage(schema)) {
+      return this.#located(path, schema, ['pattern', 'format'], (kept) =>
+        hasLanguage(kept) ? this.#text(kept, path) : this.#string(kept, path),
+      )
+    }
+    if (max === 0) return literal('""')
+    if (min === 0 && max === Number.POSITIVE_INFINITY) return STRING
+    const characters = repeated('char', min, max, this.#book.addText)
+    return this.#book.unroll(matchOf(`"\\"" ${characters.text} "\\""`, '"', [], characters.ways), characters.unrolled)
+  }
+
+  /** A string of a regular language: one rule for each state of its automaton, which ends with the closing quote. */
+  #text(schema: Schema, path: string): Match {
+    const { min, max } = lengthsOf(schema)
+    const key = `${stringLanguage(this.#languages, schema).id},${min},${max}`
+    const known = this.#strings.get(key)
+    if (known) return known
+    const states = stringAutomaton(this.#languages, schema)
+    if (states.length === 0) throw new Impossible(path)
+    const names = states.map(() => this.#book.reserve())
+    let ways = 1
+    for (const [index, { isAccepting, edges }] of states.entries()) {
+      const parts = edges.flatMap(({ set, to }) => charactersOf(set).map((characters) => `${characters} ${names[to]}`))
+      if (isAccepting) parts.push('"\\""')
+      ways = Math.max(ways, parts.length)
+      this.#book.write(names[index] ?? '', parts.join(' | '))
+    }
+    const match = this.#book.add(matchOf(`"\\"" ${names[0]}`, '"', [], ways))
+    this.#strings.set(key, match)
+    return match
   }
 }
 
-/** A reference with more beside it, as one schema. */
-function resolved(reader: SchemaReader, schema: Schema): Schema {
-  const target = reader.resolve(schema)
-  return isSchema(target) ? target : {}
+/** Path of what a pointer points at. */
+function pathOf(pointer: string): string {
+  return pointer.slice(1).replaceAll('/', '.')
 }
-
-/** Keywords that narrow what is accepted; the rest are notes. */
-const ASSERTIONS = new Set(
-  (
-    'type const enum properties required additionalProperties items prefixItems minItems maxItems minimum maximum' +
-    ' exclusiveMinimum exclusiveMaximum minLength maxLength format anyOf oneOf allOf'
-  ).split(' '),
-)
 
 function guessType(schema: Schema): string | undefined {
-  if ('properties' in schema || 'required' in schema || 'additionalProperties' in schema) return 'object'
-  return 'items' in schema || 'prefixItems' in schema ? 'array' : undefined
+  return TYPE_KEYWORDS.find(([, keywords]) => keywords.some((keyword) => keyword in schema))?.[0]
 }

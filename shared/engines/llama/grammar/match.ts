@@ -13,7 +13,22 @@ const STARTS_ASSUMED = 50
 const OPENING_CHARS_MAX = 200
 
 /** Why a schema gets no grammar; its message ends a sentence that begins with "The JSON schema". */
-export class SchemaProblem extends Error {}
+export class SchemaProblem extends Error {
+  /** Path of the part that has the problem, such as `.properties.a`; empty: the schema as a whole. */
+  readonly path: string
+
+  constructor(message: string, path = '') {
+    super(message)
+    this.path = path
+  }
+}
+
+/** No value fits a schema. An alternative, an optional property or an item that has the problem is left out. */
+export class Impossible extends SchemaProblem {
+  constructor(path: string) {
+    super('accepts no value', path)
+  }
+}
 
 /** A rule that a reference names. It is open while it is written: what leads back to it then is a cycle. */
 export interface Reference {

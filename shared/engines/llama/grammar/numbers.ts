@@ -8,39 +8,75 @@ export interface Bounds {
 
 /** Largest magnitude that open ends reach: every such integer is exact in a double. */
 const LARGEST = 999_999_999_999_999
-/** Digits after the point; the last is not 0, so that no fraction equals an integer bound. */
-const FRACTION = '"." [0-9]{0,5} [1-9]'
+/** Digits after the point. */
+const DIGITS = 6
+/** Digits tried for a range between two integers, and the least count of numbers that is enough. */
+const NARROW_DIGITS = [1, 2, 3, 6, 9]
+const NARROW_NUMBERS_MIN = 8
 
-/** GBNF of the decimal integers within bounds; undefined when there are no bounds, or nothing lies within. */
+/** GBNF of the decimal integers within bounds; undefined when nothing that can be written lies within. */
 export function integerRange(bounds: Bounds): string | undefined {
   const range = integersWithin(bounds)
   return range && joinRange(range.low, range.high)
 }
 
 /**
- * GBNF of decimal numbers within bounds: all integers, and fractions between two integers within. Undefined when there
- * are no bounds or no integer lies within (0.2 to 0.8): then the bounds are not enforced.
+ * GBNF of decimal numbers within bounds: all integers, and fractions between two integers within; between two bounds without
+ * an integer, fractions of as few digits as there is room for. Undefined when nothing that can be written lies within.
+ *
+ * @param digits Maximum digits after the point.
  */
-export function floatRange(bounds: Bounds): string | undefined {
+export function floatRange(bounds: Bounds, digits = DIGITS): string | undefined {
   const range = integersWithin(bounds)
-  if (!range) return undefined
+  if (!range) return narrowRange(bounds, digits)
   const { minimum, maximum, exclusiveMinimum, exclusiveMaximum } = bounds
   const low = Math.ceil(Math.max(minimum ?? -LARGEST, exclusiveMinimum ?? -LARGEST))
   const high = Math.floor(Math.min(maximum ?? LARGEST, exclusiveMaximum ?? LARGEST))
   const parts = [joinRange(range.low, range.high)]
+  // The last digit is not 0, so that no fraction equals an integer bound.
+  const fraction = `"." [0-9]{0,${digits - 1}} [1-9]`
   // "-3.5" lies below -3 and "3.5" above 3: the integer before the point is the end nearer to zero.
   const [above, below] = [Math.max(low, 0), Math.max(-high, 0)]
-  if (above < high) parts.push(`(${digitsBetween(above, high - 1)}) ${FRACTION}`)
-  if (below < -low) parts.push(`"-" (${digitsBetween(below, -low - 1)}) ${FRACTION}`)
-  return parts.join(' | ')
+  if (above < high) parts.push(`(${digitsBetween(above, high - 1)}) ${fraction}`)
+  if (below < -low) parts.push(`"-" (${digitsBetween(below, -low - 1)}) ${fraction}`)
+  const [least, most] = [
+    Math.max(minimum ?? low, exclusiveMinimum ?? low),
+    Math.min(maximum ?? high, exclusiveMaximum ?? high),
+  ]
+  if (least < low) parts.push(narrowRange({ exclusiveMinimum: least, exclusiveMaximum: low }, digits) ?? '')
+  if (most > high) parts.push(narrowRange({ exclusiveMinimum: high, exclusiveMaximum: most }, digits) ?? '')
+  return parts.filter((part) => part !== '').join(' | ')
 }
 
-function integersWithin(bounds: Bounds): { low: number; high: number } | undefined {
+/** The smallest and the largest integer within bounds. */
+export function integersWithin(bounds: Bounds): { low: number; high: number } | undefined {
   const { minimum, maximum, exclusiveMinimum: above, exclusiveMaximum: below } = bounds
-  if ([minimum, maximum, above, below].every((bound) => bound === undefined)) return undefined
   const low = Math.max(Math.ceil(minimum ?? -LARGEST), above === undefined ? -LARGEST : Math.floor(above) + 1)
   const high = Math.min(Math.floor(maximum ?? LARGEST), below === undefined ? LARGEST : Math.ceil(below) - 1)
   return low <= high && low >= -LARGEST && high <= LARGEST ? { low, high } : undefined
+}
+
+/** Fractions between two bounds that have no integer between them, such as 0.2 and 0.8. */
+function narrowRange(bounds: Bounds, digitsMax: number): string | undefined {
+  const low = Math.max(bounds.minimum ?? -LARGEST, bounds.exclusiveMinimum ?? -LARGEST)
+  const high = Math.min(bounds.maximum ?? LARGEST, bounds.exclusiveMaximum ?? LARGEST)
+  if (!(low < high) || low < -LARGEST || high > LARGEST) return undefined
+  const isNegative = high <= 0
+  const [near, far] = isNegative ? [-high, -low] : [low, high]
+  const whole = Math.floor(near)
+  for (const digits of NARROW_DIGITS.filter((each) => each <= digitsMax)) {
+    const scale = 10 ** digits
+    const numberOf = (fraction: number) => Number(`${whole}.${String(fraction).padStart(digits, '0')}`)
+    // The ends themselves are left out: they may be excluded. Scaling rounds, by less than one.
+    let from = Math.floor((near - whole) * scale)
+    while (numberOf(from) <= near) from++
+    let to = Math.min(scale - 1, Math.ceil((far - whole) * scale))
+    while (to >= 0 && numberOf(to) >= far) to--
+    if (to - from + 1 < (digits === Math.min(9, digitsMax) ? 1 : NARROW_NUMBERS_MIN)) continue
+    const [first, last] = [from, to].map((each) => String(each).padStart(digits, '0'))
+    return `"${isNegative ? '-' : ''}${whole}." (${sameLength(first ?? '', last ?? '')})`
+  }
+  return undefined
 }
 
 function joinRange(low: number, high: number): string {

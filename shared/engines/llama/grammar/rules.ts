@@ -15,19 +15,7 @@ const SHARED_RULES = {
   char: '[^"\\\\\\x00-\\x1F\\x7F] | "\\\\" ["\\\\/bfnrt]',
   integer: '"-"? ("0" | [1-9] [0-9]{0,14})',
   number: 'integer ("." [0-9]{1,6})?',
-  digits2: '[0-9] [0-9]',
-  date: '[0-9] [0-9] digits2 "-" ("0" [1-9] | "1" [0-2]) "-" ("0" [1-9] | "1" [0-9] | "2" [0-8])',
-  time: '("0" [0-9] | "1" [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] "Z"',
-  hex: '[0-9a-f]',
 }
-
-/** Rules of the formats of strings, by the name JSON Schema gives them. */
-export const FORMATS: ReadonlyMap<string, string> = new Map([
-  ['date', '"\\"" date "\\""'],
-  ['time', '"\\"" time "\\""'],
-  ['date-time', '"\\"" date "T" time "\\""'],
-  ['uuid', '"\\"" hex{8} "-" hex{4} "-4" hex{3} "-" [89ab] hex{3} "-" hex{12} "\\""'],
-])
 
 /** Grammar of any JSON object. */
 export const JSON_OBJECT_GRAMMAR = printGrammar({ root: 'object' })

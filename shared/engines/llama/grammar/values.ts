@@ -1,5 +1,6 @@
 import { numberOf, type Schema } from '#shared/json-schema/json-schema.ts'
-import { alike, choice, type Match, matchOf } from './match.ts'
+import { alike, Impossible, type Match, matchOf } from './match.ts'
+import { multiplesOf } from './multiples.ts'
 import { type Bounds, floatRange, integerRange } from './numbers.ts'
 
 /** A property of an object. */
@@ -29,16 +30,19 @@ export const OBJECT = matchOf('object', '{', [VALUE])
 /** Any string. */
 export const STRING = matchOf('string', '"')
 
-/** A number, whole or not, within the bounds of a schema. */
-export function numberMatch(schema: Schema, isInteger: boolean): Match {
+/** A number, whole or not, within the bounds of a schema and a multiple of what it names. @throws SchemaProblem, Impossible */
+export function numberMatch(schema: Schema, isInteger: boolean, path: string): Match {
   const bounds = boundsOf(schema)
-  const text = isInteger ? (integerRange(bounds) ?? 'integer') : (floatRange(bounds) ?? 'number')
+  const steps = [schema.multipleOf].flat().filter((step) => typeof step === 'number' && step > 0) as number[]
+  const text = steps.length > 0 ? multiplesOf(steps, bounds, isInteger) : plainNumber(bounds, isInteger)
+  if (text === undefined) throw new Impossible(path)
   return alike(text, text.split(' | ').length + 1)
 }
 
-/** One of these; anything when there are none. */
-export function choiceOrValue(alternatives: readonly Match[]): Match {
-  return alternatives.length === 0 ? VALUE : choice(alternatives)
+function plainNumber(bounds: Bounds, isInteger: boolean): string | undefined {
+  const isOpen = Object.values(bounds).every((bound) => bound === undefined)
+  if (isOpen) return isInteger ? 'integer' : 'number'
+  return isInteger ? integerRange(bounds) : floatRange(bounds)
 }
 
 function boundsOf(schema: Schema): Bounds {

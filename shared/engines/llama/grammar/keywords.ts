@@ -1,0 +1,176 @@
+import {
+  canonical,
+  isSchema,
+  listOf,
+  numberOf,
+  propertyOf,
+  requiredOf,
+  type Schema,
+  valuesOf,
+} from '#shared/json-schema/json-schema.ts'
+import type { Languages } from './language.ts'
+import { Impossible, SchemaProblem } from './match.ts'
+import { patternLanguage } from './pattern.ts'
+import { hasLanguage, lengthsOf, stringLanguage } from './strings.ts'
+import type { Member } from './values.ts'
+
+/** Keywords that say something about values of one type only. A schema without a type gets the first that it speaks of. */
+export const TYPE_KEYWORDS: readonly (readonly [string, readonly string[]])[] = [
+  [
+    'object',
+    (
+      'properties required additionalProperties patternProperties propertyNames minProperties maxProperties' +
+      ' dependentRequired unevaluatedProperties'
+    ).split(' '),
+  ],
+  ['array', 'items prefixItems additionalItems minItems maxItems uniqueItems unevaluatedItems'.split(' ')],
+  ['string', 'pattern minLength maxLength format'.split(' ')],
+  ['number', 'minimum maximum exclusiveMinimum exclusiveMaximum multipleOf'.split(' ')],
+]
+
+const ASSERTIONS: ReadonlySet<string> = new Set([
+  ...TYPE_KEYWORDS.flatMap(([, keywords]) => keywords),
+  ...['type', 'const', 'enum', 'anyOf', 'oneOf', 'allOf', '$ref'],
+])
+
+/** Whether a schema accepts every value: all its keywords are notes. */
+export function isPlain(schema: Schema): boolean {
+  return Object.keys(schema).every((key) => !ASSERTIONS.has(key))
+}
+
+/** Keywords about the names of properties. */
+export const NAMES = ['patternProperties', 'propertyNames']
+/** Keywords that {@link withinCounts} reads. */
+export const COUNTS = ['minProperties', 'maxProperties', 'dependentRequired']
+
+export function countsOf(schema: Schema, of: 'Items' | 'Properties'): { min: number; max: number } {
+  const min = Math.max(0, Math.ceil(numberOf(schema, `min${of}`) ?? 0))
+  return { min, max: Math.floor(numberOf(schema, `max${of}`) ?? Number.POSITIVE_INFINITY) }
+}
+
+/** The schemas of the first items, and that of all others. Draft 7 has a list in `items`. */
+export function itemsOf(schema: Schema): { tuple: readonly unknown[]; rest: unknown } {
+  if (Array.isArray(schema.items)) return { tuple: schema.items, rest: schema.additionalItems }
+  return { tuple: listOf(schema, 'prefixItems'), rest: schema.items ?? schema.unevaluatedItems }
+}
+
+/** A property that is named. */
+interface Property {
+  readonly name: string
+  /** A schema. */
+  readonly value: unknown
+  readonly isRequired: boolean
+}
+
+/** The properties that an object names, in their order, each with the schemas of all keywords that speak of it. */
+export function namedProperties(languages: Languages, schema: Schema): Property[] {
+  const required = requiredOf(schema)
+  const dependents = isSchema(schema.dependentRequired) ? schema.dependentRequired : {}
+  // A set may grow while it is walked.
+  for (const name of required) {
+    if (Object.hasOwn(dependents, name)) for (const other of listOf(dependents, name)) required.add(String(other))
+  }
+  const names = new Set([...Object.keys(isSchema(schema.properties) ? schema.properties : {}), ...required])
+  const { propertyNames = true } = schema
+  return [...names].map((name) => {
+    const isNameAccepted = isSchema(propertyNames)
+      ? admits(languages, { type: 'string', ...propertyNames }, name)
+      : propertyNames
+    return { name, value: isNameAccepted && valueSchema(languages, schema, name), isRequired: required.has(name) }
+  })
+}
+
+function valueSchema(languages: Languages, schema: Schema, name: string): unknown {
+  const own = propertyOf(schema, name)
+  const patterns = Object.entries(isSchema(schema.patternProperties) ? schema.patternProperties : {})
+  const matching = patterns.filter(([pattern]) => languages.accepts(patternLanguage(languages, pattern), name))
+  const all = [...(own === undefined ? [] : [own]), ...matching.map(([, value]) => value)]
+  if (all.length > 1) return { allOf: all }
+  return all.length === 1 ? all[0] : (schema.additionalProperties ?? schema.unevaluatedProperties ?? true)
+}
+
+/**
+ * The members that are written: optional ones become required, or are left out, as counts demand.
+ *
+ * @throws SchemaProblem when there are too few, or when an optional one asks for others that are optional
+ */
+export function withinCounts(schema: Schema, members: readonly Member[], path: string): Member[] {
+  const { min, max } = countsOf(schema, 'Properties')
+  const required = members.filter(({ isRequired }) => isRequired).length
+  if (min > max || required > max) throw new Impossible(path)
+  let optional = max - required
+  const kept = members.filter(({ isRequired }) => isRequired || optional-- > 0)
+  if (kept.length < min) throw tooFew(path)
+  let missing = min - required
+  const counted = kept.map((member) => (member.isRequired || missing-- <= 0 ? member : { ...member, isRequired: true }))
+  const always = new Set(counted.flatMap(({ name, isRequired }) => (isRequired ? [name] : [])))
+  const dependents = isSchema(schema.dependentRequired) ? schema.dependentRequired : {}
+  for (const { name } of counted) {
+    if (Object.hasOwn(dependents, name) && !listOf(dependents, name).every((other) => always.has(String(other)))) {
+      const message = 'makes other properties depend on an optional one, which is not supported'
+      throw new SchemaProblem(message, `${path}.dependentRequired.${name}`)
+    }
+  }
+  return counted
+}
+
+export function tooFew(path: string): SchemaProblem {
+  return new SchemaProblem('asks for more properties than it names', `${path}.minProperties`)
+}
+
+/** The schemas of the keys and of the values of an object without named properties; undefined: it has none, or any. */
+export function freeProperties(schema: Schema, path: string): { keys: unknown; value: unknown } {
+  const { propertyNames: keys = true } = schema
+  const patterns = Object.entries(isSchema(schema.patternProperties) ? schema.patternProperties : {})
+  if (patterns.length > 1) throw new SchemaProblem('has more than one pattern', `${path}.patternProperties`)
+  const [pattern] = patterns
+  if (pattern) return { keys: { allOf: [keys, { pattern: pattern[0] }] }, value: pattern[1] }
+  // With an empty list of properties an object is {}, unless its other properties have a schema.
+  const value = schema.additionalProperties ?? schema.unevaluatedProperties ?? !isSchema(schema.properties)
+  return { keys, value }
+}
+
+/**
+ * Whether a schema of one type accepts a value that is listed.
+ *
+ * @throws SchemaProblem when keywords of objects or arrays stand next to a listed object or array
+ */
+export function admits(languages: Languages, schema: Schema, value: unknown): boolean {
+  const values = valuesOf(schema)
+  if (values && !values.some((each) => canonical(each) === canonical(value))) return false
+  const types = schema.type === undefined ? undefined : [schema.type].flat()
+  if (types && !typesOf(value).some((type) => types.includes(type))) return false
+  if (typeof value === 'string') return admitsText(languages, schema, value)
+  if (typeof value === 'number') return admitsNumber(schema, value)
+  if (typeof value !== 'object' || value === null) return true
+  const [, keywords = []] = TYPE_KEYWORDS.find(([type]) => type === (Array.isArray(value) ? 'array' : 'object')) ?? []
+  if (!keywords.some((keyword) => keyword in schema)) return true
+  throw new SchemaProblem('lists objects or arrays next to keywords about them, which is not supported')
+}
+
+function typesOf(value: unknown): string[] {
+  if (value === null) return ['null']
+  if (Array.isArray(value)) return ['array']
+  return Number.isInteger(value) ? ['integer', 'number'] : [typeof value]
+}
+
+function admitsText(languages: Languages, schema: Schema, text: string): boolean {
+  const { min, max } = lengthsOf(schema)
+  const { length } = [...text]
+  return (
+    length >= min &&
+    length <= max &&
+    (!hasLanguage(schema) || languages.accepts(stringLanguage(languages, schema), text))
+  )
+}
+
+function admitsNumber(schema: Schema, value: number): boolean {
+  const steps = [schema.multipleOf].flat().filter((step) => typeof step === 'number' && step > 0) as number[]
+  return (
+    value >= (numberOf(schema, 'minimum') ?? -Infinity) &&
+    value <= (numberOf(schema, 'maximum') ?? Infinity) &&
+    value > (numberOf(schema, 'exclusiveMinimum') ?? -Infinity) &&
+    value < (numberOf(schema, 'exclusiveMaximum') ?? Infinity) &&
+    steps.every((step) => Math.abs(value / step - Math.round(value / step)) < 1e-9)
+  )
+}

@@ -1,0 +1,238 @@
+import { SchemaProblem } from './match.ts'
+import { contains, type Ranges, union } from './ranges.ts'
+
+/*
+ * Regular languages by derivatives (Brzozowski 1964; Owens, Reppy and Turon 2009): the derivative of a language by a
+ * character is what may follow that character, and each derivative is one state of a deterministic automaton. Intersection and
+ * complement cost nothing extra, so that several patterns, a format, lengths and lookaheads become one automaton. A grammar
+ * made of one has a single way to go on after each text, which is all that llama.cpp needs to be fast.
+ *
+ * Each text stands between two marks, so that `^` and `$` are characters like any other. Example: the pattern `^a` is the
+ * language Σ* START a Σ*.
+ */
+
+export const START = 0x11_0000
+export const END = 0x11_0001
+
+/** Maximum derivatives and states computed for one grammar: about 60 ms. */
+const STEPS_MAX = 22_000
+/** Maximum languages of one grammar. */
+const LANGUAGES_MAX = 20_000
+/** Characters of a text that are read in one step. */
+const READ_CHARS = 32
+/** Maximum states of one automaton. */
+export const STATES_MAX = 2_000
+
+/** A language. Equal ones are the same object. */
+export interface Language {
+  readonly id: number
+  readonly isNullable: boolean
+  readonly form:
+    | { readonly kind: 'chars'; readonly set: Ranges }
+    | { readonly kind: 'empty' }
+    | { readonly kind: 'concat'; readonly first: Language; readonly rest: Language }
+    | { readonly kind: 'repeat'; readonly of: Language; readonly min: number; readonly max: number }
+    | { readonly kind: 'any' | 'all'; readonly parts: readonly Language[] }
+    | { readonly kind: 'not'; readonly of: Language }
+}
+
+/** A state of an automaton: where each set of characters leads to, by index. */
+export interface State {
+  readonly isAccepting: boolean
+  readonly edges: readonly { readonly set: Ranges; readonly to: number }[]
+}
+
+export function tooLarge(): SchemaProblem {
+  return new SchemaProblem(`needs more than ${STATES_MAX} states for a text`)
+}
+
+/** Makes the languages of one grammar, and bounds the work on them. */
+export class Languages {
+  readonly #known = new Map<string, Language>()
+  readonly #derived = new Map<Language, Map<number, Language>>()
+  readonly #automata = new Map<Language, State[]>()
+  /** By pattern. */
+  readonly patterns = new Map<string, Language>()
+  #steps = 0
+
+  /** No text at all. */
+  readonly none = this.chars([])
+  readonly empty = this.#make('', { kind: 'empty' }, true)
+  /** Every text, marks included. */
+  readonly every = this.repeat(this.chars([[0, END]]), 0)
+
+  chars(set: Ranges): Language {
+    return this.#make(`c${set.join(';')}`, { kind: 'chars', set }, false)
+  }
+
+  concat(first: Language, rest: Language): Language {
+    if (first === this.none || rest === this.none) return this.none
+    if (first === this.empty) return rest
+    if (rest === this.empty) return first
+    const { form } = first
+    if (form.kind === 'concat') return this.concat(form.first, this.concat(form.rest, rest))
+    return this.#make(`t${first.id},${rest.id}`, { kind: 'concat', first, rest }, first.isNullable && rest.isNullable)
+  }
+
+  repeat(of: Language, min: number, max = Number.POSITIVE_INFINITY): Language {
+    const least = of.isNullable ? 0 : min
+    if (max === 0 || of === this.empty) return this.empty
+    if (of === this.none) return least === 0 ? this.empty : this.none
+    if (least === 1 && max === 1) return of
+    if (of.form.kind === 'repeat' && of.form.min === 0 && of.form.max === max && max === Number.POSITIVE_INFINITY)
+      return of
+    return this.#make(`r${of.id},${least},${max}`, { kind: 'repeat', of, min: least, max }, least === 0)
+  }
+
+  any(languages: readonly Language[]): Language {
+    const flat = this.#flatten('any', languages, this.none)
+    if (flat.includes(this.every)) return this.every
+    const sets = flat.flatMap(({ form }) => (form.kind === 'chars' ? [form.set] : []))
+    const others = flat.filter(({ form }) => form.kind !== 'chars')
+    const of = sets.length > 1 ? this.#sorted([...others, this.chars(union(...sets))]) : flat
+    return this.#several('any', of, this.none)
+  }
+
+  all(languages: readonly Language[]): Language {
+    const of = this.#flatten('all', languages, this.every)
+    return of.includes(this.none) ? this.none : this.#several('all', of, this.every)
+  }
+
+  not(of: Language): Language {
+    if (of === this.none) return this.every
+    if (of === this.every) return this.none
+    if (of.form.kind === 'not') return of.form.of
+    return this.#make(`n${of.id}`, { kind: 'not', of }, !of.isNullable)
+  }
+
+  /** Whether a text is in the language. */
+  accepts(language: Language, text: string): boolean {
+    this.spend(text.length / READ_CHARS)
+    let state = this.#derive(language, START)
+    for (const character of text) state = this.#derive(state, character.codePointAt(0) ?? 0)
+    return this.#derive(state, END).isNullable
+  }
+
+  /** The automaton of the texts in the language; state 0 is the first. @throws SchemaProblem when it is too large */
+  automaton(language: Language): State[] {
+    const known = this.#automata.get(language)
+    if (known) return known
+    const classes = classesOf(setsOf(language))
+    const found = [this.#derive(language, START)]
+    const indexes = new Map(found.map((state) => [state, 0]))
+    const states: State[] = []
+    for (const state of found) {
+      const edges = new Map<Language, Ranges[]>()
+      for (const set of classes) {
+        const next = this.#derive(state, set[0]?.[0] ?? 0)
+        if (next === this.none) continue
+        const sets = edges.get(next)
+        if (sets) sets.push(set)
+        else edges.set(next, [set])
+      }
+      for (const next of edges.keys()) {
+        if (indexes.has(next)) continue
+        indexes.set(next, found.length)
+        found.push(next)
+      }
+      if (found.length > STATES_MAX) throw tooLarge()
+      const isAccepting = this.#derive(state, END).isNullable
+      states.push({
+        isAccepting,
+        edges: [...edges].map(([next, sets]) => ({ set: union(...sets), to: indexes.get(next) ?? 0 })),
+      })
+    }
+    this.spend(states.length)
+    this.#automata.set(language, states)
+    return states
+  }
+
+  /** @throws SchemaProblem when the grammar has taken too much work */
+  spend(steps: number): void {
+    this.#steps += steps
+    if (this.#steps > STEPS_MAX) throw new SchemaProblem('has patterns that take too much work')
+  }
+
+  #derive(language: Language, character: number): Language {
+    const all = this.#derived.get(language) ?? new Map<number, Language>()
+    if (all.size === 0) this.#derived.set(language, all)
+    const known = all.get(character)
+    if (known) return known
+    if (++this.#steps > STEPS_MAX) throw new SchemaProblem('has patterns that take too much work')
+    const derived = this.#derivative(language, character)
+    all.set(character, derived)
+    return derived
+  }
+
+  #derivative({ form }: Language, character: number): Language {
+    switch (form.kind) {
+      case 'empty':
+        return this.none
+      case 'chars':
+        return contains(form.set, character) ? this.empty : this.none
+      case 'concat': {
+        const derived = this.concat(this.#derive(form.first, character), form.rest)
+        return form.first.isNullable ? this.any([derived, this.#derive(form.rest, character)]) : derived
+      }
+      case 'repeat': {
+        const rest = this.repeat(form.of, Math.max(0, form.min - 1), form.max - 1)
+        return this.concat(this.#derive(form.of, character), rest)
+      }
+      case 'not':
+        return this.not(this.#derive(form.of, character))
+      default:
+        return this[form.kind](form.parts.map((inner) => this.#derive(inner, character)))
+    }
+  }
+
+  #flatten(kind: 'any' | 'all', languages: readonly Language[], unit: Language): Language[] {
+    const flat = languages.flatMap((one) => (one.form.kind === kind ? one.form.parts : [one]))
+    return this.#sorted([...new Set(flat)].filter((one) => one !== unit))
+  }
+
+  #sorted(languages: readonly Language[]): Language[] {
+    return languages.toSorted((a, b) => a.id - b.id)
+  }
+
+  #several(kind: 'any' | 'all', of: readonly Language[], unit: Language): Language {
+    if (of.length <= 1) return of[0] ?? unit
+    this.spend(of.length / 8)
+    const isNullable = kind === 'any' ? of.some((one) => one.isNullable) : of.every((one) => one.isNullable)
+    return this.#make(`${kind}${of.map(({ id }) => id).join(',')}`, { kind, parts: of }, isNullable)
+  }
+
+  #make(key: string, form: Language['form'], isNullable: boolean): Language {
+    const known = this.#known.get(key)
+    if (known) return known
+    if (this.#known.size > LANGUAGES_MAX) throw new SchemaProblem('has patterns that take too much work')
+    const language: Language = { id: this.#known.size, form, isNullable }
+    this.#known.set(key, language)
+    return language
+  }
+}
+
+/** All sets of characters of a language. */
+function setsOf(language: Language): Ranges[] {
+  const all = new Set([language])
+  for (const { form } of all) {
+    if (form.kind === 'concat') all.add(form.first).add(form.rest)
+    else if (form.kind === 'repeat' || form.kind === 'not') all.add(form.of)
+    else if (form.kind === 'any' || form.kind === 'all') for (const part of form.parts) all.add(part)
+  }
+  return [...all].flatMap(({ form }) => (form.kind === 'chars' ? [form.set] : []))
+}
+
+/** Code points in classes that no set tells apart. */
+function classesOf(sets: readonly Ranges[]): Ranges[] {
+  const cuts = new Set(sets.flatMap((set) => set.flatMap(([low, high]) => [low, high + 1])))
+  const sorted = [0, ...[...cuts].filter((cut) => cut > 0 && cut < START).sort((a, b) => a - b), START]
+  const classes = new Map<string, [number, number][]>()
+  for (const [index, low] of sorted.slice(0, -1).entries()) {
+    const key = sets.map((set) => (contains(set, low) ? 1 : 0)).join('')
+    const piece: [number, number] = [low, (sorted[index + 1] ?? 0) - 1]
+    const known = classes.get(key)
+    if (known) known.push(piece)
+    else classes.set(key, [piece])
+  }
+  return [...classes.values()].map((pieces) => union(pieces))
+}

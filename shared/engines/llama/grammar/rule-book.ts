@@ -1,0 +1,70 @@
+import { literal, type Match, matchOf, SchemaProblem } from './match.ts'
+import { printGrammar } from './rules.ts'
+
+const GRAMMAR_CHARS_MAX = 250_000
+/** Maximum repetitions unrolled in one grammar; they cost 3 µs each. Equal ones are written once. */
+const UNROLLED_MAX = 8_000
+
+/** The rules of one grammar while it is written, each body once. */
+export class RuleBook {
+  readonly #rules = new Map<string, string>()
+  readonly #names = new Map<string, string>()
+  #characters = 0
+  #unrolled = 0
+
+  /** A piece as the name of a rule. */
+  add(match: Match): Match {
+    const { text } = match
+    // A body that is one word is a rule already.
+    if (/^[a-z0-9]{1,20}$/.test(text)) return match
+    let name = this.#names.get(text)
+    if (name === undefined) {
+      name = this.reserve()
+      this.#names.set(text, name)
+      this.write(name, text)
+    }
+    return { ...match, text: name }
+  }
+
+  readonly addText = (text: string): string => this.add(matchOf(text, '')).text
+
+  /** A name for a rule that is written later. */
+  reserve(): string {
+    const name = `r${this.#rules.size}`
+    this.open(name)
+    return name
+  }
+
+  /** Makes a rule known. One that is never written leads nowhere, but llama.cpp refuses a rule without a body. */
+  open(name: string): void {
+    this.#rules.set(name, 'value')
+  }
+
+  write(name: string, text: string): void {
+    this.#spend(text.length + 12)
+    this.#rules.set(name, text)
+  }
+
+  /** Exactly this value. */
+  literal(value: unknown): Match {
+    const match = literal(JSON.stringify(value))
+    this.#spend(match.text.length)
+    return match
+  }
+
+  /** A piece with so many repetitions. */
+  unroll(match: Match, repetitions: number): Match {
+    if (!this.#names.has(match.text)) this.#unrolled += repetitions
+    if (this.#unrolled > UNROLLED_MAX) throw new SchemaProblem('has too many lengths to count')
+    return this.add(match)
+  }
+
+  print(): string {
+    return printGrammar(Object.fromEntries(this.#rules))
+  }
+
+  #spend(characters: number): void {
+    this.#characters += characters
+    if (this.#characters > GRAMMAR_CHARS_MAX) throw new SchemaProblem('makes too large a grammar')
+  }
+}
