@@ -50,7 +50,7 @@ export function passedFields(
   const named = typeof pass === 'string' ? [] : pass
   const takesAll = pass === 'all' || named.includes('all')
   const isPassed = (field: string) =>
-    named.includes(field) || (!ENGINE_FIELDS.has(field) && (takesAll || KNOWN_FIELDS[dialect].has(field)))
+    named.includes(field) || KNOWN_FIELDS[dialect].has(field) || (takesAll && !ENGINE_FIELDS.has(field))
   const fields = Object.entries(extra).filter(([field]) => isPassed(field))
   return fields.length > 0 ? Object.fromEntries(fields) : undefined
 }

@@ -272,6 +272,7 @@ describe('answers', () => {
   test('items, which are accepted in the next turn', async () => {
     const items = (types.samples('ResponseOutputItem') as Json[]).filter(
       ({ type, id, tools }) =>
+        type !== undefined &&
         id !== undefined &&
         tools === undefined &&
         type !== 'function_call_output' &&
