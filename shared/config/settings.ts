@@ -149,7 +149,7 @@ export const Settings = z.object({
   RATE_LIMIT_TOKENS: Count.default(0).describe('Tokens per minute and key; 0: no limit'),
   RUNNING_MAX_PER_KEY: Count.default(0).describe('Calls at once per key; 0: no limit'),
   FOLLOWS_MAX_PER_KEY: Count.default(1_000).describe('Waits and event streams at once per key; 0: no limit'),
-  STRICT_TURNS: Switch.default(true).describe('Messages format: refuse turns that do not alternate, and system turns'),
+  STRICT_TURNS: Switch.default(true).describe('Messages API: refuse turns that do not alternate, and system turns, unless the upstream speaks this API'),
   REMOTE_IMAGES: Switch.default(false).describe('Pass https image URLs on to upstreams that fetch them'),
   RESEARCH_CORPUS: z
     .string()

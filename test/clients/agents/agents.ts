@@ -20,8 +20,6 @@ export interface Agent {
   readonly files?: Readonly<Record<string, string>>
   /** The agent does not send thoughts back with the answers of the model. */
   readonly dropsThoughts?: true
-  /** Words of a refusal by Sluice after which the agent sends the request in another form. */
-  readonly mayBeRefused?: string
   /** Replaces text of the snippet. */
   readonly replace?: readonly [from: string, to: string]
 }
@@ -44,7 +42,6 @@ const claude: Agent = {
   package: '@anthropic-ai/claude-code@2.1.332',
   models: { coder: SEARCH_MARK, 'claude-sonnet-4-5': SEARCH_MARK },
   command: ['claude', '-p', PROMPT, '--allowedTools', 'Read,Edit,Bash,WebSearch'],
-  mayBeRefused: "role 'system' is not supported in messages",
 }
 
 const MCP = {

@@ -37,14 +37,13 @@ export async function failuresOf(
   await runAgent(agent, bin, workplace, { url: witness.url, model }).catch((error: Error) =>
     failures.push(error.message),
   )
-  const { mayBeRefused, dropsThoughts, models } = agent
+  const { dropsThoughts, models } = agent
   const calls = upstream.served.flatMap(({ conversation }) => conversation.results)
   const mark = models[model] ?? ''
-  const refusals = witness.refusals.filter((words) => !mayBeRefused || !words.includes(mayBeRefused))
   const all = [
     ...failures,
     ...upstream.problems.map((problem) => `The upstream refused ${problem}`),
-    ...refusals.map((refusal) => `Sluice refused ${refusal}`),
+    ...witness.refusals.map((refusal) => `Sluice refused ${refusal}`),
     ...witness.models.filter((named) => named !== model).map((named) => `Sluice named the model ${named}`),
     ...(calls.some(({ name, output }) => `${name}: ${output}`.includes(mark)) ? [] : [`No call with '${mark}'.`]),
     ...(dropsThoughts || hasThoughts(upstream) ? [] : ['No thought came back with the last request.']),

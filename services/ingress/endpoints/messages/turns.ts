@@ -117,12 +117,13 @@ class TurnDecoder {
   /** A system turn stays where it is: what stands before it is cached. Servers that may not know such turns get one of the user. */
   #addSystem({ content }: SystemMessage, param: string, extra: Turn['extra']): void {
     const { model, strictTurns, beta } = this.#context
-    if (this.#isStrict) {
+    const isAskedFor = SYSTEM_TURNS_BETA.test(beta ?? '')
+    if (this.#isStrict && !isAskedFor) {
       const message = "role 'system' is not supported in messages; use the top-level system field"
       refuse('invalid_value', `${param}.role`, message)
     }
     const parts = systemParts(content, `${param}.content`, model)
-    const isKept = !isMessagesUpstream(model) || strictTurns || SYSTEM_TURNS_BETA.test(beta ?? '')
+    const isKept = !isMessagesUpstream(model) || strictTurns || isAskedFor
     if (isKept) this.#turns.push({ role: 'system', parts, extra })
     else if (parts.length > 0) this.#turns.push({ role: 'user', parts: [text(SYSTEM_MARK), ...parts] })
   }

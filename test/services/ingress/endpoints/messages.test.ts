@@ -216,6 +216,15 @@ describe('decoding', () => {
     })
   })
 
+  test('system turns are accepted from a caller that names the beta feature for them', () => {
+    const messages = [user('A'), { role: 'system', content: 'S' }, assistant('B'), user('C')]
+    expect(problem({ ...hello, messages }, context())[0]).toBe(400)
+    const asking = context({}, { beta: 'x,mid-conversation-tool-changes-2026-07-01' })
+    expect(decode({ ...hello, messages }, asking).turns.map((turn) => turn.role)).toEqual([
+      ...['user', 'system', 'assistant', 'user'],
+    ])
+  })
+
   test('count_tokens takes the same body without max_tokens', () => {
     const { max_tokens: _, ...body } = hello
     const request = decodeCount({ ...body, system: 'S' }, context())
