@@ -11,11 +11,19 @@ export class ServiceError extends Error {
   readonly retryAfterMs: number | undefined
   /** Surely nothing was done. Otherwise nobody knows: an answer may have got lost. */
   readonly isUndone: boolean
+  /** The service's own store failed: no fault of the job, whose attempt costs no try and is made again. */
+  readonly isInfrastructure: boolean
 
   constructor(
     code: ErrorCode,
     message: string,
-    options: { cause?: unknown; param?: string | null; retryAfterMs?: number; isUndone?: boolean } = {},
+    options: {
+      cause?: unknown
+      param?: string | null
+      retryAfterMs?: number
+      isUndone?: boolean
+      isInfrastructure?: boolean
+    } = {},
   ) {
     super(message, { cause: options.cause })
     this.name = 'ServiceError'
@@ -23,6 +31,7 @@ export class ServiceError extends Error {
     this.param = options.param ?? null
     this.retryAfterMs = options.retryAfterMs
     this.isUndone = options.isUndone ?? false
+    this.isInfrastructure = options.isInfrastructure ?? false
   }
 
   /** HTTP status in the OpenAI format (docs/protocol.md, Errors). */

@@ -1,47 +1,256 @@
 import { ServiceError } from '#shared/error.ts'
 
+/*
+ * Every failure of Postgres, of a pooler in front of it or of the network between is given a class. The class decides three things:
+ *
+ * 1. Effect: the database is gone (each call is refused at once until a probe succeeds), or only this call failed.
+ * 2. Whether a start that meets it may wait. A wrong password stays wrong, so the start ends after seconds.
+ * 3. Words for the operator: the problem and its remedy. Callers get a sentence without internals.
+ *
+ * A failure without a class is a defect of ours or a value that Postgres refuses, such as a violated constraint. Only that may end a
+ * job. PgBouncer before 1.20 gives all of its own failures SQLSTATE 08P01, so words are compared before states.
+ */
+
 const RETRY_AFTER_MS = 2_000
-/** After which it is worth to ask for room on a full disk again. */
+/** Time after which a full disk may have room again. */
 const FULL_RETRY_MS = 60_000
 
-/** Classes of SQLSTATE that mean: not now. The connection, resources, an operator, locks (Postgres, appendix A). */
-const WORLDS_FAULT = /^(08|53|57|58|40|55P03|25006)/
-/** Those after which the next statement fails too: no connection, shutdown, starting up, or a standby. */
-const IS_GONE = /^(08|57P|25006)/
-const DISK_FULL = '53100'
+const SQLSTATE = /^[0-9A-Z]{5}$/
 
-/** No SQLSTATE: the network's codes, and the client's own words for a connection that broke. */
-const NETWORK = /^(ECONN|EPIPE|ENOTFOUND|EAI_AGAIN|EHOST|ENET|ETIMEDOUT)/
-const CLIENT = /^(Connection terminated|timeout expired|Query read timeout|Client (has|was) )/
-/** The pool's words for a wait in which no connection became free: all are busy, the database is there. */
-const BUSY = /^timeout exceeded when trying to connect/
+type Effect = 'gone' | 'failed' | 'full'
 
-/** What a failure of the client means: whether the database is gone or has no room left, and the error for the caller. */
-export function translate(error: unknown): { isGone: boolean; isFull: boolean; error: unknown } {
-  const { code = '', message = '' } = error as { code?: string; message?: string }
-  const hasState = /^[0-9A-Z]{5}$/.test(code)
-  if (hasState ? IS_GONE.test(code) : NETWORK.test(code) || CLIENT.test(message)) {
-    return { isGone: true, isFull: false, error: unreachable(error) }
+interface FailureClass {
+  /** For logs and tests. */
+  readonly name: string
+  readonly effect: Effect
+  /** Waiting does not help. */
+  readonly isPermanent?: boolean
+  /** SQLSTATE (Postgres, appendix A), or the code of Node for network and TLS. */
+  readonly states?: RegExp
+  readonly words?: RegExp
+  readonly problem: string
+  readonly fix: string
+}
+
+const CHECK_ADDRESS = 'Start Postgres, or correct the host and port in DATABASE_URL.'
+
+/** The first class that matches counts. */
+const CLASSES: readonly FailureClass[] = [
+  {
+    name: 'startup_parameter',
+    effect: 'gone',
+    isPermanent: true,
+    words: /unsupported startup parameter/i,
+    problem: 'The pooler in front of Postgres refuses a startup parameter',
+    fix: 'Remove that parameter from the query of DATABASE_URL; a search_path can be set with ALTER ROLE … SET search_path.',
+  },
+  {
+    name: 'too_many_connections',
+    effect: 'failed',
+    states: /^53300$/,
+    words: /too many (clients|connections)|no more connections allowed|remaining connection slots/i,
+    problem: 'Postgres accepts no more connections',
+    fix: 'Lower DATABASE_CONNECTIONS, raise max_connections of Postgres, or put a pooler such as PgBouncer in front of it.',
+  },
+  {
+    name: 'no_encryption',
+    effect: 'gone',
+    isPermanent: true,
+    words: /no encryption|SSL off|does not support SSL|SSL required/i,
+    problem: 'Postgres and DATABASE_URL disagree on TLS',
+    fix: 'Add sslmode=require to the query of DATABASE_URL if the server wants TLS, or sslmode=disable if it has none.',
+  },
+  {
+    name: 'access',
+    effect: 'gone',
+    isPermanent: true,
+    words: /no pg_hba\.conf entry|pg_hba\.conf rejects/i,
+    problem: 'Postgres does not admit this machine, user or database',
+    fix: 'Add a line for them to pg_hba.conf of the server, and reload it.',
+  },
+  {
+    name: 'password',
+    effect: 'gone',
+    isPermanent: true,
+    states: /^28/,
+    words: /password authentication failed|SASL|no such user|client password must be|authentication failed/i,
+    problem: 'Postgres refuses the user or the password',
+    fix: 'Correct the user and password in DATABASE_URL; characters such as @, : and / are percent-encoded there.',
+  },
+  {
+    name: 'no_database',
+    effect: 'gone',
+    isPermanent: true,
+    states: /^3D000$/,
+    words: /no such database/i,
+    problem: 'The database does not exist',
+    fix: 'Create it (CREATE DATABASE …), or correct the name at the end of DATABASE_URL.',
+  },
+  {
+    name: 'tls',
+    effect: 'gone',
+    isPermanent: true,
+    states: /^(ERR_TLS|ERR_SSL|ERR_OSSL|CERT_|DEPTH_ZERO|SELF_SIGNED|UNABLE_TO_|EPROTO|HOSTNAME_MISMATCH)/,
+    words: /certificate|SSL connection/i,
+    problem: 'The TLS connection to Postgres cannot be made',
+    fix: 'Check sslmode and sslrootcert in the query of DATABASE_URL, and the host name in the certificate of the server.',
+  },
+  {
+    name: 'dns',
+    effect: 'gone',
+    states: /^(ENOTFOUND|EAI_)/,
+    problem: 'The host name of Postgres cannot be resolved',
+    fix: 'Correct the host in DATABASE_URL, or the DNS of this machine.',
+  },
+  {
+    name: 'not_listening',
+    effect: 'gone',
+    states: /^ECONNREFUSED$/,
+    problem: 'Nothing listens at the address of Postgres',
+    fix: CHECK_ADDRESS,
+  },
+  {
+    name: 'read_only',
+    effect: 'gone',
+    states: /^25006$/,
+    problem: 'Postgres is read-only: a standby, or default_transaction_read_only is on',
+    fix: 'Let DATABASE_URL lead to the primary.',
+  },
+  {
+    name: 'starting',
+    effect: 'gone',
+    states: /^57P/,
+    problem: 'Postgres is starting or stopping',
+    fix: 'Wait, or see the log of Postgres.',
+  },
+  {
+    name: 'disk_full',
+    effect: 'full',
+    states: /^53100$/,
+    problem: 'The disk of Postgres is full',
+    fix: 'Free space on that disk, or give the database a larger one; nothing needs a restart.',
+  },
+  {
+    name: 'statements_lost',
+    effect: 'failed',
+    states: /^(26000|42P05)$/,
+    problem: 'A pooler in front of Postgres moved this connection between servers',
+    fix: 'Nothing is to be done: named statements are not used on this address any more.',
+  },
+  {
+    name: 'permission',
+    effect: 'failed',
+    isPermanent: true,
+    states: /^42501$/,
+    problem: 'The user of DATABASE_URL lacks a permission',
+    fix: 'Make that user the owner of the database, or GRANT CREATE, USAGE ON SCHEMA and ALL ON ALL TABLES IN SCHEMA to it.',
+  },
+  {
+    name: 'schema',
+    effect: 'failed',
+    isPermanent: true,
+    states: /^(3F000|42P01|42703|42704|42883|42P07|42710)$/,
+    problem: 'The schema of the database is not that of this version',
+    fix: 'Check the search_path of DATABASE_URL and its user; restart one process, which brings the schema up to date.',
+  },
+  {
+    name: 'timeout',
+    effect: 'gone',
+    states: /^(ETIMEDOUT|EHOST|ENET)/,
+    words: /^(timeout expired|Query read timeout|Connection terminated due to connection timeout)|query_wait_timeout/,
+    problem: 'Postgres does not answer in time',
+    fix: 'Check that its machine works, and the host, port and firewall on the way there.',
+  },
+  {
+    name: 'disconnected',
+    effect: 'gone',
+    states: /^(08|25P03|ECONN|EPIPE)/,
+    words: /^(Connection terminated|Client (has|was) )/,
+    problem: 'The connection to Postgres broke',
+    fix: 'See the log of Postgres, and of the pooler if there is one.',
+  },
+  {
+    name: 'slow',
+    effect: 'failed',
+    states: /^(57014|55P03|55006|40001|40P01)$/,
+    words: /^timeout exceeded when trying to connect/,
+    problem: 'Postgres is slow, or a lock is held for long',
+    fix: "Look for locks: SELECT * FROM pg_stat_activity WHERE wait_event_type = 'Lock'.",
+  },
+  {
+    name: 'server',
+    effect: 'failed',
+    // All but values that Postgres refuses (20 to 23, 44, 54, P0) and statements of ours that are wrong (42).
+    states: /^(0|24|25|26|2B|2D|2F|34|38|39|3B|40|53|55|57|58|72|F0|HV|XX)[0-9A-Z]{3,4}$/,
+    problem: 'Postgres reports an error of its own',
+    fix: 'See the log of Postgres; SQLSTATE is explained in appendix A of its manual.',
+  },
+]
+
+/** A failure of Postgres in words for operators, with the remedy. Cause of the {@link ServiceError} that callers get. */
+export class PostgresProblem extends Error {
+  /** SQLSTATE, or the code of Node. */
+  readonly code: string | undefined
+  readonly fix: string
+  /** Waiting does not help: a start ends instead. */
+  readonly isPermanent: boolean
+  /** For the log. */
+  readonly facts: { readonly failure: string }
+
+  constructor(found: FailureClass, error: unknown) {
+    const { code, message } = reasonOf(error)
+    super(`${found.problem}: ${message}${SQLSTATE.test(code) ? ` (SQLSTATE ${code})` : ''}`)
+    this.name = 'PostgresProblem'
+    this.code = code === '' ? undefined : code
+    this.fix = found.fix
+    this.isPermanent = found.isPermanent ?? false
+    this.facts = { failure: found.name }
   }
-  if (code === DISK_FULL) return { isGone: false, isFull: true, error: full(error) }
-  const isBusy = hasState ? WORLDS_FAULT.test(code) : BUSY.test(message)
-  return { isGone: false, isFull: false, error: isBusy ? busy(error) : error }
+}
+
+/** Effect of a failure of the client, and the error for the caller. `effect` is undefined for what has no class. */
+export function translate(error: unknown): { effect: Effect | undefined; name: string; error: unknown } {
+  const { code, message } = reasonOf(error)
+  // The message of a refused value quotes that value, which a caller has chosen.
+  const hasOwnWords = !SQLSTATE.test(code) || /^(08|28|53|57)/.test(code)
+  const found =
+    (hasOwnWords ? CLASSES.find(({ words }) => words?.test(message)) : undefined) ??
+    CLASSES.find(({ states }) => code !== '' && states?.test(code))
+  if (!found) return { effect: undefined, name: '', error }
+  const cause = new PostgresProblem(found, error)
+  const translated = found.effect === 'gone' ? unreachable(cause) : found.effect === 'full' ? full(cause) : busy(cause)
+  return { effect: found.effect, name: found.name, error: translated }
 }
 
 /** The failure of a call while the database is away. @param isUndone It was not sent */
 export function unreachable(cause?: unknown, isUndone = false): ServiceError {
   const message = 'The job store cannot be reached now.'
-  return new ServiceError('overloaded', message, { cause, retryAfterMs: RETRY_AFTER_MS, isUndone })
+  return new ServiceError('overloaded', message, {
+    cause,
+    retryAfterMs: RETRY_AFTER_MS,
+    isUndone,
+    isInfrastructure: true,
+  })
 }
 
-/** The failure of one call that waited too long for its turn or for a lock: the database has undone it, or never got it. */
+/** The failure of one call, which the database has undone or never got. */
 export function busy(cause?: unknown): ServiceError {
-  const message = 'The job store has too much to do.'
-  return new ServiceError('overloaded', message, { cause, retryAfterMs: RETRY_AFTER_MS, isUndone: true })
+  const isSlow = cause === undefined || (cause as Partial<PostgresProblem>).facts?.failure === 'slow'
+  const message = isSlow ? 'The job store has too much to do.' : 'The job store cannot take the call now.'
+  const more = { retryAfterMs: RETRY_AFTER_MS, isUndone: true, isInfrastructure: true }
+  return new ServiceError('overloaded', message, { cause, ...more })
 }
 
 /** The failure of one write for which the disk of the database has no room: the database has undone it. */
 function full(cause: unknown): ServiceError {
   const message = 'The job store has no room left on its disk.'
-  return new ServiceError('overloaded', message, { cause, retryAfterMs: FULL_RETRY_MS, isUndone: true })
+  const more = { retryAfterMs: FULL_RETRY_MS, isUndone: true, isInfrastructure: true }
+  return new ServiceError('overloaded', message, { cause, ...more })
+}
+
+/** Where several addresses were tried, the errors are inside and the message is empty. */
+function reasonOf(error: unknown): { code: string; message: string } {
+  if (error instanceof AggregateError && error.errors.length > 0) return reasonOf(error.errors[0])
+  const { code, message } = error as { code?: unknown; message?: unknown }
+  return { code: typeof code === 'string' ? code : '', message: typeof message === 'string' ? message : String(error) }
 }

@@ -1,4 +1,5 @@
 import { PostgresConnection } from './connection.ts'
+import { isPooled } from './session.ts'
 
 const STATEMENT_TIMEOUT_MS = 5_000
 
@@ -7,6 +8,8 @@ export interface PostgresFacts {
   readonly version: string
   readonly major: number
   readonly is_standby: boolean
+  /** A pooler such as PgBouncer answers at this address. */
+  readonly is_pooled: boolean
   readonly synchronous_commit: string
   readonly has_migrations: boolean
   /** Whether this user may make tables. */
@@ -35,7 +38,11 @@ export async function inspectPostgres(url: string): Promise<PostgresFacts> {
     return await connection.transaction(async (client) => {
       const [facts] = (await client.query(QUESTIONS)).rows
       const { rows } = facts.has_migrations ? await client.query('SELECT name, hash FROM migrations') : { rows: [] }
-      return { ...facts, applied: new Map<string, string>(rows.map(({ name, hash }) => [name, hash])) }
+      return {
+        ...facts,
+        is_pooled: isPooled(client),
+        applied: new Map<string, string>(rows.map(({ name, hash }) => [name, hash])),
+      }
     })
   } finally {
     await connection.close()

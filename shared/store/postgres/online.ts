@@ -1,4 +1,5 @@
 import type { Client } from 'pg'
+import { bySetting } from './session.ts'
 
 /**
  * Migrations that make indexes while everybody goes on reading and writing: files whose first line begins with `-- online`,
@@ -13,7 +14,7 @@ const CREATE = /^CREATE INDEX (\w+) ON (\w+) (.+)$/s
 const DROP = /^DROP INDEX (\w+)$/
 
 /** How long a change that locks a table may wait for that lock, with everybody behind it waiting too. */
-export const LOCK_TIMEOUT_MS = 2_000
+const LOCK_TIMEOUT_MS = 2_000
 
 type Retry = <T>(change: () => Promise<T>) => Promise<T>
 
@@ -39,7 +40,7 @@ export async function runOnline(client: Client, sql: string, retry: Retry): Prom
   for (const statement of statementsOf(sql)) {
     const [, name = '', table = '', definition = ''] = CREATE.exec(statement) ?? []
     const [, dropped] = DROP.exec(statement) ?? []
-    if (dropped !== undefined) await retry(() => client.query(`DROP INDEX IF EXISTS ${dropped}`))
+    if (dropped !== undefined) await retry(() => alone(client, `DROP INDEX IF EXISTS ${dropped}`))
     else if (table !== '') await create(client, { name, table, definition }, retry)
     else throw new Error(`An online migration cannot run: ${statement}`)
   }
@@ -53,11 +54,11 @@ function statementsOf(sql: string): string[] {
 async function create(client: Client, index: Index, retry: Retry): Promise<void> {
   const { name, table, definition } = index
   if (!(await isPartitioned(client, table))) return await createConcurrently(client, index, retry)
-  await retry(() => client.query(`CREATE INDEX IF NOT EXISTS ${name} ON ONLY ${table} ${definition}`))
+  await retry(() => alone(client, `CREATE INDEX IF NOT EXISTS ${name} ON ONLY ${table} ${definition}`))
   for (let partition = await partitionWithout(client, index); partition; ) {
     const child = `${partition}_${name}`
     await createConcurrently(client, { name: child, table: partition, definition }, retry)
-    await retry(() => client.query(`ALTER INDEX ${name} ATTACH PARTITION ${child}`))
+    await retry(() => alone(client, `ALTER INDEX ${name} ATTACH PARTITION ${child}`))
     partition = await partitionWithout(client, index)
   }
 }
@@ -90,12 +91,28 @@ async function partitionWithout(client: Client, { name, table }: Index): Promise
 async function createConcurrently(client: Client, { name, table, definition }: Index, retry: Retry): Promise<void> {
   await retry(async () => {
     const { rows } = await client.query('SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)', [name])
-    await client.query('SET lock_timeout = 0')
-    try {
-      if (rows[0]?.indisvalid === false) await client.query(`DROP INDEX CONCURRENTLY ${name}`)
-      await client.query(`CREATE INDEX CONCURRENTLY IF NOT EXISTS ${name} ON ${table} ${definition}`)
-    } finally {
-      await client.query(`SET lock_timeout = ${LOCK_TIMEOUT_MS}`)
-    }
+    if (rows[0]?.indisvalid === false) await client.query(`DROP INDEX CONCURRENTLY ${name}`)
+    await client.query(`CREATE INDEX CONCURRENTLY IF NOT EXISTS ${name} ON ${table} ${definition}`)
   })
+}
+
+async function alone(client: Client, statement: string): Promise<void> {
+  await inTransaction(client, async () => void (await client.query(statement)))
+}
+
+/** A transaction that may take long, and waits for locks no longer than {@link LOCK_TIMEOUT_MS}. */
+export async function inTransaction(client: Client, work: () => Promise<void>): Promise<void> {
+  const settings = {
+    statement_timeout: '0',
+    idle_in_transaction_session_timeout: '0',
+    lock_timeout: String(LOCK_TIMEOUT_MS),
+  }
+  await client.query(`BEGIN; ${bySetting(settings, 'transaction')}`)
+  try {
+    await work()
+    await client.query('COMMIT')
+  } catch (error) {
+    await client.query('ROLLBACK')
+    throw error
+  }
 }

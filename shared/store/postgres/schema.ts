@@ -14,6 +14,10 @@ const LOCK_TIMEOUT_MS = 2_000
 /** What is kept by day. A day that an older version made may lack some of them. */
 const TABLES = ['jobs', 'job_events', 'job_steps'] as const
 
+/** `duplicate_table`, `duplicate_object`, and `unique_violation` of a catalog of Postgres. */
+const MADE_ELSEWHERE = new Set(['42P07', '42710', '23505'])
+const TRIES_MAX = 5
+
 interface Partition {
   readonly table: (typeof TABLES)[number]
   readonly day: number
@@ -21,6 +25,16 @@ interface Partition {
 
 /** Makes the partitions of the days around a moment, in unix milliseconds; default: the database's now. */
 export async function addPartitions(connection: PostgresConnection, aroundMs?: number): Promise<void> {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await addMissing(connection, aroundMs)
+    } catch (error) {
+      if (!isMadeElsewhere(error) || tries === TRIES_MAX) throw error
+    }
+  }
+}
+
+async function addMissing(connection: PostgresConnection, aroundMs: number | undefined): Promise<void> {
   await connection.transaction(async (client) => {
     const { rows } = await client.query('SELECT now_ms() AS now')
     const today = dayOf(aroundMs ?? rows[0].now)
@@ -28,8 +42,7 @@ export async function addPartitions(connection: PostgresConnection, aroundMs?: n
     const all = days.flatMap((day) => TABLES.map((table): Partition => ({ table, day })))
     const missing = await missingOf(client, all)
     if (missing.length === 0) return
-    await client.query(`SELECT pg_advisory_xact_lock(${SCHEMA_LOCK})`)
-    await client.query(`SET LOCAL lock_timeout = ${LOCK_TIMEOUT_MS}`)
+    await lockSchema(client)
     for (const { table, day } of await missingOf(client, missing)) await addPartition(client, table, day)
   })
 }
@@ -39,6 +52,22 @@ export async function dropPartitions(connection: PostgresConnection): Promise<vo
   for (const suffix of await pastDays(connection)) {
     await connection.transaction((client) => dropDay(client, suffix))
   }
+}
+
+/**
+ * Changes of the schema wait for each other here, and afterwards see each other's work. The second needs the read: to_regclass
+ * answers from a cache, which Postgres brings up to date only when a transaction begins or takes the lock of a relation.
+ */
+async function lockSchema(client: PoolClient): Promise<void> {
+  await client.query(`SELECT pg_advisory_xact_lock(${SCHEMA_LOCK})`)
+  await client.query('SELECT FROM migrations LIMIT 0')
+  await client.query(`SET LOCAL lock_timeout = ${LOCK_TIMEOUT_MS}`)
+}
+
+/** Whether another process, of whichever version, made the object first. Then there is nothing left to do, or less. */
+function isMadeElsewhere(error: unknown): boolean {
+  const { code, cause } = error as { code?: string; cause?: { code?: string } }
+  return MADE_ELSEWHERE.has(cause?.code ?? code ?? '')
 }
 
 async function missingOf(client: PoolClient, partitions: readonly Partition[]): Promise<Partition[]> {
@@ -74,12 +103,14 @@ async function pastDays(connection: PostgresConnection): Promise<string[]> {
 }
 
 async function dropDay(client: PoolClient, suffix: string): Promise<void> {
-  if (await isDayKept(client, suffix)) return
-  await client.query(`SET LOCAL lock_timeout = ${LOCK_TIMEOUT_MS}`)
+  await lockSchema(client)
   const { rows } = await client.query(
     'SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NOT NULL',
     [TABLES.map((table) => `${table}_${suffix}`)],
   )
+  // Another scheduler was quicker.
+  if (!rows.some(({ name }) => name === `jobs_${suffix}`)) return
+  if (await isDayKept(client, suffix)) return
   const days = rows.map(({ name }) => String(name)).join(', ')
   const wholes = TABLES.map((table) => `ONLY ${table}`).join(', ')
   await client.query(`LOCK TABLE ${wholes}, ${days} IN ACCESS EXCLUSIVE MODE`)

@@ -9,6 +9,7 @@ import { Client, escapeLiteral } from 'pg'
 import { afterAll, afterEach, beforeAll, describe, expect, inject, it, vi } from 'vitest'
 import { firstJobId } from '#shared/store/job-id.ts'
 import { PLAN } from '#shared/store/postgres/connection.ts'
+import { bySetting } from '#shared/store/postgres/session.ts'
 import * as inserts from '#shared/store/sql/create/inserts.ts'
 import * as familyMoves from '#shared/store/sql/family/moves.ts'
 import * as moves from '#shared/store/sql/moves.ts'
@@ -80,7 +81,7 @@ describe.skipIf(!postgres)('among a million jobs in Postgres', () => {
     await using young = await openPostgresDatabase(postgres ?? '')
     await young.open()
     await using client = await connect(young.url)
-    await client.query(`${PLAN}; SET plan_cache_mode = force_generic_plan`)
+    await client.query(bySetting(PLAN, 'session'))
     for (const [nth, { text }] of sent.entries()) await client.query(`PREPARE planned_${nth} AS ${text}`)
     const explain = async (options: string, nth: number, { values }: Query) => {
       await client.query('BEGIN')
@@ -176,7 +177,7 @@ function recordQueries(): Query[] {
 
 /** Runs it once more as the store would, and takes it back. */
 async function touchedBy(client: Client, { text, values }: Query, mode: (typeof MODES)[number]): Promise<Touched> {
-  await client.query(`BEGIN; ${PLAN}; SET LOCAL plan_cache_mode = ${mode}`)
+  await client.query(`BEGIN; ${bySetting(PLAN, 'transaction')}; SET LOCAL plan_cache_mode = ${mode}`)
   try {
     await client.query(`PREPARE explained AS ${text}`)
     const { rows } = await client.query(

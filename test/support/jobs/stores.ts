@@ -29,6 +29,53 @@ export async function openPostgresDatabase(server: string): Promise<TestDatabase
   const admin = new Client({ connectionString: url })
   await admin.connect()
   await admin.query(`CREATE SCHEMA ${schema}`)
+  return await testDatabaseOf(url, admin, () => admin.query(`DROP SCHEMA ${schema} CASCADE`))
+}
+
+/** Databases with the schema, each a copy of one that was migrated through the pooler, by the URL of that. */
+const TEMPLATES = new Map<string, Promise<string>>()
+
+/** A database of its own, behind a pooler that leads to the server: PgBouncer before 1.20 takes no search_path at the start. */
+export async function openPooledDatabase(server: string, pooler: string): Promise<TestDatabase & { url: string }> {
+  const owner = new Client({ connectionString: server })
+  await owner.connect()
+  let template = TEMPLATES.get(pooler)
+  if (!template) {
+    template = makeTemplate(owner, pooler)
+    TEMPLATES.set(pooler, template)
+  }
+  const name = newId('t_', 12).toLowerCase()
+  await owner.query(`CREATE DATABASE ${name} TEMPLATE ${await template}`)
+  const admin = new Client({ connectionString: databaseOf(server, name) })
+  await admin.connect()
+  return await testDatabaseOf(databaseOf(pooler, name), admin, async () => {
+    await admin.end()
+    await owner.query(`DROP DATABASE ${name} WITH (FORCE)`)
+    await owner.end()
+  })
+}
+
+/** Left to the server, which goes with the tests. */
+async function makeTemplate(owner: Client, pooler: string): Promise<string> {
+  const name = newId('t_', 12).toLowerCase()
+  await owner.query(`CREATE DATABASE ${name}`)
+  await (await openPostgresStore({ url: databaseOf(pooler, name), onProblem: () => undefined })).close()
+  // A database that somebody is connected to cannot be copied, and the pooler stays connected.
+  await owner.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS false`)
+  await owner.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
+  return name
+}
+
+/** The address of another database of a server. */
+export function databaseOf(server: string, name: string): string {
+  return Object.assign(new URL(server), { pathname: `/${name}` }).href
+}
+
+async function testDatabaseOf(
+  url: string,
+  admin: Client,
+  drop: () => Promise<unknown>,
+): Promise<TestDatabase & { url: string }> {
   await admin.query('CREATE TABLE test_clock AS SELECT 0::bigint AS offset_ms')
   const opened: Store[] = []
   return {
@@ -48,7 +95,7 @@ export async function openPostgresDatabase(server: string): Promise<TestDatabase
     query: async (sql) => (await admin.query(sql)).rows,
     async [Symbol.asyncDispose]() {
       await Promise.all(opened.map((store) => store.close()))
-      await admin.query(`DROP SCHEMA ${schema} CASCADE`)
+      await drop()
       await admin.end()
     },
   }

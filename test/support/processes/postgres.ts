@@ -49,13 +49,15 @@ export async function findPostgres(): Promise<TestPostgres | string> {
 /** Why no server can be started here; undefined when one can. */
 export function whyNoLocalPostgres(): string | undefined {
   if (binaries() === undefined) return 'no Postgres (apt-get install postgresql)'
-  return user() === undefined ? 'Postgres refuses to run as root, and there is no user postgres or nobody' : undefined
+  return serverUser() === undefined
+    ? 'Postgres refuses to run as root, and there is no user postgres or nobody'
+    : undefined
 }
 
 /** Starts a server on an empty directory, with fsync on as in production. Disposing stops it and deletes the directory. */
 export async function startLocalPostgres(): Promise<LocalPostgres> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-postgres-'))
-  const as = user() ?? {}
+  const as = serverUser() ?? {}
   if (as.uid !== undefined) await chown(directory, as.uid, as.gid ?? as.uid)
   const data = join(directory, 'data')
   await run(join(binaries() ?? '', 'initdb'), ['-D', data, '-U', 'sluice', '-A', 'trust', '-E', 'UTF8'], {
@@ -145,8 +147,8 @@ function binaries(): string | undefined {
   return places.find((place) => existsSync(join(place, 'initdb')) && existsSync(join(place, 'postgres')))
 }
 
-/** Whom to run it as: Postgres refuses root. Empty: as this user. */
-function user(): { uid?: number; gid?: number } | undefined {
+/** Account of a server process: Postgres and PgBouncer refuse root. Empty: this user. */
+export function serverUser(): { uid?: number; gid?: number } | undefined {
   if (process.getuid?.() !== 0) return {}
   const lines = readFileSync('/etc/passwd', 'utf8').split('\n')
   const found = ['postgres', 'nobody'].flatMap((name) => lines.filter((line) => line.startsWith(`${name}:`)))[0]
