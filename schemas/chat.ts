@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { Metadata, recordOf } from '#schemas/record.ts'
 
 /**
  * The wire shapes of `POST /v1/chat/completions` (docs/protocol.md, Chat requests).
@@ -16,7 +17,7 @@ const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
 const ToolName = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
 /** A word of a list that grows with each model. */
 const Word = z.string().min(1).max(64)
-const JsonObject = z.record(z.string(), z.unknown())
+const JsonObject = recordOf(z.string(), z.unknown())
 
 /** Mark in `extra` of a call that was made for the result of a deprecated function. */
 export const IMPLIED_CALL = 'implied_call'
@@ -180,7 +181,7 @@ export const ChatRequest = z.looseObject({
   stop: z.union([StopString, z.array(StopString).min(1).max(4)]).nullish(),
   presence_penalty: decimal(-2, 2).nullish(),
   frequency_penalty: decimal(-2, 2).nullish(),
-  logit_bias: z.record(z.string().regex(/^\d+$/), decimal(-100, 100)).nullish(),
+  logit_bias: recordOf(z.string().regex(/^\d+$/), decimal(-100, 100)).nullish(),
   seed: z
     .number()
     .multipleOf(1)
@@ -197,7 +198,7 @@ export const ChatRequest = z.looseObject({
   user: z.string().nullish(),
   safety_identifier: z.string().nullish(),
   prompt_cache_key: z.string().nullish(),
-  metadata: z.record(z.string().max(64), z.string().max(512)).nullish(),
+  metadata: Metadata.nullish(),
   store: z.boolean().nullish(),
   service_tier: Word.nullish(),
   reasoning_effort: Word.nullish(),

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { recordOf } from '#schemas/record.ts'
 import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
 
@@ -56,7 +57,7 @@ export const DurableJob = z.strictObject({
   progress: z.unknown().describe('The last progress its handler reported'),
   error: ErrorBody.nullable(),
   usage: z.unknown(),
-  metadata: z.record(z.string(), z.string()),
+  metadata: recordOf(z.string(), z.string()),
   webhook_url: z.string().nullable(),
   webhook_events: z.array(z.string()).describe('Types of events the webhook wants'),
   request_id: z.string().nullable(),

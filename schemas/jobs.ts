@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { Metadata } from '#schemas/record.ts'
 import { Priority } from './durable-job.ts'
 
 const WEEK_SECONDS = 7 * 24 * 3_600
@@ -24,15 +25,16 @@ export type Webhook = z.infer<typeof Webhook>
 
 /** What may be asked of a job beside its call, however it is submitted (docs/jobs.md, Submit). */
 export const JobFields = z.object({
-  metadata: z.record(z.string().max(64), z.string().max(512)).nullish(),
+  metadata: Metadata.nullish(),
   webhook: Webhook.nullish(),
   priority: Priority.nullish().describe('low waits in the batch lane'),
   expires_after_seconds: z
     .int()
     .min(1)
-    .max(WEEK_SECONDS)
     .nullish()
-    .describe('Deadline, from acceptance or from run_at: the job has ended by then'),
+    .describe(
+      'Deadline, from acceptance or from run_at: the job has ended by then. At most JOB_DEADLINE_MAX_MS, a day by default',
+    ),
   start_within_seconds: z.int().min(1).max(WEEK_SECONDS).nullish().describe('Longest wait for its first start'),
   run_at: z.int().min(0).nullish().describe('Unix seconds before which it is not started; at most 7 days ahead'),
   parent_id: z.string().max(64).nullish().describe('Another job of the same key'),

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { recordOf } from '#schemas/record.ts'
 
 /**
  * The wire shapes of `POST /v1/messages` and `/v1/messages/count_tokens` (docs/protocol.md, Messages requests).
@@ -10,7 +11,7 @@ import { z } from 'zod'
 
 const DECIMAL = 'decimal'
 const fraction = z.number().min(0, DECIMAL).max(1, DECIMAL)
-const JsonObject = z.record(z.string(), z.unknown())
+const JsonObject = recordOf(z.string(), z.unknown())
 
 /** An object whose `type` has no schema here, as it came. */
 export class Unknown {

@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { ErrorBody } from '#schemas/error.ts'
+import { recordOf } from '#schemas/record.ts'
 
 /** How the requests of a batch are written, and what comes of them: OpenAI's lines or Anthropic's. */
 export const BatchDialect = z.enum(['requests', 'messages'])
@@ -17,7 +18,7 @@ const Shared = {
       models: z.array(z.string()).optional(),
     })
     .describe('What the key that made the batch was allowed'),
-  headers: z.record(z.string(), z.string()).describe('Those of the call that its requests are read by'),
+  headers: recordOf(z.string(), z.string()).describe('Those of the call that its requests are read by'),
 }
 
 /** A batch, as it travels to whoever runs it. */
@@ -99,5 +100,5 @@ export const BatchEvent = z.strictObject({ type: z.literal('batch'), result: Bat
 export type BatchEvent = z.infer<typeof BatchEvent>
 
 /** Why a request of a part was not made a job of. */
-export const Refusals = z.record(z.string(), ErrorBody)
+export const Refusals = recordOf(z.string(), ErrorBody)
 export type Refusals = z.infer<typeof Refusals>

@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { ExpiresAfter } from '#schemas/files.ts'
+import { Metadata } from '#schemas/record.ts'
 
 /** Body of `POST /v1/batches`. */
 export const CreateBatch = z.object({
@@ -9,7 +10,7 @@ export const CreateBatch = z.object({
     .string()
     .regex(/^[1-9]\d{0,5}[smh]$/)
     .describe('24h, or another time in seconds, minutes or hours'),
-  metadata: z.record(z.string().max(64), z.string().max(512)).nullish(),
+  metadata: Metadata.nullish(),
   output_expires_after: ExpiresAfter.nullish(),
 })
 export type CreateBatch = z.infer<typeof CreateBatch>

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { Metadata } from '#schemas/record.ts'
 import { SOURCES_MAX } from './research.ts'
 
 /** Messages of one conversation. */
@@ -47,6 +48,6 @@ export const ResearchBody = z.looseObject({
   n: z.int().min(1).max(128).nullish(),
   tools: z.array(z.unknown()).max(128).nullish(),
   logprobs: z.boolean().nullish(),
-  metadata: z.record(z.string().max(64), z.string().max(512)).nullish(),
+  metadata: Metadata.nullish(),
 })
 export type ResearchBody = z.infer<typeof ResearchBody>

@@ -1,11 +1,11 @@
 import { z } from 'zod'
+import { Metadata } from '#schemas/record.ts'
 
 /** The wire shapes of `/v1/conversations` (docs/responses.md, Conversations). Items are checked one by one, as those of a request. */
 
 /** Items that one call may add. */
 export const ADDED_MAX = 20
 
-const Metadata = z.record(z.string().max(64), z.string().max(512))
 const Items = z.array(z.unknown()).max(ADDED_MAX)
 
 /** Body of `POST /v1/conversations`, which may be left out. */

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { Metadata, recordOf } from '#schemas/record.ts'
 import { RESULTS_MAX } from '#schemas/search.ts'
 import { ConversationParam } from './conversation.ts'
 
@@ -15,7 +16,7 @@ const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(m
 /** Longer names, and names with dots, are shortened for upstreams that refuse them (shared/engines/adapt.ts). */
 const Name = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
 const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
-const JsonObject = z.record(z.string(), z.unknown())
+const JsonObject = recordOf(z.string(), z.unknown())
 
 /** Items of one request. */
 export const ITEMS_MAX = 100_000
@@ -214,7 +215,7 @@ export const ResponsesRequest = z.looseObject({
   include: z.array(z.string().max(200)).max(100).nullish(),
   max_output_tokens: z.int().min(1).nullish(),
   max_tool_calls: z.int().min(1).nullish(),
-  metadata: z.record(z.string().max(64), z.string().max(512)).nullish(),
+  metadata: Metadata.nullish(),
   moderation: z.unknown().optional(),
   presence_penalty: decimal(-2, 2).nullish(),
   frequency_penalty: decimal(-2, 2).nullish(),

@@ -1,9 +1,10 @@
 import { z } from 'zod'
 import type { Logprob } from '#schemas/generate.ts'
+import { recordOf } from '#schemas/record.ts'
 
 /** What saying an answer in the words of the Responses API needs of its request (docs/responses.md, Answers). */
 export const ResponsesForm = z.strictObject({
-  shown: z.record(z.string(), z.unknown()).describe('Fields of the response that repeat the request'),
+  shown: recordOf(z.string(), z.unknown()).describe('Fields of the response that repeat the request'),
   summarizes: z
     .boolean()
     .describe('The caller asked for a summary of the reasoning: it stands where one is looked for'),
