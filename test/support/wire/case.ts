@@ -25,8 +25,6 @@ export interface Expected {
   readonly usage?: readonly number[]
   /** Parts of the body that one way must have. */
   readonly contains?: Partial<Record<Way, readonly string[]>>
-  /** The answer, sent back with a result for each call, is accepted. */
-  readonly isAcceptedBack?: boolean
   /** Several good answers. */
   readonly either?: readonly Expected[]
 }
