@@ -186,7 +186,7 @@ export class Attempt {
       { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: failure },
       'attempt failed',
     )
-    await this.#sink.failed(failure.toBody())
+    await this.#sink.failed(failure.toBody(), failure.isInfrastructure)
     return 'failed'
   }
 

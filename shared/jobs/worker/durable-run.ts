@@ -151,11 +151,12 @@ export class DurableRun implements AttemptSink {
     await this.#writes.write(() => (run) => this.#options.store.complete(run, end), result)
   }
 
-  async failed(error: ErrorBody): Promise<void> {
+  async failed(error: ErrorBody, isInfrastructure = false): Promise<void> {
     await this.#stopFlushing()
     const { store, budget } = this.#options
     const remainingMs = this.#job.deadline_ms - Date.now()
-    const tries = this.#claimed.tries + (isTry(error) ? 1 : 0)
+    const isTried = isTry(error) && !isInfrastructure
+    const tries = isInfrastructure ? 1 : this.#claimed.tries + (isTried ? 1 : 0)
     const history = { tries, crashes: 0, handBacks: 0, hasOutput: false, remainingMs }
     const { canSpend } = budget
     const policy = canSpend ? DURABLE_POLICY : PATIENT_POLICY
@@ -163,8 +164,8 @@ export class DurableRun implements AttemptSink {
     const output = this.#takeOutput(true)
     if (decision.do === 'retry') {
       const { delayMs } = decision
-      if (canSpend && isTry(error)) budget.spend()
-      await this.#writes.write(() => (run) => store.retry(run, { error, delayMs, output, isTry: isTry(error) }))
+      if (canSpend && isTried) budget.spend()
+      await this.#writes.write(() => (run) => store.retry(run, { error, delayMs, output, isTry: isTried }))
     } else {
       const metered = this.#metered(this.#whole.takeAll())
       await this.#writes.write(() => (run) => store.fail(run, { error, metered, output }))

@@ -17,7 +17,8 @@ export interface AttemptSink {
   readonly onProgress?: ((progress: Progress) => void) | undefined
   /** @throws ServiceError When the output is not that of a finished job; nothing is told then */
   completed(): Promise<void>
-  failed(error: ErrorBody): Promise<void>
+  /** @param isInfrastructure See {@link ServiceError.isInfrastructure}: where the job can wait, the attempt is made again */
+  failed(error: ErrorBody, isInfrastructure?: boolean): Promise<void>
   handedBack(): Promise<void>
   cancelled(): Promise<void>
   /**

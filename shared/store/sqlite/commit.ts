@@ -51,7 +51,7 @@ export class GroupCommit {
   run<T>(work: () => T, isTransient = false): Promise<T> {
     if (this.#waiting.length >= WAITING_MAX) {
       return Promise.reject(
-        new ServiceError('overloaded', 'The job store has too much to do.', { retryAfterMs: 1_000, isUndone: true }),
+        new ServiceError('overloaded', 'The job store has too much to do.', { retryAfterMs: 1_000, isUndone: true, isInfrastructure: true }),
       )
     }
     return new Promise<T>((resolve, reject) => {
@@ -115,5 +115,5 @@ export function translated(error: unknown): unknown {
   if (errcode === undefined || !WORLDS_FAULT.has(errcode & 0xff)) return error
   const message = 'The job store cannot write now.'
   const isUndone = (errcode & 0xff) !== IOERR
-  return new ServiceError('overloaded', message, { cause: error, retryAfterMs: 5_000, isUndone })
+  return new ServiceError('overloaded', message, { cause: error, retryAfterMs: 5_000, isUndone, isInfrastructure: true })
 }

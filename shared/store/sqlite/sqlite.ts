@@ -255,7 +255,7 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   #refuseWhenClosed(): void {
-    if (!this.#db.isOpen) throw new ServiceError('overloaded', 'The job store is closed.', { isUndone: true })
+    if (!this.#db.isOpen) throw new ServiceError('overloaded', 'The job store is closed.', { isUndone: true, isInfrastructure: true })
   }
 }
 

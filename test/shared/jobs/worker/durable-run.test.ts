@@ -260,6 +260,19 @@ describe('a durable run', () => {
     expect((await eventsOf(id)).at(-1)?.data).toMatchObject({ output_reset: false })
   })
 
+  it('is made again, and costs no try, however often the store fails what its handler asks for', async () => {
+    const away = { code: 'overloaded', message: 'The job store cannot be reached now.', param: null } as const
+    const first = await claim()
+    await passing(first.run.failed(away, true))
+    for (let nth = 0; nth < 5; nth++) {
+      await pass(5_000)
+      await passing(store.startDue(10))
+      const { run } = await claim(store, first.id)
+      await passing(run.failed(away, true))
+    }
+    expect(await passing(store.find(TENANT, first.id))).toMatchObject({ state: 'scheduled', tries: 0, attempt: 6 })
+  })
+
   it('tells its progress at most twice a second, the newest last', async () => {
     const sent: Sent[] = []
     const { run, id } = await claim(fateful([], sent))
