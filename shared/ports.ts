@@ -230,10 +230,9 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
     const onProgress = (message: string, fields: Record<string, unknown>) => log.info(fields, message)
     const open = () => openPostgresStore({ url, connectionsMax, onProblem, onProgress })
     const store = await openWhenThere('Postgres', open, log).catch((error: unknown) => {
-      const { cause } = error as Error
       const reason = error instanceof Error ? error.message : String(error)
       const why = reason === 'Invalid URL' ? 'expected postgres://user:password@host:port/database' : reason
-      throw new ConfigError([`DATABASE_URL: ${why} ${cause ?? ''}`.trim()])
+      throw new ConfigError([`DATABASE_URL: ${why}`])
     })
     isOpen = true
     return store

@@ -36,7 +36,7 @@ export async function runCheck(check: Check, config: Config): Promise<readonly F
   try {
     return await Promise.race([check.run(config), late])
   } catch (error) {
-    return [failed(name, reasonOf(error), fix)]
+    return [failed(name, reasonOf(error), fixOf(error) ?? fix)]
   } finally {
     stop.abort()
     late.catch(() => undefined)
@@ -60,11 +60,20 @@ export function failed(check: string, message: string, fix: string): Finding {
   return { check, status: 'fail', message, fix }
 }
 
+/** The remedy that an adapter gave with the failure, or with its cause. */
+function fixOf(error: unknown): string | undefined {
+  if (!(error instanceof Error)) return undefined
+  const { fix } = error as { fix?: unknown }
+  return typeof fix === 'string' ? fix : fixOf(error.cause)
+}
+
 /** An error in one line, with the first cause that says more. */
 export function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   // Several addresses were tried: the errors are inside, and the message is empty.
   if (error instanceof AggregateError && error.errors.length > 0) return reasonOf(error.errors[0])
   const cause = error.cause === undefined ? '' : reasonOf(error.cause)
+  // The words around a cause with a remedy are for callers.
+  if (fixOf(error.cause) !== undefined) return cause
   return cause && !error.message.includes(cause) ? `${error.message} (${cause})` : error.message
 }

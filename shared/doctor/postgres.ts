@@ -7,7 +7,7 @@ const VERSION_MIN = 13
 /** Postgres, where DATABASE_URL names one: there, new enough, writable, with the schema of this version. */
 export const postgresCheck: Check = {
   name: 'postgres',
-  fix: 'Start Postgres, or mend the host, user or password in DATABASE_URL.',
+  fix: 'Start Postgres, or correct the host, user or password in DATABASE_URL.',
   async run({ databaseUrl, kafka }) {
     if (databaseUrl === undefined) return [withoutPostgres(kafka !== undefined)]
     return findingsOf(await inspectPostgres(databaseUrl))
@@ -22,7 +22,7 @@ function withoutPostgres(hasKafka: boolean): Finding {
 }
 
 function findingsOf(facts: PostgresFacts): Finding[] {
-  const { version, major, is_standby, synchronous_commit } = facts
+  const { version, major, is_standby, is_pooled, synchronous_commit } = facts
   const findings: Finding[] = []
   if (major < VERSION_MIN) {
     findings.push(failed('postgres', `${version} is too old`, `Upgrade to Postgres ${VERSION_MIN} or later.`))
@@ -32,7 +32,8 @@ function findingsOf(facts: PostgresFacts): Finding[] {
     const fix = "ALTER SYSTEM SET synchronous_commit = 'on', or accepted jobs are lost in a crash of the server."
     findings.push(warned('postgres', 'synchronous_commit is off', fix))
   }
-  return [...findings, schemaFinding(facts)]
+  const through = is_pooled ? [ok('postgres', 'reached through a pooler: statements have no names there')] : []
+  return [...findings, ...through, schemaFinding(facts)]
 }
 
 function schemaFinding({ version, can_create, applied }: PostgresFacts): Finding {
