@@ -2,7 +2,7 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { runChaos } from './chaos.ts'
+import { type ChaosOptions, runChaos } from './chaos.ts'
 import { whyNoCluster } from './cluster.ts'
 import { tableOf } from './figures.ts'
 
@@ -18,20 +18,37 @@ const researches = Number(process.env.CHAOS_RESEARCHES ?? 100)
 const kills = Number(process.env.CHAOS_KILLS ?? 12)
 const durationMs = Number(process.env.CHAOS_SECONDS ?? 75) * 1_000
 
+const noPooler = await whyNoCluster(true)
+if (noPooler && process.env.CI === 'true') throw new Error(`The chaos run behind PgBouncer cannot start: ${noPooler}`)
+
 describe.skipIf(missing)('durable jobs under chaos', () => {
   it('are never lost, never end twice, and are seen in order, while everything around them is killed', {
     timeout: 600_000,
   }, async () => {
-    const directory = await mkdtemp(join(tmpdir(), 'sluice-history-'))
-    const { figures, story } = await runChaos({ seed, jobs, researches, kills, durationMs, directory })
-    process.stderr.write(`${tableOf(figures)}\n`)
-    expect(story, `histories are in ${directory}`).toBe('')
-    expect(figures['accepted jobs']).toBe(jobs + researches)
-    expect(figures['researches among them']).toBe(researches)
-    expect(figures['processes killed with -9']).toBe(kills)
-    expect(figures).toMatchObject({ 'faults that could not be done': 0, 'processes that ended by themselves': 0 })
-    expect(figures).toMatchObject({ 'doubled children': 0, 'children that outlived their parent': 0 })
-    expect(figures).toMatchObject({ 'lost jobs': 0, 'jobs with two ends': 0, 'gaps or repeats': 0 })
-    await rm(directory, { recursive: true, force: true })
+    await expectKept({ jobs, researches, kills, durationMs })
   })
+
+  it.skipIf(noPooler)(
+    'nor behind a PgBouncer in transaction mode that is killed as well',
+    { timeout: 600_000 },
+    async () => {
+      const fewer = { jobs: jobs / 2, researches: researches / 2, kills: kills / 2, durationMs: durationMs / 2 }
+      await expectKept({ ...fewer, poolerKills: 4 })
+    },
+  )
 })
+
+/** Makes a run, and expects that every rule was kept. */
+async function expectKept(options: Omit<ChaosOptions, 'seed' | 'directory'>): Promise<void> {
+  const directory = await mkdtemp(join(tmpdir(), 'sluice-history-'))
+  const { figures, story } = await runChaos({ ...options, seed, directory })
+  process.stderr.write(`${tableOf(figures)}\n`)
+  expect(story, `histories are in ${directory}`).toBe('')
+  expect(figures['accepted jobs']).toBe(options.jobs + options.researches)
+  expect(figures['researches among them']).toBe(options.researches)
+  expect(figures['processes killed with -9']).toBe(options.kills + (options.poolerKills ?? 0))
+  expect(figures).toMatchObject({ 'faults that could not be done': 0, 'processes that ended by themselves': 0 })
+  expect(figures).toMatchObject({ 'doubled children': 0, 'children that outlived their parent': 0 })
+  expect(figures).toMatchObject({ 'lost jobs': 0, 'jobs with two ends': 0, 'gaps or repeats': 0 })
+  await rm(directory, { recursive: true, force: true })
+}

@@ -4,7 +4,7 @@ import { History, readHistory } from './check/history.ts'
 import { startWatchedOutside } from './check/watched-outside.ts'
 import { startWitness } from './check/witness.ts'
 import { type Cluster, FLEET, startCluster } from './cluster.ts'
-import { type FaultKind, planFaults, runFaults } from './faults.ts'
+import { type FaultKind, planFaults, runFaults, withPoolerKills } from './faults.ts'
 import { type Figures, figuresOf } from './figures.ts'
 import type { Clients } from './load/client.ts'
 import { runLoad } from './load/load.ts'
@@ -26,6 +26,8 @@ export interface ChaosOptions {
   readonly kills: number
   /** Submissions and faults are spread over this time. */
   readonly durationMs: number
+  /** Kills of a PgBouncer in transaction mode in front of the database; default: there is none. */
+  readonly poolerKills?: number
   /** Where histories and logs are kept. It must be empty. */
   readonly directory: string
   /** Ends the run early: everything is stopped and deleted, and the run rejects. */
@@ -56,7 +58,8 @@ async function perform(options: ChaosOptions, history: History): Promise<void> {
   const { seed, kills, durationMs, onProgress = () => undefined } = options
   await using witness = await startWitness(history)
   await using outside = await startWatchedOutside(history, seed)
-  await using cluster = await startCluster({ history, witness: witness.url, outside: outside.url })
+  const hasPooler = options.poolerKills !== undefined
+  await using cluster = await startCluster({ history, witness: witness.url, outside: outside.url, hasPooler })
   onProgress(`cluster ready after ${seconds(history)} s; histories in ${options.directory}`)
   const over = new AbortController()
   const clients: Clients = { history, ingresses: cluster.ingresses, signal: over.signal }
@@ -73,7 +76,7 @@ async function perform(options: ChaosOptions, history: History): Promise<void> {
   }
 
   async function work(): Promise<void> {
-    const plan = planFaults(seed, kills, durationMs, FLEET)
+    const plan = withPoolerKills(planFaults(seed, kills, durationMs, FLEET), options.poolerKills ?? 0, durationMs)
     const onFault = (kind: FaultKind, target: string) => {
       done.faults += 1
       onProgress(`${seconds(history)} s: ${kind} ${target}`)

@@ -5,6 +5,7 @@ import { stringify } from 'yaml'
 import { ENVIRONMENT } from '../support/processes/environment.ts'
 import { freePorts } from '../support/processes/free-ports.ts'
 import { whyNoLocalKafka } from '../support/processes/kafka.ts'
+import { type LocalPgBouncer, startPgBouncer, whyNoPgBouncer } from '../support/processes/pgbouncer.ts'
 import { type LocalPostgres, startLocalPostgres, whyNoLocalPostgres } from '../support/processes/postgres.ts'
 import { ECHO_MODEL, TEST_KEY, until } from '../support/stack.ts'
 import { type BrokerActor, startBroker } from './broker.ts'
@@ -14,6 +15,8 @@ import { RESEARCH_MODEL } from './load/researches.ts'
 
 /** From nothing to everything ready, on a machine that has other things to do. */
 const READY_MS = 120_000
+/** Connections of the pooler to the database, for all processes. */
+const POOL_SIZE = 10
 const WRITER_MODEL = 'writer-1'
 
 /** The actors by kind. Broker and database are one each. */
@@ -34,7 +37,7 @@ export interface Cluster extends AsyncDisposable {
   /** URL of the database. */
   readonly database: string
   readonly broker: BrokerActor
-  /** One of them by name: `ingress-1`, `inference-1`, `scheduler-1`, `broker`, `database`. @throws for an unknown one */
+  /** One of them by name: `ingress-1`, `inference-1`, `scheduler-1`, `broker`, `database`, `pooler`. @throws for an unknown one */
   actor(name: string): Actor
   /** Waits until every process says that it can work. */
   ready(): Promise<void>
@@ -47,13 +50,15 @@ export interface ClusterOptions {
   readonly fleet?: Targets
   /** Base URL of the witness, which serves the model `witness-1`. */
   readonly witness?: string
+  /** A PgBouncer in transaction mode stands in front of the database, with fewer connections than the fleet has. */
+  readonly hasPooler?: boolean
   /** Base URL of all that researches ask outside, its model among it. */
   readonly outside?: string
 }
 
 /** Why no cluster can be started here; undefined when one can. */
-export async function whyNoCluster(): Promise<string | undefined> {
-  return whyNoLocalPostgres() ?? (await whyNoLocalKafka())
+export async function whyNoCluster(hasPooler = false): Promise<string | undefined> {
+  return whyNoLocalPostgres() ?? (hasPooler ? whyNoPgBouncer() : undefined) ?? (await whyNoLocalKafka())
 }
 
 /** Starts broker, database and processes, and waits until they are ready. */
@@ -62,13 +67,16 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
   const [broker, postgres] = await Promise.all([startBroker(), startLocalPostgres()])
   stack.use(broker)
   stack.use(postgres)
+  const pooler = options.hasPooler ? stack.use(await startPgBouncer(postgres.url, 'transaction', POOL_SIZE)) : undefined
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-chaos-'))
   stack.defer(() => rm(dataDir, { recursive: true, force: true }))
-  const env = await environmentOf(options, dataDir, broker.address, postgres.url)
+  const env = await environmentOf(options, dataDir, broker.address, pooler?.url ?? postgres.url)
   const roles = await rolesOf(options, env)
   stack.defer(async () => void (await Promise.all(roles.map((role) => role.down('SIGKILL')))))
   const actors = new Map<string, Actor>(
-    [...roles, broker, databaseActor(postgres)].map((actor) => [actor.name, actor] as const),
+    [...roles, broker, databaseActor(postgres), ...(pooler ? [poolerActor(pooler)] : [])].map(
+      (actor) => [actor.name, actor] as const,
+    ),
   )
   const ready = async () => {
     for (const role of roles) {
@@ -157,5 +165,16 @@ function databaseActor(postgres: LocalPostgres): Actor {
     up: () => postgres.resume(),
     freeze: () => postgres.freeze(),
     thaw: () => postgres.thaw(),
+  }
+}
+
+function poolerActor(pooler: LocalPgBouncer): Actor {
+  return {
+    name: 'pooler',
+    down: (signal) => pooler.down(signal === 'SIGKILL' ? 'SIGKILL' : 'SIGINT'),
+    up: () => pooler.resume(),
+    // No plan freezes it.
+    freeze: () => undefined,
+    thaw: () => undefined,
   }
 }

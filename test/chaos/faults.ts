@@ -47,6 +47,14 @@ export function planFaults(seed: number, kills: number, durationMs: number, targ
   }))
 }
 
+/** Adds kills of the pooler in front of the database, spread evenly. */
+export function withPoolerKills(plan: readonly Fault[], kills: number, durationMs: number): Fault[] {
+  const own = Array.from({ length: kills }, (_, i): Fault => {
+    return { kind: 'kill', target: 'pooler', atMs: Math.round(((i + 0.5) * durationMs) / kills), forMs: 1_000 }
+  })
+  return [...plan, ...own].toSorted((a, b) => a.atMs - b.atMs)
+}
+
 /** So many sorts in their shares, each sort at least once when there is room. */
 function sortsOf(count: number): Sort[] {
   const cycle = interleave(KILL_SHARES)

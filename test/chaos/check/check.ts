@@ -123,8 +123,8 @@ function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], 
   const allFaults = records.filter((entry) => entry.type === 'fault')
   return jobs.flatMap(({ id, events, row }) => {
     const pool = row?.pool ?? 'inference'
-    const faults = allFaults.filter(({ target }) => target.startsWith(`${pool}-`) || target === 'database')
-    const outlived = faults.filter(({ kind, target }) => kind === 'freeze' || target === 'database')
+    const faults = allFaults.filter(({ target }) => target.startsWith(`${pool}-`) || isStoreFault(target))
+    const outlived = faults.filter(({ kind, target }) => kind === 'freeze' || isStoreFault(target))
     const losses = events.filter(({ event, reason }) => event === 'job.retrying' && reason === 'worker_lost')
     const explainedBy = (causes: readonly Recorded[]) =>
       losses.filter(({ wall_ms }) => {
@@ -137,4 +137,9 @@ function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], 
       problems.push(`${losses.length} workers were lost, its row counts ${row.crashes}`)
     return problems.map((problem) => ({ rule: 'I7 losses', job_id: id, problem }))
   })
+}
+
+/** The database, and the pooler in front of it: without either a worker loses its lease and comes back. */
+function isStoreFault(target: string): boolean {
+  return target === 'database' || target === 'pooler'
 }
