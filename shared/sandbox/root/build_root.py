@@ -22,6 +22,11 @@ import sysconfig
 import libraries
 
 PYTHON, SITE, SHARED, FONT_CACHE = "opt/python", "opt/site", "opt/lib", "opt/matplotlib"
+# Fallback font of plots, in the directory where matplotlib finds fonts (python/fonts.py).
+CJK_PACKAGE, FONTS_DIRECTORY = "paperang_p2_fonts_cjk", "matplotlib/mpl-data/fonts/ttf"
+# Data of the locale that LANG names, found through LOCPATH. glibc has no built-in C.UTF-8: without these files setlocale(LC_ALL, "") fails.
+LOCALE_TARGET = "opt/locale/C.utf8"
+LOCALE_SOURCES = ("/usr/lib/locale/C.utf8", "/usr/lib/locale/C.UTF-8")
 MOUNT_POINTS = ("dev", "proc", "run", "tmp", "opt/sandbox")
 USERS = {
     "etc/passwd": "nobody:x:65534:65534:nobody:/tmp:/usr/sbin/nologin\n",
@@ -58,6 +63,8 @@ def main(root: str) -> None:
         with open(os.path.join(root, path), "w") as file:
             file.write(text)
     slim(os.path.join(root, SITE))
+    place_cjk_font(os.path.join(root, SITE))
+    copy_locale(root)
     copy_python(os.path.join(root, PYTHON))
     libraries.copy_needed(root, os.path.join(root, SHARED), ALSO_SHARED)
     make_font_cache(root)
@@ -90,6 +97,22 @@ def slim(site: str) -> None:
         for name in files:
             if name.endswith(SLIM_SUFFIXES):
                 os.remove(os.path.join(directory, name))
+
+
+def place_cjk_font(site: str) -> None:
+    """Moves the font out of its package, of which nothing else is used."""
+    source = os.path.join(site, CJK_PACKAGE, "fonts")
+    if os.path.isdir(source):
+        for name in os.listdir(source):
+            shutil.move(os.path.join(source, name), os.path.join(site, FONTS_DIRECTORY, name))
+        shutil.rmtree(os.path.join(site, CJK_PACKAGE))
+
+
+def copy_locale(root: str) -> None:
+    """A system without these files, such as one with musl, needs none."""
+    source = next(filter(os.path.isdir, LOCALE_SOURCES), None)
+    if source is not None:
+        shutil.copytree(source, os.path.join(root, LOCALE_TARGET), dirs_exist_ok=True)
 
 
 def make_font_cache(root: str) -> None:

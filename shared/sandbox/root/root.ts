@@ -27,6 +27,7 @@ export const INSIDE_VARIABLES: Readonly<Record<string, string>> = {
   PATH: '/opt/python/bin',
   HOME: '/tmp',
   LANG: 'C.UTF-8',
+  LOCPATH: '/opt/locale',
   TZ: 'UTC',
   LD_LIBRARY_PATH: '/opt/lib',
   PYTHONHOME: '/opt/python',

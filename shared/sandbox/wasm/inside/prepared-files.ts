@@ -3,16 +3,20 @@ import { join } from 'node:path'
 import type { Library } from './interpreter.ts'
 
 /** Names in the directory of the library; shared/sandbox/wasm/files.ts fills it. */
-export const LIBRARY_FILES = { module: 'python.wasm', python: 'python-stdlib.zip', plotData: 'mpl-data.zip' } as const
+export const LIBRARY_FILES = {
+  module: 'python.wasm',
+  python: 'python-stdlib.zip',
+  plotData: 'mpl-data.zip',
+  font: 'wqy-microhei.ttc',
+} as const
 /** Name of the memory in the directory of an image. */
 export const IMAGE_MEMORY = 'memory.bin'
 
 /** Reads what Python imports. */
 export async function readLibrary(directory: string, sources: Library['sources']): Promise<Library> {
-  const [python, plotData] = await Promise.all(
-    [LIBRARY_FILES.python, LIBRARY_FILES.plotData].map((name) => readShared(join(directory, name))),
-  )
-  return { python: python as Uint8Array, plotData: plotData as Uint8Array, sources }
+  const read = (name: string) => readShared(join(directory, name))
+  const { python, plotData, font } = LIBRARY_FILES
+  return { python: await read(python), plotData: await read(plotData), font: await read(font), sources }
 }
 
 /** A file in memory that threads share instead of copying. */
