@@ -18,7 +18,9 @@ import importlib
 import io
 import json
 import linecache
+import os
 import random
+import re
 import site
 import sys
 import threading
@@ -26,7 +28,9 @@ import traceback
 import types
 from collections.abc import Callable
 
+import fonts
 import plots
+import thread_pool
 from scan import scan as policy
 
 FILE = "main.py"
@@ -41,7 +45,13 @@ STEPS = ("asyncio", "numpy", "matplotlib.pyplot", "pandas", "scipy.optimize", "s
 # Held while the program runs and let go to report a MemoryError: printing a traceback takes memory too.
 RESERVE_BYTES = 4 << 20
 PYTHON_VERSION = {"python": ".".join(map(str, sys.version_info[:3]))}
-OURS = frozenset((__file__, plots.__file__))
+OURS = os.path.dirname(__file__) + "/"
+# Where the standard library and the installed ones are, before a program adds directories of its own.
+LIBRARY_PLACES = ("<frozen ", *(f"{place}/" for place in sys.path if place))
+# Sources of compiled libraries, whose frames have no directory.
+COMPILED = (".pyx", ".pxi", ".pxd")
+# Newer versions of Python add to the error of a missing module how this interpreter was started.
+NO_SITE_HINT = re.compile(r"\. Site initialization is disabled, [^\n]*", re.ASCII)
 # Python 3.10 has none.
 GROUP = getattr(builtins, "BaseExceptionGroup", ())
 # The program may have put something else in the place of the first two.
@@ -68,12 +78,14 @@ def warm() -> dict[str, str]:
 
 def prepare() -> None:
     """Makes this interpreter able to run any program: what a program imports from here on works as if it was loaded."""
-    plots.seed_font_cache()
+    fonts.seed_cache()
     plots.capture_when_imported()
+    thread_pool.make_it_work()
     for name in STANDARD:
         importlib.import_module(name)
-    # exit() and quit(), which an interpreter that is started without its site packages does not have.
+    # exit(), quit() and help(), which an interpreter that is started without its site packages does not have.
     site.setquit()
+    site.sethelper()
     gc.freeze()
 
 
@@ -201,7 +213,7 @@ def _guarded_builtins() -> types.ModuleType:
 
 
 def _import(name, globals=None, locals=None, fromlist=(), level=0):
-    if level == 0 and name.partition(".")[0] not in policy.ALLOWED_MODULES:
+    if level == 0 and policy.is_denied_import(name, fromlist or ()):
         # Not a program but C that it called, as numpy.fromfile does: PyImport_Import comes here with a list, and then takes
         # the module from sys.modules, whatever it is given.
         if name == "os" and fromlist == []:
@@ -228,40 +240,63 @@ def _exit_status(code: object) -> int:
 
 
 def _report(error: BaseException, trace: types.TracebackType | None) -> int:
-    """Prints an exception as Python does, without the frames of our files."""
+    """Prints an exception as Python does, without our frames, and beginning with a line of the program."""
     global _reserve
     _reserve = None
     BaseException.with_traceback(error, trace)
-    _hide_our_frames(error)
+    _clean(error)
     hook = sys.excepthook
-    # The built-in one looks for the source in a file.
-    show = traceback.print_exception if hook is sys.__excepthook__ else hook
     try:
-        show(type(error), error, error.__traceback__)
+        # The built-in one looks for the source in a file.
+        if hook is sys.__excepthook__:
+            _print(error)
+        else:
+            hook(type(error), error, error.__traceback__)
     except SystemExit as leaving:
         return _exit_status(leaving.code)
     except BaseException as broken:
-        # The hook is the program's. What it was called for is the context of this one, and printed with it.
-        _hide_our_frames(broken)
-        traceback.print_exception(broken)
+        # The hook is the program's. The exception that it was called for is the context of this one, and printed with it.
+        _clean(broken)
+        _print(broken)
     return 1
 
 
-def _hide_our_frames(error: BaseException) -> None:
-    """In the exception and in those that led to it."""
-    seen, pending = set(), [error]
+def _print(error: BaseException) -> None:
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    sys.stderr.write(NO_SITE_HINT.sub("", text))
+
+
+def _clean(error: BaseException) -> None:
+    """Takes our frames out of an exception and its causes, and drops causes that lie inside a library alone."""
+    seen, pending = {}, [error]
     while pending:
         error = pending.pop()
         if error is None or id(error) in seen:
             continue
-        seen.add(id(error))
+        seen[id(error)] = error
         # A class of the program may have methods and attributes of these names.
         BaseException.with_traceback(error, _without_ours(error.__traceback__))
         pending += [error.__cause__, error.__context__, *(error.exceptions if isinstance(error, GROUP) else ())]
+    for each in seen.values():
+        if _is_inside_library(BaseException.__cause__.__get__(each) or BaseException.__context__.__get__(each)):
+            # Also suppresses the context.
+            BaseException.__cause__.__set__(each, None)
+
+
+def _is_inside_library(error: BaseException | None) -> bool:
+    """Whether an exception and all that led to it were raised and caught by libraries: `KeyError` of a pandas index."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        files = [part.tb_frame.f_code.co_filename for part in _parts(error.__traceback__)]
+        if not files or not all(file.startswith(LIBRARY_PLACES) or file.endswith(COMPILED) for file in files):
+            return False
+        error = error.__cause__ or error.__context__
+    return bool(seen)
 
 
 def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | None:
-    kept = [part for part in _parts(trace) if part.tb_frame.f_code.co_filename not in OURS]
+    kept = [part for part in _parts(trace) if not part.tb_frame.f_code.co_filename.startswith(OURS)]
     for part, following in zip(kept, [*kept[1:], None]):
         part.tb_next = following
     return kept[0] if kept else None
@@ -277,7 +312,8 @@ def _parts(trace: types.TracebackType | None) -> list[types.TracebackType]:
 
 def _finish(status: int) -> int:
     """What Python does at its end: threads, handlers of `atexit`, buffers. The process may then be ended at once."""
-    for step in (threading._shutdown, atexit._run_exitfuncs, *(functools.partial(_flush, name) for name in OUTPUTS)):
+    # Plots before the handlers: pyplot has one that closes all figures.
+    for step in (threading._shutdown, plots.finish, atexit._run_exitfuncs, *(functools.partial(_flush, name) for name in OUTPUTS)):
         try:
             step()
         except BaseException:

@@ -1,36 +1,45 @@
 """
-Takes the figures of a program: `plt.show()` gives each open figure as a PNG instead of a window.
+Takes the figures of a program, each once, as PNG.
 
-The caps on number and size only spare work and tell the program; the supervisor holds to them.
+    plt.show()                 each open figure, at once, as a PNG
+    fig.savefig(...)           the figure as it was saved, when the program ends (saved.py)
+    image files (PIL, GIF)     files that the program left in its scratch directory, when it ends, as PNG
+    open figures               when the program ends, unless they were shown or saved
+
+A figure that is shown and saved, or saved in several formats, is one plot. The caps on number and size only save work and
+inform the program; the supervisor enforces them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
-import os
 import sys
+import time
 import types
 from collections.abc import Callable
 
+import fonts
 import imports
+import saved
 
-PYPLOT = "matplotlib.pyplot"
+PYPLOT, FONT_MANAGER, ANIMATION = "matplotlib.pyplot", "matplotlib.font_manager", "matplotlib.animation"
 PLOTS_MAX = 20
 PLOT_BYTES_MAX = 5 << 20
 PLOTS_BYTES_MAX = 20 << 20
 DPI_MAX = 150
-# Where a font cache made beforehand is, and where matplotlib may read it: in a directory that it cannot write to it
-# does not look, and searches all fonts again.
-FONT_CACHE, CONFIGURATION = "/opt/matplotlib", "/tmp/.matplotlib"
 
 _emit: Callable[[bytes, bytes], None] | None = None
-_shown = 0
-_shown_bytes = 0
+_digests: list[bytes] = []
+_sent_bytes = 0
+_is_full = False
 
 
 def capture_when_imported() -> None:
-    """From the first import of pyplot on, whoever does it, figures are taken."""
+    """From the first import of pyplot on, whichever module does it, figures are taken."""
+    imports.when_loaded(FONT_MANAGER, fonts.add_fallback)
     imports.when_loaded(PYPLOT, _capture)
+    imports.when_loaded(ANIMATION, _figures.watch_animations)
 
 
 def draw_one() -> None:
@@ -45,22 +54,31 @@ def draw_one() -> None:
     pyplot.close("all")
 
 
-def seed_font_cache() -> None:
-    """Copies the font cache to where matplotlib takes it from. Before matplotlib is imported."""
-    if not os.path.isdir(FONT_CACHE):
-        return
-    os.makedirs(CONFIGURATION, exist_ok=True)
-    for name in os.listdir(FONT_CACHE):
-        with open(os.path.join(FONT_CACHE, name), "rb") as source:
-            with open(os.path.join(CONFIGURATION, name), "wb") as target:
-                target.write(source.read())
-    os.environ["MPLCONFIGDIR"] = CONFIGURATION
-
-
 def send_to(emit: Callable[[bytes, bytes], None]) -> None:
-    """Figures go to `emit(b"P", png)` from now on."""
+    """Plots go to `emit(b"P", image)` from now on. Call it when the program's own files are in their directory."""
     global _emit
     _emit = emit
+    _figures.start()
+    saved.ignore_present_files()
+
+
+def finish() -> None:
+    """Sends what the program saved or left open. Nothing of it is an error of the program."""
+    try:
+        _send_all()
+    except Exception as error:
+        _warn(f"{type(error).__name__}: {error}")
+
+
+def render(figure, **options) -> bytes:
+    """A figure as a PNG. @raises ValueError or MemoryError for one that is larger than can be drawn"""
+    buffer = io.BytesIO()
+    with _figures.paused():
+        figure.savefig(buffer, **{"dpi": min(figure.dpi, DPI_MAX), "bbox_inches": "tight", **options, "format": "png"})
+    return buffer.getvalue()
+
+
+_figures = saved.SavedFigures(render, PLOTS_MAX, PLOT_BYTES_MAX, PLOTS_BYTES_MAX)
 
 
 def _capture(pyplot: types.ModuleType) -> None:
@@ -68,10 +86,13 @@ def _capture(pyplot: types.ModuleType) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    # It is chosen at the first figure otherwise, by what is replaced below.
+    # The backend is chosen at the first figure otherwise, by what is replaced below.
     pyplot.switch_backend("agg")
     pyplot.show = _show
+    # The original shows each step of a loop that draws.
+    pyplot.pause = time.sleep
     Figure.show = _show_figure
+    _figures.watch(Figure)
     # 'TkAgg' needs a screen, and 'Agg' would make show() do nothing.
     matplotlib.use = pyplot.switch_backend = lambda *_, **__: None
 
@@ -80,8 +101,9 @@ def _show(*_args: object, **_options: object) -> None:
     from matplotlib import pyplot
 
     for number in pyplot.get_fignums():
-        if not _give(pyplot.figure(number)):
+        if _is_full:
             break
+        _give(pyplot.figure(number))
     pyplot.close("all")
 
 
@@ -92,27 +114,80 @@ def _show_figure(self, warn: bool = True) -> None:
     pyplot.close(self)
 
 
-def _give(figure) -> bool:
-    """False when no other figure will be taken."""
-    global _shown, _shown_bytes
-    if _shown >= PLOTS_MAX:
-        return _say(f"at most {PLOTS_MAX} are taken", can_follow=False)
-    buffer = io.BytesIO()
+def _give(figure) -> None:
+    if _is_full or _figures.is_animation(figure):
+        return
     try:
-        figure.savefig(buffer, format="png", dpi=min(figure.dpi, DPI_MAX), bbox_inches="tight")
+        image = render(figure)
     except (ValueError, MemoryError) as error:
-        # Larger than can be drawn; what else goes wrong is the program's to see.
-        return _say(f"{type(error).__name__}: {error}")
-    png = buffer.getvalue()
-    if len(png) > PLOT_BYTES_MAX or _shown_bytes + len(png) > PLOTS_BYTES_MAX:
-        return _say(f"{len(png)} bytes are too many")
-    _shown += 1
-    _shown_bytes += len(png)
+        # Other exceptions are the program's to see.
+        return _warn(f"{type(error).__name__}: {error}")
+    _figures.was_sent(figure, image)
+    _send(image)
+
+
+def _send_all() -> None:
+    files = saved.image_files(_figures.paths(), PLOT_BYTES_MAX)
+    animations = [file for file in files if file.is_animation]
+    # Animations first: their frames may be more than can be taken.
+    _send_files(animations)
+    for image in _figures.images(without_temporary=bool(animations)):
+        _send(image)
+    _send_open_figures()
+    _send_files([file for file in files if not file.is_animation])
+    if _figures.dropped:
+        _warn_full()
+
+
+def _send_files(files: list[saved.ImageFile]) -> None:
+    for file in files:
+        if _is_full:
+            return
+        try:
+            image = file.read()
+        except Exception as error:
+            _warn(f"{file.path}: {type(error).__name__}: {error}")
+            continue
+        # A copy of a figure that was sent is not another plot.
+        if _digest(image) not in _digests:
+            _send(image)
+
+
+def _send_open_figures() -> None:
+    pyplot = sys.modules.get(PYPLOT)
+    for number in pyplot.get_fignums() if pyplot else ():
+        figure = pyplot.figure(number)
+        if not _figures.is_known(figure) and not saved.is_empty(figure):
+            try:
+                _give(figure)
+            except Exception as error:
+                _warn(f"{type(error).__name__}: {error}")
+
+
+def _send(image: bytes) -> None:
+    global _sent_bytes
+    if _is_full:
+        return
+    if len(_digests) >= PLOTS_MAX:
+        return _warn_full()
+    if len(image) > PLOT_BYTES_MAX or _sent_bytes + len(image) > PLOTS_BYTES_MAX:
+        return _warn(f"{len(image)} bytes are too many")
+    _digests.append(_digest(image))
+    _sent_bytes += len(image)
     if _emit is not None:
-        _emit(b"P", png)
-    return True
+        _emit(b"P", image)
 
 
-def _say(reason: str, can_follow: bool = True) -> bool:
+def _digest(image: bytes) -> bytes:
+    return hashlib.sha256(image).digest()
+
+
+def _warn_full() -> None:
+    global _is_full
+    if not _is_full:
+        _is_full = True
+        _warn(f"at most {PLOTS_MAX} are taken")
+
+
+def _warn(reason: str) -> None:
     print(f"plot not captured: {reason}", file=sys.stderr)
-    return can_follow

@@ -3,6 +3,7 @@ import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { beforeAll, describe, expect, it } from 'vitest'
 import { type Snippet, snippets } from '../../support/sandbox/corpus.ts'
+import { UNFLAGGED } from '../../support/sandbox/differences.ts'
 
 const run = promisify(execFile)
 const PYTHON = fileURLToPath(new URL('../../../shared/sandbox/python', import.meta.url))
@@ -26,7 +27,7 @@ async function scan(...programs: string[]): Promise<(string[] | null)[]> {
   return JSON.parse((await child).stdout)
 }
 
-describe.each(['attacks', 'legit'] as const)('the scan of the corpus %s', (corpus) => {
+describe.each(['attacks', 'legit', 'figures'] as const)('the scan of the corpus %s', (corpus) => {
   const all = snippets(corpus)
   const verdicts = new Map<string, string[] | null>()
 
@@ -39,7 +40,8 @@ describe.each(['attacks', 'legit'] as const)('the scan of the corpus %s', (corpu
 
   it.each(all.map((snippet): [string, Snippet] => [snippet.id, snippet]))('%s: its verdict holds', (id, snippet) => {
     const found = verdicts.get(id)
-    if (snippet.expect.violations === 'some') expect(found).not.toHaveLength(0)
+    if (UNFLAGGED.has(id)) expect(found).toEqual([])
+    else if (snippet.expect.violations === 'some') expect(found).not.toHaveLength(0)
     else if (snippet.expect.violations === 'none') expect(found ?? []).toEqual([])
   })
 })
@@ -52,18 +54,18 @@ describe('the scan', () => {
         'import os, sys',
         'class A: pass',
         'print(A.__subclasses__())',
-        "eval('1')",
+        'eval(\'__import__("os")\')',
         "open('/etc/passwd')",
-        "np.loadtxt('https://example.com/x')",
+        "np.loadtxt('../etc/hosts')",
         "sys.modules['os']",
       ].join('\n'),
     )
     expect(found).toEqual([
       "line 2: import of 'os' is not allowed",
       "line 4: access to attribute '__subclasses__' is not allowed",
-      "line 5: use of 'eval' is not allowed",
+      "line 5: in a string that is run: import of 'os' is not allowed",
       "line 6: access to file '/etc/passwd' is not allowed",
-      "line 7: network access to 'https://example.com/x' is not allowed",
+      "line 7: access to file '../etc/hosts' is not allowed",
       "line 8: use of 'sys.modules' is not allowed",
     ])
   })
@@ -81,10 +83,15 @@ describe('the scan', () => {
     "open('/tmp/../etc/passwd')",
     "import sys\ngetattr(sys, 'mod' + 'ules')",
     "__builtins__['ev' + 'al']",
-    'exec = exec\nexec(x)',
+    'exec = exec\nexec("import os")',
+    "import importlib\nimportlib.import_module('subprocess')",
+    "import importlib\nfor name in ['numpy', 'socket']: importlib.import_module(name)",
+    '__import__(name)',
+    'find = __import__',
+    'from multiprocessing.pool import Pool',
+    'import traceback\ntraceback.sys.modules',
     'from asyncio import *\nopen_connection()',
     'from . import x',
-    'def f(run=eval): pass',
     'match x:\n    case object(__code__=c): pass',
   ])('sees through %j', async (program) => {
     expect((await scan(program))[0]).not.toHaveLength(0)
@@ -105,6 +112,21 @@ describe('the scan', () => {
     'repository.load("/users/1")\nsession.open("https://example.com")',
     "for i in range(3):\n    print('{0.real}'.format(i), '{}'.format(i))",
     "path = 'notes.txt'\nopen(path)\nopen('/tmp/notes.txt', 'w')",
+    'open(input())\nopen(f"/tmp/{name}.csv")\nopen("../data.csv")\nopen("/mnt/data/a.csv")\nopen("/dev/null")',
+    'from pathlib import Path\nPath("/tmp/a").write_text(str(Path.cwd()))',
+    'import ast, glob, inspect, pickle, platform, shutil, tempfile\nast.literal_eval("[1]")\npickle.loads(pickle.dumps(1))',
+    'import atexit, builtins, cProfile, dis, email, fileinput, http, linecache, logging.handlers, pstats, tarfile, unittest',
+    'from pylab import *\nplot([1])\nshow()',
+    'globals()["x"] = eval("1 + 1")\nexec("y = 2")\nhelp(len)',
+    'try:\n    import sklearn\nexcept ImportError:\n    pass\nimport requests',
+    'import importlib.util\nimportlib.util.find_spec("torch")',
+    'for name in ("numpy", "pandas"): __import__(name)',
+    'from importlib.metadata import version\nversion("numpy")',
+    'from multiprocessing.dummy import Pool\nfrom multiprocessing.pool import ThreadPool\nimport multiprocessing.dummy as mp',
+    'import numpy as np\n[getattr(np, name) for name in dir(np)]\nnp.select(a, b)\nnp.load("a.npy", allow_pickle=True)',
+    'import pandas as pd\npd.read_csv("https://example.com/a.csv")\npd.read_pickle("a.pkl")',
+    'import inspect, sys\ninspect.currentframe().f_back.f_lineno\nsys._getframe().f_code.co_name\nsys.path.append(".")',
+    'class A: pass\nprint(A.__mro__, A.__bases__, f.__closure__, f.__wrapped__, f.__self__)',
   ])('leaves %j alone', async (program) => {
     expect((await scan(program))[0]).toEqual([])
   })

@@ -89,6 +89,16 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
       })
     })
 
+    // Scripts as models write them, with the number of figures that they draw.
+    it.concurrent.for(snippets('figures').filter((_, at) => at % each === 0))(
+      'gives every figure once of $id',
+      { timeout: WAIT_MS },
+      async (snippet, context) => {
+        const expectation = expectationOf(snippet, name, true)
+        expect(await brokenBy(sandbox(context), snippet, { scan: true, expectation })).toEqual([])
+      },
+    )
+
     it('ends what runs when it is closed, and leaves nothing behind', { timeout: WAIT_MS }, async (context) => {
       const closing = sandbox(context)
       const lost = expect(runCode(closing, 'while True: pass', { timeoutMs: 60_000 })).rejects.toMatchObject({

@@ -35,7 +35,7 @@ export interface Snippet {
   readonly category?: string
 }
 
-export type Corpus = 'attacks' | 'legit'
+export type Corpus = 'attacks' | 'legit' | 'figures'
 
 /** Every snippet there is of one corpus, each id once; ours first. */
 export function snippets(corpus: Corpus): Snippet[] {
@@ -49,13 +49,13 @@ export function snippets(corpus: Corpus): Snippet[] {
 }
 
 function read(folder: URL, name: string): Snippet[] {
-  if (folder === REFERENCE && !isThere(folder)) return []
+  if (folder === REFERENCE && !isThere(folder, name)) return []
   return JSON.parse(readFileSync(new URL(name, folder), 'utf8'))
 }
 
-function isThere(folder: URL): boolean {
+function isThere(folder: URL, name: string): boolean {
   try {
-    return readdirSync(folder).length > 0
+    return readdirSync(folder).includes(name)
   } catch {
     return false
   }

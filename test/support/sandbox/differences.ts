@@ -18,6 +18,24 @@ function bothWays(expectation: Expectation): Pick<Difference, 'expect' | 'unscan
   return { expect: expectation, unscanned: expectation }
 }
 
+/**
+ * Attacks of the reference corpora that the scan does not refuse: each uses what ordinary programs use, too (paths and
+ * addresses that are known only when the program runs, `pathlib`, pickles, code in strings, `atexit`). The walls alone hold.
+ */
+export const UNFLAGGED: ReadonlySet<string> = new Set([
+  'array-to-root',
+  'csv-of-address',
+  'eval-of-base64',
+  'exec-in-list',
+  'file-fd',
+  'file-pathlib',
+  'nat-pd-pickle',
+  'obj-decorator-exec',
+  'obj-type-hints',
+  'res-atexit',
+  'res-inodes',
+])
+
 const MEMORY: Expectation = { success: [true, false], exit_code: [0, 1, 137, -1] }
 
 const EVERYWHERE: readonly Difference[] = [
@@ -27,6 +45,11 @@ const EVERYWHERE: readonly Difference[] = [
       'docs/protocol.md, Code: a run that is ended for its memory has success false and exit_code -1, not true and 137.',
     expect: MEMORY,
     unscanned: MEMORY,
+  },
+  {
+    ids: ['plot-no-show', 'plot-savefig-bytesio', 'saved-figure'],
+    reason: 'docs/code.md, Figures: figures that were saved, or are open when the program ends, are plots.',
+    ...bothWays({ plots: 1 }),
   },
 ]
 
@@ -38,6 +61,32 @@ const OF_ADAPTER: Readonly<Record<SandboxName, readonly Difference[]>> = {
       ids: ['thread-that-stays', 'threading', 'pool-of-threads', 'loops-and-threads'],
       reason: 'It has no threads: starting one is an error of the program.',
       ...bothWays({ success: true, exit_code: 1, stdout_contains: '', stderr_contains: "can't start new thread" }),
+    },
+    {
+      ids: ['thread-pool-of-dummy'],
+      reason: 'It has no threads, and nothing that could wake one.',
+      ...bothWays({ exit_code: 1, stdout_contains: '' }),
+    },
+    {
+      ids: ['figures-missing-sklearn'],
+      reason: 'Its library has more packages than the five, scikit-learn among them.',
+      expect: { stdout_contains: '' },
+    },
+    {
+      ids: ['figures-threads-that-plot'],
+      reason: 'It has no threads, and so no figure is drawn.',
+      expect: { exit_code: 1, plots: 0, stderr_contains: "can't start new thread" },
+    },
+    {
+      ids: ['figures-jpeg-by-savefig', 'figures-pillow-drawing'],
+      reason:
+        'Its Pillow has no encoder of JPEG: saving one is an error of the program. What was drawn before arrives.',
+      expect: { exit_code: 1, plots: 1, stderr_contains: 'encoder jpeg not available' },
+    },
+    {
+      ids: ['figures-mandelbrot-webp'],
+      reason: 'Its Pillow has no encoder of WebP.',
+      expect: { exit_code: 1, plots: 0, stderr_contains: 'unknown file extension' },
     },
     {
       ids: ['res-deadlock'],
@@ -80,7 +129,9 @@ const OF_ADAPTER: Readonly<Record<SandboxName, readonly Difference[]>> = {
 /** What must come of a snippet on an adapter. Attacks have an expectation with the scan off, others the same for both. */
 export function expectationOf(snippet: Snippet, adapter: SandboxName, scan: boolean): Expectation {
   const key = scan ? 'expect' : 'unscanned'
-  const listed = scan ? snippet.expect : (snippet.unscanned ?? snippet.expect)
+  const isUnflagged = UNFLAGGED.has(snippet.id)
+  const listed = scan && !isUnflagged ? snippet.expect : (snippet.unscanned ?? snippet.expect)
   const differences = [...EVERYWHERE, ...OF_ADAPTER[adapter]].filter(({ ids }) => ids.includes(snippet.id))
-  return Object.assign({}, listed, ...differences.map((difference) => difference[key] ?? {}))
+  const verdict: Expectation = isUnflagged ? { violations: 'none' } : {}
+  return Object.assign({}, listed, verdict, ...differences.map((difference) => difference[key] ?? {}))
 }

@@ -1,16 +1,17 @@
-"""Paths and addresses in the arguments of a call: the scratch directory is all that a program may open by name."""
+"""Paths in the arguments of a call: one into the machine's own directories is a violation."""
 
 from __future__ import annotations
 
 import ast
-import re
+import posixpath
 from collections.abc import Iterator
 
 from scan.fold import Constants, Value, candidates
-from scan.policy import PATH_FUNCTIONS, PATH_KEYWORDS, PATH_METHODS, SCRATCH
+from scan.policy import PATH_FUNCTIONS, PATH_KEYWORDS, PATH_METHODS, SYSTEM_DIRECTORIES, SYSTEM_FILES_ALLOWED
 
 SHOWN_CHARS_MAX = 80
-ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# Where a program begins.
+WORKING_DIRECTORY = "/tmp"
 
 
 def forbidden_paths(node: ast.Call, path: str | None, is_open_own: bool, constants: Constants) -> Iterator[str]:
@@ -30,14 +31,10 @@ def forbidden_paths(node: ast.Call, path: str | None, is_open_own: bool, constan
 
 
 def _builtin_open(node: ast.Call, constants: Constants) -> Iterator[str]:
-    """A path that is not known is refused: there is no telling what it opens."""
     named = [word.value for word in node.keywords if word.arg == "file"]
-    first = [*node.args[:1], *named][:1]
-    values = candidates(first[0], constants) if first else ()
-    if not values:
-        yield "open() with a computed path is not allowed"
-    for value in values:
-        yield from _forbidden(value)
+    for argument in [*node.args[:1], *named][:1]:
+        for value in candidates(argument, constants):
+            yield from _forbidden(value)
 
 
 def _takes_path(function: ast.expr, path: str | None) -> bool:
@@ -55,8 +52,6 @@ def _forbidden(value: Value) -> Iterator[str]:
         yield f"open() of file descriptor {value} is not allowed"
         return
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    shown = repr(text[:SHOWN_CHARS_MAX])
-    if ADDRESS.match(text):
-        yield f"network access to {shown} is not allowed"
-    elif ".." in text.split("/") or (text.startswith(("/", "~")) and not text.startswith(SCRATCH)):
-        yield f"access to file {shown} is not allowed"
+    path = posixpath.normpath(posixpath.join(WORKING_DIRECTORY, text.removeprefix("file://")))
+    if path.lstrip("/").partition("/")[0] in SYSTEM_DIRECTORIES and path not in SYSTEM_FILES_ALLOWED:
+        yield f"access to file {text[:SHOWN_CHARS_MAX]!r} is not allowed"

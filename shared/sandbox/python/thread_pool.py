@@ -1,0 +1,60 @@
+"""
+Pools of threads without pipes.
+
+`multiprocessing.pool.ThreadPool`, which `multiprocessing.dummy.Pool` is, wakes its own threads through a pipe and a lock
+that processes could share. A program has neither: here the pool has a counter of the kernel's (eventfd).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import types
+
+import imports
+
+
+def make_it_work() -> None:
+    """Before multiprocessing is imported. A system without eventfd has no threads either."""
+    if hasattr(os, "eventfd"):
+        imports.when_loaded("multiprocessing.pool", _replace)
+
+
+def _replace(pool: types.ModuleType) -> None:
+    def __init__(self, processes=None, initializer=None, initargs=()):
+        pool.Pool.__init__(self, processes, initializer, initargs, context=_Threads)
+
+    pool.ThreadPool.__init__ = __init__
+
+
+class _Threads:
+    """The context of a pool, of which it takes only this queue."""
+
+    @staticmethod
+    def SimpleQueue() -> _Notifier:
+        return _Notifier()
+
+
+class _Notifier:
+    """A queue that holds nothing but the number of notifications, and its own reading end."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
+        self._reader = self
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def put(self, _item: object) -> None:
+        os.eventfd_write(self._descriptor, 1)
+
+    def get(self) -> None:
+        os.eventfd_read(self._descriptor)
+
+    def empty(self) -> bool:
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return not poll.poll(0)
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
