@@ -1,6 +1,8 @@
 import { ListDeadLetters, RedriveDeadLetters } from '#schemas/admin/admin.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { firstPage } from '#services/ingress/jobs/list.ts'
 import { ServiceError } from '#shared/error.ts'
 import { type DeadLetter, type DeathReason, discard, findDead, listDead, putBack } from '#shared/jobs/dead-letters.ts'
 import { audit } from './audit.ts'
@@ -17,10 +19,14 @@ const WHY: Readonly<Record<DeathReason, string>> = {
 export async function listDeadLetters({ broker }: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListDeadLetters, call.query)
   const { limit: max, after: before, pool } = parseBody(ListDeadLetters, { ...call.query }, 'openai')
-  const { letters, next } = await listDead(broker, { before, max, isWanted: (letter) => isOf(pool, letter) })
-  const data = letters.map(letterObject)
-  const last_id = (next ?? letters.at(-1)?.offset)?.toString() ?? null
-  const has_more = next !== undefined
+  const { page, next } = await firstPage(before?.toString(), async (cursor) => {
+    const query = { before: cursor === undefined ? undefined : Number(cursor), max }
+    const found = await listDead(broker, { ...query, isWanted: (letter) => isOf(pool, letter) })
+    return { page: found.letters, next: found.next?.toString() ?? null }
+  })
+  const data = page.map(letterObject)
+  const last_id = next ?? page.at(-1)?.offset.toString() ?? null
+  const has_more = next !== null
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more })
 }
 
@@ -71,7 +77,7 @@ async function findLetter({ broker }: IngressContext, { params }: Call): Promise
   if (letter) return letter
   throw new ServiceError(
     'not_found',
-    `No dead letter '${id.slice(0, 64)}' is kept: GET /v1/admin/dead-letters lists them.`,
+    `No dead letter '${beginningOf(id, 64)}' is kept: GET /v1/admin/dead-letters lists them.`,
   )
 }
 

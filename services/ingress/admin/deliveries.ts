@@ -1,8 +1,10 @@
 import { ListDeliveries } from '#schemas/admin/admin.ts'
 import type { WebhookDelivery } from '#schemas/durable-job.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
+import { firstPage } from '#services/ingress/jobs/list.ts'
 import { ServiceError } from '#shared/error.ts'
 import { audit } from './audit.ts'
 import { requireOperator } from './jobs.ts'
@@ -12,9 +14,12 @@ export async function listDeliveries(context: IngressContext, call: Call): Promi
   refuseUnknown(ListDeliveries, call.query)
   const { limit, after, project, status } = parseBody(ListDeliveries, { ...call.query }, 'openai')
   const tenant = project === undefined ? undefined : projectIdNamed(context.keys.known, project)
-  const query = { limit, after, tenant, state: status }
-  const { deliveries, next } = await requireOperator(context).listDeliveries(query)
-  const data = deliveries.map(deliveryObject)
+  const operator = requireOperator(context)
+  const { page, next } = await firstPage(after, async (cursor) => {
+    const found = await operator.listDeliveries({ limit, after: cursor, tenant, state: status })
+    return { page: found.deliveries, next: found.next }
+  })
+  const data = page.map(deliveryObject)
   const last_id = next ?? data.at(-1)?.id ?? null
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
 }
@@ -24,7 +29,7 @@ export async function retryDelivery(context: IngressContext, call: Call): Promis
   const id = String(call.params.id)
   const delivery = /^evt_[\w-]{8,100}$/.test(id) ? await requireOperator(context).retryDelivery(id) : undefined
   if (!delivery) {
-    const message = `No message '${id.slice(0, 100)}' is waiting or was given up: GET /v1/admin/deliveries lists them.`
+    const message = `No message '${beginningOf(id, 100)}' is waiting or was given up: GET /v1/admin/deliveries lists them.`
     throw new ServiceError('not_found', message)
   }
   const { job_id, tenant } = delivery

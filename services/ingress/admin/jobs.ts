@@ -7,6 +7,7 @@ import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
 import { childCountsOf, childCountsOfPage } from '#services/ingress/jobs/child-counts.ts'
+import { firstPage } from '#services/ingress/jobs/list.ts'
 import { statusOf } from '#services/ingress/jobs/object.ts'
 import { isJobId, jobIdOf, requireJobs } from '#services/ingress/jobs/paths.ts'
 import { statesOfAll } from '#services/ingress/jobs/statuses.ts'
@@ -42,14 +43,15 @@ export async function listAllJobs(context: IngressContext, call: Call): Promise<
       throw new ServiceError('invalid_value', 'Expected the id of a job.', { param })
   }
   const { query, isWanted } = filterOf(context, asked)
-  const { jobs, next } =
-    parent_id === undefined
-      ? await operator.listJobs({ ...query, limit, after })
-      : await listChildren(context, parent_id, { ...query, limit, after })
-  const page = jobs.filter(isWanted)
+  const { page, next } = await firstPage(after, async (cursor) => {
+    const asked = { ...query, limit, after: cursor }
+    const found =
+      parent_id === undefined ? await operator.listJobs(asked) : await listChildren(context, parent_id, asked)
+    return { page: found.jobs.filter(isWanted), next: found.next }
+  })
   const counts = await childCountsOfPage(context, page)
   const data = page.map((job) => operatorJob(job, undefined, counts.get(job.id)))
-  const last_id = next ?? jobs.at(-1)?.id ?? null
+  const last_id = next ?? page.at(-1)?.id ?? null
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
 }
 

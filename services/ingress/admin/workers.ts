@@ -1,6 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { PoolName } from '#schemas/job.ts'
 import { WORD_LIST } from '#schemas/moderations.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
@@ -58,7 +59,10 @@ function unconfirmed(boot: string, drained: boolean): ServiceError {
 function workerOf({ jobs }: IngressContext, boot: string): Peer {
   const peer = jobs.presence.peers.get(boot)
   if (peer && PoolName.safeParse(peer.role).success) return peer
-  throw new ServiceError('not_found', `No worker '${boot.slice(0, 64)}' is alive: GET /v1/admin/workers lists them.`)
+  throw new ServiceError(
+    'not_found',
+    `No worker '${beginningOf(boot, 64)}' is alive: GET /v1/admin/workers lists them.`,
+  )
 }
 
 function workerObject({ models }: IngressContext, peer: Peer) {

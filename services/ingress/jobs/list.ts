@@ -17,8 +17,12 @@ import { statesOfAll } from './statuses.ts'
 /** Jobs that are looked at for one page where no index knows which are asked for. */
 const LOOKED_MAX = 2_000
 const LOOKED_AT_ONCE = 200
-/** The same where a page must hold one at least. */
+/**
+ * Jobs, and time, within which the first job of a page has to be found. The pagers of the SDKs end at a page without any, so
+ * that an empty page has to be the last one.
+ */
 const LOOKED_UNTIL_FOUND_MAX = 100_000
+const LOOK_MS_MAX = 10_000
 /** Characters of results at which a page ends. */
 const RESULTS_CHARS_MAX = 8 * 1024 * 1024
 /** Pairs of metadata that may be asked for. */
@@ -30,8 +34,8 @@ type Matches = (job: DurableJob) => boolean
 /**
  * GET /v1/jobs: the caller's jobs, newest first. Results are left out unless they are asked for.
  *
- * A page may hold fewer jobs than its limit: two statuses share a state, and of metadata and groups no index knows.
- * `last_id` and `has_more` go on all the same.
+ * A page may hold fewer jobs than its limit, because no index has statuses that share a state, metadata or groups. A page with
+ * `has_more` has at least one.
  */
 export async function listJobs(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
@@ -75,8 +79,6 @@ interface Look {
   readonly group: Group | undefined
   /** No index knows which jobs match. */
   readonly needsLook: boolean
-  /** A page without any job says that there are no more: the look goes on until there is one, or none is left. */
-  readonly untilFound?: boolean
 }
 
 interface Page {
@@ -86,13 +88,18 @@ interface Page {
   readonly hasMore: boolean
 }
 
-/** A page of those of a project's jobs that match, after a bounded look at them. */
+/**
+ * A page of those of a project's jobs that match, after a bounded look at them.
+ *
+ * @throws ServiceError `invalid_request` if none is found within the bounds, with a cursor for the next look
+ */
 export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery, look: Look): Promise<Page> {
-  const { matches, group, needsLook, untilFound } = look
+  const { matches, group, needsLook } = look
+  const startedAt = performance.now()
   const found: DurableJob[] = []
   let lastId: string | null = null
   for (let looked = 0; ; ) {
-    const limit = needsLook ? LOOKED_AT_ONCE : query.limit
+    const limit = needsLook || looked > 0 ? LOOKED_AT_ONCE : query.limit
     const page = await jobs.list(tenant, { ...query, limit, ...(lastId !== null && { after: lastId }) })
     looked += page.jobs.length
     for (const job of page.jobs) {
@@ -101,9 +108,33 @@ export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery
       lastId = job.id
       if (matches(job)) found.push(job)
     }
-    const most = untilFound && found.length === 0 ? LOOKED_UNTIL_FOUND_MAX : LOOKED_MAX
-    if (!needsLook || !page.hasMore || looked >= most) return { jobs: found, lastId, hasMore: page.hasMore }
+    if (!page.hasMore || (found.length > 0 && (!needsLook || looked >= LOOKED_MAX))) {
+      return { jobs: found, lastId, hasMore: page.hasMore }
+    }
+    if (looked >= LOOKED_UNTIL_FOUND_MAX || performance.now() - startedAt > LOOK_MS_MAX) throw noneFound(lastId)
+    // An embedded store answers at once: others have their turn in between.
+    await nextTurn()
   }
+}
+
+/** Reads pages until one has an item, or is the last one. @throws ServiceError as {@link pageOf} */
+export async function firstPage<Item>(
+  after: string | undefined,
+  read: (after: string | undefined) => Promise<{ readonly page: readonly Item[]; readonly next: string | null }>,
+): Promise<{ readonly page: readonly Item[]; readonly next: string | null }> {
+  const startedAt = performance.now()
+  for (let cursor = after; ; ) {
+    const found = await read(cursor)
+    if (found.page.length > 0 || found.next === null) return found
+    if (performance.now() - startedAt > LOOK_MS_MAX) throw noneFound(found.next)
+    cursor = found.next
+    await nextTurn()
+  }
+}
+
+function noneFound(lastId: string | null): ServiceError {
+  const message = `Nothing that matches was found yet, and there is more. Narrow the list, or continue it with after=${lastId}.`
+  return new ServiceError('invalid_request', message, { param: 'after' })
 }
 
 /** JSON of jobs on the wire, of as many as results have room for, and of one at least. */
@@ -134,7 +165,7 @@ export function readPairs(query: Call['query']): { pairs: [string, string][]; re
   const pairs: [string, string][] = []
   const others: [string, unknown][] = []
   for (const [key, value] of Object.entries(query)) {
-    const [, name] = /^metadata\[([^\]]{1,64})\]$/.exec(key) ?? []
+    const [, name] = /^metadata\[(.*)\]$/s.exec(key) ?? []
     if (name !== undefined && typeof value === 'string') pairs.push([name, value])
     else others.push([key, value])
   }

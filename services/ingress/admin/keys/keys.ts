@@ -1,6 +1,8 @@
 /** Keys for operators (docs/keys.md, Over HTTP). What is done to them is `shared/keys/changes.ts`, as with `sluice keys`. */
+
 import { CreateKey, ListKeys, RotateKey, UpdateKey } from '#schemas/admin/keys.ts'
 import { audit } from '#services/ingress/admin/audit.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { FIXED_KEY_ID } from '#services/ingress/callers/keys.ts'
@@ -128,5 +130,5 @@ function requireRotatable(old: ApiKey, isEndSaid: boolean): void {
 }
 
 function noSuchKey(id: string): ServiceError {
-  return new ServiceError('not_found', `There is no key '${id.slice(0, 100)}'. GET /v1/admin/keys lists them.`)
+  return new ServiceError('not_found', `There is no key '${beginningOf(id, 100)}'. GET /v1/admin/keys lists them.`)
 }

@@ -1,6 +1,8 @@
 /** Projects, and who changed what, for operators (docs/keys.md, Over HTTP). */
+
 import { ChangeProject, ListAudit, ListProjects } from '#schemas/admin/keys.ts'
 import { audit } from '#services/ingress/admin/audit.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -68,6 +70,6 @@ async function findProject({ keys }: IngressContext, call: Call): Promise<Projec
   const made = known.projects.find((project) => project.id === id)
   if (made) return made
   if (known.keys.some((key) => projectIdOf(key) === id)) return { id, created_at: 0, limits: {} }
-  const message = `There is no project '${id.slice(0, 100)}'. GET /v1/admin/projects lists those that were made.`
+  const message = `There is no project '${beginningOf(id, 100)}'. GET /v1/admin/projects lists those that were made.`
   throw new ServiceError('not_found', message)
 }

@@ -3,6 +3,7 @@ import { z } from 'zod'
 import { ChatRequest } from '#schemas/chat.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { GenerateRequest } from '#schemas/generate.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { pageOf, readPairs } from '#services/ingress/jobs/list.ts'
@@ -50,21 +51,35 @@ export async function listCompletions(context: IngressContext, call: Call): Prom
     (model === undefined || job.model === model) && pairs.every(([key, value]) => job.metadata[key] === value)
   const from = after === undefined ? {} : { after: jobIdOf(after) ?? throwNotFound(after, 'after') }
   const query = { limit, order, endpoint: CHAT_PATH, states: ['completed' as const], isOwn: true, ...from }
-  const look = { matches, group: undefined, needsLook: model !== undefined || pairs.length > 0, untilFound: true }
-  const page = await pageOf(requireJobs(context), projectIdOf(call.key), query, look)
+  const look = { matches, group: undefined, needsLook: model !== undefined || pairs.length > 0 }
   const data: ShownItem[] = []
+  let hasMore = true
+  // A completion that is deleted meanwhile is left out, and a page without any has to be the last one.
+  for (let cursor = {}; hasMore && data.length === 0; ) {
+    const page = await pageOf(requireJobs(context), projectIdOf(call.key), { ...query, ...cursor }, look)
+    hasMore = (await addCompletions(context, page.jobs, data)) || page.hasMore
+    cursor = { after: page.lastId }
+  }
+  await sendPage(call, data, hasMore)
+}
+
+/** Adds as many completions as a page has room for. @returns Whether jobs were left over */
+async function addCompletions(
+  context: IngressContext,
+  jobs: readonly DurableJob[],
+  data: ShownItem[],
+): Promise<boolean> {
   let chars = 0
-  for (const job of page.jobs) {
-    // One that is deleted meanwhile is left out.
+  for (const job of jobs) {
     const completion = await completionOf(context, job)
     if (!completion) continue
     chars += completion.text.length
-    if (chars > PAGE_CHARS_MAX && data.length > 0) return await sendPage(call, data, true)
+    if (chars > PAGE_CHARS_MAX && data.length > 0) return true
     data.push(completion)
     // Each may be as large as an answer: others have their turn in between.
     await nextTurn()
   }
-  await sendPage(call, data, page.hasMore)
+  return false
 }
 
 /** GET /v1/chat/completions/{id} */
@@ -163,7 +178,7 @@ function jobIdOf(id: string): string | undefined {
 }
 
 function notFound(id: string, more = ''): ServiceError {
-  return new ServiceError('not_found', `Chat completion with id '${id.slice(0, 64)}' not found.${more}`, {
+  return new ServiceError('not_found', `Chat completion with id '${beginningOf(id, 64)}' not found.${more}`, {
     param: 'id',
   })
 }

@@ -1,0 +1,68 @@
+import { describe, expect, it } from 'vitest'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { firstPage, pageOf } from '#services/ingress/jobs/list.ts'
+import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import type { ListQuery } from '#shared/store/store.ts'
+
+/** A store of so many jobs, newest first, whose ids are their numbers. */
+function jobsUpTo(count: number): DurableJobs {
+  const list = async (_tenant: string, { after, limit }: ListQuery) => {
+    const from = after === undefined ? count : Number(after)
+    const jobs = Array.from({ length: Math.min(limit, from) }, (_, i) => ({ id: String(from - 1 - i) }) as DurableJob)
+    return { jobs, hasMore: from > limit }
+  }
+  return { list } as unknown as DurableJobs
+}
+
+const look = (matches: (id: number) => boolean, needsLook = true) => ({
+  matches: ({ id }: DurableJob) => matches(Number(id)),
+  group: undefined,
+  needsLook,
+})
+
+describe('a page of jobs', () => {
+  it.each([true, false])(
+    'with more behind it has at least one, however far away that is (look %s)',
+    async (needsLook) => {
+      const page = await pageOf(
+        jobsUpTo(50_000),
+        'a',
+        { limit: 5 },
+        look((id) => id < 10_000, needsLook),
+      )
+      expect(page.jobs.map(({ id }) => id)).toContain('9999')
+      expect(page.hasMore).toBe(true)
+    },
+  )
+
+  it('without any is the last one', async () => {
+    const page = await pageOf(
+      jobsUpTo(20_000),
+      'a',
+      { limit: 5 },
+      look(() => false),
+    )
+    expect([page.jobs, page.hasMore]).toEqual([[], false])
+  })
+
+  it('that finds none within its bounds is an error that has the cursor of the next look', async () => {
+    const looking = pageOf(
+      jobsUpTo(200_000),
+      'a',
+      { limit: 5 },
+      look((id) => id < 10),
+    )
+    await expect(looking).rejects.toMatchObject({ code: 'invalid_request', param: 'after' })
+    await expect(looking).rejects.toThrow('after=100000')
+  })
+
+  it('of operators is read on until it has an item or is the last one', async () => {
+    const pages = [[], [], [7], [8]]
+    const read = async (after: string | undefined) => {
+      const nth = Number(after ?? 0)
+      return { page: pages[nth] ?? [], next: nth + 1 < pages.length ? String(nth + 1) : null }
+    }
+    expect(await firstPage(undefined, read)).toEqual({ page: [7], next: '3' })
+    expect(await firstPage('1', async () => ({ page: [], next: null }))).toEqual({ page: [], next: null })
+  })
+})
