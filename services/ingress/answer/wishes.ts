@@ -82,9 +82,19 @@ export async function idempotencyOf(
 ): Promise<IdempotencyKey | undefined> {
   if (key === undefined) return undefined
   const hash = createHash('sha256').update(`${path}\n`)
-  await inTurns(hashCanonical(hash, body))
+  await inTurns(hashCanonical(hash, withoutNulls(body)))
   const fingerprint = hash.digest('hex')
   return { scope: `${method} ${path}`, key, fingerprint, keepMs: Math.min(KEEP_MS, retentionMs) }
+}
+
+/** Members that are a request, or part of one, themselves: the call of a durable job, what is asked of the job, its webhook. */
+const PARTS: ReadonlySet<string> = new Set(['body', 'job', 'webhook'])
+
+/** A request without its fields that are null, which count as absent. Inside of other values, such as JSON Schemas, null has a meaning. */
+function withoutNulls(request: unknown): unknown {
+  if (typeof request !== 'object' || request === null || Array.isArray(request)) return request
+  const given = Object.entries(request).filter(([, value]) => value !== null && value !== undefined)
+  return Object.fromEntries(given.map(([name, value]) => [name, PARTS.has(name) ? withoutNulls(value) : value]))
 }
 
 /** JSON with sorted keys: the same request written in another order is the same. Bodies are not nested deep. */

@@ -1,4 +1,5 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { isJobId, requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -26,7 +27,7 @@ export async function findBatch(
   prefix: BatchPrefix,
 ): Promise<DurableJob> {
   const id = String(call.params.id)
-  const notFound = () => new ServiceError('not_found', `No batch with the id '${id.slice(0, 64)}'.`)
+  const notFound = () => new ServiceError('not_found', `No batch with the id '${beginningOf(id, 64)}'.`)
   const jobId = jobIdOfBatch(id, prefix)
   if (jobId === undefined) throw notFound()
   const job = await requireJobs(context)

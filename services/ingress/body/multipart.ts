@@ -2,6 +2,7 @@ import type { IncomingMessage } from 'node:http'
 import type { Readable } from 'node:stream'
 import { Busboy, type BusboyInstance } from '@fastify/busboy'
 import { ServiceError } from '#shared/error.ts'
+import { beginningOf } from './problem.ts'
 
 /** How much of a form is read, and how long a pause in it may last. */
 export interface FormBounds {
@@ -234,7 +235,7 @@ const EXCERPT_CHARS_MAX = 64
 
 /** Shortens a name before it is shown back. */
 function excerpt(name: string): string {
-  return name.slice(0, EXCERPT_CHARS_MAX).toWellFormed()
+  return beginningOf(name, EXCERPT_CHARS_MAX)
 }
 
 function tooLarge(bytesMax: number): ServiceError {

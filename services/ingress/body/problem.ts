@@ -1,4 +1,4 @@
-import type { z } from 'zod'
+import { z } from 'zod'
 import type { ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
 
@@ -12,7 +12,7 @@ const PARAM_CHARS_MAX = 256
 function paramOf(path: readonly PropertyKey[]): string | null {
   let param = ''
   for (const key of path) param += typeof key === 'number' ? `[${key}]` : `${param === '' ? '' : '.'}${String(key)}`
-  return param === '' ? null : param.slice(0, PARAM_CHARS_MAX).toWellFormed()
+  return param === '' ? null : beginningOf(param, PARAM_CHARS_MAX)
 }
 
 interface Problem {
@@ -56,6 +56,7 @@ function valueAt(body: unknown, path: readonly PropertyKey[]): unknown {
 
 function describe(issue: Issue, value: unknown, field: string): Problem {
   if (value === undefined) return missing(field)
+  if (issue.code === 'invalid_type' && isInfinite(value)) return infinite(field)
   switch (issue.code) {
     case 'invalid_type':
       return wrongType([issue.expected], value, field)
@@ -89,6 +90,21 @@ function missing(field: string): Problem {
     code: 'missing_required_parameter',
     openai: `Missing required parameter: '${field}'.`,
     messages: 'Field required',
+  }
+}
+
+/** `JSON.parse` reads a number that a double cannot hold, such as 1e400, as infinite. A query has it as text. */
+function isInfinite(value: unknown): boolean {
+  const isNumeric = typeof value === 'number' || (typeof value === 'string' && /^[-+]?\d[\d.]*(e\+?\d+)?$/i.test(value))
+  return isNumeric && Math.abs(Number(value)) === Infinity
+}
+
+function infinite(field: string): Problem {
+  const expected = `a finite number of at most ${Number.MAX_VALUE}`
+  return {
+    code: 'invalid_type',
+    openai: `Invalid '${field}': the number is too large. Expected ${expected}.`,
+    messages: `Input is too large: it should be ${expected}`,
   }
 }
 
@@ -131,7 +147,13 @@ function wrongChoice(options: readonly unknown[], value: unknown): Problem {
 
 /** Shortens what a caller sent, before it is shown back. */
 export function excerpt(value: string): string {
-  return value.length <= EXCERPT_CHARS_MAX ? value : `${value.slice(0, EXCERPT_CHARS_MAX).toWellFormed()}…`
+  return value.length <= EXCERPT_CHARS_MAX ? value : `${beginningOf(value, EXCERPT_CHARS_MAX)}…`
+}
+
+/** At most `charsMax` UTF-16 units of a text, without half a surrogate pair at the end. */
+export function beginningOf(text: string, charsMax: number): string {
+  const cut = text.slice(0, charsMax)
+  return (cut.length < text.length && /[\ud800-\udbff]$/.test(cut) ? cut.slice(0, -1) : cut).toWellFormed()
 }
 
 /** The pattern of a day is no help to people. */
@@ -163,7 +185,8 @@ function outOfBounds(
   note: string,
 ): Problem {
   if (origin === 'string' || origin === 'array') {
-    return wrongLength(origin, bound, (value as string | unknown[]).length, field, above)
+    const length = typeof value === 'string' ? z.core.util.codePointLength(value) : (value as unknown[]).length
+    return wrongLength(origin, bound, length, field, above)
   }
   const kind = note === 'decimal' ? 'decimal' : 'integer'
   const [side, sign] = above ? (['above_max', '<='] as const) : (['below_min', '>='] as const)

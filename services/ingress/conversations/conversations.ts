@@ -1,4 +1,5 @@
 import { CreateConversation, CreateItems, ListItems, UpdateConversation } from '#schemas/responses/conversation.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
@@ -101,7 +102,7 @@ async function change(
 function requireItem(items: StoredConversation['items'], id: string) {
   const item = items.find((other) => other.id === id)
   if (item) return item
-  throw new ServiceError('not_found', `Item with id '${id.slice(0, 64)}' not found.`, { param: 'item_id' })
+  throw new ServiceError('not_found', `Item with id '${beginningOf(id, 64)}' not found.`, { param: 'item_id' })
 }
 
 function conversationObject({ id, metadata, created_at_ms }: StoredConversation) {

@@ -1,5 +1,6 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { ConversationItem } from '#schemas/responses/conversation.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { hasEnded, readKept } from '#services/ingress/endpoints/responses/kept.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
@@ -109,7 +110,7 @@ export async function requireRoomInAll(context: IngressContext, tenant: string):
 
 /** The failure for an id that is no conversation of the caller's. */
 function conversationNotFound(id: string, param: string): ServiceError {
-  return new ServiceError('not_found', `Conversation with id '${id.slice(0, 64)}' not found.`, { param })
+  return new ServiceError('not_found', `Conversation with id '${beginningOf(id, 64)}' not found.`, { param })
 }
 
 function busy(): ServiceError {

@@ -1,5 +1,6 @@
 import { POOLS } from '#schemas/job.ts'
 import { type ModelConfig, type ModelTask, type ModelWork, workOf } from '#schemas/models.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import { nearestOf } from '#shared/nearest.ts'
@@ -54,7 +55,7 @@ export function modelNotFound(
   id: string,
   works?: readonly ModelWork[],
 ): ServiceError {
-  const message = `The model '${id.slice(0, 200)}' ${NO_ACCESS}${namedFor(context, key, id, works)}`
+  const message = `The model '${beginningOf(id, 200)}' ${NO_ACCESS}${namedFor(context, key, id, works)}`
   return new ServiceError('model_not_found', message, { param: 'model' })
 }
 

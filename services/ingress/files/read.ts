@@ -1,4 +1,5 @@
 import { ListFiles } from '#schemas/files.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
@@ -21,7 +22,7 @@ export async function getFile(
 ): Promise<StoredFile> {
   const file = isFileId(id) ? await files.find(tenant, id) : undefined
   if (file) return file
-  throw new ServiceError('not_found', `No such File object: ${id.slice(0, 64)}`, { param })
+  throw new ServiceError('not_found', `No such File object: ${beginningOf(id, 64)}`, { param })
 }
 
 /** GET /v1/files: the project's files, newest first. */

@@ -1,4 +1,5 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
@@ -25,7 +26,7 @@ export function jobIdOf(call: Call): string {
 
 /** The failure for an id that is none of the caller's jobs. */
 export function jobNotFound(id: string): ServiceError {
-  return new ServiceError('job_not_found', `No job with the id '${id.slice(0, 64)}'.`)
+  return new ServiceError('job_not_found', `No job with the id '${beginningOf(id, 64)}'.`)
 }
 
 /** The job in the path, if it is the caller's. @throws ServiceError `job_not_found` */

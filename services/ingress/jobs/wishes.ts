@@ -252,9 +252,9 @@ function deadlineOf({ config }: IngressContext, { expires_after_seconds }: JobFi
   const ms = expires_after_seconds * 1_000
   if (ms <= config.jobDeadlineMaxMs) return ms
   const most = Math.floor(config.jobDeadlineMaxMs / 1_000)
-  throw new ServiceError('integer_above_max_value', `A job may take at most ${most} seconds here.`, {
-    param: 'expires_after_seconds',
-  })
+  const param = 'expires_after_seconds'
+  const message = `Invalid '${param}': integer above maximum value. Expected a value <= ${most}, but got ${expires_after_seconds} instead.`
+  throw new ServiceError('integer_above_max_value', message, { param })
 }
 
 function runAtOf({ run_at }: JobFields): number | undefined {

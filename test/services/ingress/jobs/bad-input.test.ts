@@ -70,6 +70,57 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     }
   })
 
+  test.each([
+    ['/v1/jobs', 'run_at', { endpoint: CHAT, body: say('x'), run_at: 0 }],
+    ['/v1/jobs', 'expires_after_seconds', { endpoint: CHAT, body: say('x'), expires_after_seconds: 0 }],
+    [CHAT, 'temperature', say('x', { temperature: 0 })],
+    [CHAT, 'max_tokens', say('x', { max_tokens: 0 })],
+    [CHAT, 'seed', say('x', { seed: 0 })],
+    [CHAT, 'logit_bias.1', say('x', { logit_bias: { 1: 0 } })],
+    [MESSAGES, 'max_tokens', { ...say('x'), max_tokens: 0 }],
+    ['/v1/embeddings', 'dimensions', { model: 'echo-1', input: 'x', dimensions: 0 }],
+    ['/v1/tools/code', 'timeout', { code: 'x', lang: 'python', timeout: 0 }],
+  ])('%s names a %s of 1e400 as too large', async (path, field, body) => {
+    const name = field.split('.').at(-1)
+    for (const number of ['1e400', '-1e400']) {
+      const text = JSON.stringify(body).replace(`"${name}":0`, `"${name}":${number}`)
+      const response = await fetch(`${service.urls[0]}${path}`, {
+        method: 'POST',
+        headers: { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' },
+        body: text,
+      })
+      const error = await errorOf(response)
+      expect([response.status, error.message]).toEqual([400, expect.stringMatching(/too large.*finite/)])
+    }
+  })
+
+  it('names the bound of a deadline that holds, however far it is exceeded', async () => {
+    for (const expires_after_seconds of [DAY + 1, 7 * DAY, 1_000_000_000]) {
+      const error = await errorOf(await service.post('/v1/jobs', submission({ expires_after_seconds })))
+      const message = expect.stringContaining(`Expected a value <= ${DAY}, but got ${expires_after_seconds}`)
+      expect(error).toMatchObject({ code: 'integer_above_max_value', param: 'expires_after_seconds', message })
+    }
+  })
+
+  it('cuts no character in half where a message repeats what was sent', async () => {
+    const long = `${'x'.repeat(63)}😀${'y'.repeat(200)}`
+    const answers = [
+      await service.get(`/v1/jobs/${encodeURIComponent(long)}`),
+      await service.get(`/v1/files/${encodeURIComponent(long)}`),
+      await service.get(`/v1/conversations/${encodeURIComponent(long)}`),
+      await service.post('/v1/jobs', submission({ [long]: 1 })),
+      await service.post('/v1/jobs', submission({ priority: long })),
+    ]
+    for (const response of answers) {
+      const text = JSON.stringify(await response.json())
+      expect([response.status, /\\ud[89a-f]|\ufffd/i.test(text), text.includes('xxx')]).toEqual([
+        response.status,
+        false,
+        true,
+      ])
+    }
+  })
+
   it('takes an id for itself however it is escaped, and with nothing added', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     expect((await service.get(`/v1/jobs/${id.replace('_', '%5F')}`)).status).toBe(200)
