@@ -2,6 +2,7 @@ import { PoolName } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { Blobs } from './blobs/blobs.ts'
 import { openDiskBlobs } from './blobs/disk.ts'
+import { type StopWatching, watchFleetDirectory } from './blobs/fleet-directory.ts'
 import type { Broker } from './broker/broker.ts'
 import type { KafkaOptions } from './broker/kafka/kafka.ts'
 import { openMemoryBroker } from './broker/memory.ts'
@@ -29,7 +30,7 @@ import { openWhenThere } from './process/when-there.ts'
 import { ChosenSandbox, type LoadAdapter } from './sandbox/choose.ts'
 import { requireDockerSocket } from './sandbox/docker/socket.ts'
 import type { SearchBackend } from './search/search.ts'
-import type { StoreView } from './store/store.ts'
+import type { Store, StoreView } from './store/store.ts'
 
 /** Everything a service works with, adapters chosen. */
 export interface Ports {
@@ -39,6 +40,8 @@ export interface Ports {
   readonly version: string
   readonly broker: Broker
   readonly blobs: Blobs
+  /** Compares BLOB_DIR with that of other processes no more. */
+  readonly unwatchBlobs: StopWatching
   /** Arbiter of durable jobs; undefined in a role of its own without DATABASE_URL. */
   readonly store: StoreView | undefined
   /** Work that is not started for now. */
@@ -95,6 +98,8 @@ export async function openPorts(
   const blobs = await openDiskBlobs(config.blobDir)
   // First of all: it refuses a second process on the same data directory.
   const store = await openStore(config, log, isWhole)
+  const isFleet = store !== undefined && config.kafka !== undefined
+  const unwatchBlobs = isFleet ? await watchFleetDirectory(config.blobDir, store, log) : () => undefined
   const pauses = await Pauses.open(store?.operator, log)
   const clientId = newId(`sluice-${role}-`, 12)
   const broker = await openBroker(config, log, onFatal, clientId)
@@ -119,20 +124,29 @@ export async function openPorts(
   const hasTerminal = process.stderr.isTTY === true
   const unwatchModels = watchModels(models, { path: config.modelsFile, log, metrics, hasTerminal })
   const opened = {
-    ...{ broker, blobs, store, pauses, openKeys, openFleetCounts, models, unwatchModels },
+    ...{ broker, blobs, unwatchBlobs, store, pauses, openKeys, openFleetCounts, models, unwatchModels },
     ...{ contentFilter, upstreams, loadEngines, openSearch, localServer, sandbox, prepareModels },
   }
   return { config, log, metrics, version, ...opened, onFatal }
 }
 
 /** The ports as what closes last of all services. */
-export function portsService({ broker, store, pauses, localServer, sandbox, unwatchModels }: Ports): Service {
+export function portsService({
+  broker,
+  store,
+  pauses,
+  localServer,
+  sandbox,
+  unwatchBlobs,
+  unwatchModels,
+}: Ports): Service {
   return {
     name: 'ports',
     drain: async () => {},
     problems: () => [],
     async close() {
       unwatchModels()
+      unwatchBlobs()
       pauses.close()
       await broker.close()
       await store?.close()
@@ -218,7 +232,7 @@ export async function openKeyStore(
   return await openPostgresKeys(databaseUrl, onProblem)
 }
 
-async function openStore(config: Config, log: Log, isWhole: boolean): Promise<StoreView | undefined> {
+async function openStore(config: Config, log: Log, isWhole: boolean): Promise<Store | undefined> {
   const { databaseUrl: url, databaseConnections: connectionsMax, dataDir } = config
   if (url !== undefined) {
     const { openPostgresStore } = await import('./store/postgres/postgres.ts')

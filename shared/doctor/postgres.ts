@@ -1,3 +1,4 @@
+import { findDirectoryId } from '#shared/blobs/fleet-directory.ts'
 import { inspectPostgres, type PostgresFacts } from '#shared/ports/inspect.ts'
 import { loadMigrations, missingMigrations } from '#shared/store/sql/migrations.ts'
 import { type Check, type Finding, failed, ok, skipped, warned } from './check.ts'
@@ -8,9 +9,10 @@ const VERSION_MIN = 13
 export const postgresCheck: Check = {
   name: 'postgres',
   fix: 'Start Postgres, or correct the host, user or password in DATABASE_URL.',
-  async run({ databaseUrl, kafka }) {
+  async run({ databaseUrl, kafka, blobDir }) {
     if (databaseUrl === undefined) return [withoutPostgres(kafka !== undefined)]
-    return findingsOf(await inspectPostgres(databaseUrl))
+    const facts = await inspectPostgres(databaseUrl)
+    return [...findingsOf(facts), ...(await sharedBlobsFindings(facts, blobDir))]
   },
 }
 
@@ -44,4 +46,13 @@ function schemaFinding({ version, can_create, applied }: PostgresFacts): Finding
   if (can_create) return ok('postgres', `${version}, run at the next start: ${names}`)
   const fix = 'GRANT CREATE ON SCHEMA public TO the user of DATABASE_URL, or name a schema with ?options=-csearch_path.'
   return failed('postgres', `${version}, the schema lacks ${names}, and this user may make no tables`, fix)
+}
+
+/** Whether bodies and files that other processes write are found here. Nothing to compare with: no finding. */
+async function sharedBlobsFindings({ blobs_id }: PostgresFacts, blobDir: string): Promise<Finding[]> {
+  if (blobs_id === undefined) return []
+  if ((await findDirectoryId(blobDir)) === blobs_id)
+    return [ok('blobs', `${blobDir} is that of the processes that run`)]
+  const message = `${blobDir} is not the directory of the processes that run: bodies over 64 KiB and files would be missing`
+  return [failed('blobs', message, 'Give every process the same BLOB_DIR, such as a network file system.')]
 }

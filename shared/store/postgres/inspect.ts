@@ -1,3 +1,5 @@
+import type { PoolClient } from 'pg'
+import { BLOBS_LEASE } from '#shared/blobs/fleet-directory.ts'
 import { PostgresConnection } from './connection.ts'
 import { isPooled } from './session.ts'
 
@@ -14,6 +16,8 @@ export interface PostgresFacts {
   readonly has_migrations: boolean
   /** Whether this user may make tables. */
   readonly can_create: boolean
+  /** Id of the directory of blobs that live processes have (`#shared/blobs/fleet-directory.ts`); undefined: none runs. */
+  readonly blobs_id: string | undefined
   /** Hashes of the migrations that have run, by name. */
   readonly applied: ReadonlyMap<string, string>
 }
@@ -41,10 +45,19 @@ export async function inspectPostgres(url: string): Promise<PostgresFacts> {
       return {
         ...facts,
         is_pooled: isPooled(client),
+        blobs_id: await blobsIdOf(client, facts.has_migrations),
         applied: new Map<string, string>(rows.map(({ name, hash }) => [name, hash])),
       }
     })
   } finally {
     await connection.close()
   }
+}
+
+async function blobsIdOf(client: PoolClient, hasSchema: boolean): Promise<string | undefined> {
+  if (!hasSchema) return undefined
+  const { rows } = await client.query('SELECT holder FROM leases WHERE name = $1 AND until_ms > now_ms()', [
+    BLOBS_LEASE,
+  ])
+  return rows[0]?.holder
 }

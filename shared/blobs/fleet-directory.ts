@@ -1,0 +1,77 @@
+/**
+ * Whether all processes of a fleet have the same BLOB_DIR.
+ *
+ * The directory has a file with an id that its first process made. All processes renew one lease of the store in the name of that id,
+ * not in their own. A process that reads another id, or makes one because its directory has none, is refused the lease while others
+ * have it: then a body that one process writes is missing for another. The lease ends with the last process, so a fleet that is
+ * stopped may move its directory.
+ */
+import { randomBytes } from 'node:crypto'
+import { readFile, utimes, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Log } from '#shared/log/log.ts'
+import type { Leases } from '#shared/store/leases.ts'
+import { every } from '#shared/ticks.ts'
+
+/** Name of the lease of all processes with the same directory. */
+export const BLOBS_LEASE = 'blobs'
+const ID_FILE = '.directory-id'
+const ID = /^[0-9a-f]{32}$/
+const RENEW_MS = 15_000
+const LEASE_MS = 60_000
+
+/** Ends the renewals. Tolerates a second call. */
+export type StopWatching = () => void
+
+/** Takes part in the lease until it is stopped, and logs when other processes have another directory. Never rejects. */
+export async function watchFleetDirectory(
+  directory: string,
+  leases: Pick<Leases, 'holdLease'>,
+  log: Log,
+): Promise<StopWatching> {
+  let id: string | undefined
+  let wasShared = true
+  let isRenewing = false
+  const renew = async () => {
+    if (isRenewing) return
+    isRenewing = true
+    try {
+      id = await keepId(directory, id)
+      const isShared = await leases.holdLease(BLOBS_LEASE, id, LEASE_MS)
+      const fields = {
+        blob_dir: directory,
+        fix: 'Give every process the same BLOB_DIR, such as a network file system.',
+      }
+      if (!isShared && wasShared) log.error(fields, 'other processes have another BLOB_DIR; they miss bodies and files')
+      if (isShared && !wasShared) log.info({ blob_dir: directory }, 'BLOB_DIR is that of all processes again')
+      wasShared = isShared
+    } catch (error) {
+      log.debug({ err: error }, 'BLOB_DIR not compared with that of other processes; trying again')
+    } finally {
+      isRenewing = false
+    }
+  }
+  await renew()
+  return every(RENEW_MS, () => void renew(), { keepsAlive: false })
+}
+
+/** The id of a directory; undefined if no process has used it, or it does not exist. */
+export async function findDirectoryId(directory: string): Promise<string | undefined> {
+  const text = await readFile(join(directory, ID_FILE), 'utf8').catch(() => '')
+  return ID.test(text) ? text : undefined
+}
+
+/** Reads the id, or makes it. The file is touched: the sweep of blobs deletes what is old. @param before Read before by this process */
+async function keepId(directory: string, before: string | undefined): Promise<string> {
+  const path = join(directory, ID_FILE)
+  const made = before ?? randomBytes(16).toString('hex')
+  await writeFile(path, made, { flag: 'wx', mode: 0o600 }).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EEXIST') throw error
+  })
+  const id = await findDirectoryId(directory)
+  // Another process is writing it.
+  if (id === undefined) throw new Error(`${path} has no id yet`)
+  const now = new Date()
+  await utimes(path, now, now)
+  return id
+}
