@@ -32,6 +32,7 @@ export const Settings = z.object({
     .describe(
       'Port of /healthz, /readyz and /metrics, of which the API port then lacks the last; unset: that port alone',
     ),
+  METRICS_HOST: z.string().min(1).optional().describe('Address that METRICS_PORT listens on; unset: all'),
   DATA_DIR: z.string().default('.data').describe('Keys, blobs and prepared models'),
   SLUICE_API_KEY: z
     .string()
@@ -63,7 +64,9 @@ export const Settings = z.object({
   KAFKA_QUEUE_PARTITIONS: whole(1, 1_000)
     .default(16)
     .describe('Partitions of each queue with classic groups: as many workers can share it'),
-  KAFKA_REPLICATION: whole(1).optional().describe("Replicas of topics that are created; default: the broker's"),
+  KAFKA_REPLICATION: whole(1)
+    .optional()
+    .describe('Replicas of topics that are created; default: 3, or one per broker if there are fewer'),
   KAFKA_TLS: Switch.default(false),
   KAFKA_SASL_MECHANISM: z.enum(['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512']).optional(),
   KAFKA_USERNAME: z.string().optional(),
@@ -149,7 +152,9 @@ export const Settings = z.object({
   RATE_LIMIT_TOKENS: Count.default(0).describe('Tokens per minute and key; 0: no limit'),
   RUNNING_MAX_PER_KEY: Count.default(0).describe('Calls at once per key; 0: no limit'),
   FOLLOWS_MAX_PER_KEY: Count.default(1_000).describe('Waits and event streams at once per key; 0: no limit'),
-  STRICT_TURNS: Switch.default(true).describe('Messages API: refuse turns that do not alternate, and system turns, unless the upstream speaks this API'),
+  STRICT_TURNS: Switch.default(true).describe(
+    'Messages API: refuse turns that do not alternate, and system turns, unless the upstream speaks this API',
+  ),
   REMOTE_IMAGES: Switch.default(false).describe('Pass https image URLs on to upstreams that fetch them'),
   RESEARCH_CORPUS: z
     .string()
