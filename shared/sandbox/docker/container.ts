@@ -36,18 +36,23 @@ const WARM_BYTES = 256 * 1024 * 1024
 const SCRATCH_FILES_MAX = 8_192
 const NOBODY = 65_534
 const ERROR_CHARS_MAX = 2_000
-/** What a container can see of this machine without these: its hardware, its name, its name server. */
+/** What a container can see of this machine without these: its hardware, its load, its name, its name server. */
 const MASKED = ['/sys', '/etc/hostname', '/etc/hosts', '/etc/resolv.conf', '/proc/cmdline', '/proc/partitions']
-const MASKED_BY_DEFAULT = [
+const MASKED_IN_PROC = [
   'acpi',
   'asound',
+  'diskstats',
   'interrupts',
   'kcore',
   'keys',
   'latency_stats',
+  'loadavg',
+  'pressure',
   'sched_debug',
   'scsi',
   'timer_list',
+  'uptime',
+  'vmstat',
 ]
 const READ_ONLY = ['bus', 'fs', 'irq', 'sys', 'sysrq-trigger']
 
@@ -244,7 +249,7 @@ function hostConfig(runtime: string | undefined): Docker.HostConfig & { Cgroupns
     Tmpfs: { '/tmp': scratch },
     CapDrop: ['ALL'],
     SecurityOpt: ['no-new-privileges:true', `seccomp=${SECCOMP_PROFILE}`],
-    MaskedPaths: [...MASKED, ...MASKED_BY_DEFAULT.map((name) => `/proc/${name}`)],
+    MaskedPaths: [...MASKED, ...MASKED_IN_PROC.map((name) => `/proc/${name}`)],
     ReadonlyPaths: READ_ONLY.map((name) => `/proc/${name}`),
     Memory: memory,
     // The same number: no swap.

@@ -54,6 +54,7 @@ COMPILED = (".pyx", ".pxi", ".pxd")
 NO_SITE_HINT = re.compile(r"\. Site initialization is disabled, [^\n]*", re.ASCII)
 # Python 3.10 has none.
 GROUP = getattr(builtins, "BaseExceptionGroup", ())
+IMPORT = builtins.__import__
 # The program may have put something else in the place of the first two.
 OUTPUTS = ("stdout", "stderr", "__stdout__", "__stderr__")
 TOO_DEEP = "line 1: the code nests too deeply to be checked"
@@ -194,32 +195,28 @@ def _run(tree: ast.AST, *, is_guarded: bool) -> int:
 def _main_module(is_guarded: bool) -> types.ModuleType:
     main = types.ModuleType("__main__")
     main.__file__ = FILE
-    main.__builtins__ = _guarded_builtins() if is_guarded else builtins
+    main.__builtins__ = builtins
     sys.modules["__main__"] = main
     sys.argv = [FILE]
+    if is_guarded:
+        builtins.__import__ = _import
     return main
 
 
-def _guarded_builtins() -> types.ModuleType:
-    """
-    The builtins with an import that knows the scan's list, for what a scan cannot see: names that are computed.
-
-    Libraries keep the real one. It is a clear message, not a wall: the walls are outside this process.
-    """
-    guarded = types.ModuleType("builtins")
-    guarded.__dict__.update(builtins.__dict__)
-    guarded.__dict__["__import__"] = _import
-    return guarded
-
-
 def _import(name, globals=None, locals=None, fromlist=(), level=0):
-    if level == 0 and policy.is_denied_import(name, fromlist or ()):
+    """
+    The import of a program, which knows the scan's list, for names that a scan cannot see because they are computed.
+
+    Libraries import what they need. The guard gives a clear message and is no wall: the walls are outside this process.
+    """
+    caller = sys._getframe(1).f_globals if globals is None else globals
+    if level == 0 and caller.get("__name__", "__main__") == "__main__" and policy.is_denied_import(name, fromlist or ()):
         # Not a program but C that it called, as numpy.fromfile does: PyImport_Import comes here with a list, and then takes
         # the module from sys.modules, whatever it is given.
         if name == "os" and fromlist == []:
             return None
         raise ImportError(f"import of '{name}' is not allowed")
-    return builtins.__import__(name, globals, locals, fromlist, level)
+    return IMPORT(name, globals, locals, fromlist, level)
 
 
 def _forget_random_state() -> None:

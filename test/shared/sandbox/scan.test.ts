@@ -53,7 +53,7 @@ describe('the scan', () => {
         'import numpy as np',
         'import os, sys',
         'class A: pass',
-        'print(A.__subclasses__())',
+        'print(A.__base__.__subclasses__())',
         'eval(\'__import__("os")\')',
         "open('/etc/passwd')",
         "np.loadtxt('../etc/hosts')",
@@ -126,6 +126,7 @@ describe('the scan', () => {
     'import numpy as np\n[getattr(np, name) for name in dir(np)]\nnp.select(a, b)\nnp.load("a.npy", allow_pickle=True)',
     'import pandas as pd\npd.read_csv("https://example.com/a.csv")\npd.read_pickle("a.pkl")',
     'import inspect, sys\ninspect.currentframe().f_back.f_lineno\nsys._getframe().f_code.co_name\nsys.path.append(".")',
+    'class A: pass\nprint([c.__name__ for c in A.__subclasses__()])\nopen("/dev/urandom", "rb").read(4)',
     'class A: pass\nprint(A.__mro__, A.__bases__, f.__closure__, f.__wrapped__, f.__self__)',
   ])('leaves %j alone', async (program) => {
     expect((await scan(program))[0]).toEqual([])

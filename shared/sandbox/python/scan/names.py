@@ -28,10 +28,14 @@ class Names:
         #: Names that only `from module import *` can have brought: their use is all there is to see.
         self.starred: dict[str, str] = {}
         self.constants: dict[str, tuple[Value, ...]] = {}
+        #: Classes of the program itself.
+        self.classes = {"cls"}
         nodes = sorted(nodes, key=lambda node: getattr(node, "lineno", 0))
         bound = Counter(name for node in nodes for name in _bound_by(node))
         for node in nodes:
             self._import(node)
+            if isinstance(node, ast.ClassDef):
+                self.classes.add(node.name)
             self._assign(node, bound)
 
     def path(self, node: ast.AST) -> str | None:

@@ -83,7 +83,7 @@ PATH_FUNCTIONS = PATH_METHODS | frozenset(
 PATH_KEYWORDS = frozenset("excel_writer file filename filepath_or_buffer fname io path path_or_buf".split())
 # Directories of an operating system: a path into one, written into the source, is meant for the machine.
 SYSTEM_DIRECTORIES = frozenset("bin boot dev etc lib lib64 opt proc root run sbin sys var".split())
-SYSTEM_FILES_ALLOWED = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"))
+SYSTEM_FILES_ALLOWED = frozenset(f"/dev/{name}" for name in ("null", "random", "stderr", "stdin", "stdout", "urandom"))
 
 
 def is_denied(path: str) -> bool:

@@ -84,6 +84,8 @@ class _Scan:
             yield f"use of '{self._names.starred[node.id]}' is not allowed"
 
     def _in_Attribute(self, node: ast.Attribute, own: Own) -> Iterator[str]:
+        if node.attr == "__subclasses__" and _name_of(node.value) in self._names.classes:
+            return
         if node.attr in DENIED_ATTRIBUTES:
             yield f"access to attribute '{node.attr}' is not allowed"
         else:
