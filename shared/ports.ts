@@ -254,7 +254,8 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
   if (!isWhole) return undefined
   const { openSqliteStore } = await import('./store/sqlite/sqlite.ts')
   try {
-    return openSqliteStore({ directory: dataDir, boot: newId('sluice_', 8) })
+    const onProblem = (message: string, fields: Record<string, unknown>) => log.warn(fields, message)
+    return openSqliteStore({ directory: dataDir, boot: newId('sluice_', 8), onProblem })
   } catch (error) {
     throw new ConfigError([`DATA_DIR: ${error instanceof Error ? error.message : error}`])
   }

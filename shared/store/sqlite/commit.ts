@@ -10,6 +10,9 @@ const WAITING_MAX = 5_000
 const WORLDS_FAULT = new Set([5, 10, 13, 14])
 /** After this one a commit may be on disk all the same. */
 const IOERR = 10
+const FULL = 13
+/** Time after which a full disk may have room again. */
+const FULL_RETRY_MS = 60_000
 
 /** A write, and how its caller hears of it once it is on disk. */
 interface Write {
@@ -30,10 +33,13 @@ interface Write {
  */
 export class GroupCommit {
   readonly #db: DatabaseSync
+  readonly #onFull: (error: unknown) => void
   readonly #savepoint: Record<'begin' | 'release' | 'undo', StatementSync>
   #waiting: Write[] = []
 
-  constructor(db: DatabaseSync) {
+  /** @param onFull Called for each commit for which the disk has no room. */
+  constructor(db: DatabaseSync, onFull: (error: unknown) => void = () => {}) {
+    this.#onFull = onFull
     this.#db = db
     this.#savepoint = {
       begin: db.prepare('SAVEPOINT write'),
@@ -51,7 +57,11 @@ export class GroupCommit {
   run<T>(work: () => T, isTransient = false): Promise<T> {
     if (this.#waiting.length >= WAITING_MAX) {
       return Promise.reject(
-        new ServiceError('overloaded', 'The job store has too much to do.', { retryAfterMs: 1_000, isUndone: true, isInfrastructure: true }),
+        new ServiceError('overloaded', 'The job store has too much to do.', {
+          retryAfterMs: 1_000,
+          isUndone: true,
+          isInfrastructure: true,
+        }),
       )
     }
     return new Promise<T>((resolve, reject) => {
@@ -81,6 +91,7 @@ export class GroupCommit {
       for (const answer of answers) answer()
     } catch (error) {
       if (this.#db.isTransaction) this.#db.exec('ROLLBACK')
+      if (codeOf(error) === FULL) this.#onFull(error)
       for (const { reject } of group) reject(translated(error))
     } finally {
       if (isTransient) this.#db.exec('PRAGMA synchronous = FULL')
@@ -103,6 +114,7 @@ export class GroupCommit {
       if (!this.#db.isTransaction) throw error
       this.#savepoint.undo.run()
       this.#savepoint.release.run()
+      if (codeOf(error) === FULL) this.#onFull(error)
       return () => reject(translated(error))
     }
   }
@@ -110,10 +122,24 @@ export class GroupCommit {
 
 /** A failure of SQLite as the port tells it: `overloaded` when it is the world's fault. */
 export function translated(error: unknown): unknown {
-  const { errcode } = error as { errcode?: number }
-  // The low byte is the code, the rest says more about it.
-  if (errcode === undefined || !WORLDS_FAULT.has(errcode & 0xff)) return error
+  const code = codeOf(error)
+  if (code === undefined || !WORLDS_FAULT.has(code)) return error
+  if (code === FULL) {
+    const more = { cause: error, retryAfterMs: FULL_RETRY_MS, isUndone: true, isInfrastructure: true }
+    return new ServiceError('overloaded', 'The job store has no room left on its disk.', more)
+  }
   const message = 'The job store cannot write now.'
-  const isUndone = (errcode & 0xff) !== IOERR
-  return new ServiceError('overloaded', message, { cause: error, retryAfterMs: 5_000, isUndone, isInfrastructure: true })
+  const isUndone = code !== IOERR
+  return new ServiceError('overloaded', message, {
+    cause: error,
+    retryAfterMs: 5_000,
+    isUndone,
+    isInfrastructure: true,
+  })
+}
+
+/** The primary result code of SQLite: the low byte of the extended one. */
+function codeOf(error: unknown): number | undefined {
+  const { errcode } = (error ?? {}) as { errcode?: number }
+  return errcode === undefined ? undefined : errcode & 0xff
 }

@@ -44,7 +44,12 @@ export interface SqliteOptions {
   readonly boot: string
   /** The clock of the database, in unix milliseconds. */
   readonly now?: () => number
+  /** Called when the disk is full, and again after a minute without such a write. */
+  readonly onProblem?: (message: string, fields: Record<string, unknown>) => void
 }
+
+/** How long a disk that a write found full counts as full. */
+const FULL_MS = 60_000
 
 /**
  * The store in one SQLite file, for one process. What is resolved survives a crash of the process and of the machine
@@ -53,7 +58,7 @@ export interface SqliteOptions {
  *
  * @throws Error that names the process which has the directory open
  */
-export function openSqliteStore({ directory, boot, now = Date.now }: SqliteOptions): Store {
+export function openSqliteStore({ directory, boot, now = Date.now, onProblem }: SqliteOptions): Store {
   makeDirectory(directory)
   const { db, unlock } = openExclusively(join(directory, 'store.db'), boot)
   try {
@@ -66,7 +71,7 @@ export function openSqliteStore({ directory, boot, now = Date.now }: SqliteOptio
     db.exec('UPDATE processes SET lease_ms = 0, lease_until_ms = 0; DELETE FROM leases')
     // The queue was in that process' memory, so what waited there is to be published again at once.
     db.exec(`UPDATE jobs SET published_at_ms = 0 WHERE state = 'queued'`)
-    return new SqlStore(new SqliteDatabase(db, unlock, limits))
+    return new SqlStore(new SqliteDatabase(db, unlock, limits, onProblem))
   } catch (error) {
     unlock()
     db.close()
@@ -118,12 +123,22 @@ class SqliteDatabase implements SqlDatabase {
   #wasIdle = false
   /** Who waits for the next write. */
   #written: PromiseWithResolvers<void> | undefined
+  /** When a write last met a full disk. */
+  #fullAtMs = Number.NEGATIVE_INFINITY
 
-  constructor(db: DatabaseSync, unlock: () => void, limits: { current: RunningLimits | undefined }) {
+  constructor(
+    db: DatabaseSync,
+    unlock: () => void,
+    limits: { current: RunningLimits | undefined },
+    onProblem: SqliteOptions['onProblem'] = () => {},
+  ) {
     this.#db = db
     this.#unlock = unlock
     this.#limits = limits
-    this.#writes = new GroupCommit(db)
+    this.#writes = new GroupCommit(db, (error) => {
+      if (!this.isFull) onProblem('job store has no room left on its disk', { err: error })
+      this.#fullAtMs = performance.now()
+    })
     this.#countChanges = db.prepare('SELECT total_changes() AS changes')
   }
 
@@ -132,7 +147,7 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   get isFull(): boolean {
-    return false
+    return performance.now() - this.#fullAtMs < FULL_MS
   }
 
   /** Nobody else writes, so what was found holds until this connection changes a row. */
@@ -255,7 +270,8 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   #refuseWhenClosed(): void {
-    if (!this.#db.isOpen) throw new ServiceError('overloaded', 'The job store is closed.', { isUndone: true, isInfrastructure: true })
+    if (!this.#db.isOpen)
+      throw new ServiceError('overloaded', 'The job store is closed.', { isUndone: true, isInfrastructure: true })
   }
 }
 

@@ -5,7 +5,7 @@ import { mkdtemp, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
-import { afterEach, beforeEach, expect, it } from 'vitest'
+import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { REAPER_LEASE } from '#shared/store/leases.ts'
 import { loadMigrations } from '#shared/store/sql/migrations.ts'
 import { GroupCommit } from '#shared/store/sqlite/commit.ts'
@@ -68,7 +68,8 @@ it('answers no write that is not there when the disk is full in the middle of ma
   const db = new DatabaseSync(join(directory, 'full.db'))
   db.exec('CREATE TABLE texts (text text) STRICT; PRAGMA max_page_count = 12')
   const insert = db.prepare('INSERT INTO texts VALUES (?)')
-  const group = new GroupCommit(db)
+  let fullCount = 0
+  const group = new GroupCommit(db, () => fullCount++)
   const lengths = Array.from({ length: 30 }, (_, i) => (i % 2 === 0 ? 3_000 : 10))
   const writes = await Promise.allSettled(lengths.map((length) => group.run(() => insert.run('x'.repeat(length)))))
   const answered = lengths.filter((_, i) => writes[i]?.status === 'fulfilled')
@@ -76,10 +77,33 @@ it('answers no write that is not there when the disk is full in the middle of ma
   const stored = db.prepare('SELECT length(text) AS length FROM texts ORDER BY rowid').all()
   expect(stored.map(({ length }) => length)).toEqual(answered)
   expect(refused.length).toBeGreaterThan(0)
-  for (const { reason } of refused) expect(reason).toMatchObject({ code: 'overloaded', retryAfterMs: 5_000 })
+  for (const { reason } of refused) expect(reason).toMatchObject({ code: 'overloaded', retryAfterMs: 60_000 })
+  expect(refused[0]).toMatchObject({ reason: { message: 'The job store has no room left on its disk.' } })
+  expect(fullCount).toBeGreaterThan(0)
   db.exec('PRAGMA max_page_count = 1000')
   await group.run(() => insert.run('x'))
   db.close()
+})
+
+it('names a full disk to its callers, to operators and once in the log, and goes on when there is room', async () => {
+  const path = join(directory, 'small')
+  const problems: string[] = []
+  const exec = vi.spyOn(DatabaseSync.prototype, 'exec')
+  const store = openSqliteStore({ directory: path, boot: 'a', onProblem: (message) => problems.push(message) })
+  const db = exec.mock.contexts[0] as DatabaseSync
+  exec.mockRestore()
+  expect(store.isFull).toBe(false)
+  const large = () => newJob({ request: { text: 'x'.repeat(3_000_000) } })
+  db.exec('PRAGMA max_page_count = 300')
+  for (let i = 0; i < 3; i++) {
+    await expect(store.create(large())).rejects.toMatchObject({
+      ...{ code: 'overloaded', message: 'The job store has no room left on its disk.', retryAfterMs: 60_000 },
+    })
+  }
+  expect([store.isFull, problems]).toEqual([true, ['job store has no room left on its disk']])
+  db.exec('PRAGMA max_page_count = 100000')
+  expect(await store.create(large())).toMatchObject({ outcome: 'created' })
+  await store.close()
 })
 
 it('waits for the disk in every group that holds a write which must survive, and in no other', async () => {
