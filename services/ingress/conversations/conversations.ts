@@ -1,7 +1,9 @@
+import type { ModelConfig } from '#schemas/models.ts'
 import { CreateConversation, CreateItems, ListItems, UpdateConversation } from '#schemas/responses/conversation.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { ItemTurns } from '#services/ingress/endpoints/responses/items.ts'
 import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
@@ -18,6 +20,7 @@ export async function createConversation(context: IngressContext, call: Call, bo
   refuseUnknown(CreateConversation, body)
   const asked = parseBody(CreateConversation, body ?? {}, 'openai')
   const items = await inTurns(keptItems(asked.items ?? [], 'items'))
+  requireUsable(context, [], items)
   requireRoom(items, 'items')
   const metadata = boundMetadata(asked.metadata ?? undefined) ?? {}
   const [id, tenant] = [newConversationId(), projectIdOf(call.key)]
@@ -55,7 +58,10 @@ export async function createItems(context: IngressContext, call: Call, body: unk
   refuseUnknown(CreateItems, body)
   const { items: asked } = parseBody(CreateItems, body, 'openai')
   const added = await inTurns(keptItems(asked, 'items'))
-  await change(context, call, ({ items }) => ({ items: [...items, ...added] }))
+  await change(context, call, ({ items }) => {
+    requireUsable(context, items, added)
+    return { items: [...items, ...added] }
+  })
   await call.reply.whole(pageOf(added, added.length))
 }
 
@@ -97,6 +103,47 @@ async function change(
   changeOf: Parameters<typeof changeConversation>[3],
 ): Promise<StoredConversation> {
   return await changeConversation(context, projectIdOf(call.key), String(call.params.id), changeOf)
+}
+
+/** A model that reads everything, at an upstream of this API. */
+const ANY_MODEL = {
+  id: 'any',
+  engine: { type: 'openai', api: 'responses' },
+  capabilities: { images: true, audio: true, files: true },
+} as ModelConfig
+
+/**
+ * Refuses items that no response can go on from: an output without its call, content that is broken, or a message while a call
+ * waits for its output.
+ *
+ * @throws ServiceError with the path of the first problem
+ */
+function requireUsable({ config }: IngressContext, before: Items, added: Items): void {
+  const references = { referenced: new Map(), referencedCharsMax: Number.POSITIVE_INFINITY }
+  const { remoteImages } = config
+  const turns = new ItemTurns({ model: ANY_MODEL, remoteImages, ...references, nameOf: (name) => name })
+  try {
+    for (const item of before) turns.add(withoutContent(item), [])
+  } catch {
+    // Versions before 2026-12 accepted such items. New ones change nothing about that.
+    return
+  }
+  for (const [index, item] of added.entries()) {
+    try {
+      turns.add(item, ['items', index])
+    } catch (error) {
+      if (!(error instanceof ServiceError) || error.param !== 'input') throw error
+      throw new ServiceError(error.code, error.message, { cause: error, param: `items[${index}]` })
+    }
+  }
+}
+
+type Items = StoredConversation['items']
+
+/** An item with as much as later items depend on. */
+function withoutContent(item: Items[number]): object {
+  if (item.type === 'message') return { ...item, content: '' }
+  return 'output' in item ? { ...item, output: '' } : item
 }
 
 function requireItem(items: StoredConversation['items'], id: string) {

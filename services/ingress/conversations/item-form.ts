@@ -76,7 +76,11 @@ function keptItem(
   path: readonly PropertyKey[],
   referenced: ReadonlyMap<string, AnyItem>,
 ): ConversationItem {
-  const type = parseAt(AnyItem, item, path).type ?? 'message'
+  const any = parseAt(AnyItem, item, path)
+  const type = any.type ?? 'message'
+  // An output may name its tool instead of its call, which only an upstream of this API understands.
+  const isOutput = type === 'function_call_output' || type === 'custom_tool_call_output'
+  if (isOutput && any.call_id == null && any.name != null) return asItCame(item, type)
   switch (type) {
     case 'message':
       return keptMessage(parseAt(ITEMS.message, item, path))
@@ -124,9 +128,13 @@ function keptItem(
       return refuse('invalid_value', 'items', `Item with id '${excerpt(id)}' not found. Send the item itself.`)
     }
     default:
-      // Only an upstream that speaks this API can use it, also by its id.
-      return { ...(item as object), id: idIn(item) ?? newId('item_'), type }
+      return asItCame(item, type)
   }
+}
+
+/** Only an upstream that speaks this API can use it, also by its id. */
+function asItCame(item: unknown, type: string): ConversationItem {
+  return { ...(item as object), id: idIn(item) ?? newId('item_'), type }
 }
 
 function keptMessage({ role, content, phase }: ItemOf<'message'>): ConversationItem {

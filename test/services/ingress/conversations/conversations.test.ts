@@ -134,6 +134,42 @@ describe('a conversation', () => {
     expect(refused.message).toContain('/v1/conversations')
   })
 
+  test('refuses items that no response could go on from, with their path, and stores what an upstream may use', async () => {
+    const post = async (path: string, items: unknown[]) => (await stack.post(path, { items })).json()
+    const call = { type: 'function_call', call_id: 'call_1', name: 'f', arguments: '{}' }
+    const output = (call_id: string) => ({ type: 'function_call_output', call_id, output: 'x' })
+    const user = (...content: unknown[]) => ({ role: 'user', content })
+    const refused: [items: unknown[], param: string][] = [
+      [[output('call_none')], 'items[0].call_id'],
+      [[call, output('call_1'), output('call_1')], 'items[2].call_id'],
+      [[call, { role: 'user', content: 'well?' }], 'items[1]'],
+      [[user({ type: 'input_image' })], 'items[0].content[0].image_url'],
+      [[user({ type: 'input_image', image_url: 'no-url' })], 'items[0].content[0].image_url'],
+      [
+        [user({ type: 'input_audio', input_audio: { data: '***', format: 'wav' } })],
+        'items[0].content[0].input_audio.data',
+      ],
+      [[user({ type: 'input_file', file_data: 'no-data-url' })], 'items[0].content[0].file_data'],
+    ]
+    for (const [items, param] of refused) {
+      const { id } = await client.conversations.create()
+      for (const path of ['/v1/conversations', `/v1/conversations/${id}/items`]) {
+        expect([items, path, await post(path, items)]).toMatchObject([items, path, { error: { param } }])
+      }
+      expect(await textsOf(id)).toEqual([])
+    }
+    const { id } = await client.conversations.create({ items: [call as never] })
+    const path = `/v1/conversations/${id}/items`
+    expect(await post(path, [{ role: 'user', content: 'well?' }])).toMatchObject({ error: { param: 'items[0]' } })
+    expect(await post(path, [output('call_1'), { role: 'user', content: 'well?' }])).toMatchObject({ object: 'list' })
+    const native = [
+      user({ type: 'input_image', file_id: 'file_1' }),
+      { type: 'function_call_output', name: 'tool', output: 'x' },
+      { type: 'mcp_call', id: 'mcp_1', name: 'm', arguments: '{}', server_label: 's' },
+    ]
+    expect(await post('/v1/conversations', native)).toMatchObject({ object: 'conversation' })
+  })
+
   test('refuses by name what it cannot hold or go on from', async () => {
     const { id } = await client.conversations.create()
     const { id: response } = await client.responses.create({ model: 'echo-1', input: 'one' })
