@@ -21,14 +21,15 @@ export interface HealthPort {
  * Opens the port of METRICS_PORT, before anything else is done. It keeps no process from ending.
  *
  * @param port 0: a free one, which the log tells.
+ * @param host Address to listen on; default: all.
  * @throws ConfigError when it is taken, or not for this user
  */
-export async function openHealthPort(port: number, log: Log): Promise<HealthPort> {
+export async function openHealthPort(port: number, host: string | undefined, log: Log): Promise<HealthPort> {
   let health = STARTING
   const server = createServer((req, res) => {
     if (!answerHealth(health, req, res)) res.writeHead(404).end()
   })
-  server.listen(port)
+  server.listen(port, host)
   await once(server, 'listening').catch((error: unknown) => {
     throw portError(error, port)
   })

@@ -40,8 +40,8 @@ async function main(): Promise<void> {
   process.on('uncaughtException', fail)
   process.on('unhandledRejection', fail)
   for (const role of roles) await SERVICES[role].check?.(config).catch(exitWithProblems)
-  const { metricsPort } = config
-  const opened = metricsPort === undefined ? undefined : openHealthPort(metricsPort, log)
+  const { metricsHost, metricsPort } = config
+  const opened = metricsPort === undefined ? undefined : openHealthPort(metricsPort, metricsHost, log)
   const healthPort = await opened?.catch(exitWithProblems)
   // What it fetches is kept from then on.
   const isFirst = !existsSync(config.weightsDir)

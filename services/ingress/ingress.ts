@@ -13,6 +13,7 @@ import { preparingOf } from '#shared/prepare/progress.ts'
 import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { UsageBatches } from '#shared/usage/usage-batches.ts'
+import { ADMIN_METRICS, isMetricsOfOthers } from './admin/metrics.ts'
 import { openApp } from './app.ts'
 import { Pace } from './batches/pace.ts'
 import { startBatches } from './batches/pool/pool.ts'
@@ -77,6 +78,9 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const health = healthOf(ports, jobs)
   const { server, port } = await listen(
     (req, res) => {
+      // Bytes that a caller chose are never taken for a page of this origin.
+      res.setHeader('x-content-type-options', 'nosniff')
+      if (health.metrics && isMetricsOfOthers(req)) req.url = ADMIN_METRICS
       if (cors.answer(req, res) || answerHealth(health, req, res) || answerPage(log, req, res)) return
       app(req, res)
     },

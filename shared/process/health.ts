@@ -13,7 +13,7 @@ export interface Health {
 
 /**
  * Answers `/healthz` (the process lives; `/health` is its name in vLLM), `/readyz` (it makes progress; 503 with the reasons when it does not) and
- * `/metrics` (Prometheus). Needs no key: it tells nothing about callers.
+ * `/metrics` (Prometheus). Needs no key: a caller that passes `metrics` has checked the request.
  *
  * @returns False when the path is none of these.
  */

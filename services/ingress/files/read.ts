@@ -42,8 +42,14 @@ export async function retrieveFile(context: IngressContext, call: Call): Promise
 
 /** GET /v1/files/{id}/content: its bytes, as they were uploaded. */
 export async function fileContent(context: IngressContext, call: Call): Promise<void> {
-  const { id, bytes } = await fileOf(context, call)
+  const { id, bytes, filename } = await fileOf(context, call)
+  call.reply.setHeader('content-disposition', `attachment; filename*=UTF-8''${extendedValue(filename)}`)
   await call.reply.bytes(await context.blobs.open(id), { type: 'application/octet-stream', length: bytes })
+}
+
+/** By RFC 8187, section 3.2.1. */
+function extendedValue(text: string): string {
+  return encodeURIComponent(text.toWellFormed()).replaceAll(/['()*]/g, (char) => `%${char.charCodeAt(0).toString(16)}`)
 }
 
 /** DELETE /v1/files/{id}: a batch that was made of it has a copy of its own. */

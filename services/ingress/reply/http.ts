@@ -155,6 +155,7 @@ export class HttpReply implements Reply {
   async bytes(source: Readable, { type, length }: { readonly type: string; readonly length?: number }): Promise<void> {
     const res = this.#res
     this.#tellTime()
+    if (!res.hasHeader('content-disposition')) res.setHeader('content-disposition', 'attachment')
     res.writeHead(200, { 'content-type': type, ...(length !== undefined && { 'content-length': length }) })
     this.#isWhole = true
     if (this.#req.method === 'HEAD') {

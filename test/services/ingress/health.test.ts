@@ -1,5 +1,6 @@
 import { once } from 'node:events'
 import { type AddressInfo, createServer } from 'node:net'
+import { request } from 'undici'
 import { expect, it } from 'vitest'
 import { openHealthPort } from '#services/health-port.ts'
 import { requirePort } from '#services/ingress/ingress.ts'
@@ -7,6 +8,7 @@ import { parseConfig } from '#shared/config/config.ts'
 import type { Log } from '#shared/log/log.ts'
 import { Metrics } from '#shared/metrics.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
+import { openAdmin, secretOf } from '../../support/admin.ts'
 import { startWhole } from '../../support/processes/whole.ts'
 import { startStack, until } from '../../support/stack.ts'
 
@@ -18,6 +20,38 @@ it('says that it lives, is ready and how it does without a key', async () => {
   }
   expect(await (await fetch(`${stack.url}/readyz`)).json()).toEqual({ status: 'ready' })
   expect(await (await fetch(`${stack.url}/metrics`)).text()).toContain('sluice_attached_jobs')
+})
+
+it('shows its metrics to this machine, and to others with an admin key alone', async () => {
+  await using admin = await openAdmin()
+  const get = async (host: string, ...named: string[]) => {
+    const headers = Object.fromEntries([`host: ${host}`, ...named].map((line) => line.split(/: (.*)/s, 2)))
+    const { statusCode, body } = await request(`${admin.stack.url}/metrics`, { headers })
+    return [host, ...named, statusCode, (await body.text()).includes('sluice_attached_jobs')]
+  }
+  for (const host of ['localhost:80', '127.0.0.1', '[::1]:80', 'LOCALHOST'])
+    expect(await get(host)).toEqual([host, 200, true])
+  for (const host of ['evil.example', '127.0.0.1.evil.example', 'localhost.evil.example', '192.0.2.1']) {
+    expect(await get(host)).toEqual([host, 401, false])
+  }
+  for (const name of ['x-forwarded-for', 'forwarded', 'via', 'x-real-ip']) {
+    expect(await get('localhost', `${name}: 192.0.2.1`)).toEqual(['localhost', `${name}: 192.0.2.1`, 401, false])
+  }
+  for (const [who, status] of [
+    ['op', 200],
+    ['alice', 403],
+  ] as const) {
+    const key = `authorization: Bearer ${secretOf(who)}`
+    expect(await get('sluice.example', key)).toEqual(['sluice.example', key, status, status === 200])
+  }
+})
+
+it('says of every answer that its type is not to be guessed', async () => {
+  await using stack = await startStack()
+  for (const path of ['/healthz', '/metrics', '/v1/models', '/v1/nothing', '/']) {
+    const { headers } = await stack.get(path)
+    expect([path, headers.get('x-content-type-options')]).toEqual([path, 'nosniff'])
+  }
 })
 
 it('shows its metrics on a port of their own where it is asked to, and there alone', { timeout: 120_000 }, async () => {
@@ -44,13 +78,15 @@ it('does not start with the same port for both', async () => {
 it('opens that port before its parts are there, and says what is wrong with it', async () => {
   const told: { port: number }[] = []
   const log = { info: (fields: { port: number }) => told.push(fields), error: () => undefined } as unknown as Log
-  const health = await openHealthPort(0, log)
+  const health = await openHealthPort(0, '127.0.0.1', log)
   const port = told[0]?.port ?? 0
   const get = (path: string) => fetch(`http://127.0.0.1:${port}${path}`)
   expect([(await get('/healthz')).status, (await get('/readyz')).status, (await get('/metrics')).status]).toEqual([
     200, 503, 404,
   ])
-  await expect(openHealthPort(port, log)).rejects.toThrow(`METRICS_PORT: ${port} is in use. Each process needs one`)
+  await expect(openHealthPort(port, '127.0.0.1', log)).rejects.toThrow(
+    `METRICS_PORT: ${port} is in use. Each process needs one`,
+  )
   const service = { name: 'x', problems: () => ['away'] } as unknown as Service
   health.show([service], { metrics: new Metrics() })
   expect(await (await get('/readyz')).json()).toEqual({ status: 'not ready', problems: ['away'] })

@@ -27,7 +27,7 @@ export const SERVICE: Operations = {
   'GET /metrics': {
     id: 'getMetrics',
     tag: 'Service',
-    summary: 'Metrics for Prometheus, unless METRICS_PORT shows them elsewhere',
+    summary: 'Metrics for Prometheus, from this machine or with an admin key, unless METRICS_PORT shows them elsewhere',
     answers: { 200: { description: 'The metrics.', media: ['text/plain'] } },
   },
   'GET /openapi.json': {
