@@ -1,0 +1,52 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import { pino } from 'pino'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { ServiceError } from '#shared/error.ts'
+import { openWhenThere } from '#shared/process/when-there.ts'
+
+const WORDS = 'Postgres refuses the user or the password: password authentication failed (SQLSTATE 28P01)'
+const away = (isPermanent: boolean) => {
+  const cause = Object.assign(new Error(WORDS), { fix: 'Correct the password.', isPermanent })
+  return new ServiceError('overloaded', 'The job store cannot be reached now.', { cause })
+}
+
+describe('a start whose Postgres or Kafka fails', () => {
+  beforeEach(() => void vi.useFakeTimers({ toFake: ['performance'] }))
+  afterEach(() => void vi.useRealTimers())
+
+  async function start(error: Error) {
+    const lines: string[] = []
+    const log = pino({}, { write: (line: string) => void lines.push(line) })
+    const opening = openWhenThere('Postgres', () => Promise.reject(error), log).catch((thrown: Error) => thrown)
+    vi.advanceTimersByTime(200_000)
+    return { message: ((await opening) as Error).message, lines: lines.map((line) => JSON.parse(line)) }
+  }
+
+  it.each([true, false])(
+    'reads the cause and the remedy in one sentence (waiting is useless: %s)',
+    async (isPermanent) => {
+      const { message, lines } = await start(away(isPermanent))
+      expect(message).toBe(`${WORDS}. Correct the password.`)
+      const wait_ms = isPermanent ? 5_000 : 120_000
+      expect(lines).toMatchObject([
+        { msg: 'cannot start yet; waiting', problem: WORDS, fix: 'Correct the password.', wait_ms },
+      ])
+    },
+  )
+
+  it('waits two minutes for what may come back, and five seconds for what no waiting changes', async () => {
+    const log = pino({ level: 'silent' })
+    const over: boolean[] = []
+    const openings = [true, false].map((isPermanent) =>
+      openWhenThere('Postgres', () => Promise.reject(away(isPermanent)), log).catch(() => over.push(isPermanent)),
+    )
+    vi.advanceTimersByTime(8_000)
+    await openings[0]
+    // The delay between two tries is at most two seconds, and real.
+    await delay(1_000)
+    expect(over).toEqual([true])
+    vi.advanceTimersByTime(120_000)
+    await openings[1]
+    expect(over).toEqual([true, false])
+  })
+})
