@@ -47,7 +47,9 @@ export function measureCalls(tenants: number): CallCost {
 function filled(tenants: number, work: Work): TenantTurns<TurnTaker> {
   const turns = new TenantTurns<TurnTaker>({
     room: () => 1,
+    slots: () => PLACES,
     capacityOf: ({ model }) => (model === BUSY.model ? PLACES : undefined),
+    waitingElsewhere: () => new Map(),
     shareOf: () => 1,
     spreadOf: () => 1,
     isIdle: () => false,

@@ -71,7 +71,7 @@ function whyQueued(
   if (presence.freeSlots(pool) === 0) return ['slots_taken', `All ${slots} slots of the pool ${pool} are taken.`]
   if (job.priority === 'low') return ['batch_lane', 'Jobs of low priority have a part of the slots only.']
   const places = presence.capacityOf(pool, { kind, model })
-  if (places !== undefined && isFull(job, presence))
+  if (places !== undefined && places < slots && isFull(job, presence))
     return ['model_full', `Workers run at most ${places} jobs of the model '${model}' at once.`]
   return ['in_turn', 'It is about to be taken by a worker.']
 }

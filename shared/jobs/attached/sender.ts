@@ -197,7 +197,9 @@ export class Sender {
     const { broker, presence } = this.#options
     const turns: TenantTurns<AttachedJob> = new TenantTurns<AttachedJob>({
       room: () => (broker.isReachable ? this.#roomIn(pool, turns.running) : undefined),
+      slots: () => presence.slots(pool),
       capacityOf: (work) => presence.capacityOf(pool, work),
+      waitingElsewhere: () => this.#shares.waitingElsewhere(pool),
       shareOf: (work) => this.#shares.of(pool, work),
       spreadOf: (tenant) => this.#shares.spread(pool, tenant),
       isIdle: () => presence.freeSlots(pool) > 0,

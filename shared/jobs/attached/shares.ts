@@ -2,6 +2,7 @@ import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
 import { type Work, workKey } from '#shared/jobs/peers.ts'
 import { hashOf } from '#shared/jobs/topics.ts'
+import type { WaitingElsewhere } from './turns.ts'
 
 /** How long a call waits until others hear of it, and how often they hear again: most wait for less. */
 const TELL_MS = 200
@@ -12,6 +13,8 @@ const SHARE_MS = 50
 /** What is told of at most: queues, and tenants of each. The tenants beyond are counted. */
 const QUEUES_MAX = 32
 const TENANTS_MAX = 32
+
+const NONE: ReadonlyMap<string, WaitingElsewhere> = new Map()
 
 type WaitingRecord = Extract<ControlRecord, { type: 'calls_waiting' }>
 
@@ -37,6 +40,8 @@ export interface SharesOptions {
 /** What waits in other ingresses for one pool, or for one kind and model of it. */
 interface Others {
   calls: number
+  /** By kind and model. */
+  readonly works: Map<string, WaitingElsewhere>
   /** At how many of them calls of a tenant wait, by its hash. */
   readonly tenants: Map<string, number>
   /** Tenants that were only counted. */
@@ -99,6 +104,11 @@ export class Shares {
   /** Calls that wait for a pool in other ingresses. */
   callsElsewhere(pool: PoolName): number {
     return this.#othersOf(pool)?.calls ?? 0
+  }
+
+  /** Calls that wait for a pool in other ingresses, by {@link workKey}. */
+  waitingElsewhere(pool: PoolName): ReadonlyMap<string, WaitingElsewhere> {
+    return this.#othersOf(pool)?.works ?? NONE
   }
 
   close(): void {
@@ -166,9 +176,11 @@ function othersIn(records: readonly WaitingRecord[]): Map<string, Others> {
     const counted = new Set<string>()
     for (const queue of queues) {
       for (const key of [queue.pool, `${queue.pool} ${workKey(queue)}`]) {
-        const sum = others.get(key) ?? { calls: 0, tenants: new Map(), unlisted: 0 }
+        const sum = others.get(key) ?? { calls: 0, works: new Map(), tenants: new Map(), unlisted: 0 }
         others.set(key, sum)
         sum.calls += queue.calls
+        const work = sum.works.get(workKey(queue))
+        sum.works.set(workKey(queue), { work: queue, calls: queue.calls + (work?.calls ?? 0) })
         sum.unlisted += queue.more_tenants
         for (const tenant of queue.tenants) {
           if (counted.has(`${key} ${tenant}`)) continue

@@ -18,12 +18,22 @@ const RESTS_MAX = 15
 
 const NONE: ReadonlyMap<string, number> = new Map()
 
+/** Jobs of one kind and model that wait in other ingresses. */
+export interface WaitingElsewhere {
+  readonly work: Work
+  readonly calls: number
+}
+
 /** What {@link Turns} need to know of a pool. */
 export interface TurnsView {
   /** Jobs that slots of the pool's workers can begin with soon, of this ingress, with a fraction; undefined while nothing can be sent. */
   room(): number | undefined
+  /** Slots of the pool's workers. */
+  slots(): number
   /** Jobs of one kind and model that the workers can have running at once; undefined where only their slots bound them. */
   capacityOf(work: Work): number | undefined
+  /** Jobs that wait for their turn in other ingresses, by {@link workKey}. */
+  waitingElsewhere(): ReadonlyMap<string, WaitingElsewhere>
   /** The part of that which is for this ingress, above 0 and at most 1. */
   shareOf(work: Work): number
   /** At how many ingresses jobs of a tenant wait, this one counted. */
@@ -47,7 +57,8 @@ interface Model {
  * Fair turns of tenants at one pool: only so many jobs wait in the pool's queue, which is first come first served, as keep
  * its workers busy, and of each model only so many are with the workers as they can start soon. The others wait here, and
  * go one of each tenant after the other. So a call of one tenant waits behind that room and one call of each other tenant,
- * however many those have sent before (docs/design.md, Turns), and not at all behind calls of a model that is busy. A tenant
+ * however many those have sent before (docs/design.md, Turns), and not at all behind calls of a model that is busy. One model may
+ * have all slots; if others wait for them too, each has a max-min fair part ({@link maxMinPart}). A tenant
  * whose calls wait at n ingresses gets a turn in one of n rounds.
  */
 export class TenantTurns<Job extends TurnTaker> {
@@ -218,13 +229,30 @@ export class TenantTurns<Job extends TurnTaker> {
   /** Models with waiting jobs, of which the workers can start some soon. @param times How many times what they can start */
   #openModels(times: number): ReadonlySet<string> {
     const open = new Set<string>()
+    const most = this.#mostOfEach()
     for (const [key, { work, waiting, held, ends }] of this.#models) {
       if (waiting === 0) continue
       const capacity = this.#view.capacityOf(work)
-      const share = capacity === undefined ? Infinity : Math.ceil(capacity * this.#view.shareOf(work))
+      const share = capacity === undefined ? Infinity : Math.ceil(Math.min(capacity, most) * this.#view.shareOf(work))
       if (held < times * (share + Math.max(AHEAD_MIN, ends.in(WAY_MS)))) open.add(key)
     }
     return open
+  }
+
+  /** Jobs that one model may have with the workers while others wait for the same slots; all of them while none does. */
+  #mostOfEach(): number {
+    const elsewhere = this.#view.waitingElsewhere()
+    if (this.#models.size + elsewhere.size < 2) return Number.POSITIVE_INFINITY
+    const wanted: number[] = []
+    const add = (work: Work, jobs: number) => {
+      const capacity = this.#view.capacityOf(work)
+      if (capacity !== undefined) wanted.push(Math.min(capacity, jobs))
+    }
+    for (const [key, { work, waiting, held }] of this.#models) {
+      add(work, held + waiting + (elsewhere.get(key)?.calls ?? 0))
+    }
+    for (const [key, { work, calls }] of elsewhere) if (!this.#models.has(key)) add(work, calls)
+    return maxMinPart(wanted, this.#view.slots())
   }
 
   /** Goes to the end of the round where it rests. */
@@ -282,4 +310,21 @@ export class TenantTurns<Job extends TurnTaker> {
     // Several ingresses that each rounded up would have a queue between them.
     return Math.max(1, Math.round(least + this.#starts.in(WAY_MS)))
   }
+}
+
+/**
+ * Maximum that each of several may have of a number of slots, so that none can have more without taking from one that has fewer
+ * (max-min fairness). Infinity while there is enough for all.
+ *
+ * @example maxMinPart([256, 10], 256) // 246: the one that wants 10 gets them, the other the rest
+ */
+export function maxMinPart(wanted: readonly number[], slots: number): number {
+  let left = slots
+  const rising = [...wanted].sort((a, b) => a - b)
+  for (const [index, most] of rising.entries()) {
+    const part = left / (rising.length - index)
+    if (most > part) return part
+    left -= most
+  }
+  return Number.POSITIVE_INFINITY
 }

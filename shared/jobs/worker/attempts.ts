@@ -53,9 +53,10 @@ export class Attempts {
     const isAttached = job.reply !== undefined
     const counted = isAttached ? undefined : lane.priority
     let startedAt: number | undefined
+    let end: (() => void) | undefined
     const enter = () => {
       startedAt = performance.now()
-      room.enter(counted)
+      end = room.begin(counted)
       taking.enter(lane, 1, isAttached)
       if (isAttached) aside.count(room, job.tenant, 1)
     }
@@ -69,21 +70,19 @@ export class Attempts {
       const turn = mustWait
         ? (signal: AbortSignal) => aside.wait(room, { lane, tenant: job.tenant, enter }, signal)
         : undefined
-      const end = await attempt.run(blobs, bodyRoom, turn)
-      observer.onEnd(job, end, performance.now() - (startedAt ?? performance.now()))
+      const outcome = await attempt.run(blobs, bodyRoom, turn)
+      observer.onEnd(job, outcome, performance.now() - (startedAt ?? performance.now()))
     } finally {
       this.#running.delete(key)
-      if (startedAt !== undefined) {
+      if (end) {
         taking.leave(lane, 1, isAttached)
-        room.leave(counted)
+        end()
         if (isAttached) aside.count(room, job.tenant, -1)
       }
       if (isAttached) taking.countAttached(-1)
       if (job.reply) this.#forgetSilent(job.reply.boot)
       this.#noteEnd(attempt)
-      // Durable jobs take their share at once, those that wait aside what is left, and the queue what they leave.
       taking.free()
-      aside.letIn()
     }
   }
 

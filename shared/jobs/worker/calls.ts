@@ -62,7 +62,7 @@ export class Calls {
     }
     const isKnown = rooms.knows(job.model)
     if (this.#mayPass(lane, job, isKnown) && this.#passing.take(lane, delivery, job)) return
-    if (taking.roomOf(lane) <= 0) return delivery.release()
+    if (!taking.mayKeep(lane)) return delivery.release()
     const events = reporter.open(job, kind.merge)
     // The broker has seen the record as soon as `started` is out: from then on the ingress watches over the job.
     void events.started().then(() => delivery.acknowledge())

@@ -10,6 +10,7 @@ import { every } from '#shared/ticks.ts'
 import { Attempt } from './attempt.ts'
 import type { Attempts } from './attempts.ts'
 import type { ClaimedJob, DurableRuns } from './durable-runs.ts'
+import { fewestFirst } from './rooms/lending.ts'
 import type { ModelRoom, ModelRooms } from './rooms/rooms.ts'
 import type { Lane, Taking } from './taking.ts'
 
@@ -146,8 +147,8 @@ export class Claims {
     if (taking.stopped.aborted) return
     const waiting = [...rooms.waiting()]
     const next = this.#pulledLast ? waiting.indexOf(this.#pulledLast) + 1 : 0
-    // Models take turns too: the first one would have every slot that is freed.
-    for (const room of [...waiting.slice(next), ...waiting.slice(0, next)]) {
+    // Models that hold as many slots as each other take turns: the first one would have every slot that is freed.
+    for (const room of fewestFirst([...waiting.slice(next), ...waiting.slice(0, next)])) {
       for (const lane of taking.lanes) if (room.isWaiting(lane.priority)) this.#pullFor(lane, room, isOffered)
     }
   }
@@ -254,9 +255,8 @@ export class Claims {
   #claimable(lane: Lane, room: ModelRoom, isOffered: boolean): number {
     const { pauses, pool, rooms, runs, taking } = this.#options
     if (runs.isLapsed || pauses?.of({ pool, model: room.model })) return 0
-    const free = taking.roomOf(lane)
-    const share = isOffered ? taking.durableShare : free
-    return Math.min(free, share, rooms.shareOf(room, free), room.free(lane.priority))
+    const share = isOffered ? taking.durableShare : Number.POSITIVE_INFINITY
+    return Math.min(share, rooms.roomOf(room, taking.freeOf(lane)), room.free(lane.priority))
   }
 
   #enter(lane: Lane, room: ModelRoom, count = 1): void {

@@ -2,7 +2,6 @@ import type { PoolName } from '#schemas/job.ts'
 import type { EngineConfig } from '#schemas/models.ts'
 import { addressesOf, IN_FLIGHT_MAX } from '#shared/engines/upstream/servers.ts'
 import type { Models } from '#shared/models/models.ts'
-import { slotsKept } from './rooms/lanes.ts'
 import type { WorkerDefinition } from './worker.ts'
 
 /** What a worker says of its models. */
@@ -21,21 +20,20 @@ export interface OwnModelsOptions {
 }
 
 /**
- * The models a worker of a pool can run, and how many jobs of each at once where these are fewer than its slots: because
- * its engine runs no more, or because others have their share of the slots.
+ * The models a worker of a pool can run, and how many jobs of each at once: as many as its engine runs, up to the slots. The
+ * bound of a model that can fill them is named only if its engine may lower it, or other models share the slots.
  */
 export function modelsOf({ models }: Models, options: OwnModelsOptions): OwnModels {
   const { pool, kinds, slots, isBatched = false, placesOf } = options
   const own = models.filter((model) => model.pool === pool)
-  const most = own.length > 1 ? slots - slotsKept(slots) : slots
   const bounds = own.flatMap(({ id, engine }) => {
-    const capacity = Math.min(most, isBatched ? most : callsAtOnce(engine))
+    const capacity = isBatched ? slots : Math.min(slots, callsAtOnce(engine))
     const now = placesOf && { now: () => placesOf(id) }
     return kinds.map((kind) => ({ kind, model: id, capacity, ...now }))
   })
   return {
     models: own.flatMap(({ id, aliases }) => [id, ...aliases]),
-    bounds: bounds.filter(({ capacity }) => capacity < slots || placesOf),
+    bounds: bounds.filter(({ capacity }) => capacity < slots || placesOf || own.length > 1),
     modelCount: own.length,
   }
 }

@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises'
 import type { Priority } from '#schemas/durable-job.ts'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
-import { laneRoom } from './rooms/lanes.ts'
+import { laneRoom, slotsKept } from './rooms/lanes.ts'
 
 /** Jobs that may be taken at once, and beyond that a quarter of the free slots: a burst spreads over the workers. */
 const TAKE_MIN = 8
@@ -9,6 +9,8 @@ const TAKE_MIN = 8
 const ASIDE_MS = 50
 /** How long after its last job the interactive lane still counts as having work. */
 const LANE_BUSY_MS = 1_000
+/** Interval at which a full worker checks whether time alone has opened slots: a lane borrows, or borrowed slots are replaced. */
+const FULL_CHECK_MS = 250
 /** How long after the last attached call more of them are expected. */
 const ATTACHED_MS = 10_000
 
@@ -28,9 +30,13 @@ export interface Lane {
 /** What {@link Taking} needs. */
 export interface TakingOptions {
   readonly slots: number
+  /** Jobs beyond the slots that models without any may start now ({@link ModelRooms.extra}); default: none. */
+  readonly extra?: (free: number) => number
+  /** Whether another worker could start what waits in the queue; default: none could. */
+  readonly hasFreePeer?: () => boolean
   /** A record was taken: whoever uses a slot for it enters the lane. */
   onDelivery(lane: Lane, delivery: Delivery): void
-  /** A slot was freed. */
+  /** A slot was freed, or may have opened. */
   onFree(): void
 }
 
@@ -96,19 +102,34 @@ export class Taking {
     return this.running >= this.#options.slots ? 0 : Date.now() - this.#lastTurnMs
   }
 
-  /** Whether a slot is free. */
+  /** Whether a job may start: a slot is free, or an extra one is open. */
   get hasRoom(): boolean {
-    return this.running < this.#options.slots
+    return this.lanes.some((lane) => this.freeOf(lane) > 0 || this.#extraOf(lane) > 0)
   }
 
-  /** Slots that a lane may fill now. */
+  /** Records of a lane that may be taken now. Extra slots count only if no other worker could start what is taken. */
   roomOf(lane: Lane): number {
-    if (this.#isOnHold) return 0
+    const free = this.freeOf(lane)
+    if (free > 0) return free
+    const extra = this.#extraOf(lane)
+    return extra > 0 && !this.#options.hasFreePeer?.() ? extra : 0
+  }
+
+  /** Whether a call that was taken stays here. Beside extra jobs it waits without a slot: a call of another model may be behind it. */
+  mayKeep(lane: Lane): boolean {
+    return this.roomOf(lane) > 0 || (!this.#isOnHold && this.running > this.#options.slots)
+  }
+
+  /** Slots that a lane may fill now; below 0 by the extra ones in use. */
+  freeOf(lane: Lane): number {
+    if (this.#isOnHold) return Number.NEGATIVE_INFINITY
     const { slots } = this.#options
     const [interactive, batch] = this.lanes
     if (!interactive || !batch) return slots - this.running
     const isInteractiveBusy = Date.now() - interactive.busyAtMs < LANE_BUSY_MS
-    return laneRoom(lane.priority, { slots, running: this.running, batch: batch.running, isInteractiveBusy })
+    const free = laneRoom(lane.priority, { slots, running: this.running, batch: batch.running, isInteractiveBusy })
+    // Extra jobs of the batch lane take nothing from the slots that are kept for the interactive one.
+    return lane === interactive ? free + Math.max(0, batch.running - (slots - slotsKept(slots))) : free
   }
 
   /** Whether attached calls are here, or came of late: more of them may wait in the queue. */
@@ -132,7 +153,7 @@ export class Taking {
     lane.running += count
     if (isAttached) this.#attached += count
     // Both lanes ask for jobs at once: what one has got, the other must not ask for any longer.
-    for (const one of this.lanes) if (one.asked > this.roomOf(one)) stopAsking(one)
+    for (const one of this.lanes) if (one.asked > 0 && one.asked > this.roomOf(one)) stopAsking(one)
   }
 
   /** They need them no more; whoever has left for good {@link free frees} them. */
@@ -176,10 +197,19 @@ export class Taking {
     while (!this.stopped.aborted) {
       if (lane.priority === 'normal') this.#lastTurnMs = Date.now()
       const room = this.roomOf(lane)
-      // The batch lane may also borrow again once the other has been quiet for a while.
-      if (room <= 0) await Promise.race([this.#untilFreed(), setTimeout(LANE_BUSY_MS, undefined, { ref: false })])
-      else await this.#take(lane, room)
+      if (room > 0) await this.#take(lane, room)
+      else if (await this.#untilFreedOrLate()) this.#options.onFree()
     }
+  }
+
+  /** Resolves when a slot was freed, or to true when only time has passed. */
+  async #untilFreedOrLate(): Promise<boolean> {
+    const late = setTimeout(FULL_CHECK_MS, true, { ref: false })
+    return await Promise.race([this.#untilFreed().then(() => false), late])
+  }
+
+  #extraOf(lane: Lane): number {
+    return this.#options.extra?.(Math.min(0, this.freeOf(lane))) ?? 0
   }
 
   async #take(lane: Lane, room: number): Promise<void> {

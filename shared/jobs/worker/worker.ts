@@ -43,7 +43,7 @@ export interface WorkerDefinition {
   readonly models?: Iterable<string>
   /** Models of which fewer jobs can run at once than there are slots. */
   readonly bounds?: readonly ModelBound[]
-  /** Models that share its slots ({@link ModelRooms.shareOf}); default: one may fill them. */
+  /** Models that share its slots (`rooms/lending.ts`); default: one. */
   readonly modelCount?: number
 }
 
@@ -104,8 +104,12 @@ export class Worker {
     const taking = new Taking({
       slots,
       onDelivery: (lane, delivery) => this.#onDelivery(lane, delivery),
+      extra: (free) => rooms.extra(free),
+      hasFreePeer: () => this.#hasFreePeer(),
+      // Durable jobs take their share at once, calls that wait aside what is left, and the queue what they leave.
       onFree: () => {
         this.#claims?.pull()
+        this.#aside.letIn()
         // Who drains it waits until it holds nothing more.
         if (rooms.hasNews || taking.isHeld) this.presence.tellCapacity()
       },
@@ -174,7 +178,6 @@ export class Worker {
   async change(own: Pick<WorkerDefinition, 'models' | 'bounds' | 'modelCount'>): Promise<void> {
     this.#rooms.change(own)
     this.presence.tellCapacity()
-    this.#aside.letIn()
     this.#taking.free()
     await this.#attempts.untilOver()
   }
@@ -276,6 +279,16 @@ export class Worker {
   #kindOf(job: JobEnvelope): Handler | undefined {
     const { kinds } = this.#definition
     return Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
+  }
+
+  /** Whether another worker has a free slot for whatever this one could take. */
+  #hasFreePeer(): boolean {
+    return this.presence
+      .workers(this.#definition.name)
+      .some(({ boot, draining, isSilent, slots, running, capacity }) => {
+        const isFree = boot !== this.boot && !draining && !isSilent && running < slots
+        return isFree && this.#rooms.isCoveredBy(capacity?.models)
+      })
   }
 
   /** A worker may have found out something, may be new, or has no room for jobs that this one may have room for. */

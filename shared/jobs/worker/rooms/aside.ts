@@ -1,4 +1,5 @@
 import type { Lane, Taking } from '#shared/jobs/worker/taking.ts'
+import { fewestFirst } from './lending.ts'
 import type { ModelRoom, ModelRooms } from './rooms.ts'
 
 /** Calls that one worker keeps aside, each with a body of 64 KiB at most; more are handed back. */
@@ -18,7 +19,7 @@ type Line = Map<string, Set<AsideCall>>
 /**
  * Attached calls that a worker has taken and whose model has no place for them now (docs/design.md, Bulkheads). They hold no
  * slot, so that those of other models run meanwhile. A model's next place is for the tenant of whom the fewest calls run there,
- * and of several models that have a place each gets one after the other.
+ * and a freed slot is for the model that holds the fewest; models that hold as many take turns.
  */
 export class Aside {
   readonly #rooms: ModelRooms
@@ -94,10 +95,11 @@ export class Aside {
     }
   }
 
-  /** Whose turn it is, of the model whose turn it is among those with a place. */
+  /** The next call to start, and its model. */
   #next(): [ModelRoom, AsideCall] | undefined {
-    for (const [room, line] of this.#waiting) {
-      const call = this.#firstOf(room, line)
+    for (const room of fewestFirst(this.#waiting.keys())) {
+      const line = this.#waiting.get(room)
+      const call = line && this.#firstOf(room, line)
       if (call && this.#hasPlace(call.lane, room)) return [room, call]
     }
     return undefined
@@ -114,8 +116,7 @@ export class Aside {
   }
 
   #hasPlace(lane: Lane, room: ModelRoom): boolean {
-    const free = this.#taking.roomOf(lane)
-    return free > 0 && room.hasPlace && this.#rooms.shareOf(room, free) > 0
+    return room.hasPlace && this.#rooms.roomOf(room, this.#taking.freeOf(lane)) > 0
   }
 
   #add(room: ModelRoom, call: AsideCall): void {

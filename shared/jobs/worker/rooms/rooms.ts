@@ -2,6 +2,7 @@ import type { Priority } from '#schemas/durable-job.ts'
 import type { Capacity } from '#shared/jobs/peers.ts'
 import { type Work, workKey } from '#shared/jobs/peers.ts'
 import { quarterOf } from './lanes.ts'
+import { extraOf, type SlotHolder } from './lending.ts'
 
 /** How long after its last interactive job a model still counts as having such work. */
 const BUSY_MS = 1_000
@@ -11,8 +12,6 @@ const FOREIGN_MS = 10_000
 const UNKNOWN_FORGET_MS = 900_000
 /** Models with waiting jobs that are remembered; more are found again by the scheduler. */
 const ROOMS_MAX = 1_000
-/** Slots that one model may hold for each that is free. */
-const SHARE = 3
 
 /** Most jobs of one kind and model at once, where these are fewer than the worker has slots. */
 export interface ModelBound extends Work {
@@ -20,6 +19,9 @@ export interface ModelBound extends Work {
   /** How many its engine bears now, where that changes; undefined: as many. */
   readonly now?: () => number | undefined
 }
+
+/** A model that holds nothing yet. */
+const NEWCOMER: SlotHolder = { held: 0, countOlder: () => 0 }
 
 /** What {@link ModelRooms} need to know of their worker. */
 export interface RoomsOptions {
@@ -29,7 +31,7 @@ export interface RoomsOptions {
   readonly models?: Iterable<string> | undefined
   /** Of those that cannot fill its slots. */
   readonly bounds?: readonly ModelBound[] | undefined
-  /** Models that share its slots; default: one may fill them. */
+  /** Models that share its slots; default: one. */
   readonly modelCount?: number | undefined
 }
 
@@ -39,7 +41,7 @@ export interface RoomsOptions {
  * A few more durable ones are claimed than can run, so that the model never waits for the store between two jobs. Each sort leaves
  * half of its places to the other, which it meets in the engine's line.
  */
-export class ModelRoom implements Work {
+export class ModelRoom implements Work, SlotHolder {
   readonly kind: string
   readonly model: string
   /** What bounds it; undefined: the worker's slots alone. */
@@ -47,6 +49,8 @@ export class ModelRoom implements Work {
   readonly #running: Record<Priority, number> = { normal: 0, low: 0 }
   readonly #waiting = new Map<Priority, number>()
   readonly #pulling = new Set<Priority>()
+  /** Start times of its running jobs, the oldest first. */
+  readonly #started = new Set<{ readonly atMs: number }>()
   #attached = 0
   #busyAtMs = 0
 
@@ -107,6 +111,26 @@ export class ModelRoom implements Work {
   leave(lane: Priority | undefined, count = 1): void {
     if (lane === undefined) this.#attached -= count
     else this.#running[lane] -= count
+  }
+
+  /** One job begins. @param lane Undefined: an attached call @returns Ends it */
+  begin(lane: Priority | undefined): () => void {
+    const start = { atMs: performance.now() }
+    this.#started.add(start)
+    this.enter(lane)
+    return () => {
+      if (this.#started.delete(start)) this.leave(lane)
+    }
+  }
+
+  countOlder(ms: number, max: number): number {
+    const before = performance.now() - ms
+    let count = 0
+    for (const { atMs } of this.#started) {
+      if (count >= max || atMs > before) break
+      count++
+    }
+    return count
   }
 
   /** Jobs of a lane are queued in the store whose records are gone. @returns Whether that is news */
@@ -185,33 +209,28 @@ export class ModelRooms {
     })
   }
 
-  /**
-   * Slots that jobs of a model may take while so many are free: such that no model holds more than three for each that is left
-   * (dynamic thresholds: Choudhury and Hahne, IEEE/ACM ToN 6:2, 1998). One alone has three quarters of all, two have three
-   * sevenths each, and the last free slot is for a model that has none. Where each model has some, those slots are kept free that
-   * another could fill before it has an equal part of all. So jobs that hang never lock out those of the next model.
-   */
-  shareOf(room: ModelRoom, free: number): number {
-    if (this.#modelCount < 2) return free
-    const share = Math.floor((SHARE * free - room.held) / (SHARE + 1))
-    if (share > 0 || free <= 0) return Math.max(0, share)
-    return room.held === 0 ? 1 : Math.max(0, free - this.#keptFrom(room.model, free))
+  /** Whether several models share the slots. */
+  get isShared(): boolean {
+    return this.#modelCount > 1
   }
 
-  /** Free slots that are for other models than this one. */
-  #keptFrom(model: string, free: number): number {
-    const others = new Map<string, { held: number; most: number }>()
-    let slots = free
-    for (const room of this.#rooms.values()) {
-      slots += room.held
-      const known = others.get(room.model) ?? { held: 0, most: 0 }
-      others.set(room.model, { held: known.held + room.held, most: Math.max(known.most, room.most) })
-    }
-    const holding = [...others.values()].filter(({ held }) => held > 0)
-    if (holding.length < this.#modelCount) return free
-    others.delete(model)
-    const part = Math.floor(slots / this.#modelCount)
-    return [...others.values()].reduce((sum, { held, most }) => sum + Math.max(0, Math.min(part, most) - held), 0)
+  /** Whether a worker with these models can run all of this one's. */
+  isCoveredBy(models: ReadonlySet<string> | undefined): boolean {
+    return !models || this.#models?.isSubsetOf(models) === true
+  }
+
+  /** Slots that jobs of a model may take (`lending.ts`). @param free Free slots; below 0 while extra ones are in use */
+  roomOf(room: ModelRoom, free: number): number {
+    return free > 0 || !this.isShared ? Math.max(0, free) : extraOf(room, this.#holders(room), this.#slots, free)
+  }
+
+  /** Slots that jobs of a model without any may take beyond those that are free. */
+  extra(free: number): number {
+    return this.isShared ? extraOf(NEWCOMER, this.#holders(), this.#slots, free) : 0
+  }
+
+  #holders(without?: ModelRoom): ModelRoom[] {
+    return [...this.#rooms.values()].filter((room) => room !== without && room.held > 0)
   }
 
   /** Whether this worker can run a model. */
@@ -273,10 +292,10 @@ export class ModelRooms {
     return this.#bounded.some(({ room, told }) => Math.abs(this.#placesOf(room) - told) > told / 4)
   }
 
-  /** What bounds a model beside the worker's slots. */
+  /** Bounds of models below the slots. Those of models that share the slots are told in any case: each waits in a queue of its own. */
   #tellBounds(): Capacity['bounds'] {
     for (const one of this.#bounded) one.told = this.#placesOf(one.room)
-    const below = this.#bounded.filter(({ told }) => told < this.#slots)
+    const below = this.#bounded.filter(({ told }) => this.isShared || told < this.#slots)
     // Older processes know of no worker without a place: a call that comes to it is passed on.
     return below.map(({ room: { kind, model }, told }) => ({ kind, model, capacity: Math.max(1, told) }))
   }

@@ -38,6 +38,8 @@ it.each([
   { is: 'slots_taken', of: new Heard().worker('wrk_1', busy).tells('wrk_1', ['echo-1']) },
   { is: 'model_full', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 1, true) },
   { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 1) },
+  // A bound that is the slots is none: a slot is free, so the job is about to have it.
+  { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 2, true) },
   { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1']) },
   { is: 'batch_lane', of: new Heard().worker('wrk_1'), job: job({ priority: 'low' }) },
 ])('is $is', ({ is, of, job: asked = job() }) => {

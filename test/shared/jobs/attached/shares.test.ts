@@ -39,7 +39,9 @@ class Ingress {
     })
     this.turns = new TenantTurns({
       room: () => Math.ceil(slots * this.shares.of('inference')),
+      slots: () => slots,
       capacityOf: ({ model }) => capacityOf(model),
+      waitingElsewhere: () => this.shares.waitingElsewhere('inference'),
       shareOf: (work) => this.shares.of('inference', work),
       spreadOf: (tenant) => this.shares.spread('inference', tenant),
       isIdle: () => false,

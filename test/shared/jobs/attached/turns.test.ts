@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { TenantTurns } from '#shared/jobs/attached/turns.ts'
+import { maxMinPart, TenantTurns, type WaitingElsewhere } from '#shared/jobs/attached/turns.ts'
 
 interface Waiter {
   readonly envelope: { readonly tenant: string; readonly kind: string; readonly model: string }
@@ -11,6 +11,9 @@ let room: number | undefined
 let isIdle: boolean
 /** By model. */
 let capacities: Map<string, number>
+let slots: number
+/** Waiting in other ingresses. */
+let elsewhere: Map<string, WaitingElsewhere>
 /** Of this ingress, by model. */
 let shares: Map<string, number>
 /** By tenant. */
@@ -20,11 +23,15 @@ beforeEach(() => {
   room = 2
   isIdle = false
   capacities = new Map()
+  slots = 256
+  elsewhere = new Map()
   shares = new Map()
   spread = new Map()
   turns = new TenantTurns<Waiter>({
     room: () => room,
+    slots: () => slots,
     capacityOf: ({ model }) => capacities.get(model),
+    waitingElsewhere: () => elsewhere,
     shareOf: ({ model }) => shares.get(model) ?? 1,
     spreadOf: (tenant) => spread.get(tenant) ?? 1,
     isIdle: () => isIdle,
@@ -233,6 +240,39 @@ describe('turns', () => {
     expect(turns.ahead('a', { kind: 'say', model: 'quick' })).toBe(0)
   })
 
+  it('give one model every slot while no other waits, and max-min fair parts when others do', () => {
+    room = 100
+    slots = 8
+    for (const model of ['m', 'quick', 'rare']) capacities.set(model, 8)
+    enter('a', ...Array.from({ length: 40 }, (_, i) => `${i}`))
+    const first = sent()
+    expect(first).toHaveLength(8 + 2)
+    for (const job of first) turns.start(job)
+    enterFor('rare', 'a', 'r')
+    enterFor('quick', 'a', ...Array.from({ length: 40 }, (_, i) => `q${i}`))
+    // 1 for the rare model, 3.5 for each of the others, and 2 ahead of each.
+    expect(sent().map(({ envelope }) => envelope.model)).toEqual(['rare', ...Array(6).fill('quick')])
+    vi.advanceTimersByTime(1_000)
+    for (const job of first.slice(0, 4)) turns.leave(job)
+    expect(sent()).toEqual([])
+    turns.leave(first[4] as Waiter)
+    expect(sent().map(({ envelope }) => envelope.model)).toEqual(['m'])
+  })
+
+  it('count what waits for another model in other ingresses', () => {
+    room = 100
+    slots = 8
+    for (const model of ['m', 'quick']) capacities.set(model, 8)
+    const work = { kind: 'say', model: 'quick' }
+    elsewhere.set('say quick', { work, calls: 3 })
+    enter('a', ...Array.from({ length: 40 }, (_, i) => `${i}`))
+    expect(sent()).toHaveLength(5 + 2)
+    elsewhere.set('say quick', { work, calls: 300 })
+    expect(sent()).toEqual([])
+    elsewhere.clear()
+    expect(sent()).toHaveLength(3)
+  })
+
   it('do not let jobs that the queue must have lost keep the places of their model', () => {
     room = 100
     capacities.set('m', 1)
@@ -241,5 +281,19 @@ describe('turns', () => {
     isIdle = true
     vi.advanceTimersByTime(3_000)
     expect(sent().map(({ name }) => name)).toEqual(['a4'])
+  })
+})
+
+describe('the max-min fair part of each of several', () => {
+  it.each([
+    [[], 8, Number.POSITIVE_INFINITY],
+    [[300], 256, 256],
+    [[256, 10], 256, 246],
+    [[256, 256], 256, 128],
+    [[256, 10, 200], 256, 123],
+    [[4, 4], 8, Number.POSITIVE_INFINITY],
+    [[1, 1], 0, 0],
+  ])('of %j wanted and %i slots is %d', (wanted, of, part) => {
+    expect(maxMinPart(wanted, of)).toBe(part)
   })
 })

@@ -90,14 +90,32 @@ describe('calls of a model that hangs', () => {
     expect(worker.running).toBe(4)
   })
 
-  it('leave a slot to a model that has none, though nothing else bounds them', async () => {
+  it('hold every slot if nothing else bounds them, and an extra one is for a model that has none', async () => {
     const worker = await openWorker(4, 4)
     await submit('slow', 8)
-    await until(() => worker.aside === 5)
-    expect(worker.running).toBe(3)
-    await submit('quick', 2)
+    await until(() => worker.running === 4)
+    await submit('quick', 1)
     await until(() => runs('quick').length === 1)
-    expect(worker.running).toBe(4)
+    expect([worker.running, worker.aside]).toEqual([5, 4])
+  })
+
+  it('give freed slots to the model that holds the fewest, although theirs came first', async () => {
+    const worker = await openWorker(8, 8)
+    await submit('slow', 12)
+    await until(() => worker.running === 8)
+    await submit('quick', 3)
+    await until(() => worker.aside === 6)
+    const endSlow = async (then: string | undefined) => {
+      const [oldest = ''] = runs('slow')
+      running.get(oldest)?.()
+      await until(() => said(oldest).includes('completed') && (!then || runs(then).length === 1))
+    }
+    await endSlow('quick1')
+    await endSlow('quick2')
+    expect(worker.running, 'slots and an extra one').toBe(9)
+    await endSlow(undefined)
+    expect(worker.running, 'slots').toBe(8)
+    await endSlow('slow8')
   })
 
   it('take the places of their model in the order in which they came, as these become free', async () => {

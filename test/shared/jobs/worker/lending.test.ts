@@ -1,0 +1,165 @@
+/** One worker with several models: one of them uses every slot while the others are idle, and gives slots back when they are not. */
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { ControlRecord } from '#schemas/event.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
+import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import { CONTROL } from '#shared/jobs/topics.ts'
+import { Worker } from '#shared/jobs/worker/worker.ts'
+import type { Handler } from '#shared/kinds/kind.ts'
+import type { Store } from '#shared/store/store.ts'
+import { memoryBlobs } from '../../../support/jobs/blobs.ts'
+import { openBroker, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
+import { newJob, openSqliteDatabase, type TestDatabase } from '../../../support/jobs/stores.ts'
+import { until } from '../../../support/stack.ts'
+
+const SLOTS = 8
+const EXTRA = 2
+const MODELS = ['a', 'b', 'c', 'd']
+const ENCODE = { request_id: 'req_1', call_id: '1', created_at: 0, model: 'a', include_usage: false, version: '' }
+const common = { blobs: memoryBlobs(), log: silentLog, version: 'test' }
+
+let broker: Broker
+let database: TestDatabase
+let store: Store
+let worker: Worker
+let jobs: AttachedJobs
+let dispatcher: Dispatcher
+/** Models of durable jobs that workers were told to wait. */
+let told: Set<string>
+/** Ends of the jobs that run, by model, the oldest first. */
+let running: Map<string, Set<() => void>>
+/** Models of the jobs in the order of their starts. */
+let starts: string[]
+
+beforeEach(async () => {
+  broker = await openBroker()
+  database = await openSqliteDatabase()
+  store = await database.open()
+  running = new Map(MODELS.map((model) => [model, new Set()]))
+  starts = []
+  const observer = { onRetry: () => {}, onEnd: () => {} }
+  const times = { workerSilentMs: 2_000, workerLostMs: 5_000, startTimeoutMs: 60_000 }
+  jobs = await AttachedJobs.open({ ...common, broker, observer, ...times, jobsMax: 1_000 })
+  const bounds = MODELS.map((model) => ({ kind: 'say', model, capacity: SLOTS }))
+  const own = { models: MODELS, bounds, modelCount: MODELS.length }
+  const onFatal = (error: unknown) => {
+    throw error
+  }
+  const more = { observer: { onEnd: () => {} }, leaseMs: 9_000, bodyRoomBytes: 1024 * 1024, onFatal }
+  const definition = { name: 'inference', slots: SLOTS, kinds: { say }, ...own } as const
+  worker = await Worker.open(definition, { ...common, broker, store, ...more })
+  dispatcher = new Dispatcher(broker, silentLog, () => jobs.presence)
+  told = new Set()
+  await broker.receive(CONTROL, [0], ({ value }) => {
+    const record = ControlRecord.safeParse(JSON.parse(value.toString())).data
+    if (record?.type === 'jobs_waiting') for (const { model } of record.waiting) told.add(model)
+  })
+  await until(() => jobs.presence.capacityOf('inference', { kind: 'say', model: 'a' }) === SLOTS)
+})
+afterEach(async () => {
+  await jobs.close()
+  await worker.close()
+  await broker.close()
+  await database[Symbol.asyncDispose]()
+})
+
+/** Runs until the test ends it. The body is the model. */
+const say: Handler = {
+  ...sayKind,
+  parse: (body) => body,
+  async *run(body, { signal }) {
+    const own = running.get((body as { model: string }).model)
+    starts.push((body as { model: string }).model)
+    await new Promise<void>((resolve) => {
+      own?.add(resolve)
+      signal.addEventListener('abort', () => resolve())
+    })
+    yield { text: 'done' }
+  },
+}
+
+async function call(model: string, count: number): Promise<void> {
+  for (let i = 0; i < count; i++) {
+    await jobs.submit({
+      ...{ pool: 'inference', kind: 'say', tenant: 'key_1', model, body: { model }, stream: false, timeoutMs: 60_000 },
+      ...{ requestId: 'req_1', traceparent: undefined, merge: sayKind.merge, isOutput: () => true },
+    })
+  }
+}
+
+async function submitDurable(model: string, count: number): Promise<void> {
+  const request = { body: { model }, encode: ENCODE }
+  for (let i = 0; i < count; i++) {
+    const created = await store.create(newJob({ kind: 'say', model, request }))
+    if (created.outcome !== 'created') throw new Error('not created')
+    await dispatcher.publishJob(created.job, request)
+  }
+  if (worker.running === SLOTS) await until(() => told.has(model))
+}
+
+const runs = (model: string) => running.get(model)?.size ?? 0
+
+/** Ends the oldest job of a model. */
+function endOne(model: string): void {
+  const own = running.get(model)
+  const [oldest] = own ?? []
+  if (!own || !oldest) throw new Error(`no job of ${model} runs`)
+  own.delete(oldest)
+  oldest()
+}
+
+/** Ends jobs of one model, each when the slot before is in use again, until so many of another have begun. @returns How many it ended */
+async function endUntilBegun(model: string, other: string, count: number): Promise<number> {
+  let ended = 0
+  for (; runs(other) < count; ended++) {
+    const begun = starts.length
+    endOne(model)
+    await until(() => starts.length > begun)
+  }
+  return ended
+}
+
+const ways = [
+  ['a', 'b'],
+  ['b', 'a'],
+] as const
+const kinds = [
+  ['calls', call],
+  ['durable jobs', submitDurable],
+] as const
+
+describe.each(kinds)('%s', (_, submit) => {
+  it('of one model use every slot while no other model has work, and no more', async () => {
+    await submit('a', 3 * SLOTS)
+    await until(() => runs('a') === SLOTS)
+    await until(() => jobs.presence.freeSlots('inference') === 0)
+    // Time enough to replace slots, if there were a model to replace them for.
+    await new Promise((resolve) => setTimeout(resolve, 1_200))
+    expect(worker.running, 'jobs that run').toBe(SLOTS)
+  })
+
+  it.each(ways)('of %s give the next freed slots to those of %s, and get them back', async (first, second) => {
+    await submit(first, 3 * SLOTS)
+    await until(() => runs(first) === SLOTS)
+    await submit(second, 3)
+    expect(await endUntilBegun(first, second, 3), 'jobs that ended first').toBeLessThanOrEqual(SLOTS)
+    while (runs(second) > 0) endOne(second)
+    await until(() => runs(first) === SLOTS)
+    expect(worker.running).toBe(SLOTS)
+  })
+
+  it('of a model that hangs in every slot leave extra ones to other models, which end and begin as ever', async () => {
+    await submit('a', 3 * SLOTS)
+    await until(() => runs('a') === SLOTS)
+    await submit('b', 6)
+    for (let i = 0; i < 6; i++) {
+      await until(() => runs('b') > 0)
+      expect(worker.running).toBeLessThanOrEqual(SLOTS + EXTRA)
+      endOne('b')
+    }
+    await submit('c', 1)
+    await until(() => runs('c') === 1)
+    expect(runs('a')).toBe(SLOTS)
+  })
+})
