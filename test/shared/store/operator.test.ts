@@ -120,7 +120,7 @@ describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDat
     if (!again) throw new Error('nothing to deliver')
     expect(again).toMatchObject({ id: taken.id, tries: 0, history: [tried] })
     expect(await listed('delivered')).toEqual([])
-    await store.recordDelivery(again, { state: 'delivered', status: 200 })
+    await store.recordDelivery(again, { state: 'delivered', status: 200 }, [tried])
     expect(await listed('delivered')).toMatchObject([{ id: taken.id, status: 200, error: null }])
     expect(await listed('delivered', 'key_b')).toEqual([])
     expect((await listed()).map(({ job_id }) => job_id)).toEqual([pending])
