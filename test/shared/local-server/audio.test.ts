@@ -3,7 +3,16 @@ import { afterAll, describe, expect, test } from 'vitest'
 import { makeKinds } from '../../support/speech/kinds.ts'
 import { findEnvironment, openServer } from '../../support/speech/running.ts'
 import { findSpeech } from '../../support/speech/speech.ts'
-import { correlation, loudness, RATE, samplesOf, silence, waveOf } from '../../support/speech/wave.ts'
+import {
+  correlation,
+  floatWaveOf,
+  loudness,
+  oddWaves,
+  RATE,
+  samplesOf,
+  silence,
+  waveOf,
+} from '../../support/speech/wave.ts'
 
 const environment = await findEnvironment()
 const clips = environment && (await findSpeech())
@@ -34,6 +43,30 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     expect(samples.length / RATE).toBeCloseTo(probe.duration, 3)
     expect(Math.abs(probe.duration - 9.963)).toBeLessThan(0.06)
     expect(correlation(loudness(samples), loudness(samplesOf(original)))).toBeGreaterThan(0.95)
+  })
+
+  test.each(oddWaves(original))('a voice comes out of %s', async (_, file) => {
+    const { status, bytes } = await local.post('/audio/decode', file)
+    expect(status).toBe(200)
+    const samples = samplesOf(bytes)
+    expect(correlation(loudness(samples), loudness(samplesOf(original)))).toBeGreaterThan(0.95)
+    expect(Math.max(...loudness(samples))).toBeGreaterThan(0.1 * Math.max(...loudness(samplesOf(original))))
+  })
+
+  test('louder samples than full scale make the file quieter, those before them too', async () => {
+    const tone = (factor: number) => Float32Array.from({ length: 4 * RATE }, (_, at) => factor * Math.sin(at))
+    const whole = new Float32Array(8 * RATE)
+    whole.set(tone(0.5))
+    whole.set(tone(40), 4 * RATE)
+    const { bytes } = await local.post('/audio/decode', floatWaveOf([whole]))
+    const [quiet = 0, loud = 0] = [10, 70].map((at) => loudness(samplesOf(bytes))[at])
+    expect(loud / quiet).toBeCloseTo(80, -1)
+  })
+
+  test('a file of samples that are not numbers is refused by name', async () => {
+    const file = floatWaveOf([Float32Array.from({ length: RATE }, (_, at) => (at % 3 === 0 ? 0.1 : Number.NaN))])
+    const message = 'Most samples of the file are not numbers, or are far too large.'
+    expect(await refusal(file)).toEqual({ status: 400, code: 'invalid_audio', message })
   })
 
   test('other rates can be asked for, within bounds', async () => {

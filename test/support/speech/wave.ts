@@ -62,3 +62,47 @@ export function correlation(a: readonly number[], b: readonly number[]): number 
   const dot = (p: number[], q: number[]) => p.reduce((sum, value, index) => sum + value * (q[index] ?? 0), 0)
   return dot(x, y) / Math.sqrt(dot(x, x) * dot(y, y))
 }
+
+/** A WAV file of 32-bit floating point, one list of samples for each channel. */
+export function floatWaveOf(channels: readonly Float32Array[], rate = RATE): Buffer {
+  const [first = new Float32Array()] = channels
+  const samples = new Float32Array(first.length * channels.length)
+  for (const [index, channel] of channels.entries()) {
+    for (const [at, sample] of channel.entries()) samples[at * channels.length + index] = sample
+  }
+  const file = Buffer.concat([waveOf(new Int16Array(), rate), Buffer.from(samples.buffer)])
+  file.writeUInt32LE(file.length - 8, 4)
+  file.writeUInt16LE(3, 20)
+  file.writeUInt16LE(channels.length, 22)
+  file.writeUInt32LE(rate * 4 * channels.length, 28)
+  file.writeUInt16LE(4 * channels.length, 32)
+  file.writeUInt16LE(32, 34)
+  file.writeUInt32LE(samples.byteLength, 40)
+  return file
+}
+
+/** Recordings whose channels or samples would lose the voice if they were just averaged and rounded, by what is wrong. */
+export function oddWaves(recording: Buffer): [string, Buffer][] {
+  const voice = Float32Array.from(samplesOf(recording), (sample) => sample / 32_768)
+  const map = (change: (sample: number, at: number) => number) => voice.map(change)
+  const hum = (at: number) => 0.3 * Math.sin((2 * Math.PI * 50 * at) / RATE)
+  const quiet = new Float32Array(voice.length)
+  const every = (step: number, value: number) => map((sample, at) => (at % step === 0 ? value : sample))
+  const opposite = map((sample) => -sample)
+  return [
+    ['opposite phase', floatWaveOf([voice, opposite])],
+    ['opposite phase with a common hum', floatWaveOf([map((s, at) => s + hum(at)), map((s, at) => hum(at) - s)])],
+    ['opposite phase in front of six channels', floatWaveOf([voice, opposite, quiet, quiet, quiet, quiet])],
+    ['one of eight channels', floatWaveOf([...Array(7).fill(quiet), voice])],
+    [
+      'a voice next to the rumble of a subwoofer',
+      floatWaveOf([quiet, quiet, voice, map((_, at) => 3 * hum(at)), quiet, quiet]),
+    ],
+    ['some samples that are not numbers', floatWaveOf([every(100, Number.NaN)])],
+    ['some infinite samples', floatWaveOf([every(997, Number.NEGATIVE_INFINITY)])],
+    ['some samples of garbage', floatWaveOf([every(997, 1e30)])],
+    ['a channel that is not numbers', floatWaveOf([map(() => Number.NaN), voice])],
+    ['the scale of 16-bit integers', floatWaveOf([map((sample) => sample * 32_768)])],
+    ['a constant offset', floatWaveOf([map((sample) => sample + 5)])],
+  ]
+}

@@ -15,8 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-import av
-import av.logging
+# The child that decodes may start no threads.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import av  # noqa: E402
+import av.logging  # noqa: E402
+import numpy as np  # noqa: E402
+
+from audio.mixing import BLOCK, Mixer, NotNumbers, Writer  # noqa: E402
 
 # FFmpeg's names of the nine formats that are accepted; m4a and mp4 are one, mp3, mpga and MPEG audio are one.
 DEMUXERS = {"wav": "wav", "mp3": "mp3", "flac": "flac", "ogg": "ogg", "mov": "mp4", "matroska": "webm", "mpeg": "mpeg"}
@@ -41,6 +47,10 @@ RATES = (4_000, 384_000)
 CHANNELS_MAX = 8
 # Packets in a row that hold no sound: reading on would only take time.
 SOUNDLESS_PACKETS_MAX = 10_000
+# Coded as floating point: such samples may be no numbers, or be above full scale.
+FLOATS = ("flt", "fltp", "dbl", "dblp")
+# Part of the samples that may be no numbers.
+NOT_NUMBERS_MAX = 0.5
 # A RIFF header of a stream declares a size near one of the largest numbers: it says nothing.
 RIFF_SIZELESS = 0x7FFF_0000
 # Codecs declare some padding that is not heard.
@@ -176,7 +186,7 @@ def _copy_samples(
     container: av.container.InputContainer, stream: av.AudioStream, target: BinaryIO | None, limits: Limits
 ) -> int:
     samples_max = int(limits.seconds_max * limits.rate)
-    resampler, shape, samples, soundless = None, None, 0, 0
+    writer, channels, shape, soundless = Writer(target), None, None, 0
     for packet in container.demux(stream):
         try:
             frames = packet.decode()
@@ -188,24 +198,67 @@ def _copy_samples(
             raise Refused("invalid_audio", NOT_AUDIO)
         for frame in frames:
             # A stream may change its shape on the way, and the resampler would refuse it.
-            if shape != (shape := (frame.format.name, frame.layout.name, frame.sample_rate)) or resampler is None:
+            if shape != (shape := (frame.format.name, frame.layout.name, frame.sample_rate)) or channels is None:
                 _require_shape(frame.sample_rate, frame.layout.nb_channels)
-                samples += _write(resampler.resample(None) if resampler else [], target)
-                resampler = av.AudioResampler(format="s16", layout="mono", rate=limits.rate)
-            frame.pts = None
-            samples += _write(resampler.resample(frame), target)
-            if samples > samples_max:
+                if channels:
+                    channels.end()
+                channels = _Channels(frame, limits.rate, writer)
+            channels.push(frame)
+            if writer.samples > samples_max:
                 raise _too_long(limits)
-    return samples + _write(resampler.resample(None) if resampler else [], target)
+    if channels:
+        channels.end()
+    return writer.samples
 
 
-def _write(frames: list[av.AudioFrame], target: BinaryIO | None) -> int:
-    """Frames of one channel of 16-bit samples; the planes are longer than what they hold."""
-    if target is not None:
+class _Channels:
+    """Frames of one shape, on their way to one channel."""
+
+    def __init__(self, frame: av.AudioFrame, rate: int, writer: Writer) -> None:
+        self._layout = frame.layout
+        self._numbers = NotNumbers() if frame.format.name in FLOATS else None
+        self._count = frame.layout.nb_channels
+        # Not planar: PyAV fails on planes of a layout that has no name.
+        self._resampler = av.AudioResampler(format="flt", layout=frame.layout, rate=rate)
+        self._mixer = Mixer(self._count)
+        self._writer = writer
+        self._waiting: list[np.ndarray] = []
+
+    def push(self, frame: av.AudioFrame) -> None:
+        frame.pts = None
+        self._take(self._resampler.resample(self._with_numbers(frame) if self._numbers else frame))
+        if sum(block.shape[1] for block in self._waiting) >= BLOCK:
+            self._mix()
+
+    def end(self) -> None:
+        self._take(self._resampler.resample(None))
+        self._mix()
+        numbers = self._numbers
+        if numbers and numbers.replaced > numbers.samples * NOT_NUMBERS_MAX:
+            raise Refused("invalid_audio", "Most samples of the file are not numbers, or are far too large.")
+
+    def _take(self, frames: list[av.AudioFrame]) -> None:
+        self._waiting += [frame.to_ndarray().reshape(-1, self._count).T for frame in frames if frame.samples > 0]
+
+    def _with_numbers(self, frame: av.AudioFrame) -> av.AudioFrame:
+        samples = frame.to_ndarray()
+        planes = samples if frame.format.is_planar else samples.reshape(-1, self._count).T
+        with np.errstate(invalid="ignore"):
+            found = self._numbers.replace(planes)
+        if found is planes:
+            return frame
+        packed = found if frame.format.is_planar else np.ascontiguousarray(found.T).reshape(1, -1)
+        replaced = av.AudioFrame.from_ndarray(packed, format=frame.format.name, layout=self._layout)
+        replaced.sample_rate = frame.sample_rate
+        return replaced
+
+    def _mix(self) -> None:
+        if not self._waiting:
+            return
+        block = np.concatenate(self._waiting, axis=1)
+        self._waiting = []
         with _full_disk_told():
-            for frame in frames:
-                target.write(memoryview(frame.planes[0])[: 2 * frame.samples])
-    return sum(frame.samples for frame in frames)
+            self._writer.write(self._mixer.mix(block), self._numbers is not None)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,136 @@
+"""
+Many channels to one, and samples of any size to 16 bits, without losing the voice.
+
+The mean of two channels of opposite phase is silence, so a channel that runs against the loudest one is turned over first.
+Samples of floating point may be above full scale, or no numbers at all: the former are scaled down, the latter are silence.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import BinaryIO
+
+import numpy as np
+
+# Channels are compared, and written, in blocks of so many samples: half a second of speech.
+BLOCK = 8_000
+# Part that the sums over earlier blocks keep: they halve in some five seconds.
+MEMORY = 0.93
+# Correlation with the loudest channel below which a channel is turned over, and above which it is turned back.
+AGAINST, ALONG = -0.2, 0.2
+# Part of the loudest channel's energy below which a mix has lost the voice all the same.
+LOST = 0.05
+# Samples of floating point: the level that this part of a block stays below is brought down to half of full scale.
+LOUD = 0.95
+HEADROOM = 2.0
+# Energy of second differences to that of the samples, at 16 kHz: less is below some 180 Hz.
+RUMBLE = 2e-5
+# Largest sample that is a number: some writers leave samples at the scale of 32-bit integers.
+NUMBER_MAX = 1e10
+# Blocks of the file that are read again when it is scaled down.
+AGAIN_BYTES = 1 << 20
+
+
+class Mixer:
+    """The channels of one stream. Blocks are float arrays of channels by samples."""
+
+    def __init__(self, count: int) -> None:
+        self._products = np.zeros((count, count))
+        self._energies = np.zeros(count)
+        self._signs = np.ones(count)
+        self._offsets: np.ndarray | None = None
+
+    def mix(self, block: np.ndarray) -> np.ndarray:
+        """One channel for a block of many, about as loud as the loudest of them, without a constant offset."""
+        channels = block.astype(np.float64)
+        means = channels.mean(axis=1, keepdims=True)
+        self._offsets = means if self._offsets is None else MEMORY * self._offsets + (1 - MEMORY) * means
+        channels -= self._offsets
+        if len(channels) == 1:
+            return channels[0]
+        # Second differences have next to nothing of a hum, which would outweigh the voice.
+        voice = np.diff(channels, n=2)
+        self._products = MEMORY * self._products + voice @ voice.T
+        self._energies = MEMORY * self._energies + (channels * channels).sum(axis=1)
+        energies = np.diag(self._products) * self._is_voice()
+        loudest = int(energies.argmax())
+        if energies[loudest] == 0:
+            return channels[int(self._energies.argmax())]
+        correlations = self._products[loudest] / np.sqrt(np.maximum(energies * energies[loudest], 1e-30))
+        self._signs[correlations < AGAINST] = -1
+        self._signs[correlations > ALONG] = 1
+        # Of one channel that speaks and five that are silent, the sum is the one.
+        weights = self._signs * (energies > 0) / (energies.sum() / energies[loudest])
+        mixed = weights @ voice
+        if mixed @ mixed < LOST * (voice[loudest] @ voice[loudest]):
+            return channels[loudest]
+        return weights @ channels
+
+    def _is_voice(self) -> np.ndarray:
+        """False for channels of rumble alone, as that of a subwoofer is; unless all of them are."""
+        is_voice = np.diag(self._products) > RUMBLE * self._energies
+        return is_voice if is_voice.any() else ~is_voice
+
+
+class NotNumbers:
+    """Replaces samples that are no numbers, or far too large for any, by what their neighbours suggest."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.replaced = 0
+
+    def replace(self, samples: np.ndarray) -> np.ndarray:
+        """Takes and gives channels by samples."""
+        self.samples += samples.shape[1]
+        sizes = np.abs(samples)
+        if sizes.max(initial=0) < NUMBER_MAX:
+            return samples
+        bad = ~(sizes < NUMBER_MAX)
+        self.replaced += int(bad.all(axis=0).sum())
+        places = np.arange(samples.shape[1])
+        return np.stack([_filled(channel, holes, places) for channel, holes in zip(samples, bad, strict=True)])
+
+
+def _filled(channel: np.ndarray, holes: np.ndarray, places: np.ndarray) -> np.ndarray:
+    if not holes.any():
+        return channel
+    if holes.all():
+        return np.zeros_like(channel)
+    filled = channel.copy()
+    filled[holes] = np.interp(places[holes], places[~holes], channel[~holes])
+    return filled
+
+
+class Writer:
+    """Writes samples as signed 16-bit numbers, and scales the file down when louder ones follow than full scale."""
+
+    def __init__(self, target: BinaryIO | None) -> None:
+        self._target = target
+        self._scale = 1.0
+        self.samples = 0
+
+    def write(self, block: np.ndarray, may_be_over: bool) -> None:
+        """Appends a block. Only samples of floating point may be over full scale."""
+        self.samples += len(block)
+        if self._target is None or len(block) == 0:
+            return
+        if may_be_over:
+            self._fit(block)
+        self._target.write(_to_16_bits(block / self._scale).tobytes())
+
+    def _fit(self, block: np.ndarray) -> None:
+        level = float(np.quantile(np.abs(block), LOUD))
+        if level <= self._scale:
+            return
+        # Each time by 4 at least, so that a file that grows louder and louder is not read again for each block.
+        scale = max(level * HEADROOM, self._scale * 4)
+        self._target.flush()
+        descriptor, factor = self._target.fileno(), self._scale / scale
+        for at in range(0, os.fstat(descriptor).st_size, AGAIN_BYTES):
+            known = np.frombuffer(os.pread(descriptor, AGAIN_BYTES, at), "<i2")
+            os.pwrite(descriptor, np.rint(known * factor).astype("<i2").tobytes(), at)
+        self._scale = scale
+
+
+def _to_16_bits(block: np.ndarray) -> np.ndarray:
+    return np.rint(np.clip(block * 32_768, -32_768, 32_767)).astype("<i2")
