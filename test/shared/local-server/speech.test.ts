@@ -1,7 +1,7 @@
 import { afterAll, describe, expect, test } from 'vitest'
 import { findEnvironment, form, openServer, type StreamEvent } from '../../support/speech/running.ts'
 import { findSpeech, wordErrorRate } from '../../support/speech/speech.ts'
-import { join, samplesOf, silence, waveOf } from '../../support/speech/wave.ts'
+import { join, oddWaves, samplesOf, silence, waveOf } from '../../support/speech/wave.ts'
 
 const environment = await findEnvironment()
 const clips = environment && (await findSpeech())
@@ -35,6 +35,23 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     const rate = wordErrorRate(all, texts)
     process.stdout.write(`word error rate ${(100 * rate).toFixed(1)} %\n`)
     expect(rate).toBeLessThan(0.05)
+  })
+
+  test.each(['opposite phase', 'some samples that are not numbers'])('a file of %s has its words', async (kind) => {
+    const [, file = Buffer.alloc(0)] = oddWaves(clip('beckett').bytes).find(([name]) => name === kind) ?? []
+    expect(wordErrorRate([clip('beckett')], [(await transcribe(file)).text])).toBeLessThan(0.1)
+  })
+
+  test.each([
+    ['one word', 'word '.repeat(100)],
+    ['words without a blank', 'word,'.repeat(300)],
+    ['a phrase', 'one two three four five six seven eight nine '.repeat(40)],
+  ])('a prompt that repeats %s is not repeated, nor tried at other temperatures', async (_, prompt) => {
+    for (const name of ['austen-0870', 'austen-0890']) {
+      const { text, segments } = await transcribe(clip(name).bytes, { prompt, response_format: 'verbose_json' })
+      expect(wordErrorRate([clip(name)], [text])).toBeLessThan(0.2)
+      expect(new Set(segments.map(({ temperature }: { temperature: number }) => temperature))).toEqual(new Set([0]))
+    }
   })
 
   test('words have times in order, within the recording, and make up the text', async () => {
@@ -117,7 +134,8 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
   })
 
   test('a prompt of any length and content is taken', async () => {
-    const prompt = `<|endoftext|><|notimestamps|> ${'young men and old ones '.repeat(500)}`
+    const names = Array.from({ length: 500 }, (_, index) => `young man ${index}`)
+    const prompt = `<|endoftext|><|notimestamps|> ${names.join(', ')}`
     const answer = await transcribe(clip('austen-0880').bytes, { prompt })
     expect(answer.usage.input_token_details.text_tokens).toBe(216)
   })

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from faster_whisper import WhisperModel
@@ -17,6 +18,13 @@ LADDER = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
 FRAMES_A_SECOND = 100
 # What the model has room for, less a few: text does not always come back as the tokens it was made of. The end counts.
 PROMPT_TOKENS_MAX = 216
+# Tokens of a phrase of which a prompt keeps one, however often it follows itself: the model would go on repeating it.
+PHRASE_TOKENS_MAX = 16
+# Tokens that a window may have with a prompt. Fast speech has 5 a second; more are a text that repeats itself.
+PROMPTED_TOKENS, PROMPTED_TOKENS_A_SECOND = 16, 5
+WINDOW_SECONDS = 30
+# As faster-whisper decides it by default: beyond these a text repeats itself, or the model is unsure of it.
+COMPRESSION_MAX, LOGPROB_MIN = 2.4, -1.0
 
 
 class Transcriber:
@@ -24,7 +32,8 @@ class Transcriber:
 
     def __init__(self, directory: str) -> None:
         self._model = WhisperModel(directory, device="cpu", compute_type="int8", cpu_threads=1)
-        self._recorder = self._model.model = _Recorder(self._model.model)
+        start = self._model.hf_tokenizer.token_to_id("<|startoftranscript|>")
+        self._recorder = self._model.model = _Recorder(self._model.model, start, self._text_of)
         self._bytes = _byte_of_character()
 
     def transcribe(self, samples: np.ndarray, job: dict) -> Iterator[dict]:
@@ -36,7 +45,7 @@ class Transcriber:
         """
         count, tokens_out = 0, 0
         prompt = self._model.hf_tokenizer.encode(job.get("prompt") or "", add_special_tokens=False).ids
-        prompt = prompt[-PROMPT_TOKENS_MAX:]
+        prompt = without_repeats(prompt)[-PROMPT_TOKENS_MAX:]
         for block in blocks(samples, vad_options(job.get("vad"))):
             for segment in self._transcribe_block(block, job, self._model.hf_tokenizer.decode(prompt)):
                 yield {"segment": self._describe(segment, block, count, job)}
@@ -50,9 +59,13 @@ class Transcriber:
         if not block.speech:
             return
         pieces, _ = collect_chunks(block.samples, block.speech)
+        samples = np.concatenate(pieces)
+        self._recorder.prompted_tokens = PROMPTED_TOKENS + math.ceil(
+            PROMPTED_TOKENS_A_SECOND * min(WINDOW_SECONDS, len(samples) / RATE)
+        )
         temperature = job.get("temperature") or 0.0
         segments, _ = self._model.transcribe(
-            np.concatenate(pieces),
+            samples,
             language="en",
             temperature=temperature if temperature > 0 else LADDER,
             # One window's mistake would be the next one's prompt: small models then repeat themselves for minutes.
@@ -92,8 +105,14 @@ class Transcriber:
         return described
 
     def _text_tokens(self, segment: Segment) -> list[int]:
+        return self._only_text(segment.tokens)
+
+    def _only_text(self, tokens: list[int]) -> list[int]:
         end_of_text = self._model.hf_tokenizer.token_to_id("<|endoftext|>")
-        return [token for token in segment.tokens if token < end_of_text]
+        return [token for token in tokens if token < end_of_text]
+
+    def _text_of(self, tokens: list[int]) -> str:
+        return self._model.hf_tokenizer.decode(self._only_text(tokens))
 
     def _logprobs(self, segment: Segment) -> list[dict]:
         tokens = self._text_tokens(segment)
@@ -112,13 +131,51 @@ def _seconds(block: Block, seconds: float) -> float:
     return round(min(block.start / RATE + seconds, block.end / RATE), 2)
 
 
-class _Recorder:
-    """The model, remembering each text token's probability in the last window: faster-whisper keeps only words'."""
+def without_repeats(tokens: list[int]) -> list[int]:
+    """The tokens of a prompt in which no phrase of up to 16 of them follows itself."""
+    kept: list[int] = []
+    for token in tokens:
+        kept.append(token)
+        for size in range(1, PHRASE_TOKENS_MAX + 1):
+            if len(kept) >= 2 * size and kept[-size:] == kept[-2 * size : -size]:
+                del kept[-size:]
+                break
+    return kept
 
-    def __init__(self, model: object) -> None:
+
+class _Recorder:
+    """
+    The model, with two changes.
+
+    It remembers each text token's probability in the last window: faster-whisper keeps only words'. And a prompt costs
+    one attempt at most: a window whose text repeats itself with it, or is unlikely, is read again without.
+    """
+
+    def __init__(self, model: object, start: int, text_of: Callable[[list[int]], str]) -> None:
         self._model = model
+        self._start = start
+        self._text_of = text_of
+        self._unprompted: object | None = None
+        self.prompted_tokens = 0
         self._tokens: list[int] = []
         self._probabilities: list[float] = []
+
+    def generate(self, encoded: object, prompts: list[list[int]], *args: object, **options: object):
+        plain = [prompt[prompt.index(self._start) :] for prompt in prompts]
+        if plain != prompts and encoded is not self._unprompted:
+            most = min(options["max_length"], len(prompts[0]) + self.prompted_tokens)
+            results = self._model.generate(encoded, prompts, *args, **{**options, "max_length": most})
+            if self._is_good(results[0], most - len(prompts[0])):
+                return results
+            self._unprompted = encoded
+        return self._model.generate(encoded, plain, *args, **options)
+
+    def _is_good(self, result: object, most: int) -> bool:
+        tokens = result.sequences_ids[0]
+        text = self._text_of(tokens).strip().encode()
+        is_unlikely = result.scores[0] * len(tokens) / (len(tokens) + 1) < LOGPROB_MIN
+        is_repetitive = len(text) > COMPRESSION_MAX * len(zlib.compress(text))
+        return len(tokens) < most and not is_unlikely and not is_repetitive
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._model, name)
