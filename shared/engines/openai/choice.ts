@@ -203,11 +203,13 @@ function isObject(value: unknown): value is object {
 
 /** Only the fields of `Logprob`: servers add others, such as token ids. */
 export function readLogprob(wire: WireLogprob): Logprob {
-  const { token, logprob, bytes = null, top_logprobs } = wire
-  const top = (top_logprobs ?? []).map((one) => ({
-    token: one.token,
-    logprob: one.logprob ?? null,
-    bytes: one.bytes ?? null,
-  }))
-  return { token, logprob, bytes, top_logprobs: top }
+  return { ...readToken(wire), top_logprobs: (wire.top_logprobs ?? []).map(readToken) }
+}
+
+function readToken({ token, logprob, bytes }: WireLogprob): Omit<Logprob, 'top_logprobs'> {
+  return {
+    token: typeof token === 'string' ? token : '',
+    logprob: typeof logprob === 'number' ? logprob : null,
+    bytes: Array.isArray(bytes) && bytes.every(Number.isInteger) ? bytes : null,
+  }
 }

@@ -1,7 +1,7 @@
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { GenerateEvent } from '#schemas/generate.ts'
+import { GenerateEvent } from '#schemas/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
 import { ask, collect, failure, textOf } from '../../support/engine-calls.ts'
@@ -276,5 +276,34 @@ describe('behind the service', () => {
     expect(message.content).toMatchObject([{ type: 'text', text: 'hello' }])
     const refused = openai.chat.completions.create({ model: 'far', messages, stop: ['x'] })
     await expect(refused).rejects.toMatchObject({ status: 400, param: 'stop' })
+  })
+})
+
+describe('an answer with values of wrong types', () => {
+  const call = (fields: object) => [
+    { type: 'response.output_item.done', output_index: 0, item: { ...CALL, ...fields } },
+    { type: 'response.completed', response: { status: 'completed', output: [] } },
+  ]
+
+  test.each([[{}], [['weather']], [5], [true]])('is an error if the name of a call is %j', async (name) => {
+    await expect(eventsOf(call({ name }))).rejects.toMatchObject({ code: 'upstream_error' })
+  })
+
+  test('has a call without an id if the id is no text', async () => {
+    expect(await eventsOf(call({ call_id: ['call_1'], id: 7 }))).toContainEqual(
+      expect.objectContaining({ type: 'tool_call', id: '', name: 'weather' }),
+    )
+  })
+
+  test('has events that match their schema, whatever log probabilities and usage are', async () => {
+    const logprobs = [{ token: 5, logprob: 'x', bytes: true, top_logprobs: [{ logprob: '1', bytes: ['a'] }] }]
+    const thought = { type: 'reasoning', id: 7, summary: [], encrypted_content: ['sealed'] }
+    const events = await eventsOf([
+      { type: 'response.output_item.done', output_index: 0, item: thought },
+      { type: 'response.output_text.delta', output_index: 1, delta: 'Hi', logprobs },
+      { type: 'response.completed', response: { status: 'completed', usage: 'none' } },
+    ])
+    for (const event of events) expect(GenerateEvent.safeParse(event).error, JSON.stringify(event)).toBeUndefined()
+    expect(textOf(events)).toBe('Hi')
   })
 })

@@ -238,15 +238,16 @@ export class ResponsesDecoder implements AnswerDecoder {
   #openCall(item: OpenItem, out: GenerateEvent[]): void {
     const { wire } = item
     const kind = CALLS[wire.type ?? '']
-    if (!kind || item.call !== undefined || !wire.name) return
+    const name = stringOf(wire.name)
+    if (!kind || item.call !== undefined || name === '') return
     item.call = this.#calls++
     this.#hasOutput = true
-    const given = wire.call_id ?? wire.id ?? ''
+    const given = stringOf(wire.call_id ?? wire.id)
     const id = this.#callIds.has(given) ? '' : given
     this.#callIds.add(given)
     const extra = fieldsOf(wire, CALL_CONSUMED)
     const custom = kind === 'custom' ? { custom: true } : {}
-    out.push({ type: 'tool_call', choice: 0, call: item.call, id, name: wire.name, ...custom, ...(extra && { extra }) })
+    out.push({ type: 'tool_call', choice: 0, call: item.call, id, name, ...custom, ...(extra && { extra }) })
   }
 
   #extend(frame: Frame, type: TextType, key: string, out: GenerateEvent[]): void {
@@ -351,15 +352,15 @@ export class ResponsesDecoder implements AnswerDecoder {
   }
 
   #closeThought(item: OpenItem, wire: WireItem, out: GenerateEvent[]): void {
-    const { id = '', content, summary, encrypted_content: sealed } = wire
+    const { id, content, summary, encrypted_content: sealed } = wire
     for (const [index, { text }] of (summary ?? []).entries()) {
       this.#complete(item, 'reasoning', partKey('summary', index), text, out)
     }
     for (const [index, { text }] of (Array.isArray(content) ? content : []).entries()) {
       this.#complete(item, 'reasoning', partKey('thought', index), text, out)
     }
-    if (!sealed) return
-    out.push({ type: 'reasoning', choice: 0, text: '', signature: signatureOf(id, sealed) })
+    if (typeof sealed !== 'string' || sealed === '') return
+    out.push({ type: 'reasoning', choice: 0, text: '', signature: signatureOf(stringOf(id), sealed) })
   }
 
   #closeCall(item: OpenItem, wire: WireItem, out: GenerateEvent[]): void {
@@ -372,7 +373,7 @@ export class ResponsesDecoder implements AnswerDecoder {
 
   #end(response: WireResponse, type: 'completed' | 'incomplete', out: GenerateEvent[]): void {
     const { status = type, usage, incomplete_details: details } = response
-    if (usage) this.#usage = usage
+    if (typeof usage === 'object' && usage !== null && !Array.isArray(usage)) this.#usage = usage
     for (const [index, item] of (Array.isArray(response.output) ? response.output : []).entries()) {
       this.#close(item, index, out)
     }
@@ -421,6 +422,10 @@ function textOf({ texts }: OpenItem, key: string): WholeCharacters {
   const made = new WholeCharacters()
   texts.set(key, made)
   return made
+}
+
+function stringOf(value: unknown): string {
+  return typeof value === 'string' ? value : ''
 }
 
 function fieldsOf(object: object, consumed: ReadonlySet<string>): Record<string, unknown> | undefined {
