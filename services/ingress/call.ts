@@ -29,7 +29,7 @@ export interface IngressContext {
   readonly durable: DurableJobs | undefined
   /** For the operator's door, with the two below; undefined as {@link durable} is. */
   readonly store: StoreView | undefined
-  readonly broker: Pick<Broker, 'name' | 'lag' | 'isReachable' | 'history' | 'submit' | 'send'>
+  readonly broker: Pick<Broker, 'name' | 'lag' | 'isReachable' | 'missing' | 'history' | 'submit' | 'send'>
   readonly pauses: Pauses
   /** Aborts when the process drains: whoever waits for a durable job goes on elsewhere. */
   readonly closing: AbortSignal

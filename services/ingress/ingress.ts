@@ -29,8 +29,10 @@ import type { SocketBounds } from './ws/bounds.ts'
 import { Sockets } from './ws/sockets.ts'
 import { isSocketRequest } from './ws/upgrade.ts'
 
-/** Silence on the control channel after which an ingress is not ready: it could neither submit nor hear. */
-const SILENCE_MS_MAX = 5_000
+/** Time without any Kafka broker after which an ingress is not ready: a restart of one broker, or its replacement, is shorter. */
+const FAILOVER_MS = 15_000
+/** Silence on the control channel after which an ingress is not ready. Kafka replaces its leader in 9 to 12 s, and clients follow. */
+const SILENCE_MS_MAX = 30_000
 /** How often a draining ingress looks whether its calls have ended. */
 const DRAIN_POLL_MS = 50
 
@@ -245,8 +247,11 @@ async function openDurable(ports: Ports, jobs: AttachedJobs, keys: ApiKeys): Pro
 function problemsOf(ports: Ports, jobs: AttachedJobs): string[] {
   const problems: string[] = []
   if (jobs.isDraining) problems.push('The ingress is draining.')
-  if (!ports.broker.isReachable) problems.push(`The broker (${ports.broker.name}) cannot be reached.`)
+  const { broker } = ports
+  if ((broker.unreachableMs ?? 0) > FAILOVER_MS) problems.push(`The broker (${broker.name}) cannot be reached.`)
   else if (jobs.presence.silenceMs > SILENCE_MS_MAX) problems.push('Nothing comes back from the broker.')
+  for (const topic of broker.missing ?? [])
+    problems.push(`The topic ${topic} is missing in Kafka and could not be made.`)
   return problems
 }
 

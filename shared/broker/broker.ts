@@ -19,9 +19,30 @@ export interface Broker {
   readonly name: string
   /** False from the moment the broker is known to be gone until it answers again. */
   readonly isReachable: boolean
+  /** Milliseconds since when no broker answers; 0 while one does. Absent where that cannot happen. */
+  readonly unreachableMs?: number
 
-  /** Puts one record into a queue. @throws ServiceError `overloaded`; `request_too_large` for what it will never take */
-  submit(queue: string, value: Buffer): Promise<void>
+  /**
+   * Queues and channels that do not exist at the broker and that this process could not make. Records for a missing queue are
+   * refused; those for a missing channel wait. Absent where that cannot happen.
+   */
+  readonly missing?: readonly string[]
+
+  /**
+   * Calls `onLoss` with the name of each queue or channel that was deleted and made again: records in it that were not yet taken or
+   * received are lost. Absent where that cannot happen.
+   *
+   * @returns Ends it.
+   */
+  onLoss?(onLoss: (name: string) => void): () => void
+
+  /**
+   * Puts one record into a queue.
+   *
+   * @param withinMs Shorter bound than `sendTimeoutMs`, such as the time that its job has left.
+   * @throws ServiceError `overloaded`; `request_too_large` for what it will never take
+   */
+  submit(queue: string, value: Buffer, withinMs?: number): Promise<void>
 
   /**
    * The same with no bytes in between, where all takers live in this very process; undefined where they need not. Nobody changes

@@ -20,7 +20,7 @@ export interface PoolFacts {
 
 /** What an ingress knows of the fleet at one moment. */
 export interface FleetFacts {
-  readonly broker: { readonly name: string; readonly isReachable: boolean }
+  readonly broker: { readonly name: string; readonly isReachable: boolean; readonly missing?: readonly string[] }
   /** Undefined in a deployment without one. */
   readonly store: { readonly name: string; readonly isReachable: boolean; readonly isFull: boolean } | undefined
   readonly pools: readonly PoolFacts[]
@@ -38,6 +38,7 @@ export function fleetFindings(facts: FleetFacts): readonly Finding[] {
   const { broker, store, pools, durable, paused, failing, deadLetters } = facts
   const findings = [
     ...(broker.isReachable ? [] : [brokerAway(broker.name)]),
+    ...(broker.missing?.length ? [topicsMissing(broker.missing)] : []),
     ...(store && !store.isReachable ? [storeAway(store.name)] : []),
     ...(store?.isFull ? [storeFull(store.name)] : []),
     ...(durable ? roomFinding(durable) : []),
@@ -59,7 +60,12 @@ export function fleetFindings(facts: FleetFacts): readonly Finding[] {
 
 function brokerAway(name: string): Finding {
   const message = `The broker (${name}) cannot be reached: new calls are refused, and durable jobs wait until it is back.`
-  return failed('broker', message, 'Start it, or mend KAFKA_BROKERS.')
+  return failed('broker', message, 'Start it, or correct KAFKA_BROKERS.')
+}
+
+function topicsMissing(topics: readonly string[]): Finding {
+  const message = `Kafka has no topic ${topics.join(', ')}, and the service could not make what is missing: its calls are refused.`
+  return failed('broker', message, 'Make the topic, or allow the service to: the warning in its log has the command.')
 }
 
 function storeAway(name: string): Finding {

@@ -2,17 +2,27 @@ import type { KafkaConfig } from '#shared/config/config.ts'
 import { inspectKafka } from '#shared/ports/inspect.ts'
 import { type Check, type Finding, failed, ok, skipped, warned } from './check.ts'
 
-/** Kafka, where KAFKA_BROKERS names one: there, new enough, with share groups, with its topics. */
+/** Kafka, where KAFKA_BROKERS names one: there, new enough, with share groups and its topics, quick to replace a broker. */
 export const kafkaCheck: Check = {
   name: 'kafka',
-  fix: 'Start Kafka, or mend KAFKA_BROKERS, KAFKA_TLS or the KAFKA_SASL_MECHANISM, KAFKA_USERNAME and KAFKA_PASSWORD.',
+  fix: 'Start Kafka, or correct KAFKA_BROKERS, KAFKA_TLS or the KAFKA_SASL_MECHANISM, KAFKA_USERNAME and KAFKA_PASSWORD.',
   async run(config) {
     const { kafka } = config
     if (!kafka) return [skipped('kafka', 'not needed: without KAFKA_BROKERS the queue lives in the process')]
-    const { brokers, missing, hasShareGroups } = await inspectKafka(config, kafka)
-    const made = missing.length > 0 ? `; ${missing.length} topics are made at the next start` : ''
-    return [groupsFinding(kafka, hasShareGroups, `${brokers} ${brokers === 1 ? 'broker' : 'brokers'}${made}`)]
+    const { brokers, topics, missing, hasShareGroups, lateFailover } = await inspectKafka(config, kafka)
+    const made = missing.length === topics ? '; topics are made at the first start' : ''
+    return [
+      groupsFinding(kafka, hasShareGroups, `${brokers} ${brokers === 1 ? 'broker' : 'brokers'}${made}`),
+      ...(missing.length > 0 && !made ? [missingFinding(missing)] : []),
+      ...(lateFailover ? [warned('kafka', lateFailover.problem, lateFailover.fix)] : []),
+    ]
   },
+}
+
+function missingFinding(missing: readonly string[]): Finding {
+  const message = `missing: ${missing.join(', ')}`
+  const fix = 'A process that runs makes them within seconds; if they stay missing, its log says why. Else start one.'
+  return warned('kafka', message, fix)
 }
 
 function groupsFinding({ client }: KafkaConfig, hasShare: boolean, brokers: string): Finding {

@@ -6,8 +6,13 @@ import { batchBytesMax, CoalescingSender, overloaded, type Produce } from './sen
 /** What a client of Kafka does in its own way. Topics are named in full, with their prefix. */
 export interface KafkaClient {
   readonly name: string
-  readonly isReachable: boolean
+  /** Since when no broker answers, by the monotonic clock; undefined while one does. */
+  readonly unreachableSinceMs: number | undefined
+  /** As {@link Broker.missing}. */
+  readonly missing: readonly string[]
   readonly produce: Produce
+  /** @param onLoss Called with the name of a topic that was deleted and made again. One listener: the last. */
+  onLoss(onLoss: (topic: string) => void): void
   /** A call takes long or is refused: look whether a broker answers, and who leads what. */
   suspect(): void
   /** True for an error that passes by itself. */
@@ -40,6 +45,7 @@ export class KafkaBroker implements Broker {
   readonly #sender: CoalescingSender
   readonly #open = new Set<Closable>()
   readonly #turns = new Map<string, number>()
+  readonly #onLoss = new Set<(name: string) => void>()
   #closed: Promise<void> | undefined
 
   constructor(client: KafkaClient, options: KafkaOptions) {
@@ -50,6 +56,11 @@ export class KafkaBroker implements Broker {
       options.sendBufferBytesMax ?? KAFKA_DEFAULTS.sendBufferBytesMax,
       () => client.suspect(),
     )
+    client.onLoss((topic) => {
+      const name = topic.slice(options.prefix.length)
+      options.onProblem('a Kafka topic was deleted and made again', { topic })
+      for (const onLoss of this.#onLoss) onLoss(name)
+    })
   }
 
   get name(): string {
@@ -57,13 +68,28 @@ export class KafkaBroker implements Broker {
   }
 
   get isReachable(): boolean {
-    return this.#client.isReachable && this.#closed === undefined
+    return this.#client.unreachableSinceMs === undefined && this.#closed === undefined
   }
 
-  async submit(queue: string, value: Buffer): Promise<void> {
+  get unreachableMs(): number {
+    const { unreachableSinceMs: sinceMs } = this.#client
+    return sinceMs === undefined ? 0 : performance.now() - sinceMs
+  }
+
+  get missing(): readonly string[] {
+    return this.#client.missing
+  }
+
+  onLoss(onLoss: (name: string) => void): () => void {
+    this.#onLoss.add(onLoss)
+    return () => void this.#onLoss.delete(onLoss)
+  }
+
+  async submit(queue: string, value: Buffer, withinMs = Number.POSITIVE_INFINITY): Promise<void> {
     if (!this.isReachable) throw overloaded('The job queue cannot be reached.')
+    if (this.missing.includes(queue)) throw overloaded(`The job queue ${queue} is missing in Kafka.`)
     const topic = this.#options.prefix + queue
-    const timeoutMs = this.#options.sendTimeoutMs ?? KAFKA_DEFAULTS.sendTimeoutMs
+    const timeoutMs = Math.min(withinMs, this.#options.sendTimeoutMs ?? KAFKA_DEFAULTS.sendTimeoutMs)
     const options = { timeoutMs, batchBytesMax: batchBytesMax.queue }
     await this.#sender.send(topic, this.#nextPartition(topic), { key: undefined, value }, options)
   }

@@ -74,6 +74,7 @@ export class ChannelReceiver implements Receiver {
   /** Fixes the positions, at the ends of the partitions unless it was given one, waiting for the broker if need be, and starts. */
   async open(): Promise<this> {
     await this.#until(async () => {
+      this.#topicId = this.#cluster.topicId(this.#topic)
       for (const place of this.#places) {
         if (place.position === LATEST) place.position = await this.#offsetAt(place, LATEST)
       }

@@ -2,16 +2,21 @@
  * What a process knows of a Kafka cluster: its nodes, who leads which partition, whether anybody answers.
  *
  * Every user has a connection of its own to a node, named by a lane, because a broker answers one request a connection at a
- * time: a long poll would hold up a heartbeat. Reachable means that some broker answers a metadata request. It is asked
- * when a connection breaks or a call takes long, then four times a second until it answers.
+ * time: a long poll would hold up a heartbeat. Reachable means that some broker answers a metadata request. One is sent when a
+ * connection breaks or a call takes long; if it fails, it goes to every other known address before the cluster counts as gone,
+ * and then to all of them four times a second. So the death of one broker of three is no outage.
+ *
+ * A topic that was deleted and made again has another id. Former ids are remembered: a broker that lags behind may still name
+ * one, and a receiver that believed it would read the new topic from its start a second time.
  *
  * Used by everything that speaks through `@platformatic/kafka`; kafkajs does all this by itself.
  */
 
 import { isIP } from 'node:net'
 import { apiVersionsV3, Connection, type ConnectionOptions, findCoordinatorV6, metadataV12 } from '@platformatic/kafka'
-import { NodeUnknown, responseOf } from './errors.ts'
-import type { KafkaOptions } from './options.ts'
+import { every } from '#shared/ticks.ts'
+import { CODE, NodeUnknown, responseOf } from './errors.ts'
+import { type KafkaOptions, partitionsNeeded } from './options.ts'
 import { pause } from './supervision.ts'
 
 const CONNECT_TIMEOUT_MS = 1_000
@@ -20,6 +25,9 @@ const PROBE_INTERVAL_MS = 250
 /** Metadata is asked for at most this often; who needs it earlier gets the answer under way. */
 const REFRESH_INTERVAL_MS = 100
 const GROUP_KEY_TYPE = 0
+/** Time between two metadata requests while nothing fails: a deleted topic that no consumer reads is noticed by them alone. */
+const WATCH_INTERVAL_MS = 5_000
+const FORMER_IDS_MAX = 16
 
 /** The node of a partition that nobody leads. */
 export const NO_LEADER = -1
@@ -35,6 +43,14 @@ interface TopicState {
   readonly leaders: readonly number[]
 }
 
+/** Changes of the followed topics that a metadata answer shows, by name. */
+export interface TopicChanges {
+  /** Not there, or with fewer partitions than the options ask for. */
+  readonly lacking: readonly string[]
+  /** Deleted and made again since the answer before. */
+  readonly remade: readonly string[]
+}
+
 /** A cluster as one process sees it. The caller closes it. */
 export class KafkaCluster {
   readonly #options: KafkaOptions
@@ -44,25 +60,38 @@ export class KafkaCluster {
   #bootstrap: Address[]
   #nodes = new Map<number, Address>()
   #topics = new Map<string, TopicState>()
+  /** Ids of each topic, oldest first; the last is the current one. */
+  readonly #ids = new Map<string, string[]>()
   #control: Connection | undefined
+  #dialing: Promise<Connection> | undefined
+  /** Address to begin with, so that a broker that accepts connections and answers nothing is passed over. */
+  #addressTurn = 0
   #refreshing: Promise<void> | undefined
   #isProbing = false
-  #isReachable = true
+  #unreachableSinceMs: number | undefined
   #onReturn: () => void = () => undefined
+  #onChanges: (changes: TopicChanges) => void = () => undefined
+  #stopWatching: () => void = () => undefined
 
   constructor(options: KafkaOptions) {
     this.#options = options
     this.#bootstrap = options.brokers.map(parseAddress)
   }
 
-  /** False from the moment no broker answers until one does. */
-  get isReachable(): boolean {
-    return this.#isReachable
+  /** When every known broker had failed to answer, by the monotonic clock; undefined once one answers. */
+  get unreachableSinceMs(): number | undefined {
+    return this.#unreachableSinceMs
   }
 
-  /** @param hear Is called each time that a broker answers again after none did. One listener: the last. */
-  onReturn(hear: () => void): void {
-    this.#onReturn = hear
+  /** @param onReturn Called each time that a broker answers again after none did. One listener: the last. */
+  onReturn(onReturn: () => void): void {
+    this.#onReturn = onReturn
+  }
+
+  /** Asks for metadata every {@link WATCH_INTERVAL_MS}, and calls `onChanges` for each answer that shows changes of topics. */
+  watch(onChanges: (changes: TopicChanges) => void): void {
+    this.#onChanges = onChanges
+    this.#stopWatching = every(WATCH_INTERVAL_MS, () => void this.refresh(), { keepsAlive: false })
   }
 
   /** Learns where these topics live, now and at each refresh. @throws when no broker answers */
@@ -88,7 +117,7 @@ export class KafkaCluster {
 
   /** Which requests the brokers know, and which features are on. @throws when no broker answers */
   async versions(): Promise<apiVersionsV3.ApiVersionsResponse> {
-    return apiVersionsV3.api.async(await this.#controlConnection(), 'sluice', '1')
+    return await this.#ask((connection) => apiVersionsV3.api.async(connection, 'sluice', '1'))
   }
 
   /** The topic's id, which the newer requests name it by. */
@@ -109,8 +138,9 @@ export class KafkaCluster {
 
   /** The node that coordinates a group. @throws when no broker answers or the coordinator is not ready */
   async coordinator(group: string): Promise<number> {
-    const connection = await this.#controlConnection()
-    const { coordinators } = await findCoordinatorV6.api.async(connection, GROUP_KEY_TYPE, [group])
+    const { coordinators } = await this.#ask((connection) =>
+      findCoordinatorV6.api.async(connection, GROUP_KEY_TYPE, [group]),
+    )
     const [found] = coordinators
     if (!found) throw new NodeUnknown(`No coordinator for group ${group}`)
     this.#nodes.set(found.nodeId, found)
@@ -156,6 +186,7 @@ export class KafkaCluster {
 
   async close(): Promise<void> {
     this.#closing.abort()
+    this.#stopWatching()
     const connections = await Promise.allSettled(this.#lanes.values())
     const open = connections.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []))
     if (this.#control) open.push(this.#control)
@@ -175,8 +206,9 @@ export class KafkaCluster {
   }
 
   #setReachable(isReachable: boolean, error?: unknown): void {
-    if (this.#isReachable === isReachable || this.#closing.signal.aborted) return
-    this.#isReachable = isReachable
+    const wasReachable = this.#unreachableSinceMs === undefined
+    if (wasReachable === isReachable || this.#closing.signal.aborted) return
+    this.#unreachableSinceMs = isReachable ? undefined : performance.now()
     if (isReachable) {
       this.#options.onProblem('Kafka answers again', {})
       this.#onReturn()
@@ -184,30 +216,75 @@ export class KafkaCluster {
   }
 
   async #refreshOnce(): Promise<void> {
-    const connection = await this.#controlConnection()
-    this.#learn(await requestMetadata(connection, this.#topicNames))
+    const response = await this.#ask((connection) => requestMetadata(connection, this.#topicNames))
+    const changes = this.#learn(response)
+    if (changes.lacking.length > 0 || changes.remade.length > 0) this.#onChanges(changes)
   }
 
-  #learn(response: metadataV12.MetadataResponse): void {
+  #learn(response: metadataV12.MetadataResponse): TopicChanges {
     this.#nodes = new Map(response.brokers.map(({ nodeId, host, port }) => [nodeId, { host, port }]))
+    const [lacking, remade]: [string[], string[]] = [[], []]
     for (const topic of response.topics) {
-      if (!topic.name || topic.partitions.length === 0) continue
-      const leaders = Array<number>(topic.partitions.length).fill(NO_LEADER)
-      for (const { partitionIndex, leaderId } of topic.partitions) leaders[partitionIndex] = leaderId
-      this.#topics.set(topic.name, { id: topic.topicId, leaders })
+      const { name, topicId: id, partitions } = topic
+      if (!name) continue
+      if (topic.errorCode === CODE.unknownTopicOrPartition) {
+        this.#topics.delete(name)
+        lacking.push(name)
+        continue
+      }
+      const ids = this.#ids.get(name) ?? []
+      if (partitions.length === 0 || ids.slice(0, -1).includes(id)) continue
+      if (ids.at(-1) !== id) {
+        if (ids.length > 0) remade.push(name)
+        this.#ids.set(name, [...ids, id].slice(-FORMER_IDS_MAX))
+      }
+      const leaders = Array<number>(partitions.length).fill(NO_LEADER)
+      for (const { partitionIndex, leaderId } of partitions) leaders[partitionIndex] = leaderId
+      this.#topics.set(name, { id, leaders })
+      if (leaders.length < partitionsNeeded(this.#options, name)) lacking.push(name)
+    }
+    return { lacking, remade }
+  }
+
+  /** Sends a request to one broker after another until one answers. @throws when none does, and when one refuses */
+  async #ask<R>(request: (connection: Connection) => Promise<R>): Promise<R> {
+    for (let tries = this.#addresses().length; ; tries--) {
+      const connection = await this.#controlConnection()
+      try {
+        return await request(connection)
+      } catch (error) {
+        if (responseOf(error) !== undefined || tries <= 0 || this.#closing.signal.aborted) throw error
+        if (this.#control === connection) {
+          this.#control = undefined
+          this.#addressTurn++
+        }
+        connection.close().catch(() => undefined)
+      }
     }
   }
 
-  /** One connection to whichever broker answers first, in the order known nodes, bootstrap addresses. */
+  #addresses(): Address[] {
+    return [...this.#nodes.values(), ...this.#bootstrap]
+  }
+
+  /** One connection for all requests that any broker can answer. */
   async #controlConnection(): Promise<Connection> {
     if (this.#control?.isConnected()) return this.#control
+    this.#dialing ??= this.#dialAny().finally(() => {
+      this.#dialing = undefined
+    })
+    return await this.#dialing
+  }
+
+  async #dialAny(): Promise<Connection> {
+    const addresses = this.#addresses()
     let failure: unknown = new NodeUnknown('No broker address is known')
-    for (const address of [...this.#nodes.values(), ...this.#bootstrap]) {
+    for (let i = 0; i < addresses.length; i++) {
+      const address = addresses[(this.#addressTurn + i) % addresses.length]
+      if (!address) continue
       try {
-        const connection = await this.#dial(address, METADATA_TIMEOUT_MS)
-        this.#control?.close().catch(() => undefined)
-        this.#control = connection
-        return connection
+        this.#control = await this.#dial(address, METADATA_TIMEOUT_MS)
+        return this.#control
       } catch (error) {
         failure = error
       }

@@ -5,6 +5,7 @@ export const CODE = {
   unknownServerError: -1,
   none: 0,
   offsetOutOfRange: 1,
+  unknownTopicOrPartition: 3,
   messageTooLarge: 10,
   recordListTooLarge: 18,
   unknownMemberId: 25,

@@ -1,5 +1,7 @@
 import type { KafkaCluster } from './cluster.ts'
 import type { KafkaOptions } from './options.ts'
+import { type BootProblem, lateFailover, readable } from './topics.ts'
+import { orUnavailable } from './unavailable.ts'
 
 /** The first version of ShareFetch that gives no more records than asked for (Kafka 4.2, KIP-1206). */
 const SHARE_FETCH = { key: 78, version: 2 }
@@ -8,24 +10,35 @@ const SHARE_FEATURE = 'share.version'
 /** What a cluster is like, before anything is done to it. */
 export interface KafkaFacts {
   readonly brokers: number
+  /** How many topics there should be. */
+  readonly topics: number
   /** Topics of the options that are not there. */
   readonly missing: readonly string[]
   readonly hasShareGroups: boolean
+  /** Undefined where a dead broker is replaced soon, where there is only one, and where the setting cannot be read. */
+  readonly lateFailover: BootProblem | undefined
 }
 
 /** Looks at a cluster and changes nothing. @throws when no broker answers */
 export async function inspectKafka(options: KafkaOptions): Promise<KafkaFacts> {
   const { KafkaCluster } = await import('./cluster.ts')
+  const { PlatformaticAdmin } = await import('./share/admin.ts')
+  const { isTransient } = await import('./errors.ts')
   const cluster = new KafkaCluster(options)
+  const admin = new PlatformaticAdmin(cluster, options)
   try {
     const names = options.topics.map(({ name }) => options.prefix + name)
-    await cluster.follow(names)
+    await orUnavailable(cluster.follow(names), isTransient)
+    const settings = await readable(admin.brokerSettings(), 'broker', options)
     return {
       brokers: cluster.nodeIds.length,
+      topics: names.length,
       missing: names.filter((name) => cluster.partitions(name) === 0),
       hasShareGroups: await hasShareGroups(cluster),
+      lateFailover: lateFailover(cluster.nodeIds.length, settings),
     }
   } finally {
+    await admin.close()
     await cluster.close()
   }
 }

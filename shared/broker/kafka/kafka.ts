@@ -5,11 +5,10 @@
  */
 
 import type { Broker } from '#shared/broker/broker.ts'
-import type { ServiceError } from '#shared/error.ts'
 import { hasShareGroups } from './inspect.ts'
 import type { KafkaOptions } from './options.ts'
-import { overloaded } from './sender.ts'
 import { KafkaUnfitError } from './topics.ts'
+import { unavailable } from './unavailable.ts'
 
 export type { KafkaOptions } from './options.ts'
 
@@ -25,7 +24,7 @@ const SHARE_GROUPS_OFF = new KafkaUnfitError([
  * Connects, makes the missing topics, and checks the rest.
  *
  * @returns A broker that the caller closes.
- * @throws KafkaUnfitError naming everything that is wrong, each with its fix; ServiceError `overloaded` when nobody answers
+ * @throws KafkaUnfitError naming everything that is wrong, each with its fix; ServiceError `overloaded` when no broker can be used: its cause has the remedy
  */
 export async function openKafkaBroker(options: KafkaOptions): Promise<Broker> {
   if (options.client === 'classic') return await openClassic(options)
@@ -40,7 +39,7 @@ export async function openKafkaBroker(options: KafkaOptions): Promise<Broker> {
   } catch (error) {
     await cluster.close()
     const { isTransient } = await import('./errors.ts')
-    throw isTransient(error) ? unanswered(error) : error
+    throw unavailable(error, isTransient(error)) ?? error
   }
   await cluster.close()
   if (options.client === 'share') throw SHARE_GROUPS_OFF
@@ -56,10 +55,6 @@ async function openClassic(options: KafkaOptions): Promise<Broker> {
   const { openClassicBroker } = await import('./classic/broker.ts')
   return await openClassicBroker(options).catch(async (error: unknown) => {
     const { isTransientInKafkaJs } = await import('./classic/client.ts')
-    throw isTransientInKafkaJs(error) ? unanswered(error) : error
+    throw unavailable(error, isTransientInKafkaJs(error)) ?? error
   })
-}
-
-function unanswered(error: unknown): ServiceError {
-  return overloaded(error instanceof Error ? error.message : String(error), error)
 }

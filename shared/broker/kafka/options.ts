@@ -19,7 +19,7 @@ export interface KafkaOptions {
   readonly replicationFactor?: number
   readonly tls?: boolean
   readonly sasl?: KafkaSasl
-  /** After this `submit` gives up. Default 10 s. */
+  /** Longest a submit may take, in milliseconds. Default 30 s: Kafka needs 9 to 12 s to replace a dead broker as it is set up. */
   readonly sendTimeoutMs?: number
   /** Bound of what waits to be sent, in this process. Default 32 MiB. */
   readonly sendBufferBytesMax?: number
@@ -45,6 +45,12 @@ export function classicGroup(topic: string): string {
   return `${topic}.classic`
 }
 
+/** Partitions that a topic must have, by its name with the prefix; 0 for a topic that is not of the options. */
+export function partitionsNeeded({ topics, prefix }: KafkaOptions, topic: string): number {
+  const found = topics.find(({ name }) => prefix + name === topic)
+  return found?.partitionsMin ?? found?.partitions ?? 0
+}
+
 /** The {@link Topic.fetchGapMs} of a channel, by its name with the prefix; 0 where it has none. */
 export function fetchGapMs({ topics, prefix }: KafkaOptions, topic: string): number {
   return topics.find(({ name }) => prefix + name === topic)?.fetchGapMs ?? 0
@@ -52,7 +58,7 @@ export function fetchGapMs({ topics, prefix }: KafkaOptions, topic: string): num
 
 /** The defaults of what {@link KafkaOptions} leaves open. */
 export const KAFKA_DEFAULTS = {
-  sendTimeoutMs: 10_000,
+  sendTimeoutMs: 30_000,
   sendBufferBytesMax: 32 * 1024 * 1024,
   closeTimeoutMs: 5_000,
 } as const

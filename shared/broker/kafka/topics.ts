@@ -9,6 +9,11 @@ import type { KafkaOptions } from './options.ts'
 const MINUTE_MS = 60_000
 const DAY_MS = 24 * 60 * MINUTE_MS
 const REPLICAS_DEFAULT = 3
+const SESSION_TIMEOUT = 'broker.session.timeout.ms'
+/** Kafka's default is 9 s. */
+const SESSION_TIMEOUT_MS_WANTED = 6_000
+/** Time for the election and for clients to follow, after the session of a dead broker is over. */
+const FAILOVER_EXTRA_MS = 3_000
 /** A topic of Kafka's own, made with the first use, and the broker settings that say with how many replicas. */
 export interface InternalTopic {
   readonly name: string
@@ -208,6 +213,24 @@ export async function readable(
     options.onProblem('Kafka settings could not be checked', { what, error: messageOf(error) })
     return new Map()
   }
+}
+
+/** What keeps calls waiting for longer than need be when a broker dies: they wait until another leads its partitions. */
+export function lateFailover(brokers: number, settings: ReadonlyMap<string, string>): BootProblem | undefined {
+  const value = Number(settings.get(SESSION_TIMEOUT) ?? 0)
+  if (brokers < 2 || value <= SESSION_TIMEOUT_MS_WANTED) return undefined
+  const seconds = `${(value + FAILOVER_EXTRA_MS) / 1_000} s`
+  return {
+    problem: `${SESSION_TIMEOUT} is ${value}: when a broker dies, calls to its partitions wait for up to ${seconds}`,
+    fix: `Set ${SESSION_TIMEOUT}=${SESSION_TIMEOUT_MS_WANTED} and broker.heartbeat.interval.ms=1000 in server.properties of brokers and controllers, and restart them one by one`,
+  }
+}
+
+/** Warns of {@link lateFailover} at the start. */
+export async function warnOfLateFailover(admin: KafkaAdmin, options: KafkaOptions): Promise<void> {
+  const settings = await readable(admin.brokerSettings(), 'broker', options)
+  const found = lateFailover(await admin.brokerCount(), settings)
+  if (found) options.onProblem('Kafka replaces a dead broker late', { ...found })
 }
 
 /** A topic of Kafka's own that asks for more replicas than there are brokers is never made, and groups hang. */

@@ -79,6 +79,8 @@ export class AttachedJob {
   attempt = 1
   /** When an attempt was sent last, so that a worker may have it; undefined before the first. */
   sentAtMs: number | undefined
+  /** The broker has taken the record of the current attempt. */
+  isAtBroker = false
   tries = 0
   crashes = 0
   handBacks = 0
@@ -102,6 +104,11 @@ export class AttachedJob {
     this.#isOutput = output.isOutput
     this.#buffer = new EventBuffer(output.merge)
     this.#bytesMax = output.answerBytesMax ?? BUFFER_BYTES_MAX
+  }
+
+  /** Number of the last event of the current attempt; 0 before it started. */
+  get lastSeq(): number {
+    return this.#lastSeq
   }
 
   /** The caller may have seen output of this job, so another attempt would repeat it. A whole answer is seen at the end. */
@@ -142,6 +149,7 @@ export class AttachedJob {
   requeue(): void {
     this.state = 'queued'
     this.attempt++
+    this.isAtBroker = false
     this.worker = undefined
     this.#lastSeq = 0
     this.#buffer.takeAll()

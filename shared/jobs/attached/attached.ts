@@ -9,7 +9,7 @@ import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import { passedReply, readReply, type SkippedEvent } from '#shared/jobs/records.ts'
 import { SkippedLog } from '#shared/jobs/skipped.ts'
-import { REPLIES, replyShard } from '#shared/jobs/topics.ts'
+import { jobsTopic, REPLIES, replyShard } from '#shared/jobs/topics.ts'
 import { every } from '#shared/ticks.ts'
 import { type Arbiter, AttachedJob, envelopeOf, HeldJobs, type NewAttachedJob } from './attached-job.ts'
 import { lateRefusal } from './gate.ts'
@@ -19,6 +19,8 @@ import { Sender } from './sender.ts'
 
 /** How long a job waits for a worker that could start it, where there is none. */
 const NO_WORKER_MS = 60_000
+/** Silence after which an attempt counts as lost whose events may be gone: workers send again what the broker did not take. */
+const REPLY_LOSS_MS = 10_000
 /** How often those are looked for that wait and will not start in time. */
 const LATE_EVERY_MS = 2_000
 
@@ -43,6 +45,7 @@ export class AttachedJobs implements Arbiter {
   #lines!: Lines<AttachedJob>
   #stopLooking: (() => void) | undefined
   #receiver: Closable | undefined
+  #stopLosses: (() => void) | undefined
 
   private constructor(options: AttachedOptions) {
     this.#options = options
@@ -71,7 +74,7 @@ export class AttachedJobs implements Arbiter {
       },
       listener: {
         onSilent: (peer) => jobs.#onWorkerSilent(peer),
-        onLost: ({ boot }) => jobs.#lose(jobs.#jobs.runBy(boot), boot, 'worker lost'),
+        onLost: ({ boot }) => jobs.#lose(jobs.#jobs.runBy(boot), { worker: boot }, 'worker lost'),
         // The channel is heard before there is anything to send.
         onControl: (record) => {
           jobs.#sender?.onControl(record)
@@ -84,6 +87,7 @@ export class AttachedJobs implements Arbiter {
     jobs.#lines = lines
     const onUnsent = (job: AttachedJob, error: unknown) => jobs.#onUnsent(job, error)
     jobs.#sender = new Sender({ ...options, boot, presence, lines, onUnsent })
+    jobs.#stopLosses = options.broker.onLoss?.((name) => jobs.#onLoss(name))
     jobs.#stopLooking = every(LATE_EVERY_MS, () => jobs.#refuseLate())
     return jobs
   }
@@ -124,6 +128,9 @@ export class AttachedJobs implements Arbiter {
       const message = 'Too many requests are under way. Try again shortly.'
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000 })
     }
+    if (this.#options.broker.missing?.includes(REPLIES)) {
+      throw new ServiceError('overloaded', 'No answer can come back: the topic of replies is missing in Kafka.')
+    }
     this.#options.pauses?.refuse(spec)
     this.#sender.admit(spec)
     const job = new AttachedJob(envelopeOf(spec, this.#reply), this, spec)
@@ -163,6 +170,7 @@ export class AttachedJobs implements Arbiter {
   async close(): Promise<void> {
     this.#sender.close()
     this.#stopLooking?.()
+    this.#stopLosses?.()
     this.failAll({ code: 'overloaded', message: 'The server shut down.', param: null })
     await this.presence.close()
     await this.#receiver?.close()
@@ -253,12 +261,27 @@ export class AttachedJobs implements Arbiter {
   #onWorkerSilent(worker: Peer): void {
     const jobs = this.#jobs.cheapToRepeat(worker, this.#options.workerLostMs)
     const free = jobs[0] ? this.presence.freeSlots(jobs[0].envelope.pool) : 0
-    this.#lose(jobs.slice(0, free), worker.boot, 'worker silent')
+    this.#lose(jobs.slice(0, free), { worker: worker.boot }, 'worker silent')
   }
 
-  #lose(jobs: readonly AttachedJob[], worker: string, message: string): void {
-    if (jobs.length > 0) this.#options.log.warn({ worker, jobs: jobs.length }, message)
+  #lose(jobs: readonly AttachedJob[], cause: { worker: string } | { topic: string }, message: string): void {
+    if (jobs.length > 0) this.#options.log.warn({ ...cause, jobs: jobs.length }, message)
     for (const job of jobs) this.onOutcome(job, { type: 'lost' })
+  }
+
+  /** Records that the broker had taken are gone with their topic: those of jobs that wait, or events of jobs that run. */
+  #onLoss(name: string): void {
+    const atBroker = [...this.#jobs.values()].filter(({ isAtBroker }) => isAtBroker)
+    if (name !== REPLIES) {
+      const waiting = atBroker.filter(({ state, envelope }) => state === 'queued' && jobsTopic(envelope.pool) === name)
+      return this.#lose(waiting, { topic: name }, 'jobs lost with their topic')
+    }
+    const before = atBroker.map((job) => ({ job, attempt: job.attempt, seq: job.lastSeq }))
+    setTimeout(() => {
+      const silent = before.filter(({ job, attempt, seq }) => job.attempt === attempt && job.lastSeq === seq)
+      const jobs = silent.map(({ job }) => job).filter(({ state }) => state !== 'done')
+      this.#lose(jobs, { topic: name }, 'jobs without a reply since their topic was lost')
+    }, REPLY_LOSS_MS).unref()
   }
 
   #onUnsent(job: AttachedJob, error: unknown): void {

@@ -255,7 +255,10 @@ export class Sender {
     const { broker } = this.#options
     const topic = jobsTopic(envelope.pool)
     if ('value' in stored) broker.hand?.(topic, { ...envelope, attempt, body: stored.value }, stored.bytes)
-    else await broker.submit(topic, recordOf({ ...envelope, attempt }, stored))
+    else {
+      await broker.submit(topic, recordOf({ ...envelope, attempt }, stored), envelope.deadline_ms - Date.now())
+      if (job.attempt === attempt) job.isAtBroker = true
+    }
   }
 }
 

@@ -94,6 +94,16 @@ export async function alterTopic(address: string, name: string, settings: Record
   )
 }
 
+/** Deletes a topic with all that is in it. Resolves when the controller has taken the request; the brokers follow. */
+export async function deleteTopic(address: string, name: string): Promise<void> {
+  await withAdmin(address, (admin) => admin.deleteTopics({ topics: [name] }))
+}
+
+/** Makes a topic, as an operator would by hand. */
+export async function createTopic(address: string, topic: string, numPartitions: number): Promise<void> {
+  await withAdmin(address, (admin) => admin.createTopics({ topics: [{ topic, numPartitions }], waitForLeaders: false }))
+}
+
 /** The settings of a topic. */
 export async function topicSettings(address: string, name: string): Promise<Record<string, string>> {
   const type = kafkajs.ConfigResourceTypes.TOPIC

@@ -2,11 +2,11 @@ import type { Admin, Kafka, Producer } from 'kafkajs'
 import type { Broker, KeptRecord, Topic } from '#shared/broker/broker.ts'
 import { KafkaBroker, type KafkaClient } from '#shared/broker/kafka/broker.ts'
 import type { KeptOffsets } from '#shared/broker/kafka/history.ts'
-import { remakeLostTopics } from '#shared/broker/kafka/lost-topics.ts'
-import { classicGroup, KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
+import { classicGroup, KAFKA_DEFAULTS, type KafkaOptions, partitionsNeeded } from '#shared/broker/kafka/options.ts'
 import { type BatchFailure, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka/sender.ts'
 import { pause, within } from '#shared/broker/kafka/supervision.ts'
-import { type BootProblem, checkTopics, KafkaUnfitError } from '#shared/broker/kafka/topics.ts'
+import { TopicKeeper } from '#shared/broker/kafka/topic-keeper.ts'
+import { type BootProblem, checkTopics, KafkaUnfitError, warnOfLateFailover } from '#shared/broker/kafka/topics.ts'
 import { KafkaJsAdmin } from './admin.ts'
 import { ClassicReceiver } from './channel.ts'
 import { createKafkaJs, isTransientInKafkaJs } from './client.ts'
@@ -16,6 +16,11 @@ const ACKS_ALL = -1
 const REPLICATION_TIMEOUT_MS = 5_000
 const PROBE_INTERVAL_MS = 500
 const PROBE_TIMEOUT_MS = 1_000
+/** Bound of the second probe, which tries one bootstrap address after another. */
+const CONFIRM_TIMEOUT_MS = 4_000
+/** Probes between two looks at the topics while nothing fails. */
+const PROBES_PER_LOOK = 10
+const TOPIC_MISSING = 'UNKNOWN_TOPIC_OR_PARTITION'
 /** Workers that can share a queue, unless the options say otherwise. */
 const QUEUE_PARTITIONS = 16
 /** Refusals of a batch for what is in it, as kafkajs names them. */
@@ -36,6 +41,7 @@ export async function openClassicBroker(options: KafkaOptions): Promise<Broker> 
     const checks = new KafkaJsAdmin(admin)
     const problems = await check(checks, options)
     if (problems.length > 0) throw new KafkaUnfitError(problems)
+    await warnOfLateFailover(checks, options)
     const partitions = await checks.partitions(options.topics.map(({ name }) => options.prefix + name))
     await producer.connect()
     return new KafkaBroker(new ClassicClient(kafka, admin, producer, partitions, options), options)
@@ -61,12 +67,19 @@ class ClassicClient implements KafkaClient {
   readonly #kafka: Kafka
   readonly #admin: Admin
   readonly #producer: Producer
-  readonly #partitions: ReadonlyMap<string, number>
+  #partitions: ReadonlyMap<string, number>
   readonly #options: KafkaOptions
   readonly #closing = new AbortController()
   readonly #probing: Promise<void>
-  #remaking: Promise<void> = Promise.resolve()
-  #isReachable = true
+  readonly #checks: KafkaJsAdmin
+  readonly #keeper: TopicKeeper<KafkaJsAdmin>
+  /** Topics that a look did not find, or not as large as they were. */
+  readonly #absent = new Set<string>()
+  #probes = 0
+  /** A topic was not found: the next probe looks at all of them. */
+  #isLookDue = false
+  #unreachableSinceMs: number | undefined
+  #onLoss: (topic: string) => void = () => undefined
 
   constructor(
     kafka: Kafka,
@@ -80,17 +93,33 @@ class ClassicClient implements KafkaClient {
     this.#producer = producer
     this.#partitions = partitions
     this.#options = options
+    this.#checks = new KafkaJsAdmin(admin)
+    this.#keeper = new TopicKeeper(
+      (use) => withAdmin(kafka, use),
+      (checks) => check(checks, options),
+      options,
+    )
     this.#probing = this.#probe()
   }
 
-  get isReachable(): boolean {
-    return this.#isReachable
+  get unreachableSinceMs(): number | undefined {
+    return this.#unreachableSinceMs
+  }
+
+  get missing(): readonly string[] {
+    return this.#keeper.missing
+  }
+
+  onLoss(onLoss: (topic: string) => void): void {
+    this.#onLoss = onLoss
   }
 
   readonly produce = (batches: readonly OutgoingBatch[]) => this.#produce(batches)
 
-  /** The probe runs all the time, so a slow call tells nothing new. */
-  suspect(): void {}
+  /** The probe runs all the time; a slow call may still be one to a topic that is gone. */
+  suspect(): void {
+    this.#isLookDue = true
+  }
 
   partitions(topic: string): number {
     return this.#partitions.get(topic) ?? 0
@@ -111,7 +140,9 @@ class ClassicClient implements KafkaClient {
     onRecord: (record: KeptRecord) => void,
     from?: number,
   ): ClassicReceiver {
-    return new ClassicReceiver(this.#kafka, this.#admin, this.#options, topic, partitions, onRecord, from)
+    const receiver = new ClassicReceiver(this.#kafka, this.#admin, this.#options, topic, partitions, onRecord, from)
+    receiver.onRemade = () => this.#onLoss(topic)
+    return receiver
   }
 
   isTransient(error: unknown): boolean {
@@ -142,13 +173,15 @@ class ClassicClient implements KafkaClient {
     const closeTimeoutMs = this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs
     this.#closing.abort()
     await this.#probing
-    await this.#remaking
+    await this.#keeper.close()
     await within(closeTimeoutMs, Promise.allSettled([this.#producer.disconnect(), this.#admin.disconnect()]))
   }
 
   async #produce(batches: readonly OutgoingBatch[]): Promise<readonly BatchFailure[]> {
     const failure = await this.#produceOnce(batches)
-    if (!failure || failure.canRetry || batches.length === 1) return batches.map(() => failure)
+    const isMissing = isOfType(failure?.error, TOPIC_MISSING)
+    if (isMissing) this.#isLookDue = true
+    if (!failure || (failure.canRetry && !isMissing) || batches.length === 1) return batches.map(() => failure)
     // kafkajs does not say which partition was refused: each batch by itself finds out.
     const failures: BatchFailure[] = []
     for (const batch of batches) failures.push(await this.#produceOnce([batch]))
@@ -161,42 +194,95 @@ class ClassicClient implements KafkaClient {
       messages: records.map(({ key, value }) => ({ key: key ?? null, value, partition })),
     }))
     try {
-      await this.#producer.sendBatch({ acks: ACKS_ALL, timeout: REPLICATION_TIMEOUT_MS, topicMessages })
-      return undefined
+      const taken = await this.#producer.sendBatch({ acks: ACKS_ALL, timeout: REPLICATION_TIMEOUT_MS, topicMessages })
+      const isTaken = ({ topic, partition }: OutgoingBatch) =>
+        taken.some((answer) => answer.topicName === topic && answer.partition === partition)
+      if (batches.every(isTaken)) return undefined
+      // kafkajs drops records for a partition that it does not know, says nothing, and looks for it only when it connects.
+      await this.#producer.disconnect()
+      await this.#producer.connect()
+      return { error: new Error('kafkajs does not know a partition'), canRetry: true }
     } catch (error) {
       if (isRefusedRecord(error)) return { error: refusedRecord(error), canRetry: false, isOfRecord: true }
       return { error, canRetry: isTransientInKafkaJs(error) }
     }
   }
 
-  /** kafkajs does not tell when a broker goes away, so one is asked twice a second. */
+  /** kafkajs does not report when a broker goes away or a topic is deleted, so one is asked twice a second. */
   async #probe(): Promise<void> {
-    while (!this.#closing.signal.aborted) {
-      const answer = this.#admin.describeCluster().then(
-        () => this.#setReachable(true),
-        () => this.#setReachable(false),
-      )
-      if (!(await within(PROBE_TIMEOUT_MS, answer))) this.#setReachable(false)
-      await pause(PROBE_INTERVAL_MS, this.#closing.signal)
+    const { signal } = this.#closing
+    while (!signal.aborted) {
+      const isAnswered = await answers(this.#admin.describeCluster(), PROBE_TIMEOUT_MS)
+      this.#setReachable(isAnswered || (await this.#confirm()))
+      const isLookDue = this.#isLookDue || ++this.#probes % PROBES_PER_LOOK === 0
+      if (isLookDue && this.#unreachableSinceMs === undefined) await this.#lookAtTopics()
+      await pause(PROBE_INTERVAL_MS, signal)
     }
   }
 
-  #setReachable(isReachable: boolean): void {
-    if (this.#isReachable === isReachable || this.#closing.signal.aborted) return
-    this.#isReachable = isReachable
-    this.#options.onProblem(isReachable ? 'Kafka answers again' : 'no Kafka broker answers', {})
-    if (isReachable) this.#remaking = this.#remaking.then(() => this.#remake())
+  /** The broker that was asked may be the only one that is gone: another connection begins with the bootstrap addresses. */
+  async #confirm(): Promise<boolean> {
+    if (this.#unreachableSinceMs !== undefined) return false
+    const admin = this.#kafka.admin({ retry: { retries: this.#options.brokers.length } })
+    const asked = admin.connect().then(() => admin.describeCluster())
+    const isAnswered = await answers(asked, CONFIRM_TIMEOUT_MS)
+    void asked.catch(() => undefined).finally(() => admin.disconnect())
+    return isAnswered
   }
 
-  async #remake(): Promise<void> {
-    const admin = new KafkaJsAdmin(this.#admin)
-    const checks = () => check(admin, this.#options)
-    await remakeLostTopics((use) => use(admin), checks, this.#options, this.#closing.signal)
+  /** Topic ids would show a topic that was made again; kafkajs knows none, so only one that was seen to be absent counts. */
+  async #lookAtTopics(): Promise<void> {
+    this.#isLookDue = false
+    const names = this.#options.topics.map(({ name }) => this.#options.prefix + name)
+    const found = await this.#checks.partitions(names).catch(() => undefined)
+    if (!found) return
+    const before = this.#partitions
+    this.#partitions = found
+    for (const name of names) {
+      // Only a topic that is made again has fewer partitions than it had.
+      if ((found.get(name) ?? 0) < (before.get(name) ?? 0)) this.#absent.add(name)
+      else if (this.#absent.delete(name)) this.#onLoss(name)
+    }
+    if (names.every((name) => (found.get(name) ?? 0) >= partitionsNeeded(this.#options, name))) return
+    this.#isLookDue = true
+    this.#keeper.verify()
+  }
+
+  #setReachable(isReachable: boolean): void {
+    const wasReachable = this.#unreachableSinceMs === undefined
+    if (wasReachable === isReachable || this.#closing.signal.aborted) return
+    this.#unreachableSinceMs = isReachable ? undefined : performance.now()
+    this.#isLookDue = true
+    this.#options.onProblem(isReachable ? 'Kafka answers again' : 'no Kafka broker answers', {})
   }
 }
 
+/** A client of its own: kafkajs asks for all topics that a client ever used together, and fails for all where one is missing. */
+async function withAdmin(kafka: Kafka, use: (admin: KafkaJsAdmin) => Promise<void>): Promise<void> {
+  const admin = kafka.admin()
+  try {
+    await admin.connect()
+    await use(new KafkaJsAdmin(admin))
+  } finally {
+    await admin.disconnect()
+  }
+}
+
+/** Whether a request is answered in time. */
+async function answers(asked: Promise<unknown>, timeoutMs: number): Promise<boolean> {
+  const answered = asked.then(
+    () => true,
+    () => false,
+  )
+  return (await within(timeoutMs, answered)) && (await answered)
+}
+
 function isRefusedRecord(thrown: unknown): boolean {
-  const error = thrown as { readonly type?: string; readonly cause?: unknown } | null
-  if (REFUSED_RECORD.has(error?.type ?? '')) return true
-  return error?.cause !== undefined && isRefusedRecord(error.cause)
+  return [...REFUSED_RECORD].some((type) => isOfType(thrown, type))
+}
+
+/** Whether an error of kafkajs, or a cause of it, has this type of the protocol. */
+function isOfType(thrown: unknown, type: string): boolean {
+  const error = thrown as { readonly type?: string; readonly cause?: unknown } | null | undefined
+  return error?.type === type || (error?.cause !== undefined && isOfType(error.cause, type))
 }

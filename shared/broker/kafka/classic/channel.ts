@@ -17,6 +17,8 @@ const FETCH_BYTES_MAX = 4 * 1024 * 1024
 
 /** One receiver of some partitions. Call `open` once. */
 export class ClassicReceiver implements Closable {
+  /** Called when the topic turns out to be another one than before. */
+  onRemade: () => void = () => undefined
   readonly #kafka: Kafka
   readonly #admin: Admin
   readonly #options: KafkaOptions
@@ -27,6 +29,11 @@ export class ClassicReceiver implements Closable {
   readonly #closing = new AbortController()
   /** The offset of the next record of each partition, as far as it is known. */
   readonly #positions = new Map<number, bigint>()
+  /** Time of the last record of each partition that was received, in unix milliseconds. */
+  readonly #lastAtMs = new Map<number, number>()
+  readonly #openedAtMs = Date.now()
+  /** A consumer ended, so the positions may be of a topic that is gone. */
+  #isSuspect = false
   #loop: Promise<void> = Promise.resolve()
 
   constructor(
@@ -66,12 +73,45 @@ export class ClassicReceiver implements Closable {
   async #findEnds(): Promise<void> {
     const offsets = await this.#admin.fetchTopicOffsets(this.#topic)
     const missing = this.#partitions.find((wanted) => !offsets.some(({ partition }) => partition === wanted))
-    if (missing !== undefined) throw new Error(`${this.#topic} has no partition ${missing}`)
+    if (missing !== undefined) throw passing(`${this.#topic} has no partition ${missing}`)
     for (const { partition, high } of offsets) this.#positions.set(partition, BigInt(high))
+  }
+
+  /**
+   * Moves positions that do not fit the topic any more. kafkajs knows no topic ids, so the times of records show what happened:
+   *
+   * - Its first record is younger than our last one: the topic was made again, and is read from its start.
+   * - It ends before our position otherwise: a leader lost what came last, and its end is where others write on.
+   */
+  async #checkPositions(): Promise<void> {
+    const kept = await this.#admin.fetchTopicOffsets(this.#topic)
+    for (const partition of this.#partitions) {
+      const position = this.#positions.get(partition) ?? 0n
+      const found = kept.find((one) => one.partition === partition)
+      if (!found) throw passing(`${this.#topic} has no partition ${partition}`)
+      const [low, high] = [BigInt(found.low), BigInt(found.high)]
+      const afterMs = (this.#lastAtMs.get(partition) ?? this.#openedAtMs) + 1
+      const young = await this.#admin.fetchTopicOffsetsByTimestamp(this.#topic, afterMs)
+      const firstYoung = BigInt(young.find((one) => one.partition === partition)?.offset ?? high)
+      if (position > low && (high === 0n || firstYoung <= low)) {
+        this.#jump(partition, low, 'a channel was made anew, and is read from its start')
+        this.onRemade()
+      } else if (position > high) {
+        this.#jump(partition, high, 'records of a channel were deleted before they were received')
+      }
+    }
+  }
+
+  #jump(partition: number, to: bigint, message: string): void {
+    const from = this.#positions.get(partition)
+    this.#positions.set(partition, to)
+    this.#options.onProblem(message, { topic: this.#topic, partition, from: String(from), to: String(to) })
   }
 
   /** Runs one kafkajs consumer until it crashes, which throws, or this is closed. */
   async #runOnce(): Promise<boolean> {
+    if (this.#isSuspect) await this.#checkPositions()
+    this.#isSuspect = true
     const consumer = this.#kafka.consumer({
       groupId: `${this.#topic}-${this.#partitions.join('-')}-${randomUUID()}`,
       partitionAssigners: [assignOnly(this.#topic, this.#partitions)],
@@ -104,10 +144,14 @@ export class ClassicReceiver implements Closable {
   }
 
   async #onBatch({ batch }: EachBatchPayload): Promise<void> {
+    const isBefore = BigInt(batch.lastOffset()) < (this.#positions.get(batch.partition) ?? 0n)
+    // kafkajs went back to the start by itself, because the broker has nothing at this position.
+    if (isBefore) throw passing(`${this.#topic} ends before its position`)
     for (const { offset, key, value, timestamp } of batch.messages) {
       const at = BigInt(offset)
       if (at < (this.#positions.get(batch.partition) ?? 0n) || this.#closing.signal.aborted) continue
       this.#positions.set(batch.partition, at + 1n)
+      this.#lastAtMs.set(batch.partition, Number(timestamp))
       handOver(this.#onRecord, {
         key: key?.toString() ?? '',
         value: value ?? Buffer.alloc(0),
@@ -118,6 +162,11 @@ export class ClassicReceiver implements Closable {
     const restMs = fetchGapMs(this.#options, this.#topic)
     if (restMs > 0) await pause(restMs, this.#closing.signal)
   }
+}
+
+/** The topic is about to be made, or to get its partitions. */
+function passing(message: string): Error {
+  return Object.assign(new Error(message), { retriable: true })
 }
 
 /** Gives the group's only member some partitions of the topic, instead of all. */

@@ -26,10 +26,11 @@ const TRANSIENT = new Set([
 ])
 
 /**
- * What Kafka answers to whoever looks for the coordinator of a group that is new or moves, as kafkajs words it in its log. It asks
- * again; what does not pass comes as an error of the consumer.
+ * Answers of Kafka that kafkajs logs as errors though it asks again: about the coordinator of a group that is new or moves, and
+ * about a topic that was deleted, which the topic keeper reports. An error that does not pass comes from the consumer.
  */
-const JOINING: ReadonlySet<string> = new Set([
+const PASSING: ReadonlySet<string> = new Set([
+  'This server does not host this topic-partition',
   'The group coordinator is not available',
   "The coordinator is loading and hence can't process requests for this group",
   'This is not the correct coordinator for this group',
@@ -67,7 +68,7 @@ export function isTransientInKafkaJs(thrown: unknown): boolean {
 }
 
 function report({ namespace, log }: LogEntry, options: KafkaOptions): void {
-  if (namespace === 'Connection' && JOINING.has(String(log.error))) return
+  if (namespace === 'Connection' && PASSING.has(String(log.error))) return
   options.onProblem('kafkajs reported an error', { namespace, error: log.message, detail: log.error })
 }
 

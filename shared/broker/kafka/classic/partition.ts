@@ -27,6 +27,11 @@ export class ClassicPartition {
   #seen = -1
   #committed = -1
 
+  /** The offset after the last record since the assignment; negative before the first. */
+  get seen(): number {
+    return this.#seen
+  }
+
   get waitingBytes(): number {
     return this.#waitingBytes
   }

@@ -148,6 +148,8 @@ export class ClassicConsumer implements QueueConsumer {
     })
     this.#consumer = consumer
     this.#unplaced = await unplaced(this.#admin, this.#topic)
+    // The group lost its positions there, as it does with the topic: the same offsets are other records now.
+    for (const number of this.#unplaced) this.#partitions.delete(number)
     const ended = Promise.withResolvers<void>()
     const end = () => ended.resolve()
     this.#closing.signal.addEventListener('abort', end, { once: true })
@@ -195,6 +197,8 @@ export class ClassicConsumer implements QueueConsumer {
   }
 
   #onBatch({ batch }: EachBatchPayload): void {
+    // kafkajs went back to the start by itself, because the broker has nothing at this position: the topic is another one.
+    if (Number(batch.lastOffset()) < this.#partition(batch.partition).seen) this.#partitions.delete(batch.partition)
     const partition = this.#partition(batch.partition)
     partition.add(
       batch.messages.map(({ offset, value }) => ({

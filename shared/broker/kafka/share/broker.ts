@@ -4,12 +4,12 @@ import { ChannelReceiver } from '#shared/broker/kafka/channel.ts'
 import { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
 import { isTransient } from '#shared/broker/kafka/errors.ts'
 import type { KeptOffsets } from '#shared/broker/kafka/history.ts'
-import { remakeLostTopics } from '#shared/broker/kafka/lost-topics.ts'
 import type { KafkaOptions } from '#shared/broker/kafka/options.ts'
 import { KafkaProducer } from '#shared/broker/kafka/producer.ts'
 import type { OutgoingBatch } from '#shared/broker/kafka/sender.ts'
 import { pause } from '#shared/broker/kafka/supervision.ts'
-import { type BootProblem, checkTopics, KafkaUnfitError } from '#shared/broker/kafka/topics.ts'
+import { TopicKeeper } from '#shared/broker/kafka/topic-keeper.ts'
+import { type BootProblem, checkTopics, KafkaUnfitError, warnOfLateFailover } from '#shared/broker/kafka/topics.ts'
 import { PlatformaticAdmin } from './admin.ts'
 import { ShareConsumer } from './consumer.ts'
 import { checkShareGroups } from './groups.ts'
@@ -28,6 +28,7 @@ export async function openShareBroker(cluster: KafkaCluster, options: KafkaOptio
   try {
     const problems = await check(admin, options)
     if (problems.length > 0) throw new KafkaUnfitError(problems)
+    await warnOfLateFailover(admin, options)
   } finally {
     await admin.close()
   }
@@ -41,7 +42,7 @@ async function check(admin: PlatformaticAdmin, options: KafkaOptions): Promise<B
   return [...(await checkTopics(admin, options)), ...ofGroups]
 }
 
-/** Looks at the cluster with eyes of its own: those of the process remember topics that are gone. */
+/** Opens a view of its own: that of the process has one node fewer while a broker restarts, and may be of a moment ago. */
 async function look(options: KafkaOptions, use: (admin: PlatformaticAdmin) => Promise<void>): Promise<void> {
   const cluster = new KafkaCluster(options)
   const admin = new PlatformaticAdmin(cluster, options)
@@ -75,20 +76,35 @@ class ShareClient implements KafkaClient {
   readonly #cluster: KafkaCluster
   readonly #options: KafkaOptions
   readonly #producer: KafkaProducer
-  readonly #closing = new AbortController()
-  #remaking: Promise<void> = Promise.resolve()
+  readonly #keeper: TopicKeeper<PlatformaticAdmin>
+  #onLoss: (name: string) => void = () => undefined
 
   constructor(cluster: KafkaCluster, options: KafkaOptions) {
     this.#cluster = cluster
     this.#options = options
     this.#producer = new KafkaProducer(cluster)
-    cluster.onReturn(() => {
-      this.#remaking = this.#remaking.then(() => this.#remake())
+    this.#keeper = new TopicKeeper(
+      (use) => look(options, use),
+      (admin) => check(admin, options),
+      options,
+    )
+    cluster.onReturn(() => this.#keeper.verify())
+    cluster.watch(({ lacking, remade }) => {
+      if (lacking.length > 0) this.#keeper.verify()
+      for (const topic of remade) this.#onLoss(topic)
     })
   }
 
-  get isReachable(): boolean {
-    return this.#cluster.isReachable
+  get missing(): readonly string[] {
+    return this.#keeper.missing
+  }
+
+  onLoss(onLoss: (topic: string) => void): void {
+    this.#onLoss = onLoss
+  }
+
+  get unreachableSinceMs(): number | undefined {
+    return this.#cluster.unreachableSinceMs
   }
 
   readonly produce = (batches: readonly OutgoingBatch[]) => this.#producer.produce(batches)
@@ -137,14 +153,7 @@ class ShareClient implements KafkaClient {
   }
 
   async close(): Promise<void> {
-    this.#closing.abort()
-    await this.#remaking
+    await this.#keeper.close()
     await this.#cluster.close()
-  }
-
-  async #remake(): Promise<void> {
-    const options = this.#options
-    const checks = (admin: PlatformaticAdmin) => check(admin, options)
-    await remakeLostTopics((use) => look(options, use), checks, options, this.#closing.signal)
   }
 }

@@ -1,0 +1,122 @@
+import { ServiceError } from '#shared/error.ts'
+import { overloaded } from './sender.ts'
+
+interface FailureClass {
+  /** Waiting does not help. */
+  readonly isPermanent?: boolean
+  /** Codes of Node, types and words of kafkajs and @platformatic/kafka: both hide the cause below a failed connection. */
+  readonly signs: RegExp
+  readonly problem: string
+  readonly fix: string
+}
+
+/** Why a cluster cannot be used at the start. The first class that matches counts. */
+const CLASSES: readonly FailureClass[] = [
+  {
+    isPermanent: true,
+    signs: /UNSUPPORTED_SASL_MECHANISM|not support the requested SASL mechanism/,
+    problem: 'Kafka does not offer the SASL mechanism of KAFKA_SASL_MECHANISM',
+    fix: 'Set KAFKA_SASL_MECHANISM to one of the sasl.enabled.mechanisms of the brokers.',
+  },
+  {
+    isPermanent: true,
+    signs: /ILLEGAL_SASL_STATE|given the current SASL state/,
+    problem: 'This listener of Kafka takes no SASL login',
+    fix: 'Unset KAFKA_SASL_MECHANISM, or name the port of the SASL listener in KAFKA_BROKERS.',
+  },
+  {
+    isPermanent: true,
+    signs: /SASL.*authentication failed|SASLAuthenticationError|Invalid username or password/i,
+    problem: 'Kafka refuses the user or the password (SASL)',
+    fix: 'Correct KAFKA_USERNAME and KAFKA_PASSWORD. Kafka keeps SCRAM users by mechanism, so check KAFKA_SASL_MECHANISM as well.',
+  },
+  {
+    isPermanent: true,
+    signs:
+      /SELF_SIGNED_CERT|UNABLE_TO_(GET|VERIFY)|CERT_(HAS_EXPIRED|NOT_YET_VALID|UNTRUSTED|REJECTED)|ALTNAME_INVALID/,
+    problem: 'The TLS certificate of Kafka is not trusted here',
+    fix: 'Name the file of its CA in NODE_EXTRA_CA_CERTS; a certificate must be in date and name the hosts of KAFKA_BROKERS.',
+  },
+  {
+    isPermanent: true,
+    signs: /Broker requires TLS/,
+    problem: 'This listener of Kafka wants TLS',
+    fix: 'Set KAFKA_TLS=true, or name the port of a listener without TLS in KAFKA_BROKERS.',
+  },
+  {
+    signs: /before secure TLS|TLS handshake failed|wrong version number|ERR_SSL/i,
+    problem: 'No TLS connection to Kafka could be made',
+    fix: 'Set KAFKA_TLS=false if this listener has no TLS, or name the port of the TLS listener in KAFKA_BROKERS.',
+  },
+  {
+    signs: /ENOTFOUND|EAI_AGAIN/,
+    problem: 'The host name of Kafka has no address (DNS)',
+    fix: 'Correct the host in KAFKA_BROKERS, or the name server of this machine.',
+  },
+  {
+    signs: /ECONNREFUSED/,
+    problem: 'Nothing listens at the address of Kafka',
+    fix: 'Start Kafka (to try one out: deploy/kafka-local.sh start), or correct KAFKA_BROKERS.',
+  },
+  {
+    signs: /Connection closed|Closed connection|ECONNRESET/,
+    problem: 'Kafka closes the connection, as a listener does that wants TLS or a SASL login',
+    fix: 'Set KAFKA_TLS, or KAFKA_SASL_MECHANISM, KAFKA_USERNAME and KAFKA_PASSWORD, as this listener wants them.',
+  },
+  {
+    signs: /timed out|timeout/i,
+    problem: 'Kafka does not answer',
+    fix: 'Check the address in KAFKA_BROKERS, firewalls, and that advertised.listeners names addresses that this machine reaches.',
+  },
+]
+
+/** Why no broker can be used, with its remedy, in the form that a start and `sluice doctor` show. */
+class KafkaUnavailableError extends Error {
+  readonly fix: string
+  readonly isPermanent: boolean
+
+  constructor({ problem, fix, isPermanent = false }: FailureClass, cause: unknown) {
+    super(`${problem}: ${deepestOf(cause).message}`)
+    this.fix = fix
+    this.isPermanent = isPermanent
+  }
+}
+
+/** A failure to connect as `overloaded`, with its class as cause; undefined for an error that is no failure to connect. */
+export function unavailable(error: unknown, isTransient: boolean): ServiceError | undefined {
+  if (error instanceof ServiceError) return error
+  const signs = signsOf(error)
+  const found = CLASSES.find((each) => each.signs.test(signs))
+  if (!found?.isPermanent && !isTransient) return undefined
+  const message = error instanceof Error ? error.message : String(error)
+  return overloaded(message, found ? new KafkaUnavailableError(found, error) : error)
+}
+
+/** Asks for something, and throws what {@link unavailable} makes of its failure. */
+export async function orUnavailable<T>(asked: Promise<T>, isTransient: (error: unknown) => boolean): Promise<T> {
+  return await asked.catch((error: unknown) => {
+    throw unavailable(error, isTransient(error)) ?? error
+  })
+}
+
+interface Parts {
+  readonly code?: unknown
+  readonly type?: unknown
+  readonly name?: string
+  readonly message?: string
+  readonly cause?: unknown
+  readonly errors?: readonly unknown[]
+}
+
+/** Everything that an error and those below it are called. */
+function signsOf(error: unknown, depth = 0): string {
+  if (!error || depth > 8) return ''
+  const { code, type, name, message, cause, errors = [] } = error as Parts
+  return [code, type, name, message, ...[cause, ...errors].map((below) => signsOf(below, depth + 1))].join(' ')
+}
+
+function deepestOf(error: unknown, depth = 0): Error {
+  const { cause, errors = [] } = error as Parts
+  const below = cause ?? errors[0]
+  return below instanceof Error && depth < 8 ? deepestOf(below, depth + 1) : (error as Error)
+}
