@@ -42,9 +42,8 @@ export async function requirePublic(
   resolve?: Resolve,
   mayBeUnknown = false,
 ): Promise<void> {
-  const hosts = hostsOf(urls, param)
+  const hosts = await inTurns(hostsOf(urls, param), signal)
   if (hosts.size === 0) return
-  if (hosts.size > HOSTS_MAX) throw refuse(param, `Expected URLs of at most ${HOSTS_MAX} different hosts.`)
   const check = async () => {
     // One after the other: names that do not resolve would take all of the process's threads for it.
     for (const host of hosts) await requirePublicHost(host, resolve, mayBeUnknown)
@@ -64,15 +63,17 @@ function* urlsOf({ turns }: GenerateRequest): Generator<string> {
   }
 }
 
-function hostsOf(urls: Iterable<string>, param: string): ReadonlySet<string> {
+function* hostsOf(urls: Iterable<string>, param: string): Generator<undefined, ReadonlySet<string>> {
   const hosts = new Set<string>()
   for (const text of urls) {
+    yield
     if (/^data:/i.test(text)) continue
     const url = URL.parse(text)
     if (url?.protocol !== 'https:' || !mayBePublic(url)) {
       throw refuse(param, 'Only https URLs whose host is on the public internet are fetched.')
     }
     hosts.add(hostOf(url))
+    if (hosts.size > HOSTS_MAX) throw refuse(param, `Expected URLs of at most ${HOSTS_MAX} different hosts.`)
   }
   return hosts
 }

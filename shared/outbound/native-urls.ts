@@ -1,11 +1,12 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
+import { ServiceError } from '#shared/error.ts'
 
 /*
  * URLs in parts of a request that Sluice passes to an upstream without a form of its own: tools of an MCP server, images inside
  * unknown content, fields of next month. An upstream may fetch them, so that the outbound guard applies to them too.
  *
- * A field counts as a URL to fetch by its name (`server_url`, `image_url`, `url`, `uri`, `endpoint`). Fields in which answers repeat
- * the pages that a model cited are passed over, and so are texts and schemas.
+ * A field counts as a URL to fetch by its name: `server_url`, `fileUri`, `url`, `endpoint`, or a list such as `image_urls`. Fields
+ * in which answers repeat the pages that a model cited are passed over, and so are texts and schemas.
  */
 
 /** A URL, and whether it names content of the prompt. */
@@ -15,32 +16,34 @@ export interface NativeUrl {
   readonly isMedia: boolean
 }
 
-const FETCHED = /(^|_)(url|uri|endpoint)$/
-const MEDIA = /^(image|file|audio|video)_ur[il]$/
+const FETCHED = /(^|_)(ur[il]|UR[IL]|endpoint)s?$|[a-z](Ur[il]|UR[IL]|Endpoint)s?$/
+const MEDIA = /^(image|file|audio|video)_?ur[il]s?$/i
 /** Fields whose content is not fetched. */
 const PASSED_OVER: ReadonlySet<string> = new Set([
-  ...['annotations', 'citations', 'citation', 'sources', 'results', 'action', 'output', 'outputs', 'arguments', 'text'],
-  ...[
-    'tabs',
-    'state_changes',
-    'parameters',
-    'input_schema',
-    'output_schema',
-    'schema',
-    'metadata',
-    'client_metadata',
-    'definition',
-  ],
+  ...['annotations', 'citations', 'citation', 'sources', 'results', 'action', 'arguments', 'text'],
+  ...['tabs', 'state_changes', 'parameters', 'input_schema', 'output_schema', 'schema', 'metadata'],
+  ...['client_metadata', 'definition'],
 ])
+/** Fields with output of tools. It quotes pages, but an image or file in it is read like one in a message. */
+const OUTPUTS: ReadonlySet<string> = new Set(['output', 'outputs'])
 /** Objects whose own URL names the page that they quote. */
 const QUOTES: ReadonlySet<unknown> = new Set(['web_search_result', 'web_fetch_result'])
 /** Values that are looked at before other work continues. */
-const VALUES_PER_PIECE = 10_000
+const VALUES_PER_PIECE = 1_000
+/** Different URLs of one request. Far more than hosts, of which a worker resolves 32. */
+const URLS_MAX = 2_048
+/** A longer URL is not fetched by anything, and takes long to parse. */
+const URL_CHARS_MAX = 8_192
+/** A scheme, unless a port follows the colon. */
+const SCHEME = /^[a-z][a-z0-9+.-]*:(?!\d)/i
 
-/** All URLs of a request outside of the parts with an internal form. To be run by `inTurns`. */
+/**
+ * All different URLs of a request outside of the parts with an internal form. To be run by `inTurns`.
+ *
+ * @throws ServiceError `invalid_value` for too many URLs, and for one that is too long
+ */
 export function* nativeUrlsOf(request: GenerateRequest): Generator<undefined, NativeUrl[]> {
-  const found: NativeUrl[] = []
-  const walk = new Walk(found)
+  const walk = new Walk()
   yield* walk.visit(request.extra)
   for (const tool of request.tools) {
     yield* walk.visit(tool.native)
@@ -53,33 +56,81 @@ export function* nativeUrlsOf(request: GenerateRequest): Generator<undefined, Na
       else if ('extra' in part) yield* walk.visit(part.extra)
     }
   }
-  return found
+  return walk.found
+}
+
+/** Where a value was found. */
+interface Place {
+  /** Inside of an image or file. */
+  readonly isMedia: boolean
+  /** Inside of the output of a tool, where only images and files are fetched. */
+  readonly isOutput: boolean
 }
 
 class Walk {
-  readonly #found: NativeUrl[]
+  readonly #found = new Map<string, NativeUrl>()
   #values = 0
 
-  constructor(found: NativeUrl[]) {
-    this.#found = found
+  get found(): NativeUrl[] {
+    return [...this.#found.values()]
   }
 
-  *visit(value: unknown, isMedia = false): Generator<undefined, void> {
+  *visit(value: unknown, place: Place = { isMedia: false, isOutput: false }): Generator<undefined, void> {
     if (typeof value !== 'object' || value === null) return
-    this.#values += 1
-    if (this.#values % VALUES_PER_PIECE === 0) yield
-    const isQuote = QUOTES.has((value as { type?: unknown }).type)
-    for (const [name, inner] of Object.entries(value)) {
-      if (isQuote && name === 'url') continue
-      if (typeof inner === 'string') this.#look(name, inner, isMedia)
-      else if (!PASSED_OVER.has(name)) yield* this.visit(inner, isMedia || name === 'source' || MEDIA.test(name))
+    if (!Array.isArray(value)) return yield* this.#fields(value as Record<string, unknown>, place)
+    for (const inner of value) {
+      if (this.#isPieceOver()) yield
+      if (typeof inner === 'object') yield* this.visit(inner, place)
     }
   }
 
-  #look(name: string, text: string, isMedia: boolean): void {
-    if (!FETCHED.test(name) || /^data:/i.test(text) || text === '') return
-    // A server may read a host without a scheme as a URL.
-    const url = /^[a-z][a-z0-9+.-]*:\/\//i.test(text) ? text : `https://${text}`
-    this.#found.push({ url, isMedia: isMedia || MEDIA.test(name) })
+  *#fields(object: Readonly<Record<string, unknown>>, place: Place): Generator<undefined, void> {
+    const isQuote = QUOTES.has(object.type)
+    for (const name of Object.keys(object)) {
+      if (this.#isPieceOver()) yield
+      if (isQuote && name === 'url') continue
+      const inner = object[name]
+      if (typeof inner === 'string') this.#look(name, inner, place)
+      else if (typeof inner === 'object' && !PASSED_OVER.has(name)) {
+        if (Array.isArray(inner) && FETCHED.test(name)) yield* this.#lookAll(name, inner, place)
+        yield* this.visit(inner, inside(name, place))
+      }
+    }
   }
+
+  #isPieceOver(): boolean {
+    this.#values += 1
+    return this.#values % VALUES_PER_PIECE === 0
+  }
+
+  *#lookAll(name: string, texts: readonly unknown[], place: Place): Generator<undefined, void> {
+    for (const text of texts) {
+      if (this.#isPieceOver()) yield
+      if (typeof text === 'string') this.#look(name, text, place)
+    }
+  }
+
+  #look(name: string, text: string, place: Place): void {
+    if (!FETCHED.test(name) || text === '' || /^data:/i.test(text)) return
+    const isMedia = place.isMedia || MEDIA.test(name)
+    if (place.isOutput && !isMedia) return
+    if (text.length > URL_CHARS_MAX) throw refuse(`Expected URLs of at most ${URL_CHARS_MAX} characters.`)
+    // A server may read a host without a scheme as a URL.
+    const url = SCHEME.test(text) ? text : `https://${text}`
+    const known = this.#found.get(url)
+    if (known && (known.isMedia || !isMedia)) return
+    this.#found.set(url, { url, isMedia })
+    if (this.#found.size > URLS_MAX) throw refuse(`Expected at most ${URLS_MAX} different URLs.`)
+  }
+}
+
+function inside(name: string, { isMedia, isOutput }: Place): Place {
+  return {
+    isMedia: isMedia || (name === 'source' && !isOutput) || MEDIA.test(name),
+    isOutput: isOutput || OUTPUTS.has(name),
+  }
+}
+
+function refuse(message: string): ServiceError {
+  return new ServiceError('invalid_value', message, { param: 'body' })
 }

@@ -44,7 +44,12 @@ export function upstreamFields(
  * @throws ServiceError `invalid_value`, `unsupported_value`
  */
 export async function requireNativeUrls(request: GenerateRequest, remoteImages: boolean): Promise<void> {
-  for (const { url, isMedia } of await inTurns(nativeUrlsOf(request))) {
+  await inTurns(checkNativeUrls(request, remoteImages))
+}
+
+function* checkNativeUrls(request: GenerateRequest, remoteImages: boolean): Generator<undefined, void> {
+  for (const { url, isMedia } of yield* nativeUrlsOf(request)) {
     requireRemoteUrl(url, 'body', remoteImages || !isMedia)
+    yield
   }
 }
