@@ -60,6 +60,7 @@ export const BatchAnswer = z.object({
   cancelling_at: Seconds.nullable(),
   cancelled_at: Seconds.nullable(),
   request_counts: z.object({ total: Count, completed: Count, failed: Count }),
+  waiting_for: z.string().nullish().describe('The limit or the budget that its next lines wait for; null: none'),
   usage: z
     .object({
       input_tokens: Count,

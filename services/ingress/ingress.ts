@@ -7,7 +7,7 @@ import { type Config, ConfigError } from '#shared/config/config.ts'
 import { ServiceError } from '#shared/error.ts'
 import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
-import { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import { DurableJobs, type NewDurableJob } from '#shared/jobs/durable/durable.ts'
 import type { Ports } from '#shared/ports.ts'
 import { preparingOf } from '#shared/prepare/progress.ts'
 import { answerHealth, type Health } from '#shared/process/health.ts'
@@ -18,6 +18,7 @@ import { openApp } from './app.ts'
 import { Pace } from './batches/pace.ts'
 import { startBatches } from './batches/pool/pool.ts'
 import { ApiKeys } from './callers/keys.ts'
+import { type AdmittingJobs, admitJob } from './callers/limits/admission.ts'
 import { Budgets } from './callers/limits/budgets.ts'
 import { Fleet } from './callers/limits/fleet.ts'
 import { RateLimits } from './callers/limits/limits.ts'
@@ -53,9 +54,10 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const { config, log, metrics } = ports
   const keys = await ApiKeys.open(await ports.openKeys(), config.sluiceApiKey, log)
   const jobs = await openAttached(ports)
-  const durable = await openDurable(ports, jobs, keys)
   const closing = new AbortController()
   const { fleet, limits, places, budgets } = openLimits(ports, keys, jobs)
+  const admitting = { keys, limits, budgets, models: ports.models, log, closing: closing.signal }
+  const durable = await openDurable(ports, jobs, admitting)
   const budget = openBudget(ports)
   const { models, blobs, store, broker, pauses } = ports
   const usage = store && new UsageBatches(store.usage, jobs.boot, log)
@@ -216,7 +218,9 @@ function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   const mostOf = (project: string) => keys.limitsOfTenant(project).running
   const places = new Places({ mostOf, tenants: store?.tenants, fleet, clock })
   store?.tenants.limitRunning(places)
-  return { fleet, limits, places, budgets: new Budgets({ ledger: store?.usage, log, limitsOf }) }
+  const ingresses = () => jobs.presence.ingresses()
+  const budgets = new Budgets({ ledger: store?.usage, log, limitsOf, fleet, ingresses })
+  return { fleet, limits, places, budgets }
 }
 
 /** What bodies and messages may hold of the memory, shown at each scrape. */
@@ -228,9 +232,14 @@ function openBudget({ config, metrics }: Ports): ByteBudget {
   return budget
 }
 
-async function openDurable(ports: Ports, jobs: AttachedJobs, keys: ApiKeys): Promise<DurableJobs | undefined> {
+async function openDurable(
+  ports: Ports,
+  jobs: AttachedJobs,
+  admitting: AdmittingJobs,
+): Promise<DurableJobs | undefined> {
   const { config, store, broker, blobs, log } = ports
   if (!store) return undefined
+  const { keys } = admitting
   const bounds = {
     jobsMax: config.durableJobsMax,
     jobsMaxPerProject: config.durableJobsMaxPerProject,
@@ -241,7 +250,9 @@ async function openDurable(ports: Ports, jobs: AttachedJobs, keys: ApiKeys): Pro
   }
   const { jobRetentionMs: retentionMs } = config
   const attached = { presence: () => jobs.presence, callsWaiting: (pool: PoolName) => jobs.callsWaiting(pool) }
-  return await DurableJobs.open({ store, broker, blobs, log, ...attached, retentionMs, bounds })
+  const admit = (spec: NewDurableJob) => admitJob(admitting, () => durable, spec)
+  const durable = await DurableJobs.open({ store, broker, blobs, log, ...attached, retentionMs, bounds, admit })
+  return durable
 }
 
 function problemsOf(ports: Ports, jobs: AttachedJobs): string[] {

@@ -33,6 +33,8 @@ export interface ChildJob {
   readonly metadata?: Readonly<Record<string, string>>
   /** Milliseconds from now; never more than its parent has left. */
   readonly deadlineInMs?: number
+  /** What it may cost, in billionths of a US dollar: held against budgets until its cost is entered; default: nothing. */
+  readonly reservedNanos?: number | undefined
 }
 
 /** How a child ended. */

@@ -48,4 +48,6 @@ export interface NewChild {
   readonly metadata?: Readonly<Record<string, string>> | undefined
   /** From now; never more than its parent has left, which is the default. */
   readonly deadlineInMs?: number | undefined
+  /** As that of a job: what it may cost, in billionths of a US dollar. */
+  readonly reservedNanos?: number | undefined
 }

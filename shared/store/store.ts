@@ -221,6 +221,8 @@ export interface NewJob {
   readonly traceparent?: string
   /** A cancel lets it write what there is, for as long; default: a cancel ends it at once. */
   readonly partialMs?: number | undefined
+  /** What it may cost, in billionths of a US dollar: held against budgets until its cost is entered; default: nothing. */
+  readonly reservedNanos?: number | undefined
 }
 
 /** A caller's promise that equal keys are equal requests. */

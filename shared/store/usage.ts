@@ -63,6 +63,12 @@ export interface Spender {
   readonly id: string
 }
 
+/** What a spender has spent, and what its unended durable jobs may cost, in billionths of a US dollar. */
+export interface Spent extends Spender {
+  readonly costNanos: number
+  readonly reservedNanos: number
+}
+
 /**
  * What was used, by project, key, model and day (docs/usage.md). Durable jobs come into it by themselves: whatever ends one
  * notes it in the same commit, once.
@@ -82,8 +88,11 @@ export interface UsageLedger {
   sum(query: UsageQuery): Promise<(UsageAmounts & { readonly group: string })[]>
   /** The last day of each since one day, and what it used from a later one on; in the order asked, at most 500. */
   activity(of: readonly Spender[], since: string, from: string): Promise<Activity[]>
-  /** Billionths of a dollar that were spent from one day to another. At most 500 spenders; those that spent nothing may be left out. */
-  spent(of: readonly Spender[], from: string, to: string): Promise<(Spender & { readonly costNanos: number })[]>
+  /**
+   * Billionths of a dollar that were spent from one day to another, and those that jobs hold whose cost is not entered yet. At most
+   * 500 spenders; those that spent nothing may be left out.
+   */
+  spent(of: readonly Spender[], from: string, to: string): Promise<Spent[]>
 }
 
 /** What keeps a ledger beside its jobs. */

@@ -8,6 +8,13 @@ const ENTRIES_MAX = 500
 /** Entries that wait at most. Each key and model has one a day, so that no outage fills them but one of very many keys. */
 const WAITING_MAX = 50_000
 
+/** A batch of entries on its way. */
+interface SentBatch {
+  readonly number: number
+  readonly entries: readonly UsageEntry[]
+  readonly entered: PromiseWithResolvers<void> | undefined
+}
+
 /**
  * What the calls of this process used, on its way to the ledger: summed up in memory, and written once a second. While the
  * ledger is away sums wait; the same batch is sent again when its answer was lost, and is counted once.
@@ -19,7 +26,9 @@ export class UsageBatches {
   readonly #boot: string
   readonly #log: Log
   readonly #waiting = new Map<string, UsageEntry>()
-  #sent: { readonly number: number; readonly entries: readonly UsageEntry[] } | undefined
+  #sent: SentBatch | undefined
+  /** Settles once what waits now is in the ledger. */
+  #entered = Promise.withResolvers<void>()
   #number = 0
   #timer: NodeJS.Timeout | undefined
   #writing: Promise<void> | undefined
@@ -33,12 +42,14 @@ export class UsageBatches {
     this.#log = log
   }
 
-  add(entry: UsageEntry): void {
+  /** Resolves once the entry is in the ledger; never if this process ends before. */
+  add(entry: UsageEntry): Promise<void> {
     const id = JSON.stringify([entry.project, entry.keyId, entry.model, entry.day])
     const before = this.#waiting.get(id)
     if (before || this.#waiting.size < WAITING_MAX) this.#waiting.set(id, before ? sumOf(before, entry) : entry)
     else this.#dropped++
     this.#writeLater()
+    return this.#entered.promise
   }
 
   /** Writes what waits, until `signal`. */
@@ -85,14 +96,18 @@ export class UsageBatches {
         return this.#lose(error)
       }
     }
+    this.#sent.entered?.resolve()
     this.#sent = undefined
     this.#found()
   }
 
-  #take(): { number: number; entries: UsageEntry[] } {
+  #take(): SentBatch {
     const taken = [...this.#waiting].slice(0, ENTRIES_MAX)
     for (const [id] of taken) this.#waiting.delete(id)
-    return { number: ++this.#number, entries: taken.map(([, entry]) => entry) }
+    // What is left over belongs to the same promise, which settles with the batch that takes the last of it.
+    const entered = this.#waiting.size === 0 ? this.#entered : undefined
+    if (entered) this.#entered = Promise.withResolvers<void>()
+    return { number: ++this.#number, entries: taken.map(([, entry]) => entry), entered }
   }
 
   /** Said once: an outage may last for hours. */

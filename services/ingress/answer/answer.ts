@@ -1,4 +1,5 @@
 import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { type Admission, admit } from '#services/ingress/callers/limits/admission.ts'
 import { encodeContextOf, type JobEndpoint, type PreparedCall, takeBody } from '#services/ingress/endpoints/endpoint.ts'
 import { JobWishes } from '#services/ingress/jobs/wishes.ts'
 import { refusalOf, sendBytes, sendStream } from '#services/ingress/reply/reply.ts'
@@ -35,11 +36,31 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     facts.user_id = prepared.userId
     return context.limits.countUser(key, prepared.userId).then(() => {
       if (isDurable) return answerDurable(context, call, endpoint, prepared, body, wishes, asked)
-      const entering = context.places.enter(key)
-      if (!entering) return answerAttached(context, call, endpoint, prepared)
-      return entering.then((leave) => answerAttached(context, call, endpoint, prepared).finally(leave))
+      const { pool } = endpoint.kind
+      const admitting = admit(context, key, { pool, model: prepared.model, body: prepared.body })
+      if (!admitting) return answerInPlace(context, call, endpoint, prepared)
+      return admitting.then((admission) => answerInPlace(context, call, endpoint, prepared, admission))
     })
   })
+}
+
+/** Answers in a place among the calls at once of its project. */
+function answerInPlace(
+  context: IngressContext,
+  call: Call,
+  endpoint: JobEndpoint,
+  prepared: PreparedCall,
+  admission?: Admission,
+): Promise<void> {
+  const entering = context.places.enter(call.key)
+  if (!entering) return answerAttached(context, call, endpoint, prepared, admission)
+  return entering.then(
+    (leave) => answerAttached(context, call, endpoint, prepared, admission).finally(leave),
+    (error: unknown) => {
+      admission?.release()
+      throw error
+    },
+  )
 }
 
 async function answerAttached(
@@ -47,10 +68,14 @@ async function answerAttached(
   call: Call,
   endpoint: JobEndpoint,
   prepared: PreparedCall,
+  admission: Admission | undefined,
 ): Promise<void> {
   const { reply, facts, requestId } = call
-  if (reply.hasLeft) return
-  const job = await submitJob(context, call, endpoint, prepared)
+  if (reply.hasLeft) return admission?.release()
+  const job = await submitJob(context, call, endpoint, prepared).catch((error: unknown) => {
+    admission?.release()
+    throw error
+  })
   facts.job_id = job.id
   // A closed connection is the only way an SDK has to say stop (docs/protocol.md, Leaving).
   const cancel = () => context.jobs.cancel(job, refusalOf(reply.left)?.toBody())
@@ -60,7 +85,7 @@ async function answerAttached(
   const encode = encodeContextOf(prepared, requestId, job.id, job.envelope.created_at_ms)
   const answer = endpoint.kind.answer(endpoint.path)
   const stream = prepared.stream ? answer.open?.(encode) : undefined
-  const usage = new CallUsage(context, call, endpoint.kind.pool)
+  const usage = new CallUsage(context, call, endpoint.kind.pool, admission)
   const see = (event: unknown) => usage.see(event)
   let end: 'completed' | 'failed' = 'failed'
   try {

@@ -22,8 +22,6 @@ import { idempotencyOf, prefersAsync, type Wishes } from './wishes.ts'
 
 /** When callers who poll may come back, in seconds. */
 export const RETRY_AFTER_SECONDS = 2
-/** As many jobs as may wait are watched for their tokens, some for days: nearly always their end is heard, not asked for. */
-const TOKENS_POLL_MS = 600_000
 
 /**
  * Answers a call whose job outlives it: 202 with the job, or the result as soon as it is there. The same call with the same key
@@ -197,7 +195,6 @@ export async function createJob(
       throw error
     })
   }
-  if (!isReplay && context.limits.hasTokenLimit(call.key)) void spendTokens(context, jobs, job, call.key)
   return { job, isReplay }
 }
 
@@ -237,25 +234,4 @@ function hasFreedKey({ state, error }: DurableJob): boolean {
   if (state !== 'failed') return false
   const status = error ? ServiceError.fromBody(error).status : 500
   return status === 429 || status >= 500
-}
-
-/** Counts what a job used against its key's limit once it has ended. What runs on after a restart of this process is free. */
-async function spendTokens(
-  context: IngressContext,
-  jobs: DurableJobs,
-  { id, tenant }: DurableJob,
-  key: Call['key'],
-): Promise<void> {
-  try {
-    const { usage } = await jobs.waitForEnd(tenant, id, context.closing, TOKENS_POLL_MS)
-    context.limits.spendTokens(key, tokensOf(usage))
-  } catch (error) {
-    context.log.info({ err: error, job_id: id }, 'tokens of a job not counted')
-  }
-}
-
-/** Tokens of a usage, in either protocol's words. */
-function tokensOf(usage: unknown): number {
-  const { prompt_tokens, completion_tokens, input_tokens, output_tokens } = (usage ?? {}) as Record<string, number>
-  return (prompt_tokens ?? input_tokens ?? 0) + (completion_tokens ?? output_tokens ?? 0)
 }

@@ -1,5 +1,6 @@
 import type { PoolName } from '#schemas/job.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
+import type { Admission } from '#services/ingress/callers/limits/admission.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { type EndedCall, entryOf } from '#shared/usage/cost.ts'
 import { Meter } from '#shared/usage/meter.ts'
@@ -12,13 +13,16 @@ export class CallUsage {
   readonly #context: IngressContext
   readonly #call: Call
   readonly #pool: PoolName
+  readonly #admission: Admission | undefined
   readonly #meter = new Meter()
   #isTold = false
 
-  constructor(context: IngressContext, call: Call, pool: PoolName) {
+  /** @param admission What the call has reserved, which this settles. */
+  constructor(context: IngressContext, call: Call, pool: PoolName, admission: Admission | undefined) {
     this.#context = context
     this.#call = call
     this.#pool = pool
+    this.#admission = admission
   }
 
   /** Takes the next event of the answer, of whatever kind. */
@@ -36,19 +40,21 @@ export class CallUsage {
     const model = facts.model ?? ''
     const whose = { project: projectIdOf(key), keyId: key.id, pool, model }
     const ended = { ...whose, end, metered: this.#meter.metered, endedAtMs: Date.now() }
-    usage?.add(entryOf(ended, models.priceOf({ pool, model })))
+    const entry = entryOf(ended, models.priceOf({ pool, model }))
+    const entered = usage?.add(entry) ?? Promise.resolve()
+    this.#admission?.settle(entry.costNanos, entered)
   }
 
   #tellTokens(): void {
     const { input, output } = this.#meter.tokens
     if (this.#isTold || input + output === 0) return
     this.#isTold = true
-    const { limits, metrics } = this.#context
-    const { facts, key } = this.#call
+    const { metrics } = this.#context
+    const { facts } = this.#call
     facts.input_tokens = input
     facts.output_tokens = output
     metrics.tokens.inc({ model: facts.model ?? '', direction: 'input' }, input)
     metrics.tokens.inc({ model: facts.model ?? '', direction: 'output' }, output)
-    limits.spendTokens(key, input + output)
+    this.#admission?.useTokens(input + output)
   }
 }

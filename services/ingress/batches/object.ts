@@ -7,7 +7,7 @@ import { readStored } from '#shared/jobs/records.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import { batchIdOf } from './ids.ts'
-import { countEnded } from './parts.ts'
+import { countEnded, waitingFor } from './parts.ts'
 
 /** What is known of a batch beside the row of its job. */
 export interface BatchDetails {
@@ -39,8 +39,11 @@ export async function batchDetails(context: IngressContext, job: DurableJob): Pr
 export async function currentBatchObject(context: IngressContext, job: DurableJob) {
   const details = await batchDetails(context, job)
   if (TERMINAL.has(job.state) || !details.begun || details.told.phase === 'finalizing') return objectOf(job, details)
-  const ended = await countEnded(context, job, details.told)
-  return objectOf(job, { ...details, told: { ...details.told, ...ended } })
+  const [ended, waiting_for] = await Promise.all([
+    countEnded(context, job, details.told),
+    waitingFor(context, job, details.told),
+  ])
+  return { ...objectOf(job, { ...details, told: { ...details.told, ...ended } }), waiting_for }
 }
 
 /** The same with those that the batch has told of: for many batches at once. */

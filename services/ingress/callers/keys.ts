@@ -125,6 +125,13 @@ export class ApiKeys {
     return this.#inProjects.get(id) ?? NO_LIMITS
   }
 
+  /** A key by its id, as far as limits depend on it: for jobs, which outlive the call that made them. */
+  limited(id: string, project: string): Pick<ApiKey, 'id' | 'project' | 'limits'> {
+    // A key that is a project of its own is known by the id of that.
+    if (id === project) return { id, limits: this.limitsOfTenant(id) }
+    return { id, project, limits: this.limitsOfKey(id) }
+  }
+
   /** All keys, SLUICE_API_KEY among them, and all projects that were made. */
   get known(): Known {
     return { keys: [...this.#byHash.values()], projects: this.#known?.projects ?? [] }

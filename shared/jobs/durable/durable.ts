@@ -35,6 +35,14 @@ export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestI
   readonly encode: Omit<EncodeContext, 'call_id' | 'created_at'>
 }
 
+/** What a job holds of its project's budgets and limits until the store holds it. One of its methods is called, once. */
+export interface JobAdmission {
+  /** What it may cost, in billionths of a US dollar. */
+  readonly nanos: number
+  handOver(job: Pick<DurableJob, 'id' | 'tenant'>): void
+  release(): void
+}
+
 /** What {@link DurableJobs.open} needs. */
 export interface DurableJobsOptions {
   readonly store: StoreView
@@ -44,6 +52,8 @@ export interface DurableJobsOptions {
   readonly presence: () => Presence
   readonly retentionMs: number
   readonly bounds: JobBounds
+  /** Admits a job, or throws why not; undefined: nothing bounds it. Default: nothing bounds any. */
+  readonly admit?: (spec: NewDurableJob) => Promise<JobAdmission> | undefined
   /** Calls that wait for a pool; default: none is known of. */
   readonly callsWaiting?: (pool: PoolName) => number
 }
@@ -88,7 +98,22 @@ export class DurableJobs {
    *   of the tenant are
    */
   async create(spec: NewDurableJob, key?: IdempotencyKey): Promise<Created> {
-    return await this.#room.enter(spec, () => this.#create(spec, key))
+    return await this.#room.enter(spec, () => this.#admit(spec, key))
+  }
+
+  /** A replay uses nothing outside. */
+  async #admit(spec: NewDurableJob, key: IdempotencyKey | undefined): Promise<Created> {
+    const admission = spec.replayOf === undefined ? await this.#options.admit?.(spec) : undefined
+    if (!admission) return await this.#create(spec, key)
+    try {
+      const created = await this.#create({ ...spec, reservedNanos: admission.nanos }, key)
+      if (created.outcome === 'created') admission.handOver(created.job)
+      else admission.release()
+      return created
+    } catch (error) {
+      admission.release()
+      throw error
+    }
   }
 
   async #create(spec: NewDurableJob, key: IdempotencyKey | undefined): Promise<Created> {

@@ -143,7 +143,7 @@ export class DurableRun implements AttemptSink {
     await this.#stopFlushing()
     const events = this.#whole.takeAll()
     const result = await this.#answer.whole(events, this.#encode)
-    const output = this.#takeOutput(true)
+    const output = this.#takeOutput(this.#hasTold)
     if (this.#job.stream) output.push(...(this.#open()?.end() ?? []).map(outputOf))
     const usage = usageOf(result, events)
     const metered = this.#metered(events)
@@ -161,7 +161,8 @@ export class DurableRun implements AttemptSink {
     const { canSpend } = budget
     const policy = canSpend ? DURABLE_POLICY : PATIENT_POLICY
     const decision = decide({ type: 'failed', error }, history, policy, true, Math.random())
-    const output = this.#takeOutput(true)
+    // What the next attempt waits for is told in any case.
+    const output = this.#takeOutput(decision.do === 'retry' || this.#hasTold)
     if (decision.do === 'retry') {
       const { delayMs } = decision
       if (canSpend && isTried) budget.spend()
@@ -197,13 +198,13 @@ export class DurableRun implements AttemptSink {
 
   async parked(): Promise<void> {
     await this.#stopFlushing()
-    const on = { ids: this.#parkedOn, wrapUpMs: this.#wrapUpMs, output: this.#takeOutput(true) }
+    const on = { ids: this.#parkedOn, wrapUpMs: this.#wrapUpMs, output: this.#takeOutput(this.#hasTold) }
     await this.#queued(await this.#writes.write(() => (run) => this.#options.store.park(run, on)))
   }
 
   async cancelled(): Promise<void> {
     await this.#stopFlushing()
-    const output = this.#takeProgress(true)
+    const output = this.#hasTold ? this.#takeProgress() : []
     const metered = this.#metered(this.#whole.takeAll())
     await this.#writes.write(() => (run) => this.#options.store.honourCancel(run, output, metered))
   }
@@ -269,17 +270,15 @@ export class DurableRun implements AttemptSink {
     return Math.max(pauseMs, this.#progressAtMs + PROGRESS_MS - Date.now())
   }
 
-  /** @param isLast No later write of this attempt can tell the progress. */
-  #takeOutput(isLast = false): NewEvent[] {
+  /** @param tellsProgress Of a job that is over before it told any progress nobody waited for it. */
+  #takeOutput(tellsProgress = Date.now() - this.#progressAtMs >= PROGRESS_MS): NewEvent[] {
     const output: NewEvent[] = []
     for (const event of this.#pending.takeAll()) output.push(...(this.#open()?.push(event) ?? []).map(outputOf))
-    return [...output, ...this.#takeProgress(isLast)]
+    return [...output, ...(tellsProgress ? this.#takeProgress() : [])]
   }
 
-  #takeProgress(isLast: boolean): NewEvent[] {
-    // Of a job that is over before it said anything nobody waited to hear it.
-    const isDue = isLast ? this.#hasTold : Date.now() - this.#progressAtMs >= PROGRESS_MS
-    if (!this.#progress || !isDue) return []
+  #takeProgress(): NewEvent[] {
+    if (!this.#progress) return []
     const progress = { ...this.#progress, updated_at: Math.floor(Date.now() / 1_000) }
     this.#progress = undefined
     this.#progressAtMs = Date.now()

@@ -60,6 +60,8 @@ const TYPES: Record<string, string> = {
   wrap_up_ms: 'bigint',
   child_deadline_in_ms: 'bigint',
   partial_ms: 'bigint',
+  reserved_nanos: 'bigint',
+  child_reserved_nanos: 'bigint',
 }
 
 /** The statement of a sweep, with its parameters. */

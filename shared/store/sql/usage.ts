@@ -85,8 +85,13 @@ const activityBy = (owner: Spender['owner']): Statement => ({
 })
 const spentBy = (owner: Spender['owner']): Statement => ({
   name: `usage_spent_${owner}`,
-  sql: `SELECT CAST(sum(cost_nanos) AS bigint) AS cost_nanos FROM usage_days
-        WHERE ${GROUPS[owner]} = :id AND day >= :from_day AND day <= :to_day`,
+  // One statement, so that a job whose cost is entered meanwhile counts once.
+  sql: `SELECT (SELECT CAST(coalesce(sum(cost_nanos), 0) AS bigint) FROM usage_days
+          WHERE ${GROUPS[owner]} = :id AND day >= :from_day AND day <= :to_day) AS cost_nanos,
+        (SELECT CAST(coalesce(sum(reserved_nanos), 0) AS bigint) FROM jobs
+          WHERE ${owner === 'project' ? 'tenant' : 'key_id'} = :id AND reserved_nanos > 0 AND purge_at_ms IS NULL) AS unended_nanos,
+        (SELECT CAST(coalesce(sum(reserved_nanos), 0) AS bigint) FROM usage_ended
+          WHERE ${GROUPS[owner]} = :id AND reserved_nanos > 0) AS ended_nanos`,
 })
 
 /** The ledger in the tables `usage_days` and `usage_ended`. */
@@ -130,7 +135,8 @@ export class SqlUsage implements UsageLedger {
   async spent(of: readonly Spender[], from: string, to: string) {
     const ask = async ({ owner, id }: Spender) => {
       const [row] = await this.#db.run(spentBy(owner), { id, from_day: from, to_day: to })
-      return { owner, id, costNanos: Number(row?.cost_nanos ?? 0) }
+      const reservedNanos = Number(row?.unended_nanos ?? 0) + Number(row?.ended_nanos ?? 0)
+      return { owner, id, costNanos: Number(row?.cost_nanos ?? 0), reservedNanos }
     }
     return await Promise.all(of.map(ask))
   }

@@ -95,18 +95,27 @@ describe('usage', () => {
 
 describe('a budget that is spent', () => {
   it('refuses further calls of each kind in the shape of the path, and lets jobs that wait run', async () => {
-    await using stack = await startPriced({ secret: 'sk-one', limits: { budget_usd_per_month: 0.6 } })
+    await using stack = await startPriced({ secret: 'sk-one', limits: { budget_usd_per_month: 1.3 } })
     await (await stack.post(CHAT, say('!echo tokens=10'), as('sk-one'))).text()
     const soon = Math.ceil(Date.now() / 1_000) + 3
     const waiting = { endpoint: CHAT, body: say('!echo tokens=90'), run_at: soon }
     const { id } = (await (await stack.post('/v1/jobs', waiting, as('sk-one'))).json()) as { id: string }
-    await (await stack.post(CHAT, say('!echo tokens=90'), as('sk-one'))).text()
+    const held = await stack.post(CHAT, say('!echo tokens=90'), as('sk-one'))
+    expect([held.status, held.headers.get('retry-after'), await held.json()]).toMatchObject([
+      429,
+      '2',
+      { error: { code: 'rate_limit_exceeded', message: expect.stringContaining('under way may spend the rest') } },
+    ])
+    const state = async () =>
+      ((await (await stack.get(`/v1/jobs/${id}`, as('sk-one'))).json()) as { status: string }).status
+    await until(async () => (await state()) === 'completed')
+    await until(async () => (await stack.post(CHAT, say('!echo tokens=90'), as('sk-one'))).status === 200)
     const refused = await until(async () => {
       const response = await stack.post(CHAT, say('hi'), as('sk-one'))
       return response.status === 429 ? response : undefined
     })
     const message = expect.stringMatching(
-      /^The budget of this key, \$0\.6 for \d{4}-\d\d, is spent\. It resets on \d{4}-\d\d-01/,
+      /^The budget of this key, \$1\.3 for \d{4}-\d\d, is spent\. It resets on \d{4}-\d\d-01/,
     )
     const body = { error: { type: 'insufficient_quota', code: 'insufficient_quota', param: null, message } }
     expect(await refused.json()).toEqual(body)
@@ -118,11 +127,11 @@ describe('a budget that is spent', () => {
     ])
     expect((await stack.post('/v1/jobs', { endpoint: CHAT, body: say('hi') }, as('sk-one'))).status).toBe(429)
     expect((await stack.get('/v1/jobs', as('sk-one'))).status).toBe(200)
-    const state = async () =>
-      ((await (await stack.get(`/v1/jobs/${id}`, as('sk-one'))).json()) as { status: string }).status
-    await until(async () => (await state()) === 'completed')
-    const { budgets } = await usageOf(stack, 'sk-one')
-    expect(budgets).toMatchObject([{ owner: 'key', id: 'key_sk-one', budget_usd: 0.6, remaining_usd: 0 }])
+    const spent = await until(async () => {
+      const { budgets } = await usageOf(stack, 'sk-one')
+      return budgets?.[0]?.remaining_usd === 0 ? budgets : undefined
+    })
+    expect(spent).toMatchObject([{ owner: 'key', id: 'key_sk-one', budget_usd: 1.3 }])
   })
 })
 
@@ -201,9 +210,9 @@ describe('usage on its way to the ledger', () => {
     const { ledger, link } = await openLedger()
     const batches = new UsageBatches(ledger, 'ing', silentLog)
     link.isAway = true
-    for (let i = 0; i < 10; i++) batches.add(ENTRY)
+    for (let i = 0; i < 10; i++) void batches.add(ENTRY)
     await until(() => batches.isFailing)
-    batches.add({ ...ENTRY, model: 'other' })
+    void batches.add({ ...ENTRY, model: 'other' })
     link.isAway = false
     await batches.close()
     const sums = await ledger.sum({ from: '2030-01-01', to: '2030-01-31', groupBy: 'model', limit: 10 })

@@ -2,10 +2,14 @@ import type { BatchPartEvent, BatchPartRequest, Refusals } from '#schemas/batche
 import { ERRORS } from '#schemas/error.ts'
 import { readLine } from '#services/ingress/batches/check.ts'
 import { type Line, linesOf } from '#services/ingress/batches/lines.ts'
+import { LINES_WAIT } from '#services/ingress/batches/parts.ts'
+import { admitJob } from '#services/ingress/callers/limits/admission.ts'
 import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
+import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
+import type { JobAdmission } from '#shared/jobs/durable/durable.ts'
 import type { ChildJob, Composition } from '#shared/kinds/composition.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import { childJobId } from '#shared/store/job-id.ts'
@@ -17,19 +21,26 @@ import { callerOf } from './tools.ts'
 interface Submitted {
   readonly lines: readonly number[]
   readonly refused: Refusals
+  /** Number of the line that waits for a limit or a budget of its project; absent: none does. */
+  readonly next?: number | undefined
 }
+
+/** Time after which a line that waits is tried again, unless its limit names another one. A part of a minute, so that it waits little longer than it has to. */
+const WAIT_MS = 10_000
+const WAIT_MS_MAX = 60_000
 
 /** Has the requests of some lines of a batch done, each as a job of its own, and writes what came of them into blobs. */
 export async function* runPart(
   tools: BatchTools,
   request: BatchPartRequest,
-  { composition, idempotencyKey, signal, tenant }: AttemptContext,
+  { composition, idempotencyKey, signal, tenant, onProgress }: AttemptContext,
 ): AsyncGenerator<BatchPartEvent> {
   if (!composition) throw new ServiceError('internal_error', 'A batch needs a durable job.')
   const [id = ''] = idempotencyKey.split(':')
-  // One step, so that an attempt which only waited does not read the lines again.
-  const { lines, refused } = await composition.step('submit', {}, async () => {
-    return { value: await submitLines(tools, { request, tenant }, composition, signal) }
+  const part = { id, request, tenant }
+  const { lines, refused } = await submitAll(tools, part, composition, signal).catch((error: unknown) => {
+    if (error instanceof LineWaits) onProgress?.({ phase: LINES_WAIT, percent: null, message: error.message })
+    throw error
   })
   await composition.wait(lines.map((line) => childJobId(id, String(line))))
   const undone = { type: 'expired' } as const
@@ -39,30 +50,103 @@ export async function* runPart(
 
 /** A part, and whose it is. */
 interface OwnPart {
+  /** Of the part's job. */
+  readonly id: string
   readonly request: BatchPartRequest
   readonly tenant: string
 }
 
-async function submitLines(
+/** A line waits for a limit or a budget. The attempt ends, so that it takes no slot meanwhile, and the next one goes on at this line. */
+class LineWaits extends ServiceError {
+  constructor({ message, retryAfterMs = WAIT_MS, code }: ServiceError) {
+    const waitMs = code === 'insufficient_quota' ? WAIT_MS_MAX : Math.min(retryAfterMs, WAIT_MS_MAX)
+    super('rate_limit_exceeded', message, { retryAfterMs: waitMs })
+  }
+}
+
+/** Makes jobs of all lines. Each run of lines without a wait is a step, so that an attempt which only waited does not read them again. */
+async function submitAll(
   tools: BatchTools,
   part: OwnPart,
   composition: Composition,
   signal: AbortSignal,
 ): Promise<Submitted> {
-  const { lineBytesMax, context } = tools
-  const { request } = part
   const lines: number[] = []
   const refused: Refusals = {}
-  for await (const line of linesOf(context.blobs, request.input, lineBytesMax, request.range)) {
-    signal.throwIfAborted()
-    const child = await childOf(tools, part, line).catch((error: unknown) => refusalOf(error))
-    if (child instanceof ServiceError) refused[line.number] = child.toBody()
-    else {
-      await context.pace.line(() => composition.submit(child), signal)
-      lines.push(line.number)
-    }
+  for (let from: number | undefined; ; ) {
+    let waits: LineWaits | undefined
+    const input = from === undefined ? {} : { from }
+    const submitted = await composition.step<Submitted>('submit', input, async () => {
+      const run = { from: from ?? part.request.range.line, lines: [] as number[], refused: {} as Refusals }
+      const next = await submitLines(tools, part, composition, signal, run).catch((error: unknown) => {
+        const hasProgress = run.lines.length + Object.keys(run.refused).length > 0
+        if (!(error instanceof LineWaits) || !hasProgress) throw error
+        waits = error
+        return run.from
+      })
+      return { value: { lines: run.lines, refused: run.refused, ...(waits && { next }) } }
+    })
+    lines.push(...submitted.lines)
+    Object.assign(refused, submitted.refused)
+    if (waits) throw waits
+    from = submitted.next
+    if (from === undefined) return { lines, refused }
   }
-  return { lines, refused }
+}
+
+/** Makes jobs of the lines from `run.from` on, which becomes the number of the line that is next. @throws LineWaits */
+async function submitLines(
+  tools: BatchTools,
+  part: OwnPart,
+  composition: Composition,
+  signal: AbortSignal,
+  run: { from: number; lines: number[]; refused: Refusals },
+): Promise<undefined> {
+  const { lineBytesMax, context } = tools
+  const { request } = part
+  for await (const line of linesOf(context.blobs, request.input, lineBytesMax, request.range)) {
+    if (line.number < run.from) continue
+    signal.throwIfAborted()
+    run.from = line.number
+    const refusal = await submitLine(tools, part, line, (child) =>
+      context.pace.line(() => composition.submit(child), signal),
+    ).catch((error: unknown) => refusalOf(error))
+    if (refusal instanceof ServiceError) run.refused[line.number] = refusal.toBody()
+    else run.lines.push(line.number)
+  }
+}
+
+/** Makes the job of a line, as soon as the limits and budgets of its key and project admit it. @throws LineWaits */
+async function submitLine(
+  tools: BatchTools,
+  part: OwnPart,
+  line: Line,
+  submit: (child: ChildJob) => Promise<string>,
+): Promise<void> {
+  const { context } = tools
+  const { id, tenant, request } = part
+  const child = await childOf(tools, part, line)
+  const keyId = request.rights.key_id
+  const key = context.keys.limited(keyId, tenant)
+  const jobs = () => requireJobs(context)
+  await context.limits.enterLine(key).catch(throwWait)
+  let admission: JobAdmission | undefined
+  try {
+    admission = await admitJob(context, jobs, { ...child, keyId, tenant })?.catch(throwWait)
+    await submit({ ...child, reservedNanos: admission?.nanos })
+    admission?.handOver({ id: childJobId(id, child.key), tenant })
+  } catch (error) {
+    admission?.release()
+    context.limits.leaveLine(key)
+    throw error
+  }
+}
+
+const WAITED_FOR: ReadonlySet<string> = new Set(['rate_limit_exceeded', 'token_limit_exceeded', 'insufficient_quota'])
+
+function throwWait(thrown: unknown): never {
+  const error = ServiceError.from(thrown)
+  throw WAITED_FOR.has(error.code) ? new LineWaits(error) : error
 }
 
 /** A line is refused for what is wrong with it; what may be gone a moment later is no reason. @throws The latter */

@@ -5,6 +5,9 @@ import { type Limits, projectIdOf } from '#shared/keys/project.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Spender, UsageLedger } from '#shared/store/usage.ts'
 import { type Month, monthOf } from '#shared/usage/month.ts'
+import type { Fleet } from './fleet.ts'
+import { HeldBudget } from './held-budget.ts'
+import { refusal } from './refusals.ts'
 
 const NANOS_PER_USD = 1_000_000_000
 /** What was spent is read again after this, while calls come. */
@@ -15,6 +18,10 @@ const STALE_MS = 2_000
 const ASK_MS_MAX = 250
 /** Of what is known, most is forgotten at this many: more than spend at once. */
 const KNOWN_MAX = 20_000
+/** Part of what is left that the ingresses of a fleet may reserve together without asking (see `limits.ts`). */
+const UNASKED_SHARE = 1 / 4
+/** Time after which a call may find that what others had reserved was settled. */
+const HELD_RETRY_MS = 2_000
 
 /** What {@link Budgets} need. */
 export interface BudgetOptions {
@@ -22,35 +29,55 @@ export interface BudgetOptions {
   readonly ledger: UsageLedger | undefined
   readonly log: Log
   limitsOf(project: string): Limits
+  /** Undefined: this ingress is the only one. */
+  readonly fleet?: Fleet | undefined
+  /** How many ingresses there are, this one included. */
+  ingresses?(): number
   /** Unix milliseconds. */
   now?(): number
   /** Monotonic, in milliseconds. */
   clock?(): number
 }
 
+type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
+
 interface Budget extends Spender {
   readonly usd: number
 }
 
-interface Spent {
-  readonly month: string
-  nanos: number
-  askedAtMs: number
-  /** When the ledger last answered, or was last waited for in vain. */
-  heardAtMs: number
-  reading: Promise<void> | undefined
+/** A part of one budget that a call holds. */
+interface HeldPart {
+  readonly budget: Budget
+  readonly of: HeldBudget
+  readonly nanos: number
+}
+
+/** A part of one or two budgets that a call or a job holds. Exactly one of its methods is called, once. */
+export interface BudgetReservation {
+  /** What a durable job is to hold in the store, in billionths of a US dollar. */
+  readonly nanos: number
+  /** The call has ended. @param entered Resolves once the ledger has the cost. */
+  settle(costNanos: number, entered: Promise<unknown>): void
+  /** The durable job is stored with {@link nanos}. */
+  handOver(): void
+  release(): void
 }
 
 /**
- * Budgets of projects and keys for a month of UTC, by the ledger of the whole fleet (docs/usage.md, Budgets). The first
- * call of a month, and one after a pause, wait for the ledger; else what was spent is read in the background, once a second.
- * While the ledger is away the last that was heard counts.
+ * Budgets of projects and keys for a month of UTC, by the ledger of the whole fleet (docs/usage.md, Budgets).
+ *
+ * A call reserves what it may cost before it runs. It is admitted if that fits into what is left beside all other reservations, or
+ * if nothing else is under way: so at most one call exceeds a budget. Reservations of attached calls are kept here and published to
+ * the other ingresses; those of durable jobs are kept with their rows, and read with the ledger.
+ *
+ * The first call of a month, and one after a pause, wait for the ledger; else it is read in the background, once a second. While the
+ * ledger is away the last that was read counts.
  */
 export class Budgets {
   readonly #options: BudgetOptions
   readonly #now: () => number
   readonly #clock: () => number
-  readonly #spent = new Map<string, Spent>()
+  readonly #held = new Map<string, HeldBudget>()
   #isFailing = false
 
   constructor(options: BudgetOptions) {
@@ -59,14 +86,50 @@ export class Budgets {
     this.#clock = options.clock ?? (() => performance.now())
   }
 
-  /** Refuses a call whose budget is spent. @throws ServiceError `insufficient_quota` */
-  require(key: Pick<ApiKey, 'id' | 'project' | 'limits'>): Promise<void> | undefined {
+  /** Refuses a call whose budget is spent, before its body is read. @throws ServiceError `insufficient_quota` */
+  require(key: KeyOf): Promise<void> | undefined {
     const budgets = this.#of(key)
     return budgets.length === 0 ? undefined : this.#require(budgets)
   }
 
+  /** Whether anything bounds what a key may spend. */
+  bounds(key: KeyOf): boolean {
+    return this.#options.ledger !== undefined && this.#of(key).length > 0
+  }
+
+  /**
+   * Reserves what a call may cost in each budget of its key and project.
+   *
+   * @throws ServiceError `insufficient_quota` when one is spent; `rate_limit_exceeded` when calls under way may spend the rest of it
+   */
+  async reserve(key: KeyOf, nanos: number): Promise<BudgetReservation> {
+    const budgets = this.#options.ledger && nanos > 0 ? this.#of(key) : []
+    await this.#require(budgets)
+    const month = monthOf(this.#now())
+    const held = budgets.map((budget) => ({ budget, of: this.#known(budget, month), nanos: 0 }))
+    // In one step with the check: calls that come together must not all find the same dollars left.
+    for (const { budget, of } of held) this.#refuse(budget, of, month, nanos)
+    for (const one of held) {
+      one.nanos = Math.max(0, Math.min(nanos, this.#leftOf(one.budget, one.of)))
+      one.of.reserve(one.nanos)
+    }
+    const largest = Math.max(0, ...held.map((one) => one.nanos))
+    const release = () => {
+      for (const { of, nanos: own } of held) of.release(own)
+      this.#publish(held)
+    }
+    try {
+      await this.#agree(held)
+    } catch (error) {
+      release()
+      throw error
+    }
+    const settle: BudgetReservation['settle'] = (cost, entered) => this.#settle(held, cost, entered)
+    return { nanos: largest, settle, release, handOver: () => this.#handOver(held) }
+  }
+
   /** The budgets of a key and its project, as they are now. @throws ServiceError `overloaded` while the ledger is away */
-  async stateOf(key: Pick<ApiKey, 'id' | 'project' | 'limits'>): Promise<BudgetState[]> {
+  async stateOf(key: KeyOf): Promise<BudgetState[]> {
     const month = monthOf(this.#now())
     const budgets = this.#of(key)
     const spent = budgets.length === 0 ? [] : await this.#options.ledger?.spent(budgets, month.from, month.to)
@@ -78,7 +141,7 @@ export class Budgets {
     })
   }
 
-  #of({ id, project, limits }: Pick<ApiKey, 'id' | 'project' | 'limits'>): Budget[] {
+  #of({ id, project, limits }: KeyOf): Budget[] {
     const projectId = projectIdOf({ id, project })
     const own = limits?.budget_usd_per_month
     const shared = this.#options.limitsOf(projectId).budget_usd_per_month
@@ -93,40 +156,106 @@ export class Budgets {
     for (const budget of budgets) {
       const known = this.#known(budget, month)
       const nowMs = this.#clock()
-      if (nowMs - known.askedAtMs > FRESH_MS) known.reading = this.#read(budget, month, known)
+      if (nowMs - known.askedAtMs > FRESH_MS) this.#startRead(budget, month, known)
       if (nowMs - known.heardAtMs > STALE_MS) {
-        await inTime(known.reading)
+        await Promise.all([inTime(known.reading), this.#options.fleet?.ask([known.running])])
         known.heardAtMs = this.#clock()
-      }
-      if (known.nanos >= budget.usd * NANOS_PER_USD) throw spentAll(budget, month)
+      } else this.#options.fleet?.refresh(known.running, nowMs)
+      if (known.known >= budget.usd * NANOS_PER_USD) throw spentAll(budget, month)
     }
   }
 
-  #known({ owner, id }: Budget, { name: month }: Month): Spent {
+  #leftOf({ usd }: Budget, held: HeldBudget): number {
+    return Math.floor(usd * NANOS_PER_USD) - held.known - held.underWay(this.#clock())
+  }
+
+  #refuse(budget: Budget, held: HeldBudget, month: Month, nanos: number): void {
+    if (held.known >= budget.usd * NANOS_PER_USD) throw spentAll(budget, month)
+    if (held.underWay(this.#clock()) > 0 && nanos > this.#leftOf(budget, held)) throw heldAll(budget, month)
+  }
+
+  /** Publishes reservations, and waits for the other ingresses' where both together could be too much. @throws ServiceError then */
+  async #agree(all: readonly HeldPart[]): Promise<void> {
+    const { fleet, ingresses } = this.#options
+    if (!fleet) return
+    const nowMs = this.#clock()
+    const share = UNASKED_SHARE / Math.max(1, ingresses?.() ?? 1)
+    const isSure = all.every(({ budget, of }) => {
+      const { here, told } = of.running
+      return nowMs - of.running.heardAtMs <= STALE_MS && here - told <= this.#leftOf(budget, of) * share
+    })
+    if (isSure || !fleet.isThere) return this.#publish(all)
+    await fleet.ask(all.map(({ of }) => of.running))
+    const month = monthOf(this.#now())
+    for (const { budget, of, nanos } of all) {
+      const isAlone = of.underWay(this.#clock()) <= nanos
+      if (this.#leftOf(budget, of) < 0 && !isAlone) throw heldAll(budget, month)
+    }
+  }
+
+  #settle(held: readonly HeldPart[], cost: number, entered: Promise<unknown>): void {
+    for (const { of, nanos } of held) of.settle(nanos, cost)
+    this.#publish(held)
+    void entered.then(() => {
+      for (const { of } of held) of.enter(cost)
+      this.#readLater(held)
+    })
+  }
+
+  #handOver(held: readonly HeldPart[]): void {
+    for (const { of, nanos } of held) of.handOver(nanos)
+    this.#publish(held)
+    this.#readLater(held)
+  }
+
+  #publish(all: readonly HeldPart[]): void {
+    for (const { of } of all) this.#options.fleet?.note(of.running)
+  }
+
+  /** Other ingresses count what this one publishes until it has read the ledger: also where no call comes that would read it. */
+  #readLater(held: readonly HeldPart[]): void {
+    if (!this.#options.fleet) return
+    for (const { budget, of } of held) {
+      setTimeout(() => {
+        const month = monthOf(this.#now())
+        if (of.isUnread && of.month === month.name) this.#startRead(budget, month, of)
+      }, FRESH_MS).unref()
+    }
+  }
+
+  #known({ owner, id }: Budget, { name: month }: Month): HeldBudget {
     const place = `${owner} ${id}`
-    const before = this.#spent.get(place)
+    const before = this.#held.get(place)
     if (before?.month === month) return before
-    if (this.#spent.size >= KNOWN_MAX) this.#spent.clear()
-    const known = { month, nanos: 0, askedAtMs: -Infinity, heardAtMs: -Infinity, reading: undefined }
-    this.#spent.set(place, known)
+    if (this.#held.size >= KNOWN_MAX) this.#held.clear()
+    const known = new HeldBudget(`budget ${month} ${place}`, month)
+    this.#held.set(place, known)
     return known
   }
 
+  /** One read at a time: an older answer must not replace a newer one. */
+  #startRead(budget: Budget, month: Month, held: HeldBudget): void {
+    held.reading ??= this.#read(budget, month, held).finally(() => {
+      held.reading = undefined
+    })
+  }
+
   /** Never rejects. */
-  async #read(budget: Budget, month: Month, known: Spent): Promise<void> {
-    known.askedAtMs = this.#clock()
-    const { ledger, log } = this.#options
+  async #read(budget: Budget, month: Month, held: HeldBudget): Promise<void> {
+    held.askedAtMs = this.#clock()
+    const { ledger, log, fleet } = this.#options
+    const none = { costNanos: 0, reservedNanos: 0 }
+    const ask = async () => (await ledger?.spent([budget], month.from, month.to))?.[0] ?? none
     try {
-      const [spent] = (await ledger?.spent([budget], month.from, month.to)) ?? []
-      known.nanos = spent?.costNanos ?? 0
+      await held.read(ask, () => fleet?.note(held.running))
       if (this.#isFailing) log.info({}, 'budgets are read again')
       this.#isFailing = false
     } catch (error) {
-      // Said once: an outage may last for hours.
+      // Once: an outage may last for hours.
       if (!this.#isFailing) log.warn({ err: error }, 'budgets not readable; the last that was known counts')
       this.#isFailing = true
     }
-    known.heardAtMs = this.#clock()
+    held.heardAtMs = this.#clock()
   }
 }
 
@@ -147,4 +276,9 @@ function spentAll({ owner, usd }: Budget, { name, endsAtMs }: Month): ServiceErr
   const resets = new Date(endsAtMs).toISOString().slice(0, 10)
   const message = `The budget of this ${owner}, $${usd} for ${name}, is spent. It resets on ${resets} (UTC); until then ask whoever runs this service to raise it.`
   return new ServiceError('insufficient_quota', message)
+}
+
+function heldAll({ owner, usd }: Budget, { name }: Month): ServiceError {
+  const message = `Calls and jobs under way may spend the rest of the budget of this ${owner}, $${usd} for ${name}. A lower max_tokens reserves less.`
+  return refusal(message, HELD_RETRY_MS)
 }

@@ -155,13 +155,65 @@ export class RateLimits {
     })
   }
 
-  /** Counts the tokens a call used, after it: nobody is refused for them but who comes next. */
-  spendTokens(key: KeyOf, tokens: number): void {
-    for (const { kind, window } of this.#usesOf(key)) {
-      if (kind !== 'tokens') continue
-      window.add(tokens, this.#clock())
-      this.#fleet?.note(window)
+  /**
+   * A line of a batch is about to become a job: it counts as a request, and takes no place among calls at once.
+   *
+   * @throws ServiceError As {@link enter}
+   */
+  async enterLine(key: KeyOf): Promise<void> {
+    const uses = this.#usesOf(key).filter(({ kind }) => kind === 'requests')
+    this.#refuse(uses, [], 1)
+    for (const { window } of uses) window.add(1, this.#clock())
+    if (!this.#fleet || uses.length === 0) return
+    await this.#settle(this.#fleet, uses, [])
+    this.#keep(uses, [], () => {})
+  }
+
+  /** Gives a request back whose line did not become a job. */
+  leaveLine(key: KeyOf): void {
+    for (const { kind, window } of this.#usesOf(key)) if (kind === 'requests') this.#add(window, -1)
+  }
+
+  /**
+   * Reserves the tokens that a call may use. It is admitted if they fit into what is left of the minute, or if this ingress runs
+   * nothing else of the key: so at most one call of each ingress exceeds the limit.
+   *
+   * @returns Takes the tokens that it used, once; 0: it did not run.
+   * @throws ServiceError `token_limit_exceeded`
+   */
+  async reserveTokens(key: KeyOf, tokens: number): Promise<(used: number) => void> {
+    const uses = this.#usesOf(key).filter(({ kind }) => kind === 'tokens')
+    const refuse = (more: number, others: number) => {
+      const now = this.#clock()
+      const full = uses.find(({ window, limit }) => window.used(now) + more > limit && window.reservations > others)
+      if (full) throw exceeded('tokens', full.limit, full.owner, full.window.leftMs(now) || WINDOW_MS)
     }
+    this.#refuse(uses, [], 1)
+    refuse(tokens, 0)
+    const minutes = uses.map(({ window }) => {
+      window.reservations++
+      window.add(tokens, this.#clock())
+      return window.minute(this.#clock())
+    })
+    const settle = (used: number) => {
+      for (const [i, { window }] of uses.entries()) {
+        window.reservations--
+        this.#add(window, window.minute(this.#clock()) === minutes[i] ? used - tokens : used)
+      }
+    }
+    try {
+      if (this.#fleet) await this.#settle(this.#fleet, uses, [])
+      refuse(0, 1)
+    } catch (refused) {
+      settle(0)
+      throw refused
+    }
+    return settle
+  }
+
+  #add(window: MinuteWindow, amount: number): void {
+    window.add(amount, this.#clock())
+    this.#fleet?.note(window)
   }
 
   /** @param more Calls to come @throws ServiceError when a limit has no room for them */
@@ -201,16 +253,17 @@ export class RateLimits {
     if (!isSure && fleet.isThere) {
       return await fleet.ask([...uses.map(({ window }) => window), ...places.map(({ running }) => running)])
     }
-    for (const { kind, window } of uses) if (kind === 'requests') fleet.note(window)
-    for (const { kind, window } of uses) if (kind === 'tokens') fleet.refresh(window, now)
+    for (const { window } of uses) {
+      if (window.unsettled === 0) fleet.refresh(window, now)
+      else fleet.note(window)
+    }
     for (const { running } of places) fleet.note(running)
   }
 
-  /** Tokens are counted after calls anyway, so that it is enough to have heard of this minute. */
-  #isSure({ kind, limit, window }: Use, nowMs: number): boolean {
+  #isSure({ limit, window }: Use, nowMs: number): boolean {
     if (!window.isKnown(nowMs)) return false
-    if (kind === 'tokens') return true
     const { unsettled } = window
+    if (unsettled === 0) return true
     return unsettled <= this.#unasked(limit - (window.used(nowMs) - unsettled))
   }
 

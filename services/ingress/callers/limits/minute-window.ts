@@ -9,6 +9,10 @@ export class MinuteWindow {
   readonly name: string
   /** When the fleet was last heard. */
   heardAtMs = -Infinity
+  /** Calls of this ingress that run and have reserved a part of the minute. */
+  reservations = 0
+  /** Counts the minutes that are over. */
+  #minute = 0
   #settled = 0
   /** Told, and not confirmed. */
   #sent = 0
@@ -30,6 +34,12 @@ export class MinuteWindow {
   /** What this ingress has used since it last heard of the fleet, which others may not know. */
   get unsettled(): number {
     return this.#sent + this.#pending
+  }
+
+  /** Tells minutes apart: what was reserved in one is gone in the next. */
+  minute(nowMs: number): number {
+    this.#roll(nowMs)
+    return this.#minute
   }
 
   /** Whether the fleet was heard in this minute. */
@@ -74,6 +84,7 @@ export class MinuteWindow {
 
   #roll(nowMs: number): void {
     if (nowMs < this.#endsAtMs || this.#endsAtMs === -Infinity) return
+    this.#minute++
     this.#settled = 0
     this.#sent = 0
     this.#pending = 0

@@ -102,10 +102,10 @@ export class Children {
     if (job.children > 0 && (await this.#read((reads) => reads.find(EVERY_TENANT, id)))) return id
     await this.#requireRoom()
     signal.throwIfAborted()
-    const { pool, kind, endpoint, model, deadlineInMs, metadata } = child
+    const { pool, kind, endpoint, model, deadlineInMs, metadata, reservedNanos } = child
     const encode = { ...encodeOf(id, job, model), ...child.encode }
     const request = await storeRequest(id, child, encode, this.#options.blobs)
-    const made = { id, pool, kind, endpoint, model, deadlineInMs, metadata, request }
+    const made = { id, pool, kind, endpoint, model, deadlineInMs, metadata, request, reservedNanos }
     const moved = await writes.write(() => (held) => store.submitChild(held, made))
     if (!moved) throw lost(signal)
     this.#count++

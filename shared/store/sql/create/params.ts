@@ -25,6 +25,7 @@ export function newJobParams(job: NewJob): Params {
     request: JSON.stringify(job.request ?? null),
     key_id: job.keyId ?? null,
     partial_ms: job.partialMs === undefined ? null : Math.ceil(job.partialMs),
+    reserved_nanos: job.reservedNanos ? Math.ceil(job.reservedNanos) : null,
   }
 }
 

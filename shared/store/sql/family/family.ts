@@ -40,6 +40,7 @@ export async function submitChild(db: SqlDatabase, run: HeldAttempt, child: NewC
     child_metadata: JSON.stringify(child.metadata ?? {}),
     child_request: JSON.stringify(child.request ?? null),
     child_deadline_in_ms: child.deadlineInMs === undefined ? null : Math.ceil(child.deadlineInMs),
+    child_reserved_nanos: child.reservedNanos ? Math.ceil(child.reservedNanos) : null,
   }
   const moved = await writeAsOwner(db, SUBMIT, run, params)
   if (moved) return moved

@@ -33,6 +33,12 @@ async function call(limits: RateLimits, of: Key, res = new Headers()) {
   return await limits.enter(of, 'openai', res).catch((error: unknown) => error as Error & { retryAfterMs?: number })
 }
 
+/** A call of the key uses tokens. */
+async function spend(limits: RateLimits, of: Key, tokens: number): Promise<void> {
+  const settle = await limits.reserveTokens(of, tokens)
+  settle(tokens)
+}
+
 /** How many of some calls that come at once are let in. */
 async function admitted(calls: readonly Promise<unknown>[]): Promise<number> {
   return (await Promise.all(calls)).filter((outcome) => typeof outcome === 'function').length
@@ -62,7 +68,7 @@ describe('limits of one ingress', () => {
   it('are told as those that are reached first', async () => {
     const { limits } = open({ requests_per_minute: 3, tokens_per_minute: 100 })
     const a = key({ requests_per_minute: 10, tokens_per_minute: 50 }, 'key_a', 'proj')
-    limits.spendTokens(key({}, 'key_b', 'proj'), 70)
+    await spend(limits, key({}, 'key_b', 'proj'), 70)
     const res = new Headers()
     await call(limits, a, res)
     expect(res.all).toMatchObject({
@@ -83,6 +89,23 @@ describe('limits of one ingress', () => {
     }
   })
 
+  it('on tokens hold what calls under way may use, and let one through that is larger than the rest', async () => {
+    const { limits } = open({ tokens_per_minute: 100 })
+    const a = key({}, 'key_a', 'proj')
+    const b = key({}, 'key_b', 'proj')
+    const burst = await Promise.all(
+      Array.from({ length: 40 }, (_, i) => limits.reserveTokens(i % 2 ? a : b, 30).catch(() => undefined)),
+    )
+    expect(burst.filter(Boolean), 'admitted calls').toHaveLength(3)
+    for (const settle of burst) settle?.(10)
+    const large = await limits.reserveTokens(a, 1_000)
+    await expect(limits.reserveTokens(b, 1)).rejects.toMatchObject({ code: 'token_limit_exceeded' })
+    large(20)
+    const last = await limits.reserveTokens(b, 50)
+    last(50)
+    await expect(limits.reserveTokens(a, 1)).rejects.toMatchObject({ code: 'token_limit_exceeded' })
+  })
+
   it('on calls at once are given back once, whatever refused the call', async () => {
     const { limits } = open({ running: 2, tokens_per_minute: 10 })
     const a = key({}, 'key_a', 'proj')
@@ -94,7 +117,7 @@ describe('limits of one ingress', () => {
       message: 'This project may run 2 requests at once. Try again in 1 s.',
     })
     if (typeof first === 'function') first()
-    limits.spendTokens(a, 10)
+    await spend(limits, a, 10)
     expect(await call(limits, a)).toMatchObject({ code: 'token_limit_exceeded' })
   })
 
@@ -151,7 +174,7 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
     const of = key({ tokens_per_minute: 100, running: 1 })
     const end = await call(one, of)
     expect(await call(two, of)).toMatchObject({ message: expect.stringContaining('1 requests at once') })
-    one.spendTokens(of, 100)
+    await spend(one, of, 100)
     if (typeof end === 'function') end()
     await until(async () => {
       const outcome = await call(two, of)

@@ -265,10 +265,9 @@ describe('reads, polls, follows and cancels', () => {
   const ASYNC = { headers: { prefer: 'respond-async' } }
 
   it('are no calls: a key that has used up all its limits goes on reading, and cancels', async () => {
-    const settings = { RATE_LIMIT_REQUESTS: '2', RUNNING_MAX_PER_KEY: '1', RATE_LIMIT_TOKENS: '10' }
+    const settings = { RATE_LIMIT_REQUESTS: '1', RUNNING_MAX_PER_KEY: '1', RATE_LIMIT_TOKENS: '10' }
     await using stack = await startStack({ settings })
     const { id } = (await (await stack.post('/v1/jobs', ENDLESS)).json()) as { id: string }
-    await (await stack.post(CHAT, say('!echo tokens=50'))).text()
     for (const [path, init] of [
       [CHAT, {}],
       [CHAT, ASYNC],

@@ -1,0 +1,114 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
+import type { PoolName } from '#schemas/job.ts'
+import type { IngressContext } from '#services/ingress/call.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import type { DurableJobs, JobAdmission } from '#shared/jobs/durable/durable.ts'
+import type { ApiKey } from '#shared/keys/keys.ts'
+import { estimateOf } from '#shared/usage/estimate.ts'
+
+/** As many jobs as may wait are followed for their tokens, some for days: nearly always their end is received, not asked for. */
+const TOKENS_POLL_MS = 600_000
+
+/** What a call holds of the budgets and the tokens per minute of its key and project. */
+export interface Admission {
+  /** What a durable job is to hold in the store, in billionths of a US dollar. */
+  readonly nanos: number
+  /** The tokens that it has used. To be called once, unless it is {@link release released}. */
+  useTokens(tokens: number): void
+  /** The call has ended. @param entered Resolves once the ledger has the cost. */
+  settle(costNanos: number, entered: Promise<unknown>): void
+  /** The durable job is stored, with {@link nanos}. Its tokens are still to be told. */
+  handOver(): void
+  /** The call did not run. */
+  release(): void
+}
+
+/** A call as far as it decides what it may use. */
+export interface AdmittedCall {
+  readonly pool: PoolName
+  readonly model: string
+  readonly body: unknown
+}
+
+type Limiting = Pick<IngressContext, 'budgets' | 'limits' | 'models'>
+type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
+
+/**
+ * Reserves what a call may use. Undefined, at once: nothing bounds it.
+ *
+ * @throws ServiceError `token_limit_exceeded`, `rate_limit_exceeded`, `insufficient_quota`
+ */
+export function admit(context: Limiting, key: KeyOf, call: AdmittedCall): Promise<Admission> | undefined {
+  // Parts of it reserve for themselves.
+  if (call.pool === 'batches') return undefined
+  const { budgets, limits } = context
+  return budgets.bounds(key) || limits.hasTokenLimit(key) ? reserve(context, key, call) : undefined
+}
+
+async function reserve({ budgets, limits, models }: Limiting, key: KeyOf, call: AdmittedCall): Promise<Admission> {
+  const { tokens, nanos } = await inTurns(estimateOf(call, models.priceOf(call)))
+  let settleTokens: ((used: number) => void) | undefined = await limits.reserveTokens(key, tokens)
+  const useTokens = (used: number) => {
+    settleTokens?.(used)
+    settleTokens = undefined
+  }
+  const held = await budgets.reserve(key, nanos).catch((error: unknown) => {
+    useTokens(0)
+    throw error
+  })
+  return {
+    nanos: held.nanos,
+    useTokens,
+    settle(cost, entered) {
+      useTokens(0)
+      held.settle(cost, entered)
+    },
+    handOver: () => held.handOver(),
+    release() {
+      useTokens(0)
+      held.release()
+    },
+  }
+}
+
+/** What {@link admitJob} works with. */
+export type AdmittingJobs = Limiting & Pick<IngressContext, 'keys' | 'log' | 'closing'>
+
+/** As {@link admit}, of a durable job: its tokens are counted at its end, unless this process has ended before. */
+export function admitJob(
+  context: AdmittingJobs,
+  jobs: () => DurableJobs,
+  job: AdmittedCall & { readonly keyId?: string; readonly tenant: string },
+): Promise<JobAdmission> | undefined {
+  const key = context.keys.limited(job.keyId ?? job.tenant, job.tenant)
+  return admit(context, key, job)?.then((admission) => ({
+    nanos: admission.nanos,
+    release: () => admission.release(),
+    handOver(created) {
+      admission.handOver()
+      if (context.limits.hasTokenLimit(key)) void spendTokens(context, jobs(), created, admission)
+      else admission.useTokens(0)
+    },
+  }))
+}
+
+async function spendTokens(
+  { closing, log }: AdmittingJobs,
+  jobs: DurableJobs,
+  { id, tenant }: Pick<DurableJob, 'id' | 'tenant'>,
+  admission: Admission,
+): Promise<void> {
+  try {
+    const { usage } = await jobs.waitForEnd(tenant, id, closing, TOKENS_POLL_MS)
+    admission.useTokens(tokensOf(usage))
+  } catch (error) {
+    log.info({ err: error, job_id: id }, 'tokens of a job not counted')
+    admission.useTokens(0)
+  }
+}
+
+/** Tokens of a usage, in either protocol's words. */
+function tokensOf(usage: unknown): number {
+  const { prompt_tokens, completion_tokens, input_tokens, output_tokens } = (usage ?? {}) as Record<string, number>
+  return (prompt_tokens ?? input_tokens ?? 0) + (completion_tokens ?? output_tokens ?? 0)
+}

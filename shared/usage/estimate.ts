@@ -1,0 +1,76 @@
+import type { PoolName } from '#schemas/job.ts'
+import type { Price } from '#schemas/price.ts'
+import { callCost } from './cost.ts'
+import { NOTHING } from './meter.ts'
+
+/*
+ * What a call may use at most, about, before it runs: the reservation that holds its place in a budget and in a limit of tokens per
+ * minute until the real amount is known. Input is counted by its characters; output by what the caller or the model allows.
+ */
+
+const CHARS_PER_TOKEN = 4
+/** Output tokens of a call that neither its caller nor its model bounds. */
+const OUTPUT_TOKENS = 4_096
+/** Tokens of an image, a sound or a file that is sent as base64: far fewer than its characters. */
+const MEDIA_TOKENS = 1_500
+/** Bytes of a minute of compressed speech, at 32 kbit/s. */
+const AUDIO_BYTES_PER_MINUTE = 240_000
+/** Values that are counted between two event-loop yields. */
+const PIECE_VALUES = 5_000
+
+/** An amount that a call may use. */
+export interface Estimate {
+  readonly tokens: number
+  /** Billionths of a US dollar. */
+  readonly nanos: number
+}
+
+/** A call as far as its amount depends on it. */
+export interface EstimatedCall {
+  readonly pool: PoolName
+  /** The request in the internal form of its kind. */
+  readonly body: unknown
+}
+
+interface Bounds {
+  readonly max_tokens?: number
+  readonly n?: number
+  readonly timeout_seconds?: number
+  readonly max_cost_usd?: number
+  readonly audio?: { readonly bytes?: number }
+}
+
+/** Estimates a call, to be run by `inTurns`. */
+export function* estimateOf({ pool, body }: EstimatedCall, price: Price | undefined): Generator<undefined, Estimate> {
+  const { max_tokens = OUTPUT_TOKENS, n = 1, timeout_seconds = 0, audio, max_cost_usd = 0 } = (body ?? {}) as Bounds
+  const isText = pool === 'inference' || pool === 'research'
+  const input = pool === 'code' || audio ? 0 : yield* tokensIn(body)
+  const output = isText ? max_tokens * n : 0
+  const metered = {
+    ...NOTHING,
+    input_tokens: input,
+    output_tokens: output,
+    audio_ms: Math.ceil(((audio?.bytes ?? 0) / AUDIO_BYTES_PER_MINUTE) * 60_000),
+    run_ms: timeout_seconds * 1_000,
+  }
+  const nanos = (callCost(metered, price, true) ?? 0) + Math.round(max_cost_usd * 1_000_000_000)
+  return { tokens: input + output, nanos }
+}
+
+function* tokensIn(body: unknown): Generator<undefined, number> {
+  const waiting: unknown[] = [body]
+  let chars = 0
+  let tokens = 0
+  for (let nth = 1; waiting.length > 0; nth++) {
+    if (nth % PIECE_VALUES === 0) yield
+    const value = waiting.pop()
+    if (typeof value === 'number') tokens++
+    else if (typeof value === 'string') {
+      if (value.startsWith('data:')) tokens += MEDIA_TOKENS
+      else chars += value.length
+    } else if (typeof value === 'object' && value !== null) {
+      for (const name in value) waiting.push((value as Record<string, unknown>)[name])
+    }
+  }
+  return tokens + Math.ceil(chars / CHARS_PER_TOKEN)
+}

@@ -1,0 +1,127 @@
+/** Reservations of budgets: of one ingress, of several that share a Postgres, and of durable jobs. */
+import { describe, expect, inject, it, onTestFinished } from 'vitest'
+import { type BudgetReservation, Budgets } from '#services/ingress/callers/limits/budgets.ts'
+import { Fleet } from '#services/ingress/callers/limits/fleet.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { openPostgresCounts } from '#shared/limits/postgres.ts'
+import { newJobId } from '#shared/store/job-id.ts'
+import type { Store } from '#shared/store/store.ts'
+import { estimateOf } from '#shared/usage/estimate.ts'
+import { silentLog } from '../../../support/jobs/jobs.ts'
+import { openPostgresDatabase, openSqliteDatabase } from '../../../support/jobs/stores.ts'
+
+const postgres = inject('postgres')
+const USD = 1_000_000_000
+const CALL = 0.02 * USD
+const key = { id: 'key_a', limits: { budget_usd_per_month: 0.05 } }
+const DONE = Promise.resolve()
+
+async function reserved(all: readonly Promise<BudgetReservation>[]): Promise<BudgetReservation[]> {
+  return (await Promise.allSettled(all)).flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []))
+}
+
+async function submit(store: Store, reservedNanos: number): Promise<void> {
+  const kind = { pool: 'inference', kind: 'generate', endpoint: '/v1/chat/completions', model: 'echo-1' } as const
+  const times = { deadlineInMs: 60_000, retentionMs: 60_000 }
+  await store.create({ ...kind, ...times, id: newJobId(), tenant: key.id, keyId: key.id, request: {}, reservedNanos })
+}
+
+async function openOne() {
+  const database = await openSqliteDatabase()
+  onTestFinished(() => database[Symbol.asyncDispose]())
+  const store = await database.open()
+  const clock = { ms: 0 }
+  const budgets = new Budgets({ ledger: store.usage, log: silentLog, limitsOf: () => ({}), clock: () => clock.ms })
+  return { store, clock, budgets }
+}
+
+describe('a budget', () => {
+  it('admits of a burst what fits into it, and refuses the rest with a time to come again', async () => {
+    const { budgets } = await openOne()
+    const burst = Array.from({ length: 40 }, () => budgets.reserve(key, CALL))
+    const refusal = await Promise.all(burst).catch((error: unknown) => error)
+    expect(await reserved(burst), 'admitted calls').toHaveLength(2)
+    expect(refusal).toMatchObject({ code: 'rate_limit_exceeded', retryAfterMs: 2_000 })
+  })
+
+  it('admits one call that is larger than all of it, and nothing beside that', async () => {
+    const { budgets } = await openOne()
+    const [large, ...others] = await reserved(Array.from({ length: 9 }, () => budgets.reserve(key, USD)))
+    expect(others).toEqual([])
+    large?.settle(0.01 * USD, DONE)
+    expect(await reserved([budgets.reserve(key, CALL), budgets.reserve(key, CALL)])).toHaveLength(2)
+  })
+
+  it('is spent as soon as a call has ended, before the ledger has its cost, and counts it once when it has', async () => {
+    const { store, clock, budgets } = await openOne()
+    const { promise: entered, resolve } = Promise.withResolvers<void>()
+    const call = await budgets.reserve(key, CALL)
+    call.settle(0.03 * USD, entered)
+    const [second] = await reserved([budgets.reserve(key, CALL), budgets.reserve(key, CALL)])
+    second?.release()
+    const day = new Date().toISOString().slice(0, 10)
+    const amounts = { calls: 1, failed: 0, inputTokens: 0, cachedInputTokens: 0, outputTokens: 0, audioMs: 0 }
+    await store.usage.add('ing', 1, [
+      { ...amounts, project: 'p', keyId: key.id, model: 'm', day, costNanos: 0.03 * USD },
+    ])
+    resolve()
+    await entered
+    clock.ms += 10_000
+    expect(await reserved([budgets.reserve(key, CALL), budgets.reserve(key, CALL)]), 'of $0.02 left').toHaveLength(1)
+  })
+
+  it('is held by durable jobs that have not ended, also after a restart of the ingress', async () => {
+    const { store, clock, budgets } = await openOne()
+    const first = await budgets.reserve(key, CALL)
+    await submit(store, first.nanos)
+    first.handOver()
+    expect(await reserved([budgets.reserve(key, CALL), budgets.reserve(key, CALL)])).toHaveLength(1)
+    clock.ms += 10_000
+    const restarted = new Budgets({ ledger: store.usage, log: silentLog, limitsOf: () => ({}) })
+    const after = Array.from({ length: 9 }, () => restarted.reserve(key, CALL))
+    expect(await reserved(after), 'beside the job').toHaveLength(1)
+  })
+
+  it.skipIf(!postgres)('admits of a burst through several ingresses no more than through one', async () => {
+    const database = await openPostgresDatabase(postgres ?? '')
+    onTestFinished(() => database[Symbol.asyncDispose]())
+    const store = await database.open()
+    const all = Array.from({ length: 3 }, (_, i) => {
+      const counts = openPostgresCounts(database.url, () => undefined)
+      const fleet = new Fleet({ counts, boot: `ing_${i}`, log: silentLog, clock: () => performance.now() })
+      onTestFinished(() => fleet.close())
+      return new Budgets({ ledger: store.usage, log: silentLog, limitsOf: () => ({}), fleet, ingresses: () => 3 })
+    })
+    const burst = Array.from({ length: 60 }, (_, i) => (all[i % 3] as Budgets).reserve(key, CALL))
+    const admitted = await reserved(burst)
+    expect(admitted.length, 'admitted calls').toBeGreaterThanOrEqual(1)
+    expect(admitted.length, 'admitted calls').toBeLessThanOrEqual(2)
+  })
+})
+
+describe('the estimate of a call', () => {
+  const price = { input_per_million: 1, output_per_million: 10, per_minute_audio: 6, per_second: 2, per_call: 0.5 }
+  const of = async (pool: 'inference' | 'code' | 'transcription', body: object) =>
+    await inTurns(estimateOf({ pool, body }, price))
+
+  it('counts the prompt by its characters, media apart, and the output by what is allowed of it', async () => {
+    const turns = [
+      {
+        role: 'user',
+        parts: [
+          { type: 'text', text: 'x'.repeat(3_998) },
+          { type: 'image', url: 'data:,' + 'y'.repeat(99_999) },
+        ],
+      },
+    ]
+    const { tokens, nanos } = await of('inference', { turns, max_tokens: 1_000, n: 2 })
+    expect(tokens).toBeGreaterThan(4_400)
+    expect(tokens).toBeLessThan(4_700)
+    expect(nanos / USD).toBeCloseTo(0.5 + (2_000 * 10 + (tokens - 2_000)) / 1e6, 3)
+  })
+
+  it('counts the time of code and of audio', async () => {
+    expect((await of('code', { timeout_seconds: 30 })).nanos / USD).toBe(60.5)
+    expect((await of('transcription', { audio: { bytes: 480_000 } })).nanos / USD).toBe(12.5)
+  })
+})
