@@ -194,7 +194,10 @@ export class OpenReasoning implements OpenItem {
       { type: `${name}.done`, ...this.#at, text: this.#text },
       { type: `${part}.done`, ...this.#at, part: whole },
     )
-    Object.assign(this.item, { [this.#place]: [...(this.item[this.#place] ?? []), whole] })
+    // Parts may be many, so that none of them is copied.
+    const parts: object[] = this.item[this.#place] ?? []
+    parts.push(whole)
+    Object.assign(this.item, { [this.#place]: parts })
     this.#text = ''
   }
 
