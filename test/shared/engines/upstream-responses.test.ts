@@ -306,4 +306,11 @@ describe('an answer with values of wrong types', () => {
     for (const event of events) expect(GenerateEvent.safeParse(event).error, JSON.stringify(event)).toBeUndefined()
     expect(textOf(events)).toBe('Hi')
   })
+
+  test('is an error with 5,000 annotations, each of which would be an event', async () => {
+    const content = [{ type: 'output_text', text: 'Hi', annotations: Array(5_000).fill({}) }]
+    const item = { type: 'message', role: 'assistant', content }
+    const events = eventsOf({ status: 'completed', output: [item] })
+    await expect(events).rejects.toMatchObject({ message: expect.stringContaining('4096 annotations') })
+  })
 })

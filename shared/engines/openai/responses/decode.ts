@@ -84,6 +84,8 @@ const REASONS: Readonly<Record<string, FinishReason>> = {
 
 /** Items of one answer: each is looked for among the others. */
 const ITEMS_MAX = 4_096
+/** Annotations of one answer: each is an event of the caller's stream. */
+const ANNOTATIONS_MAX = 4_096
 
 /** Separates the parts of a thought where they are read as one text. The encoder of this API removes it between parts of a summary. */
 const THOUGHT_SEPARATOR = '\n\n'
@@ -118,6 +120,7 @@ export class ResponsesDecoder implements AnswerDecoder {
   #hasStarted = false
   #hasOutput = false
   #calls = 0
+  #annotations = 0
   #usage: WireUsage | undefined
   #reason: FinishReason | undefined
   #isDone = false
@@ -313,6 +316,10 @@ export class ResponsesDecoder implements AnswerDecoder {
   #annotate(item: OpenItem, annotations: readonly unknown[], out: GenerateEvent[]): void {
     if (annotations.length === 0) return
     item.annotations += annotations.length
+    this.#annotations += annotations.length
+    if (this.#annotations > ANNOTATIONS_MAX) {
+      throw answerError(this.#request.model, `sent more than ${ANNOTATIONS_MAX} annotations`)
+    }
     out.push(nativeEvent('responses', 'text', { annotations }))
   }
 
