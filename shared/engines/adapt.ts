@@ -163,6 +163,8 @@ class ToolNames {
   constructor({ tools, turns }: GenerateRequest, dialect: Dialect | undefined) {
     this.#charsMax = dialect && TOOL_NAMES[dialect].charsMax
     for (const tool of tools) {
+      // A native tool is sent under its own name, so that calls of it in the history have this name too.
+      if (tool.native !== undefined && !tool.native_only) this.#sent.set(tool.name, tool.name)
       const name = tool.native === undefined ? this.sentName(tool.name) : tool.name
       this.#tools.set(name, tool)
     }

@@ -1,0 +1,26 @@
+import { expect, test } from 'vitest'
+import { GenerateRequest } from '#schemas/generate.ts'
+import { ModelConfig } from '#schemas/models.ts'
+import { adaptRequest } from '#shared/engines/adapt.ts'
+
+const MODEL = ModelConfig.parse({
+  id: 'm1',
+  engine: { type: 'openai', api: 'responses', base_url: 'http://127.0.0.1:1/v1' },
+})
+
+test('calls in the history keep the name of a native tool, which is sent under its own name', () => {
+  const call = (name: string) => ({ type: 'tool_call', id: `call_${name}`, name, arguments: '{"input":"x"}' })
+  const request = GenerateRequest.parse({
+    dialect: 'responses',
+    model: 'm1',
+    stream: false,
+    turns: [{ role: 'assistant', parts: [call('apply.patch'), call('plain.function')] }],
+    tools: [
+      { name: 'apply.patch', parameters: {}, custom: true, native: { type: 'custom', name: 'apply.patch' } },
+      { name: 'plain.function', parameters: {} },
+    ],
+  })
+  const { turns } = adaptRequest(request, MODEL).request
+  const names = turns[0]?.parts.map((part) => 'name' in part && part.name)
+  expect(names).toEqual(['apply.patch', expect.stringMatching(/^plain_function_[0-9a-f]{8}$/)])
+})
