@@ -58,7 +58,11 @@ export async function measureBulkheads(
   const samples: BulkheadSample[] = []
   for (const target of kafka ? (['embedded', 'kafka'] as const) : (['embedded'] as const)) {
     await using processes = new Processes(dir, undefined)
-    const address = await start(target, processes, kafka)
+    const upstream = await startUpstream(processes)
+    const hang = await processes.node({ name: 'hang', script: './bulkheads/hang.ts', args: [], addressOn: 'stdout' })
+    const models = HEALTHY.map((id) => `  - { id: ${id}, engine: ${engineAt(upstream)} }\n`)
+    models.push(`  - { id: hanging, engine: ${engineAt(urlOf(hang))} }\n`)
+    const address = await start({ target, name: `bulkheads-${target}`, processes, kafka, models, slots: SLOTS })
     await streams(address, WARM_UP_SECONDS)
     for (let round = 1; round <= options.rounds; round++) {
       options.signal.throwIfAborted()
@@ -74,23 +78,35 @@ export async function measureBulkheads(
   return { hangSeconds: options.hangSeconds, samples }
 }
 
-async function start(target: 'embedded' | 'kafka', processes: Processes, kafka: Kafka | undefined): Promise<Address> {
-  const upstream = await startUpstream(processes)
-  const hang = await processes.node({ name: 'hang', script: './bulkheads/hang.ts', args: [], addressOn: 'stdout' })
-  const engineAt = (url: URL) => `{ type: openai, base_url: "${new URL('/v1', url).href}" }`
-  const models = HEALTHY.map((id) => `  - { id: ${id}, engine: ${engineAt(upstream)} }\n`)
-  const file = join(processes.dir, `bulkheads-${target}.yaml`)
-  writeFileSync(file, `models:\n${models.join('')}  - { id: hanging, engine: ${engineAt(urlOf(hang))} }\n`)
+/** An engine of models.yaml for a server. */
+export function engineAt(url: URL): string {
+  return `{ type: openai, base_url: "${new URL('/v1', url).href}" }`
+}
+
+/** A service to start. */
+export interface ServiceStart {
+  readonly target: 'embedded' | 'kafka'
+  readonly name: string
+  readonly processes: Processes
+  readonly kafka: Kafka | undefined
+  /** Lines of models.yaml. */
+  readonly models: readonly string[]
+  /** Slots of its worker; undefined: the default. */
+  readonly slots: number | undefined
+}
+
+/** Starts a service with several models. */
+export async function start({ target, name, processes, kafka, models, slots }: ServiceStart): Promise<Address> {
+  const file = join(processes.dir, `${name}.yaml`)
+  writeFileSync(file, `models:\n${models.join('')}`)
   const env = {
     PORT: '0',
-    DATA_DIR: join(processes.dir, `bulkheads-${target}`),
+    DATA_DIR: join(processes.dir, name),
     MODELS_FILE: file,
     SLUICE_API_KEY: KEY,
-    INFERENCE_SLOTS: String(SLOTS),
-    ...(target === 'kafka' &&
-      kafka && { KAFKA_BROKERS: kafka.brokers, KAFKA_PREFIX: `bench-${process.pid}-bulkheads.` }),
+    ...(slots !== undefined && { INFERENCE_SLOTS: String(slots) }),
+    ...(target === 'kafka' && kafka && { KAFKA_BROKERS: kafka.brokers, KAFKA_PREFIX: `bench-${process.pid}-${name}.` }),
   }
-  const name = `bulkheads-${target}`
   if (target === 'embedded') return { url: urlOf(await processes.node(sluice(name, [], env))), key: KEY }
   const ingress = await processes.node(sluice(`${name}-ingress`, ['ingress'], env))
   await processes.node({ ...sluice(`${name}-inference`, ['inference'], env), addressOn: 'none' })
