@@ -313,4 +313,10 @@ describe('an answer with values of wrong types', () => {
     const events = eventsOf({ status: 'completed', output: [item] })
     await expect(events).rejects.toMatchObject({ message: expect.stringContaining('4096 annotations') })
   })
+
+  test('is an error with 5,000 parts of a summary', async () => {
+    const item = { type: 'reasoning', summary: Array(5_000).fill({ type: 'summary_text', text: 'Hm.' }) }
+    const events = eventsOf({ status: 'completed', output: [item] })
+    await expect(events).rejects.toMatchObject({ message: expect.stringContaining('4096 parts') })
+  })
 })

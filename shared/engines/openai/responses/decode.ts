@@ -86,6 +86,8 @@ const REASONS: Readonly<Record<string, FinishReason>> = {
 const ITEMS_MAX = 4_096
 /** Annotations of one answer: each is an event of the caller's stream. */
 const ANNOTATIONS_MAX = 4_096
+/** Parts of the items of one answer: each is four events of the caller's stream. */
+const PARTS_MAX = 4_096
 
 /** Separates the parts of a thought where they are read as one text. The encoder of this API removes it between parts of a summary. */
 const THOUGHT_SEPARATOR = '\n\n'
@@ -121,6 +123,7 @@ export class ResponsesDecoder implements AnswerDecoder {
   #hasOutput = false
   #calls = 0
   #annotations = 0
+  #parts = 0
   #usage: WireUsage | undefined
   #reason: FinishReason | undefined
   #isDone = false
@@ -280,6 +283,8 @@ export class ResponsesDecoder implements AnswerDecoder {
     logprobs?: WireLogprob[] | null,
   ): void {
     const isNextThought = type === 'reasoning' && !item.passed.has(key) && item.passed.size > 0 && piece !== ''
+    if (!item.passed.has(key)) this.#parts += 1
+    if (this.#parts > PARTS_MAX) throw answerError(this.#request.model, `sent more than ${PARTS_MAX} parts`)
     item.passed.set(key, (item.passed.get(key) ?? 0) + piece.length)
     const whole = textOf(item, key).push(piece)
     const text = isNextThought ? THOUGHT_SEPARATOR + whole : whole
