@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import { describe, expect, inject, it } from 'vitest'
 import { openFleet } from './support/processes/fleet.ts'
 import { startLocalKafka, whyNoLocalKafka } from './support/processes/kafka.ts'
@@ -27,7 +28,9 @@ describe.skipIf(missing)('while Kafka is away', () => {
       return response.status === 503 ? response : undefined
     })
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0)
-    await until(async () => (await fetch(`${ingress.url}/readyz`)).status === 503)
+    // Not before Kafka was away for longer than the replacement of one broker takes.
+    expect((await fetch(`${ingress.url}/readyz`)).status).toBe(200)
+    await until(async () => (await fetch(`${ingress.url}/readyz`)).status === 503, { withinMs: 40_000 })
     await kafka.resume()
     expect(await (await whole).json()).toMatchObject({ choices: [{ message: { content: 'late' } }] })
     const text = await streamed.text()
@@ -43,5 +46,58 @@ describe.skipIf(missing)('while Kafka is away', () => {
     expect(again).toContain('back again')
     // Calls go out again before the last of its consumers has found its partitions.
     await until(async () => (await fetch(`${ingress.url}/readyz`)).status === 200, { withinMs: 30_000 })
+  })
+})
+
+/** Kafka's own defaults, which kafka-local.sh shortens for other tests. */
+const FAILOVER_AS_SHIPPED = 'broker.session.timeout.ms=9000\nbroker.heartbeat.interval.ms=2000\n'
+
+describe.skipIf(missing)('when one broker of three dies', () => {
+  it('answers every call, stays ready, and does not report that no broker answers', { timeout: 300_000 }, async () => {
+    await using kafka = await startLocalKafka(3, FAILOVER_AS_SHIPPED)
+    await using fleet = await openFleet(kafka.address)
+    const ingress = await fleet.start('ingress')
+    const worker = await fleet.start('inference')
+    const statuses: number[] = []
+    const readiness: number[] = []
+    let isOver = false
+    const repeat = async (pauseMs: number, step: () => Promise<unknown>) => {
+      while (!isOver) await Promise.all([step(), delay(pauseMs)])
+    }
+    const call = async () => {
+      const body = { model: 'echo-1', messages: [{ role: 'user', content: 'through it all' }] }
+      const response = await fleet.post(ingress, '/v1/chat/completions', body)
+      await response.text()
+      statuses.push(response.status)
+    }
+    await until(async () => {
+      await call()
+      return statuses.at(-1) === 200
+    })
+    statuses.length = 0
+    const callers = Array.from({ length: 4 }, () => repeat(50, call))
+    const probe = repeat(200, async () => readiness.push((await fetch(`${ingress.url}/readyz`)).status))
+    const untilServed = async (count: number) => {
+      const before = statuses.length
+      await until(() => statuses.length >= before + count, { withinMs: 60_000 })
+    }
+    await untilServed(50)
+    // Node 1 is the only controller of this small cluster: without it nothing is replaced.
+    for (const node of [2, 3]) {
+      await kafka.down('SIGKILL', node)
+      const goneAt = Date.now()
+      await until(() => Date.now() > goneAt + 15_000, { withinMs: 20_000 })
+      await untilServed(50)
+      await kafka.resume(node)
+      await untilServed(50)
+    }
+    isOver = true
+    await Promise.all([...callers, probe])
+    expect(statuses.filter((status) => status !== 200)).toEqual([])
+    expect(readiness.filter((status) => status !== 200)).toEqual([])
+    for (const { log } of [ingress, worker]) {
+      expect(log.filter(({ msg }) => msg === 'no Kafka broker answers')).toEqual([])
+      expect(log.filter(({ msg }) => msg === 'Kafka replaces a dead broker late')).toHaveLength(1)
+    }
   })
 })

@@ -2,6 +2,7 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { deleteTopic } from '../support/processes/kafka.ts'
 import { until } from '../support/stack.ts'
 import { countUnfinished, query } from './check/final-state.ts'
 import { History } from './check/history.ts'
@@ -49,6 +50,28 @@ describe.skipIf(missing)('while a part of the fleet is away', { timeout: TIMEOUT
     for (const worker of workers) await worker.up()
     await finished(cluster)
     expect(await statesOf(cluster, earlier)).toEqual([{ state: 'completed', count: ids.length }])
+  })
+
+  it('topics are deleted one after the other: no job is lost, and every call is answered', async () => {
+    const { cluster } = fleet
+    const topics = ['jobs.inference', 'jobs.inference.batch', 'replies', 'events', 'control', 'dead']
+    const [jobs, calls]: [Answer[], Answer[]] = [[], []]
+    for (const topic of topics) {
+      const loading = during(6_000, async (i) => {
+        const both = [submit(fleet.url(i), 'kept'), chat(fleet.url(i), '!echo first_ms=100\nanswered')] as const
+        return await Promise.all(both)
+      })
+      await deleteTopic(cluster.broker.address, topic)
+      const [accepted, answered] = await loading
+      jobs.push(...accepted)
+      calls.push(...answered)
+    }
+    const slowestMs = Math.max(...calls.map(({ tookMs }) => tookMs))
+    tell(`${jobs.length} jobs and ${calls.length} calls, the slowest call in ${Math.round(slowestMs)} ms`)
+    expect(new Set(jobs.map(({ status }) => status))).toEqual(new Set([202]))
+    expect(new Set(calls.map(({ status }) => status))).toEqual(new Set([200]))
+    await finished(cluster)
+    expect(await statesOf(cluster, earlier)).toEqual([{ state: 'completed', count: jobs.length }])
   })
 
   it('Kafka is down: durable jobs are accepted, other calls refused within a second', async () => {
