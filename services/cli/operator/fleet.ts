@@ -31,7 +31,7 @@ export const pools: Command = {
   help: `Usage: sluice pools [--watch]
 
 Shows each pool: its workers, slots and free slots, the calls and the durable jobs that wait, and since when the oldest of these.
-Calls are those of the ingress that answers. Needs a key with the scope admin.
+The column "calls here" counts those of the ingress that answers; jobs are those of all ingresses. Needs a key with the scope admin.
 
 Options:
   --watch  show them anew every two seconds
@@ -74,6 +74,6 @@ function poolTable(found: readonly PoolView[], columnsMax: number): string {
     const up = draining > 0 ? `${count} (${draining} drain)` : String(count)
     return [id, up, String(slots), String(free), String(attached.queued), ...queued, age, state]
   })
-  const head = ['pool', 'workers', 'slots', 'free', 'calls', 'jobs', 'low', 'scheduled', 'oldest', 'paused']
+  const head = ['pool', 'workers', 'slots', 'free', 'calls here', 'jobs', 'low', 'scheduled', 'oldest', 'paused']
   return tableOf({ head, rows, spare: ['scheduled', 'low'] }, columnsMax)
 }

@@ -100,7 +100,7 @@ function poolTable(pools: readonly PoolView[], nowSeconds: number, columnsMax: n
     const up = draining > 0 ? `${workers} (${draining} drain)` : String(workers)
     return [id, up, `${running}/${slots}`, String(attached.queued), ...queued, age, stateOf(pool)]
   })
-  const head = ['pool', 'workers', 'running', 'calls', 'jobs', 'low', 'later', 'oldest', '']
+  const head = ['pool', 'workers', 'running', 'calls here', 'jobs', 'low', 'later', 'oldest', '']
   return tableOf({ head, rows, spare: ['later', 'low'] }, columnsMax)
 }
 

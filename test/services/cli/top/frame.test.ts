@@ -57,7 +57,7 @@ describe('a frame', () => {
   it('shows something of every section on 80 columns and 24 rows, and counts what is below', () => {
     const text = draw(snapshot()).join('\n')
     expect(text).toMatch(/^sluice top \d\d:\d\d:\d\d · 0 jobs run, 150 wait or more · all projects/)
-    expect(text).toMatch(/\npool +workers +running +calls +jobs .*oldest/)
+    expect(text).toMatch(/\npool +workers +running +calls here +jobs .*oldest/)
     expect(text).toMatch(/\nmodel +workers +at once .*\necho-1 +1 +4 +0 +200/)
     expect(text).toMatch(/\nworker +role +state/)
     expect(text).toMatch(/\njob +project +age +.*model +status\njob_0{32} /)
