@@ -3,8 +3,10 @@ import { join } from 'node:path'
 import { DatabaseSync, type StatementSync } from 'node:sqlite'
 import { makeDirectory, makePrivateFile } from '#shared/directory.ts'
 import { ServiceError } from '#shared/error.ts'
-import type { Snapshot } from '#shared/search/search.ts'
+import { SNIPPET_CHARS_MAX, type Snapshot } from '#shared/search/search.ts'
+import { prefixOf } from '#shared/search/text/asked.ts'
 import { passagesOf } from '#shared/search/text/passages.ts'
+import { indexTermsOf, termsOf } from '#shared/search/text/terms.ts'
 
 /** Passages of a corpus that are searched; documents beyond them are left out. */
 export const PASSAGES_MAX = 50_000
@@ -16,7 +18,7 @@ const KEEP_MS = 8 * 24 * 3_600_000
 const ADDING_MS = 3_600_000
 const BUSY_MS = 5_000
 /** Of the tables below; an index of another one is made anew. */
-const VERSION = 4
+const VERSION = 5
 
 const TABLES = `
   CREATE TABLE files (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL, modified_ms INTEGER NOT NULL, problem TEXT) STRICT;
@@ -26,14 +28,14 @@ const TABLES = `
   ) STRICT;
   CREATE INDEX sources_path ON sources (path, is_current);
   CREATE INDEX sources_sha256 ON sources (sha256, url);
-  CREATE TABLE passage_places (id INTEGER PRIMARY KEY, source INTEGER NOT NULL) STRICT;
+  CREATE TABLE passage_places (id INTEGER PRIMARY KEY, source INTEGER NOT NULL, snippet TEXT NOT NULL) STRICT;
   CREATE INDEX passage_places_source ON passage_places (source);
-  CREATE VIRTUAL TABLE passages USING fts5 (title, heading, body, tokenize = 'porter unicode61 remove_diacritics 2');
+  CREATE VIRTUAL TABLE passages USING fts5 (title, heading, body, tokenize = "unicode61 remove_diacritics 0 categories 'L* M* N* Co'");
   PRAGMA user_version = ${VERSION};`
 
 const SEARCH = `
   SELECT s.id AS id, s.url AS url, s.title AS title, s.sha256 AS sha256, s.date AS date,
-    substr(passages.body, 1, 300) AS snippet
+    p.snippet AS snippet
   FROM passages JOIN passage_places p ON p.id = passages.rowid JOIN sources s ON s.id = p.source
   WHERE passages MATCH ? AND s.is_current = 1
   ORDER BY bm25(passages, 4.0, 2.0, 1.0), s.url, passages.rowid LIMIT ${RANKED_MAX}`
@@ -144,10 +146,10 @@ export class CorpusIndex {
     this.#all('DELETE FROM sources WHERE is_current = 0 AND left_ms < ?', Date.now() - KEEP_MS)
   }
 
-  /** The documents whose passages fit the words best, each once, best first. */
-  search(words: readonly string[], limit: number): FoundSource[] {
+  /** The documents whose passages fit the terms of a question best, each once, best first. */
+  search(terms: readonly string[], limit: number): FoundSource[] {
     const best = new Map<number, FoundSource>()
-    for (const row of this.#match(SEARCH, words)) {
+    for (const row of this.#match(SEARCH, terms)) {
       const { url, title, sha256, date, snippet } = row
       const source = [url, title, sha256, date, snippet].map(String) as [string, string, string, string, string]
       if (!best.has(Number(row.id))) best.set(Number(row.id), found(...source))
@@ -156,9 +158,10 @@ export class CorpusIndex {
     return [...best.values()]
   }
 
-  /** Passages that hold a word, in any of its forms. */
+  /** Passages that hold a word in any of its forms, or a term of a question. */
   count(word: string): number {
-    const [row] = this.#match('SELECT count(*) AS count FROM passages WHERE passages MATCH ?', [word])
+    const terms = prefixOf(word) === undefined ? [[...termsOf(word)].map(({ term }) => term).join(' ')] : [word]
+    const [row] = this.#match('SELECT count(*) AS count FROM passages WHERE passages MATCH ?', terms)
     return Number(row?.count ?? 0)
   }
 
@@ -189,18 +192,22 @@ export class CorpusIndex {
   *#addPassages(source: number, snapshot: Snapshot): Generator<void> {
     for (const { heading, start, end } of passagesOf(snapshot)) {
       this.#together(() => {
-        const [row] = this.#all('INSERT INTO passage_places (source) VALUES (?) RETURNING id', source)
+        const body = snapshot.text.slice(start, end)
+        const snippet = body.slice(0, SNIPPET_CHARS_MAX).toWellFormed()
+        const place = 'INSERT INTO passage_places (source, snippet) VALUES (?, ?) RETURNING id'
+        const [row] = this.#all(place, source, snippet)
         const insert = 'INSERT INTO passages (rowid, title, heading, body) VALUES (?, ?, ?, ?)'
-        this.#all(insert, Number(row?.id), snapshot.title, heading, snapshot.text.slice(start, end))
+        this.#all(insert, Number(row?.id), ...[snapshot.title, heading, body].map(indexed))
       })
       yield
     }
   }
 
-  /** Words in quotes are looked for as they are: nothing in them is an operator of FTS5. */
-  #match(sql: string, words: readonly string[]): Record<string, unknown>[] {
-    const query = words.map((word) => `"${word.replaceAll('"', '')}"`).join(' OR ')
-    return query === '' ? [] : this.#all(sql, query)
+  /** A term in quotes is a phrase of FTS5, in which no character is an operator. */
+  #match(sql: string, terms: readonly string[]): Record<string, unknown>[] {
+    const some = terms.filter((term) => term !== '')
+    const query = some.map((term) => `"${(prefixOf(term) ?? term).replaceAll('"', '')}"${prefixOf(term) ? ' *' : ''}`)
+    return query.length === 0 ? [] : this.#all(sql, query.join(' OR '))
   }
 
   #together(work: () => void): void {
@@ -223,6 +230,11 @@ export class CorpusIndex {
     }
     return statement.all(...values)
   }
+}
+
+/** The terms of a text, as FTS5 stores them. */
+function indexed(text: string): string {
+  return [...indexTermsOf(text)].join(' ')
 }
 
 function found(url: string, title: string, sha256: string, date: string, snippet: string): FoundSource {

@@ -16,7 +16,7 @@ import {
   type TermWeights,
   TITLE_CHARS_MAX,
 } from '#shared/search/search.ts'
-import { termsOf } from '#shared/search/text/terms.ts'
+import { askedTermsOf, languageOf } from '#shared/search/text/asked.ts'
 import { CorpusIndex, type IndexedFile, PASSAGES_MAX } from './corpus-index.ts'
 import { type Corpus, type FoundFile, listFiles, readFound, urlOf } from './files.ts'
 import { partsOf } from './parts.ts'
@@ -26,8 +26,9 @@ import { watchCorpus } from './watch.ts'
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
 /** When to ask again where no document is indexed yet. */
 const RETRY_MS = 5_000
-/** Words of a search that are looked for. */
+/** Words of a search that are looked for, and their terms: a word of a script without spaces has several. */
 const WORDS_MAX = 16
+const TERMS_MAX = 48
 
 /** What {@link openLocalCorpus} needs. */
 export interface LocalCorpusOptions {
@@ -90,7 +91,7 @@ class CorpusBackend implements LocalCorpus {
     if (!isHostAllowed(LOCAL_HOST, domains)) return []
     if (isPartial) this.#requireSome()
     else await this.#ready(signal)
-    return this.#index.search(wordsOf(text), limit).map(({ snippet, date, ...source }) => ({
+    return this.#index.search(termsFor(text), limit).map(({ snippet, date, ...source }) => ({
       ...source,
       snippet: snippet.slice(0, SNIPPET_CHARS_MAX).toWellFormed(),
       ...(date === '' ? {} : { date }),
@@ -218,9 +219,15 @@ function isSame(file: FoundFile, known: IndexedFile | undefined): boolean {
   return known !== undefined && known.bytes === file.bytes && known.modifiedMs === file.modifiedMs
 }
 
-/** Words that say what a text is about, each once. */
-function wordsOf(text: string): string[] {
-  const words = new Map<string, string>()
-  for (const { word, term } of termsOf(text)) if (!words.has(term)) words.set(term, word)
-  return [...words.values()].slice(0, WORDS_MAX)
+/** Terms by which a text is searched, each once. */
+function termsFor(text: string): string[] {
+  const plain = text.normalize('NFC')
+  const terms = new Map<string, string>()
+  const words = new Set<string>()
+  for (const { word, term } of askedTermsOf(plain, languageOf(plain))) {
+    words.add(word)
+    if (words.size > WORDS_MAX || terms.size >= TERMS_MAX) break
+    terms.set(term, word)
+  }
+  return [...terms.keys()]
 }

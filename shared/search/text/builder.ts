@@ -26,7 +26,10 @@ const NAMED: Readonly<Record<string, string>> = {
 
 /** Characters that are not seen and change how others read: controls, and marks that turn the direction of text. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g
+/** Joiners are part of the spelling between letters (Persian, Sinhala) and between emoji; anywhere else they are hidden. */
+const HIDDEN_JOINER =
+  /(?<![\p{L}\p{M}\p{Extended_Pictographic}\p{Emoji_Modifier}])(?:\u200c|\u200d)|(?:\u200c|\u200d)(?![\p{L}\p{Extended_Pictographic}])/gu
 
 /** Joins blocks into one text, with an empty line between, and remembers where each stands. */
 export class TextBuilder {
@@ -70,12 +73,16 @@ export class TextBuilder {
 /** Whitespace reads as one space, but in code, where lines and columns mean something, and between the cells of a row. */
 function tidy(type: BlockType, raw: string): string {
   if (type === 'row') return raw.split('\t').map(lineOf).join('\t').trim()
-  return type === 'code' ? raw.normalize('NFC').replace(UNSEEN, '').toWellFormed().trimEnd() : lineOf(raw)
+  return type === 'code' ? seenOf(raw).trimEnd() : lineOf(raw)
 }
 
 /** A text as one line of what people see. */
 export function lineOf(raw: string): string {
-  return raw.normalize('NFC').replace(/\s+/g, ' ').replace(UNSEEN, '').toWellFormed().trim()
+  return seenOf(raw.replace(/\s+/g, ' ')).trim()
+}
+
+function seenOf(raw: string): string {
+  return raw.normalize('NFC').replace(UNSEEN, '').replace(HIDDEN_JOINER, '').toWellFormed()
 }
 
 /** Resolves the entities that texts hold most. */

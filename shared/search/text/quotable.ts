@@ -3,6 +3,8 @@ import { QUOTE_CHARS_MAX, type Sentence } from './sentences.ts'
 /** UTF-16 units below which a sentence, or a line of code, says nothing by itself. */
 const QUOTE_CHARS_MIN = 24
 const CODE_CHARS_MIN = 4
+const SYLLABLES = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}]/gu
+const OTHER_LETTERS = /(?!\p{Script=Latin})\p{L}/gu
 /** Where a reader could be sent: a URL, a host that says it is one, a mailbox. */
 const ADDRESS = /:\/\/|\bwww\.|\b[\w.-]{1,64}@[\w-]{1,63}\.[a-z]/i
 
@@ -22,12 +24,20 @@ const FOR_MODELS = [
  */
 export function isQuotable({ text, isCode }: Pick<Sentence, 'text' | 'isCode'>): boolean {
   if (text.length > QUOTE_CHARS_MAX || !isForReaders(text)) return false
-  return isCode ? text.length >= CODE_CHARS_MIN : text.length >= QUOTE_CHARS_MIN && !/[:?]$/.test(text)
+  return isCode ? text.length >= CODE_CHARS_MIN : saidBy(text) >= QUOTE_CHARS_MIN && !/[:?：？؟]$/.test(text)
+}
+
+/** The length of a text, as if its script needed as many characters as English does. */
+function saidBy(text: string): number {
+  const syllables = text.match(SYLLABLES)?.length ?? 0
+  const letters = text.match(OTHER_LETTERS)?.length ?? 0
+  return text.length + 2 * syllables + 0.5 * letters
 }
 
 /** Whether a text sends its reader nowhere, and was written for people. */
 export function isForReaders(text: string): boolean {
-  return !hasAddress(text) && !FOR_MODELS.some((pattern) => pattern.test(text))
+  const plain = text.replace(/\u200c|\u200d/g, '')
+  return !hasAddress(plain) && !FOR_MODELS.some((pattern) => pattern.test(plain))
 }
 
 /** Whether a text holds an address, which nobody but the report's list of sources gives. */

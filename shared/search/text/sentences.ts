@@ -19,7 +19,12 @@ const CODE_LINES_MAX = 12
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
 /** Words after which a full stop ends no sentence. */
 const ABBREVIATION =
-  /(?:^|[\s(“"'])(?:e\.g|i\.e|cf|vs|approx|incl|vol|pp?|fig|eds|al|dr|mr|mrs|ms|prof|jr|sr|inc|ltd|corp|dept|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|u\.s|u\.k)\.\s*$/i
+  /(?:^|[\s(“"'])(?:e\.g|i\.e|cf|vs|approx|incl|vol|pp?|fig|eds|al|dr|mr|mrs|ms|prof|jr|sr|inc|ltd|corp|dept|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|u\.s|u\.k|z\.\s?b|d\.\s?h|bzw|usw|ca|nr|str|sra?|mme|(?:am|vom|zum|bis|ab|den|der|dem|des) \d{1,2})\.\s*$/i
+const UNMARKED = /[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}]/u
+const PHRASE_END =
+  /(?<=[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}] )(?=[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}])/u
+/** UTF-16 units below which a phrase between two spaces belongs to its sentence. */
+const PHRASE_CHARS_MIN = 40
 /** A letter with a full stop stands for a name. */
 const INITIAL = /(?:^|[\s(“"'])\p{Lu}\.\s*$/u
 
@@ -62,7 +67,24 @@ function joined(block: string): string[] {
     else if (ends.length >= SENTENCES_MAX) break
     ends.push(index + segment.length)
   }
-  return ends.map((end, at) => block.slice(ends[at - 1] ?? 0, end))
+  return ends.flatMap((end, at) => phrasesOf(block.slice(ends[at - 1] ?? 0, end)))
+}
+
+/** Thai, Lao and Khmer have no mark at the end of a sentence but a space, which also stands around numbers and names. */
+function phrasesOf(piece: string): string[] {
+  if (!UNMARKED.test(piece)) return [piece]
+  const phrases: string[] = []
+  let open = ''
+  for (const part of piece.split(PHRASE_END)) {
+    if (open.length >= PHRASE_CHARS_MIN) {
+      phrases.push(open)
+      open = ''
+    }
+    open += part
+  }
+  return open.trim().length < PHRASE_CHARS_MIN / 2 && phrases.length > 0
+    ? [...phrases.slice(0, -1), phrases.at(-1) + open]
+    : [...phrases, open]
 }
 
 function trimmed(text: string, from: number, to: number): Sentence | undefined {

@@ -1,11 +1,18 @@
 import { stemmer } from 'stemmer'
+import { folded } from './fold.ts'
+import { type Piece, piecesOf, spansOf } from './scripts.ts'
 
 /*
- * What a text is about, in terms: words without endings, so that `retries` is found by `retry`. Words that every text has are
- * left out.
+ * The terms of a text. An English word is a term without its ending, so that `retries` is found by `retry`; a frequent English word is none.
+ * A script without spaces between words has no words that a question and a document divide alike, so its terms are spans of two or
+ * three characters: `長江は長い` has `長江`, `江は`, `は長`, `長い`. The index, questions and passages use the terms of this file
+ * (questions by way of `asked.ts`).
  */
 
-const WORD = /[\p{L}\p{N}][\p{L}\p{N}\p{M}_]*(?:['’.-][\p{L}\p{N}]+)*/gu
+const WORD = /[\p{L}\p{N}][\p{L}\p{N}\p{M}_\u200c\u200d]*(?:['’.-][\p{L}\p{N}][\p{L}\p{N}\p{M}\u200c\u200d]*)*/gu
+/** Articles and pronouns that French and Italian write together with the next word. */
+const ELISION = /^(?:l|d|qu|dell|nell|all|sull|dall|un)['’](?=\p{L}{2})/iu
+const ARABIC_ARTICLE = /^(?:و|ب|ك|ف)?ال(?=\p{L}{3})/u
 const CHARS_MAX = 64
 /** Words whose terms are remembered: most of what is read are some thousand words again and again. */
 const KNOWN_MAX = 20_000
@@ -32,12 +39,36 @@ export interface Term {
 
 /** The words of a text that say what it is about, in order, with repetitions. */
 export function* termsOf(text: string): Generator<Term> {
-  for (const [found] of text.matchAll(WORD)) {
-    for (const word of partsOf(found)) {
-      const term = termOf(word)
-      if (term !== undefined) yield { word, term }
+  for (const { text: word, spanLength } of wordsOf(text)) {
+    if (spanLength > 0) {
+      for (const term of spansOf(folded(word), spanLength)) yield { word: term, term }
+      continue
     }
+    const term = termOf(word)
+    if (term !== undefined) yield { word, term }
   }
+}
+
+/** The terms by which a text is indexed: its own, and the shorter spans that a question of one character asks for. */
+export function* indexTermsOf(text: string): Generator<string> {
+  for (const { text: word, spanLength } of wordsOf(text)) {
+    if (spanLength > 0) {
+      const plain = folded(word)
+      yield* spansOf(plain, spanLength)
+      if (plain.length >= spanLength) yield* spansOf(plain, spanLength - 1)
+      continue
+    }
+    const term = termOf(word)
+    if (term !== undefined) yield term
+  }
+}
+
+/** The words of a text, and its runs of characters of scripts without spaces. */
+export function* wordsOf(text: string): Generator<Piece> {
+  for (const [found] of text.matchAll(WORD))
+    for (const piece of piecesOf(found))
+      if (piece.spanLength > 0) yield piece
+      else for (const word of partsOf(piece.text)) yield { text: word, spanLength: 0 }
 }
 
 const known = new Map<string, string | undefined>()
@@ -52,7 +83,7 @@ export function termOf(word: string): string | undefined {
 }
 
 function stemmed(word: string): string | undefined {
-  const lower = word.toLowerCase().replaceAll('’', "'")
+  const lower = folded(word.replace(ELISION, '')).replaceAll('’', "'").replace(ARABIC_ARTICLE, '')
   if (STOP.has(lower)) return undefined
   const bare = lower.replace(/'s$|'/g, '').slice(0, CHARS_MAX)
   if (bare === '' || (bare.length === 1 && !/\p{N}|[^\x20-\x7e]/u.test(bare))) return undefined

@@ -1,0 +1,152 @@
+import { folded } from './fold.ts'
+import { spansOf } from './scripts.ts'
+import { LATIN_STOP_WORDS, SCRIPT_STOP_WORDS } from './stop-words.ts'
+import { type Term, termOf, termsOf, wordsOf } from './terms.ts'
+
+/*
+ * The terms that a question asks for, in the language of the question. A document yields its terms without regard to its language; a
+ * question is divided with more care, since every needless word of it lowers the score of the right passage:
+ *
+ * - English: the terms of `terms.ts`.
+ * - Other languages with spaces: words without the stop words of the language, as prefixes (`Kilometern` asks for `kilome*`, which
+ *   `Kilometer` satisfies). Prefixes replace a stemmer for each language (McNamee and Mayfield 2004: about as good).
+ * - Scripts without spaces: words of `Intl.Segmenter` without stop words, each as its spans, and single Han characters (`長度` is
+ *   satisfied in part by `全長`).
+ */
+
+/** Marks a term as a prefix of terms. No term of a document contains it. */
+const PREFIX_MARK = '*'
+/** UTF-16 units of a prefix: of words up to 5, up to 8, and longer ones. */
+const PREFIX_SHORT = 4
+const PREFIX_MIDDLE = 5
+const PREFIX_LONG = 6
+/** Words by which the language of a question is recognized. */
+const WORDS_MAX = 60
+/** A question whose letters are of another script than Latin to this share is not English. */
+const OTHER_SCRIPT_SHARE = 0.3
+
+const KOREAN_ENDING =
+  /(?<=[\p{Script=Hangul}]{2})(?:에서는|에서|으로|이란|에게|까지|부터|입니까|인가요|이다|의|은|는|이|가|을|를|에|로|와|과|도|만)$/u
+const HAN = /^\p{Script=Han}$/u
+const HIRAGANA_SHORT = /^\p{Script=Hiragana}{1,2}$/u
+
+const latin = new Map(Object.entries(LATIN_STOP_WORDS).map(([language, words]) => [language, setOf(words)]))
+const english = latin.get('en') ?? new Set()
+const ofScripts = setOf(Object.values(SCRIPT_STOP_WORDS).join(' '))
+const segmenter = new Intl.Segmenter('und', { granularity: 'word' })
+
+/** How the words of a question become terms. */
+export interface Language {
+  readonly isEnglish: boolean
+  readonly stopWords: ReadonlySet<string>
+}
+
+const ENGLISH: Language = { isEnglish: true, stopWords: english }
+
+/** The language of a question, by its script and its stop words. Without a sign of another language a question is English. */
+export function languageOf(question: string): Language {
+  const letters = question.match(/\p{L}/gu) ?? []
+  const other = letters.filter((letter) => !/\p{Script=Latin}/u.test(letter)).length
+  if (other > OTHER_SCRIPT_SHARE * letters.length) return { isEnglish: false, stopWords: ofScripts }
+  const words: string[] = []
+  for (const { text } of wordsOf(question)) {
+    words.push(...folded(text).split(/['’]/))
+    if (words.length >= WORDS_MAX) break
+  }
+  const found = [...latin].map(([name, stops]) => ({
+    name,
+    stops,
+    hits: words.filter((word) => stops.has(word)).length,
+  }))
+  const most = Math.max(...found.map(({ hits }) => hits))
+  const best = found.filter(({ hits }) => hits === most)
+  if (most > 0 && best.some(({ name }) => name === 'en')) return ENGLISH
+  if (most === 0 && !/[^\p{ASCII}’‘“”–—…]/u.test(question)) return ENGLISH
+  const stopWords = most === 0 ? [] : best.flatMap(({ stops }) => [...stops])
+  return { isEnglish: false, stopWords: new Set(stopWords) }
+}
+
+/** The terms that a text of a question asks for, in order, with repetitions. */
+export function* askedTermsOf(text: string, language: Language): Generator<Term> {
+  if (language.isEnglish) return yield* termsOf(text)
+  for (const { text: word, spanLength } of wordsOf(text)) {
+    if (spanLength > 0) yield* askedOfRun(word, spanLength)
+    else {
+      const asked = askedOfWord(word, language)
+      if (asked !== undefined) yield { word, term: asked }
+    }
+  }
+}
+
+function* askedOfRun(run: string, spanLength: number): Generator<Term> {
+  for (const { segment } of segmenter.segment(run)) {
+    const word = folded(segment).replace(KOREAN_ENDING, '')
+    if (ofScripts.has(word) || ofScripts.has(folded(segment)) || HIRAGANA_SHORT.test(word)) continue
+    for (const term of spansOf(word, spanLength)) yield { word: segment, term }
+    if (word.length > 1) for (const character of word) if (HAN.test(character)) yield { word: segment, term: character }
+  }
+}
+
+function askedOfWord(word: string, { stopWords }: Language): string | undefined {
+  const plain = folded(word)
+  if (stopWords.has(plain) || stopWords.has(plain.replace(/^[^'’]*['’]/, ''))) return undefined
+  const term = termOf(word)
+  if (term === undefined || /\p{N}/u.test(term)) return term
+  const isLatin = /^\p{Script=Latin}/u.test(term)
+  if (term.length < PREFIX_SHORT) return isLatin || term.length < 3 ? term : term + PREFIX_MARK
+  if (term.length > 8) return term.slice(0, PREFIX_LONG) + PREFIX_MARK
+  if (term.length > 5) return term.slice(0, PREFIX_MIDDLE) + PREFIX_MARK
+  // A vowel at the end of a short word is an ending as often as not.
+  const isEnding = term.length === PREFIX_SHORT && /[aeiouyаеиоуыэюяαεηιουω]$/u.test(term)
+  return term.slice(0, isEnding ? PREFIX_SHORT - 1 : PREFIX_SHORT) + PREFIX_MARK
+}
+
+/** The word of a term that is a prefix; undefined for any other term. */
+export function prefixOf(term: string): string | undefined {
+  return term.endsWith(PREFIX_MARK) ? term.slice(0, -PREFIX_MARK.length) : undefined
+}
+
+/** Decides which terms of a question a text satisfies. */
+export class AskedTerms {
+  readonly #exact = new Set<string>()
+  readonly #prefixes = new Set<string>()
+  readonly #characters = new Set<string>()
+
+  constructor(terms: Iterable<string>) {
+    for (const term of terms) {
+      const prefix = prefixOf(term)
+      if (prefix !== undefined) this.#prefixes.add(prefix)
+      else if (term.length === 1 && /[^\p{ASCII}]/u.test(term)) this.#characters.add(term)
+      else this.#exact.add(term)
+    }
+  }
+
+  /** Terms of the question that a term of a text satisfies, besides the same term. */
+  *matching(term: string): Generator<string> {
+    if (this.#prefixes.size > 0) {
+      for (let length = PREFIX_SHORT - 1; length <= PREFIX_LONG; length++) {
+        const prefix = term.slice(0, length)
+        if (prefix.length === length && this.#prefixes.has(prefix)) yield prefix + PREFIX_MARK
+      }
+    }
+    if (this.#characters.size > 0 && term.length > 1 && term.length <= 3)
+      for (const character of term) if (this.#characters.has(character)) yield character
+    if (this.#exact.size > 0 && term.length === 3 && /[^\p{ASCII}]/u.test(term))
+      for (const part of [term.slice(0, 2), term.slice(1)]) if (this.#exact.has(part)) yield part
+  }
+
+  /** The terms of a text, and those of the question that it satisfies. */
+  heldIn(text: string): Set<string> {
+    const held = new Set<string>()
+    for (const { term } of termsOf(text)) {
+      if (held.has(term)) continue
+      held.add(term)
+      for (const asked of this.matching(term)) held.add(asked)
+    }
+    return held
+  }
+}
+
+function setOf(words: string): Set<string> {
+  return new Set(words.split(/\s+/).map(folded))
+}

@@ -1,0 +1,37 @@
+/*
+ * The form in which words are compared: `İstanbul` and `istanbul`, `Straße` and `STRASSE`, `Όλυμπος` and `ΟΛΥΜΠΟΣ`, `Café` in NFC and NFD.
+ * Accents are removed only in scripts in which readers leave them out. In Hindi or Thai a mark is a vowel, so it stays.
+ */
+
+const ACCENTED =
+  /(?<=[\p{Script=Latin}\p{Script=Greek}\p{Script=Cyrillic}\p{Script=Arabic}\p{Script=Hebrew}]\p{M}*)\p{M}/gu
+/** Joiners between letters, and the Arabic letter extender. */
+const SPELLING = /\u200c|\u200d|\u0640/g
+const LETTERS: Readonly<Record<string, string>> = {
+  ß: 'ss',
+  ς: 'σ',
+  ı: 'i',
+  ø: 'o',
+  ł: 'l',
+  đ: 'd',
+  æ: 'ae',
+  œ: 'oe',
+  ی: 'ي',
+  ى: 'ي',
+  ک: 'ك',
+  ة: 'ه',
+}
+const OTHER_LETTERS = new RegExp(`[${Object.keys(LETTERS).join('')}]`, 'g')
+
+/** A text without case, accents and variants of letters. */
+export function folded(text: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: the range is ASCII, which has no variants.
+  if (/^[\x00-\x7f]*$/.test(text)) return text.toLowerCase()
+  return text
+    .normalize('NFKD')
+    .toLowerCase()
+    .replace(ACCENTED, '')
+    .replace(SPELLING, '')
+    .replace(OTHER_LETTERS, (letter) => LETTERS[letter] ?? letter)
+    .normalize('NFC')
+}

@@ -1,0 +1,45 @@
+/** A word, or a run of characters of a script without spaces. */
+export interface Piece {
+  readonly text: string
+  /** UTF-16 units of the spans that are terms of a run; 0 for a word. */
+  readonly spanLength: number
+}
+
+/** Korean has spaces, but attaches particles to words, so that spans find what words do not. */
+const EAST = String.raw`\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Script=Bopomofo}\u30fc`
+/** Scripts without spaces of which ICU has dictionaries. */
+const SOUTH = String.raw`\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}`
+/** Scripts without spaces that ICU cannot divide into words. */
+const UNDIVIDED = String.raw`\p{Script=Javanese}\p{Script=Balinese}\p{Script=Sundanese}\p{Script=Tai_Tham}\p{Script=Tai_Le}\p{Script=New_Tai_Lue}\p{Script=Tai_Viet}\p{Script=Cham}\p{Script=Tibetan}`
+
+const RUN = new RegExp(`[${EAST}]+|[${SOUTH}${UNDIVIDED}]+|[^${EAST}${SOUTH}${UNDIVIDED}]+`, 'gu')
+const ANY = new RegExp(`[${EAST}${SOUTH}${UNDIVIDED}]`, 'u')
+const EASTERN = new RegExp(`^[${EAST}]`, 'u')
+const UNDIVIDED_LETTER = new RegExp(`[${UNDIVIDED}]`, 'u')
+const EAST_SPAN = 2
+const SOUTH_SPAN = 3
+
+/** Runs of one kind of script in a piece of text without spaces. */
+export function piecesOf(found: string): Piece[] {
+  if (!ANY.test(found)) return [{ text: found, spanLength: 0 }]
+  return (found.match(RUN) ?? []).map((text) => {
+    const spanLength = ANY.test(text) ? (EASTERN.test(text) ? EAST_SPAN : SOUTH_SPAN) : 0
+    return { text, spanLength }
+  })
+}
+
+/** Overlapping spans of a run; the run itself if it is no longer than one. */
+export function* spansOf(run: string, length: number): Generator<string> {
+  if (run.length <= length) return yield run
+  // A surrogate pair is one character.
+  const characters = /[\ud800-\udfff]/.test(run) ? [...run] : run
+  for (let at = 0; at + length <= characters.length; at++) {
+    const span = characters.slice(at, at + length)
+    yield typeof span === 'string' ? span : span.join('')
+  }
+}
+
+/** Whether a text is in a script whose words cannot be told apart, so that a missing word proves nothing. */
+export function isUndivided(text: string): boolean {
+  return UNDIVIDED_LETTER.test(text)
+}
