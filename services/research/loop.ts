@@ -3,6 +3,7 @@ import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { SearchBackend } from '#shared/search/search.ts'
+import { isUndivided } from '#shared/search/text/scripts.ts'
 import { Budget, boundsOf } from './budget.ts'
 import { Clock } from './clock.ts'
 import { claimsOf, type Draft } from './draft.ts'
@@ -15,9 +16,11 @@ import { weighWords } from './gather/weigh.ts'
 import { MeaningRanker } from './meaning/meaning.ts'
 import { type CountedPassage, countPassages, rankPassages, weightsAmong } from './passages.ts'
 import {
+  askedTermsIn,
   distinct,
   type Question,
   queriesOf,
+  searchedAs,
   takeApart,
   vocabularyOf,
   type Weights,
@@ -163,7 +166,8 @@ class Run {
     const vocabulary = vocabularyOf(this.#question)
     // What is not indexed yet would be waited for once more.
     const backends = this.#gathering.indexing ? [] : this.#setup.backends
-    const [terms, words] = [[...vocabulary.keys()], [...vocabulary.values()]]
+    const terms = [...vocabulary.keys()]
+    const words = [...vocabulary].map(([term, word]) => searchedAs(term, word))
     const weighed = await weighWords(backends, words, this.#clock, this.#signal)
     if (!weighed) return queriesOf(this.#question, new Map(), () => true)
     this.#isWeighed = true
@@ -204,7 +208,8 @@ class Run {
 
   async #read(): Promise<boolean> {
     const fresh = await this.#gathering.read()
-    for (const snapshot of fresh) this.#passages.push(...(await inTurns(countPassages(snapshot), this.#signal)))
+    const asked = askedTermsIn(this.#question)
+    for (const snapshot of fresh) this.#passages.push(...(await inTurns(countPassages(snapshot, asked), this.#signal)))
     if (!this.#isWeighed) this.#weights = weightsAmong([...vocabularyOf(this.#question).keys()], this.#passages)
     return fresh.length > 0
   }
@@ -217,7 +222,7 @@ class Run {
       for (const term of terms) if (!this.#question.terms.has(term)) counts.set(term, (counts.get(term) ?? 0) + 1)
     const often = [...counts].filter(([, count]) => count > 1).sort(([a, x], [b, y]) => y - x || (a < b ? -1 : 1))
     const more = often.slice(0, FEEDBACK_TERMS).map(([term]) => term)
-    return more.length === 0 ? [] : [`${[...this.#question.terms.values()].join(' ')} ${more.join(' ')}`]
+    return more.length === 0 ? [] : [`${[...new Set(this.#question.terms.values())].join(' ')} ${more.join(' ')}`]
   }
 
   async #evidence(question: Question): Promise<Evidence> {
@@ -250,7 +255,8 @@ class Run {
 
   *#finish(draft: Draft, stop: ResearchStop): Generator<ResearchEvent> {
     const isSearched = this.#gathering.searches > 0
-    const notes = { isSearched, remarks: remarksOf(this.#gathering, stop, this.#ranker?.remark) }
+    const isDivided = !isUndivided(this.#asked.text)
+    const notes = { isSearched, isDivided, remarks: remarksOf(this.#gathering, stop, this.#ranker?.remark) }
     const report = assemble(draft, notes, this.#request.report_tokens)
     requireFounded(report)
     for (const text of piecesOf(report.content)) yield { type: 'text', text }

@@ -1,4 +1,5 @@
 import type { Snapshot } from '#shared/search/search.ts'
+import { AskedTerms } from '#shared/search/text/asked.ts'
 import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
 import { termsOf } from '#shared/search/text/terms.ts'
 import { type Question, type Weights, weightsOf } from './question.ts'
@@ -9,8 +10,6 @@ const HEADING_WEIGHT = 2
 /** Of BM25. */
 const K1 = 1.2
 const B = 0.75
-/** As if there were so many passages at least: among a few no word is rare. */
-const PASSAGES_LEAST = 20
 /** Passages of each ranking that count for the joint one, and the constant of reciprocal rank fusion. */
 const LIST_MAX = 50
 export const RRF_K = 60
@@ -25,23 +24,29 @@ export interface CountedPassage extends Passage {
   readonly length: number
 }
 
-/** Takes a source apart. Yields so that it can be done in turns. */
-export function* countPassages(source: Snapshot): Generator<void, CountedPassage[]> {
+const NOTHING_ASKED = new AskedTerms([])
+
+/** Takes a source apart, with the terms of the question that it satisfies. Yields so that it can be done in turns. */
+export function* countPassages(source: Snapshot, asked = NOTHING_ASKED): Generator<void, CountedPassage[]> {
   const passages: CountedPassage[] = []
-  const title = [...termsOf(source.title)].map(({ term }) => term)
+  const title = [...termsOf(source.title)].flatMap(({ term }) => [term, ...asked.matching(term)])
   for (const passage of passagesOf(source)) {
     const counts = new Map<string, number>()
     const add = (term: string, weight: number) => counts.set(term, (counts.get(term) ?? 0) + weight)
     const terms = new Set<string>()
     let length = 0
     for (const { term } of termsOf(source.text.slice(passage.start, passage.end))) {
-      add(term, 1)
-      terms.add(term)
+      for (const held of [term, ...asked.matching(term)]) {
+        add(held, 1)
+        terms.add(held)
+      }
       length++
     }
     for (const { term } of termsOf(passage.heading)) {
-      add(term, HEADING_WEIGHT)
-      terms.add(term)
+      for (const held of [term, ...asked.matching(term)]) {
+        add(held, HEADING_WEIGHT)
+        terms.add(held)
+      }
     }
     for (const term of title) add(term, TITLE_WEIGHT)
     passages.push({ ...passage, source, terms, counts, length })
@@ -53,7 +58,7 @@ export function* countPassages(source: Snapshot): Generator<void, CountedPassage
 /** Weights of terms by the passages at hand, for where nobody knows the whole corpus. */
 export function weightsAmong(terms: readonly string[], passages: readonly CountedPassage[]): Weights {
   const holding = terms.map((term) => passages.filter((passage) => passage.terms.has(term)).length)
-  return weightsOf(terms, { passages: Math.max(PASSAGES_LEAST, passages.length), holding })
+  return weightsOf(terms, { passages: passages.length, holding })
 }
 
 /** Passages by how well they fit the question, its clauses and pairs of its terms together, best first. */

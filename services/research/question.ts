@@ -1,6 +1,7 @@
 import type { ResearchRequest } from '#schemas/research/research.ts'
 import type { TermWeights } from '#shared/search/search.ts'
-import { termSet, termsOf } from '#shared/search/text/terms.ts'
+import { AskedTerms, askedTermsOf, type Language, languageOf } from '#shared/search/text/asked.ts'
+import { termOf, termSet } from '#shared/search/text/terms.ts'
 
 /** Clauses of a question that are followed by themselves. */
 const CLAUSES_MAX = 6
@@ -11,14 +12,18 @@ const LEANING_TERMS = 3
 /** Words, and clauses, after which others have their turn. */
 const TURN_WORDS = 50
 const TURN_CLAUSES = 10
+/** Passages of the smallest corpus: among a few passages no term is rare. */
+const PASSAGES_LEAST = 20
 /** Rare terms of which pairs are made. */
 const RARE_MAX = 3
 
-const CLAUSE_END = /[?!;:,()\n]|\.\s|\b(?:and|or|but|versus|vs|as well as)\b/i
+const CLAUSE_END = /[?!;:,()\n？！；：，（）。؟،]|\.\s|\b(?:and|or|but|versus|vs|as well as)\b/i
 
 /** What a question asks for, in terms. */
 export interface Question {
+  /** In NFC, as documents are read. */
   readonly text: string
+  readonly language: Language
   /** Each term once, with the first word that it was. */
   readonly terms: ReadonlyMap<string, string>
   /** Parts of a question that asks for several things; empty where it asks for one. */
@@ -31,35 +36,40 @@ export interface Question {
 export interface Clause {
   readonly text: string
   readonly terms: readonly string[]
+  /** Each term with the word that it belongs to. */
+  readonly words: ReadonlyMap<string, string>
 }
 
 /** Takes a question apart. Yields so that it can be done in turns: one that was pasted may have thousands of words and clauses. */
 export function* takeApart({
-  question,
+  question: asked,
   context,
 }: Pick<ResearchRequest, 'question' | 'context'>): Generator<void, Question> {
+  const question = asked.normalize('NFC')
+  const language = languageOf(question)
   const terms = new Map<string, string>()
   let words = 0
-  for (const { term, word } of termsOf(question)) {
+  for (const { term, word } of askedTermsOf(question, language)) {
     if (!terms.has(term)) terms.set(term, word)
     if (terms.size >= TERMS_MAX) break
     if (++words % TURN_WORDS === 0) yield
   }
-  const clauses = yield* clausesOf(question)
+  const clauses = yield* clausesOf(question, language)
   const before = context.findLast(({ role }) => role === 'user')?.text
-  const leans = terms.size < LEANING_TERMS && before !== undefined
+  const leans = new Set(terms.values()).size < LEANING_TERMS && before !== undefined
   return {
     text: question,
+    language,
     terms,
     clauses: clauses.length > 1 ? clauses : [],
     leaning: leans ? `${before} ${question}` : undefined,
   }
 }
 
-function* clausesOf(question: string): Generator<void, Clause[]> {
+function* clausesOf(question: string, language: Language): Generator<void, Clause[]> {
   const clauses: Clause[] = []
   for (const [at, text] of question.split(CLAUSE_END).entries()) {
-    clauses.push(...clauseOf(text))
+    clauses.push(...clauseOf(text, language))
     if (clauses.length >= CLAUSES_MAX) break
     if (at % TURN_CLAUSES === 0) yield
   }
@@ -67,23 +77,33 @@ function* clausesOf(question: string): Generator<void, Clause[]> {
 }
 
 /** One word alone asks for nothing. */
-function clauseOf(text: string): Clause[] {
-  const terms = [...termSet(text)]
-  return terms.length > 1 ? [{ text: text.trim(), terms }] : []
+function clauseOf(text: string, language: Language): Clause[] {
+  const words = new Map<string, string>()
+  for (const { term, word } of askedTermsOf(text, language)) if (!words.has(term)) words.set(term, word)
+  return new Set(words.values()).size > 1 ? [{ text: text.trim(), terms: [...words.keys()], words }] : []
 }
 
 /** The same question with other parts, such as a model finds in it. */
 export function withParts(question: Question, parts: readonly string[]): Question {
-  return { ...question, clauses: parts.flatMap(clauseOf) }
+  return { ...question, clauses: parts.flatMap((part) => clauseOf(part, question.language)) }
 }
 
 /** The terms of a question and of its parts, each with a word that it was. */
 export function vocabularyOf({ terms, clauses }: Question): Map<string, string> {
   const words = new Map(terms)
-  for (const { text } of clauses)
-    for (const { term, word } of termsOf(text))
-      if (!words.has(term) && words.size < 2 * TERMS_MAX) words.set(term, word)
+  for (const clause of clauses)
+    for (const [term, word] of clause.words) if (!words.has(term) && words.size < 2 * TERMS_MAX) words.set(term, word)
   return words
+}
+
+/** Decides which terms of a question, and of its parts, a text satisfies. */
+export function askedTermsIn(question: Question): AskedTerms {
+  return new AskedTerms(vocabularyOf(question).keys())
+}
+
+/** The form in which a backend is asked for a term: its word, unless the term is a prefix or only a part of the word. */
+export function searchedAs(term: string, word: string): string {
+  return termOf(word) === term ? word : term
 }
 
 /** Words with a capital or a digit within a sentence, and the number that belongs to one: `Debian 13`, `Wayland`, `2.39`. */
@@ -99,7 +119,8 @@ export type Weights = ReadonlyMap<string, number>
 
 /** Weights of terms by how many passages hold them (the idf of BM25). */
 export function weightsOf(terms: readonly string[], { passages, holding }: TermWeights): Weights {
-  return new Map(terms.map((term, at) => [term, idf(passages, holding[at] ?? 0)]))
+  const all = Math.max(PASSAGES_LEAST, passages)
+  return new Map(terms.map((term, at) => [term, idf(all, holding[at] ?? 0)]))
 }
 
 /** The idf of BM25 in the form that is never negative. */
@@ -114,7 +135,7 @@ export function queriesOf(question: Question, weights: Weights, isHeld: (term: s
     .toSorted(([a], [b]) => (weights.get(b) ?? 0) - (weights.get(a) ?? 0) || (a < b ? -1 : 1))
     .slice(0, RARE_MAX)
     .map(([, word]) => word)
-  const pairs = rare.flatMap((a, at) => rare.slice(at + 1).map((b) => `${a} ${b}`))
+  const pairs = [...new Set(rare)].flatMap((a, at, all) => all.slice(at + 1).map((b) => `${a} ${b}`))
   const leaning = question.leaning === undefined ? [] : [question.leaning]
   return distinct([question.text, ...leaning, ...question.clauses.map(({ text }) => text), ...pairs])
 }

@@ -30,6 +30,8 @@ export interface Report {
 export interface ReportNotes {
   /** Whether there was time to search: a source that nobody has asked says neither yes nor no. */
   readonly isSearched: boolean
+  /** Whether the question could be divided into words. If not, no statement about the sources is possible. */
+  readonly isDivided: boolean
   /** Sentences on how the run went that a reader must know of: searches that failed, a bound that ended it. */
   readonly remarks: readonly string[]
 }
@@ -74,9 +76,9 @@ function fits(draft: Draft, { content }: Report, charsMax: number): boolean {
 /** Where quotes stand in code points; counted once, however often a report is written. */
 type Places = Map<Quote, { readonly source_start: number; readonly source_end: number }>
 
-function write(draft: Draft, { isSearched, remarks }: ReportNotes, isCut: boolean, places: Places): Report {
+function write(draft: Draft, notes: ReportNotes, isCut: boolean, places: Places): Report {
   const text = new ReportText(places)
-  if (claimsOf(draft).length === 0) writeNothingFound(text, isCut, isSearched)
+  if (claimsOf(draft).length === 0) writeNothingFound(text, isCut, notes)
   else {
     text.heading('In short')
     for (const claim of draft.summary) text.claim(claim)
@@ -85,13 +87,17 @@ function write(draft: Draft, { isSearched, remarks }: ReportNotes, isCut: boolea
       for (const claim of claims) text.claim(claim)
     }
   }
-  writeGaps(text, draft, remarks)
+  writeGaps(text, draft, notes.remarks)
   text.sources()
   return { ...text.build(), claims: claimsOf(draft).length, isCut }
 }
 
-function writeNothingFound(text: ReportText, isCut: boolean, isSearched: boolean): void {
+function writeNothingFound(text: ReportText, isCut: boolean, { isSearched, isDivided }: ReportNotes): void {
   if (!isSearched) return text.line('No source was searched, so nothing is known of an answer.')
+  if (!isDivided)
+    return text.line(
+      'No answer was found. Search does not support the script of the question, so sources may have one.',
+    )
   text.line(
     isCut
       ? 'The sources answer the question, but no sentence of them fits into the length that was asked for.'

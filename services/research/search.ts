@@ -2,8 +2,8 @@ import type { SearchRequest, SearchResult, SearchResults } from '#schemas/search
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { type Hit, LOCAL_HOST, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
+import { AskedTerms, askedTermsOf, languageOf } from '#shared/search/text/asked.ts'
 import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
-import { termSet } from '#shared/search/text/terms.ts'
 
 /** Hits that are read for what they say; of the others their snippet is told. */
 const READ_MAX = 5
@@ -86,11 +86,13 @@ async function resultOf(
 
 /** The passages that hold the most words of the query, in their order. */
 function* excerptOf(snapshot: Snapshot, query: string): Generator<undefined, string> {
-  const terms = termSet(query)
+  const plain = query.normalize('NFC')
+  const terms = new Set([...askedTermsOf(plain, languageOf(plain))].map(({ term }) => term))
+  const asked = new AskedTerms(terms)
   const ranked: { readonly passage: Passage; readonly text: string; readonly score: number }[] = []
   for (const passage of passagesOf(snapshot)) {
     const text = snapshot.text.slice(passage.start, passage.end)
-    const held = termSet(`${passage.heading} ${text}`)
+    const held = asked.heldIn(`${passage.heading} ${text}`)
     ranked.push({ passage, text, score: [...terms].filter((term) => held.has(term)).length })
     yield
   }

@@ -4,14 +4,19 @@
  */
 
 import { type CountedPassage, massOf } from '#services/research/passages.ts'
-import { namesOf, type Weights } from '#services/research/question.ts'
+import { askedTermsIn, namesOf, type Question, type Weights } from '#services/research/question.ts'
 import type { Snapshot } from '#shared/search/search.ts'
+import type { AskedTerms } from '#shared/search/text/asked.ts'
+import { folded } from '#shared/search/text/fold.ts'
 import { termSet } from '#shared/search/text/terms.ts'
 import { answerTypesOf, holdsType } from './answer-type.ts'
 
 /** One passage must carry this share of what a question says, and of one that says little more. */
 export const MASS_MIN = 0.42
 const SHORT_MASS_MIN = 0.7
+/** Of a short question of another language than English, whose stop words and endings are known less well; and of one that asks for a number or day. */
+const SHORT_FOREIGN_MASS_MIN = 0.5
+const SHORT_FOREIGN_TYPED_MASS_MIN = 0.4
 /** Terms up to which a question says little. */
 export const SHORT_TERMS = 3
 /** Of some sentences that stand together: the share of the names, and of what is asked of them, that they must carry. */
@@ -32,18 +37,24 @@ export interface Part {
   readonly passages: readonly CountedPassage[]
   /** Terms of its names. */
   readonly names: ReadonlySet<string>
+  readonly asked: AskedTerms
+  readonly isEnglish: boolean
 }
 
 /** A text with the passages that may answer it. Yields so that it can be done in turns. */
 export function* partOf(
-  text: string,
-  terms: readonly string[],
+  { text, terms }: { readonly text: string; readonly terms: readonly string[] },
+  question: Question,
   passages: readonly CountedPassage[],
   weights: Weights,
 ): Generator<void, Part> {
-  const names = namesOf(text)
+  const { isEnglish } = question.language
+  // In German every noun has a capital, and elsewhere a name has endings.
+  const names = isEnglish ? namesOf(text) : []
   const nameTerms = new Set(names.flatMap((name) => [...termSet(name)]).filter((term) => weights.has(term)))
-  return { text, terms, passages: yield* namedPassages(names, passages, weights), names: nameTerms }
+  const asked = askedTermsIn(question)
+  const named = yield* namedPassages(names, passages, weights)
+  return { text, terms, passages: named, names: nameTerms, asked, isEnglish }
 }
 
 /** The share of what some terms say that the best passage carries. */
@@ -52,25 +63,36 @@ export function carriedBy(terms: readonly string[], passages: readonly CountedPa
 }
 
 /** Whether one passage carries so much of a part that it may be an answer. */
-export function isCarried({ terms, passages }: Part, weights: Weights): boolean {
-  const least = terms.length <= SHORT_TERMS ? SHORT_MASS_MIN : MASS_MIN
-  return carriedBy(terms, passages, weights) >= least
+export function isCarried(part: Part, weights: Weights): boolean {
+  return carriedBy(part.terms, part.passages, weights) >= leastMassOf(part)
+}
+
+function leastMassOf({ text, terms, isEnglish }: Part): number {
+  if (terms.length > SHORT_TERMS)
+    return isEnglish || answerTypesOf(text, isEnglish).length === 0 ? MASS_MIN : SHORT_FOREIGN_TYPED_MASS_MIN
+  if (isEnglish) return SHORT_MASS_MIN
+  return answerTypesOf(text, isEnglish).length > 0 ? SHORT_FOREIGN_TYPED_MASS_MIN : SHORT_FOREIGN_MASS_MIN
 }
 
 /**
  * Whether some sentences that stand together speak of what a part names, say something of what it asks of that, and hold a thing
  * of the kind that it asks for. Yields so that it can be done in turns.
  */
-export function* isAnswered({ text, terms, passages, names }: Part, weights: Weights): Generator<void, boolean> {
-  const types = answerTypesOf(text)
+export function* isAnswered(
+  { text, terms, passages, names, asked: ofQuestion, isEnglish }: Part,
+  weights: Weights,
+): Generator<void, boolean> {
+  const types = answerTypesOf(text, isEnglish)
   const asked = terms.filter((term) => !names.has(term))
   const isVague = asked.reduce((sum, term) => sum + (weights.get(term) ?? 0), 0) < ASKED_WEIGHT_MIN
   for (const passage of passages.slice(0, PASSAGES_MAX)) {
-    for (const { holds, said } of together(passage)) {
+    for (const { holds, said } of together(passage, ofQuestion)) {
       const carries = (some: Iterable<string>) => creditOf(some, weights, holds)
       if (names.size > 0 && carries(names) < NAMES_MIN) continue
       if (!isVague && carries(asked) < ASKED_MIN) continue
       if (types.length === 0 || types.some((type) => holdsType(said, type))) return true
+      // Numbers in words are known in English only.
+      if (!isEnglish && carries(terms) >= SHORT_MASS_MIN) return true
     }
     yield
   }
@@ -78,15 +100,14 @@ export function* isAnswered({ text, terms, passages, names }: Part, weights: Wei
 }
 
 /** Neighbouring sentences of a passage: what they say, and how far a term is said by them or stands above them, 0 to 1. */
-function* together({
-  source,
-  heading,
-  sentences: all,
-}: CountedPassage): Generator<{ said: string; holds: (term: string) => number }> {
+function* together(
+  { source, heading, sentences: all }: CountedPassage,
+  asked: AskedTerms,
+): Generator<{ said: string; holds: (term: string) => number }> {
   const sentences = all.filter(({ isCode }) => !isCode)
-  const above = termSet(heading)
-  const title = termSet(source.title)
-  const own = sentences.map((sentence) => termSet(sentence.text))
+  const above = asked.heldIn(heading)
+  const title = asked.heldIn(source.title)
+  const own = sentences.map((sentence) => asked.heldIn(sentence.text))
   for (const [at, first] of sentences.entries()) {
     const some = own.slice(at, at + TOGETHER)
     const last = sentences[Math.min(at + TOGETHER, sentences.length) - 1] ?? first
@@ -117,10 +138,10 @@ function* namedPassages(
 ): Generator<void, readonly CountedPassage[]> {
   const name = rarest(names, weights)
   if (name === undefined) return passages
-  const pattern = wholeWords(name)
+  const pattern = wholeWords(folded(name))
   const holding = new Set<Snapshot>()
   for (const source of new Set(passages.map((passage) => passage.source))) {
-    if (pattern.test(`${source.title}\n${source.text}`)) holding.add(source)
+    if (pattern.test(folded(`${source.title}\n${source.text}`))) holding.add(source)
     yield
   }
   return passages.filter(({ source }) => holding.has(source))

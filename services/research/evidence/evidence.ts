@@ -1,6 +1,8 @@
 import { type CountedPassage, massOf } from '#services/research/passages.ts'
-import type { Question, Weights } from '#services/research/question.ts'
+import { askedTermsIn, type Question, vocabularyOf, type Weights } from '#services/research/question.ts'
 import type { Snapshot } from '#shared/search/search.ts'
+import type { AskedTerms } from '#shared/search/text/asked.ts'
+import { isUndivided } from '#shared/search/text/scripts.ts'
 import { termSet } from '#shared/search/text/terms.ts'
 import { type AnswerType, answerTypesOf, holdsType } from './answer-type.ts'
 import { carriedBy, isAnswered, isCarried, MASS_MIN, type Part, partOf, SHORT_TERMS } from './answerable.ts'
@@ -54,9 +56,9 @@ export function* findEvidence(
   read: readonly CountedPassage[],
   weights: Weights,
 ): Generator<void, Evidence> {
-  const whole = yield* partOf(question.text, [...question.terms.keys()], read, weights)
+  const whole = yield* partOf({ text: question.text, terms: [...question.terms.keys()] }, question, read, weights)
   const clauses: Part[] = []
-  for (const { text, terms } of question.clauses) clauses.push(yield* partOf(text, terms, read, weights))
+  for (const clause of question.clauses) clauses.push(yield* partOf(clause, question, read, weights))
   const some = new Set((clauses.length > 0 ? clauses : [whole]).flatMap(({ passages }) => passages))
   const ranked = read.filter((passage) => some.has(passage))
   const open = clauses.filter((clause) => !isCarried(clause, weights))
@@ -68,11 +70,12 @@ export function* findEvidence(
   if (!(yield* isAnyAnswered(bearing, weights))) return { candidates: [], wanted: [], gaps }
   const wanted = clauses.flatMap((clause) => sourcesFor(clause, weights))
   const passages = chosenPassages(whole.terms, ranked, weights, wanted)
-  return {
-    candidates: yield* scored({ terms: whole.terms, types: answerTypesOf(question.text) }, passages, weights),
-    wanted,
-    gaps,
+  const asked = {
+    terms: whole.terms,
+    types: answerTypesOf(question.text, question.language.isEnglish),
+    asked: askedTermsIn(question),
   }
+  return { candidates: yield* scored(asked, passages, weights), wanted, gaps }
 }
 
 function* isAnyAnswered(parts: readonly Part[], weights: Weights): Generator<void, boolean> {
@@ -120,6 +123,7 @@ function chosenPassages(
 interface Wanted {
   readonly terms: readonly string[]
   readonly types: readonly AnswerType[]
+  readonly asked: AskedTerms
 }
 
 function* scored(wanted: Wanted, passages: readonly CountedPassage[], weights: Weights): Generator<void, Candidate[]> {
@@ -136,10 +140,15 @@ function* scored(wanted: Wanted, passages: readonly CountedPassage[], weights: W
 }
 
 /** The sentences of a passage that may answer: by themselves, or because one beside them speaks of what is asked for. */
-function candidatesOf({ terms, types }: Wanted, passage: CountedPassage, rank: number, weights: Weights): Candidate[] {
-  const heading = termSet(`${passage.source.title} ${passage.heading}`)
+function candidatesOf(
+  { terms, types, asked }: Wanted,
+  passage: CountedPassage,
+  rank: number,
+  weights: Weights,
+): Candidate[] {
+  const heading = asked.heldIn(`${passage.source.title} ${passage.heading}`)
   const passageMass = massOf(terms, weights, (term) => passage.terms.has(term))
-  const all = passage.sentences.map(({ text }) => termSet(text))
+  const all = passage.sentences.map(({ text }) => asked.heldIn(text))
   const masses = all.map((own) => {
     const above = massOf(terms, weights, (term) => heading.has(term) && !own.has(term))
     return massOf(terms, weights, (term) => own.has(term)) + HEADING_CREDIT * above
@@ -153,7 +162,9 @@ function candidatesOf({ terms, types }: Wanted, passage: CountedPassage, rank: n
     const typed = types.some((type) => holdsType(text, type)) ? WEIGHTS.typed : 0
     const own = WEIGHTS.mass * mass + WEIGHTS.beside * beside + typed
     const score = own + WEIGHTS.rank / (1 + rank) + WEIGHTS.passage * passageMass + lead - loss
-    return [{ source: passage.source, start, end, text, passage, terms: all[at] ?? new Set(), score }]
+    return [
+      { source: passage.source, start, end, text, passage, terms: termSet(passage.sentences[at]?.text ?? ''), score },
+    ]
   })
 }
 
@@ -174,8 +185,15 @@ function byScore(a: Candidate, b: Candidate): number {
   return a.start - b.start
 }
 
-/** Clauses that nobody carries, and words of the question that nobody uses. */
+/**
+ * Clauses that no passage carries, and words of the question that no passage uses. None if the question cannot be divided into words, or
+ * if not one word of a question in another language than English is used: then the sources may be in a language of their own.
+ */
 function gapsOf(question: Question, passages: readonly CountedPassage[], open: readonly Part[]): string[] {
-  const words = [...question.terms].filter(([term]) => !passages.some((passage) => passage.terms.has(term)))
-  return [...open.map(({ text }) => text), ...words.map(([, word]) => word)]
+  if (isUndivided(question.text)) return []
+  const isHeld = (term: string) => passages.some((passage) => passage.terms.has(term))
+  const held = new Set([...vocabularyOf(question)].filter(([term]) => isHeld(term)).map(([, word]) => word))
+  if (held.size === 0 && !question.language.isEnglish) return []
+  const missing = new Set(question.terms.values()).difference(held)
+  return [...open.map(({ text }) => text), ...missing]
 }
