@@ -81,6 +81,8 @@ export class DurableRun implements AttemptSink {
   readonly #wrapsUp = new AbortController()
   #progress: Progress | undefined
   #progressAtMs = 0
+  /** First failure of an encoder. */
+  #encodingError: unknown
   #flush: Promise<void> | undefined
   /** Aborts when the run is about to end: what waits to be written goes along with the end. */
   readonly #ending = new AbortController()
@@ -141,6 +143,8 @@ export class DurableRun implements AttemptSink {
 
   async completed(): Promise<void> {
     await this.#stopFlushing()
+    // Output that could not be encoded is missing from the record: such a job has not ended well.
+    if (this.#encodingError !== undefined) throw this.#encodingError
     const events = this.#whole.takeAll()
     const result = await this.#answer.whole(events, this.#encode)
     const output = this.#takeOutput(this.#hasTold)
@@ -162,7 +166,7 @@ export class DurableRun implements AttemptSink {
     const policy = canSpend ? DURABLE_POLICY : PATIENT_POLICY
     const decision = decide({ type: 'failed', error }, history, policy, true, Math.random())
     // What the next attempt waits for is told in any case.
-    const output = this.#takeOutput(decision.do === 'retry' || this.#hasTold)
+    const output = this.#takeOutputIfEncodable(decision.do === 'retry' || this.#hasTold)
     if (decision.do === 'retry') {
       const { delayMs } = decision
       if (canSpend && isTried) budget.spend()
@@ -273,8 +277,23 @@ export class DurableRun implements AttemptSink {
   /** @param tellsProgress Of a job that is over before it told any progress nobody waited for it. */
   #takeOutput(tellsProgress = Date.now() - this.#progressAtMs >= PROGRESS_MS): NewEvent[] {
     const output: NewEvent[] = []
-    for (const event of this.#pending.takeAll()) output.push(...(this.#open()?.push(event) ?? []).map(outputOf))
+    try {
+      for (const event of this.#pending.takeAll()) output.push(...(this.#open()?.push(event) ?? []).map(outputOf))
+    } catch (error) {
+      this.#encodingError ??= error
+      throw error
+    }
     return [...output, ...(tellsProgress ? this.#takeProgress() : [])]
+  }
+
+  /** The output of a failed attempt: if it cannot be encoded either, the job fails without it instead of never ending. */
+  #takeOutputIfEncodable(tellsProgress: boolean): NewEvent[] {
+    try {
+      return this.#takeOutput(tellsProgress)
+    } catch (error) {
+      this.#options.log.error({ err: error, job_id: this.#job.id }, 'output of a failed attempt not encoded')
+      return tellsProgress ? this.#takeProgress() : []
+    }
   }
 
   #takeProgress(): NewEvent[] {

@@ -102,7 +102,11 @@ function textOfOutput(output: readonly NewEvent[]): string {
 }
 
 /** A job in the hands of its worker. */
-async function claim(through: Store = store, id?: string): Promise<{ run: DurableRun; id: string; lost: string[] }> {
+async function claim(
+  through: Store = store,
+  id?: string,
+  handler = say,
+): Promise<{ run: DurableRun; id: string; lost: string[] }> {
   const jobId = id ?? newJobId()
   if (id === undefined) {
     const more = { pool: 'inference', kind: 'say', endpoint: '/v1', model: 'm', stream: true } as const
@@ -128,7 +132,7 @@ async function claim(through: Store = store, id?: string): Promise<{ run: Durabl
   const { signal } = new AbortController()
   const family = new Family({ store: through, dispatcher, log: silentLog, tellOwner: () => {} })
   const more = { store: through, blobs: memoryBlobs(), dispatcher, family, log: silentLog, budget, signal }
-  const run = new DurableRun(job, say, moved, BOOT, more)
+  const run = new DurableRun(job, handler, moved, BOOT, more)
   const lost: string[] = []
   run.onStop = (reason) => lost.push(reason)
   return { run, id: jobId, lost }
@@ -170,6 +174,21 @@ describe('a durable run', () => {
       }),
       { numRuns: 150 },
     )
+  })
+
+  it('fails when its output cannot be encoded, also while the failure is recorded', async () => {
+    const answer = sayKind.answer()
+    const push = () => {
+      throw new TypeError('an encoder that breaks')
+    }
+    const broken = { ...answer, open: () => ({ push, end: () => [] }) }
+    const { run, id } = await claim(store, undefined, { ...say, answer: () => broken })
+    void run.event({ text: 'a' })
+    await pass(1_000)
+    void run.event({ text: 'b' })
+    await expect(passing(run.completed())).rejects.toThrow('an encoder that breaks')
+    await passing(run.failed({ code: 'internal_error', message: 'It broke.', param: null }))
+    expect((await store.find(TENANT, id))?.state).toBe('failed')
   })
 
   it('sends the first output at once, and more of it in chunks', async () => {
