@@ -46,6 +46,7 @@ export class AttachedJobs implements Arbiter {
   #stopLooking: (() => void) | undefined
   #receiver: Closable | undefined
   #stopLosses: (() => void) | undefined
+  readonly #lossTimers = new Set<NodeJS.Timeout>()
 
   private constructor(options: AttachedOptions) {
     this.#options = options
@@ -171,6 +172,7 @@ export class AttachedJobs implements Arbiter {
     this.#sender.close()
     this.#stopLooking?.()
     this.#stopLosses?.()
+    for (const timer of this.#lossTimers) clearTimeout(timer)
     this.failAll({ code: 'overloaded', message: 'The server shut down.', param: null })
     await this.presence.close()
     await this.#receiver?.close()
@@ -277,11 +279,13 @@ export class AttachedJobs implements Arbiter {
       return this.#lose(waiting, { topic: name }, 'jobs lost with their topic')
     }
     const before = atBroker.map((job) => ({ job, attempt: job.attempt, seq: job.lastSeq }))
-    setTimeout(() => {
+    const timer = setTimeout(() => {
+      this.#lossTimers.delete(timer)
       const silent = before.filter(({ job, attempt, seq }) => job.attempt === attempt && job.lastSeq === seq)
       const jobs = silent.map(({ job }) => job).filter(({ state }) => state !== 'done')
       this.#lose(jobs, { topic: name }, 'jobs without a reply since their topic was lost')
-    }, REPLY_LOSS_MS).unref()
+    }, REPLY_LOSS_MS)
+    this.#lossTimers.add(timer)
   }
 
   #onUnsent(job: AttachedJob, error: unknown): void {
