@@ -129,6 +129,7 @@ async function answer(context: IngressContext, route: Route, reply: HttpReply, r
     reply.release()
     call.held.release()
     for (const blob of call.uploads) await dropUpload(context, blob)
+    call.storage[Symbol.dispose]()
   }
 }
 
@@ -144,6 +145,7 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Ro
     jobFields: {},
     advice: ADVICE,
     uploads: new Set(),
+    storage: context.storage.open(projectIdOf(key)),
     held: context.budget.open(key.id),
   }
 }

@@ -6,6 +6,7 @@ import type { Config } from '#shared/config/config.ts'
 import type { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import type { Pauses } from '#shared/jobs/pauses.ts'
+import type { Holding, StoredQuota } from '#shared/limits/stored-quota.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
@@ -43,6 +44,8 @@ export interface IngressContext {
   readonly usage: UsageBatches | undefined
   /** What request bodies may hold of this process's memory. */
   readonly budget: ByteBudget
+  /** What projects may store. */
+  readonly storage: StoredQuota
   /** How fast lines of batches become jobs beside calls. */
   readonly pace: Pace
 }
@@ -69,6 +72,8 @@ export interface Call {
   readonly advice: { readonly durable: string; readonly async: string }
   /** Blobs that were uploaded with the call: deleted when it ends, but for those that a durable job took over. */
   readonly uploads: Set<string>
+  /** What it is about to store of its project's quota: given back when the call ends, unless a row counts it by then. */
+  readonly storage: Holding
   /** What its body holds of the memory: given back when the body lies in a blob, at the latest when the call ends. */
   readonly held: HeldBytes
 }

@@ -8,6 +8,8 @@ import { ServiceError } from '#shared/error.ts'
 import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { DurableJobs, type NewDurableJob } from '#shared/jobs/durable/durable.ts'
+import { DiskFloor } from '#shared/limits/disk-floor.ts'
+import { StoredQuota } from '#shared/limits/stored-quota.ts'
 import type { Ports } from '#shared/ports.ts'
 import { preparingOf } from '#shared/prepare/progress.ts'
 import { answerHealth, type Health } from '#shared/process/health.ts'
@@ -57,12 +59,12 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const closing = new AbortController()
   const { fleet, limits, places, budgets } = openLimits(ports, keys, jobs)
   const admitting = { keys, limits, budgets, models: ports.models, log, closing: closing.signal }
-  const durable = await openDurable(ports, jobs, admitting)
-  const budget = openBudget(ports)
+  const [storage, budget] = [openStorage(ports, jobs.boot), openBudget(ports)]
+  const durable = await openDurable(ports, jobs, admitting, storage)
   const { models, blobs, store, broker, pauses } = ports
   const usage = store && new UsageBatches(store.usage, jobs.boot, log)
   const operated = { store, broker, pauses }
-  const callers = { keys, limits, places, budgets, usage, budget, pace: new Pace() }
+  const callers = { keys, limits, places, budgets, usage, budget, storage, pace: new Pace() }
   const context = {
     config,
     log,
@@ -111,6 +113,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       await closeServer(server, AbortSignal.abort())
       await batches?.close()
       await usage?.close()
+      await storage.close()
       await fleet?.close()
       await durable?.close()
       await jobs.close()
@@ -223,6 +226,14 @@ function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   return { fleet, limits, places, budgets }
 }
 
+/** What projects may store, here and in the other ingresses. */
+function openStorage({ config, store }: Ports, boot: string): StoredQuota {
+  const isEmbedded = store !== undefined && config.databaseUrl === undefined
+  const directories = isEmbedded ? [config.blobDir, config.dataDir] : [config.blobDir]
+  const floor = new DiskFloor(directories, config.diskFreeBytesMin)
+  return new StoredQuota({ bytes: store?.storedBytes, boot, most: config.filesBytesMaxPerProject, floor })
+}
+
 /** What bodies and messages may hold of the memory, shown at each scrape. */
 function openBudget({ config, metrics }: Ports): ByteBudget {
   const { bodyBudgetBytes: bytesMax } = config
@@ -236,6 +247,7 @@ async function openDurable(
   ports: Ports,
   jobs: AttachedJobs,
   admitting: AdmittingJobs,
+  storage: StoredQuota,
 ): Promise<DurableJobs | undefined> {
   const { config, store, broker, blobs, log } = ports
   if (!store) return undefined
@@ -251,7 +263,17 @@ async function openDurable(
   const { jobRetentionMs: retentionMs } = config
   const attached = { presence: () => jobs.presence, callsWaiting: (pool: PoolName) => jobs.callsWaiting(pool) }
   const admit = (spec: NewDurableJob) => admitJob(admitting, () => durable, spec)
-  const durable = await DurableJobs.open({ store, broker, blobs, log, ...attached, retentionMs, bounds, admit })
+  const durable = await DurableJobs.open({
+    store,
+    broker,
+    blobs,
+    log,
+    ...attached,
+    retentionMs,
+    bounds,
+    admit,
+    storage,
+  })
   return durable
 }
 

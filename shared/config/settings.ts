@@ -142,7 +142,12 @@ export const Settings = z.object({
     .default(() => Math.max(BODY_BUDGET_BYTES_MIN, Math.floor(getHeapStatistics().heap_size_limit / 4)))
     .describe('Memory that the bodies and messages of callers may take together; default: a quarter of the heap limit'),
   FILE_BYTES_MAX: Count.default(200 * 1024 * 1024).describe('Largest file that may be uploaded'),
-  FILES_BYTES_MAX_PER_PROJECT: Count.default(10 * 1024 * 1024 * 1024).describe('Bytes of all files of one project'),
+  FILES_BYTES_MAX_PER_PROJECT: Count.default(10 * 1024 * 1024 * 1024).describe(
+    'Bytes that one project stores: files, bodies and results of jobs, responses and conversations',
+  ),
+  DISK_FREE_BYTES_MIN: Count.optional().describe(
+    'Free bytes of the disk below which nothing new is stored; default: 5 % of the disk, at most 1 GiB',
+  ),
   FILE_RETENTION_MS: whole(3_600_000, 90 * 24 * HOUR_MS)
     .default(30 * 24 * HOUR_MS)
     .describe('How long a file is kept that names no time'),

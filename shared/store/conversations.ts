@@ -32,8 +32,6 @@ export interface ConversationStore {
   find(tenant: string, id: string): Promise<StoredConversation | undefined>
   /** Changes one that is as it was read, and keeps it for `keepMs` from now. False: somebody else has changed it since. */
   change(read: StoredConversation, change: ConversationChange, keepMs: number): Promise<boolean>
-  /** Characters of JSON of all that was said in those of a project. */
-  charsOf(tenant: string): Promise<number>
   /** False: there is none. */
   delete(tenant: string, id: string): Promise<boolean>
   /** Forgets those that have expired, at most `limit`. Gives how many. */

@@ -11,6 +11,8 @@ export interface NewStep {
   readonly input?: string | undefined
   /** Its value, or the blob in which it lies. */
   readonly output: StepOutput
+  /** Of the blob that has the output, if any. */
+  readonly blobBytes?: number | undefined
   readonly cost: Readonly<Record<string, number>>
 }
 
@@ -21,7 +23,7 @@ export type StepOutput = { readonly value: unknown } | { readonly blob: string }
 export type StepInput = { readonly value: unknown } | { readonly cut: string; readonly length: number }
 
 /** A step that was done: what it was, when, in which attempt, and what it cost. */
-export interface DoneStep extends Omit<NewStep, 'input' | 'output'> {
+export interface DoneStep extends Omit<NewStep, 'input' | 'output' | 'blobBytes'> {
   readonly attempt: number
   readonly at_ms: number
   /** The blob in which its value lies, if in any. */
@@ -50,4 +52,6 @@ export interface NewChild {
   readonly deadlineInMs?: number | undefined
   /** As that of a job: what it may cost, in billionths of a US dollar. */
   readonly reservedNanos?: number | undefined
+  /** Of the blob that has its request, if any. */
+  readonly blobBytes?: number | undefined
 }

@@ -24,9 +24,8 @@ export interface NewFile extends Omit<StoredFile, 'created_at_ms' | 'expires_at_
   readonly keepMs: number
 }
 
-/** What the files of one project may come to. */
+/** What the files of one project may come to; their bytes are bounded with all else that it stores. */
 export interface FileBounds {
-  readonly bytesMax: number
   readonly filesMax: number
 }
 

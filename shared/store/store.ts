@@ -8,6 +8,7 @@ import type { HasFiles } from './files.ts'
 import type { Leases } from './leases.ts'
 import type { HasMetadata } from './metadata.ts'
 import type { OperatorStore } from './operator.ts'
+import type { HasStoredBytes } from './stored-bytes.ts'
 import type { TenantReads } from './tenants.ts'
 import type { HasUsage } from './usage.ts'
 import type { Webhooks } from './webhooks.ts'
@@ -37,7 +38,14 @@ export interface Store extends StoreView, JobMoves, FamilyMoves, Sweeps, Leases 
 }
 
 /** The store as those hold it who move no job. */
-export interface StoreView extends JobReads, Webhooks, HasUsage, HasFiles, HasConversations, HasMetadata {
+export interface StoreView
+  extends JobReads,
+    Webhooks,
+    HasUsage,
+    HasFiles,
+    HasConversations,
+    HasMetadata,
+    HasStoredBytes {
   /** For logs and `/readyz`, such as `postgres` or `sqlite`. */
   readonly name: string
   /** False from the moment the store is known to be gone until it answers again. */
@@ -223,6 +231,8 @@ export interface NewJob {
   readonly partialMs?: number | undefined
   /** What it may cost, in billionths of a US dollar: held against budgets until its cost is entered; default: nothing. */
   readonly reservedNanos?: number | undefined
+  /** Of the blobs that its request names; default: 0. */
+  readonly blobBytes?: number | undefined
 }
 
 /** A caller's promise that equal keys are equal requests. */

@@ -11,6 +11,7 @@ import { jobObject } from '#services/ingress/jobs/object.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { boundMetadata, type DurableWishes, type JobWishes } from '#services/ingress/jobs/wishes.ts'
 import { sendStream, throwIfRefused } from '#services/ingress/reply/reply.ts'
+import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import { type DurableJobs, isSurelyUndone } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
@@ -175,6 +176,8 @@ export async function createJob(
     metadata: more.metadata ?? prepared.metadata,
     tenant: projectIdOf(call.key),
     keyId: call.key.id,
+    bodyBytes: Math.ceil(call.held.bytes / HELD_PER_BYTE),
+    attachmentBytes: call.storage.bytes,
     endpoint: endpoint.path,
     traceparent: call.headers.traceparent?.toString(),
   }
@@ -200,13 +203,15 @@ export async function createJob(
 
 /** Hands over what was uploaded to the job, unless there surely is none: it may hold them though nobody heard of it. */
 async function createWithUploads(
-  { uploads }: Call,
+  { uploads, storage }: Call,
   { attachments = [] }: PreparedCall,
   create: () => Promise<Created>,
 ): Promise<Created> {
   try {
     const created = await create()
-    if (created.outcome === 'created') for (const blob of attachments) uploads.delete(blob)
+    if (created.outcome !== 'created') return created
+    for (const blob of attachments) uploads.delete(blob)
+    storage.stored()
     return created
   } catch (error) {
     if (!isSurelyUndone(error)) for (const blob of attachments) uploads.delete(blob)

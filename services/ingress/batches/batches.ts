@@ -32,7 +32,7 @@ export async function createBatch(context: IngressContext, call: Call, body: unk
   }
   const input = newAttachmentKey(newJobId())
   call.uploads.add(input)
-  await context.blobs.copy(file.id, input)
+  await call.storage.over(context.blobs).copy(file.id, input)
   const job = await submitBatch(context, call, {
     path: BATCHES,
     dialect: 'requests',

@@ -87,6 +87,7 @@ export async function submitBatch(context: IngressContext, call: Call, asked: Ne
   const row: JobEndpoint = { path, format: call.format, kind: batch, prepare: () => prepared }
   const tenant = projectIdOf(key)
   await countInput(context, tenant, { input, bytes: asked.inputBytes, windowMs })
+  call.storage.stored()
   try {
     const { job, isReplay } = await createJob(context, call, row, prepared, asked.body, {
       idempotencyKey: readIdempotencyKey(headers['idempotency-key']),

@@ -25,13 +25,11 @@ export async function countInput(
   tenant: string,
   { input: id, bytes, windowMs }: BatchInput,
 ): Promise<void> {
-  const { filesBytesMaxPerProject: bytesMax, jobRetentionMs } = context.config
+  const { jobRetentionMs } = context.config
   const keepMs = windowMs + BATCH_WRAP_UP_MS + jobRetentionMs
   const row = { id, tenant, purpose: BATCH_INPUT, filename: '', bytes, keepMs }
-  if (await requireFiles(context).create(row, { bytesMax, filesMax: FILES_MAX })) return
-  const message =
-    'The files of this project leave no room for the lines of this batch, which count among them until it has ended. ' +
-    'Delete some, or wait until a batch ends.'
+  if (await requireFiles(context).create(row, { filesMax: FILES_MAX })) return
+  const message = `This project has ${FILES_MAX} files and batches, which is the most. Delete some, or wait until a batch ends.`
   throw new ServiceError('insufficient_quota', message)
 }
 

@@ -9,7 +9,7 @@ import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { newConversationId, type StoredConversation } from '#shared/store/conversations.ts'
-import { changeConversation, getConversation, requireConversations, requireRoom, requireRoomInAll } from './held.ts'
+import { changeConversation, getConversation, holdItems, requireConversations, requireRoom } from './held.ts'
 import { keptItems } from './item-form.ts'
 
 /** Conversations of one project. */
@@ -24,12 +24,13 @@ export async function createConversation(context: IngressContext, call: Call, bo
   requireRoom(items, 'items')
   const metadata = boundMetadata(asked.metadata ?? undefined) ?? {}
   const [id, tenant] = [newConversationId(), projectIdOf(call.key)]
-  await requireRoomInAll(context, tenant)
+  using holding = await holdItems(context, tenant, items)
   const bounds = { keepMs: context.config.fileRetentionMs, most: CONVERSATIONS_MAX }
   if (!(await requireConversations(context).create({ id, tenant, metadata, items }, bounds))) {
     const message = `The project has ${CONVERSATIONS_MAX} conversations, which is the most. Delete some of them.`
     throw new ServiceError('insufficient_quota', message)
   }
+  holding.stored()
   await call.reply.whole(conversationObject(await find(context, call, id)))
 }
 

@@ -5,6 +5,7 @@ import type { IngressContext } from '#services/ingress/call.ts'
 import { hasEnded, readKept } from '#services/ingress/endpoints/responses/kept.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
+import type { Holding } from '#shared/limits/stored-quota.ts'
 import {
   type ConversationChange,
   type ConversationStore,
@@ -13,8 +14,6 @@ import {
 } from '#shared/store/conversations.ts'
 import { CONVERSATION_CHARS_MAX, conversationFull } from './item-form.ts'
 
-/** Characters of JSON of what was said in all conversations of a project, as they were a moment ago. */
-const CONVERSATIONS_CHARS_MAX = 1024 * 1024 * 1024
 /** How often a change is tried again because somebody else made one meanwhile. */
 const TRIES_MAX = 5
 /** A response under way is nearly always heard to end, not asked for. */
@@ -60,12 +59,13 @@ export async function changeConversation(
   for (let tries = 0; tries < TRIES_MAX; tries++) {
     const read = await getConversation(context, tenant, id)
     const change = changeOf(read)
-    if (change.items && change.items.length > read.items.length) {
-      requireRoom(change.items, 'items')
-      await requireRoomInAll(context, tenant)
-    }
+    const added = change.items?.slice(read.items.length) ?? []
+    if (added.length > 0) requireRoom(change.items ?? [], 'items')
+    using holding = await holdItems(context, tenant, added)
     const conversations = requireConversations(context)
-    if (await conversations.change(read, change, context.config.fileRetentionMs)) return { ...read, ...change }
+    if (!(await conversations.change(read, change, context.config.fileRetentionMs))) continue
+    holding.stored()
+    return { ...read, ...change }
   }
   throw busy()
 }
@@ -83,11 +83,13 @@ export async function beginResponse(
   job: DurableJob,
 ): Promise<void> {
   const change = { job_id: job.id, pending: input }
+  using holding = await holdItems(context, read.tenant, input)
   if (!(await requireConversations(context).change(read, change, context.config.fileRetentionMs))) {
     throw new ServiceError('invalid_value', 'The conversation has changed meanwhile. Try again.', {
       param: 'conversation',
     })
   }
+  holding.stored()
   void addWhenEnded(context, read, job)
 }
 
@@ -98,14 +100,18 @@ export function requireRoom(items: readonly ConversationItem[], param: string): 
 }
 
 /**
- * Looks whether there is room for more in the conversations of a project, before it is added. What a response says is kept all the same.
+ * Reserves what items are to take of the project's stored bytes; the holding is to be disposed of. Output of responses is kept all the same.
  *
  * @throws ServiceError `insufficient_quota`
  */
-export async function requireRoomInAll(context: IngressContext, tenant: string): Promise<void> {
-  if ((await requireConversations(context).charsOf(tenant)) < CONVERSATIONS_CHARS_MAX) return
-  const message = `The conversations of this project hold ${CONVERSATIONS_CHARS_MAX} characters of JSON together, which is the most. Delete some of them.`
-  throw new ServiceError('insufficient_quota', message)
+export async function holdItems(
+  { storage }: IngressContext,
+  tenant: string,
+  items: readonly ConversationItem[],
+): Promise<Holding> {
+  const holding = storage.open(tenant)
+  if (items.length > 0) await holding.grow(Buffer.byteLength(JSON.stringify(items)))
+  return holding
 }
 
 /** The failure for an id that is no conversation of the caller's. */

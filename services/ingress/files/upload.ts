@@ -58,6 +58,7 @@ export async function readUpload(context: IngressContext, call: Call, req: Incom
   }
   let file: Upload['file'] | undefined
   let isTaken = false
+  await call.storage.expect(Math.min(Number(req.headers['content-length'] ?? 0) || 0, fileBytesMax))
   const fields = await readForm(req, bounds, {
     isFile: (name, filename) => filename !== undefined || name === 'file',
     take: async (part) => {
@@ -77,19 +78,20 @@ export async function createFile(context: IngressContext, call: Call, body: unkn
   const { fields, file } = body as Upload
   const { purpose, expires_after } = parseBody(FileForm, bodyOf(fields), 'openai')
   if (purpose === 'batch' && file.problem) throw refusalOf(file.problem)
-  const { filesBytesMaxPerProject: bytesMax, fileRetentionMs } = context.config
+  const { fileRetentionMs } = context.config
   const tenant = projectIdOf(call.key)
   const { id, filename, bytes } = file
   const keepMs = expires_after ? expires_after.seconds * 1_000 : fileRetentionMs
   const row = { id, tenant, purpose, filename, bytes, keepMs }
-  const isKept = await files.create(row, { bytesMax, filesMax: FILES_MAX }).catch((error: unknown) => {
+  const isKept = await files.create(row, { filesMax: FILES_MAX }).catch((error: unknown) => {
     // The row may be there: the sweep of blobs finds out.
     if (!isSurelyUndone(error)) call.uploads.delete(id)
     throw error
   })
   if (!isKept)
-    throw new ServiceError('insufficient_quota', 'The files of this project take up all of its room. Delete some.')
+    throw new ServiceError('insufficient_quota', `This project has ${FILES_MAX} files, which is the most. Delete some.`)
   call.uploads.delete(id)
+  call.storage.stored()
   const kept = await files.find(tenant, id)
   if (!kept) throw new ServiceError('not_found', 'The file was deleted at once.')
   await call.reply.whole(fileObject(kept))
@@ -113,6 +115,7 @@ async function storeFile(
     for await (const piece of source as AsyncIterable<Buffer>) {
       bytes += piece.length
       if (bytes > fileBytesMax) throw tooLarge(fileBytesMax)
+      await call.storage.grow(piece.length)
       await inTurns(lines.push(piece))
       hold(lines.held)
       yield piece

@@ -46,7 +46,9 @@ export async function runRequest(
   const end = await context.limits.enter(key, endpoint.format, reply, frame.idempotency_key !== undefined)
   try {
     await context.budgets.require(key)
-    await answerCall(context, callOf(asking, reply, frame, endpoint), endpoint, takeBodyOf(frame, endpoint))
+    const call = callOf(context, asking, reply, frame, endpoint)
+    using _storage = call.storage
+    await answerCall(context, call, endpoint, takeBodyOf(frame, endpoint))
   } finally {
     end()
   }
@@ -74,6 +76,7 @@ export async function runSubscription(
 
 /** The version and the trace of the connection are those of each of its requests; what is about one call stands in its frame. */
 function callOf(
+  { storage }: IngressContext,
   { key, headers, held }: Asking,
   reply: SocketReply,
   frame: CreateRequest,
@@ -87,6 +90,7 @@ function callOf(
     jobFields: { ...jobFieldsOf(frame) },
     advice: ADVICE,
     uploads: new Set(),
+    storage: storage.open(projectIdOf(key)),
   }
 }
 

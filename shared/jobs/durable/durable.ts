@@ -7,6 +7,7 @@ import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import { copyBody, storeRequest } from '#shared/jobs/body.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { readStored } from '#shared/jobs/records.ts'
+import type { StoredQuota } from '#shared/limits/stored-quota.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { CancelHow } from '#shared/store/ends.ts'
 import type { DoneStep } from '#shared/store/family.ts'
@@ -24,11 +25,15 @@ import { type ShownStep, showSteps } from './steps.ts'
 import { type WaitOptions, waitForEnd } from './wait.ts'
 
 /** A durable job as its caller asks for it. */
-export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestId' | 'retentionMs'> {
+export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestId' | 'retentionMs' | 'blobBytes'> {
   /** In the internal form of its kind. */
   readonly body: unknown
   /** Blobs the body names, under {@link newAttachmentKey keys} of one job id, which becomes that of this job. They are its own once it is created. */
   readonly attachments?: readonly string[] | undefined
+  /** Bytes that the body will take, about, where that is known. */
+  readonly bodyBytes?: number | undefined
+  /** Bytes of the attachments, where nothing else counts them. */
+  readonly attachmentBytes?: number | undefined
   readonly stream: boolean
   /** The job whose record answers in the place of everything outside. */
   readonly replayOf?: string | undefined
@@ -52,6 +57,8 @@ export interface DurableJobsOptions {
   readonly presence: () => Presence
   readonly retentionMs: number
   readonly bounds: JobBounds
+  /** What projects may store; default: any amount. */
+  readonly storage?: StoredQuota
   /** Admits a job, or throws why not; undefined: nothing bounds it. Default: nothing bounds any. */
   readonly admit?: (spec: NewDurableJob) => Promise<JobAdmission> | undefined
   /** Calls that wait for a pool; default: none is known of. */
@@ -120,11 +127,17 @@ export class DurableJobs {
     const [attachment = ''] = spec.attachments ?? []
     const id = ownerOfBlob(attachment) ?? newJobId()
     const encode = { ...spec.encode, call_id: id.slice('job_'.length), created_at: Math.floor(Date.now() / 1_000) }
-    const stored = await storeRequest(id, spec, encode, this.#options.blobs)
+    using holding = this.#options.storage?.open(spec.tenant)
+    await holding?.expect(spec.bodyBytes ?? 0)
+    const blobs = holding?.over(this.#options.blobs) ?? this.#options.blobs
+    const stored = await storeRequest(id, spec, encode, blobs)
     const request = spec.replayOf === undefined ? stored : { ...stored, replay_of: spec.replayOf }
     const own = request.blob === undefined ? [] : [request.blob]
-    const created = await this.#orDrop(own, () => this.#createSurely(id, spec, request, key))
+    const blobBytes = (holding?.bytes ?? 0) + (spec.attachmentBytes ?? 0)
+    if (request.blob === undefined) await holding?.grow(JSON.stringify(request).length)
+    const created = await this.#orDrop(own, () => this.#createSurely(id, { ...spec, blobBytes }, request, key))
     if (created.outcome !== 'created') return created
+    holding?.stored()
     void this.positions.added(created.job)
     if (created.job.state === 'queued') void this.#dispatcher.publishJob(created.job, request)
     return created
@@ -254,8 +267,10 @@ export class DurableJobs {
     await this.#room.require(job)
     const copies: string[] = []
     return await this.#orDrop(copies, async () => {
-      const body = await copyBody(request, this.#options.blobs, copies)
-      const spec = { ...repeatOf(job, body, request.encode), attachments: copies, ...more }
+      using holding = this.#options.storage?.open(job.tenant)
+      const body = await copyBody(request, holding?.over(this.#options.blobs) ?? this.#options.blobs, copies)
+      const attachmentBytes = holding?.bytes
+      const spec = { ...repeatOf(job, body, request.encode), attachments: copies, attachmentBytes, ...more }
       // What a replay had recorded has no children: the one before it has.
       return await this.create({ ...spec, replayOf: request.replay_of ?? more.replayOf }, key)
     })
@@ -300,7 +315,12 @@ export class DurableJobs {
   }
 
   /** An answer that got lost leaves the outcome unknown: the same call again gives what the first one did. */
-  async #createSurely(id: string, spec: NewDurableJob, request: StoredRequest, key?: IdempotencyKey): Promise<Created> {
+  async #createSurely(
+    id: string,
+    spec: NewDurableJob & { readonly blobBytes: number },
+    request: StoredRequest,
+    key?: IdempotencyKey,
+  ): Promise<Created> {
     const { retentionMs } = this.#options
     const job = { ...spec, id, request, requestId: request.encode.request_id, retentionMs }
     try {

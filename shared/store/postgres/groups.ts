@@ -1,4 +1,4 @@
-import type { MovedRow, Params } from '#shared/store/sql/sql.ts'
+import type { MovedRow, Params, WrittenOutput } from '#shared/store/sql/sql.ts'
 import { busy } from './errors.ts'
 
 /** Jobs of one statement at most, and characters of their parameters. */
@@ -15,13 +15,7 @@ const WAIT_MS_MAX = 10_000
 export interface Item {
   readonly id: string
   readonly params: Params
-  readonly output: readonly Output[]
-}
-
-/** An event of the job's output, its data as JSON text. */
-export interface Output {
-  readonly type: string
-  readonly data: string
+  readonly output: WrittenOutput
 }
 
 interface Waiting extends Item {

@@ -62,6 +62,9 @@ const TYPES: Record<string, string> = {
   partial_ms: 'bigint',
   reserved_nanos: 'bigint',
   child_reserved_nanos: 'bigint',
+  request_bytes: 'bigint',
+  child_request_bytes: 'bigint',
+  bytes: 'bigint',
 }
 
 /** The statement of a sweep, with its parameters. */

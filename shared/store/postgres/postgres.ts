@@ -3,10 +3,18 @@ import { jobIdTime } from '#shared/store/job-id.ts'
 import { type Compiled, parameterOf, valuesOf } from '#shared/store/sql/compile.ts'
 import { CREATE, type Insert } from '#shared/store/sql/create/inserts.ts'
 import type { Move } from '#shared/store/sql/moves.ts'
-import { isSweep, type MovedRow, type Params, type Row, type SqlDatabase, type Write } from '#shared/store/sql/sql.ts'
+import {
+  isSweep,
+  type MovedRow,
+  type Params,
+  type Row,
+  type SqlDatabase,
+  type Write,
+  type WrittenOutput,
+} from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
 import { FIND, type Statement } from '#shared/store/sql/statements.ts'
-import type { Output, Store } from '#shared/store/store.ts'
+import type { Store } from '#shared/store/store.ts'
 import { PostgresConnection } from './connection.ts'
 import { Groups, type Item } from './groups.ts'
 import { migrate, type OnProgress } from './migrate.ts'
@@ -81,10 +89,9 @@ class PostgresDatabase implements SqlDatabase {
     return await this.#connection.run(statement, (compiled) => valuesOf(compiled, params))
   }
 
-  async move(move: Move, params: Params, output: Output): Promise<MovedRow[]> {
+  async move(move: Move, params: Params, output: WrittenOutput): Promise<MovedRow[]> {
     if (isSweep(move)) return (await this.run(sweepStatement(move), params)) as MovedRow[]
-    const texts = output.map(({ type, data }) => ({ type, data: JSON.stringify(data) }))
-    return await this.#groupsOf(move, moveStatement).add({ id: String(params.id), params, output: texts })
+    return await this.#groupsOf(move, moveStatement).add({ id: String(params.id), params, output })
   }
 
   async insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]> {

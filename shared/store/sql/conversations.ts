@@ -13,10 +13,6 @@ const CREATE: Statement = {
         FROM (SELECT count(*) AS held FROM conversations WHERE tenant = :tenant) AS all_of_them
         WHERE all_of_them.held < CAST(:most AS bigint) RETURNING id`,
 }
-const SUM: Statement = {
-  name: 'conversation_chars',
-  sql: 'SELECT coalesce(sum(chars), 0) AS chars FROM conversations WHERE tenant = :tenant',
-}
 const FIND: Statement = {
   name: 'conversation_find',
   sql: `SELECT ${COLUMNS} FROM conversations WHERE id = :id AND tenant = :tenant AND expires_at_ms > now_ms()`,
@@ -50,7 +46,7 @@ export class SqlConversations implements ConversationStore {
     { keepMs, most }: Parameters<ConversationStore['create']>[1],
   ): Promise<boolean> {
     const texts = { metadata: JSON.stringify(metadata), items: JSON.stringify(items) }
-    const params = { id, tenant, ...texts, chars: texts.items.length, keep_ms: keepMs, most }
+    const params = { id, tenant, ...texts, chars: Buffer.byteLength(texts.items), keep_ms: keepMs, most }
     return (await this.#db.run(CREATE, params)).length > 0
   }
 
@@ -66,13 +62,8 @@ export class SqlConversations implements ConversationStore {
       items: JSON.stringify(items),
       pending: JSON.stringify(pending),
     }
-    const chars = texts.items.length + texts.pending.length
+    const chars = Buffer.byteLength(texts.items) + Buffer.byteLength(texts.pending)
     return (await this.#db.run(CHANGE, { id, tenant, version, job_id, ...texts, chars, keep_ms: keepMs })).length > 0
-  }
-
-  async charsOf(tenant: string): Promise<number> {
-    const [row] = await this.#db.run(SUM, { tenant })
-    return Number(row?.chars ?? 0)
   }
 
   async delete(tenant: string, id: string): Promise<boolean> {

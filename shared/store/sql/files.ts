@@ -11,13 +11,13 @@ import type { Statement } from './statements.ts'
 
 const COLUMNS = 'id, tenant, purpose, filename, bytes, created_at_ms, expires_at_ms'
 
-/** The room is that of the moment: uploads that end at once may exceed it by their own size. */
+/** The count is that of the moment: uploads that end at once may exceed it by their number. */
 const CREATE: Statement = {
   name: 'file_create',
   sql: `INSERT INTO files (${COLUMNS})
         SELECT :id, :tenant, :purpose, :filename, CAST(:bytes AS bigint), now_ms(), now_ms() + CAST(:keep_ms AS bigint)
-        FROM (SELECT count(*) AS files, coalesce(sum(bytes), 0) AS bytes FROM files WHERE tenant = :tenant) AS held
-        WHERE held.files < CAST(:files_max AS bigint) AND held.bytes + CAST(:bytes AS bigint) <= CAST(:bytes_max AS bigint)
+        FROM (SELECT count(*) AS files FROM files WHERE tenant = :tenant) AS held
+        WHERE held.files < CAST(:files_max AS bigint)
         ON CONFLICT (id) DO NOTHING RETURNING id`,
 }
 const FIND: Statement = {
@@ -43,8 +43,8 @@ export class SqlFiles implements FileStore {
     this.#db = db
   }
 
-  async create({ keepMs, ...file }: NewFile, { bytesMax, filesMax }: FileBounds): Promise<boolean> {
-    const params = { ...file, keep_ms: keepMs, bytes_max: bytesMax, files_max: filesMax }
+  async create({ keepMs, ...file }: NewFile, { filesMax }: FileBounds): Promise<boolean> {
+    const params = { ...file, keep_ms: keepMs, files_max: filesMax }
     if ((await this.#db.run(CREATE, params)).length > 0) return true
     return (await this.find(file.tenant, file.id)) !== undefined
   }

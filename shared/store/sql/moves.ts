@@ -82,7 +82,7 @@ export const OWNED = `id = :id AND ${STATE} = 'in_progress' AND attempt = :attem
                AND chunk = CAST(:chunk AS int)`
 /** What every write of an owner changes. */
 export const WRITTEN = `chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean),
-  progress = coalesce(:progress, progress)`
+  progress = coalesce(:progress, progress), output_bytes = output_bytes + CAST(:bytes AS bigint)`
 
 /** Output and progress: fenced like the end of a run, so a lost attempt adds nothing. */
 export const APPEND: Move = {

@@ -37,6 +37,7 @@ import { eraseJob, forgetSome, purgeSome } from './purge.ts'
 import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
 import type { SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
+import { SqlStoredBytes } from './stored-bytes.ts'
 import { LOST, TIMED_OUT } from './sweep-errors.ts'
 import { tenantReads } from './tenants.ts'
 import { SqlUsage } from './usage.ts'
@@ -49,6 +50,7 @@ export class SqlStore implements Store {
   readonly operator: SqlOperator
   readonly files: SqlFiles
   readonly conversations: SqlConversations
+  readonly storedBytes: SqlStoredBytes
   readonly #db: SqlDatabase
   /** The purge before this one left something. */
   #isPurging = false
@@ -60,6 +62,7 @@ export class SqlStore implements Store {
     this.operator = new SqlOperator(db)
     this.files = new SqlFiles(db)
     this.conversations = new SqlConversations(db)
+    this.storedBytes = new SqlStoredBytes(db)
   }
 
   get name(): string {
@@ -99,8 +102,9 @@ export class SqlStore implements Store {
   }
 
   async complete(run: HeldAttempt, end: CompletedEnd & { output?: Output }) {
-    const params = { result: jsonText(end.result), usage: jsonText(end.usage), metered: jsonText(end.metered) }
-    return await writeAsOwner(this.#db, moves.COMPLETE, run, params, end.output)
+    const result = jsonText(end.result)
+    const params = { result, usage: jsonText(end.usage), metered: jsonText(end.metered) }
+    return await writeAsOwner(this.#db, moves.COMPLETE, run, params, end.output, Buffer.byteLength(result ?? ''))
   }
 
   async fail(run: HeldAttempt, end: FailedEnd & { output?: Output }) {

@@ -1,5 +1,4 @@
 import type { DurableEvent } from '#schemas/durable-job.ts'
-import type { Output } from '#shared/store/store.ts'
 import type { RunningLimits } from '#shared/store/tenants.ts'
 import type { Insert } from './create/inserts.ts'
 import type { Move } from './moves.ts'
@@ -8,6 +7,9 @@ import { pickInTurn } from './turns.ts'
 
 /** What a statement is given, by name. */
 export type Params = Record<string, string | number | boolean | null>
+
+/** Output of a run as it is written: its data as JSON text. */
+export type WrittenOutput = readonly { readonly type: string; readonly data: string }[]
 
 /** What a statement gives: columns by name. Booleans may be 0 and 1. */
 export type Row = Record<string, unknown>
@@ -39,7 +41,7 @@ export interface SqlDatabase {
   untilWork?(signal: AbortSignal): Promise<void>
   run(statement: Statement, params: Params): Promise<Row[]>
   /** Makes a move with all it writes: its events, the output before them, its webhook messages. */
-  move(move: Move, params: Params, output: Output): Promise<MovedRow[]>
+  move(move: Move, params: Params, output: WrittenOutput): Promise<MovedRow[]>
   /** Inserts a job with its event. With `hasKey` only if the key of the same parameters could be taken. */
   insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]>
   /** Erases a job with its events and the addresses of its messages. */
@@ -59,9 +61,9 @@ export interface SqlDatabase {
 export type EventRow = Omit<DurableEvent, 'data'> & { data: string | null; chunk: number | null }
 
 /** The events a move wrote: the output first, then its own. `last_seq` of the row counts them. */
-export function eventRows(row: MovedRow, output: Output, isOwners: boolean): EventRow[] {
+export function eventRows(row: MovedRow, output: WrittenOutput, isOwners: boolean): EventRow[] {
   const own = row.event_type === null ? [] : [{ type: row.event_type, data: row.event_data }]
-  const written = [...output.map(({ type, data }) => ({ type, data: JSON.stringify(data) })), ...own]
+  const written = [...output, ...own]
   const first = Number(row.last_seq) - written.length + 1
   const chunk = isOwners ? Number(row.chunk) - 1 : null
   return written.map(({ type, data }, index) => ({

@@ -154,6 +154,7 @@ export const SET_METADATA: Statement = {
 /** Leaves the skeleton of an erased job: ids, states, times and counts. */
 export const ERASE_JOB = `
   UPDATE jobs SET erased_at_ms = now_ms(), request = NULL, result = NULL, progress = NULL, error = NULL, metadata = '{}',
+    request_bytes = 0, output_bytes = 0,
     webhook_url = NULL, webhook_events = '[]'
   WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND ${ENDED}
   RETURNING id`

@@ -1,7 +1,7 @@
 import type { Dispatch, HeldAttempt, Moved, Output } from '#shared/store/store.ts'
 import type { Move } from './moves.ts'
 import { eventOf, jobOf, jsonOf, jsonText } from './rows.ts'
-import { eventRows, type MovedRow, type Params, type SqlDatabase } from './sql.ts'
+import { eventRows, type MovedRow, type Params, type SqlDatabase, type WrittenOutput } from './sql.ts'
 import { FIND, FIND_CHUNK } from './statements.ts'
 
 /** How moves are made of one job, of many, and by an owner who may have to make one again. */
@@ -30,20 +30,23 @@ export async function sweep(db: SqlDatabase, move: Move, params: Params, limit: 
   return rows
 }
 
-/** A write of the owner, that may be made again when its answer was lost. */
+/** A write of the owner, that may be made again when its answer was lost. @param moreBytes What it stores beside the output */
 export async function writeAsOwner(
   db: SqlDatabase,
   move: Move,
   run: HeldAttempt,
   more: Params,
   output: Output = [],
+  moreBytes = 0,
 ): Promise<Moved | undefined> {
   const { id, attempt, boot: owner, chunk } = run
   const has_output = output.some(({ type }) => type === 'job.output.delta')
   const progress = jsonText(output.findLast(({ type }) => type === 'job.progress')?.data)
-  const params = { id, attempt, owner, chunk, has_output, progress, count: output.length, ...more }
-  const [row] = await db.move(move, params, output)
-  return row ? movedOf(row, output, true) : await findWritten(db, move, run, output)
+  const written = output.map(({ type, data }) => ({ type, data: JSON.stringify(data) }))
+  const bytes = written.reduce((sum, { data }) => sum + Buffer.byteLength(data), moreBytes)
+  const params = { id, attempt, owner, chunk, has_output, progress, count: output.length, bytes, ...more }
+  const [row] = await db.move(move, params, written)
+  return row ? movedOf(row, written, true) : await findWritten(db, move, run, output)
 }
 
 async function findWritten(
@@ -64,7 +67,7 @@ async function findWritten(
 }
 
 /** A moved row as its job and the events it wrote. @param output What was written with it */
-export function movedOf(row: MovedRow, output: Output = [], isOwners = false): Moved {
+export function movedOf(row: MovedRow, output: WrittenOutput = [], isOwners = false): Moved {
   return { job: jobOf(row), events: eventRows(row, output, isOwners).map(eventOf) }
 }
 

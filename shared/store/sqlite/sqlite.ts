@@ -17,6 +17,7 @@ import {
   type SqlDatabase,
   updateOf,
   type Write,
+  type WrittenOutput,
 } from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
 import {
@@ -28,7 +29,7 @@ import {
   JOB_COLUMNS,
   type Statement,
 } from '#shared/store/sql/statements.ts'
-import type { Output, Store } from '#shared/store/store.ts'
+import type { Store } from '#shared/store/store.ts'
 import type { RunningLimits } from '#shared/store/tenants.ts'
 import { GroupCommit, translated } from './commit.ts'
 import { openExclusively } from './lock.ts'
@@ -178,7 +179,7 @@ class SqliteDatabase implements SqlDatabase {
     }
   }
 
-  async move(move: Move, params: Params, output: Output): Promise<MovedRow[]> {
+  async move(move: Move, params: Params, output: WrittenOutput): Promise<MovedRow[]> {
     const { reads, also = [] } = move
     const read = reads ? `WITH ${reads.name} AS (${reads.sql('jobs')}) ` : ''
     const sql = read + updateOf(move, pickOf(move, false)) + returning(move)

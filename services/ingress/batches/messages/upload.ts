@@ -52,7 +52,7 @@ export async function readRequests(
   }
   const input = newAttachmentKey(newJobId())
   call.uploads.add(input)
-  await context.blobs.put(input, lines())
+  await call.storage.over(context.blobs).put(input, lines())
   return { input, bytes, requests: checker.count, sha256: hash.digest('hex') }
 }
 

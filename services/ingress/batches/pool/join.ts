@@ -49,6 +49,6 @@ async function joinSide(
   const filename = `${id.replace('job_', 'batch_')}_${side}.jsonl`
   const row = { id: file, tenant, purpose: 'batch_output', filename, bytes, keepMs }
   // What was paid for is kept, whatever room there is.
-  await files.create(row, { bytesMax: Number.MAX_SAFE_INTEGER, filesMax: FILES_MAX * FILES_MAX })
+  await files.create(row, { filesMax: FILES_MAX * FILES_MAX })
   return file
 }

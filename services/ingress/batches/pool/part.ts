@@ -129,11 +129,15 @@ async function submitLine(
   const keyId = request.rights.key_id
   const key = context.keys.limited(keyId, tenant)
   const jobs = () => requireJobs(context)
+  using holding = context.storage.open(tenant)
+  // Its body in the internal form has about as many bytes as its line.
+  await Promise.resolve(holding.grow(line.bytes?.length ?? 0)).catch(throwWait)
   await context.limits.enterLine(key).catch(throwWait)
   let admission: JobAdmission | undefined
   try {
     admission = await admitJob(context, jobs, { ...child, keyId, tenant })?.catch(throwWait)
     await submit({ ...child, reservedNanos: admission?.nanos })
+    holding.stored()
     admission?.handOver({ id: childJobId(id, child.key), tenant })
   } catch (error) {
     admission?.release()

@@ -5,7 +5,7 @@ import { InputTokensRequest, ITEMS_MAX, ResponsesRequest } from '#schemas/respon
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
-import { beginResponse, requireRoom, requireRoomInAll } from '#services/ingress/conversations/held.ts'
+import { beginResponse, holdItems, requireRoom } from '#services/ingress/conversations/held.ts'
 import { keptItems } from '#services/ingress/conversations/item-form.ts'
 import { userIdOf } from '#services/ingress/endpoints/code/user.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
@@ -103,7 +103,8 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
   if (!conversation) return { request, input: [] }
   const input = await inTurns(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))
   requireRoom([...conversation.items, ...input], 'conversation')
-  await requireRoomInAll(context, projectIdOf(caller.key))
+  // Before anything is made of it: the response itself reserves it again.
+  using _held = await holdItems(context, projectIdOf(caller.key), input)
   return { request, conversation, input }
 }
 

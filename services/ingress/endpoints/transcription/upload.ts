@@ -115,7 +115,7 @@ async function storeAudio(context: IngressContext, call: Call, file: FormFile): 
   // Should the call become a durable job, this is its id.
   const blob = newAttachmentKey(newJobId())
   call.uploads.add(blob)
-  await context.blobs.put(blob, checked())
+  await call.storage.over(context.blobs).put(blob, checked())
   return new UploadedAudio({ blob, sha256: hash.digest('hex'), bytes, format: sniffer.end() })
 }
 

@@ -36,6 +36,7 @@ export async function purge(
     const files = await store.files.purge(FILES_MAX)
     await dropBlobs({ blobs, log }, files)
     const conversations = await store.conversations.purge(CONVERSATIONS_MAX)
+    await store.storedBytes.tidy()
     if (!hasMore && files.length < FILES_MAX && conversations < CONVERSATIONS_MAX) return false
     await delay(performance.now() - startedAt)
   }

@@ -105,7 +105,8 @@ export class Children {
     const { pool, kind, endpoint, model, deadlineInMs, metadata, reservedNanos } = child
     const encode = { ...encodeOf(id, job, model), ...child.encode }
     const request = await storeRequest(id, child, encode, this.#options.blobs)
-    const made = { id, pool, kind, endpoint, model, deadlineInMs, metadata, request, reservedNanos }
+    const blobBytes = request.blob === undefined ? 0 : await this.#options.blobs.size(request.blob)
+    const made = { id, pool, kind, endpoint, model, deadlineInMs, metadata, request, reservedNanos, blobBytes }
     const moved = await writes.write(() => (held) => store.submitChild(held, made))
     if (!moved) throw lost(signal)
     this.#count++

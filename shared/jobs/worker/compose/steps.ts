@@ -96,10 +96,10 @@ export class Steps {
     if (this.#count >= STEPS_MAX) throw tooMuch(`more than ${STEPS_MAX} steps`)
     this.#count++
     const { value, cost = {} } = await run(signal)
-    const output = await outputOf(job.id, value, blobs)
+    const { output, blobBytes } = await outputOf(job.id, value, blobs)
     const moved = await writes.write(() => {
       const waiting = [...told, ...this.#options.takeOutput()]
-      return (held) => store.addStep(held, { ...asked, output, cost }, waiting)
+      return (held) => store.addStep(held, { ...asked, output, blobBytes, cost }, waiting)
     })
     if (!moved) throw lost(signal)
     return { value, cost }
@@ -124,7 +124,7 @@ export function tooMuch(what: string): ServiceError {
 }
 
 /** A large output goes into a blob that is named by its job. */
-async function outputOf(jobId: string, value: unknown, blobs: Blobs): Promise<StepOutput> {
+async function outputOf(jobId: string, value: unknown, blobs: Blobs) {
   const pieces: Buffer[] = []
   let bytes = 0
   await inTurns(
@@ -137,10 +137,10 @@ async function outputOf(jobId: string, value: unknown, blobs: Blobs): Promise<St
       }
     })(),
   )
-  if (bytes <= BODY_BYTES_MAX) return { value: value ?? null }
+  if (bytes <= BODY_BYTES_MAX) return { output: { value: value ?? null }, blobBytes: 0 }
   const blob = newAttachmentKey(jobId)
   await blobs.put(blob, Buffer.concat(pieces))
-  return { blob }
+  return { output: { blob }, blobBytes: bytes }
 }
 
 /** What makes two steps the same one: their kind, and their input however its keys are sorted. @returns Its text as it is kept, too */

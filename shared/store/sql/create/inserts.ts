@@ -13,7 +13,7 @@ export interface Insert {
 
 const COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, last_seq, run_at_ms,
   expires_at_ms, deadline_ms, published_at_ms, created_at_ms, retention_ms, metadata, webhook_url, webhook_events,
-  request_id, traceparent, request, partial_ms, key_id, reserved_nanos`
+  request_id, traceparent, request, partial_ms, key_id, reserved_nanos, request_bytes`
 // An id that exists is the same job sent again, after an answer that got lost.
 const ONCE = 'ON CONFLICT (id) DO NOTHING'
 const QUEUED = `'job.queued'`
@@ -29,7 +29,7 @@ export const CREATE: Insert = {
       begin_ms + CAST(:start_in_ms AS bigint), begin_ms + CAST(:deadline_in_ms AS bigint),
       CASE WHEN begin_ms > now_ms() THEN NULL ELSE now_ms() END, now_ms(), CAST(:retention_ms AS bigint), :metadata,
       :webhook_url, :webhook_events, :request_id, :traceparent, :request, CAST(:partial_ms AS bigint), :key_id,
-      CAST(:reserved_nanos AS bigint)
+      CAST(:reserved_nanos AS bigint), CAST(:request_bytes AS bigint)
     FROM ${from ? `${from}, LATERAL` : ''} (
       SELECT CASE WHEN CAST(:run_at_ms AS bigint) > now_ms() THEN CAST(:run_at_ms AS bigint) ELSE now_ms() END AS begin_ms
     ) AS clock
@@ -54,7 +54,7 @@ export const REDRIVE: Insert = {
     INSERT INTO jobs (${COLUMNS})
     SELECT :new_id, tenant, id, pool, kind, endpoint, model, priority, stream, 'queued', 1, now_ms(),
       now_ms() + deadline_in_ms, now_ms() + deadline_in_ms, now_ms(), now_ms(), retention_ms, metadata, webhook_url,
-      webhook_events, request_id, traceparent, request, partial_ms, key_id, reserved_nanos
+      webhook_events, request_id, traceparent, request, partial_ms, key_id, reserved_nanos, request_bytes
     FROM (SELECT jobs.*, deadline_ms - created_at_ms AS deadline_in_ms FROM jobs WHERE id = :id) AS source
     WHERE tenant = coalesce(:tenant, tenant) AND state IN ('failed', 'cancelled', 'expired')
       AND erased_at_ms IS NULL AND purge_at_ms > now_ms() AND ${condition} ${ONCE}`,

@@ -3,6 +3,7 @@ import type { IdempotencyKey, NewJob } from '#shared/store/store.ts'
 
 /** The parameters that a new job gives its INSERT. */
 export function newJobParams(job: NewJob): Params {
+  const request = JSON.stringify(job.request ?? null)
   return {
     id: job.id,
     tenant: job.tenant,
@@ -22,7 +23,8 @@ export function newJobParams(job: NewJob): Params {
     webhook_events: JSON.stringify(job.webhook?.events ?? []),
     request_id: job.requestId ?? null,
     traceparent: job.traceparent ?? null,
-    request: JSON.stringify(job.request ?? null),
+    request,
+    request_bytes: Buffer.byteLength(request) + (job.blobBytes ?? 0),
     key_id: job.keyId ?? null,
     partial_ms: job.partialMs === undefined ? null : Math.ceil(job.partialMs),
     reserved_nanos: job.reservedNanos ? Math.ceil(job.reservedNanos) : null,

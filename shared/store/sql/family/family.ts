@@ -21,7 +21,8 @@ export async function addStep(
     step_output: JSON.stringify(step.output),
     step_cost: JSON.stringify(step.cost),
   }
-  const moved = await writeAsOwner(db, STEP, run, params, output)
+  const bytes = Buffer.byteLength(`${params.step_input ?? ''}${params.step_output}`) + (step.blobBytes ?? 0)
+  const moved = await writeAsOwner(db, STEP, run, params, output, bytes)
   if (moved) return moved
   const [kept] = await db.run(FIND_STEP, { id, key: step.key })
   if (kept?.attempt !== attempt || kept.chunk !== chunk) return undefined
@@ -31,6 +32,7 @@ export async function addStep(
 
 /** See {@link FamilyMoves.submitChild}. A child that is there was made by this write. */
 export async function submitChild(db: SqlDatabase, run: HeldAttempt, child: NewChild): Promise<Moved | undefined> {
+  const request = JSON.stringify(child.request ?? null)
   const params: Params = {
     child_id: child.id,
     child_pool: child.pool,
@@ -38,7 +40,8 @@ export async function submitChild(db: SqlDatabase, run: HeldAttempt, child: NewC
     child_endpoint: child.endpoint,
     child_model: child.model,
     child_metadata: JSON.stringify(child.metadata ?? {}),
-    child_request: JSON.stringify(child.request ?? null),
+    child_request: request,
+    child_request_bytes: Buffer.byteLength(request) + (child.blobBytes ?? 0),
     child_deadline_in_ms: child.deadlineInMs === undefined ? null : Math.ceil(child.deadlineInMs),
     child_reserved_nanos: child.reservedNanos ? Math.ceil(child.reservedNanos) : null,
   }

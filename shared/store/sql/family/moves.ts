@@ -49,12 +49,12 @@ export const SUBMIT: Move = {
     (moved) => `
       INSERT INTO jobs (id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, last_seq, run_at_ms,
         expires_at_ms, deadline_ms, published_at_ms, created_at_ms, retention_ms, metadata, webhook_events, request_id,
-        traceparent, request, depth, key_id, reserved_nanos)
+        traceparent, request, depth, key_id, reserved_nanos, request_bytes)
       SELECT :child_id, moved.tenant, moved.id, :child_pool, :child_kind, :child_endpoint, :child_model, moved.priority,
         CAST(0 = 1 AS boolean), 'queued', 1, now_ms(), ${CHILD_UNTIL}, ${CHILD_UNTIL}, now_ms(), now_ms(),
         moved.deadline_ms + ${GRACE_MS} - now_ms() + moved.retention_ms, :child_metadata, '[]', moved.request_id, moved.traceparent,
         :child_request, moved.depth + 1, (SELECT key_id FROM jobs AS parents WHERE parents.id = moved.id),
-        CAST(:child_reserved_nanos AS bigint)
+        CAST(:child_reserved_nanos AS bigint), CAST(:child_request_bytes AS bigint)
       FROM ${moved}`,
     (moved) => `
       INSERT INTO job_events (job_id, seq, attempt, type, at_ms) SELECT :child_id, 1, 0, 'job.queued', now_ms() FROM ${moved}`,

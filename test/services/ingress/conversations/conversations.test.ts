@@ -195,7 +195,7 @@ describe('a conversation', () => {
   })
 })
 
-test('conversations of a project hold so much together, and no more', async () => {
+test('conversations count against the stored bytes of their project', async () => {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-conversations-'))
   const open = async () => {
     const own = await startStack({ dataDir })
@@ -208,11 +208,11 @@ test('conversations of a project hold so much together, and no more', async () =
   // As if there were very much: the process that had the file has ended.
   const db = new DatabaseSync(join(dataDir, 'store.db'))
   expect(Number(db.prepare('SELECT chars FROM conversations').get()?.chars)).toBeGreaterThan(50)
-  db.exec('UPDATE conversations SET chars = 1024 * 1024 * 1024')
+  db.exec('UPDATE conversations SET chars = 10 * 1024 * 1024 * 1024')
   db.close()
   const { own, client } = await open()
-  const full = { status: 429, code: 'insufficient_quota', message: expect.stringContaining('Delete some of them.') }
-  expect(await failureOf(client.conversations.create())).toMatchObject(full)
+  const full = { status: 429, code: 'insufficient_quota', message: expect.stringContaining('Delete files') }
+  expect(await failureOf(client.conversations.create({ items: [item] }))).toMatchObject(full)
   expect(await failureOf(client.conversations.items.create(id, { items: [item] }))).toMatchObject(full)
   expect(await failureOf(client.responses.create({ model: 'echo-1', input: 'hi', conversation: id }))).toMatchObject(
     full,

@@ -18,7 +18,7 @@ describe('files', () => {
   let client: OpenAI
   beforeAll(async () => {
     stack = await startStack({
-      settings: { FILE_BYTES_MAX: '2000000', FILES_BYTES_MAX_PER_PROJECT: '3000000', BODY_BYTES_MAX: '100000' },
+      settings: { FILE_BYTES_MAX: '2000000', FILES_BYTES_MAX_PER_PROJECT: '30000000', BODY_BYTES_MAX: '100000' },
     })
     client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
   })
@@ -27,6 +27,15 @@ describe('files', () => {
   const headers = { authorization: `Bearer ${TEST_KEY}` }
   const upload = async (text: string, purpose: OpenAI.FilePurpose = 'batch') =>
     await client.files.create({ file: await toFile(Buffer.from(text), 'in.jsonl'), purpose })
+  /** Uploads files until there is no room for another one of the size. Gives their ids. */
+  const fill = async (bytes: number) => {
+    const ids: string[] = []
+    for (;;) {
+      const made = await upload('x'.repeat(bytes), 'vision').catch((error: unknown) => error)
+      if (made instanceof Error) return { ids, refusal: made }
+      ids.push((made as OpenAI.FileObject).id)
+    }
+  }
   const blobs = async () => (await readdir(join(stack.dataDir, 'blobs'))).filter((name) => name.startsWith('file-'))
 
   it('are uploaded, listed, read and deleted by the SDK', async () => {
@@ -147,7 +156,12 @@ describe('files', () => {
       })
     const slow = await upload(lines('!echo text=never first_ms=600000'))
     const running = await make(slow.id, once)
-    const full = { status: 429, code: 'insufficient_quota', message: expect.stringContaining('until it has ended') }
+    const full = {
+      status: 429,
+      code: 'insufficient_quota',
+      message: expect.stringMatching(/This project stores \d+ bytes of the \d+ that it may/),
+    }
+    const { ids: fillers } = await fill(900_000)
     await expect(make(slow.id)).rejects.toMatchObject(full)
     // The batch that was made first: there is no room for a second one.
     expect(await make(slow.id, once)).toMatchObject({ id: running.id, input_file_id: slow.id })
@@ -167,7 +181,7 @@ describe('files', () => {
     await expect(make(slow.id)).rejects.toMatchObject(full)
     const job = running.id.replace('batch_', 'job_')
     expect((await fetch(`${stack.url}/v1/jobs/${job}`, { method: 'DELETE', headers })).status).toBe(200)
-    await client.files.delete(slow.id)
+    for (const id of [slow.id, ...fillers]) await client.files.delete(id)
 
     const quick = await upload(lines('!echo text=done'))
     for (let nth = 0; nth < 2; nth++) {
@@ -181,12 +195,9 @@ describe('files', () => {
 
   it('are refused where they are too large, too many, empty, or for nothing that is known', async () => {
     await expect(upload('x'.repeat(2_000_001), 'vision')).rejects.toMatchObject({ status: 413 })
-    const large = await upload('x'.repeat(1_900_000), 'vision')
-    await expect(upload('x'.repeat(1_900_000), 'vision')).rejects.toMatchObject({
-      status: 429,
-      code: 'insufficient_quota',
-    })
-    await client.files.delete(large.id)
+    const { ids, refusal } = await fill(1_900_000)
+    expect(refusal).toMatchObject({ status: 429, code: 'insufficient_quota' })
+    for (const id of ids) await client.files.delete(id)
     await expect(upload('\n \n')).rejects.toThrow(/The file has no requests/)
     await expect(upload('x', 'nothing' as 'batch')).rejects.toMatchObject({ status: 400, param: 'purpose' })
     expect(await blobs()).toEqual([])

@@ -1,0 +1,141 @@
+/** One quota of stored bytes per project, whatever is stored, and the floor of free disk space. */
+import { readdir, stat } from 'node:fs/promises'
+import { request } from 'node:http'
+import { join } from 'node:path'
+import { describe, expect, it } from 'vitest'
+import { DiskFloor } from '#shared/limits/disk-floor.ts'
+import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
+
+const MIB = 1024 ** 2
+const QUOTA = 20 * MIB
+/** Of each stream: what it may exceed the quota by. */
+const CHUNK = MIB
+const settings = { FILES_BYTES_MAX_PER_PROJECT: String(QUOTA) }
+
+async function bytesOnDisk(stack: Stack): Promise<number> {
+  const directory = join(stack.dataDir, 'blobs')
+  const sizes = (await readdir(directory)).map(
+    async (name) => (await stat(join(directory, name)).catch(() => undefined))?.size ?? 0,
+  )
+  return (await Promise.all(sizes)).reduce((sum, size) => sum + size, 0)
+}
+
+/** An upload that sends so many bytes and does not end. @param length Of its body; undefined: not told */
+function upload(stack: Stack, bytes: number, length?: number) {
+  const boundary = 'b0undary'
+  const headers = {
+    authorization: `Bearer ${TEST_KEY}`,
+    'content-type': `multipart/form-data; boundary=${boundary}`,
+    ...(length && { 'content-length': length }),
+  }
+  const sending = request(`${stack.url}/v1/files`, { method: 'POST', headers })
+  const answered = new Promise<number | undefined>((resolve) => {
+    sending.on('response', (res) => resolve(res.resume().statusCode))
+    sending.on('error', () => resolve(undefined))
+  })
+  sending.write(`--${boundary}\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n`)
+  sending.write(Buffer.alloc(bytes, 'x'))
+  return { answered, abort: () => sending.destroy() }
+}
+
+describe('what a project stores', () => {
+  it.each([
+    ['in pieces', undefined, 8, 0],
+    ['with their length', 6 * MIB, 9, 3],
+  ])(
+    'includes uploads %s that have not ended, and gives their room back when they break off',
+    async (_, length, refused, open) => {
+      await using stack = await startStack({ settings })
+      const uploads = Array.from({ length: 12 }, () => upload(stack, 5 * MIB, length))
+      const statuses = await Promise.all(
+        uploads.map(({ answered }) =>
+          Promise.race([answered, new Promise((resolve) => setTimeout(resolve, 3_000, 'open'))]),
+        ),
+      )
+      expect(statuses.filter((status) => status === 429).length, 'refused uploads').toBeGreaterThanOrEqual(refused)
+      expect(statuses.filter((status) => status === 'open').length, 'uploads under way').toBeGreaterThanOrEqual(open)
+      expect(await bytesOnDisk(stack)).toBeLessThanOrEqual(QUOTA + 12 * CHUNK)
+      for (const { abort } of uploads) abort()
+      await until(async () => (await bytesOnDisk(stack)) === 0)
+      const body = new FormData()
+      body.append('purpose', 'user_data')
+      body.append('file', new Blob([Buffer.alloc(15 * MIB)]), 'a')
+      await until(async () => {
+        const response = await fetch(`${stack.url}/v1/files`, {
+          method: 'POST',
+          body,
+          headers: { authorization: `Bearer ${TEST_KEY}` },
+        })
+        return response.status === 200
+      })
+    },
+  )
+
+  it('includes bodies of scheduled jobs and results of ended ones, until these are deleted', async () => {
+    await using stack = await startStack({ settings })
+    const run_at = Math.ceil(Date.now() / 1_000) + 3_600
+    const job = (content: string, more: object) => ({
+      endpoint: '/v1/chat/completions',
+      body: { model: 'echo-1', messages: [{ role: 'user', content }] },
+      ...more,
+    })
+    const answers = await Promise.all(
+      Array.from({ length: 20 }, () => stack.post('/v1/jobs', job('x'.repeat(3 * MIB), { run_at }))),
+    )
+    const accepted = answers.filter(({ status }) => status === 202)
+    expect(accepted).toHaveLength(6)
+    expect(await bytesOnDisk(stack)).toBeLessThanOrEqual(QUOTA)
+    const refused = answers.find(({ status }) => status !== 202)
+    expect([refused?.status, await refused?.json()]).toMatchObject([
+      429,
+      {
+        error: {
+          code: 'insufficient_quota',
+          message: expect.stringMatching(/stores \d+ bytes of the 20971520 .* Delete/),
+        },
+      },
+    ])
+    for (const response of accepted) {
+      const { id } = (await response.json()) as { id: string }
+      await stack.post(`/v1/jobs/${id}/cancel`, {})
+      await fetch(`${stack.url}/v1/jobs/${id}`, { method: 'DELETE', headers: { authorization: `Bearer ${TEST_KEY}` } })
+    }
+    // An answer of 6 MiB next to a request of 6 MiB.
+    const sent = await stack.post('/v1/jobs', job('y'.repeat(6 * MIB), {}))
+    const { id } = (await sent.json()) as { id: string }
+    await until(
+      async () => ((await (await stack.get(`/v1/jobs/${id}`)).json()) as { status: string }).status === 'completed',
+    )
+    expect((await stack.post('/v1/jobs', job('z'.repeat(9 * MIB), { run_at }))).status, 'beside its result').toBe(429)
+    expect((await stack.post('/v1/jobs', job('z'.repeat(5 * MIB), { run_at }))).status).toBe(202)
+  })
+})
+
+describe('a disk that is nearly full', () => {
+  it('takes nothing new, and says how much is free', async () => {
+    await using stack = await startStack({ settings: { DISK_FREE_BYTES_MIN: String(2 ** 52) } })
+    const body = { model: 'echo-1', messages: [{ role: 'user', content: 'hi' }] }
+    expect((await stack.post('/v1/chat/completions', body)).status, 'a call that stores nothing').toBe(200)
+    const refused = await stack.post('/v1/jobs', { endpoint: '/v1/chat/completions', body })
+    const message = expect.stringMatching(/^The disk of the service has \d+ MiB free, and nothing new is stored below/)
+    expect([refused.status, refused.headers.get('retry-after'), await refused.json()]).toMatchObject([
+      503,
+      '60',
+      { error: { code: 'overloaded', message } },
+    ])
+  })
+
+  it('is one with less free than 5 %, or than 1 GiB of a large one, unless the setting names an amount', async () => {
+    const isFull = async (free: number, size: number, min?: number) =>
+      await Promise.resolve(new DiskFloor(['/'], min, async () => ({ free, size })).require()).then(
+        () => false,
+        () => true,
+      )
+    const gib = 1024 ** 3
+    expect(await isFull(0.4 * gib, 10 * gib)).toBe(true)
+    expect(await isFull(0.6 * gib, 10 * gib)).toBe(false)
+    expect(await isFull(0.9 * gib, 900 * gib)).toBe(true)
+    expect(await isFull(1.1 * gib, 900 * gib)).toBe(false)
+    expect(await isFull(1.1 * gib, 900 * gib, 2 * gib)).toBe(true)
+  })
+})
