@@ -1,14 +1,18 @@
 /**
- * Takes documents apart in a thread of its own: whatever a file or a page holds, it can end that thread and nothing else. One
- * document at a time; what takes too long or too much memory ends the thread, and the next document starts another.
+ * Takes documents apart in threads of their own: a document can end its thread and nothing else. A thread reads one document at a
+ * time. A document that takes too long or too much memory ends its thread, the other threads go on, and the next document starts another.
  */
+import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
+import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { ReadDocument } from '#shared/search/text/builder.ts'
 import type { DocumentInput, RobotsQuestion, ThreadReply, ThreadTask } from './message.ts'
 
 /** Time for one document. */
-const DOCUMENT_MS = 20_000
+const DOCUMENT_MS = 10_000
+/** Threads of one reader. A run reads at most four pages at once, so that a run cannot queue many pages before those of another. */
+const THREADS_MAX = 4
 /** Time for one question about a robots.txt. */
 const ROBOTS_MS = 2_000
 /** Memory of the thread: a page of 5 MB takes about 100 MB. */
@@ -18,17 +22,25 @@ const WAITING_MAX = 256
 /** How long the thread is kept without work. */
 const IDLE_MS = 30_000
 
-/** Reads documents one after the other. Dispose it with {@link DocumentReader.close}. */
+export interface DocumentReaderOptions {
+  /** Maximum time per document; then its thread is replaced. Default: 10 s. */
+  readonly documentMs?: number
+  /** Maximum number of threads, and at most one per processor core (two on a single core). Default: 4. */
+  readonly threads?: number
+}
+
+/** Reads documents in the order of the calls, in several threads. Dispose it with {@link DocumentReader.close}. */
 export class DocumentReader {
   readonly #documentMs: number
-  #worker: Worker | undefined
-  #last: Promise<unknown> = Promise.resolve()
+  readonly #threadsMax: number
+  readonly #threads: DocumentThread[] = []
+  readonly #idle: DocumentThread[] = []
+  readonly #queue: ((thread: DocumentThread) => void)[] = []
   #waiting = 0
-  #idle: NodeJS.Timeout | undefined
-  #isClosed = false
 
-  constructor({ documentMs = DOCUMENT_MS }: { readonly documentMs?: number } = {}) {
+  constructor({ documentMs = DOCUMENT_MS, threads = THREADS_MAX }: DocumentReaderOptions = {}) {
     this.#documentMs = documentMs
+    this.#threadsMax = Math.min(threads, Math.max(2, availableParallelism()))
   }
 
   /**
@@ -57,23 +69,60 @@ export class DocumentReader {
   }
 
   async close(): Promise<void> {
-    this.#isClosed = true
-    await this.#end()
+    await Promise.all(this.#threads.map((thread) => thread.close()))
   }
 
   async #inTurn(task: ThreadTask, timeoutMs: number, signal: AbortSignal): Promise<ThreadReply> {
     if (this.#waiting >= WAITING_MAX) throw new ServiceError('overloaded', 'Too many documents wait to be read.')
     this.#waiting++
-    const turn = this.#last.then(async () => {
-      signal.throwIfAborted()
-      return await this.#doNow(task, timeoutMs, signal)
-    })
-    this.#last = turn.catch(() => {})
-    return await turn.finally(() => this.#waiting--)
+    try {
+      const thread = await this.#free(signal)
+      try {
+        return await thread.do(task, timeoutMs, signal)
+      } finally {
+        this.#release(thread)
+      }
+    } finally {
+      this.#waiting--
+    }
   }
 
-  async #doNow(task: ThreadTask, timeoutMs: number, signal: AbortSignal): Promise<ThreadReply> {
+  /** A thread without work, in the order of the calls. */
+  async #free(signal: AbortSignal): Promise<DocumentThread> {
+    signal.throwIfAborted()
+    const idle = this.#idle.pop()
+    if (idle) return idle
+    if (this.#threads.length < this.#threadsMax) {
+      const thread = new DocumentThread()
+      this.#threads.push(thread)
+      return thread
+    }
+    const { promise, resolve } = Promise.withResolvers<DocumentThread>()
+    this.#queue.push(resolve)
+    return await abortable(promise, signal).catch((error: unknown) => {
+      const at = this.#queue.indexOf(resolve)
+      if (at >= 0) this.#queue.splice(at, 1)
+      else void promise.then((thread) => this.#release(thread))
+      throw error
+    })
+  }
+
+  #release(thread: DocumentThread): void {
+    const next = this.#queue.shift()
+    if (next) next(thread)
+    else this.#idle.push(thread)
+  }
+}
+
+/** A thread that reads one document at a time, and is replaced if it takes too long or ends. */
+class DocumentThread {
+  #worker: Worker | undefined
+  #idle: NodeJS.Timeout | undefined
+  #isClosed = false
+
+  async do(task: ThreadTask, timeoutMs: number, signal: AbortSignal): Promise<ThreadReply> {
     if (this.#isClosed) throw new ServiceError('overloaded', 'The reader of documents is closed.')
+    signal.throwIfAborted()
     clearTimeout(this.#idle)
     this.#worker ??= this.#start()
     try {
@@ -110,6 +159,11 @@ export class DocumentReader {
   #rest(): void {
     clearTimeout(this.#idle)
     this.#idle = setTimeout(() => void this.#end(), IDLE_MS).unref()
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true
+    await this.#end()
   }
 
   async #end(): Promise<void> {

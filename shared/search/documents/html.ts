@@ -2,11 +2,14 @@ import { Readability } from '@mozilla/readability'
 import { parseHTML } from 'linkedom'
 import type { BlockType } from '#shared/search/search.ts'
 import type { ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
+import { DEPTH_MAX as PAGE_DEPTH_MAX, type ReducedPage, reducePage } from './reduce.ts'
 
-/** Elements that are looked at; a page with more is no text for people. */
-const ELEMENTS_MAX = 60_000
-/** Levels of a page that are followed. */
-const DEPTH_MAX = 200
+/** Nodes that are looked at: the elements of a reduced page, and the texts between them. */
+const NODES_MAX = 60_000
+/** Levels of a page that are followed, with those that the parser adds. */
+const DEPTH_MAX = PAGE_DEPTH_MAX + 10
+/** Readability visits the ancestors of each element several times: the largest product of elements and depth for which it is used. */
+export const ARTICLE_WORK_MAX = 60_000
 
 const BLOCKS: Readonly<Record<string, BlockType>> = {
   H1: 'heading',
@@ -67,11 +70,12 @@ interface DomNode {
  * else its body without what stands around the text.
  */
 export function readHtml(html: string, builder: TextBuilder): ReadDocument {
-  const article = articleOf(html)
-  const { document } = parsed(html)
+  const page = reducePage(html)
+  const article = articleOf(page)
+  const { document } = parsed(page.html)
   const ownTitle = document.title?.trim() ?? ''
   const body = document.body as unknown as DomNode
-  const main = article?.content ? bodyOf(article.content) : undefined
+  const main = article?.content ? (parsed(article.content).document.body as unknown as DomNode) : undefined
   if (main && lettersOf(main) >= ARTICLE_SHARE_MIN * lettersOf(body)) walkHtml(main, builder)
   else walkHtml(body, builder, isBeside)
   const read = builder.build()
@@ -112,7 +116,7 @@ function linkShare(node: DomNode): number {
 
 /** The body of a page, or of a piece of one. */
 export function bodyOf(html: string): DomNode {
-  return parsed(html).document.body as unknown as DomNode
+  return parsed(reducePage(html).html).document.body as unknown as DomNode
 }
 
 /** The parser makes no body of its own where the page writes none. */
@@ -144,12 +148,15 @@ interface Raised {
 }
 
 /** It takes the document apart that it is given, so it is given its own. */
-function articleOf(html: string): { title?: string | null; content?: string | null } | undefined {
+function articleOf({
+  html,
+  elements,
+  depth,
+}: ReducedPage): { title?: string | null; content?: string | null } | undefined {
+  if (elements * depth > ARTICLE_WORK_MAX) return undefined
   try {
     const { document } = parsed(html)
-    return (
-      new Readability(document as never, { maxElemsToParse: ELEMENTS_MAX, charThreshold: 200 }).parse() ?? undefined
-    )
+    return new Readability(document as never, { charThreshold: 200 }).parse() ?? undefined
   } catch {
     return undefined
   }
@@ -172,7 +179,7 @@ export function walkHtml(
     loose = ''
   }
   const visit = (node: DomNode, depth: number): void => {
-    if (depth > DEPTH_MAX || ++seen > ELEMENTS_MAX || builder.isFull) return
+    if (depth > DEPTH_MAX || ++seen > NODES_MAX || builder.isFull) return
     if (node.nodeType === TEXT) {
       loose += node.textContent ?? ''
       return

@@ -2,6 +2,7 @@ import { crc32 } from 'node:zlib'
 import { afterAll, describe, expect, test } from 'vitest'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
 import type { DocumentType } from '#shared/search/documents/message.ts'
+import { DEPTH_MAX, ELEMENTS_MAX, reducePage } from '#shared/search/documents/reduce.ts'
 
 const reader = new DocumentReader()
 afterAll(() => reader.close())
@@ -59,12 +60,21 @@ describe('the reader of documents', () => {
     await expect(read(type, content)).rejects.toMatchObject({ code: 'unsupported_media_type' })
   })
 
-  test('gives up pages that nest without end or take too long, and reads the next one', async () => {
-    const hasty = new DocumentReader({ documentMs: 1_000 })
-    for (const page of ['<div>'.repeat(100_000), '<p><b>a</b></p>'.repeat(200_000)])
-      await expect(read('html', page, hasty)).rejects.toMatchObject({ code: 'unsupported_media_type' })
+  test('gives up a page that takes too long, and reads the next one', async () => {
+    const hasty = new DocumentReader({ documentMs: 1 })
+    await expect(read('html', '<p>a</p>', hasty)).rejects.toMatchObject({ code: 'unsupported_media_type' })
     await hasty.close()
     expect((await read('html', '<p>Still here.</p>')).text).toBe('Still here.')
+  })
+
+  test('reads the page of another caller while pages take long', async () => {
+    const busy = new DocumentReader({ threads: 2 })
+    const ended: string[] = []
+    const slow = read('text', 'A sentence. '.repeat(1_500_000), busy).then(() => ended.push('slow'))
+    await read('text', 'quick', busy).then(() => ended.push('quick'))
+    await slow
+    await busy.close()
+    expect(ended).toEqual(['quick', 'slow'])
   })
 
   test('leaves a document when its caller does', async () => {
@@ -72,6 +82,35 @@ describe('the reader of documents', () => {
     const input = { type: 'text', bytes: Buffer.from('a'), charsMax: 10 } as const
     await expect(reader.read(input, leaving)).rejects.toThrow('left')
     expect((await read('text', 'b')).text).toBe('b')
+  })
+})
+
+describe('a hostile page', () => {
+  const paragraphs = '<p>A sentence of the page.</p>'.repeat(2_000)
+  test.each([
+    ['nested lists', `${'<ul><li>'.repeat(100)}${paragraphs}`],
+    ['tables in tables', `${'<table><tr><td>'.repeat(500)}${paragraphs}`],
+    ['an element with 100,000 attributes', `<div ${'a'.repeat(9)}${' b="c"'.repeat(100_000)}>${paragraphs}</div>`],
+    ['an image of 100,000 paths', `${paragraphs}<svg>${'<path d="M0 0"/>'.repeat(100_000)}</svg>`],
+    ['unclosed tags', `${'<p><b>a'.repeat(100_000)}`],
+    ['deep elements', `${'<div>'.repeat(20_000)}${paragraphs}`],
+    ['comments', `${paragraphs}${'<!-- c -->'.repeat(100_000)}`],
+    ['raised marks', `${paragraphs}${'<sup>1<a href="#x">1</a></sup>'.repeat(20_000)}`],
+    ['entities', `<p>${'&amp;'.repeat(300_000)}</p>`],
+    ['angle brackets', '<'.repeat(300_000)],
+  ])('with %s becomes a DOM within bounds', (_, page) => {
+    const { html, elements, depth } = reducePage(page)
+    expect(elements).toBeLessThanOrEqual(ELEMENTS_MAX)
+    expect(depth).toBeLessThanOrEqual(DEPTH_MAX)
+    expect(html.match(/<[a-z]/g)?.length ?? 0).toBe(elements)
+    expect(html.match(/&/g)?.length ?? 0).toBeLessThan(100_000)
+    expect(html.length).toBeLessThanOrEqual(8 * page.length)
+    if (page.includes('sentence') && elements > 1_000) expect(html).toContain('A sentence of the page.')
+  })
+
+  test('is converted like a shorter one', async () => {
+    const { text } = await read('html', `${'<ul><li>'.repeat(100)}${'<p>A sentence of the page.</p>'.repeat(2_000)}`)
+    expect(text).toContain('A sentence of the page.')
   })
 })
 

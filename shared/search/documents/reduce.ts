@@ -1,0 +1,120 @@
+import { Parser } from 'htmlparser2'
+
+/*
+ * A page before it becomes a DOM. Work on a DOM grows with the product of its elements, its depth and its attributes, so that a page
+ * of 30 KB could take a minute. The parser reads the page once, in time linear to its bytes, and writes it again without everything
+ * that has no part in its text, within a depth and a number of elements.
+ */
+
+/** Elements of a reduced page; the rest of a longer page is left out. */
+export const ELEMENTS_MAX = 8_000
+/** Levels of elements. The text of deeper ones is kept, their tags are not. */
+export const DEPTH_MAX = 100
+/** UTF-16 units of an attribute. */
+const ATTRIBUTE_CHARS_MAX = 200
+/** Open elements at which a page ends: the parser moves all of them for each further one. */
+const OPEN_MAX = 4_000
+/** Characters that are written as entities, since each is a node of its own to the DOM's parser; later ones are left out. */
+const MARKS_MAX = 8_000
+/** UTF-16 units that the parser takes at once, so that a page that is long enough ends it early. */
+const CHUNK_CHARS = 64 * 1024
+
+/** Elements that are left out with all that they contain. */
+const DROPPED = new Set([
+  'script',
+  'style',
+  'noscript',
+  'template',
+  'svg',
+  'math',
+  'iframe',
+  'object',
+  'canvas',
+  'select',
+])
+/** Elements that say nothing beyond the text in them. */
+const UNWRAPPED = new Set(
+  'abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label mark q s samp small span strike strong time tt u var wbr'.split(
+    ' ',
+  ),
+)
+const VOID = new Set(['br', 'hr'])
+const KEPT_ATTRIBUTES = ['id', 'class', 'role', 'href'] as const
+
+const MARK = /[&<>]/g
+
+/** A page within its bounds. */
+export interface ReducedPage {
+  readonly html: string
+  readonly elements: number
+  readonly depth: number
+}
+
+/** Writes a page again within the bounds of this file. */
+export function reducePage(html: string): ReducedPage {
+  const reducer = new Reducer()
+  const parser = new Parser(reducer, { decodeEntities: true, lowerCaseTags: true })
+  for (let at = 0; at < html.length && !reducer.isFull; at += CHUNK_CHARS)
+    parser.write(html.slice(at, at + CHUNK_CHARS))
+  if (!reducer.isFull) parser.end()
+  return reducer.page()
+}
+
+class Reducer {
+  readonly #parts: string[] = []
+  /** One entry per open element of the page; empty if its tag was not written. */
+  readonly #open: string[] = []
+  #depth = 0
+  #deepest = 0
+  #elements = 0
+  #marks = 0
+  /** Open elements when an element was dropped, while the parser is inside it. */
+  #droppedAt: number | undefined
+
+  get isFull(): boolean {
+    return this.#elements >= ELEMENTS_MAX || this.#open.length >= OPEN_MAX
+  }
+
+  onopentag(name: string, attributes: Record<string, string>): void {
+    if (this.#droppedAt === undefined && DROPPED.has(name)) this.#droppedAt = this.#open.length
+    const isWritten = this.#droppedAt === undefined && !this.isFull && !UNWRAPPED.has(name) && this.#depth < DEPTH_MAX
+    this.#open.push(isWritten && !VOID.has(name) ? name : '')
+    if (!isWritten) return
+    this.#elements++
+    this.#parts.push(`<${name}${attributesOf(attributes)}>`)
+    if (VOID.has(name)) return
+    this.#deepest = Math.max(this.#deepest, ++this.#depth)
+  }
+
+  ontext(text: string): void {
+    if (this.#droppedAt !== undefined || this.isFull) return
+    this.#parts.push(this.#marks < MARKS_MAX ? escaped(text) : text.replace(MARK, ''))
+    this.#marks += text.match(MARK)?.length ?? 0
+  }
+
+  onclosetag(): void {
+    const name = this.#open.pop()
+    if (this.#droppedAt === this.#open.length) this.#droppedAt = undefined
+    if (!name) return
+    this.#depth--
+    this.#parts.push(`</${name}>`)
+  }
+
+  page(): ReducedPage {
+    const ends = this.#open.toReversed().map((name) => (name ? `</${name}>` : ''))
+    return { html: this.#parts.join('') + ends.join(''), elements: this.#elements, depth: this.#deepest }
+  }
+}
+
+function attributesOf(attributes: Record<string, string>): string {
+  return KEPT_ATTRIBUTES.map((name) => {
+    const value = attributes[name]
+    return value === undefined
+      ? ''
+      : ` ${name}="${escaped(value.slice(0, ATTRIBUTE_CHARS_MAX)).replaceAll('"', '&quot;')}"`
+  }).join('')
+}
+
+function escaped(text: string): string {
+  return text.replace(MARK, (mark) => (mark === '&' ? '&amp;' : mark === '<' ? '&lt;' : '&gt;'))
+}
