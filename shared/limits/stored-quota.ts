@@ -6,7 +6,7 @@ import type { DiskFloor } from './disk-floor.ts'
 /*
  * One quota of stored bytes per project, over files, bodies and results of jobs, and conversations.
  *
- * The store counts what is committed (`stored-bytes.ts`). What is on its way is reserved before it is written: a stream in steps of what
+ * The store counts what is committed (`shared/store/stored-bytes.ts`). What is on its way is reserved before it is written: a stream in steps of what
  * it has received, anything else as a whole. An ingress reserves a little more than it needs, so that small jobs ask the store once per
  * mebibyte rather than once each. When the row is committed the reservation has done its work and is used up: from then on the row counts.
  *

@@ -22,7 +22,7 @@ import sysconfig
 import libraries
 
 PYTHON, SITE, SHARED, FONT_CACHE = "opt/python", "opt/site", "opt/lib", "opt/matplotlib"
-# Fallback font of plots, in the directory where matplotlib finds fonts (python/fonts.py).
+# Fallback font of plots, in the directory where matplotlib finds fonts (shared/sandbox/python/fonts.py).
 CJK_PACKAGE, FONTS_DIRECTORY = "paperang_p2_fonts_cjk", "matplotlib/mpl-data/fonts/ttf"
 # Data of the locale that LANG names, found through LOCPATH. glibc has no built-in C.UTF-8: without these files setlocale(LC_ALL, "") fails.
 LOCALE_TARGET = "opt/locale/C.utf8"

@@ -41,7 +41,7 @@ export interface Library {
   readonly python: Uint8Array
   /** Fonts and styles of matplotlib: a zip archive. */
   readonly plotData: Uint8Array
-  /** Fallback font of plots (python/fonts.py). */
+  /** Fallback font of plots (shared/sandbox/python/fonts.py). */
   readonly font: Uint8Array
   /** Our own files by name. */
   readonly sources: Readonly<Record<string, Uint8Array>>
