@@ -45,6 +45,13 @@ export const EncodeContext = z.strictObject({
 })
 export type EncodeContext = z.infer<typeof EncodeContext>
 
+/** Segments of a prompt that responses share: blobs with turns, one after the other (shared/jobs/durable/history.ts). */
+export const SharedHistory = z.strictObject({
+  at: z.int().min(0).describe('The turn of the prompt that they begin at'),
+  segments: z.array(z.strictObject({ blob: z.string(), turns: z.int().min(1), bytes: z.int().min(0) })),
+})
+export type SharedHistory = z.infer<typeof SharedHistory>
+
 /**
  * A job as it travels on `jobs.<pool>` (docs/design.md, Topics and records).
  *
@@ -73,6 +80,7 @@ export const JobEnvelope = z.strictObject({
   request_id: z.string().optional(),
   body: z.unknown().optional().describe('The request in the internal form of its kind, up to 64 KiB of JSON'),
   blob: z.string().optional().describe('Where the body lies when it is larger'),
+  history: SharedHistory.optional().describe('The body is the rest of a prompt, as after_history'),
   replay_of: z
     .string()
     .optional()
@@ -87,6 +95,7 @@ export type AttachedEnvelope = JobEnvelope & { readonly reply: NonNullable<JobEn
 export const StoredRequest = z.strictObject({
   body: z.unknown().optional(),
   blob: z.string().optional(),
+  history: SharedHistory.optional().describe('The body is the rest of a prompt, as after_history'),
   attachments: z
     .array(z.string())
     .optional()

@@ -66,9 +66,29 @@ export function recordOf(envelope: Omit<JobEnvelope, 'body' | 'blob'>, stored: S
  *
  * @throws ServiceError `internal_error` when the blob is gone
  */
-export async function fetchBody(envelope: Pick<JobEnvelope, 'body' | 'blob'>, blobs: Blobs): Promise<unknown> {
-  if (envelope.blob === undefined) return envelope.body
-  const value = await blobs.get(envelope.blob).catch((cause: unknown) => {
+export async function fetchBody(
+  { body, blob, history }: Pick<JobEnvelope, 'body' | 'blob' | 'history'>,
+  blobs: Blobs,
+): Promise<unknown> {
+  const own = blob === undefined ? body : await readBlob(blob, blobs)
+  if (!history) return own
+  const { turns, ...request } = (own as { after_history: { turns: unknown[] } }).after_history
+  const before: unknown[] = []
+  for (const segment of history.segments) before.push(...((await readBlob(segment.blob, blobs)) as unknown[]))
+  return { ...request, turns: [...turns.slice(0, history.at), ...before, ...turns.slice(history.at)] }
+}
+
+/** Bytes of the blobs that hold a body: what it takes to fetch it. */
+export async function bytesOfBody(
+  { blob, history }: Pick<JobEnvelope, 'blob' | 'history'>,
+  blobs: Blobs,
+): Promise<number> {
+  const own = blob === undefined ? 0 : await blobs.size(blob)
+  return (history?.segments ?? []).reduce((sum, { bytes }) => sum + bytes, own)
+}
+
+async function readBlob(blob: string, blobs: Blobs): Promise<unknown> {
+  const value = await blobs.get(blob).catch((cause: unknown) => {
     // Not the caller's fault: the blob directory is not shared, or it was emptied.
     throw new ServiceError('internal_error', 'The body of the request could not be read by its worker.', { cause })
   })

@@ -4,6 +4,8 @@ import { firstJobId, jobIdTime } from './job-id.ts'
 
 /** Purpose of what a batch was made of: it counts as a file, has a key of its own for an id, and is shown to nobody. */
 export const BATCH_INPUT = 'batch_input'
+/** Purpose of a piece of the history of responses: jobs alone name it (shared/jobs/durable/history.ts). */
+export const HISTORY = 'history'
 /** Characters of an id behind its time. */
 const RANDOM_LENGTH = 22
 
@@ -50,6 +52,10 @@ export interface FileStore {
   list(tenant: string, query: FileQuery): Promise<StoredFile[]>
   /** False: there is none. */
   delete(tenant: string, id: string): Promise<boolean>
+  /** One more job names these files, and each is kept for `keepMs` at least. Gives how many there are. */
+  refer(tenant: string, ids: readonly string[], keepMs: number): Promise<number>
+  /** A job names these files no more: deletes those that no other one names, and gives their ids. */
+  release(tenant: string, ids: readonly string[]): Promise<string[]>
   /** Whether there is such a file, of whomever. */
   has(id: string): Promise<boolean>
   /** Forgets files that have expired, at most `limit`. Gives their ids. */

@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import type { EncodeContext } from '#schemas/job.ts'
+import type { EncodeContext, SharedHistory } from '#schemas/job.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
@@ -20,6 +20,8 @@ export interface PreparedCall {
   readonly userId?: string | undefined
   /** Blobs the body names; a durable job keeps them. */
   readonly attachments?: readonly string[]
+  /** Segments that have the beginning of the prompt already: a durable job names them in place of a copy. */
+  readonly history?: SharedHistory | undefined
   /** The caller wants events as they come. */
   readonly stream: boolean
   /** The answer is text: nothing may be written ahead of it. */

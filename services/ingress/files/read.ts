@@ -5,7 +5,7 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
-import { type FileStore, isFileId, type StoredFile } from '#shared/store/files.ts'
+import { type FileStore, HISTORY, isFileId, type StoredFile } from '#shared/store/files.ts'
 
 /** The files of this deployment. @throws ServiceError `jobs_unavailable` where there is no store */
 export function requireFiles(context: IngressContext): FileStore {
@@ -21,7 +21,7 @@ export async function getFile(
   param: string | null = null,
 ): Promise<StoredFile> {
   const file = isFileId(id) ? await files.find(tenant, id) : undefined
-  if (file) return file
+  if (file && file.purpose !== HISTORY) return file
   throw new ServiceError('not_found', `No such File object: ${beginningOf(id, 64)}`, { param })
 }
 

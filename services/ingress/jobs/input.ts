@@ -1,7 +1,7 @@
 import type { StoredRequest } from '#schemas/job.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { fetchBody } from '#shared/jobs/body.ts'
+import { bytesOfBody, fetchBody } from '#shared/jobs/body.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import { findJob, jobNotFound, requireJobs } from './paths.ts'
 
@@ -38,8 +38,8 @@ export async function getInput(context: IngressContext, call: Call): Promise<voi
 
 /** A body in the row is small by itself; a blob is read as far as it is shown. */
 async function inputOf(blobs: Blobs, request: StoredRequest): Promise<ShownInput> {
-  const { blob } = request
-  const length = blob === undefined ? 0 : await blobs.size(blob)
+  const length = await bytesOfBody(request, blobs)
+  const blob = request.history?.segments[0]?.blob ?? request.blob
   if (blob === undefined || length <= INPUT_BYTES_MAX) {
     return { input: withoutOwn(await fetchBody(request, blobs)), input_cut: null }
   }

@@ -111,6 +111,7 @@ export function envelopeOf(job: DurableJob, request: StoredRequest): JobEnvelope
     ...(job.traceparent !== null && { traceparent: job.traceparent }),
     ...(job.request_id !== null && { request_id: job.request_id }),
     ...(request.replay_of !== undefined && { replay_of: request.replay_of }),
+    ...(request.history !== undefined && { history: request.history }),
     ...(request.blob === undefined ? { body: request.body } : { blob: request.blob }),
   }
 }

@@ -1,5 +1,5 @@
 import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
-import type { EncodeContext, PoolName, StoredRequest } from '#schemas/job.ts'
+import type { EncodeContext, PoolName, SharedHistory, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -7,7 +7,7 @@ import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import { copyBody, storeRequest } from '#shared/jobs/body.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { readStored } from '#shared/jobs/records.ts'
-import type { StoredQuota } from '#shared/limits/stored-quota.ts'
+import type { Holding, StoredQuota } from '#shared/limits/stored-quota.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { CancelHow } from '#shared/store/ends.ts'
 import type { DoneStep } from '#shared/store/family.ts'
@@ -18,6 +18,7 @@ import { Dispatcher } from './dispatch.ts'
 import { eraseJob } from './erase.ts'
 import { cancelsIn, Family } from './family.ts'
 import { follow, LiveEvents, pastOf, TERMINAL } from './follow.ts'
+import { releaseHistory, type SharedBody, shareHistory } from './history.ts'
 import { Positions } from './positions.ts'
 import { repeatOf } from './repeat.ts'
 import { type JobBounds, JobsRoom } from './room.ts'
@@ -30,6 +31,8 @@ export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestI
   readonly body: unknown
   /** Blobs the body names, under {@link newAttachmentKey keys} of one job id, which becomes that of this job. They are its own once it is created. */
   readonly attachments?: readonly string[] | undefined
+  /** Segments that have the beginning of the prompt already (see `history.ts`). */
+  readonly history?: SharedHistory | undefined
   /** Bytes that the body will take, about, where that is known. */
   readonly bodyBytes?: number | undefined
   /** Bytes of the attachments, where nothing else counts them. */
@@ -129,13 +132,22 @@ export class DurableJobs {
     const encode = { ...spec.encode, call_id: id.slice('job_'.length), created_at: Math.floor(Date.now() / 1_000) }
     using holding = this.#options.storage?.open(spec.tenant)
     await holding?.expect(spec.bodyBytes ?? 0)
+    const { body, history } = await this.#shareHistory(spec, holding)
     const blobs = holding?.over(this.#options.blobs) ?? this.#options.blobs
-    const stored = await storeRequest(id, spec, encode, blobs)
-    const request = spec.replayOf === undefined ? stored : { ...stored, replay_of: spec.replayOf }
+    const drop = () => releaseHistory({ files: this.#store.files, blobs }, spec.tenant, history)
+    const stored = await storeRequest(id, { ...spec, body }, encode, blobs).catch(async (error: unknown) => {
+      await drop()
+      throw error
+    })
+    const request: StoredRequest = {
+      ...stored,
+      ...(history && { history }),
+      ...(spec.replayOf !== undefined && { replay_of: spec.replayOf }),
+    }
     const own = request.blob === undefined ? [] : [request.blob]
     const blobBytes = (holding?.bytes ?? 0) + (spec.attachmentBytes ?? 0)
     if (request.blob === undefined) await holding?.grow(JSON.stringify(request).length)
-    const created = await this.#orDrop(own, () => this.#createSurely(id, { ...spec, blobBytes }, request, key))
+    const created = await this.#orDrop(own, () => this.#createSurely(id, { ...spec, blobBytes }, request, key), drop)
     if (created.outcome !== 'created') return created
     holding?.stored()
     void this.positions.added(created.job)
@@ -303,15 +315,32 @@ export class DurableJobs {
   }
 
   /** Drops the blobs of a job that is surely not made. What is made, or may be, holds them. */
-  async #orDrop(blobs: readonly string[], create: () => Promise<Created>): Promise<Created> {
+  async #orDrop(
+    blobs: readonly string[],
+    create: () => Promise<Created>,
+    more: () => Promise<void> = async () => {},
+  ): Promise<Created> {
+    const drop = async () => {
+      await dropBlobs(this.#options, blobs)
+      await more()
+    }
     try {
       const created = await create()
-      if (created.outcome !== 'created') await dropBlobs(this.#options, blobs)
+      if (created.outcome !== 'created') await drop()
       return created
     } catch (error) {
-      if (isSurelyUndone(error)) await dropBlobs(this.#options, blobs)
+      if (isSurelyUndone(error)) await drop()
       throw error
     }
+  }
+
+  async #shareHistory(spec: NewDurableJob, holding: Holding | undefined): Promise<SharedBody> {
+    const { body, history, tenant, deadlineInMs, runAtMs = 0 } = spec
+    if (!history) return { body, history: undefined }
+    const waitMs = Math.max(0, runAtMs - Date.now())
+    const keepMs = Math.ceil(waitMs + deadlineInMs + this.#options.retentionMs + HISTORY_GRACE_MS)
+    const { files } = this.#store
+    return await shareHistory({ files, blobs: this.#options.blobs, holding, tenant, keepMs }, body, history)
   }
 
   /** An answer that got lost leaves the outcome unknown: the same call again gives what the first one did. */
@@ -333,6 +362,9 @@ export class DurableJobs {
     }
   }
 }
+
+/** How much longer segments are kept than jobs that name them: what an end may take beyond the deadline. */
+const HISTORY_GRACE_MS = 3_600_000
 
 /** Whether a job that could not be created is surely not there. */
 export function isSurelyUndone(error: unknown): boolean {

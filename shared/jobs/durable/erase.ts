@@ -1,4 +1,5 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
+import type { StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import { batch } from '#shared/kinds/batch.ts'
@@ -6,6 +7,7 @@ import type { Log } from '#shared/log/log.ts'
 import type { Scope, Store } from '#shared/store/store.ts'
 import { blobsOf, dropBlobs } from './blobs.ts'
 import { TERMINAL } from './follow.ts'
+import { releaseHistory } from './history.ts'
 
 /** What {@link eraseJob} needs. */
 interface EraseContext {
@@ -29,8 +31,10 @@ export async function eraseJob(context: EraseContext, scope: Scope, job: Durable
     throw new ServiceError('job_not_finished', `The job is ${state}. Cancel it first.`)
   }
   const own = blobsOf(content?.request)
+  const { history } = (content?.request ?? {}) as Partial<StoredRequest>
   // What a batch was made of counts as a file of its project.
   if (job.kind === batch.name) for (const key of own) await store.files.delete(tenant, key)
+  await releaseHistory({ files: store.files, blobs: context.blobs }, tenant, history)
   await dropBlobs(context, [...own, ...steps.flatMap(({ blob }) => blob ?? [])])
 }
 

@@ -1,7 +1,7 @@
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
-import { fetchBody } from '#shared/jobs/body.ts'
+import { bytesOfBody, fetchBody } from '#shared/jobs/body.ts'
 import { Slots } from '#shared/slots.ts'
 
 /** A body that was fetched. Release it when the job has ended. */
@@ -22,10 +22,14 @@ export class BodyRoom {
   }
 
   /** The body of a job. @throws The signal's reason; ServiceError as {@link fetchBody} */
-  async fetch(job: Pick<JobEnvelope, 'body' | 'blob'>, blobs: Blobs, signal: AbortSignal): Promise<FetchedBody> {
-    if (job.blob === undefined) return { body: job.body, release() {} }
+  async fetch(
+    job: Pick<JobEnvelope, 'body' | 'blob' | 'history'>,
+    blobs: Blobs,
+    signal: AbortSignal,
+  ): Promise<FetchedBody> {
+    if (job.blob === undefined && !job.history) return { body: job.body, release() {} }
     // Of what is gone fetchBody tells.
-    const bytes = (await blobs.size(job.blob).catch(() => 0)) * HELD_PER_BYTE
+    const bytes = (await bytesOfBody(job, blobs).catch(() => 0)) * HELD_PER_BYTE
     if (bytes > 0) await this.#held.take(signal, bytes)
     const release = once(() => this.#held.release(bytes))
     try {

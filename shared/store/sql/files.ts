@@ -3,6 +3,7 @@ import {
   type FileBounds,
   type FileQuery,
   type FileStore,
+  HISTORY,
   type NewFile,
   type StoredFile,
 } from '#shared/store/files.ts'
@@ -16,7 +17,7 @@ const CREATE: Statement = {
   name: 'file_create',
   sql: `INSERT INTO files (${COLUMNS})
         SELECT :id, :tenant, :purpose, :filename, CAST(:bytes AS bigint), now_ms(), now_ms() + CAST(:keep_ms AS bigint)
-        FROM (SELECT count(*) AS files FROM files WHERE tenant = :tenant) AS held
+        FROM (SELECT count(*) AS files FROM files WHERE tenant = :tenant AND purpose <> '${HISTORY}') AS held
         WHERE held.files < CAST(:files_max AS bigint)
         ON CONFLICT (id) DO NOTHING RETURNING id`,
 }
@@ -34,6 +35,25 @@ const PURGE: Statement = {
   sql: `DELETE FROM files WHERE id IN (
           SELECT id FROM files WHERE expires_at_ms <= now_ms() ORDER BY expires_at_ms LIMIT :limit) RETURNING id`,
 }
+
+/** @param isShared The database is Postgres. */
+const idsOf = (isShared: boolean) =>
+  isShared ? 'SELECT json_array_elements_text(CAST(:ids AS json))' : 'SELECT value FROM json_each(:ids)'
+const KEPT_UNTIL = 'now_ms() + CAST(:keep_ms AS bigint)'
+const refer = (isShared: boolean): Statement => ({
+  name: 'file_refer',
+  sql: `UPDATE files SET refs = refs + 1,
+          expires_at_ms = CASE WHEN expires_at_ms < ${KEPT_UNTIL} THEN ${KEPT_UNTIL} ELSE expires_at_ms END
+        WHERE tenant = :tenant AND id IN (${idsOf(isShared)}) RETURNING id`,
+})
+const unrefer = (isShared: boolean): Statement => ({
+  name: 'file_unrefer',
+  sql: `UPDATE files SET refs = refs - 1 WHERE tenant = :tenant AND id IN (${idsOf(isShared)}) RETURNING id`,
+})
+const dropUnnamed = (isShared: boolean): Statement => ({
+  name: 'file_drop_unnamed',
+  sql: `DELETE FROM files WHERE tenant = :tenant AND id IN (${idsOf(isShared)}) AND refs <= 0 RETURNING id`,
+})
 
 /** The files of projects, over any database that speaks this SQL. */
 export class SqlFiles implements FileStore {
@@ -63,6 +83,17 @@ export class SqlFiles implements FileStore {
     return (await this.#db.run(DELETE, { tenant, id })).length > 0
   }
 
+  async refer(tenant: string, ids: readonly string[], keepMs: number): Promise<number> {
+    const params = { tenant, ids: JSON.stringify(ids), keep_ms: keepMs }
+    return (await this.#db.run(refer(this.#db.isShared), params)).length
+  }
+
+  async release(tenant: string, ids: readonly string[]): Promise<string[]> {
+    const params = { tenant, ids: JSON.stringify(ids) }
+    await this.#db.run(unrefer(this.#db.isShared), params)
+    return (await this.#db.run(dropUnnamed(this.#db.isShared), params)).map(({ id }) => String(id))
+  }
+
   async has(id: string): Promise<boolean> {
     return (await this.#db.run(HAS, { id })).length > 0
   }
@@ -78,7 +109,7 @@ function listOf(order: 'asc' | 'desc', hasAfter: boolean, hasPurpose: boolean): 
     'tenant = :tenant',
     ...(hasPurpose ? ['purpose = :purpose'] : []),
     ...(hasAfter ? [`id ${order === 'asc' ? '>' : '<'} :after`] : []),
-    `purpose <> '${BATCH_INPUT}'`,
+    `purpose <> '${BATCH_INPUT}' AND purpose <> '${HISTORY}'`,
     'expires_at_ms > now_ms()',
   ]
   return {

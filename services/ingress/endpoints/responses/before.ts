@@ -1,4 +1,5 @@
 import type { Turn } from '#schemas/generate.ts'
+import type { SharedHistory } from '#schemas/job.ts'
 import type { AnyItem, ResponsesRequest } from '#schemas/responses/request.ts'
 import type { ResponseObject } from '#schemas/responses/response.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
@@ -21,7 +22,7 @@ const ITEM_ID = /^[a-z]{2,3}_([0-9A-Za-z]{8,64})_\d{1,6}$/
 /**
  * Reads what a request builds on: the response before, and the items that it refers to.
  *
- * A response holds the whole conversation before it, so that there is no chain to follow, and none can be a loop: an id is
+ * A response names all segments of the conversation before it, so that there is no chain to follow, and none can be a loop: an id is
  * made when its request is accepted. Characters are bounded as those of a body are.
  *
  * @throws ServiceError for a response that is not there, failed, was cancelled or has not ended
@@ -30,7 +31,7 @@ export async function readBefore(
   context: IngressContext,
   tenant: string,
   asked: Pick<ResponsesRequest, 'previous_response_id' | 'conversation' | 'input'>,
-): Promise<Before & { readonly conversation?: StoredConversation }> {
+): Promise<Before & { readonly conversation?: StoredConversation; readonly segments?: SharedHistory['segments'] }> {
   const { previous_response_id: id, input } = asked
   const shared = {
     referenced: await readReferences(context, tenant, input),
@@ -43,8 +44,8 @@ export async function readBefore(
   }
   const param = 'previous_response_id'
   if (id == null) return { turns: [], items: [], param, ...shared }
-  const { turns, result } = await readPrevious(context, tenant, id)
-  return { turns, items: result.output as unknown as AnyItem[], param, ...shared }
+  const { turns, result, segments } = await readPrevious(context, tenant, id)
+  return { turns, items: result.output as unknown as AnyItem[], param, ...shared, segments }
 }
 
 async function readConversation(context: IngressContext, tenant: string, id: string): Promise<StoredConversation> {
@@ -60,7 +61,7 @@ async function readPrevious(
   context: IngressContext,
   tenant: string,
   id: string,
-): Promise<{ turns: readonly Turn[]; result: ResponseObject }> {
+): Promise<{ turns: readonly Turn[]; result: ResponseObject; segments: SharedHistory['segments'] }> {
   const param = 'previous_response_id'
   const job = await findResponse(context, tenant, id, param).catch((error: unknown) => {
     if (ServiceError.from(error).code !== 'not_found') throw error
@@ -77,7 +78,7 @@ async function readPrevious(
   }
   const turns = turnsOf(kept, await kept.fetchRequest())
   requireBounded(turns, context.config.bodyBytesMax)
-  return { turns, result: kept.result }
+  return { turns, result: kept.result, segments: kept.history?.segments ?? [] }
 }
 
 /** A conversation grows with each response; what its first requests could not have held all at once is too long. */

@@ -1,6 +1,6 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { GenerateRequest, Turn } from '#schemas/generate.ts'
-import type { EncodeContext } from '#schemas/job.ts'
+import type { EncodeContext, SharedHistory } from '#schemas/job.ts'
 import type { ResponseObject } from '#schemas/responses/response.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
@@ -12,8 +12,9 @@ import { readStored } from '#shared/jobs/records.ts'
 import { RESPONSE_PREFIX, responseObject, responsesError, shownResponse } from '#shared/protocols/responses/response.ts'
 
 /*
- * Kept responses: each is a durable job of this path, whose id names it. What a response says of its request was kept with the
- * job, and its prompt, in the internal form, holds all that was said before: no chain is walked to go on from one.
+ * Kept responses: each is a durable job of this path, whose id names it. What a response repeats of its request is stored with the job.
+ * Its prompt, in the internal form, names the segments of what was said before (`shared/jobs/durable/history.ts`): no chain is walked
+ * to go on from one.
  */
 
 /** The path whose jobs are responses. */
@@ -25,6 +26,8 @@ export interface Kept {
   readonly encode: EncodeContext
   /** What a completed one said. */
   readonly result: ResponseObject | undefined
+  /** Segments of its prompt that other responses may name as well. */
+  readonly history: SharedHistory | undefined
   /** Fetches its prompt: it may lie in a blob. @throws ServiceError `internal_error` when that is gone */
   readonly fetchRequest: () => Promise<GenerateRequest>
 }
@@ -61,6 +64,7 @@ export async function readKept(context: IngressContext, job: DurableJob): Promis
     job,
     encode: { ...encode, created_at: Math.floor(job.created_at_ms / 1_000) },
     result: job.state === 'completed' ? ((content?.result as ResponseObject | null) ?? undefined) : undefined,
+    history: stored.history,
     fetchRequest: async () => (await fetchBody(stored, context.blobs)) as GenerateRequest,
   }
 }

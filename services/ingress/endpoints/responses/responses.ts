@@ -1,5 +1,6 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { GenerateRequest } from '#schemas/generate.ts'
+import type { SharedHistory } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { InputTokensRequest, ITEMS_MAX, ResponsesRequest } from '#schemas/responses/request.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
@@ -38,7 +39,7 @@ export const responses: JobEndpoint = {
   kept: keptAnswers,
   async prepare(context, caller, body) {
     const asked = parse(ResponsesRequest, body)
-    const { request, conversation, input } = await decode(context, caller, asked, isKept(context, body))
+    const { request, conversation, input, history } = await decode(context, caller, asked, isKept(context, body))
     const form = formOf(asked, request, isKept(context, body))
     const { model, stream } = request
     const encode = { include_usage: true, responses: form }
@@ -47,7 +48,8 @@ export const responses: JobEndpoint = {
     const { requestTimeoutMs: timeoutMs } = context.config
     const userId = request.hosted?.tools.includes('code_interpreter') ? userIdOf(caller) : undefined
     const { named } = request
-    return { model, named, body: request, userId, stream, timeoutMs, encode, metadata, ...(onCreated && { onCreated }) }
+    const prepared = { model, named, body: request, history, userId, stream, timeoutMs, encode, metadata }
+    return { ...prepared, ...(onCreated && { onCreated }) }
   },
 }
 
@@ -95,17 +97,34 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
     remoteImages: context.config.remoteImages,
     isHosting: hosted !== undefined,
   })
+  const partsBefore = before.turns.map(({ parts }) => parts.length)
   const decoded = await inTurns(decoding)
   const request = await withHosted(context, caller, asked, decoded, hosted)
   Object.assign(request, upstreamFields(caller, model, asked.model))
   await requireNativeUrls(request, context.config.remoteImages)
   const { conversation } = before
-  if (!conversation) return { request, input: [] }
+  if (!conversation) return { request, input: [], history: sharedOf(asked, before, partsBefore, request) }
   const input = await inTurns(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))
   requireRoom([...conversation.items, ...input], 'conversation')
   // Before anything is made of it: the response itself reserves it again.
   using _held = await holdItems(context, projectIdOf(caller.key), input)
   return { request, conversation, input }
+}
+
+/** The segments of the response before that have the beginning of the prompt as it is now; none where it was changed. */
+function sharedOf(
+  { previous_response_id: id, instructions }: ResponsesRequest,
+  { turns, segments = [] }: Awaited<ReturnType<typeof readBefore>>,
+  partsBefore: readonly number[],
+  request: GenerateRequest,
+): SharedHistory | undefined {
+  if (id == null) return undefined
+  const at = instructions ? 1 : 0
+  const count = segments.reduce((sum, segment) => sum + segment.turns, 0)
+  const isSame = turns
+    .slice(0, count)
+    .every((turn, i) => request.turns[at + i] === turn && turn.parts.length === partsBefore[i])
+  return { at, segments: isSame ? segments : [] }
 }
 
 /** Adds the tools that the service runs, and tells the model of the files that its code finds. */

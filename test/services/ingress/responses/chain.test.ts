@@ -1,0 +1,79 @@
+/** Chains of responses share their history: its bytes are stored once, and outlive the responses that wrote them. */
+import { readdir, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import OpenAI from 'openai'
+import { expect, it } from 'vitest'
+import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
+
+const KIB = 1024
+
+async function bytesOnDisk(stack: Stack): Promise<number> {
+  const directory = join(stack.dataDir, 'blobs')
+  const sizes = await Promise.all(
+    (await readdir(directory)).map(
+      async (name) => (await stat(join(directory, name)).catch(() => undefined))?.size ?? 0,
+    ),
+  )
+  return sizes.reduce((sum, size) => sum + size, 0)
+}
+
+const filler = (nth: number) => `!echo text=answer-${nth}\n${'x'.repeat(200 * KIB)}`
+
+it('store what was said once, however long they are, and without those before', async () => {
+  await using stack = await startStack()
+  const client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
+  const say = async (nth: number, previous_response_id: string | null) =>
+    await client.responses.create({
+      model: 'echo-1',
+      input: filler(nth),
+      instructions: `rule ${nth}`,
+      previous_response_id,
+    })
+  const ids: string[] = []
+  for (let nth = 0; nth < 12; nth++) ids.push((await say(nth, ids.at(-1) ?? null)).id)
+  const sent = 12 * 200 * KIB
+  expect(await bytesOnDisk(stack), 'bytes on disk').toBeLessThan(1.3 * sent)
+  const last = ids.at(-1) ?? ''
+  const itemsOf = async (id: string) => {
+    const { data } = await client.responses.inputItems.list(id, { limit: 100, order: 'asc' })
+    return data.map((item) => {
+      const [part] = (item as unknown as { content: { text: string }[] }).content
+      return part?.text.slice(0, 20)
+    })
+  }
+  const said = Array.from({ length: 12 }, (_, i) => [filler(i).slice(0, 20), `answer-${i}`]).flat()
+  expect(await itemsOf(last)).toEqual(said.slice(0, -1))
+
+  for (const id of ids.slice(0, -1)) await client.responses.delete(id)
+  const next = await say(12, last)
+  expect(next.output_text).toBe('answer-12')
+  expect((await itemsOf(next.id)).slice(0, 24)).toEqual(said)
+  expect(next.usage?.input_tokens).toBeGreaterThan(100)
+  const files = await client.files.list()
+  expect(files.data, 'files that callers see').toEqual([])
+
+  await client.responses.delete(last)
+  await client.responses.delete(next.id)
+  await until(async () => (await bytesOnDisk(stack)) === 0)
+})
+
+it('of short responses stay within their turns', async () => {
+  await using stack = await startStack()
+  const client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
+  let previous_response_id: string | null = null
+  for (let nth = 0; nth < 30; nth++) {
+    const input = `!echo text=a${nth}\n${'y'.repeat(6 * KIB)}`
+    const made: OpenAI.Responses.Response = await client.responses.create({
+      model: 'echo-1',
+      input,
+      previous_response_id,
+    })
+    expect(made.output_text.slice(0, 9)).toBe(`a${nth}`)
+    previous_response_id = made.id
+  }
+  const { data } = await client.responses.inputItems.list(previous_response_id ?? '', { limit: 100 })
+  expect(data).toHaveLength(59)
+  expect((await readdir(join(stack.dataDir, 'blobs'))).filter((name) => name.startsWith('file-')).length).toBeLessThan(
+    6,
+  )
+})
