@@ -116,7 +116,7 @@ export async function startTranscriptions(options: TranscriptionsOptions = {}): 
     dataDir,
     broker: ports.broker,
     seen,
-    blobs: () => readdir(config.blobDir),
+    blobs: async () => (await readdir(config.blobDir)).filter((name) => name !== '.directory-id'),
     get: (path, init) => request('GET', path, null, init),
     post: (path, body, init) => request('POST', path, JSON.stringify(body), withType('application/json', init)),
     upload: (form, init) => request('POST', TRANSCRIPTIONS, form, init),
