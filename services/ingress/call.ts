@@ -12,6 +12,7 @@ import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import type { UsageBatches } from '#shared/usage/usage-batches.ts'
+import type { SubmitTurns } from './answer/submit-turns.ts'
 import type { Pace } from './batches/pace.ts'
 import type { ApiKey, ApiKeys } from './callers/keys.ts'
 import type { Budgets } from './callers/limits/budgets.ts'
@@ -46,6 +47,8 @@ export interface IngressContext {
   readonly budget: ByteBudget
   /** What projects may store. */
   readonly storage: StoredQuota
+  /** Whose durable job is submitted next beside calls. */
+  readonly submits: SubmitTurns
   /** How fast lines of batches become jobs beside calls. */
   readonly pace: Pace
 }

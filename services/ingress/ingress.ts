@@ -16,9 +16,11 @@ import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { UsageBatches } from '#shared/usage/usage-batches.ts'
 import { ADMIN_METRICS, isMetricsOfOthers } from './admin/metrics.ts'
+import { SubmitTurns } from './answer/submit-turns.ts'
 import { openApp } from './app.ts'
 import { Pace } from './batches/pace.ts'
 import { startBatches } from './batches/pool/pool.ts'
+import type { IngressContext } from './call.ts'
 import { ApiKeys } from './callers/keys.ts'
 import { type AdmittingJobs, admitJob } from './callers/limits/admission.ts'
 import { Budgets } from './callers/limits/budgets.ts'
@@ -53,30 +55,12 @@ export interface Ingress extends Service {
  * @throws When the port is taken or the broker cannot be reached
  */
 export async function startIngress(ports: Ports, socketBounds: Partial<SocketBounds> = {}): Promise<Ingress> {
-  const { config, log, metrics } = ports
+  const { config, log } = ports
   const keys = await ApiKeys.open(await ports.openKeys(), config.sluiceApiKey, log)
   const jobs = await openAttached(ports)
   const closing = new AbortController()
-  const { fleet, limits, places, budgets } = openLimits(ports, keys, jobs)
-  const admitting = { keys, limits, budgets, models: ports.models, log, closing: closing.signal }
-  const [storage, budget] = [openStorage(ports, jobs.boot), openBudget(ports)]
-  const durable = await openDurable(ports, jobs, admitting, storage)
-  const { models, blobs, store, broker, pauses } = ports
-  const usage = store && new UsageBatches(store.usage, jobs.boot, log)
-  const operated = { store, broker, pauses }
-  const callers = { keys, limits, places, budgets, usage, budget, storage, pace: new Pace() }
-  const context = {
-    config,
-    log,
-    metrics,
-    jobs,
-    durable,
-    closing: closing.signal,
-    models,
-    blobs,
-    ...operated,
-    ...callers,
-  }
+  const { context, fleet } = await openContext(ports, keys, jobs, closing.signal)
+  const { store, durable, usage, storage } = context
   const batches = store && (await startBatches(ports, context, store.files))
   const app = openApp(context)
   const cors = new Cors(config.corsOrigins)
@@ -120,6 +104,21 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       await keys.close()
     },
   }
+}
+
+/** What calls are answered with; the fleet is to be closed. */
+async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, closing: AbortSignal) {
+  const { config, log, metrics, models, blobs, store, broker, pauses } = ports
+  const { fleet, ...limiting } = openLimits(ports, keys, jobs)
+  const [storage, budget] = [openStorage(ports, jobs.boot), openBudget(ports)]
+  const durable = await openDurable(ports, jobs, { keys, ...limiting, models, log, closing }, storage)
+  const usage = store && new UsageBatches(store.usage, jobs.boot, log)
+  const [submits, pace] = [new SubmitTurns(), new Pace()]
+  const context: IngressContext = {
+    ...{ config, log, metrics, jobs, durable, closing, models, blobs, store, broker, pauses },
+    ...{ keys, ...limiting, usage, budget, storage, submits, pace },
+  }
+  return { context, fleet }
 }
 
 async function openAttached({ config, log, metrics, broker, blobs, version, pauses }: Ports): Promise<AttachedJobs> {

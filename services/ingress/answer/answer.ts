@@ -133,6 +133,7 @@ async function submitJob(
   }
   const retryMsMax = retryMsMaxOf(headers['user-agent'])
   context.pace.noteCall()
+  context.submits.noteCall(tenant)
   const job = await context.jobs.submit({ ...spec, traceparent: headers.traceparent?.toString(), retryMsMax })
   held.shrink(bytesOf(job.stored))
   return job

@@ -41,6 +41,7 @@ export function answerDurable(
 ): Promise<void> {
   boundMetadata(prepared.metadata)
   const { idempotencyKey, isAsync } = wishes
+  if (!isAsync) context.submits.noteCall(projectIdOf(call.key))
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
   // No async function: a suspended one would keep the body for as long as the answer takes.
   return asked
@@ -183,7 +184,7 @@ export async function createJob(
   }
   const key = await idempotencyOf(idempotencyKey, call, body, context.config.jobRetentionMs)
   const created = await createWithUploads(call, prepared, async () => {
-    const first = await jobs.create(spec, key)
+    const first = await context.submits.take(spec.tenant, () => jobs.create(spec, key), call.reply.left)
     if (!key || isAsync || first.outcome !== 'exists' || !hasFreedKey(first.job)) return first
     // A failure that trying again may mend has freed the key (docs/protocol.md, Idempotency).
     return await jobs.create(spec, { ...key, replaces: first.job.id })

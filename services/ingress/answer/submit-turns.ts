@@ -1,0 +1,108 @@
+import { abortable } from '#shared/abortable.ts'
+import { ServiceError } from '#shared/error.ts'
+
+/*
+ * Durable jobs are submitted in fair turns of projects while other projects have calls answered.
+ *
+ * A submit costs the event loop and the store several times what a plain call costs, and nobody waits for its result. Thousands of them
+ * at once made each plain call of another project wait for a hundred of them. So a submit takes one of few permits, projects in turn, and
+ * a permit rests after each submit for as long as that held up others: the slower the process, the longer. While no other project calls,
+ * submits take no turn.
+ */
+
+/** Time for which a project that has called may call again. */
+const CALLS_MS = 10_000
+/** Submits at once, of all projects that take turns. */
+const PERMITS = 2
+/** A submit within this time holds up nobody, in milliseconds. */
+const FREE_MS = 2
+/** Rest after a submit, in parts of the time beyond that. */
+const RESTS = 2
+const REST_MS_MAX = 200
+/** Submits of one project that wait, and for how long. */
+const WAITING_MAX = 1_000
+const WAIT_MS_MAX = 30_000
+const RETRY_MS = 2_000
+
+type Begin = () => void
+
+/** Orders submits of durable jobs (see above). */
+export class SubmitTurns {
+  readonly #waiting = new Map<string, Set<Begin>>()
+  #last = { project: '', atMs: Number.NEGATIVE_INFINITY }
+  /** Of another project than the last one. */
+  #before = { project: '', atMs: Number.NEGATIVE_INFINITY }
+  #free = PERMITS
+
+  /** A call that somebody waits for is answered. */
+  noteCall(project: string): void {
+    if (this.#last.project !== project) this.#before = this.#last
+    this.#last = { project, atMs: performance.now() }
+  }
+
+  /**
+   * Makes a job in turn.
+   *
+   * @throws What `submit` throws; ServiceError `rate_limit_exceeded` when too many wait, or for too long; the signal's reason
+   */
+  async take<T>(project: string, submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
+    if (!this.#othersCall(project)) return await submit()
+    await this.#permit(project, signal)
+    const startedAt = performance.now()
+    try {
+      return await submit()
+    } finally {
+      const restMs = RESTS * Math.max(0, performance.now() - startedAt - FREE_MS)
+      setTimeout(() => this.#giveBack(), Math.min(restMs, REST_MS_MAX))
+    }
+  }
+
+  #othersCall(project: string): boolean {
+    const { atMs } = this.#last.project === project ? this.#before : this.#last
+    return performance.now() - atMs < CALLS_MS
+  }
+
+  async #permit(project: string, signal: AbortSignal): Promise<void> {
+    if (this.#free > 0) {
+      this.#free--
+      return
+    }
+    const waiting = this.#waiting.get(project) ?? new Set()
+    if (waiting.size >= WAITING_MAX) throw tooMany()
+    this.#waiting.set(project, waiting)
+    const { promise, resolve } = Promise.withResolvers<void>()
+    waiting.add(resolve)
+    const late = AbortSignal.timeout(WAIT_MS_MAX)
+    try {
+      await abortable(promise, AbortSignal.any([signal, late]))
+    } catch (error) {
+      // It may have been given a permit in this very moment.
+      if (!waiting.delete(resolve)) this.#giveBack()
+      throw late.aborted ? tooMany() : error
+    } finally {
+      if (waiting.size === 0 && this.#waiting.get(project) === waiting) this.#waiting.delete(project)
+    }
+  }
+
+  /** The project whose turn it is goes to the end of the round. */
+  #giveBack(): void {
+    const [next] = this.#waiting
+    if (!next) {
+      this.#free++
+      return
+    }
+    const [project, waiting] = next
+    const [begin] = waiting
+    this.#waiting.delete(project)
+    if (!begin) return this.#giveBack()
+    waiting.delete(begin)
+    if (waiting.size > 0) this.#waiting.set(project, waiting)
+    begin()
+  }
+}
+
+function tooMany(): ServiceError {
+  const message =
+    'This project submits more jobs at once than the service accepts beside the calls of others. Try again in 2 s.'
+  return new ServiceError('rate_limit_exceeded', message, { retryAfterMs: RETRY_MS, isUndone: true })
+}
