@@ -1,10 +1,11 @@
 import type { LookupAddress } from 'node:dns'
-import { type IncomingHttpHeaders, type IncomingMessage, request as requestHttp } from 'node:http'
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { request as requestHttps } from 'node:https'
 import type { LookupFunction } from 'node:net'
 import { promisify } from 'node:util'
 import { brotliDecompress, gunzip, inflate } from 'node:zlib'
 import { ServiceError } from '#shared/error.ts'
+import { request as requestHttp } from '#shared/process/node-http.ts'
 import { checkUrl, hostOf, type OutboundPolicy, type Resolve, resolveAllowed } from './guard.ts'
 
 /** How an address that a user chose is called. */

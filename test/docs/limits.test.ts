@@ -25,7 +25,10 @@ function settingOf(setting: string, said: string): number {
   return setting.includes('SECONDS') ? value / 1_000 : value
 }
 
-it.each(ROWS)('$setting is $said', ({ setting, said }) => {
+/** Defaults that no constant says, because they depend on the machine. */
+const OF_MACHINE = new Set(['DISK_FREE_BYTES_MIN'])
+
+it.each(ROWS.filter(({ setting }) => !OF_MACHINE.has(setting)))('$setting is $said', ({ setting, said }) => {
   expect(DEFAULTS.get(setting)).toBe(String(settingOf(setting, said)))
 })
 

@@ -18,7 +18,7 @@ function call(stack: Stack, model: string, signal?: AbortSignal): Promise<Respon
 
 test.each([
   ['its concurrency', { concurrency: 2 }, 2],
-  ['its share of the slots', {}, 3],
+  ['all slots', {}, 4],
 ])('a model whose upstream hangs holds %s, and calls of another are answered meanwhile', async (_, engine, places) => {
   await using hanging = await startUpstream(() => {})
   await using healthy = await startUpstream((_call, answer) => answer.json(ANSWER))

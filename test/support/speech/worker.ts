@@ -95,7 +95,7 @@ export async function startTranscriptionWorker(options: WorkerOptions): Promise<
     upload: (fields, file = WAVE, init) => call('POST', PATH, { ...init, body: formOf(fields, file) }),
     get: (path) => call('GET', path),
     cancel: (id) => call('POST', `/v1/jobs/${id}/cancel`),
-    blobs: () => readdir(config.blobDir),
+    blobs: async () => (await readdir(config.blobDir)).filter((name) => name !== '.directory-id'),
     blobDir: config.blobDir,
     async [Symbol.asyncDispose]() {
       await stopAll(services, 1_000, log)

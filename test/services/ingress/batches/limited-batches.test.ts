@@ -35,7 +35,7 @@ async function spentBy(stack: Stack): Promise<number> {
 }
 
 /** Whether the children of a batch's parts are no more than `most`, also a moment later. */
-async function jobsOf(client: OpenAI, stack: Stack, id: string): Promise<number> {
+async function jobsOf(stack: Stack, id: string): Promise<number> {
   const page = (await (await stack.get(`/v1/jobs?group=${id}&limit=100`, { headers })).json()) as { data: unknown[] }
   return page.data.length
 }
@@ -46,14 +46,14 @@ describe('a batch', () => {
     await using _ = stack
     // The upload and the batch are two of the five.
     const { id } = await createBatch(client, CHAT, linesOf(30, 'hi'))
-    await until(async () => (await jobsOf(client, stack, id)) >= 3)
+    await until(async () => (await jobsOf(stack, id)) >= 3)
     const waiting = await until(async () => {
       const batch = (await client.batches.retrieve(id)) as OpenAI.Batch & { waiting_for?: string | null }
       return batch.waiting_for ? batch : undefined
     })
     expect(waiting.waiting_for).toContain('5 requests per minute')
     expect(waiting.status).toBe('in_progress')
-    expect(await jobsOf(client, stack, id), 'lines submitted').toBe(3)
+    expect(await jobsOf(stack, id), 'lines submitted').toBe(3)
     await client.batches.cancel(id)
     const { batch } = await endOf(client, { id } as OpenAI.Batch)
     expect(batch).toMatchObject({ status: 'cancelled', request_counts: { total: 30, completed: 3 } })

@@ -110,7 +110,7 @@ describe('the estimate of a call', () => {
         role: 'user',
         parts: [
           { type: 'text', text: 'x'.repeat(3_998) },
-          { type: 'image', url: 'data:,' + 'y'.repeat(99_999) },
+          { type: 'image', url: `data:,${'y'.repeat(99_999)}` },
         ],
       },
     ]
