@@ -30,7 +30,7 @@ export async function requirePublicUrls(
 }
 
 /**
- * The same for any URLs.
+ * Checks any URLs like those of a request.
  *
  * @param param Field that a refusal names
  * @param mayBeUnknown Accept names that do not resolve here

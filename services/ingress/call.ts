@@ -45,9 +45,9 @@ export interface IngressContext {
   readonly usage: UsageBatches | undefined
   /** What request bodies may hold of this process's memory. */
   readonly budget: ByteBudget
-  /** What projects may store. */
+  /** Quota of stored bytes per project. */
   readonly storage: StoredQuota
-  /** Whose durable job is submitted next beside calls. */
+  /** Fair queue of projects that submit durable jobs. */
   readonly submits: SubmitTurns
   /** How fast lines of batches become jobs beside calls. */
   readonly pace: Pace
@@ -75,7 +75,7 @@ export interface Call {
   readonly advice: { readonly durable: string; readonly async: string }
   /** Blobs that were uploaded with the call: deleted when it ends, but for those that a durable job took over. */
   readonly uploads: Set<string>
-  /** What it is about to store of its project's quota: given back when the call ends, unless a row counts it by then. */
+  /** Reservation in the quota of stored bytes: released when the call ends, unless a row counts the bytes by then. */
   readonly storage: Holding
   /** What its body holds of the memory: given back when the body lies in a blob, at the latest when the call ends. */
   readonly held: HeldBytes

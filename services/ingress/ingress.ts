@@ -225,7 +225,7 @@ function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   return { fleet, limits, places, budgets }
 }
 
-/** What projects may store, here and in the other ingresses. */
+/** Quota of stored bytes per project, shared with the other ingresses. */
 function openStorage({ config, store }: Ports, boot: string): StoredQuota {
   const isEmbedded = store !== undefined && config.databaseUrl === undefined
   const directories = isEmbedded ? [config.blobDir, config.dataDir] : [config.blobDir]

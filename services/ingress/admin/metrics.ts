@@ -5,7 +5,7 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 export const ADMIN_METRICS = '/v1/admin/metrics'
 
 const LOOPBACK_ADDRESS = /^(127\.|::1$|::ffff:127\.)/
-/** Of the `Host` header. A page of another site that resolves its own name to this machine has another one (DNS rebinding). */
+/** Loopback names in the `Host` header. A page of another site that resolves its own name to this machine has another one (DNS rebinding). */
 const LOOPBACK_HOST = /^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?$/i
 /** Headers of proxies: the connection comes from this machine, the request does not. */
 const FORWARDED = ['forwarded', 'via', 'x-forwarded-for', 'x-real-ip'] as const

@@ -30,7 +30,7 @@ type Begin = () => void
 export class SubmitTurns {
   readonly #waiting = new Map<string, Set<Begin>>()
   #last = { project: '', atMs: Number.NEGATIVE_INFINITY }
-  /** Of another project than the last one. */
+  /** Next submit, of another project than the last one. */
   #before = { project: '', atMs: Number.NEGATIVE_INFINITY }
   #free = PERMITS
 
@@ -76,7 +76,7 @@ export class SubmitTurns {
     try {
       await abortable(promise, AbortSignal.any([signal, late]))
     } catch (error) {
-      // It may have been given a permit in this very moment.
+      // The permit may have been granted at the same moment.
       if (!waiting.delete(resolve)) this.#giveBack()
       throw late.aborted ? tooMany() : error
     } finally {

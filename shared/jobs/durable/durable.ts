@@ -60,7 +60,7 @@ export interface DurableJobsOptions {
   readonly presence: () => Presence
   readonly retentionMs: number
   readonly bounds: JobBounds
-  /** What projects may store; default: any amount. */
+  /** Quota of stored bytes per project; default: none. */
   readonly storage?: StoredQuota
   /** Admits a job, or throws why not; undefined: nothing bounds it. Default: nothing bounds any. */
   readonly admit?: (spec: NewDurableJob) => Promise<JobAdmission> | undefined

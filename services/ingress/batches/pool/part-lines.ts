@@ -15,7 +15,7 @@ export type Side = (typeof SIDES)[number]
 
 /** How the requests of a part ended. */
 export interface PartEnds {
-  /** Of the part's job, whose children they are. */
+  /** Id of the part's job, the parent of the children. */
   readonly id: string
   readonly refused: Refusals
   /** What is said of those that have not ended. */

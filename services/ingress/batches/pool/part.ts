@@ -130,7 +130,7 @@ async function submitLine(
   const key = context.keys.limited(keyId, tenant)
   const jobs = () => requireJobs(context)
   using holding = context.storage.open(tenant)
-  // Its body in the internal form has about as many bytes as its line.
+  // The body of a line has about as many bytes in the internal form.
   await Promise.resolve(holding.grow(line.bytes?.length ?? 0)).catch(throwWait)
   await context.limits.enterLine(key).catch(throwWait)
   let admission: JobAdmission | undefined

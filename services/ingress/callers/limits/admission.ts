@@ -9,9 +9,9 @@ import { estimateOf } from '#shared/usage/estimate.ts'
 /** As many jobs as may wait are followed for their tokens, some for days: nearly always their end is received, not asked for. */
 const TOKENS_POLL_MS = 600_000
 
-/** What a call holds of the budgets and the tokens per minute of its key and project. */
+/** Reservation of a call in the budgets and the tokens per minute of its key and project. */
 export interface Admission {
-  /** What a durable job is to hold in the store, in billionths of a US dollar. */
+  /** Reservation that a durable job holds in the store, in billionths of a US dollar. */
   readonly nanos: number
   /** The tokens that it has used. To be called once, unless it is {@link release released}. */
   useTokens(tokens: number): void

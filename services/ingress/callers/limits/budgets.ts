@@ -54,7 +54,7 @@ interface HeldPart {
 
 /** A part of one or two budgets that a call or a job holds. Exactly one of its methods is called, once. */
 export interface BudgetReservation {
-  /** What a durable job is to hold in the store, in billionths of a US dollar. */
+  /** Reservation that a durable job holds in the store, in billionths of a US dollar. */
   readonly nanos: number
   /** The call has ended. @param entered Resolves once the ledger has the cost. */
   settle(costNanos: number, entered: Promise<unknown>): void
