@@ -4,7 +4,7 @@ import { ServiceError } from '#shared/error.ts'
 /*
  * Durable jobs are submitted in fair turns of projects while other projects have calls answered.
  *
- * A submit costs the event loop and the store several times what a plain call costs, and nobody waits for its result. Thousands of them
+ * A submit costs the event loop and the store several times what a plain call costs, and no connection waits for its result. Thousands of them
  * at once made each plain call of another project wait for a hundred of them. So a submit takes one of few permits, projects in turn, and
  * a permit rests after each submit for as long as that held up others: the slower the process, the longer. While no other project calls,
  * submits take no turn.

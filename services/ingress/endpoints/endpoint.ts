@@ -58,7 +58,7 @@ export interface JobEndpoint {
   readonly kind: Kind
   /** Its jobs are durable however they are asked for; a plain one is cancelled when its caller leaves. */
   readonly isDurable?: boolean
-  /** The same for some of its calls, by their body, which is not checked yet. */
+  /** Whether the jobs of a call are durable, by its body, which is not checked yet. */
   isKept?(context: IngressContext, body: unknown, caller: Caller): boolean
   /** Its durable jobs are answered in words of its own; default: with the job, and the stream as it was recorded. */
   readonly kept?: KeptAnswers

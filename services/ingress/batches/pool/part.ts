@@ -50,7 +50,7 @@ export async function* runPart(
 
 /** A part, and whose it is. */
 interface OwnPart {
-  /** Of the part's job. */
+  /** Id of the part's job. */
   readonly id: string
   readonly request: BatchPartRequest
   readonly tenant: string

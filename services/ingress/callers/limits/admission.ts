@@ -71,7 +71,7 @@ async function reserve({ budgets, limits, models }: Limiting, key: KeyOf, call: 
   }
 }
 
-/** What {@link admitJob} works with. */
+/** Collaborators of {@link admitJob}. */
 export type AdmittingJobs = Limiting & Pick<IngressContext, 'keys' | 'log' | 'closing'>
 
 /** As {@link admit}, of a durable job: its tokens are counted at its end, unless this process has ended before. */

@@ -3,14 +3,14 @@ import { Running } from './running.ts'
 /** How long a cost that the ledger has is still published to other ingresses, which read the ledger once a second. */
 const PUBLISHED_MS = 3_000
 
-/** What the ledger says of a budget, in billionths of a US dollar. */
+/** Amounts of a budget in the ledger, in billionths of a US dollar. */
 interface LedgerAnswer {
   readonly costNanos: number
   readonly reservedNanos: number
 }
 
 /**
- * What this ingress holds of one budget in one month, in billionths of a US dollar: reservations of calls that run, and amounts that
+ * Amounts that this ingress holds of one budget in one month, in billionths of a US dollar: reservations of calls that run, and amounts that
  * the store has and that its last read of the ledger cannot have. The read that begins next takes these over.
  *
  *     attached: reserved ──call ends──▶ cost ──entry written──▶ cost, unread ──next read──▶ spent
@@ -22,7 +22,7 @@ export class HeldBudget {
   /** When the ledger last answered, or was last waited for in vain. */
   heardAtMs = Number.NEGATIVE_INFINITY
   reading: Promise<void> | undefined
-  /** What this ingress publishes to the others, and what they published. */
+  /** Amounts that this ingress publishes to the others, and those that they published. */
   readonly running: Running
   /** By the ledger: entered costs, and what unended durable jobs hold. */
   #spent = 0
@@ -41,7 +41,7 @@ export class HeldBudget {
     return this.#spent + this.#costs + this.#unread.costs
   }
 
-  /** What calls and jobs under way may cost, in the whole fleet. */
+  /** Estimated cost of calls and jobs in flight, in the whole fleet. */
   underWay(nowMs: number): number {
     return this.#reserved + this.#unread.holds + this.#ofJobs + this.running.elsewhere(nowMs)
   }

@@ -16,7 +16,7 @@ import { isMessagesUpstream } from './native.ts'
 import { choiceExtra, decodeTools, toolUse } from './tools.ts'
 import { decodeConversation } from './turns.ts'
 
-/** What decoding a messages body needs to know. */
+/** Context in which a messages body is decoded. */
 export interface MessagesContext extends DecodeContext {
   /** anthropic-beta */
   readonly beta?: string | undefined
@@ -76,7 +76,7 @@ const THINKING_CONSUMED: ReadonlySet<string> = new Set(['type', 'budget_tokens']
 const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['format', 'effort'])
 const METADATA_CONSUMED: ReadonlySet<string> = new Set(['user_id'])
 
-/** Of fields with an internal form only the rest goes along, such as `display` of `thinking`; of unknown types everything. */
+/** Unknown fields, such as `display` of `thinking`. An object of an unknown type is passed as a whole. */
 function extra({
   thinking,
   output_config,

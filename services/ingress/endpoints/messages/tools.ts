@@ -64,7 +64,7 @@ function internalChoice(choice: Exclude<MessagesToolChoice, Unknown>): GenerateR
 
 const CHOICE_CONSUMED: ReadonlySet<string> = new Set(['type', 'name'])
 
-/** What of a choice only an upstream of the same dialect can use; all of it if its type is unknown. */
+/** Parts of a tool choice that only an upstream of the same dialect can use; the whole choice if its type is unknown. */
 export function choiceExtra(choice: MessagesToolChoice | null | undefined): Record<string, unknown> | undefined {
   if (!choice) return undefined
   return choice instanceof Unknown ? choice.value : extraOf(choice, CHOICE_CONSUMED)

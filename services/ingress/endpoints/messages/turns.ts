@@ -28,7 +28,7 @@ type SystemMessage = Extract<InputMessage, { role: 'system' }>
 
 /** Features by which a caller asks for `system` turns where they stand. */
 const SYSTEM_TURNS_BETA = /\bmid-conversation-/
-/** What begins a user turn that stands for a `system` turn. */
+/** Beginning of a user turn that stands for a `system` turn. */
 const SYSTEM_MARK = '[System message]\n'
 
 /**
