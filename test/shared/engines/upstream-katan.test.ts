@@ -27,11 +27,9 @@ describe.skipIf(!bin)('llm-katan', () => {
       expect(textOf(events)).toContain('Say hello.')
       expect(events[0]).toMatchObject({ type: 'start', model: 'm1' })
       expect(events.at(-2)).toEqual({ type: 'finish', choice: 0, reason: 'stop' })
-      const last = events.at(-1)
-      expect(last).toEqual({
-        type: 'usage',
-        usage: { input_tokens: expect.any(Number), output_tokens: expect.any(Number) },
-      })
+      const usage = { input_tokens: expect.any(Number), output_tokens: expect.any(Number) }
+      const native = dialect === 'anthropic' && from === dialect ? { native_usage: { dialect, value: usage } } : {}
+      expect(events.at(-1)).toEqual({ type: 'usage', usage, ...native })
       const texts = events.filter((event) => event.type === 'text')
       expect(texts.length > 1).toBe(stream)
     })
