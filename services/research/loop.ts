@@ -41,6 +41,8 @@ export interface ResearchSetup {
   readonly writer?: WriterModel | undefined
   /** Id of a model that embeds texts: passages are ranked by its vectors too. */
   readonly embeddings?: string | undefined
+  /** Id of the project that asks: projects take turns at what is scarce. */
+  readonly project: string
 }
 
 /** UTF-16 units of one piece of the report. */
@@ -111,6 +113,7 @@ class Run {
       request,
       clock: this.#clock,
       budget: this.#budget,
+      project: setup.project,
       signal,
     })
   }

@@ -21,17 +21,18 @@ export async function startResearch(ports: Ports): Promise<Service> {
       backends = undefined
       throw error
     }))
-  const setupOf = async ({ model }: ResearchRequest): Promise<ResearchSetup> => {
+  const setupOf = async ({ model }: ResearchRequest, project: string): Promise<ResearchSetup> => {
     const engine = ports.models.find(model)?.engine
     const { writer, embeddings } = engine?.type === 'research' ? engine : {}
-    return { backends: await search(), writer: writer === undefined ? undefined : { model: writer }, embeddings }
+    const backends = await search()
+    return { backends, writer: writer === undefined ? undefined : { model: writer }, embeddings, project }
   }
   const kinds = {
     research: handle(research, async function* (request, context) {
-      yield* researchIn(await setupOf(request), request, context)
+      yield* researchIn(await setupOf(request, context.tenant), request, context)
     }),
-    search: handle(searchKind, async function* (request, { signal }) {
-      yield await searchOnce(await search(), request, signal)
+    search: handle(searchKind, async function* (request, { tenant, signal }) {
+      yield await searchOnce(await search(), request, tenant, signal)
     }),
   }
   const slots = ports.config.researchSlots

@@ -1,7 +1,7 @@
 import type { SearchRequest, SearchResult, SearchResults } from '#schemas/search.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
-import { type Hit, LOCAL_HOST, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
+import { type Hit, LOCAL_HOST, type ReadOptions, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
 import { AskedTerms, askedTermsOf, languageOf } from '#shared/search/text/asked.ts'
 import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
 
@@ -21,11 +21,13 @@ interface Found {
 /**
  * Searches once, and reads the best of what was found.
  *
+ * @param project Id of the project that searches.
  * @throws ServiceError `unsupported_value` where there is nothing to search; what all searches failed with
  */
 export async function searchOnce(
   backends: readonly SearchBackend[],
   request: SearchRequest,
+  project: string,
   signal: AbortSignal,
 ): Promise<SearchResults> {
   const asked = backends.filter(({ name }) => (name === 'local') === (request.in === 'documents'))
@@ -36,7 +38,9 @@ export async function searchOnce(
   const found = await findAll(asked, request, signal)
   const best = found.slice(0, request.limit)
   const reading = AbortSignal.any([signal, AbortSignal.timeout(READ_MS_MAX)])
-  const results = await Promise.all(best.map((each, at) => resultOf(each, at < READ_MAX, request, reading)))
+  const results = await Promise.all(
+    best.map((each, at) => resultOf(each, at < READ_MAX, request, { project, signal: reading })),
+  )
   signal.throwIfAborted()
   const cost_usd = asked.reduce((sum, { searchUsd }) => sum + searchUsd, 0)
   return { results, usage: { input_tokens: 0, output_tokens: 0, cost_usd } }
@@ -69,14 +73,14 @@ async function resultOf(
   { hit, backend }: Found,
   reads: boolean,
   { query, domains, in: where }: SearchRequest,
-  signal: AbortSignal,
+  reading: Omit<ReadOptions, 'domains'>,
 ): Promise<SearchResult> {
   const { url, title, snippet, date } = hit
   const known = { url, title, ...(date !== undefined && { date }) }
   if (!reads) return { ...known, excerpt: snippet }
   const rules = where === 'documents' ? { allow: [LOCAL_HOST], deny: [] } : domains
   try {
-    const snapshot = await backend.read(hit, rules, signal)
+    const snapshot = await backend.read(hit, { ...reading, domains: rules })
     return { ...known, excerpt: (await inTurns(excerptOf(snapshot, query))) || snippet }
   } catch {
     // A page that cannot be read was found nonetheless.

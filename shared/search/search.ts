@@ -26,6 +26,14 @@ export interface SearchOptions {
   readonly signal: AbortSignal
 }
 
+/** How a hit is read. */
+export interface ReadOptions {
+  readonly domains: DomainRules
+  /** Id of the project that reads: projects take turns at the threads that read documents. */
+  readonly project: string
+  readonly signal: AbortSignal
+}
+
 /** A source that a search has found. */
 export interface Hit {
   /** Absolute for pages of the web; for documents of the corpus the path within it, with slashes. */
@@ -40,8 +48,8 @@ export interface Hit {
   readonly sha256?: string
 }
 
-/** What a piece of a text is. All can be quoted but a `heading`, which says nothing by itself. */
-export type BlockType = 'heading' | 'text' | 'item' | 'row' | 'code'
+/** Type of a piece of a text. A `heading`, and the `head` of a table, say nothing by themselves and are never quoted. */
+export type BlockType = 'heading' | 'head' | 'text' | 'item' | 'row' | 'code'
 
 /** A piece of a text: UTF-16 offsets, half open. Blocks are in order and do not overlap. */
 export interface Block {
@@ -96,7 +104,7 @@ export interface SearchBackend {
    * @throws ServiceError `not_found`, `unsupported_media_type`, `request_too_large`, `permission_denied`, `invalid_value` (an
    *   address that must not be asked), `upstream_error`, `upstream_timeout`; the signal's reason
    */
-  read(hit: Hit, domains: DomainRules, signal: AbortSignal): Promise<Snapshot>
+  read(hit: Hit, options: ReadOptions): Promise<Snapshot>
   /** How common terms are where the whole corpus is known; absent elsewhere. @throws ServiceError As {@link search} */
   weigh?(terms: readonly string[], signal: AbortSignal): Promise<TermWeights>
   /**

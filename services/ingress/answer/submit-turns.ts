@@ -1,5 +1,5 @@
-import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
+import { FairSemaphore } from '#shared/fair-semaphore.ts'
 
 /*
  * Durable jobs are submitted in fair turns of projects while other projects have calls answered.
@@ -24,15 +24,12 @@ const WAITING_MAX = 1_000
 const WAIT_MS_MAX = 30_000
 const RETRY_MS = 2_000
 
-type Begin = () => void
-
 /** Orders submits of durable jobs (see above). */
 export class SubmitTurns {
-  readonly #waiting = new Map<string, Set<Begin>>()
+  readonly #permits = new FairSemaphore({ permits: PERMITS, waitingPerKeyMax: WAITING_MAX, refusal: tooMany })
   #last = { project: '', atMs: Number.NEGATIVE_INFINITY }
   /** Next submit, of another project than the last one. */
   #before = { project: '', atMs: Number.NEGATIVE_INFINITY }
-  #free = PERMITS
 
   /** A call that somebody waits for is answered. */
   noteCall(project: string): void {
@@ -53,7 +50,7 @@ export class SubmitTurns {
       return await submit()
     } finally {
       const restMs = RESTS * Math.max(0, performance.now() - startedAt - FREE_MS)
-      setTimeout(() => this.#giveBack(), Math.min(restMs, REST_MS_MAX))
+      setTimeout(() => this.#permits.release(project), Math.min(restMs, REST_MS_MAX))
     }
   }
 
@@ -63,41 +60,12 @@ export class SubmitTurns {
   }
 
   async #permit(project: string, signal: AbortSignal): Promise<void> {
-    if (this.#free > 0) {
-      this.#free--
-      return
-    }
-    const waiting = this.#waiting.get(project) ?? new Set()
-    if (waiting.size >= WAITING_MAX) throw tooMany()
-    this.#waiting.set(project, waiting)
-    const { promise, resolve } = Promise.withResolvers<void>()
-    waiting.add(resolve)
     const late = AbortSignal.timeout(WAIT_MS_MAX)
     try {
-      await abortable(promise, AbortSignal.any([signal, late]))
+      await this.#permits.take(project, AbortSignal.any([signal, late]))
     } catch (error) {
-      // The permit may have been granted at the same moment.
-      if (!waiting.delete(resolve)) this.#giveBack()
-      throw late.aborted ? tooMany() : error
-    } finally {
-      if (waiting.size === 0 && this.#waiting.get(project) === waiting) this.#waiting.delete(project)
+      throw late.aborted && !signal.aborted ? tooMany() : error
     }
-  }
-
-  /** The project whose turn it is goes to the end of the round. */
-  #giveBack(): void {
-    const [next] = this.#waiting
-    if (!next) {
-      this.#free++
-      return
-    }
-    const [project, waiting] = next
-    const [begin] = waiting
-    this.#waiting.delete(project)
-    if (!begin) return this.#giveBack()
-    waiting.delete(begin)
-    if (waiting.size > 0) this.#waiting.set(project, waiting)
-    begin()
   }
 }
 

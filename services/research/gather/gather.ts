@@ -37,6 +37,8 @@ export interface GatherOptions {
   readonly request: ResearchRequest
   readonly clock: Clock
   readonly budget: Budget
+  /** Id of the project whose research it is. */
+  readonly project: string
   readonly signal: AbortSignal
 }
 
@@ -143,9 +145,10 @@ export class Gathering {
   }
 
   async #readOne({ hit, backend }: Found): Promise<Snapshot | undefined> {
-    const { domains } = this.#options.request
+    const { request, project } = this.#options
+    const { domains } = request
     const input = { backend: backend.name, url: hit.url, id: hit.id, sha256: hit.sha256 }
-    const run = (signal: AbortSignal) => backend.read(hit, domains, signal)
+    const run = (signal: AbortSignal) => backend.read(hit, { domains, project, signal })
     const [snapshot, failure] = await this.#outside('read', input, { pages: 1 }, run)
     if (failure) this.unread++
     return snapshot

@@ -1,24 +1,27 @@
 /**
- * Takes documents apart in threads of their own: a document can end its thread and nothing else. A thread reads one document at a
- * time. A document that takes too long or too much memory ends its thread, the other threads go on, and the next document starts another.
+ * Reads documents in threads: a document can end its thread and nothing else. A thread reads one document at a time. A document that
+ * takes too long or too much memory ends its thread, the other threads continue, and the next document starts a new thread.
+ *
+ * Projects take turns. A project never has all threads, so that 200 documents that each take the whole {@link DOCUMENT_MS} do not delay
+ * the document of another project.
  */
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
-import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
+import { FairSemaphore } from '#shared/fair-semaphore.ts'
 import type { ReadDocument } from '#shared/search/text/builder.ts'
 import type { DocumentInput, RobotsQuestion, ThreadReply, ThreadTask } from './message.ts'
 
 /** Time for one document. */
 const DOCUMENT_MS = 10_000
-/** Threads of one reader. A run reads at most four pages at once, so that a run cannot queue many pages before those of another. */
+/** Threads of one reader. */
 const THREADS_MAX = 4
 /** Time for one question about a robots.txt. */
 const ROBOTS_MS = 2_000
 /** Memory of the thread: a page of 5 MB takes about 100 MB. */
 const HEAP_MB = 384
-/** Documents that may wait for their turn. */
-const WAITING_MAX = 256
+/** Maximum number of waiting documents per project: those of 12 researches, which read up to five at once. */
+const WAITING_PER_PROJECT_MAX = 64
 /** How long the thread is kept without work. */
 const IDLE_MS = 30_000
 
@@ -29,39 +32,45 @@ export interface DocumentReaderOptions {
   readonly threads?: number
 }
 
-/** Reads documents in the order of the calls, in several threads. Dispose it with {@link DocumentReader.close}. */
+/** Reads documents in several threads, projects in turn. Dispose it with {@link DocumentReader.close}. */
 export class DocumentReader {
   readonly #documentMs: number
-  readonly #threadsMax: number
+  /** Permits to use a thread. */
+  readonly #permits: FairSemaphore
   readonly #threads: DocumentThread[] = []
   readonly #idle: DocumentThread[] = []
-  readonly #queue: ((thread: DocumentThread) => void)[] = []
-  #waiting = 0
 
   constructor({ documentMs = DOCUMENT_MS, threads = THREADS_MAX }: DocumentReaderOptions = {}) {
+    const permits = Math.min(threads, Math.max(2, availableParallelism()))
     this.#documentMs = documentMs
-    this.#threadsMax = Math.min(threads, Math.max(2, availableParallelism()))
+    this.#permits = new FairSemaphore({
+      permits,
+      permitsPerKey: Math.max(1, permits - 1),
+      waitingPerKeyMax: WAITING_PER_PROJECT_MAX,
+      refusal: tooMany,
+    })
   }
 
   /**
-   * Gives the text of a document.
+   * Returns the text of a document.
    *
-   * @throws ServiceError `unsupported_media_type` when it is not what it says it is or cannot be read in time and memory;
-   *   `overloaded`; the signal's reason
+   * @param project Whose turn is used.
+   * @throws ServiceError `unsupported_media_type` if the document is not of its type, or cannot be read within the time and memory;
+   *   `overloaded` if too many documents of the project wait; the signal's reason
    */
-  async read(input: DocumentInput, signal: AbortSignal): Promise<ReadDocument> {
-    const reply = await this.#inTurn(input, this.#documentMs, signal)
+  async read(input: DocumentInput, project: string, signal: AbortSignal): Promise<ReadDocument> {
+    const reply = await this.#inTurn(input, this.#documentMs, project, signal)
     if ('document' in reply) return reply.document
     throw new ServiceError('unsupported_media_type', 'problem' in reply ? reply.problem : 'The document is broken.')
   }
 
   /**
-   * Whether a robots.txt lets a page be read: one that takes too long to understand does not.
+   * Whether a robots.txt allows a page to be read. A file that takes too long to parse does not.
    *
    * @throws ServiceError `overloaded`; the signal's reason
    */
-  async allows(question: RobotsQuestion, signal: AbortSignal): Promise<boolean> {
-    const reply = await this.#inTurn(question, ROBOTS_MS, signal).catch((error: unknown) => {
+  async allows(question: RobotsQuestion, project: string, signal: AbortSignal): Promise<boolean> {
+    const reply = await this.#inTurn(question, ROBOTS_MS, project, signal).catch((error: unknown) => {
       if (ServiceError.from(error).code === 'unsupported_media_type') return { isAllowed: false }
       throw error
     })
@@ -72,46 +81,27 @@ export class DocumentReader {
     await Promise.all(this.#threads.map((thread) => thread.close()))
   }
 
-  async #inTurn(task: ThreadTask, timeoutMs: number, signal: AbortSignal): Promise<ThreadReply> {
-    if (this.#waiting >= WAITING_MAX) throw new ServiceError('overloaded', 'Too many documents wait to be read.')
-    this.#waiting++
+  async #inTurn(task: ThreadTask, timeoutMs: number, project: string, signal: AbortSignal): Promise<ThreadReply> {
+    await this.#permits.take(project, signal)
+    const thread = this.#idle.pop() ?? this.#newThread()
     try {
-      const thread = await this.#free(signal)
-      try {
-        return await thread.do(task, timeoutMs, signal)
-      } finally {
-        this.#release(thread)
-      }
+      return await thread.do(task, timeoutMs, signal)
     } finally {
-      this.#waiting--
+      this.#idle.push(thread)
+      this.#permits.release(project)
     }
   }
 
-  /** A thread without work, in the order of the calls. */
-  async #free(signal: AbortSignal): Promise<DocumentThread> {
-    signal.throwIfAborted()
-    const idle = this.#idle.pop()
-    if (idle) return idle
-    if (this.#threads.length < this.#threadsMax) {
-      const thread = new DocumentThread()
-      this.#threads.push(thread)
-      return thread
-    }
-    const { promise, resolve } = Promise.withResolvers<DocumentThread>()
-    this.#queue.push(resolve)
-    return await abortable(promise, signal).catch((error: unknown) => {
-      const at = this.#queue.indexOf(resolve)
-      if (at >= 0) this.#queue.splice(at, 1)
-      else void promise.then((thread) => this.#release(thread))
-      throw error
-    })
+  #newThread(): DocumentThread {
+    const thread = new DocumentThread()
+    this.#threads.push(thread)
+    return thread
   }
+}
 
-  #release(thread: DocumentThread): void {
-    const next = this.#queue.shift()
-    if (next) next(thread)
-    else this.#idle.push(thread)
-  }
+function tooMany(): ServiceError {
+  const message = `More than ${WAITING_PER_PROJECT_MAX} documents of this project wait to be read. Try again later.`
+  return new ServiceError('overloaded', message)
 }
 
 /** A thread that reads one document at a time, and is replaced if it takes too long or ends. */

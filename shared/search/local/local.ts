@@ -9,6 +9,7 @@ import {
   type IndexProgress,
   isHostAllowed,
   LOCAL_HOST,
+  type ReadOptions,
   type SearchBackend,
   type SearchOptions,
   SNIPPET_CHARS_MAX,
@@ -98,7 +99,7 @@ class CorpusBackend implements LocalCorpus {
     }))
   }
 
-  async read({ url, sha256 }: Hit, domains: DomainRules, signal: AbortSignal): Promise<Snapshot> {
+  async read({ url, sha256 }: Hit, { domains, signal }: ReadOptions): Promise<Snapshot> {
     if (!isHostAllowed(LOCAL_HOST, domains)) throw new ServiceError('permission_denied', 'The corpus may not be read.')
     // What a search has found is there, also while the rest is still being indexed.
     if (sha256 === undefined) await this.#ready(signal)
@@ -204,6 +205,7 @@ class CorpusBackend implements LocalCorpus {
     const content = await readFound(file, this.#closing.signal)
     const document = await this.#reader.read(
       { type, bytes: content, charsMax: DOCUMENT_CHARS_MAX },
+      LOCAL_HOST,
       this.#closing.signal,
     )
     const title = (document.title || basename(path, extname(path))).slice(0, TITLE_CHARS_MAX).toWellFormed()

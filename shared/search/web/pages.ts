@@ -4,8 +4,8 @@ import { getOutbound, type OutboundPage } from '#shared/outbound/outbound.ts'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
 import type { DocumentType } from '#shared/search/documents/message.ts'
 import {
-  type DomainRules,
   isHostAllowed,
+  type ReadOptions,
   SNAPSHOT_CHARS_MAX,
   type Snapshot,
   TITLE_CHARS_MAX,
@@ -58,15 +58,15 @@ export class WebPages {
    *
    * @throws ServiceError As `SearchBackend.read` does; the signal's reason
    */
-  async read(address: string, domains: DomainRules, signal: AbortSignal): Promise<Snapshot> {
-    const { url, page } = await this.#follow(address, domains, signal)
+  async read(address: string, options: ReadOptions): Promise<Snapshot> {
+    const { url, page } = await this.#follow(address, options)
     if (page.status !== 200) throw refusalOf(page.status)
     const [type = '', parameters = ''] = String(page.headers['content-type'] ?? '').split(/;(.*)/s)
     const known = TYPES[type.trim().toLowerCase()]
     if (!known) throw new ServiceError('unsupported_media_type', 'The page is of a type that cannot be read.')
     const charset = /charset\s*=\s*"?([\w:.-]{1,40})/i.exec(parameters)?.[1]
     const input = { type: known, bytes: page.body, charset, charsMax: SNAPSHOT_CHARS_MAX }
-    const { title, text, blocks } = await this.#reader.read(input, signal)
+    const { title, text, blocks } = await this.#reader.read(input, options.project, options.signal)
     if (blocks.length === 0) throw new ServiceError('unsupported_media_type', 'The page has no text.')
     return {
       url: url.href,
@@ -81,7 +81,7 @@ export class WebPages {
     await this.#reader.close()
   }
 
-  async #follow(address: string, domains: DomainRules, signal: AbortSignal): Promise<{ url: URL; page: OutboundPage }> {
+  async #follow(address: string, { domains, project, signal }: ReadOptions): Promise<{ url: URL; page: OutboundPage }> {
     const seen = new Set<string>()
     let url = URL.parse(address)
     while (url && seen.size <= REDIRECTS_MAX && !seen.has(url.href)) {
@@ -91,7 +91,7 @@ export class WebPages {
       checkUrl(url.href, this.#options.policy)
       if (!isHostAllowed(url.hostname, domains))
         throw new ServiceError('permission_denied', 'The host may not be read.')
-      if (!(await this.#robots.isAllowed(url, signal)))
+      if (!(await this.#robots.isAllowed(url, project, signal)))
         throw new ServiceError('permission_denied', 'The site does not want the page to be read by programs.')
       const page = await this.#get(url.href, this.#options.bytesMax ?? PAGE_BYTES_MAX, signal)
       const target = page.status >= 300 && page.status < 400 ? page.headers.location : undefined

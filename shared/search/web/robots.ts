@@ -36,11 +36,12 @@ export class Robots {
    *
    * @throws ServiceError `overloaded`; the signal's reason
    */
-  async isAllowed({ origin, href }: URL, signal: AbortSignal): Promise<boolean> {
+  async isAllowed({ origin, href }: URL, project: string, signal: AbortSignal): Promise<boolean> {
     const rules = await this.#rulesOf(origin, signal)
     if (typeof rules === 'string') return rules === 'all'
     const robotsUrl = new URL('/robots.txt', origin).href
-    return await this.#reader.allows({ type: 'robots', robotsUrl, bytes: rules, url: href, agent: this.#agent }, signal)
+    const question = { type: 'robots', robotsUrl, bytes: rules, url: href, agent: this.#agent } as const
+    return await this.#reader.allows(question, project, signal)
   }
 
   async #rulesOf(origin: string, signal: AbortSignal): Promise<Rules> {

@@ -3,6 +3,7 @@ import {
   type Hit,
   isHostAllowed,
   isWebAllowed,
+  type ReadOptions,
   type SearchBackend,
   type SearchOptions,
   SNIPPET_CHARS_MAX,
@@ -75,8 +76,8 @@ class WebSearch<T> implements SearchBackend {
     return hitsOf(this.#service.hits(answer), options)
   }
 
-  async read(hit: Hit, domains: DomainRules, signal: AbortSignal): Promise<Snapshot> {
-    const snapshot = await this.#pages.read(hit.url, domains, signal)
+  async read(hit: Hit, options: ReadOptions): Promise<Snapshot> {
+    const snapshot = await this.#pages.read(hit.url, options)
     return { ...snapshot, title: snapshot.title || hit.title, ...(hit.date && { date: hit.date }) }
   }
 

@@ -55,7 +55,11 @@ describe('the project’s own pages', () => {
     expect(run.end.stop_reason).toBe('answered')
     for (const { url_citation: cited } of run.annotations) {
       const hit = { url: cited.url, title: '', snippet: '', sha256: cited.source_sha256 }
-      const { text } = await corpus.read(hit, { allow: [], deny: [] }, new AbortController().signal)
+      const { text } = await corpus.read(hit, {
+        domains: { allow: [], deny: [] },
+        project: 'prj_1',
+        signal: new AbortController().signal,
+      })
       expect(Array.from(text).slice(cited.source_start, cited.source_end).join('')).toBe(cited.quote)
     }
     expect(spansOf(run).every(({ marker }) => /^\[\d+\]$/.test(marker))).toBe(true)

@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest'
 import { takeApart } from '#services/research/question.ts'
 import { ServiceError } from '#shared/error.ts'
 import { openLocalCorpus } from '#shared/search/local/local.ts'
-import type { Hit, SearchBackend, SearchOptions } from '#shared/search/search.ts'
+import type { Hit, ReadOptions, SearchBackend, SearchOptions } from '#shared/search/search.ts'
 import { Killed, MemoryComposition } from '../../support/research/composition.ts'
 import { PagesBackend, researched, spansOf } from '../../support/research/run.ts'
 
@@ -284,7 +284,7 @@ describe('a run', () => {
     /** Holds the second page, and cancels the run there. */
     function cancelling(cancel: AbortController): SearchBackend {
       const pages = new PagesBackend(PAGES)
-      const read = async (hit: Hit, _: unknown, signal: AbortSignal) => {
+      const read = async (hit: Hit, { signal }: ReadOptions) => {
         if (hit.url.includes('a.example')) return await pages.read(hit)
         setImmediate(() => cancel.abort())
         return await new Promise<never>((_resolve, reject) => {
@@ -482,7 +482,7 @@ test('a backend that does not answer holds nobody longer than the run may take',
     searchUsd: 0,
     weigh: (_, signal) => never(signal),
     search: (_, { signal }) => never(signal),
-    read: (_, __, signal) => never(signal),
+    read: (_, { signal }) => never(signal),
     close: async () => {},
   }
   const composition = new MemoryComposition()

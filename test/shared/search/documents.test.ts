@@ -7,8 +7,8 @@ import { DEPTH_MAX, ELEMENTS_MAX, reducePage } from '#shared/search/documents/re
 const reader = new DocumentReader()
 afterAll(() => reader.close())
 const { signal } = new AbortController()
-const read = (type: DocumentType, bytes: Uint8Array | string, by = reader) =>
-  by.read({ type, bytes: Buffer.from(bytes), charsMax: 10_000 }, signal)
+const read = (type: DocumentType, bytes: Uint8Array | string, by = reader, project = 'prj_1') =>
+  by.read({ type, bytes: Buffer.from(bytes), charsMax: 10_000 }, project, signal)
 
 describe('the reader of documents', () => {
   test('gives the article of a page, and all of a page that has none', async () => {
@@ -67,11 +67,11 @@ describe('the reader of documents', () => {
     expect((await read('html', '<p>Still here.</p>')).text).toBe('Still here.')
   })
 
-  test('reads the page of another caller while pages take long', async () => {
+  test('reads the page of another project while pages take long', async () => {
     const busy = new DocumentReader({ threads: 2 })
     const ended: string[] = []
     const slow = read('text', 'A sentence. '.repeat(1_500_000), busy).then(() => ended.push('slow'))
-    await read('text', 'quick', busy).then(() => ended.push('quick'))
+    await read('text', 'quick', busy, 'prj_2').then(() => ended.push('quick'))
     await slow
     await busy.close()
     expect(ended).toEqual(['quick', 'slow'])
@@ -80,8 +80,48 @@ describe('the reader of documents', () => {
   test('leaves a document when its caller does', async () => {
     const leaving = AbortSignal.abort(new Error('left'))
     const input = { type: 'text', bytes: Buffer.from('a'), charsMax: 10 } as const
-    await expect(reader.read(input, leaving)).rejects.toThrow('left')
+    await expect(reader.read(input, 'prj_1', leaving)).rejects.toThrow('left')
     expect((await read('text', 'b')).text).toBe('b')
+  })
+})
+
+describe('projects', () => {
+  const SLOW = Buffer.from('A sentence. '.repeat(300_000))
+  const readIn = (by: DocumentReader, project: string, bytes: Buffer) => read('text', bytes, by, project)
+
+  test('take turns, however many documents each has', async () => {
+    const single = new DocumentReader({ threads: 1 })
+    const ended: string[] = []
+    const readAll = (project: string, count: number) =>
+      Array.from({ length: count }, () => readIn(single, project, SLOW).then(() => ended.push(project)))
+    await Promise.all([...readAll('many', 5), ...readAll('few', 2)])
+    await single.close()
+    expect(ended).toEqual(['many', 'many', 'few', 'many', 'few', 'many', 'many'])
+  })
+
+  test('never have all threads: documents that take all their time delay those of their own project only', async () => {
+    const busy = new DocumentReader({ threads: 2, documentMs: 60_000 })
+    const leaving = new AbortController()
+    const endless = { type: 'pdf', bytes: endlessPdf(), charsMax: 10_000 } as const
+    const hostile = Array.from({ length: 60 }, () => busy.read(endless, 'hostile', leaving.signal))
+    const { text } = await readIn(busy, 'other', Buffer.from('quick'))
+    expect(text).toBe('quick')
+    leaving.abort(new Error('left'))
+    const ends = await Promise.allSettled(hostile)
+    await busy.close()
+    expect(ends.every((end) => end.status === 'rejected' && end.reason.message === 'left')).toBe(true)
+  })
+
+  test('have a bounded queue each', async () => {
+    const single = new DocumentReader({ threads: 1 })
+    const waiting = Array.from({ length: 65 }, () => readIn(single, 'many', Buffer.from('a')))
+    await expect(readIn(single, 'many', Buffer.from('a'))).rejects.toMatchObject({
+      code: 'overloaded',
+      message: expect.stringContaining('64 documents of this project'),
+    })
+    expect((await readIn(single, 'other', Buffer.from('b'))).text).toBe('b')
+    expect(await Promise.all(waiting)).toHaveLength(65)
+    await single.close()
   })
 })
 
@@ -115,7 +155,15 @@ describe('a hostile page', () => {
 })
 
 function pdfOf(line: string): string {
-  const content = `BT /F1 12 Tf 72 720 Td (${line}) Tj ET`
+  return pdfWith(`BT /F1 12 Tf 72 720 Td (${line}) Tj ET`)
+}
+
+/** Its one page has more operators than are read within a minute. */
+function endlessPdf(): Buffer {
+  return Buffer.from(pdfWith('BT /F1 12 Tf 72 720 Td (A) Tj ET\n'.repeat(400_000)))
+}
+
+function pdfWith(content: string): string {
   const objects = [
     '<< /Type /Catalog /Pages 2 0 R >>',
     '<< /Type /Pages /Kids [3 0 R] /Count 1 >>',

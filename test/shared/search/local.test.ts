@@ -10,6 +10,7 @@ import { until } from '../../support/stack.ts'
 
 const ALL = { allow: [], deny: [] }
 const signal = new AbortController().signal
+const READING = { domains: ALL, project: 'prj_1', signal }
 const options = { limit: 5, domains: ALL, signal }
 
 let root: string
@@ -62,7 +63,7 @@ describe('the local corpus', () => {
   test('reads what it has found, as text in blocks, without scripts', async () => {
     open()
     const [hit] = await corpus.search('robots obeyed', options)
-    const snapshot = await corpus.read(hit as never, ALL, signal)
+    const snapshot = await corpus.read(hit as never, READING)
     expect(snapshot.text).toContain('Robots are obeyed.')
     expect(snapshot.text).not.toContain('alert')
     expect(snapshot.blocks.map(({ start, end }) => snapshot.text.slice(start, end)).join('\n\n')).toBe(snapshot.text)
@@ -85,7 +86,7 @@ describe('the local corpus', () => {
     expect((await corpus.search('tokens', options))[0]?.sha256).not.toBe(before?.sha256)
     expect(await urls('aardvark')).toEqual(['new.md'])
     expect(await urls('robots')).toEqual([])
-    expect((await corpus.read(before as never, ALL, signal)).text).toContain('renews its lease three times')
+    expect((await corpus.read(before as never, READING)).text).toContain('renews its lease three times')
   })
 
   test('is told of changes by the system, or looks for itself', async () => {
@@ -154,7 +155,7 @@ describe('the local corpus', () => {
     open()
     const [hit] = await corpus.search('okapi', options)
     expect(hit).toMatchObject({ url: 'long.md#part-3', title: 'Long (part 3)' })
-    expect((await corpus.read(hit as never, ALL, signal)).text.length).toBeLessThanOrEqual(SNAPSHOT_CHARS_MAX)
+    expect((await corpus.read(hit as never, READING)).text.length).toBeLessThanOrEqual(SNAPSHOT_CHARS_MAX)
   })
 
   test('says that a folder cannot be read, and never that it holds nothing', async () => {
@@ -169,7 +170,9 @@ describe('the local corpus', () => {
     expect(corpus.hasAllowed?.(domains)).toBe(false)
     expect(corpus.hasAllowed?.(ALL)).toBe(true)
     expect(await corpus.search('lease', { ...options, domains })).toEqual([])
-    await expect(corpus.read({ url: 'leases.md', title: '', snippet: '' }, domains, signal)).rejects.toMatchObject({
+    await expect(
+      corpus.read({ url: 'leases.md', title: '', snippet: '' }, { ...READING, domains }),
+    ).rejects.toMatchObject({
       code: 'permission_denied',
     })
   })
@@ -177,7 +180,7 @@ describe('the local corpus', () => {
   test('gives no file outside of it, whatever is asked for', async () => {
     open()
     for (const url of ['../secret.md', '/etc/passwd', 'file:///etc/passwd', 'leases.md/../../secret.md'])
-      await expect(corpus.read({ url, title: '', snippet: '' }, ALL, signal)).rejects.toMatchObject({
+      await expect(corpus.read({ url, title: '', snippet: '' }, READING)).rejects.toMatchObject({
         code: 'not_found',
       })
   })
@@ -197,7 +200,7 @@ describe('the local corpus', () => {
       const hits = await partial()
       return hits.length > 0 ? hits : undefined
     })
-    expect((await corpus.read(hit as never, ALL, signal)).text).toContain('herons nest')
+    expect((await corpus.read(hit as never, READING)).text).toContain('herons nest')
     expect(await corpus.indexed?.(60_000, signal)).toBeUndefined()
     expect(await urls('herons')).toHaveLength(5)
   })

@@ -13,6 +13,7 @@ import { openWebSearch, type WebService } from '#shared/search/web/web.ts'
 
 const ALL = { allow: [] as string[], deny: [] as string[] }
 const { signal } = new AbortController()
+const READING = { domains: ALL, project: 'prj_1', signal }
 const PAGE =
   '<html><head><title>Tides</title></head><body><p>The tide turns twice a day, every day of the year.</p></body></html>'
 
@@ -197,7 +198,7 @@ test('SearXNG whose engines did not answer has not found nothing', async () => {
 })
 
 describe('a page', () => {
-  const read = (path = '/page', domains = ALL) => pages.read(`${base}${path}`, domains, signal)
+  const read = (path = '/page', domains = ALL) => pages.read(`${base}${path}`, { ...READING, domains })
 
   test('is read as text, unpacked and in its charset', async () => {
     site({
@@ -263,7 +264,7 @@ describe('a page', () => {
       'https://[::1]/',
       'https://2130706433/',
     ])
-      await expect(strict.read(url, ALL, signal)).rejects.toMatchObject({ code: 'invalid_value' })
+      await expect(strict.read(url, READING)).rejects.toMatchObject({ code: 'invalid_value' })
     expect(asked).toEqual([])
     await strict.close()
   })

@@ -25,14 +25,14 @@ export interface RunResult {
 
 /** Runs a research to its end. @throws What it throws */
 export async function researched(
-  setup: ResearchSetup,
+  setup: Omit<ResearchSetup, 'project'>,
   request: Partial<ResearchRequest> & { question: string },
   composition = new MemoryComposition(),
   signal = new AbortController().signal,
 ): Promise<RunResult> {
   const events: ResearchEvent[] = []
   const parsed = ResearchRequest.parse({ model: 'dr', ...request })
-  for await (const event of runResearch(setup, parsed, composition, signal)) events.push(event)
+  for await (const event of runResearch({ ...setup, project: 'prj_1' }, parsed, composition, signal)) events.push(event)
   const end = events.at(-1)
   if (end?.type !== 'end') throw new Error('The run said no end.')
   return {

@@ -6,6 +6,7 @@ import {
   type Hit,
   isHostAllowed,
   isWebAllowed,
+  type ReadOptions,
   type SearchBackend,
   type SearchOptions,
   SNAPSHOT_CHARS_MAX,
@@ -63,15 +64,16 @@ class McpSearch implements SearchBackend {
     return hitsOf(resultsOf(answer), options)
   }
 
-  async read(hit: Hit, domains: DomainRules, signal: AbortSignal): Promise<Snapshot> {
+  async read(hit: Hit, options: ReadOptions): Promise<Snapshot> {
+    const { domains, signal } = options
     if (!isHostAllowed(new URL(hit.url).hostname, domains))
       throw new ServiceError('permission_denied', 'The host may not be read.')
     const { id } = hit
     const hasFetch = id !== undefined && (await this.#opened(signal)).parametersOf(FETCH_TOOL) !== undefined
-    if (!hasFetch) return withHit(await this.#pages.read(hit.url, domains, signal), hit)
+    if (!hasFetch) return withHit(await this.#pages.read(hit.url, options), hit)
     const answer = await this.#throttle.run(() => this.#call(FETCH_TOOL, 'id', id, signal))
     const { title, text } = documentOf(answer)
-    return withHit(await this.#snapshotOf(hit.url, title ?? '', text, signal), hit)
+    return withHit(await this.#snapshotOf(hit.url, title ?? '', text, options), hit)
   }
 
   async close(): Promise<void> {
@@ -113,10 +115,10 @@ class McpSearch implements SearchBackend {
     session?.opening.then((opened) => opened.retire()).catch(() => {})
   }
 
-  async #snapshotOf(url: string, title: string, source: string, signal: AbortSignal): Promise<Snapshot> {
+  async #snapshotOf(url: string, title: string, source: string, { project, signal }: ReadOptions): Promise<Snapshot> {
     const type = /^\s*<(?:!doctype|html)\b/i.test(source) ? 'html' : 'markdown'
     const input = { type, bytes: Buffer.from(source), charset: 'utf-8', charsMax: SNAPSHOT_CHARS_MAX } as const
-    const document = await this.#reader.read(input, signal)
+    const document = await this.#reader.read(input, project, signal)
     if (document.blocks.length === 0) throw new ServiceError('unsupported_media_type', 'The document has no text.')
     const { text, blocks } = document
     const named = (title.trim() || document.title).slice(0, TITLE_CHARS_MAX).toWellFormed()

@@ -13,6 +13,7 @@ import { WebPages } from '#shared/search/web/pages.ts'
 
 const ALL = { allow: [] as string[], deny: [] as string[] }
 const { signal } = new AbortController()
+const READING = { domains: ALL, project: 'prj_1', signal }
 const TIDES = { id: 'tides-1', title: 'Tides', url: 'https://sea.example/tides' }
 const TEXT = '# Tides\n\nThe tide turns **twice** a day, every day of the year.'
 
@@ -159,7 +160,9 @@ describe('an MCP server that searches', () => {
     expect(await search({ allow: ['b.example'], deny: [] })).toEqual([])
     expect(await search({ allow: [], deny: ['sea.example'] })).toEqual([])
     const [hit] = await search({ allow: ['example'], deny: [] })
-    await expect(backend.read(hit as Hit, { allow: [], deny: ['sea.example'] }, signal)).rejects.toMatchObject({
+    await expect(
+      backend.read(hit as Hit, { ...READING, domains: { allow: [], deny: ['sea.example'] } }),
+    ).rejects.toMatchObject({
       code: 'permission_denied',
     })
   })
@@ -229,7 +232,7 @@ describe('a result of an MCP server', () => {
       ids.push(id ?? '')
       return { ...TIDES, text: TEXT, metadata: { source: 'x' } }
     })
-    const snapshot = await backend.read(await found(), ALL, signal)
+    const snapshot = await backend.read(await found(), READING)
     expect(snapshot).toMatchObject({ url: TIDES.url, title: 'Tides' })
     expect(snapshot.text).toBe('Tides\n\nThe tide turns twice a day, every day of the year.')
     expect(ids).toEqual(['tides-1'])
@@ -237,7 +240,7 @@ describe('a result of an MCP server', () => {
 
   test('that is a page is read as one', async () => {
     handle = fetching(() => ({ text: '<html><body><p>The tide turns.</p><script>alert(1)</script></body></html>' }))
-    expect((await backend.read(await found(), ALL, signal)).text).toBe('The tide turns.')
+    expect((await backend.read(await found(), READING)).text).toBe('The tide turns.')
   })
 
   test.each<[string, Tool]>([
@@ -246,7 +249,7 @@ describe('a result of an MCP server', () => {
     ['gives no text', () => ({ title: 'Tides' })],
   ])('whose fetch %s cannot be read', async (_, fetch) => {
     handle = fetching(fetch)
-    await expect(backend.read(await found(), ALL, signal)).rejects.toMatchObject({
+    await expect(backend.read(await found(), READING)).rejects.toMatchObject({
       code: 'upstream_error',
       message: expect.stringContaining('mcp'),
     })
@@ -261,10 +264,10 @@ describe('a result of an MCP server', () => {
       else if (request.url === '/page') response.writeHead(200, { 'content-type': 'text/html' }).end(page)
       else listener(request, response)
     }
-    expect((await backend.read(await found(), ALL, signal)).text).toBe('The tide turns twice a day.')
+    expect((await backend.read(await found(), READING)).text).toBe('The tide turns twice a day.')
     await backend.close()
     open({}, new WebPages({ policy: { allowPrivate: false } }))
-    await expect(backend.read(await found(), ALL, signal)).rejects.toMatchObject({ code: 'invalid_value' })
+    await expect(backend.read(await found(), READING)).rejects.toMatchObject({ code: 'invalid_value' })
   })
 })
 

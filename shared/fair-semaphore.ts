@@ -1,0 +1,96 @@
+import { abortable } from '#shared/abortable.ts'
+import type { ServiceError } from '#shared/error.ts'
+
+/*
+ * A semaphore whose permits go to keys in round robin. A key is a project: its thousand callers get as many permits as the one
+ * caller of another project. With a maximum of permits per key (a bulkhead), a key that holds its permits for long cannot take the
+ * last ones from others.
+ *
+ * Example with 2 permits, 1 per key: `a` asks 200 times and gets 1; `b` asks once and gets the other at once.
+ */
+
+export interface FairSemaphoreOptions {
+  readonly permits: number
+  /** Maximum permits of one key. Default: all. */
+  readonly permitsPerKey?: number
+  /** Maximum callers of one key that wait. */
+  readonly waitingPerKeyMax: number
+  /** Error of a caller beyond that. */
+  readonly refusal: () => ServiceError
+}
+
+interface Key {
+  taken: number
+  readonly waiting: Set<() => void>
+}
+
+export class FairSemaphore {
+  readonly #permitsPerKey: number
+  readonly #waitingPerKeyMax: number
+  readonly #refusal: () => ServiceError
+  /** Keys that hold a permit or wait for one; the next turn first. */
+  readonly #keys = new Map<string, Key>()
+  #free: number
+
+  constructor({ permits, permitsPerKey = permits, waitingPerKeyMax, refusal }: FairSemaphoreOptions) {
+    this.#free = permits
+    this.#permitsPerKey = permitsPerKey
+    this.#waitingPerKeyMax = waitingPerKeyMax
+    this.#refusal = refusal
+  }
+
+  /**
+   * Waits for a permit, which is returned by {@link release}.
+   *
+   * @throws ServiceError the refusal if too many callers of the key wait; the signal's reason
+   */
+  async take(name: string, signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted()
+    const key = this.#keys.get(name) ?? { taken: 0, waiting: new Set() }
+    this.#keys.set(name, key)
+    // Between a release and the next turn no permit is free while a caller may take it: a new caller overtakes none.
+    if (this.#free > 0 && key.taken < this.#permitsPerKey) return this.#grant(name, key)
+    if (key.waiting.size >= this.#waitingPerKeyMax) throw this.#refusal()
+    const { promise, resolve } = Promise.withResolvers<void>()
+    key.waiting.add(resolve)
+    try {
+      await abortable(promise, signal)
+    } catch (error) {
+      // The permit may have been granted at the same moment.
+      if (!key.waiting.delete(resolve)) this.release(name)
+      this.#forgetIdle(name, key)
+      throw error
+    }
+  }
+
+  release(name: string): void {
+    const key = this.#keys.get(name)
+    if (!key) return
+    key.taken--
+    this.#free++
+    this.#forgetIdle(name, key)
+    this.#grantNext()
+  }
+
+  #grantNext(): void {
+    for (const [name, key] of this.#keys) {
+      const [begin] = key.taken < this.#permitsPerKey ? key.waiting : []
+      if (!begin) continue
+      key.waiting.delete(begin)
+      this.#grant(name, key)
+      return begin()
+    }
+  }
+
+  /** The key goes to the end of the round. */
+  #grant(name: string, key: Key): void {
+    this.#free--
+    key.taken++
+    this.#keys.delete(name)
+    this.#keys.set(name, key)
+  }
+
+  #forgetIdle(name: string, key: Key): void {
+    if (key.taken === 0 && key.waiting.size === 0) this.#keys.delete(name)
+  }
+}
