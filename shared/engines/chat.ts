@@ -35,6 +35,8 @@ export interface GenerateOptions {
   readonly signal: AbortSignal
   /** `job_id:attempt`, sent upstream as Idempotency-Key where the dialect knows one. */
   readonly idempotencyKey: string
+  /** Id of the project that the job belongs to: an engine reuses prompts within one project only. Undefined: never. */
+  readonly tenant?: string | undefined
   /** W3C Trace Context, passed on. */
   readonly traceparent?: string | undefined
 }

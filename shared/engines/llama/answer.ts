@@ -1,25 +1,19 @@
 import type { LlamaContextSequence, LlamaGrammar, Token } from 'node-llama-cpp'
 import type { GenerateEvent, GenerateRequest, Tool } from '#schemas/generate.ts'
-import type { ModelConfig } from '#schemas/models.ts'
 import { type Budget, getBudget, StopFilter } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/error.ts'
 import { writeSchemaGrammar } from './grammar/grammar.ts'
 import { JSON_OBJECT_GRAMMAR } from './grammar/rules.ts'
 import { fittingTokensOf, writeCallPrompt, writeTextPrompt } from './prompt.ts'
 import { rawTextOf, rawTokensOf } from './raw.ts'
-import type { LlamaRuntime } from './runtime.ts'
+import type { LlamaCall, LlamaRuntime } from './runtime.ts'
 import { openSampling, readPrompt, type Sampled, sample } from './sample.ts'
 import { describeToken, TokenText } from './text.ts'
 import { chooseTool } from './tools.ts'
 
-/** What one call works with. */
-export interface LlamaCall {
-  readonly config: ModelConfig
-  readonly runtime: LlamaRuntime
-  /** For this call alone, until it ends. */
+/** A call with the sequence that it holds. */
+interface SequenceCall extends LlamaCall {
   readonly sequence: LlamaContextSequence
-  readonly request: GenerateRequest
-  readonly signal: AbortSignal
 }
 
 /** How the answer comes about, the same for each of the n choices. */
@@ -37,24 +31,37 @@ interface Plan {
  */
 export async function* answer(call: LlamaCall): AsyncGenerator<GenerateEvent> {
   const plan = await makePlan(call)
-  const inputTokens = plan.prompt.length
-  yield { type: 'start', model: call.config.id, input_tokens: inputTokens }
-  await readPrompt(call.sequence, plan.prompt, call.signal)
-  let outputTokens = 0
-  for (let choice = 0; choice < call.request.n; choice++) {
-    outputTokens += yield* plan.tool ? writeCall(call, plan, plan.tool, choice) : writeText(call, plan, choice)
+  const { sequences } = call.runtime
+  const owned = await sequences.take(call.project, plan.prompt)
+  try {
+    yield* writeChoices({ ...call, sequence: owned.sequence }, plan)
+  } catch (error) {
+    if (error !== call.signal.reason) owned.owner = undefined
+    throw error
+  } finally {
+    sequences.put(owned)
   }
-  yield { type: 'usage', usage: { input_tokens: inputTokens, output_tokens: outputTokens } }
+}
+
+async function* writeChoices(call: SequenceCall, plan: Plan): AsyncGenerator<GenerateEvent> {
+  const input_tokens = plan.prompt.length
+  yield { type: 'start', model: call.config.id, input_tokens }
+  const cached_tokens = await readPrompt(call.sequence, plan.prompt, call.signal)
+  let output_tokens = 0
+  for (let choice = 0; choice < call.request.n; choice++) {
+    output_tokens += yield* plan.tool ? writeCall(call, plan, plan.tool, choice) : writeText(call, plan, choice)
+  }
+  yield { type: 'usage', usage: { input_tokens, output_tokens, cached_tokens } }
 }
 
 async function makePlan(call: LlamaCall): Promise<Plan> {
-  const { runtime, sequence, request, signal, config } = call
+  const { runtime, request, signal, config } = call
   if (request.completion) {
     const prompt = await rawTokensOf(runtime, request, signal)
     const budget = getBudget(request, config, prompt.length, runtime.contextTokens)
     return { tool: undefined, prompt, budget, grammar: undefined }
   }
-  const tool = await chooseTool(runtime, sequence, request, signal)
+  const tool = await chooseTool(call)
   const text = tool ? writeCallPrompt(runtime, request, tool) : writeTextPrompt(runtime, request)
   const prompt = await fittingTokensOf(runtime, text, signal)
   const budget = getBudget(request, config, prompt.length, runtime.contextTokens)
@@ -93,7 +100,7 @@ async function makeGrammar(
 }
 
 /** Gives one choice in words or JSON. Returns how many tokens were generated. */
-async function* writeText(call: LlamaCall, plan: Plan, choice: number): AsyncGenerator<GenerateEvent, number> {
+async function* writeText(call: SequenceCall, plan: Plan, choice: number): AsyncGenerator<GenerateEvent, number> {
   const { runtime, request } = call
   const decoder = new TokenText(runtime.model)
   // Some templates end a turn with ordinary text, which the model writes like any other. A raw prompt has no turns.
@@ -123,7 +130,7 @@ async function* writeText(call: LlamaCall, plan: Plan, choice: number): AsyncGen
 
 /** Gives one choice that calls a tool: the grammar allows nothing but its arguments. */
 async function* writeCall(
-  call: LlamaCall,
+  call: SequenceCall,
   plan: Plan,
   tool: Tool,
   choice: number,
@@ -143,7 +150,7 @@ async function* writeCall(
   return tokens
 }
 
-function sampleChoice(call: LlamaCall, plan: Plan, choice: number): AsyncGenerator<Sampled> {
+function sampleChoice(call: SequenceCall, plan: Plan, choice: number): AsyncGenerator<Sampled> {
   const sampling = openSampling(call.runtime, call.request, plan.grammar, choice)
   return sample(call.sequence, plan.prompt, sampling, call.signal)
 }

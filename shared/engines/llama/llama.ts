@@ -1,5 +1,4 @@
 import { isAbsolute, join } from 'node:path'
-import type { LlamaContextSequence } from 'node-llama-cpp'
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { abortable } from '#shared/abortable.ts'
@@ -69,11 +68,10 @@ class LlamaEngine implements ChatEngine {
     const signal = AbortSignal.any([options.signal, this.#closing.signal])
     const runtime = await this.#load(signal)
     await runtime.slots.take(signal)
-    const sequence = runtime.sequences.pop() as LlamaContextSequence
     try {
-      yield* answer({ config: this.#config, runtime, sequence, request, signal })
+      yield* answer({ config: this.#config, runtime, request, project: options.tenant, signal })
     } finally {
-      await release(runtime, sequence)
+      runtime.slots.release()
     }
   }
 
@@ -128,12 +126,6 @@ class LlamaEngine implements ChatEngine {
     const { weightsDir, python, onProgress } = this.#options
     await prepareWeights(weights, weightsDir, { python, signal: this.#closing.signal, onProgress })
   }
-}
-
-async function release(runtime: LlamaRuntime, sequence: LlamaContextSequence): Promise<void> {
-  if (!sequence.disposed) await sequence.clearHistory()
-  runtime.sequences.push(sequence)
-  runtime.slots.release()
 }
 
 /** Waits until no call holds a sequence; a caller that neither reads nor leaves is not waited for. */

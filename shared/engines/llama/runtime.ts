@@ -1,8 +1,11 @@
 import { stat } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
-import type { ChatWrapper, Llama, LlamaContext, LlamaContextSequence, LlamaModel } from 'node-llama-cpp'
+import type { ChatWrapper, Llama, LlamaModel } from 'node-llama-cpp'
+import type { GenerateRequest } from '#schemas/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
 import { Slots } from '#shared/slots.ts'
+import { SequencePool } from './sequences.ts'
 import { longestTokenBytes } from './tokens.ts'
 
 /** Tokens of a prompt evaluated in one native call: an abort waits for one of them, about 0.3 s on a slow core. */
@@ -17,13 +20,23 @@ export interface LlamaRuntime {
   readonly llama: Llama
   readonly model: LlamaModel
   readonly wrapper: ChatWrapper
-  /** One for each sequence: who has taken one takes a sequence of {@link sequences}, and puts it back. */
+  /** One for each sequence of {@link sequences}: a call takes a slot before its first sequence, and has one at a time. */
   readonly slots: Slots
-  readonly sequences: LlamaContextSequence[]
+  readonly sequences: SequencePool
   /** Most tokens of a prompt and its answer together. */
   readonly contextTokens: number
   /** Bytes of text that the longest token stands for; Infinity: unknown. */
   readonly tokenBytesMax: number
+}
+
+/** One call of a model. */
+export interface LlamaCall {
+  readonly config: ModelConfig
+  readonly runtime: LlamaRuntime
+  readonly request: GenerateRequest
+  /** Id of the project whose prompts may be reused; undefined: none. */
+  readonly project: string | undefined
+  readonly signal: AbortSignal
 }
 
 /**
@@ -61,7 +74,7 @@ export async function openRuntime(file: string, contextTokens: number, parallel:
       model,
       wrapper: module.resolveChatWrapper(model),
       slots: new Slots(parallel),
-      sequences: getSequences(context, parallel),
+      sequences: new SequencePool(Array.from({ length: parallel }, () => context.getSequence())),
       // llama.cpp keeps one place free; at the last one the library would begin to forget the prompt.
       contextTokens: Math.min(contextTokens, context.contextSize) - 1,
       tokenBytesMax: longestTokenBytes(model),
@@ -87,10 +100,6 @@ async function importModule(): Promise<LlamaModule> {
     const fix = 'install it with: npm install --include=optional'
     throw new ServiceError('model_loading', `This model needs the optional package node-llama-cpp; ${fix}.`, { cause })
   }
-}
-
-function getSequences(context: LlamaContext, count: number): LlamaContextSequence[] {
-  return Array.from({ length: count }, () => context.getSequence())
 }
 
 function unloadable(cause: unknown): never {

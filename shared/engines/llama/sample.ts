@@ -3,6 +3,7 @@ import type { LlamaContextSequence, LlamaGrammar, SequenceEvaluateOptions, Token
 import type { GenerateRequest } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
 import { type LlamaRuntime, PROMPT_CHUNK_TOKENS } from './runtime.ts'
+import { sharedTokens } from './sequences.ts'
 
 // What the makers of SmolLM2 recommend; OpenAI's default of 1 makes a small model ramble.
 const TEMPERATURE = 0.2
@@ -75,23 +76,42 @@ export function openSampling(
   return { options, wantsProbabilities: request.logprobs ?? false, generated }
 }
 
-/** Evaluates a prompt but for its last token, in pieces, so that an abort need not wait for all of it. */
+/**
+ * Evaluates a prompt except for its last token, in pieces, so that an abort waits for one of them at most. Tokens that the
+ * sequence has are reused.
+ *
+ * @returns How many tokens were reused
+ */
 export async function readPrompt(
   sequence: LlamaContextSequence,
   prompt: readonly Token[],
   signal: AbortSignal,
-): Promise<void> {
-  await sequence.clearHistory()
-  for (let at = 0; at < prompt.length - 1; at += PROMPT_CHUNK_TOKENS) {
+): Promise<number> {
+  const cached = await rewind(sequence, sharedTokens(sequence, prompt))
+  for (let at = cached; at < prompt.length - 1; at += PROMPT_CHUNK_TOKENS) {
     signal.throwIfAborted()
     const chunk = prompt.slice(at, Math.min(at + PROMPT_CHUNK_TOKENS, prompt.length - 1))
     await sequence.evaluateWithoutGeneratingNewTokens(chunk)
   }
+  return cached
+}
+
+/** Removes all but the first tokens of a sequence. Returns how many are left. */
+async function rewind(sequence: LlamaContextSequence, length: number): Promise<number> {
+  const { nextTokenIndex } = sequence
+  if (length === nextTokenIndex) return length
+  // Recurrent models and sliding windows have no state of a shorter text: the library would evaluate all of it in one call.
+  if (length === 0 || sequence.needsCheckpoints) {
+    await sequence.clearHistory()
+    return 0
+  }
+  await sequence.eraseContextTokenRanges([{ start: length, end: nextTokenIndex }])
+  return length
 }
 
 /**
- * Samples after a prompt that {@link readPrompt} has read, until the model ends its turn, the grammar is complete or the
- * caller leaves the loop. Leaves the sequence as it found it: the same prompt may be sampled again.
+ * Samples after a prompt until the model ends its turn, the grammar is complete or the caller leaves the loop. The sequence
+ * has the prompt and the answer then: the next turn of the conversation continues there.
  */
 export async function* sample(
   sequence: LlamaContextSequence,
@@ -99,16 +119,13 @@ export async function* sample(
   sampling: Sampling,
   signal: AbortSignal,
 ): AsyncGenerator<Sampled> {
+  await readPrompt(sequence, prompt, signal)
   const last = prompt.slice(-1)
   const metadata = { probabilities: sampling.wantsProbabilities }
-  try {
-    for await (const sampled of sequence.evaluateWithMetadata(last, metadata, sampling.options)) {
-      signal.throwIfAborted()
-      sampling.generated.push(sampled.token)
-      yield sampled
-    }
-  } finally {
-    await sequence.eraseContextTokenRanges([{ start: prompt.length - 1, end: sequence.nextTokenIndex }])
+  for await (const sampled of sequence.evaluateWithMetadata(last, metadata, sampling.options)) {
+    signal.throwIfAborted()
+    sampling.generated.push(sampled.token)
+    yield sampled
   }
 }
 

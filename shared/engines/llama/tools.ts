@@ -1,9 +1,8 @@
-import type { LlamaContextSequence } from 'node-llama-cpp'
-import type { GenerateRequest, Tool } from '#schemas/generate.ts'
+import type { Tool } from '#schemas/generate.ts'
 import { writeWordsGrammar } from './grammar/rules.ts'
 import { NO_TOOL, tokensOf, writeRoutingPrompt } from './prompt.ts'
-import type { LlamaRuntime } from './runtime.ts'
-import { openSampling, readPrompt, sample } from './sample.ts'
+import type { LlamaCall } from './runtime.ts'
+import { openSampling, sample } from './sample.ts'
 import { TokenText } from './text.ts'
 import { leastTokens } from './tokens.ts'
 
@@ -17,12 +16,8 @@ const NAME_TOKENS_MAX = 64
  * - auto: the model is asked, under a grammar of the tools' names and `none`, which one the last user turn needs. After
  *   a tool's result it always answers in text: a small model would call the same tool for ever.
  */
-export async function chooseTool(
-  runtime: LlamaRuntime,
-  sequence: LlamaContextSequence,
-  request: GenerateRequest,
-  signal: AbortSignal,
-): Promise<Tool | undefined> {
+export async function chooseTool(call: LlamaCall): Promise<Tool | undefined> {
+  const { request } = call
   const tools = request.tools.filter((tool) => request.allowed_tools?.includes(tool.name) ?? true)
   const choice = request.tool_choice ?? { type: 'auto' }
   if (choice.type === 'none' || tools.length === 0) return undefined
@@ -30,18 +25,12 @@ export async function chooseTool(
   const isForced = choice.type === 'required'
   if (isForced && tools.length === 1) return tools[0]
   if (!isForced && request.turns.at(-1)?.role === 'tool') return undefined
-  const name = await ask(runtime, sequence, request, tools, isForced, signal)
+  const name = await ask(call, tools, isForced)
   return tools.find((tool) => tool.name === name)
 }
 
-async function ask(
-  runtime: LlamaRuntime,
-  sequence: LlamaContextSequence,
-  request: GenerateRequest,
-  tools: readonly Tool[],
-  isForced: boolean,
-  signal: AbortSignal,
-): Promise<string> {
+async function ask(call: LlamaCall, tools: readonly Tool[], isForced: boolean): Promise<string> {
+  const { runtime, request, signal } = call
   const question = writeRoutingPrompt(runtime, request, tools)
   const most = runtime.contextTokens - NAME_TOKENS_MAX
   const isLong = leastTokens(question, runtime.tokenBytesMax) > most
@@ -52,13 +41,20 @@ async function ask(
   const grammar = await runtime.llama.createGrammar({
     grammar: writeWordsGrammar(isForced ? names : [...names, NO_TOOL]),
   })
-  const text = new TokenText(runtime.model)
-  let name = ''
-  let tokens = 0
-  await readPrompt(sequence, prompt, signal)
-  for await (const { token } of sample(sequence, prompt, openSampling(runtime, { temperature: 0 }, grammar), signal)) {
-    name += text.push(token)
-    if (++tokens === NAME_TOKENS_MAX) break
+  const owned = await runtime.sequences.take(call.project, prompt)
+  try {
+    const text = new TokenText(runtime.model)
+    const sampling = openSampling(runtime, { temperature: 0 }, grammar)
+    let name = ''
+    for await (const { token } of sample(owned.sequence, prompt, sampling, signal)) {
+      name += text.push(token)
+      if (sampling.generated.length === NAME_TOKENS_MAX) break
+    }
+    return name
+  } catch (error) {
+    if (error !== signal.reason) owned.owner = undefined
+    throw error
+  } finally {
+    runtime.sequences.put(owned)
   }
-  return name
 }
