@@ -1,3 +1,5 @@
+import { sizeOf } from '#shared/event-size.ts'
+
 /** Joins an event to the one before it; undefined when the two must stay apart. */
 export type MergeEvents<Event = unknown> = (previous: Event, next: Event) => Event | undefined
 
@@ -30,16 +32,4 @@ export class EventBuffer<Event = unknown> {
     this.bytes = 0
     return events
   }
-}
-
-/**
- * Size of an event, near enough for bounds: the length of its strings and a little for all else. Its JSON has at most six
- * times as many bytes (all control characters), mostly about as many.
- */
-export function sizeOf(value: unknown): number {
-  if (typeof value === 'string') return value.length
-  let size = 8
-  if (typeof value !== 'object' || value === null) return size
-  for (const key in value) size += 8 + sizeOf((value as Record<string, unknown>)[key])
-  return size
 }

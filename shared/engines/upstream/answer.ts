@@ -1,7 +1,9 @@
 import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
+import { EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/event-size.ts'
 import { nextTurn } from '#shared/in-turns.ts'
 import { TurnPlaces } from '#shared/turn-places.ts'
 import type { AnswerReader, Decoder } from './decoder.ts'
+import { answerError } from './error.ts'
 import type { Exchange } from './exchange.ts'
 import { openReader } from './readers.ts'
 import type { Upstream, UpstreamCall } from './upstream.ts'
@@ -9,6 +11,9 @@ import { completeUsage } from './usage.ts'
 
 /** Events that are passed on before others have their turn: about a millisecond. */
 const EVENTS_AT_ONCE = 512
+
+/** Log probabilities that are carried in one record (`shared/kinds/generate.ts`). */
+const LOGPROBS_AT_ONCE = 64
 
 /** Turns in which the answers of this process end: an end is as much work as a few tokens, and tokens of others may have come with it. */
 const ENDS = new TurnPlaces()
@@ -55,13 +60,16 @@ export async function* answerEvents(
       for (const [index, event] of out.entries()) {
         if (index % EVENTS_AT_ONCE === EVENTS_AT_ONCE - 1) await nextTurn()
         written += textOf(event)
+        requireCarriable(event, request.model)
         yield event
       }
       out.length = 0
     }
     const { nativeUsage } = decoder
     const usage = await completeUsage(decoder.usage, request, written)
-    yield { type: 'usage', usage, ...(nativeUsage && { native_usage: nativeUsage }) }
+    const last: GenerateEvent = { type: 'usage', usage, ...(nativeUsage && { native_usage: nativeUsage }) }
+    requireCarriable(last, request.model)
+    yield last
   } finally {
     exchange.release(decoder.isDone)
   }
@@ -69,6 +77,20 @@ export async function* answerEvents(
 
 function textOf(event: GenerateEvent): string {
   return 'text' in event && event.type !== 'native' ? event.text : ''
+}
+
+/**
+ * Texts are split into pieces that records can carry, and so are log probabilities. An id, a name or a signature is not.
+ *
+ * @throws ServiceError `upstream_error`
+ */
+function requireCarriable(event: GenerateEvent, model: string): void {
+  if (sizeOf(event) <= EVENT_SIZE_MAX) return
+  const { text: _, logprobs = [], ...rest } = event as GenerateEvent & { text?: string; logprobs?: readonly unknown[] }
+  let isLarge = isUncarriable(rest)
+  for (let at = 0; at < logprobs.length; at += LOGPROBS_AT_ONCE)
+    isLarge ||= isUncarriable(logprobs.slice(at, at + LOGPROBS_AT_ONCE))
+  if (isLarge) throw answerError(model, 'sent an id, a name or another field that is too long')
 }
 
 function noteEnd(exchange: Exchange, isRead: boolean, isComplete: boolean): void {

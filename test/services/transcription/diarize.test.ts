@@ -4,7 +4,7 @@ import { withSpeakers } from '#services/transcription/diarize.ts'
 import { tellProgress } from '#services/transcription/transcribe.ts'
 import type { Turn } from '#shared/engines/audio-tools.ts'
 import { NO_FIGURES } from '#shared/engines/openai/transcript/shapes.ts'
-import { sizeOf } from '#shared/jobs/event-buffer.ts'
+import { sizeOf } from '#shared/event-size.ts'
 import type { Progress } from '#shared/kinds/kind.ts'
 import { TRANSCRIPT_BYTES_MAX } from '#shared/kinds/transcribe.ts'
 

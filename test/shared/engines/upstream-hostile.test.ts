@@ -24,6 +24,8 @@ const HOSTILE: readonly [string, string, RegExp][] = [
   ['50 MiB of text', `${CHOICE}"content":"${'x'.repeat(50 * MEBIBYTE)}"}}]}`, /too long/],
 ]
 
+const TOO_LONG = { code: 'upstream_error', status: 502, message: expect.stringContaining('field that is too long') }
+
 function deep(levels: number): string {
   return `${'{"a":'.repeat(levels)}1${'}'.repeat(levels)}`
 }
@@ -57,6 +59,53 @@ describe('an answer of an upstream that nobody can trust', () => {
     })
     await using engine = engineOn('openai', upstream.url)
     expect(await failure(engine)).toMatchObject({ message: expect.stringMatching(/nested too deep/) })
+  })
+
+  const LONG = 'x'.repeat(MEBIBYTE)
+  const call = (id: string, name: string) => ({
+    message: { tool_calls: [{ index: 0, id, function: { name, arguments: '{}' } }] },
+    delta: { tool_calls: [{ index: 0, id, function: { name, arguments: '{}' } }] },
+  })
+  const token = { token: 'x'.repeat(20_000), logprob: -1 }
+  const said = { message: { content: 'a' }, delta: { content: 'a' } }
+  const LONG_FIELDS: readonly [string, object, object][] = [
+    ['an id', call(LONG, 'f'), {}],
+    ['a name', call('c', LONG), {}],
+    ['a fingerprint', said, { system_fingerprint: LONG }],
+    ['the token of a log probability', { ...said, logprobs: { content: [{ token: LONG, logprob: -1 }] } }, {}],
+    ['the tokens of 64 log probabilities', { ...said, logprobs: { content: Array(64).fill(token) } }, {}],
+  ]
+  test.each(LONG_FIELDS)('is refused if it has %s that no record can carry', async (_, choice, more) => {
+    const chunk = { choices: [{ index: 0, finish_reason: 'stop', ...choice }], ...more }
+    await using upstream = await startUpstream(
+      (_call, answer) => answer.json(chunk),
+      (_call, answer) => {
+        answer.open()
+        answer.frame(chunk)
+        answer.frame('[DONE]')
+        answer.end()
+      },
+    )
+    await using engine = engineOn('openai', upstream.url)
+    for (const stream of [false, true]) expect(await failure(engine, ask({ stream }))).toMatchObject(TOO_LONG)
+  })
+
+  test.each([
+    ['an id', [{ type: 'tool_use', id: LONG, name: 'f', input: {} }], {}],
+    ['a name', [{ type: 'tool_use', id: 'c', name: LONG, input: {} }], {}],
+    ['a signature', [{ type: 'thinking', thinking: 'a', signature: LONG }], {}],
+    ['a hidden thought', [{ type: 'redacted_thinking', data: LONG }], {}],
+    ['a stop sequence', [{ type: 'text', text: 'a' }], { stop_sequence: LONG }],
+    [
+      'a detail of its usage',
+      [{ type: 'text', text: 'a' }],
+      { usage: { input_tokens: 1, output_tokens: 1, more: LONG } },
+    ],
+  ])('is refused if it is a message with %s that no record can carry', async (_, content, more) => {
+    const message = { type: 'message', role: 'assistant', content, stop_reason: 'end_turn', ...more }
+    await using upstream = await startUpstream((_call, answer) => answer.json(message))
+    await using engine = engineOn('anthropic', upstream.url)
+    expect(await failure(engine, ask({ dialect: 'anthropic', stream: false }))).toMatchObject(TOO_LONG)
   })
 
   test('may be large: whole, and as frames, in the order in which they came', async () => {

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it, test } from 'vitest'
-import { EventBuffer, sizeOf } from '#shared/jobs/event-buffer.ts'
+import { sizeOf } from '#shared/event-size.ts'
+import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { mergeGenerateEvents } from '#shared/kinds/generate.ts'
 import { mergeSaid, type Said, textOf } from '../../support/jobs/jobs.ts'
 

@@ -1,9 +1,9 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent, ReplyRecord } from '#schemas/event.ts'
 import type { AttachedEnvelope } from '#schemas/job.ts'
+import { EVENT_SIZE_MAX, refuseLarge } from '#shared/event-size.ts'
 import { EventBuffer, type MergeEvents } from '#shared/jobs/event-buffer.ts'
 import type { ReportedEvents } from '#shared/jobs/worker/sink.ts'
-import { EVENT_SIZE_MAX, refuseLarge } from './event-size.ts'
 
 /**
  * The events of one attempt whose ingress lives in the same process, numbered from 1 in the order they are passed.
