@@ -2,6 +2,7 @@ import { type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { WORD_LIST } from '#schemas/moderations.ts'
 import { adaptRequest } from '#shared/engines/adapt.ts'
 import { Served } from '#shared/engines/served.ts'
+import { estimateUsage, guessInputTokens } from '#shared/engines/upstream/usage.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
@@ -24,6 +25,12 @@ import { speakWith } from './speak.ts'
 const PROGRESS_MS = 500
 /** Characters of a token, while the engine has not counted. */
 const CHARS_PER_TOKEN = 4
+
+/**
+ * Tokens of a prompt, at a glance, up to which a model in this process counts them: more than any context window. 31 MB of text
+ * take the tokenizer half a minute; the count of a larger prompt is an estimate.
+ */
+const COUNTED_TOKENS_MAX = 512 * 1024
 
 /** Turns that are checked before other work has its turn: a few milliseconds. */
 const PIECE_TURNS = 1_000
@@ -51,11 +58,14 @@ export async function startInference(ports: Ports): Promise<Service> {
     count_tokens: handle(
       countTokens,
       async function* (request, context) {
-        if (isUpstream(ports, request.model)) await requirePublicUrls(request, context.signal)
+        const isAway = isUpstream(ports, request.model)
+        if (isAway) await requirePublicUrls(request, context.signal)
         const engine = engines.get(request.model)
         const model = ports.models.served.find(request.model)
         const asked = model ? adaptRequest(request, model).request : request
-        yield { input_tokens: await countPrompt(engine, asked, context) }
+        const isEstimated = !isAway && guessInputTokens(asked) > COUNTED_TOKENS_MAX
+        const count = isEstimated ? (await estimateUsage(asked, '')).input_tokens : countPrompt(engine, asked, context)
+        yield { input_tokens: await count }
       },
       parse,
     ),

@@ -15,6 +15,8 @@ const VERSION = '2023-06-01'
 
 /** Bytes of the answer to count_tokens. */
 const COUNT_MAX = 64 * 1024
+/** Time for it; then the count is estimated. */
+const COUNT_MS = 10_000
 
 /**
  * A chat engine on any server that speaks POST /v1/messages.
@@ -66,8 +68,9 @@ class AnthropicEngine implements ChatEngine {
   /** Undefined also when the upstream is in trouble: an estimate beats an error. Bad requests are told. */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined> {
     const body = encodeCount(request, this.#model, this.#config)
+    const within = { ...options, signal: AbortSignal.any([options.signal, AbortSignal.timeout(COUNT_MS)]) }
     try {
-      const exchange = await this.#upstream.call(await this.#call('/v1/messages/count_tokens', request, body, options))
+      const exchange = await this.#upstream.call(await this.#call('/v1/messages/count_tokens', request, body, within))
       const { input_tokens } = JSON.parse(await exchange.text(COUNT_MAX)) as { input_tokens?: unknown }
       return typeof input_tokens === 'number' ? input_tokens : undefined
     } catch (error) {

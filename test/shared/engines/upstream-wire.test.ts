@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
 import type { GenerateEvent } from '#schemas/generate.ts'
 import type { UpstreamConfig } from '#schemas/models.ts'
 import { ModelConfig } from '#schemas/models.ts'
@@ -812,6 +812,17 @@ describe('counting tokens', () => {
       await using engine = engineOn('anthropic', upstream.url)
       expect(await engine.countTokens?.(request, options())).toBeUndefined()
     }
+  })
+
+  test('a server that is silent leaves it to the caller before the call is over', async () => {
+    const timeout = AbortSignal.timeout
+    const spy = vi.spyOn(AbortSignal, 'timeout').mockImplementation((ms) => timeout(ms === 10_000 ? 50 : ms))
+    await using upstream = await startUpstream(() => {})
+    await using engine = engineOn('anthropic', upstream.url)
+    const { signal } = new AbortController()
+    expect(await engine.countTokens?.(request, options(signal))).toBeUndefined()
+    expect(signal.aborted).toBe(false)
+    spy.mockRestore()
   })
 
   test('an OpenAI upstream cannot count', async () => {

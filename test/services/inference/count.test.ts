@@ -1,0 +1,19 @@
+import { expect, test } from 'vitest'
+import { startStack } from '../../support/stack.ts'
+
+/** Counts of prompts (docs/protocol.md, Counting tokens). */
+
+test('a prompt is counted by its engine, and one that is larger than any context window by an estimate', async () => {
+  await using stack = await startStack()
+  const count = async (content: string) => {
+    const body = { model: 'echo-1', messages: [{ role: 'user', content }] }
+    const answer = await stack.post('/v1/messages/count_tokens', body, {
+      headers: { 'anthropic-version': '2023-06-01' },
+    })
+    expect(answer.status).toBe(200)
+    return ((await answer.json()) as { input_tokens: number }).input_tokens
+  }
+  // The echo engine counts words, so one long word tells the two apart.
+  expect(await count('a'.repeat(1_000_000))).toBeLessThan(10)
+  expect(await count('a'.repeat(3_000_000))).toBeGreaterThan(100_000)
+})
