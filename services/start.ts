@@ -4,7 +4,7 @@ import { parseArgs } from 'node:util'
 import { type Config, ConfigError, loadConfig } from '#shared/config/config.ts'
 import { openLog } from '#shared/log/log.ts'
 import { openPorts, portsService } from '#shared/ports.ts'
-import { compactHeap } from '#shared/process/compact-heap.ts'
+import { compactWhenIdle } from '#shared/process/compact-heap.ts'
 import { type Service, stopAll, stopOnSignals } from '#shared/process/lifecycle.ts'
 import packageJson from '../package.json' with { type: 'json' }
 import { greetingOf } from './greeting.ts'
@@ -62,7 +62,7 @@ async function main(): Promise<void> {
   }
   // Node writes what it compiled when it exits, and not at all when it is killed.
   flushCompileCache()
-  compactHeap()
+  compactWhenIdle()
   log.info(roles.length === 1 ? { role: roles[0] } : { roles }, 'service ready')
   healthPort?.show(services, ports)
   const ingress = services.find((service): service is Ingress => service.name === 'ingress')

@@ -89,7 +89,8 @@ export class Processes implements AsyncDisposable {
     const outputs = (output: 'stdout' | 'stderr') => (piped === output ? 'pipe' : log)
     const child = spawn(file, args, {
       cwd: this.dir,
-      env: { PATH: process.env.PATH, HOME: process.env.HOME, ...env },
+      // The threshold as `npm start` sets it.
+      env: { PATH: process.env.PATH, HOME: process.env.HOME, MALLOC_MMAP_THRESHOLD_: '131072', ...env },
       stdio: ['ignore', outputs('stdout'), outputs('stderr')],
     })
     closeSync(log)
