@@ -16,6 +16,7 @@ const seed = Number(process.env.CHAOS_SEED ?? 4)
 const jobs = Number(process.env.CHAOS_JOBS ?? 1_500)
 const researches = Number(process.env.CHAOS_RESEARCHES ?? 100)
 const kills = Number(process.env.CHAOS_KILLS ?? 12)
+const topicDeletions = Number(process.env.CHAOS_TOPICS ?? 5)
 const durationMs = Number(process.env.CHAOS_SECONDS ?? 75) * 1_000
 
 const noPooler = await whyNoCluster(true)
@@ -25,7 +26,7 @@ describe.skipIf(missing)('durable jobs under chaos', () => {
   it('are never lost, never end twice, and are seen in order, while everything around them is killed', {
     timeout: 600_000,
   }, async () => {
-    await expectKept({ jobs, researches, kills, durationMs })
+    await expectKept({ jobs, researches, kills, durationMs, topicDeletions })
   })
 
   it.skipIf(noPooler)(
@@ -33,7 +34,7 @@ describe.skipIf(missing)('durable jobs under chaos', () => {
     { timeout: 600_000 },
     async () => {
       const fewer = { jobs: jobs / 2, researches: researches / 2, kills: kills / 2, durationMs: durationMs / 2 }
-      await expectKept({ ...fewer, poolerKills: 4 })
+      await expectKept({ ...fewer, poolerKills: 4, topicDeletions: 2 })
     },
   )
 })
@@ -47,6 +48,7 @@ async function expectKept(options: Omit<ChaosOptions, 'seed' | 'directory'>): Pr
   expect(figures['accepted jobs']).toBe(options.jobs + options.researches)
   expect(figures['researches among them']).toBe(options.researches)
   expect(figures['processes killed with -9']).toBe(options.kills + (options.poolerKills ?? 0))
+  expect(figures['topics deleted']).toBe(options.topicDeletions)
   expect(figures).toMatchObject({ 'faults that could not be done': 0, 'processes that ended by themselves': 0 })
   expect(figures).toMatchObject({ 'doubled children': 0, 'children that outlived their parent': 0 })
   expect(figures).toMatchObject({ 'lost jobs': 0, 'jobs with two ends': 0, 'gaps or repeats': 0 })

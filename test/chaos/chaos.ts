@@ -4,7 +4,7 @@ import { History, readHistory } from './check/history.ts'
 import { startWatchedOutside } from './check/watched-outside.ts'
 import { startWitness } from './check/witness.ts'
 import { type Cluster, FLEET, startCluster } from './cluster.ts'
-import { type FaultKind, planFaults, runFaults, withPoolerKills } from './faults.ts'
+import { type FaultKind, planFaults, runFaults, withOthers } from './faults.ts'
 import { type Figures, figuresOf } from './figures.ts'
 import type { Clients } from './load/client.ts'
 import { runLoad } from './load/load.ts'
@@ -28,6 +28,8 @@ export interface ChaosOptions {
   readonly durationMs: number
   /** Kills of a PgBouncer in transaction mode in front of the database; default: there is none. */
   readonly poolerKills?: number
+  /** Topics that are deleted under the load; default: none. */
+  readonly topicDeletions?: number
   /** Where histories and logs are kept. It must be empty. */
   readonly directory: string
   /** Ends the run early: everything is stopped and deleted, and the run rejects. */
@@ -76,7 +78,7 @@ async function perform(options: ChaosOptions, history: History): Promise<void> {
   }
 
   async function work(): Promise<void> {
-    const plan = withPoolerKills(planFaults(seed, kills, durationMs, FLEET), options.poolerKills ?? 0, durationMs)
+    const plan = withOthers(planFaults(seed, kills, durationMs, FLEET), options, durationMs)
     const onFault = (kind: FaultKind, target: string) => {
       done.faults += 1
       onProgress(`${seconds(history)} s: ${kind} ${target}`)

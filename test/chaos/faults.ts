@@ -1,14 +1,16 @@
+import { deleteTopic } from '../support/processes/kafka.ts'
 import type { History } from './check/history.ts'
 import type { Cluster, Targets } from './cluster.ts'
+import type { Actor } from './load/actor.ts'
 import { openRandom, type Random } from './load/random.ts'
 
-/** What is done to an actor: killed with -9, stopped and continued, or ended in good order. */
-export type FaultKind = 'kill' | 'freeze' | 'roll'
+/** An actor is killed with -9, stopped and continued, or ended in good order; a topic is deleted. */
+export type FaultKind = 'kill' | 'freeze' | 'roll' | 'delete'
 
 /** One fault of a schedule. */
 export interface Fault {
   readonly kind: FaultKind
-  /** Name of the actor, such as `inference-1`, `broker`, `database`. */
+  /** Name of the actor, such as `inference-1`, `broker`, `database`, or of the topic. */
   readonly target: string
   /** When it begins, in milliseconds after the start of the load. */
   readonly atMs: number
@@ -20,6 +22,15 @@ export interface Fault {
 const KILL_SHARES = { inference: 5, research: 4, ingress: 4, scheduler: 2, broker: 3, database: 2 } as const
 /** What is ended in good order, in turn. */
 const ROLLED = ['inference', 'research', 'ingress', 'scheduler'] as const
+
+/** Topics in the order in which they are deleted. */
+const TOPICS = ['jobs.inference', 'replies', 'events', 'control', 'jobs.research'] as const
+
+/** Faults beside those that every run has; default: none. */
+export interface Others {
+  readonly poolerKills?: number
+  readonly topicDeletions?: number
+}
 
 type Sort = keyof typeof KILL_SHARES
 
@@ -47,12 +58,18 @@ export function planFaults(seed: number, kills: number, durationMs: number, targ
   }))
 }
 
-/** Adds kills of the pooler in front of the database, spread evenly. */
-export function withPoolerKills(plan: readonly Fault[], kills: number, durationMs: number): Fault[] {
-  const own = Array.from({ length: kills }, (_, i): Fault => {
-    return { kind: 'kill', target: 'pooler', atMs: Math.round(((i + 0.5) * durationMs) / kills), forMs: 1_000 }
-  })
-  return [...plan, ...own].toSorted((a, b) => a.atMs - b.atMs)
+/** Adds kills of the pooler in front of the database and deletions of topics, each sort spread evenly. */
+export function withOthers(plan: readonly Fault[], others: Others, durationMs: number): Fault[] {
+  const spread = (kind: FaultKind, targets: readonly string[], offset: number) =>
+    targets.map((target, i): Fault => {
+      return { kind, target, atMs: Math.round(((i + offset) * durationMs) / targets.length), forMs: 1_000 }
+    })
+  const { poolerKills = 0, topicDeletions = 0 } = others
+  const topics = Array.from({ length: topicDeletions }, (_, i) => TOPICS[i % TOPICS.length] ?? 'replies')
+  const poolers = Array.from({ length: poolerKills }, () => 'pooler')
+  return [...plan, ...spread('kill', poolers, 0.5), ...spread('delete', topics, 0.3)].toSorted(
+    (a, b) => a.atMs - b.atMs,
+  )
 }
 
 /** So many sorts in their shares, each sort at least once when there is room. */
@@ -95,9 +112,11 @@ export async function runFaults(
   for (const fault of plan) {
     const waitMs = startedAt + fault.atMs - history.nowMs
     if (waitMs > 0) await sleep(waitMs)
-    const previous = lines.get(fault.target) ?? Promise.resolve()
+    // A topic is deleted while the broker is up.
+    const actor = fault.kind === 'delete' ? 'broker' : fault.target
+    const previous = lines.get(actor) ?? Promise.resolve()
     lines.set(
-      fault.target,
+      actor,
       previous.then(() => {
         onFault(fault.kind, fault.target)
         return apply(fault, cluster, history)
@@ -108,22 +127,26 @@ export async function runFaults(
 }
 
 async function apply({ kind, target, forMs }: Fault, cluster: Cluster, history: History): Promise<void> {
-  const actor = cluster.actor(target)
   history.add('faults', { type: 'fault', phase: 'begin', kind, target })
   try {
-    if (kind === 'freeze') {
-      actor.freeze()
-      await sleep(forMs)
-      actor.thaw()
-    } else {
-      await actor.down(kind === 'kill' ? 'SIGKILL' : 'SIGTERM')
-      await sleep(forMs)
-      await actor.up()
-    }
+    if (kind === 'delete') await deleteTopic(cluster.broker.address, target)
+    else await affect(cluster.actor(target), kind, forMs)
     history.add('faults', { type: 'fault', phase: 'end', kind, target })
   } catch (error) {
     history.add('faults', { type: 'fault', phase: 'problem', kind, target, problem: String(error) })
   }
+}
+
+async function affect(actor: Actor, kind: 'kill' | 'freeze' | 'roll', forMs: number): Promise<void> {
+  if (kind === 'freeze') {
+    actor.freeze()
+    await sleep(forMs)
+    actor.thaw()
+    return
+  }
+  await actor.down(kind === 'kill' ? 'SIGKILL' : 'SIGTERM')
+  await sleep(forMs)
+  await actor.up()
 }
 
 function sleep(ms: number): Promise<void> {

@@ -30,6 +30,7 @@ export function figuresOf(verdict: Verdict, records: readonly Recorded[]): Figur
     ...killsOf(begun),
     'processes stopped for 5 to 15 s': begun.filter(({ kind }) => kind === 'freeze').length,
     'processes ended by SIGTERM': begun.filter(({ kind }) => kind === 'roll').length,
+    'topics deleted': begun.filter(({ kind }) => kind === 'delete').length,
     'faults that could not be done': faults.filter(({ phase }) => phase === 'problem').length,
     'processes that ended by themselves': exits.filter(({ code }) => code !== NOT_STARTED).length,
     'starts given up': exits.filter(({ code }) => code === NOT_STARTED).length,

@@ -18,6 +18,7 @@ and the store saw. Histories and logs stay in the directory it prints.
   --jobs N        jobs to submit (default 20000)
   --researches N  deep researches to submit among them (default 800)
   --kills N       processes to kill with -9 (default 100)
+  --topics N      topics to delete (default 5)
   --seed N        of the workload and the faults (default: a random one)
   --seconds N     submissions and faults are spread over this (default: ${SECONDS_A_KILL} for each kill)
   --dir PATH      where histories and logs go; must be empty (default: a new one in the temporary directory)
@@ -57,6 +58,7 @@ async function readOptions(): Promise<ChaosOptions | undefined> {
       jobs: { type: 'string', default: '20000' },
       researches: { type: 'string', default: '800' },
       kills: { type: 'string', default: '100' },
+      topics: { type: 'string', default: '5' },
       seed: { type: 'string' },
       seconds: { type: 'string' },
       dir: { type: 'string' },
@@ -70,6 +72,7 @@ async function readOptions(): Promise<ChaosOptions | undefined> {
     jobs: countOf('jobs', values.jobs),
     researches: countOf('researches', values.researches),
     kills,
+    topicDeletions: countOf('topics', values.topics),
     durationMs: countOf('seconds', values.seconds ?? String(kills * SECONDS_A_KILL)) * 1_000,
     directory: values.dir ?? (await mkdtemp(join(tmpdir(), 'sluice-history-'))),
     signal: stop.signal,
