@@ -1,4 +1,5 @@
-import { type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import { z } from 'zod'
+import { type GenerateEvent, GenerateRequest, Part } from '#schemas/generate.ts'
 import { WORD_LIST } from '#schemas/moderations.ts'
 import { adaptRequest } from '#shared/engines/adapt.ts'
 import { Served } from '#shared/engines/served.ts'
@@ -32,10 +33,11 @@ const CHARS_PER_TOKEN = 4
  */
 const COUNTED_TOKENS_MAX = 512 * 1024
 
-/** Turns that are checked before other work has its turn: a few milliseconds. */
-const PIECE_TURNS = 1_000
+/** Turns and parts that are checked between two event-loop yields: a few milliseconds. */
+const PIECE_PARTS = 1_000
 
 const Request = tolerant(GenerateRequest)
+const Parts = tolerant(z.array(Part))
 
 /** Starts one worker of the inference pool: text generation on the engines of the model catalogue. */
 export async function startInference(ports: Ports): Promise<Service> {
@@ -99,11 +101,22 @@ export async function startInference(ports: Ports): Promise<Service> {
  */
 function* readRequest(body: unknown): Generator<undefined, GenerateRequest> {
   const turns = (body as { turns?: unknown } | null)?.turns
-  if (!Array.isArray(turns) || turns.length <= PIECE_TURNS) return Request.parse(body)
-  const request = Request.parse({ ...(body as object), turns: turns.slice(0, PIECE_TURNS) })
-  for (let at = PIECE_TURNS; at < turns.length; at += PIECE_TURNS) {
+  if (!Array.isArray(turns)) return Request.parse(body)
+  const request = Request.parse({ ...(body as object), turns: [] })
+  let left = PIECE_PARTS
+  for (const turn of turns) {
+    const { parts } = turn as { parts?: unknown }
+    const count = Array.isArray(parts) ? parts.length : 0
+    const [read] = Request.shape.turns.parse([count > PIECE_PARTS ? { ...turn, parts: [] } : turn])
+    if (read) request.turns.push(read)
+    for (let at = 0; read && count > PIECE_PARTS && at < count; at += PIECE_PARTS) {
+      yield
+      for (const part of Parts.parse((parts as unknown[]).slice(at, at + PIECE_PARTS))) read.parts.push(part)
+    }
+    left -= 1 + count
+    if (left > 0) continue
+    left = PIECE_PARTS
     yield
-    for (const turn of Request.shape.turns.parse(turns.slice(at, at + PIECE_TURNS))) request.turns.push(turn)
   }
   return request
 }

@@ -74,7 +74,8 @@ export async function fetchBody(
   if (!history) return own
   const { turns, ...request } = (own as { after_history: { turns: unknown[] } }).after_history
   const before: unknown[] = []
-  for (const segment of history.segments) before.push(...((await readBlob(segment.blob, blobs)) as unknown[]))
+  for (const segment of history.segments)
+    for (const turn of (await readBlob(segment.blob, blobs)) as unknown[]) before.push(turn)
   return { ...request, turns: [...turns.slice(0, history.at), ...before, ...turns.slice(history.at)] }
 }
 

@@ -34,7 +34,7 @@ export function problemError(issue: z.core.$ZodIssue, body: unknown, wording: Wo
 type Issue = z.core.$ZodIssue
 
 /** Follows a union into the branch whose kind or discriminator matched, since only its problem helps the caller. */
-function deepest(issue: Issue): Issue {
+export function deepest(issue: Issue): Issue {
   if (issue.code === 'invalid_key' && issue.issues[0] !== undefined) return { ...issue.issues[0], path: issue.path }
   if (issue.code !== 'invalid_union') return issue
   const branch = issue.errors.find(([first]) => first !== undefined && !isOtherKind(first))?.[0]

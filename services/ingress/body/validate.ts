@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { ServiceError } from '#shared/error.ts'
 import { DEPTH_MAX } from '#shared/json/shape.ts'
-import { excerpt, problemError, type Wording } from './problem.ts'
+import { deepest, excerpt, problemError, type Wording } from './problem.ts'
 
 /*
  * From a parsed JSON body to a checked one, or to the first problem in the words of the format.
@@ -16,10 +16,12 @@ export type Pieces<T> = Generator<void, T>
 
 /** Longest list that any schema takes: it refuses a longer one before it looks inside. */
 const MESSAGES_MAX = 100_000
-/** Messages checked or decoded in one piece. */
+/** Messages, with their parts, that are checked or decoded in one piece. */
 export const PIECE_MESSAGES = 1_000
 /** Levels around a message: the body and its list. */
 const MESSAGE_DEPTH = 2
+/** Levels around a part: those and the message and its list of parts. */
+const PART_DEPTH = MESSAGE_DEPTH + 2
 
 /** zod's own way to stop at the first problem, which its `validate` uses; its types do not show it to `safeParse`. */
 const FIRST_PROBLEM: z.core.ParseContextInternal<z.core.$ZodIssue> = { abortEarly: true }
@@ -97,8 +99,19 @@ function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
+/** One message of a list, or some parts of a long one, or some parts of one long part (the content of a `tool_result`). */
+interface Portion {
+  readonly index: number
+  readonly message: unknown
+  /** Index of its first part. */
+  readonly offset: number
+  /** Index of the first part within that part. */
+  readonly inner: number
+  readonly weight: number
+}
+
 /**
- * Checks a body as `parseBody` does, a long list of messages in pieces. Of a long list the first messages and all the rest
+ * Checks a body as `parseBody` does, many messages and parts in pieces. Of a long list the first messages and all the rest
  * of the body come first, then the other messages in their order.
  *
  * @throws ServiceError a 400 with `param` set to the path of the first problem
@@ -114,46 +127,152 @@ export function* parseInPieces<T extends z.ZodObject<{ messages: z.ZodArray }>>(
     return checkSound(schema, sound, wording)
   }
   const sound = yield* soundInPieces(body)
-  const { messages } = sound
+  const [first = [], ...others] = piecesOf(sound.messages)
   yield
-  const head = checkSound(schema, { ...sound, messages: messages.slice(0, PIECE_MESSAGES) }, wording)
-  const checked: unknown[] = [...(head.messages as unknown[])]
-  for (let at = PIECE_MESSAGES; at < messages.length; at += PIECE_MESSAGES) {
+  const head = checkSound(schema, { ...sound, messages: first.map(({ message }) => message) }, wording)
+  const checked: unknown[] = []
+  for (const [nth, message] of (head.messages as unknown[]).entries()) put(checked, first[nth], message)
+  for (const piece of others) {
     yield
-    for (const message of checkMessages(schema.shape.messages, sound, [at, at + PIECE_MESSAGES], wording))
-      checked.push(message)
+    const messages = checkPiece(schema.shape.messages, piece, sound, wording)
+    for (const [nth, message] of messages.entries()) put(checked, piece[nth], message)
   }
   return { ...head, messages: checked }
 }
 
-/** Checks the messages of a well-formed body from one index up to another. @throws ServiceError as {@link parseBody} does */
-function checkMessages<T extends z.ZodArray>(
-  schema: T,
-  body: { readonly messages: readonly unknown[] },
-  [from, to]: readonly [number, number],
-  wording: Wording,
-): z.output<T> {
-  const result = schema.safeParse(body.messages.slice(from, to), FIRST_PROBLEM)
-  if (result.success) return result.data
-  const issue = result.error.issues[0] as z.core.$ZodIssue
-  const [index, ...path] = issue.path
-  throw problemError({ ...issue, path: ['messages', from + Number(index), ...path] }, body, wording)
+/** Messages and parts in pieces of at most {@link PIECE_MESSAGES} of both. */
+function piecesOf(messages: readonly unknown[]): Portion[][] {
+  const pieces: Portion[][] = []
+  let weight = Number.POSITIVE_INFINITY
+  for (const portion of portionsOf(messages)) {
+    weight += portion.weight
+    if (weight > PIECE_MESSAGES) {
+      pieces.push([])
+      weight = portion.weight
+    }
+    pieces.at(-1)?.push(portion)
+  }
+  return pieces
+}
+
+function* portionsOf(messages: readonly unknown[]): Generator<Portion> {
+  for (const [index, message] of messages.entries()) {
+    const weight = weightOf(message)
+    if (weight <= PIECE_MESSAGES) yield { index, message, offset: 0, inner: 0, weight }
+    else yield* portionsOfMessage(message as object, index)
+  }
+}
+
+/** Other lists of a message or part than its content are checked once, with the first portion. */
+function* portionsOfMessage(message: object, index: number): Generator<Portion> {
+  const parts = partsOf(message)
+  const portion = (content: readonly unknown[], offset: number, inner: number, weight: number): Portion => {
+    const fields = offset + inner === 0 ? message : scalarsOf(message)
+    return { index, message: { ...fields, content }, offset, inner, weight }
+  }
+  for (let offset = 0; offset < parts.length; ) {
+    const part = parts[offset] as object
+    const within = partsOf(part)
+    if (within.length > PIECE_MESSAGES) {
+      for (let inner = 0; inner < within.length; inner += PIECE_MESSAGES) {
+        const fields = inner === 0 ? part : scalarsOf(part)
+        const content = within.slice(inner, inner + PIECE_MESSAGES)
+        yield portion([{ ...fields, content }], offset, inner, PIECE_MESSAGES)
+      }
+      offset++
+      continue
+    }
+    const from = offset
+    let weight = 0
+    do weight += 1 + partsOf(parts[offset++]).length
+    while (offset < parts.length && weight + partsOf(parts[offset]).length < PIECE_MESSAGES)
+    yield portion(parts.slice(from, offset), from, 0, weight)
+  }
+}
+
+/** Messages and parts that are checked with a message. */
+function weightOf(message: unknown): number {
+  let weight = 1
+  for (const part of partsOf(message)) weight += 1 + partsOf(part).length
+  return weight
+}
+
+function partsOf(message: unknown): readonly unknown[] {
+  const content = isObject(message) ? message.content : undefined
+  return Array.isArray(content) ? content : []
+}
+
+function scalarsOf(message: object): object {
+  return Object.fromEntries(Object.entries(message).filter(([, value]) => typeof value !== 'object'))
+}
+
+/** Adds a checked message, or checked parts to those before. */
+function put(checked: unknown[], portion: Portion | undefined, message: unknown): void {
+  const { index, offset, inner } = portion ?? { index: 0, offset: 0, inner: 0 }
+  if (offset + inner === 0) return void checked.push(message)
+  const parts = partsOf(checked[index])
+  const [into, more] = inner === 0 ? [parts, partsOf(message)] : [partsOf(parts[offset]), partsOf(partsOf(message)[0])]
+  for (const part of more) (into as unknown[]).push(part)
+}
+
+/** Checks messages of a well-formed body. @throws ServiceError as {@link parseBody} does */
+function checkPiece<T extends z.ZodArray>(schema: T, piece: readonly Portion[], body: unknown, wording: Wording) {
+  const result = schema.safeParse(
+    piece.map(({ message }) => message),
+    FIRST_PROBLEM,
+  )
+  if (result.success) return result.data as unknown[]
+  const [first] = result.error.issues as [z.core.$ZodIssue]
+  const issue = first.code === 'invalid_key' ? first : deepest(first)
+  const [nth, ...path] = issue.path
+  const { index, offset, inner } = piece[Number(nth)] as Portion
+  if (typeof path[1] === 'number') path[1] += offset
+  if (typeof path[3] === 'number') path[3] += inner
+  throw problemError({ ...issue, path: ['messages', index, ...path] }, body, wording)
+}
+
+/** Maps a list, with a yield after each {@link PIECE_MESSAGES} entries. */
+export function* mapInPieces<Entry, Result>(
+  list: readonly Entry[],
+  map: (entry: Entry, index: number) => Result,
+): Pieces<Result[]> {
+  const mapped: Result[] = []
+  for (const [index, entry] of list.entries()) {
+    if (index > 0 && index % PIECE_MESSAGES === 0) yield
+    mapped.push(map(entry, index))
+  }
+  return mapped
 }
 
 /** {@link wellFormed}, a long list of messages in pieces. */
 function* soundInPieces(body: { messages: unknown[] }): Pieces<{ messages: unknown[] }> {
   const { messages, ...rest } = body
   const sound: unknown[] = []
-  for (const [index, message] of messages.entries()) {
-    if (index % PIECE_MESSAGES === 0) yield
-    sound.push(wellFormed(message, MESSAGE_DEPTH))
+  let weight = 0
+  for (const message of messages) {
+    const parts = partsOf(message)
+    weight += 1 + parts.length
+    if (weight > PIECE_MESSAGES) {
+      weight = 0
+      yield
+    }
+    if (parts.length <= PIECE_MESSAGES) sound.push(wellFormed(message, MESSAGE_DEPTH))
+    else {
+      const content = yield* mapInPieces(parts, (part) => wellFormed(part, PART_DEPTH))
+      sound.push({ ...(wellFormed({ ...(message as object), content: [] }, MESSAGE_DEPTH) as object), content })
+    }
   }
   return { ...(wellFormed(rest, 0) as object), messages: sound }
 }
 
 function hasLongList(body: unknown): body is { messages: unknown[] } {
   const messages = (body as { messages?: unknown } | null)?.messages
-  return Array.isArray(messages) && messages.length > PIECE_MESSAGES && messages.length <= MESSAGES_MAX
+  if (!Array.isArray(messages) || messages.length > MESSAGES_MAX) return false
+  let weight = 0
+  return messages.some((message) => {
+    weight += weightOf(message)
+    return weight > PIECE_MESSAGES
+  })
 }
 
 /**

@@ -55,7 +55,7 @@ function append(messages: Message[], turn: Turn, content: Block[], sameDialect: 
   const role = turn.role === 'tool' ? 'user' : turn.role
   const last = messages.at(-1)
   if (last?.role === role && (!sameDialect || last.isOpen)) {
-    last.content.push(...content)
+    for (const block of content) last.content.push(block)
     if (extra) last.extra = { ...last.extra, ...extra }
   } else messages.push({ role, content, extra, isOpen: turn.role === 'tool' })
 }

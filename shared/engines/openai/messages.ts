@@ -30,7 +30,7 @@ export function encodeTurns(request: GenerateRequest, isOpenAi: boolean): object
       messages.push({ role: 'user', content: media })
       media = []
     }
-    if (turn.role === 'tool') media.push(...toolMedia(turn, index))
+    if (turn.role === 'tool') for (const part of toolMedia(turn, index)) media.push(part)
     const message = encodeTurn(turn, index, form)
     if (message) messages.push({ ...(form.isSame ? turn.extra : {}), ...message })
   }

@@ -3,7 +3,7 @@ import type { NativePart, Part, Turn } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { requireBase64, requireDataUrl, requireImageUrl } from '#services/ingress/body/media.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
-import { extraOf, PIECE_MESSAGES, type Pieces } from '#services/ingress/body/validate.ts'
+import { extraOf, mapInPieces, PIECE_MESSAGES, type Pieces } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { refuseAddresses } from './addresses.ts'
 import { type MadeCall, OpenCalls } from './calls.ts'
@@ -24,7 +24,7 @@ export function* decodeChatTurns(messages: readonly ChatMessage[], context: Turn
   const decoder = new TurnDecoder(context)
   for (const [index, message] of messages.entries()) {
     if (index % PIECE_MESSAGES === 0) yield
-    decoder.add(message, `messages[${index}]`)
+    yield* decoder.add(message, `messages[${index}]`)
   }
   return decoder.finish()
 }
@@ -45,14 +45,14 @@ class TurnDecoder {
     this.#context = context
   }
 
-  add(message: ChatMessage, param: string): void {
-    if (message.role === 'tool') return this.#addTool(message, param)
+  *add(message: ChatMessage, param: string): Pieces<void> {
+    if (message.role === 'tool') return yield* this.#addTool(message, param)
     if (message.role === 'function') return this.#addFunction(message)
     this.#requireAnswered()
     this.#calls = new OpenCalls([], [])
-    if (message.role === 'assistant') return this.#addAssistant(message, param)
+    if (message.role === 'assistant') return yield* this.#addAssistant(message, param)
     const named = { name: message.name ?? undefined, extra: extraOf(message, MESSAGE_CONSUMED) }
-    const parts = this.#parts(message.content, `${param}.content`)
+    const parts = yield* this.#parts(message.content, `${param}.content`)
     if (message.role === 'user') this.#turns.push({ role: 'user', parts, ...named })
     else this.#turns.push({ role: 'system', parts, ...(message.role === 'developer' && { developer: true }), ...named })
   }
@@ -71,14 +71,15 @@ class TurnDecoder {
     refuse('invalid_value', this.#callsParam, message)
   }
 
-  #addAssistant(message: AssistantMessage, param: string): void {
+  *#addAssistant(message: AssistantMessage, param: string): Pieces<void> {
     if (isSilent(message)) {
       const text = "An assistant message needs 'content' unless it has 'tool_calls' or a 'refusal'."
       refuse('missing_required_parameter', `${param}.content`, text)
     }
-    const parts: Part[] = []
-    if (message.reasoning_content) parts.push({ type: 'reasoning', text: message.reasoning_content })
-    parts.push(...this.#parts(message.content ?? '', `${param}.content`), ...messageFields(message))
+    const { reasoning_content } = message
+    const thoughts: Part[] = reasoning_content ? [{ type: 'reasoning', text: reasoning_content }] : []
+    const said = yield* this.#parts(message.content ?? '', `${param}.content`)
+    const parts = [...thoughts, ...said, ...messageFields(message)]
     const calls = (message.tool_calls ?? []).map(decodeCall)
     this.#calls = new OpenCalls(calls, parts)
     const extra = extraOf(message, MESSAGE_CONSUMED)
@@ -87,7 +88,7 @@ class TurnDecoder {
     this.#implied = message.function_call ?? undefined
   }
 
-  #addTool(message: Extract<ChatMessage, { role: 'tool' }>, param: string): void {
+  *#addTool(message: Extract<ChatMessage, { role: 'tool' }>, param: string): Pieces<void> {
     const wireId = message.tool_call_id
     if (this.#calls.size === 0) {
       const text = "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'."
@@ -98,7 +99,7 @@ class TurnDecoder {
       const text = `Invalid 'tool_call_id': '${excerpt(wireId)}' is not a call of the nearest assistant message before it.`
       refuse('invalid_value', `${param}.tool_call_id`, text)
     }
-    const parts = this.#parts(message.content ?? '', `${param}.content`)
+    const parts = yield* this.#parts(message.content ?? '', `${param}.content`)
     const custom = call.custom ? { custom: true } : {}
     this.#turns.push({ role: 'tool', parts, call_id: call.id, ...custom, extra: extraOf(message, TOOL_CONSUMED) })
   }
@@ -132,9 +133,9 @@ class TurnDecoder {
     return id
   }
 
-  #parts(content: string | readonly MessagePart[], param: string): Part[] {
+  *#parts(content: string | readonly MessagePart[], param: string): Pieces<Part[]> {
     if (typeof content === 'string') return textParts(content)
-    return content.map((part, index) => decodePart(part, `${param}[${index}]`, this.#context))
+    return yield* mapInPieces(content, (part, index) => decodePart(part, `${param}[${index}]`, this.#context))
   }
 }
 

@@ -9,7 +9,7 @@ import {
 } from '#schemas/messages.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
-import { extraOf, PIECE_MESSAGES, type Pieces } from '#services/ingress/body/validate.ts'
+import { extraOf, mapInPieces, PIECE_MESSAGES, type Pieces } from '#services/ingress/body/validate.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { decodeReadable } from './blocks.ts'
 import { isMessagesUpstream, textBetween, unknownPart } from './native.ts'
@@ -72,7 +72,7 @@ export function* decodeConversation(
   const decoder = new TurnDecoder(context)
   for (const [index, message] of messages.entries()) {
     if (index % PIECE_MESSAGES === 0) yield
-    decoder.add(message, `messages[${index}]`)
+    yield* decoder.add(message, `messages[${index}]`)
   }
   const turns = decoder.finish()
   const first = decodeSystem(system, context.model)
@@ -96,12 +96,12 @@ class TurnDecoder {
     this.#isStrict = context.strictTurns && !isMessagesUpstream(context.model)
   }
 
-  add(message: InputMessage, param: string): void {
+  *add(message: InputMessage, param: string): Pieces<void> {
     const extra = extraOf(message, TURN_CONSUMED)
     if (message.role === 'system') return this.#addSystem(message, param, extra)
     this.#enter(message.role, param)
-    if (message.role === 'user') this.#addUser(message.content, `${param}.content`, extra)
-    else this.#addAssistant(message.content, `${param}.content`, extra)
+    if (message.role === 'user') yield* this.#addUser(message.content, `${param}.content`, extra)
+    else yield* this.#addAssistant(message.content, `${param}.content`, extra)
   }
 
   finish(): Turn[] {
@@ -150,12 +150,12 @@ class TurnDecoder {
     refuse('invalid_value', param, `tool_use '${excerpt(id)}' has no tool_result block in the message after it`)
   }
 
-  #addAssistant(content: string | readonly AssistantBlock[], param: string, extra: Turn['extra']): void {
+  *#addAssistant(content: string | readonly AssistantBlock[], param: string, extra: Turn['extra']): Pieces<void> {
     const { model } = this.#context
     const decoded =
       typeof content === 'string'
         ? texts(content)
-        : content.map((block, index) => decodeAssistantBlock(block, `${param}[${index}]`, model))
+        : yield* mapInPieces(content, (block, index) => decodeAssistantBlock(block, `${param}[${index}]`, model))
     const parts = typeof content === 'string' ? decoded : asBlocks(decoded, model)
     for (const [index, part] of parts.entries()) {
       if (part.type !== 'tool_call') continue
@@ -168,7 +168,7 @@ class TurnDecoder {
   }
 
   /** Results become turns of their own and come first: an answer belongs right behind its call. */
-  #addUser(content: string | readonly UserBlock[], param: string, extra: Turn['extra']): void {
+  *#addUser(content: string | readonly UserBlock[], param: string, extra: Turn['extra']): Pieces<void> {
     if (typeof content === 'string') {
       this.#turns.push({ role: 'user', parts: texts(content), extra })
       return
@@ -176,17 +176,18 @@ class TurnDecoder {
     const parts: Part[] = []
     let hasResult = false
     for (const [index, block] of content.entries()) {
+      if (index > 0 && index % PIECE_MESSAGES === 0) yield
       const place = `${param}[${index}]`
       if (block.type === 'tool_result') {
         hasResult = true
-        this.#addResult(block, place)
-      } else parts.push(...decodeReadable(block, place, this.#context))
+        yield* this.#addResult(block, place)
+      } else for (const part of decodeReadable(block, place, this.#context)) parts.push(part)
     }
     if (parts.length > 0 || !hasResult)
       this.#turns.push({ role: 'user', parts: asBlocks(parts, this.#context.model), extra })
   }
 
-  #addResult(block: Extract<UserBlock, { type: 'tool_result' }>, param: string): void {
+  *#addResult(block: Extract<UserBlock, { type: 'tool_result' }>, param: string): Pieces<void> {
     const id = block.tool_use_id
     if (!this.#uses.has(id)) {
       const message = `no tool_use block with the id '${excerpt(id)}' in the message before`
@@ -197,17 +198,19 @@ class TurnDecoder {
     }
     this.#turns.push({
       role: 'tool',
-      parts: this.#resultParts(block.content ?? '', `${param}.content`),
+      parts: yield* this.#resultParts(block.content ?? '', `${param}.content`),
       call_id: id,
       is_error: block.is_error ?? undefined,
       extra: extraOf(block, RESULT_CONSUMED),
     })
   }
 
-  #resultParts(content: string | readonly ReadableBlock[], param: string): Part[] {
+  *#resultParts(content: string | readonly ReadableBlock[], param: string): Pieces<Part[]> {
     if (typeof content === 'string') return texts(content)
-    const parts = content.flatMap((block, index) => decodeReadable(block, `${param}[${index}]`, this.#context))
-    return asBlocks(parts, this.#context.model)
+    const read = yield* mapInPieces(content, (block, index) => {
+      return decodeReadable(block, `${param}[${index}]`, this.#context)
+    })
+    return asBlocks(read.flat(), this.#context.model)
   }
 }
 

@@ -112,7 +112,8 @@ export class ItemTurns {
     }
     const [first] = parts
     if (first?.type === 'text' || first?.type === 'native') first.message = extra ?? {}
-    this.#assistant(true).parts.push(...parts)
+    const turn = this.#assistant(true)
+    for (const part of parts) turn.parts.push(part)
   }
 
   #call(item: ItemOf<'function_call'> | ItemOf<'custom_tool_call'>): void {
