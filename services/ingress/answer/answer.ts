@@ -7,6 +7,7 @@ import { retryMsMaxOf } from '#services/ingress/reply/retry.ts'
 import type { HeldBytes } from '#shared/byte-budget.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { writtenInTurns } from '#shared/protocols/encode.ts'
 import { answerDurable } from './durable.ts'
 import { CallUsage } from './usage.ts'
 import { readWishes } from './wishes.ts'
@@ -95,7 +96,8 @@ async function answerAttached(
     else {
       reply.open(prepared.isText ? 'text' : 'json')
       const events = await takeAll(job, see)
-      if (!reply.hasLeft) await reply.whole(await (answer.write?.(events, encode) ?? answer.whole(events, encode)))
+      if (!reply.hasLeft)
+        await reply.whole(await writtenInTurns(await (answer.write?.(events, encode) ?? answer.whole(events, encode))))
     }
     end = 'completed'
   } finally {

@@ -317,6 +317,6 @@ describe('an answer with values of wrong types', () => {
   test('is an error with 5,000 parts of a summary', async () => {
     const item = { type: 'reasoning', summary: Array(5_000).fill({ type: 'summary_text', text: 'Hm.' }) }
     const events = eventsOf({ status: 'completed', output: [item] })
-    await expect(events).rejects.toMatchObject({ message: expect.stringContaining('4096 parts') })
+    await expect(events).rejects.toMatchObject({ message: expect.stringContaining('1024 parts') })
   })
 })

@@ -83,11 +83,11 @@ const REASONS: Readonly<Record<string, FinishReason>> = {
 }
 
 /** Items of one answer: each is looked for among the others. */
-const ITEMS_MAX = 4_096
+const ITEMS_MAX = 1_024
 /** Annotations of one answer: each is an event of the caller's stream. */
 const ANNOTATIONS_MAX = 4_096
 /** Parts of the items of one answer: each is four events of the caller's stream. */
-const PARTS_MAX = 4_096
+const PARTS_MAX = 1_024
 
 /** Separates the parts of a thought where they are read as one text. The encoder of this API removes it between parts of a summary. */
 const THOUGHT_SEPARATOR = '\n\n'
