@@ -18,7 +18,7 @@ export interface Frame {
 /** How the output of a kind reads in the words of one endpoint. */
 export interface Answer<Event = unknown> {
   /**
-   * The whole answer from all events of the job: JSON, or a string, which is sent as plain text.
+   * The whole answer from all events of the job: JSON, or a string, which is sent as plain text; or a promise of one.
    *
    * @throws ServiceError When the events are not those of a job that ended well
    */

@@ -1,22 +1,73 @@
-import type { TranscriptSegment } from '#schemas/transcription/transcription.ts'
+import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
+import { nowOrInTurns } from '#shared/in-turns.ts'
+import { canBreak, columnsBetween, LINE_COLUMNS_MAX, linesOf, type Token, tokensOf } from './cue-text.ts'
 
-/** Subtitles (docs/protocol.md, Transcripts): one cue a segment with text. */
+/*
+ * Subtitles (docs/protocol.md, Transcripts). A segment of the transcript becomes one cue or more:
+ *
+ * 1. A cue has at most two lines of 42 columns, and lasts at most seven seconds if the times of words are known.
+ * 2. Of all places where a cue can end, the best is taken: after a sentence, then after a clause or before a pause, then
+ *    before a conjunction; hardly after an article, and never inside a number. Cues of one segment are about as long.
+ * 3. A cue begins with its first word. It stays until its text can be read, but not into the next cue.
+ *
+ * Without word times the time of a segment is divided in proportion to the text.
+ */
 
-/** SubRip: numbered cues, decimal commas, a blank line after each. Empty when nobody speaks. */
-export function encodeSrt(segments: readonly TranscriptSegment[]): string {
-  return cuesOf(segments)
-    .map(({ start, end, text }, index) => `${index + 1}\n${time(start, ',')} --> ${time(end, ',')}\n${text}\n\n`)
-    .join('')
+const CUE_SECONDS_MAX = 7
+const CUE_SECONDS_MIN = 0.8
+const COLUMNS_PER_SECOND_MAX = 20
+/** A cue lasts longer than its words only up to so much. */
+const LINGER_SECONDS_MAX = 2
+const PAUSE_SECONDS = 0.35
+const PAUSE_SCORE = 50
+/** A silence in a segment after which the next cue begins. */
+const SILENCE_SECONDS = 2
+/** A column more or less than a cue of even length, in scores. */
+const UNEVEN_COST = 1.2
+/** What two lines hold when they are broken at words. */
+const CUE_COLUMNS = 76
+/** Characters between two words: blanks and punctuation. A later match would be a repetition of the word. */
+const GAP_CHARS_MAX = 4
+/** A longer segment, of about an hour, stays one cue: dividing it would hold the event loop. */
+const DIVIDED_CHARS_MAX = 64 * 1024
+
+interface Cue {
+  readonly start: number
+  readonly end: number
+  readonly lines: readonly string[]
 }
 
-/** WebVTT: a header, cues without numbers, decimal points. */
-export function encodeVtt(segments: readonly TranscriptSegment[]): string {
-  const cues = cuesOf(segments).map(({ start, end, text }) => `${time(start, '.')} --> ${time(end, '.')}\n${text}\n\n`)
-  return `WEBVTT\n\n${cues.join('')}`
+/** SubRip: numbered cues, decimal commas, a blank line after each. Empty if there is no speech. Long ones are made in turns. */
+export function encodeSrt(segments: readonly TranscriptSegment[], language = ''): string | Promise<string> {
+  return nowOrInTurns(written(segments, language, (cue, index) => `${index + 1}\n${cueIn(cue, ',')}`))
 }
 
-function cuesOf(segments: readonly TranscriptSegment[]): { start: number; end: number; text: string }[] {
-  return segments.map(({ start, end, text }) => ({ start, end, text: cueText(text) })).filter(({ text }) => text !== '')
+/** WebVTT: a header, cues without numbers, decimal points. Long ones are made in turns. */
+export function encodeVtt(segments: readonly TranscriptSegment[], language = ''): string | Promise<string> {
+  return nowOrInTurns(written(segments, language, (cue) => cueIn(cue, '.'), 'WEBVTT\n\n'))
+}
+
+function* written(
+  segments: readonly TranscriptSegment[],
+  language: string,
+  write: (cue: Cue, index: number) => string,
+  head = '',
+): Generator<undefined, string> {
+  const cues: Cue[] = []
+  for (const segment of segments) {
+    cues.push(...divide(segment, cueText(segment.text), language))
+    yield
+  }
+  let text = head
+  for (const [index, cue] of cues.entries()) {
+    text += write(readable(cue, cues[index + 1]), index)
+    yield
+  }
+  return text
+}
+
+function cueIn({ start, end, lines }: Cue, point: ',' | '.'): string {
+  return `${time(start, point)} --> ${time(end, point)}\n${lines.join('\n')}\n\n`
 }
 
 /** An arrow would read as a line of times, and a blank line would end the cue. */
@@ -25,6 +76,141 @@ function cueText(text: string): string {
     .trim()
     .replace(/\s*[\r\n\u2028\u2029]\s*/g, ' ')
     .replace(/-{2,}>/g, '->')
+}
+
+/** Tokens and when each is spoken, in seconds. */
+interface Timed {
+  readonly tokens: readonly Token[]
+  readonly starts: readonly number[]
+  readonly ends: readonly number[]
+  /** The times are those of words, not shares of the segment's time. */
+  readonly isTimed: boolean
+}
+
+function divide(segment: TranscriptSegment, text: string, language: string): Cue[] {
+  if (text === '') return []
+  if (text.length > DIVIDED_CHARS_MAX) return [{ start: segment.start, end: segment.end, lines: [text] }]
+  const timed = timedOf(tokensOf(text, language), text, segment)
+  const { tokens, starts, ends, isTimed } = timed
+  const cues: Cue[] = []
+  for (let from = 0; from < tokens.length; ) {
+    const to = endOf(timed, from)
+    const start = starts[from] as number
+    const last = ends[to - 1] as number
+    // A segment ends a little after its last word; much later it is silence.
+    const until = to === tokens.length && segment.end <= last + LINGER_SECONDS_MAX ? Math.max(last, segment.end) : last
+    const end = isTimed ? Math.min(until, start + CUE_SECONDS_MAX) : last
+    cues.push({ start, end, lines: linesOf(tokens, from, to) ?? [] })
+    from = to
+  }
+  return cues
+}
+
+/** Where the cue ends that begins with the token `from`: one after its last token. */
+function endOf(timed: Timed, from: number): number {
+  const { tokens, starts, ends } = timed
+  const reach = reachOf(timed, from)
+  if (reach === tokens.length) return reach
+  // Only as much of the rest as matters for its division.
+  const rest = columnsBetween(tokens, from, Math.min(tokens.length, from + CUE_COLUMNS))
+  const even = rest / Math.max(2, Math.ceil(rest / CUE_COLUMNS))
+  let best = { to: reach, score: Number.NEGATIVE_INFINITY }
+  let columns = 0
+  for (let to = from + 1; to <= reach; to++) {
+    const { columns: own, isSpaced, endScore } = tokens[to - 1] as Token
+    columns += own + (isSpaced ? 1 : 0)
+    const pause = (starts[to] ?? 0) - (ends[to - 1] as number) >= PAUSE_SECONDS ? PAUSE_SCORE : 0
+    const score = endScore + pause - UNEVEN_COST * Math.abs(columns - even)
+    if (score >= best.score) best = { to, score }
+  }
+  return best.to
+}
+
+/** How far a cue can go: two lines, seven seconds, and no long silence. One token always fits. */
+function reachOf({ tokens, starts, ends, isTimed }: Timed, from: number): number {
+  const start = starts[from] as number
+  let columns = 0
+  let to = from
+  while (to < tokens.length) {
+    const { columns: own, isSpaced } = tokens[to] as Token
+    columns += own + (isSpaced && to > from ? 1 : 0)
+    const silence = to > from ? (starts[to] as number) - (ends[to - 1] as number) : 0
+    const isTooLong = isTimed && ((ends[to] as number) - start > CUE_SECONDS_MAX || silence > SILENCE_SECONDS)
+    if (to > from && (isTooLong || (columns > LINE_COLUMNS_MAX && !canBreak(tokens, from, to + 1)))) break
+    to += 1
+  }
+  return to
+}
+
+/** When each token is spoken: by the words of the segment, else in proportion to the columns. */
+function timedOf(tokens: readonly Token[], text: string, { start, end, words }: TranscriptSegment): Timed {
+  const found = words && words.length > 0 ? located(words, text) : []
+  return found.length === 0 ? inProportion(tokens, start, end) : byWords(tokens, found)
+}
+
+function byWords(tokens: readonly Token[], found: readonly Located[]): Timed {
+  const [starts, ends]: [number[], number[]] = [[], []]
+  let at = 0
+  for (const token of tokens) {
+    const until = token.at + token.text.length
+    while (at + 1 < found.length && (found[at] as Located).until <= token.at) at += 1
+    starts.push((found[at] as Located).start)
+    while (at + 1 < found.length && (found[at + 1] as Located).from < until) at += 1
+    ends.push((found[at] as Located).end)
+  }
+  return { tokens, starts, ends, isTimed: true }
+}
+
+/** A word and its place in the text. */
+interface Located {
+  readonly from: number
+  readonly until: number
+  readonly start: number
+  readonly end: number
+}
+
+/** The words that stand in the text, in its order; others are left out. Times never go back. */
+function located(words: readonly Word[], text: string): Located[] {
+  const found: Located[] = []
+  let from = 0
+  let latest = 0
+  let skipped = 0
+  for (const { word, start, end } of words) {
+    const bare = word.trim()
+    const near = text.slice(from, from + skipped + bare.length + GAP_CHARS_MAX)
+    const place = bare === '' ? -1 : near.indexOf(bare)
+    if (place < 0) {
+      skipped += bare.length + 1
+      continue
+    }
+    const at = from + place
+    skipped = 0
+    from = at + bare.length
+    const begins = Math.max(latest, start)
+    latest = Math.max(begins, end)
+    found.push({ from: at, until: from, start: begins, end: latest })
+  }
+  return found
+}
+
+function inProportion(tokens: readonly Token[], start: number, end: number): Timed {
+  const all = tokens.reduce((sum, { columns }) => sum + columns, 0)
+  const [starts, ends]: [number[], number[]] = [[], []]
+  let before = 0
+  for (const { columns } of tokens) {
+    starts.push(start + ((end - start) * before) / all)
+    before += columns
+    ends.push(start + ((end - start) * before) / all)
+  }
+  return { tokens, starts, ends, isTimed: false }
+}
+
+/** A cue that stays long enough to be read, if the next one is not due before. */
+function readable(cue: Cue, next: Cue | undefined): Cue {
+  const columns = cue.lines.reduce((sum, line) => sum + line.length, 0)
+  const wanted = Math.max(CUE_SECONDS_MIN, columns / COLUMNS_PER_SECOND_MAX)
+  const longest = Math.min(cue.start + Math.min(wanted, CUE_SECONDS_MAX), cue.end + LINGER_SECONDS_MAX)
+  return { ...cue, end: Math.max(cue.end, Math.min(longest, next?.start ?? longest)) }
 }
 
 function time(seconds: number, point: ',' | '.'): string {

@@ -6,11 +6,15 @@ import { gatherTranscript, type Transcript, toMilliseconds } from './gather.ts'
 import { languageName } from './languages.ts'
 
 /**
- * The whole answer of a transcription (docs/protocol.md, Transcripts): an object, or a string for text, srt and vtt.
+ * The whole answer of a transcription (docs/protocol.md, Transcripts): an object, or a string for text, srt and vtt. Long
+ * subtitles are a promise: they are made in turns.
  *
  * @throws ServiceError `upstream_error` when the engine did not finish
  */
-export function encodeTranscript(events: readonly TranscribeEvent[], context: EncodeContext): object | string {
+export function encodeTranscript(
+  events: readonly TranscribeEvent[],
+  context: EncodeContext,
+): object | string | Promise<string> {
   const form = formOf(context)
   const transcript = gatherTranscript(events)
   switch (form.format) {
@@ -19,9 +23,9 @@ export function encodeTranscript(events: readonly TranscribeEvent[], context: En
     case 'text':
       return `${transcript.text}\n`
     case 'srt':
-      return encodeSrt(transcript.segments)
+      return encodeSrt(transcript.segments, transcript.language)
     case 'vtt':
-      return encodeVtt(transcript.segments)
+      return encodeVtt(transcript.segments, transcript.language)
     case 'verbose_json':
       return encodeVerbose(transcript, form)
     case 'diarized_json':

@@ -29,6 +29,9 @@ export interface DecodedTranscription {
 
 const STREAMABLE: ReadonlySet<TranscriptFormat> = new Set(['json', 'text', 'diarized_json'])
 
+/** Forms that are divided where words end. */
+const SUBTITLES: ReadonlySet<TranscriptFormat> = new Set(['srt', 'vtt'])
+
 /**
  * Decodes a body (docs/protocol.md, Transcription fields), from a form or from JSON. Shape first, then the model, the
  * rules between fields, and the audio last.
@@ -52,7 +55,7 @@ export function decodeTranscription(body: unknown, context: DecodeContext): Deco
     ...(language !== undefined && { language }),
     ...(prompt !== undefined && { prompt }),
     temperature: asked.temperature ?? 0,
-    words: form.words,
+    words: form.words || (SUBTITLES.has(form.format) && model.transcription.words),
     logprobs: form.logprobs,
     diarize,
     speakers: decodeSpeakers(asked, diarize),
