@@ -18,8 +18,12 @@ const DOCUMENT_MS = 10_000
 const THREADS_MAX = 4
 /** Time for one question about a robots.txt. */
 const ROBOTS_MS = 2_000
-/** Memory of the thread: a page of 5 MB takes about 100 MB. */
+/** Heap of a thread: a page of 5 MB takes about 100 MB. */
 const HEAP_MB = 384
+/** Buffers of a thread, which its heap does not count: 2 MB of a PDF unpack to 2 GB. */
+const BUFFER_BYTES_MAX = 256 * 1024 * 1024
+/** Interval of the measurement of buffers. */
+const MEASURE_MS = 50
 /** Maximum number of waiting documents per project: those of 12 researches, which read up to five at once. */
 const WAITING_PER_PROJECT_MAX = 64
 /** How long the thread is kept without work. */
@@ -30,19 +34,24 @@ export interface DocumentReaderOptions {
   readonly documentMs?: number
   /** Maximum number of threads, and at most one per processor core (two on a single core). Default: 4. */
   readonly threads?: number
+  /** Maximum size of the buffers of a thread; beyond that it is replaced. Default: 256 MiB. */
+  readonly bufferBytesMax?: number
 }
 
 /** Reads documents in several threads, projects in turn. Dispose it with {@link DocumentReader.close}. */
 export class DocumentReader {
   readonly #documentMs: number
+  readonly #bufferBytesMax: number
   /** Permits to use a thread. */
   readonly #permits: FairSemaphore
   readonly #threads: DocumentThread[] = []
   readonly #idle: DocumentThread[] = []
 
-  constructor({ documentMs = DOCUMENT_MS, threads = THREADS_MAX }: DocumentReaderOptions = {}) {
+  constructor(options: DocumentReaderOptions = {}) {
+    const { documentMs = DOCUMENT_MS, threads = THREADS_MAX, bufferBytesMax = BUFFER_BYTES_MAX } = options
     const permits = Math.min(threads, Math.max(2, availableParallelism()))
     this.#documentMs = documentMs
+    this.#bufferBytesMax = bufferBytesMax
     this.#permits = new FairSemaphore({
       permits,
       permitsPerKey: Math.max(1, permits - 1),
@@ -93,7 +102,7 @@ export class DocumentReader {
   }
 
   #newThread(): DocumentThread {
-    const thread = new DocumentThread()
+    const thread = new DocumentThread(this.#bufferBytesMax)
     this.#threads.push(thread)
     return thread
   }
@@ -106,23 +115,31 @@ function tooMany(): ServiceError {
 
 /** A thread that reads one document at a time, and is replaced if it takes too long or ends. */
 class DocumentThread {
+  readonly #bufferBytesMax: number
   #worker: Worker | undefined
   #idle: NodeJS.Timeout | undefined
   #isClosed = false
+
+  constructor(bufferBytesMax: number) {
+    this.#bufferBytesMax = bufferBytesMax
+  }
 
   async do(task: ThreadTask, timeoutMs: number, signal: AbortSignal): Promise<ThreadReply> {
     if (this.#isClosed) throw new ServiceError('overloaded', 'The reader of documents is closed.')
     signal.throwIfAborted()
     clearTimeout(this.#idle)
     this.#worker ??= this.#start()
+    const worker = this.#worker
+    const measured = measureBuffers(worker, this.#bufferBytesMax)
     try {
-      return await replyOf(this.#worker, task, AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]))
+      return await replyOf(worker, task, AbortSignal.any([signal, measured.signal, AbortSignal.timeout(timeoutMs)]))
     } catch (cause) {
       await this.#end()
       signal.throwIfAborted()
       const message = 'The document could not be read within its limits.'
       throw new ServiceError('unsupported_media_type', message, { cause })
     } finally {
+      measured.stop()
       this.#rest()
     }
   }
@@ -162,6 +179,18 @@ class DocumentThread {
     this.#worker = undefined
     await worker?.terminate()
   }
+}
+
+/** Aborts its signal if a thread has larger buffers. The thread is interrupted for each measurement, also within a loop. */
+function measureBuffers(worker: Worker, bytesMax: number): { readonly signal: AbortSignal; stop(): void } {
+  const isOver = new AbortController()
+  const measure = async () => {
+    const { external_memory } = await worker.getHeapStatistics()
+    if (external_memory > bytesMax) isOver.abort(new Error('The document takes too much memory.'))
+  }
+  // A thread that has ended cannot be measured.
+  const timer = setInterval(() => void measure().catch(() => {}), MEASURE_MS).unref()
+  return { signal: isOver.signal, stop: () => clearInterval(timer) }
 }
 
 /** Hands one document to the thread. @throws Error When the thread ends instead of answering; the signal's reason */

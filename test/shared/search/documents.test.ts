@@ -1,4 +1,4 @@
-import { crc32 } from 'node:zlib'
+import { crc32, deflateSync } from 'node:zlib'
 import { afterAll, describe, expect, test } from 'vitest'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
 import type { DocumentType } from '#shared/search/documents/message.ts'
@@ -65,6 +65,17 @@ describe('the reader of documents', () => {
     await expect(read('html', '<p>a</p>', hasty)).rejects.toMatchObject({ code: 'unsupported_media_type' })
     await hasty.close()
     expect((await read('html', '<p>Still here.</p>')).text).toBe('Still here.')
+  })
+
+  test('gives up a document that unpacks to more memory than a thread may have', async () => {
+    const small = new DocumentReader({ documentMs: 60_000, bufferBytesMax: 32 * 1024 * 1024 })
+    const bomb = pdfWith(' '.repeat(128 * 1024 * 1024), true)
+    expect(bomb.length).toBeLessThan(1024 * 1024)
+    const failure = await read('pdf', bomb, small).catch((error: unknown) => error)
+    expect(failure).toMatchObject({ code: 'unsupported_media_type' })
+    expect((failure as Error).cause).toMatchObject({ message: 'The document takes too much memory.' })
+    expect((await read('html', '<p>Still here.</p>', small)).text).toBe('Still here.')
+    await small.close()
   })
 
   test('reads the page of another project while pages take long', async () => {
@@ -154,21 +165,23 @@ describe('a hostile page', () => {
   })
 })
 
-function pdfOf(line: string): string {
+function pdfOf(line: string): Buffer {
   return pdfWith(`BT /F1 12 Tf 72 720 Td (${line}) Tj ET`)
 }
 
 /** Its one page has more operators than are read within a minute. */
 function endlessPdf(): Buffer {
-  return Buffer.from(pdfWith('BT /F1 12 Tf 72 720 Td (A) Tj ET\n'.repeat(400_000)))
+  return pdfWith('BT /F1 12 Tf 72 720 Td (A) Tj ET\n'.repeat(400_000))
 }
 
-function pdfWith(content: string): string {
+function pdfWith(text: string, isPacked = false): Buffer {
+  const content = isPacked ? deflateSync(text).toString('latin1') : text
+  const filter = isPacked ? ' /Filter /FlateDecode' : ''
   const objects = [
     '<< /Type /Catalog /Pages 2 0 R >>',
     '<< /Type /Pages /Kids [3 0 R] /Count 1 >>',
     '<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> /MediaBox [0 0 612 792] >>',
-    `<< /Length ${content.length} >>\nstream\n${content}\nendstream`,
+    `<< /Length ${content.length}${filter} >>\nstream\n${content}\nendstream`,
     '<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>',
   ]
   let pdf = '%PDF-1.4\n'
@@ -179,7 +192,7 @@ function pdfWith(content: string): string {
   })
   const table = offsets.map((offset) => `${String(offset).padStart(10, '0')} 00000 n \n`).join('')
   const xref = `xref\n0 6\n0000000000 65535 f \n${table}`
-  return `${pdf}${xref}trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n${pdf.length}\n%%EOF`
+  return Buffer.from(`${pdf}${xref}trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n${pdf.length}\n%%EOF`, 'latin1')
 }
 
 /** The three files without which a Word document is none, in an archive that packs nothing. */
