@@ -7,26 +7,27 @@ import type { Role } from './services.ts'
 /** Roles that fetch or build something before they can run a job. */
 const PREPARING: readonly Role[] = ['inference', 'embeddings', 'transcription', 'code']
 
-/** For somebody who sees the service for the first time: what the bars below mean. */
+/** Explains the progress bars of the first start. */
 const FIRST_START = [
   'The first start fetches the models and builds the sandbox for code, once: about 1 GB. Until a part is',
   'ready, calls to it answer 503 and say how far it is.',
 ]
 
 /**
- * What whoever has started an ingress should know, as lines: where it listens, which key a call needs, and a call to try.
+ * Lines that an ingress prints once it is ready: its URL, the API key that a call needs, and a call to try.
  *
- * @param fetching Roles of this process which have nothing yet of what they fetch or build at their first start
+ * @param served Models that the workers of this process run; the example call names the first one for text.
+ * @param fetching Roles of this process that still have to download or build something; default of a later start: none.
  */
 export function greetingOf(
   config: Pick<Config, 'host' | 'sluiceApiKey'>,
   ingress: Pick<Ingress, 'port' | 'createdKey'>,
-  { models }: Pick<ModelCatalogue, 'models'>,
+  served: Pick<ModelCatalogue['served'], 'models'>,
   fetching: readonly Role[],
 ): string[] {
   const url = urlOf(config.host, ingress.port)
   const lines = [`Sluice listens on ${url}`, ...keyLines(config, ingress.createdKey)]
-  const model = models.find((model) => workOf(model) === 'inference')?.id ?? 'MODEL'
+  const model = served.models.find((model) => workOf(model) === 'inference')?.id ?? 'MODEL'
   lines.push(
     `  curl ${url}/v1/chat/completions \\`,
     `    -H "Authorization: Bearer $SLUICE_API_KEY" -H 'Content-Type: application/json' \\`,
@@ -36,7 +37,7 @@ export function greetingOf(
   return lines
 }
 
-/** Which key a call needs, before the call to try. */
+/** States the API key of the example call. */
 function keyLines({ sluiceApiKey }: Pick<Config, 'sluiceApiKey'>, createdKey: string | undefined): string[] {
   if (createdKey !== undefined) {
     const example = [`  export SLUICE_API_KEY=${createdKey}`]

@@ -1,22 +1,30 @@
 /*
- * The entry point. What it starts is `start.ts`, once Node was told to keep what it compiles: the next start of the same
- * version takes half of the CPU, for nothing has its types stripped again, and its first calls meet compiled code.
+ * Entry point: enables Node's compile cache, then loads `start.ts`. With the cache the next start of the same version needs half of the
+ * CPU, because no file has its types stripped again and the first calls run compiled code.
  *
- * Plain JavaScript, since Node's stripper of types is loaded with the first file of TypeScript that is not compiled yet, and
- * stays: 11 MiB of every process.
+ * Plain JavaScript that each Node can parse: an older Node gets a sentence instead of a SyntaxError, and the type stripper, which stays
+ * in memory with 11 MiB, is not loaded when everything is compiled.
  */
-import { enableCompileCache } from 'node:module'
+import * as nodeModule from 'node:module'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 
-keepCompiled()
+const NODE_MIN = 24
+
+if (Number.parseInt(process.versions.node, 10) < NODE_MIN) {
+  process.stderr.write(
+    `Sluice needs Node.js ${NODE_MIN} or newer; this is ${process.versions.node}. Run "npm start", which uses the Node.js that "npm ci" installs.\n`,
+  )
+  process.exit(2)
+}
+enableCache()
 await import('./start.ts')
 
-/** Of this user alone: what lies there is run. Where it cannot be written Node goes on without. */
-function keepCompiled() {
+/** The directory belongs to this user alone, because its files are executed. */
+function enableCache() {
   try {
-    enableCompileCache(join(homedir(), '.cache', 'sluice', 'compiled'))
+    nodeModule.enableCompileCache(join(homedir(), '.cache', 'sluice', 'compiled'))
   } catch {
-    // A user without a home has no such place.
+    // A user without a home directory starts without the cache.
   }
 }

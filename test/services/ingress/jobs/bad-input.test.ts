@@ -3,7 +3,6 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, inject, it, onTestFinished, test } from 'vitest'
-import { ERRORS } from '#schemas/error.ts'
 import { newJobId } from '#shared/store/job-id.ts'
 import {
   CHAT,
@@ -569,13 +568,6 @@ it('jobs of a key are no more than its limits say', async () => {
     /^This project has \d+ jobs that wait for their time, and may have 1\./,
   )
   expect((await service.post('/v1/jobs', { endpoint: CHAT, body: say('x') }, { key: OTHER_KEY })).status).toBe(202)
-})
-
-describe('docs/errors.md', () => {
-  it('names every code', async () => {
-    const text = await readFile('docs/errors.md', 'utf8')
-    expect(Object.keys(ERRORS).filter((code) => !text.includes(`\`${code}\``))).toEqual([])
-  })
 })
 
 async function cancelAll(service: Service, jobs: readonly { id: string }[]): Promise<void> {
