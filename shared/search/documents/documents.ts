@@ -41,6 +41,7 @@ export interface DocumentReaderOptions {
 /** Reads documents in several threads, projects in turn. Dispose it with {@link DocumentReader.close}. */
 export class DocumentReader {
   readonly #documentMs: number
+  readonly #threadsMax: number
   readonly #bufferBytesMax: number
   /** Permits to use a thread. */
   readonly #permits: FairSemaphore
@@ -49,12 +50,12 @@ export class DocumentReader {
 
   constructor(options: DocumentReaderOptions = {}) {
     const { documentMs = DOCUMENT_MS, threads = THREADS_MAX, bufferBytesMax = BUFFER_BYTES_MAX } = options
-    const permits = Math.min(threads, Math.max(2, availableParallelism()))
+    this.#threadsMax = Math.min(threads, Math.max(2, availableParallelism()))
     this.#documentMs = documentMs
     this.#bufferBytesMax = bufferBytesMax
     this.#permits = new FairSemaphore({
-      permits,
-      permitsPerKey: Math.max(1, permits - 1),
+      permits: this.#threadsMax,
+      permitsPerKey: Math.max(1, this.#threadsMax - 1),
       waitingPerKeyMax: WAITING_PER_PROJECT_MAX,
       refusal: tooMany,
     })
@@ -92,13 +93,27 @@ export class DocumentReader {
 
   async #inTurn(task: ThreadTask, timeoutMs: number, project: string, signal: AbortSignal): Promise<ThreadReply> {
     await this.#permits.take(project, signal)
-    const thread = this.#idle.pop() ?? this.#newThread()
+    const thread = this.#takeThread()
+    this.#startSpare()
     try {
       return await thread.do(task, timeoutMs, signal)
     } finally {
       this.#idle.push(thread)
       this.#permits.release(project)
     }
+  }
+
+  #takeThread(): DocumentThread {
+    const started = this.#idle.findLastIndex((thread) => thread.isStarted)
+    const [thread = this.#newThread()] = this.#idle.splice(started, 1)
+    return thread
+  }
+
+  /** A start takes as long as several documents: the first one of another project does not wait for it. */
+  #startSpare(): void {
+    if (this.#idle.some((thread) => thread.isStarted)) return
+    if (this.#idle.length === 0 && this.#threads.length < this.#threadsMax) this.#idle.push(this.#newThread())
+    this.#idle[0]?.start()
   }
 
   #newThread(): DocumentThread {
@@ -128,8 +143,7 @@ class DocumentThread {
     if (this.#isClosed) throw new ServiceError('overloaded', 'The reader of documents is closed.')
     signal.throwIfAborted()
     clearTimeout(this.#idle)
-    this.#worker ??= this.#start()
-    const worker = this.#worker
+    const worker = this.#started()
     const measured = measureBuffers(worker, this.#bufferBytesMax)
     try {
       return await replyOf(worker, task, AbortSignal.any([signal, measured.signal, AbortSignal.timeout(timeoutMs)]))
@@ -144,7 +158,23 @@ class DocumentThread {
     }
   }
 
-  #start(): Worker {
+  get isStarted(): boolean {
+    return this.#worker !== undefined
+  }
+
+  /** Loads what most documents need. */
+  start(): void {
+    if (this.#isClosed) return
+    this.#started().postMessage({ type: 'start' } satisfies ThreadTask)
+    this.#rest()
+  }
+
+  #started(): Worker {
+    this.#worker ??= this.#open()
+    return this.#worker
+  }
+
+  #open(): Worker {
     const worker = new Worker(new URL('./worker.ts', import.meta.url), {
       env: {},
       resourceLimits: { maxOldGenerationSizeMb: HEAP_MB, maxYoungGenerationSizeMb: 32, stackSizeMb: 4 },

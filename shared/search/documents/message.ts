@@ -24,8 +24,13 @@ export interface RobotsQuestion {
   readonly agent: string
 }
 
+/** Loads the libraries of web pages; without a reply. */
+export interface ThreadStart {
+  readonly type: 'start'
+}
+
 /** What the thread is asked. */
-export type ThreadTask = DocumentInput | RobotsQuestion
+export type ThreadTask = DocumentInput | RobotsQuestion | ThreadStart
 
 /** What the thread answers; a problem is a sentence for people. */
 export type ThreadReply =

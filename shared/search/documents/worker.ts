@@ -4,13 +4,14 @@ import { type ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { readMarkdown } from '#shared/search/text/markdown.ts'
 import { readPlain } from '#shared/search/text/plain.ts'
 import { decodeText, Unreadable } from './charset.ts'
-import type { DocumentInput, ThreadReply, ThreadTask } from './message.ts'
+import type { DocumentInput, ThreadReply, ThreadStart, ThreadTask } from './message.ts'
 
 parentPort?.on('message', async (task: ThreadTask) => {
-  parentPort?.postMessage(await answer(task))
+  if (task.type === 'start') await import('./html.ts')
+  else parentPort?.postMessage(await answer(task))
 })
 
-async function answer(task: ThreadTask): Promise<ThreadReply> {
+async function answer(task: Exclude<ThreadTask, ThreadStart>): Promise<ThreadReply> {
   try {
     if (task.type === 'robots') return { isAllowed: (await import('./robots.ts')).allows(task) }
     return { document: await read(task) }

@@ -65,7 +65,7 @@ class CorpusBackend implements LocalCorpus {
   readonly searchUsd = 0
   readonly #options: LocalCorpusOptions
   readonly #index: CorpusIndex
-  readonly #reader = new DocumentReader()
+  readonly #reader = new DocumentReader({ threads: 1 })
   readonly #closing = new AbortController()
   readonly #unwatch: () => void
   #looking: Promise<void>
