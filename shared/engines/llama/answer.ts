@@ -1,33 +1,18 @@
-import type { LlamaContextSequence, LlamaGrammar, Token } from 'node-llama-cpp'
-import type { GenerateEvent, GenerateRequest, Tool } from '#schemas/generate.ts'
-import { type Budget, getBudget, StopFilter } from '#shared/engines/stop.ts'
-import { ServiceError } from '#shared/error.ts'
-import { writeSchemaGrammar } from './grammar/grammar.ts'
-import { JSON_OBJECT_GRAMMAR } from './grammar/rules.ts'
-import { fittingTokensOf, writeCallPrompt, writeTextPrompt } from './prompt.ts'
-import { rawTextOf, rawTokensOf } from './raw.ts'
-import type { LlamaCall, LlamaRuntime } from './runtime.ts'
+import type { Token } from 'node-llama-cpp'
+import type { GenerateEvent, Tool } from '#schemas/generate.ts'
+import { type Released, StopFilter } from '#shared/engines/stop.ts'
+import { joinPieces } from './format.ts'
+import { makeGrammar, makePlan, type Plan } from './plan.ts'
+import { tokensOf } from './prompt.ts'
+import { rawTextOf } from './raw.ts'
+import type { LlamaCall, SequenceCall } from './runtime.ts'
 import { openSampling, readPrompt, type Sampled, sample } from './sample.ts'
 import { describeToken, TokenText } from './text.ts'
-import { chooseTool } from './tools.ts'
-
-/** A call with the sequence that it holds. */
-interface SequenceCall extends LlamaCall {
-  readonly sequence: LlamaContextSequence
-}
-
-/** How the answer comes about, the same for each of the n choices. */
-interface Plan {
-  /** The tool that is called; undefined: the answer is text. */
-  readonly tool: Tool | undefined
-  readonly prompt: readonly Token[]
-  readonly grammar: LlamaGrammar | undefined
-  readonly budget: Budget
-}
+import { callPieces, NAME_TOKENS_MAX, sampleName, type Trigger, triggerOf } from './tools.ts'
 
 /**
- * Answers one request. `input_tokens` are those of the prompt that the answer continues: with tools its system turn
- * also describes the tool that is called, and the short question which tool to call is not counted.
+ * Answers one request. `input_tokens` are those of the prompt that the answer continues: with tools that are offered in words
+ * its system turn also describes the tool that is called, and the short question which tool to call is not counted.
  */
 export async function* answer(call: LlamaCall): AsyncGenerator<GenerateEvent> {
   const plan = await makePlan(call)
@@ -54,78 +39,127 @@ async function* writeChoices(call: SequenceCall, plan: Plan): AsyncGenerator<Gen
   yield { type: 'usage', usage: { input_tokens, output_tokens, cached_tokens } }
 }
 
-async function makePlan(call: LlamaCall): Promise<Plan> {
-  const { runtime, request, signal, config } = call
-  if (request.completion) {
-    const prompt = await rawTokensOf(runtime, request, signal)
-    const budget = getBudget(request, config, prompt.length, runtime.contextTokens)
-    return { tool: undefined, prompt, budget, grammar: undefined }
-  }
-  const tool = await chooseTool(call)
-  const text = tool ? writeCallPrompt(runtime, request, tool) : writeTextPrompt(runtime, request)
-  const prompt = await fittingTokensOf(runtime, text, signal)
-  const budget = getBudget(request, config, prompt.length, runtime.contextTokens)
-  return { tool, prompt, budget, grammar: await makeGrammar(runtime, request, tool) }
-}
-
-/** Where each API has the schemas of a tool and of the answer. */
-const SCHEMA_PATHS: Readonly<Record<GenerateRequest['dialect'], { readonly tool: string; readonly format: string }>> = {
-  openai: { tool: 'function.parameters', format: 'response_format.json_schema.schema' },
-  anthropic: { tool: 'input_schema', format: 'output_config.format.schema' },
-  responses: { tool: 'parameters', format: 'text.format.schema' },
-}
-
-/** Tools are held to their schema as far as a grammar can, unless they are strict: agents send keywords that no grammar enforces. */
-async function makeGrammar(
-  { llama }: LlamaRuntime,
-  request: GenerateRequest,
-  tool: Tool | undefined,
-): Promise<LlamaGrammar | undefined> {
-  const format = request.response_format
-  if (!tool && !format) return undefined
-  const paths = SCHEMA_PATHS[request.dialect]
-  const param = tool ? `tools[${request.tools.indexOf(tool)}].${paths.tool}` : paths.format
-  const grammar = tool
-    ? writeSchemaGrammar({ type: 'object', properties: {}, ...tool.parameters }, param, {
-        isStrict: tool.strict === true,
-      })
-    : format?.type === 'json_schema'
-      ? writeSchemaGrammar(format.schema, param)
-      : JSON_OBJECT_GRAMMAR
-  try {
-    return await llama.createGrammar({ grammar })
-  } catch (cause) {
-    throw new ServiceError('invalid_value', 'The JSON schema is too complex for this model.', { cause, param })
-  }
-}
-
 /** Gives one choice in words or JSON. Returns how many tokens were generated. */
 async function* writeText(call: SequenceCall, plan: Plan, choice: number): AsyncGenerator<GenerateEvent, number> {
   const { runtime, request } = call
-  const decoder = new TokenText(runtime.model)
-  // Some templates end a turn with ordinary text, which the model writes like any other. A raw prompt has no turns.
-  const isPlain = plan.grammar || request.completion
-  const stops = new StopFilter(isPlain ? request.stop : [...request.stop, ...endMarks(runtime)])
-  let tokens = 0
   if (request.completion?.echo) yield { type: 'text', choice, text: rawTextOf(runtime, request) }
   if (plan.budget.tokens === 0) {
-    yield finish(plan, choice, tokens)
-    return tokens
+    yield finish(plan, choice, 0)
+    return 0
   }
+  const { tools } = runtime.format
+  const trigger = plan.callable.length > 0 && tools ? triggerOf(tools) : undefined
+  if (trigger?.type === 'start' && (await beginsWith(call, plan, choice, trigger.text))) {
+    return yield* writeNativeCall(call, plan, choice, [], trigger)
+  }
+  const stops = new StopFilter(stopsOf(call, plan, trigger))
+  const { generated, hit, isCall } = yield* sampleText(call, plan, choice, stops, trigger)
+  if (isCall && trigger) return yield* writeNativeCall(call, plan, choice, generated, trigger)
+  if (hit === undefined) yield finish(plan, choice, generated.length)
+  else yield { type: 'finish', choice, reason: 'stop', ...(request.stop.includes(hit) ? { stop_sequence: hit } : {}) }
+  return generated.length
+}
+
+interface SampledText {
+  readonly generated: readonly Token[]
+  /** The stop string that ended the text. */
+  readonly hit?: string | undefined
+  /** The text has become a call; `generated` are the tokens before the rest of its trigger. */
+  readonly isCall?: boolean
+}
+
+async function* sampleText(
+  call: SequenceCall,
+  plan: Plan,
+  choice: number,
+  stops: StopFilter,
+  trigger: Trigger | undefined,
+): AsyncGenerator<GenerateEvent, SampledText> {
+  const decoder = new TokenText(call.runtime.model)
+  const generated: Token[] = []
+  /** Length of the text after each token. */
+  const ends: number[] = []
+  let shown = 0
   for await (const sampled of sampleChoice(call, plan, choice)) {
-    tokens++
-    const { text, logprobs, hit } = stops.push(decoder.push(sampled.token), logprobOf(call, sampled))
-    if (text !== '') yield { type: 'text', choice, text, ...(logprobs.length > 0 ? { logprobs } : {}) }
-    if (hit !== undefined) {
-      yield { type: 'finish', choice, reason: 'stop', ...(request.stop.includes(hit) ? { stop_sequence: hit } : {}) }
-      return tokens
+    if (trigger?.type === 'token' && sampled.token === trigger.token) {
+      yield* textEvent(choice, stops.flush(decoder.flush()))
+      return { generated: [...generated, sampled.token], isCall: true }
     }
-    if (tokens === plan.budget.tokens) break
+    generated.push(sampled.token)
+    const piece = decoder.push(sampled.token)
+    ends.push((ends.at(-1) ?? 0) + piece.length)
+    const released = stops.push(piece, logprobOf(call, sampled))
+    shown += released.text.length
+    yield* textEvent(choice, released)
+    const { hit } = released
+    if (hit !== undefined && trigger?.type === 'text' && hit === trigger.text && !call.request.stop.includes(hit)) {
+      return { generated: generated.slice(0, ends.filter((end) => end <= shown).length), isCall: true }
+    }
+    if (hit !== undefined) return { generated, hit }
+    if (generated.length === plan.budget.tokens) break
   }
-  const { text, logprobs } = stops.flush(decoder.flush())
+  yield* textEvent(choice, stops.flush(decoder.flush()))
+  return { generated }
+}
+
+function* textEvent(choice: number, { text, logprobs }: Released): Generator<GenerateEvent> {
   if (text !== '') yield { type: 'text', choice, text, ...(logprobs.length > 0 ? { logprobs } : {}) }
-  yield finish(plan, choice, tokens)
-  return tokens
+}
+
+/** Some templates end a turn with ordinary text, which the model writes like any other. A raw prompt has no turns. */
+function stopsOf({ runtime, request }: SequenceCall, plan: Plan, trigger: Trigger | undefined): string[] {
+  if (plan.grammar || request.completion) return request.stop
+  return [...request.stop, ...runtime.format.endMarks, ...(trigger?.type === 'text' ? [trigger.text] : [])]
+}
+
+/** Whether the answer begins with a text. The sampling of the answer starts over after that, and gives the same tokens. */
+async function beginsWith(call: SequenceCall, plan: Plan, choice: number, text: string): Promise<boolean> {
+  const decoder = new TokenText(call.runtime.model)
+  let said = ''
+  for await (const { token } of sampleChoice(call, plan, choice)) {
+    said = (said + decoder.push(token)).trimStart()
+    if (said.startsWith(text)) return true
+    if (!text.startsWith(said)) return false
+  }
+  return false
+}
+
+/**
+ * Gives the rest of a choice whose text has become a call in the words of the template: the model picks the name, then writes
+ * the arguments.
+ *
+ * @param spoken Tokens of the text before the call
+ */
+async function* writeNativeCall(
+  call: SequenceCall,
+  plan: Plan,
+  choice: number,
+  spoken: readonly Token[],
+  { rest }: Trigger,
+): AsyncGenerator<GenerateEvent, number> {
+  const { runtime, request, signal } = call
+  const { tools } = runtime.format
+  if (!tools) throw new Error('The template has no tools.')
+  const before = [...plan.prompt, ...spoken]
+  const prompt = async (name?: string) => [
+    ...before,
+    ...(await tokensOf(runtime, joinPieces(callPieces(tools, rest, name)), signal)),
+  ]
+  const names = plan.callable.map(({ name }) => name)
+  const unnamed = await prompt()
+  const room = runtime.contextTokens - unnamed.length
+  const picked = room > NAME_TOKENS_MAX && names.length > 1 ? await sampleName(call, unnamed, names) : undefined
+  const name = names.length > 1 ? picked : names[0]
+  const tool = plan.callable.find((one) => one.name === name)
+  const named = await prompt(name)
+  const left = Math.min(plan.budget.tokens - spoken.length, runtime.contextTokens - named.length)
+  if (!tool || left < 1) {
+    yield { type: 'finish', choice, reason: 'length', ...(plan.budget.isContextBound ? { context_full: true } : {}) }
+    return spoken.length
+  }
+  const grammar = await makeGrammar(runtime, request, tool)
+  const budget = { tokens: left, isContextBound: plan.budget.isContextBound }
+  return spoken.length + (yield* writeCall(call, { ...plan, tool, prompt: named, grammar, budget }, tool, choice))
 }
 
 /** Gives one choice that calls a tool: the grammar allows nothing but its arguments. */
@@ -162,11 +196,4 @@ function finish({ budget, tool }: Plan, choice: number, tokens: number): Generat
 
 function logprobOf({ runtime, request }: LlamaCall, { token, probabilities }: Sampled) {
   return probabilities && describeToken(runtime.model, token, probabilities, request.top_logprobs ?? 0)
-}
-
-function endMarks({ wrapper }: LlamaRuntime): string[] {
-  const { stopGenerationTriggers } = wrapper.generateContextState({ chatHistory: [] })
-  return stopGenerationTriggers
-    .map((trigger) => trigger.values.map((value) => (typeof value === 'string' ? value : '')).join(''))
-    .filter((mark) => mark !== '')
 }

@@ -8,8 +8,8 @@ import { ServiceError } from '#shared/error.ts'
 import { BackgroundPreparation, type OnProgress } from '#shared/prepare/prepare.ts'
 import { getWeightsState, isKnownWeights, prepareWeights } from '#shared/prepare/weights.ts'
 import { answer } from './answer.ts'
-import { refuseMedia, tokensOf, writeCallPrompt, writeTextPrompt } from './prompt.ts'
-import { type LlamaRuntime, openRuntime } from './runtime.ts'
+import { describeAnswer, describeCall, refuseMedia, tokensOf } from './prompt.ts'
+import { closeRuntime, type LlamaRuntime, openRuntime } from './runtime.ts'
 
 /** How long close waits for calls to notice. */
 const CLOSE_MS = 5_000
@@ -75,13 +75,13 @@ class LlamaEngine implements ChatEngine {
     }
   }
 
-  /** With tools: the size of the prompt that leads to a call of the first one. */
+  /** With tools that are offered in words: the size of the prompt that leads to a call of the first one. */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number> {
     const signal = AbortSignal.any([options.signal, this.#closing.signal])
     const runtime = await this.#load(signal)
-    const [tool] = request.tools
-    const prompt = tool ? writeCallPrompt(runtime, request, tool) : writeTextPrompt(runtime, request)
-    return (await tokensOf(runtime, prompt, signal)).length
+    const [tool] = runtime.format.tools ? [] : request.tools
+    const conversation = tool ? describeCall(runtime, request, tool) : describeAnswer(runtime, request)
+    return (await tokensOf(runtime, await runtime.format.write(conversation, signal), signal)).length
   }
 
   async preload(signal: AbortSignal): Promise<void> {
@@ -95,7 +95,7 @@ class LlamaEngine implements ChatEngine {
     this.#runtime = undefined
     if (!runtime) return
     await takeAll(runtime, this.#engine.parallel)
-    await runtime.llama.dispose()
+    await closeRuntime(runtime)
   }
 
   /** The loaded model; the first call loads it, for all. */

@@ -1,13 +1,17 @@
-import type { ChatHistoryItem, LlamaText, Token } from 'node-llama-cpp'
+import type { Token } from 'node-llama-cpp'
 import type { GenerateRequest, Part, Tool, Turn } from '#schemas/generate.ts'
 import { contextExceeded } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
+import type { Prompt } from './format.ts'
 import type { LlamaRuntime } from './runtime.ts'
+import type { Conversation, TemplateMessage, TemplateTool } from './template/conversation.ts'
 import { leastTokens, tokenizePrompt } from './tokens.ts'
 
 /** Longest schema that is shown to the model; the grammar enforces a longer one all the same. */
 const SHOWN_SCHEMA_MAX = 2_000
+/** Bytes per token that are taken for certain to be too many, if the vocabulary does not tell. */
+const TOKEN_BYTES_MAX = 256
 
 /** @throws ServiceError `unsupported_value` when a turn holds what only larger models read */
 export function refuseMedia(request: GenerateRequest): void {
@@ -19,98 +23,159 @@ export function refuseMedia(request: GenerateRequest): void {
   }
 }
 
-/** A prompt as text, with the marks of its turns: nothing is tokenized yet. */
-export type Prompt = LlamaText
-
-/** The prompt of an answer in words or JSON. */
-export function writeTextPrompt(runtime: LlamaRuntime, request: GenerateRequest): Prompt {
-  return render(runtime, [...writeHistory(request, describeFormat(request)), opening(writePrefill(request))])
+/** Tools that the answer may call. */
+export function offeredTools(request: GenerateRequest): Tool[] {
+  if (request.tool_choice?.type === 'none') return []
+  return request.tools.filter((tool) => request.allowed_tools?.includes(tool.name) ?? true)
 }
 
-/** The prompt of a tool call: it ends where the arguments begin. */
-export function writeCallPrompt(runtime: LlamaRuntime, request: GenerateRequest, tool: Tool): Prompt {
-  const history = writeHistory(request, `${describeTools([tool])}\nAnswer with a call of ${tool.name}.`)
-  return render(runtime, [...history, opening(`{"name": "${tool.name}", "arguments":`)])
+/** The prompt of an answer in words or JSON. A format that has tools offers them. */
+export function describeAnswer(runtime: LlamaRuntime, request: GenerateRequest): Conversation {
+  const tools = runtime.format.tools ? offeredTools(request) : []
+  return describe(runtime, request, { instructions: describeFormat(request), tools, prefill: prefillOf(request) })
+}
+
+/** The prompt of a tool call in words: it ends where the arguments begin. For formats without tools. */
+export function describeCall(runtime: LlamaRuntime, request: GenerateRequest, tool: Tool): Conversation {
+  const instructions = `${describeTools([tool])}\nAnswer with a call of ${tool.name}.`
+  return describe(runtime, request, { instructions, tools: [], prefill: `{"name": "${tool.name}", "arguments":` })
+}
+
+/** The prompt of a call in the words of the template, which {@link LlamaRuntime.format} has. */
+export function describeNativeCall(runtime: LlamaRuntime, request: GenerateRequest): Conversation {
+  const conversation = describe(runtime, request, { instructions: '', tools: offeredTools(request), prefill: '' })
+  return { ...conversation, thinks: false }
 }
 
 /**
  * The prompt that asks which tool the last user turn needs. Two examples teach a small model the form; without them it
  * answers `none`, or a tool, to nearly everything.
  */
-export function writeRoutingPrompt(runtime: LlamaRuntime, request: GenerateRequest, tools: readonly Tool[]): Prompt {
+export function describeRouting(request: GenerateRequest, tools: readonly Tool[]): Conversation {
   const first = tools[0]?.name ?? NO_TOOL
   const list = tools.map((tool) => `- ${tool.name}: ${tool.description ?? tool.name}`).join('\n')
   const system =
     'Decide which tool is needed to answer the user. Answer only with the name of the tool, or with none.\n' +
     `Tools:\n${list}\n- ${NO_TOOL}: no tool is needed`
-  const user = textOf(request.turns.findLast((turn) => turn.role === 'user')?.parts ?? [])
-  return render(runtime, [
-    { type: 'system', text: system },
-    { type: 'user', text: 'Who are you?' },
-    opening(NO_TOOL),
-    { type: 'user', text: `Use ${first}` },
-    opening(first),
-    { type: 'user', text: user },
-    opening(''),
-  ])
+  const user = wordsOf(request.turns.findLast((turn) => turn.role === 'user')?.parts ?? [])
+  const messages: TemplateMessage[] = [
+    { role: 'system', content: system },
+    { role: 'user', content: 'Who are you?' },
+    { role: 'assistant', content: NO_TOOL },
+    { role: 'user', content: `Use ${first}` },
+    { role: 'assistant', content: first },
+    { role: 'user', content: user },
+  ]
+  return { messages, tools: [], prefill: '', thinks: false }
 }
 
 /** What the model answers when no tool fits. */
 export const NO_TOOL = 'none'
 
-/** Plain strings are never read as control tokens: a user cannot close a turn by writing its end mark. */
-function render({ wrapper }: LlamaRuntime, chatHistory: ChatHistoryItem[]): Prompt {
-  return wrapper.generateContextState({ chatHistory }).contextText
+/**
+ * The prompt of a conversation. One that surely leaves no room for an answer is not even rendered.
+ *
+ * @throws ServiceError `context_length_exceeded`, `invalid_value`; the signal's reason
+ */
+export async function writeFitting(
+  runtime: LlamaRuntime,
+  conversation: Conversation,
+  signal: AbortSignal,
+): Promise<Prompt> {
+  const least = leastTokensOf(runtime, conversation)
+  if (least >= runtime.contextTokens) throw contextExceeded(runtime.contextTokens, `over ${least - 1}`)
+  return await runtime.format.write(conversation, signal)
+}
+
+/** How many tokens a conversation has at least, at a glance: a message is one, and the longest token stands for so many bytes. */
+export function leastTokensOf({ tokenBytesMax }: LlamaRuntime, { messages, prefill }: Conversation): number {
+  const texts = [prefill, ...messages.map(({ content }) => content)]
+  return Math.max(messages.length, leastTokens(texts, Math.min(tokenBytesMax, TOKEN_BYTES_MAX)))
 }
 
 /** The tokens of a prompt. Others have their turn while a long one is cut up. @throws The signal's reason */
 export async function tokensOf({ model }: LlamaRuntime, prompt: Prompt, signal: AbortSignal): Promise<Token[]> {
-  const tokens = await inTurns(tokenizePrompt(model, prompt), signal)
-  // The ChatML template of the library begins with BOS even when the model file says that it wants none; SmolLM2 then
-  // reads the first turn's mark twice and answers in French.
-  const isUnwanted = tokens[0] === model.tokens.bos && !model.tokens.shouldPrependBosToken
-  return isUnwanted ? tokens.slice(1) : tokens
+  return await inTurns(tokenizePrompt(model, prompt), signal)
 }
 
-/**
- * The tokens of a prompt that is to be answered: one that surely leaves no room for that is not even cut up.
- *
- * @throws ServiceError `context_length_exceeded`, and as {@link tokensOf}
- */
-export async function fittingTokensOf(runtime: LlamaRuntime, prompt: Prompt, signal: AbortSignal): Promise<Token[]> {
-  const least = leastTokens(prompt, runtime.tokenBytesMax)
-  if (least >= runtime.contextTokens) throw contextExceeded(runtime.contextTokens, `over ${least - 1}`)
-  return await tokensOf(runtime, prompt, signal)
+/** @throws ServiceError as {@link writeFitting} */
+export async function fittingTokensOf(
+  runtime: LlamaRuntime,
+  conversation: Conversation,
+  signal: AbortSignal,
+): Promise<Token[]> {
+  return await tokensOf(runtime, await writeFitting(runtime, conversation, signal), signal)
 }
 
-function writeHistory(request: GenerateRequest, instructions: string): ChatHistoryItem[] {
+interface Wanted {
+  /** For the system turn. */
+  readonly instructions: string
+  readonly tools: readonly Tool[]
+  readonly prefill: string
+}
+
+function describe({ format }: LlamaRuntime, request: GenerateRequest, wanted: Wanted): Conversation {
   const turns = request.turns.at(-1)?.role === 'assistant' ? request.turns.slice(0, -1) : request.turns
-  const history = turns.map(writeTurn)
-  if (instructions === '') return history
-  const system = history.findIndex((item) => item.type === 'system')
-  const known = history[system]
-  if (known?.type !== 'system') return [{ type: 'system', text: instructions }, ...history]
-  return history.with(system, { type: 'system', text: `${String(known.text)}\n\n${instructions}` })
+  const messages = format.tools ? writeTurns(turns) : turns.map(writeInWords)
+  return {
+    messages: instruct(messages, wanted.instructions),
+    tools: wanted.tools.map(toolOf),
+    prefill: wanted.prefill,
+    thinks: request.reasoning?.enabled,
+  }
 }
 
-function writeTurn(turn: Turn): ChatHistoryItem {
-  const text = textOf(turn.parts)
-  if (turn.role === 'system' || turn.role === 'user') return { type: turn.role, text }
-  if (turn.role === 'assistant') return opening(text)
-  return { type: 'user', text: `${turn.is_error ? 'Error' : 'Result'}: ${text}` }
+function toolOf({ name, description, parameters }: Tool): TemplateTool {
+  return { name, description: description ?? '', parameters }
 }
 
-function writePrefill(request: GenerateRequest): string {
+function instruct(messages: readonly TemplateMessage[], instructions: string): readonly TemplateMessage[] {
+  if (instructions === '') return messages
+  const at = messages.findIndex(({ role }) => role === 'system')
+  const known = messages[at]
+  if (!known) return [{ role: 'system', content: instructions }, ...messages]
+  return messages.with(at, { role: 'system', content: `${known.content}\n\n${instructions}` })
+}
+
+/** Turns with calls and results as the template writes them. */
+function writeTurns(turns: readonly Turn[]): TemplateMessage[] {
+  const names = new Map<string, string>()
+  return turns.map((turn) => {
+    const content = textOf(turn.parts)
+    if (turn.role === 'tool') {
+      const name = names.get(turn.call_id)
+      const result = turn.is_error ? `Error: ${content}` : content
+      return { role: 'tool', content: result, callId: turn.call_id, ...(name !== undefined && { name }) }
+    }
+    const calls = turn.parts.filter((part) => part.type === 'tool_call')
+    for (const call of calls) names.set(call.id, call.name)
+    const thoughts = turn.parts.map((part) => (part.type === 'reasoning' ? part.text : '')).join('')
+    return {
+      role: turn.role,
+      content,
+      ...(thoughts !== '' && { reasoning: thoughts }),
+      ...(calls.length > 0 && { calls }),
+    }
+  })
+}
+
+function writeInWords(turn: Turn): TemplateMessage {
+  const content = wordsOf(turn.parts)
+  if (turn.role !== 'tool') return { role: turn.role, content }
+  return { role: 'user', content: `${turn.is_error ? 'Error' : 'Result'}: ${content}` }
+}
+
+function prefillOf(request: GenerateRequest): string {
   const last = request.turns.at(-1)
   return last?.role === 'assistant' ? textOf(last.parts) : ''
 }
 
-function opening(text: string): ChatHistoryItem {
-  return { type: 'model', response: [text] }
+function textOf(parts: readonly Part[]): string {
+  return parts.map((part) => (part.type === 'text' ? part.text : '')).join('')
 }
 
 /** The text of a turn, without reasoning. A call is told in words: SmolLM2 answers a call written as JSON with the same. */
-function textOf(parts: readonly Part[]): string {
+function wordsOf(parts: readonly Part[]): string {
   return parts
     .map((part) => {
       if (part.type === 'text') return part.text

@@ -1,10 +1,11 @@
 import { stat } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
-import type { ChatWrapper, Llama, LlamaModel } from 'node-llama-cpp'
+import type { Llama, LlamaContextSequence, LlamaModel } from 'node-llama-cpp'
 import type { GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
 import { Slots } from '#shared/slots.ts'
+import { type ChatFormat, openFormat } from './format.ts'
 import { SequencePool } from './sequences.ts'
 import { longestTokenBytes } from './tokens.ts'
 
@@ -14,12 +15,12 @@ export const PROMPT_CHUNK_TOKENS = 64
 /** The module, loaded on first use: it costs half a second and 50 MB, and is an optional dependency. */
 export type LlamaModule = typeof import('node-llama-cpp')
 
-/** A model in memory, with its sequences. Disposed by the engine that opened it. */
+/** A model in memory, with its sequences. Closed with {@link closeRuntime} by the engine that opened it. */
 export interface LlamaRuntime {
   readonly module: LlamaModule
   readonly llama: Llama
   readonly model: LlamaModel
-  readonly wrapper: ChatWrapper
+  readonly format: ChatFormat
   /** One for each sequence of {@link sequences}: a call takes a slot before its first sequence, and has one at a time. */
   readonly slots: Slots
   readonly sequences: SequencePool
@@ -37,6 +38,11 @@ export interface LlamaCall {
   /** Id of the project whose prompts may be reused; undefined: none. */
   readonly project: string | undefined
   readonly signal: AbortSignal
+}
+
+/** A call with the sequence that it holds. */
+export interface SequenceCall extends LlamaCall {
+  readonly sequence: LlamaContextSequence
 }
 
 /**
@@ -60,8 +66,10 @@ export async function openRuntime(file: string, contextTokens: number, parallel:
       maxThreads: threadCount(),
     })
     .catch(unloadable)
+  let format: ChatFormat | undefined
   try {
     const model = await llama.loadModel({ modelPath: file })
+    format = await openFormat(model, module.resolveChatWrapper)
     const context = await model.createContext({
       contextSize: contextTokens,
       sequences: parallel,
@@ -72,7 +80,7 @@ export async function openRuntime(file: string, contextTokens: number, parallel:
       module,
       llama,
       model,
-      wrapper: module.resolveChatWrapper(model),
+      format,
       slots: new Slots(parallel),
       sequences: new SequencePool(Array.from({ length: parallel }, () => context.getSequence())),
       // llama.cpp keeps one place free; at the last one the library would begin to forget the prompt.
@@ -80,9 +88,15 @@ export async function openRuntime(file: string, contextTokens: number, parallel:
       tokenBytesMax: longestTokenBytes(model),
     }
   } catch (error) {
+    await format?.close()
     await llama.dispose()
     return unloadable(error)
   }
+}
+
+export async function closeRuntime({ format, llama }: LlamaRuntime): Promise<void> {
+  await format.close()
+  await llama.dispose()
 }
 
 /**
@@ -103,5 +117,6 @@ async function importModule(): Promise<LlamaModule> {
 }
 
 function unloadable(cause: unknown): never {
+  if (cause instanceof ServiceError) throw cause
   throw new ServiceError('model_loading', 'The model could not be loaded on this worker.', { cause })
 }

@@ -1,33 +1,25 @@
-import type { LlamaModel, LlamaText, Token } from 'node-llama-cpp'
+import type { LlamaModel, Token } from 'node-llama-cpp'
 import { cutAfter } from '#shared/engines/token-cuts.ts'
+import type { Prompt } from './format.ts'
 
 /** Characters that are tokenized at once: some 5 ms. Where a text has no place to be cut, up to four times as many. */
 const PIECE_CHARS = 4_096
 const PIECE_CHARS_MAX = 16_384
 
 /**
- * Text to the tokens of a GGUF model, to be run by `inTurns`: the library takes one to three microseconds a character, and a
- * prompt may have 30 million.
+ * A prompt to the tokens of a GGUF model, to be run by `inTurns`: the library takes one to three microseconds a character, and
+ * a prompt may have 30 million.
  *
- * @returns What the library gives for the whole, but where more than 16,384 characters have no blank and no stop among them:
+ * @returns What llama.cpp gives for the whole, but where more than 16,384 characters have no blank and no stop among them:
  *   there a token or two too many.
  */
-export function* tokenizePrompt(model: LlamaModel, text: LlamaText): Generator<undefined, Token[]> {
+export function* tokenizePrompt(model: LlamaModel, prompt: Prompt): Generator<undefined, Token[]> {
   const tokens: Token[] = []
-  let plain = ''
-  for (const value of text.values) {
-    if (typeof value === 'string') {
-      plain += value
-      continue
-    }
-    const hasContent = tokens.length > 0 || plain !== ''
-    yield* addPlain(model, plain, tokens)
-    plain = ''
-    // Marks, such as the beginning of a turn.
-    for (const token of value.tokenize(model.tokenizer, hasContent)) tokens.push(token)
+  for (const piece of prompt) {
+    if (typeof piece === 'string') yield* addPlain(model, piece, tokens)
+    else tokens.push(piece)
     yield
   }
-  yield* addPlain(model, plain, tokens)
   return tokens
 }
 
@@ -38,20 +30,21 @@ export function* tokenizeRaw(model: LlamaModel, text: string): Generator<undefin
   return tokens
 }
 
-/** No space is put in front of a piece: the library does so only where a prompt begins, and not even there for plain text. */
+/** A vocabulary that puts a blank before a text puts it before the first piece only. */
 function* addPlain(model: LlamaModel, text: string, tokens: Token[], readsMarks = false): Generator<undefined, void> {
   for (let at = 0; at < text.length; ) {
     const end = cutAfter(text, at, PIECE_CHARS, PIECE_CHARS_MAX)
-    for (const token of model.tokenize(text.slice(at, end), readsMarks, 'trimLeadingSpace')) tokens.push(token)
+    const trim = at > 0 || readsMarks ? 'trimLeadingSpace' : undefined
+    for (const token of model.tokenize(text.slice(at, end), readsMarks, trim)) tokens.push(token)
     at = end
     yield
   }
 }
 
-/** How many tokens a rendered prompt has at least, at a glance: what that refuses need not be tokenized. */
-export function leastTokens(text: LlamaText, tokenBytesMax: number): number {
+/** How many tokens texts have at least, at a glance: what that refuses need not be tokenized. */
+export function leastTokens(prompt: Prompt, tokenBytesMax: number): number {
   let bytes = 0
-  for (const value of text.values) if (typeof value === 'string') bytes += Buffer.byteLength(value)
+  for (const piece of prompt) if (typeof piece === 'string') bytes += Buffer.byteLength(piece)
   return Math.ceil(bytes / tokenBytesMax)
 }
 

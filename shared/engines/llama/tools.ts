@@ -1,60 +1,144 @@
+import type { Token } from 'node-llama-cpp'
 import type { Tool } from '#schemas/generate.ts'
+import { contextExceeded } from '#shared/engines/stop.ts'
+import { joinPieces } from './format.ts'
 import { writeWordsGrammar } from './grammar/rules.ts'
-import { NO_TOOL, tokensOf, writeRoutingPrompt } from './prompt.ts'
-import type { LlamaCall } from './runtime.ts'
+import {
+  describeNativeCall,
+  describeRouting,
+  leastTokensOf,
+  NO_TOOL,
+  offeredTools,
+  tokensOf,
+  writeFitting,
+} from './prompt.ts'
+import type { LlamaCall, SequenceCall } from './runtime.ts'
 import { openSampling, sample } from './sample.ts'
+import type { ToolForms } from './template/conversation.ts'
+import type { Piece } from './template/marks.ts'
 import { TokenText } from './text.ts'
-import { leastTokens } from './tokens.ts'
 
-/** Longest answer of the routing question. */
-const NAME_TOKENS_MAX = 64
+/** Maximum length of the name of a tool. */
+export const NAME_TOKENS_MAX = 64
 
 /**
- * Decides whether the answer is a tool call, and of which tool; undefined: it is text. At most one call an answer.
+ * Decides whether the answer is a tool call from its first token on, and of which tool; undefined: it begins as text. At most
+ * one call an answer.
  *
  * - named: that tool. required: the only tool, or the one the model picks.
- * - auto: the model is asked, under a grammar of the tools' names and `none`, which one the last user turn needs. After
- *   a tool's result it always answers in text: a small model would call the same tool for ever.
+ * - auto, with a template that has tools: the text may become a call, as the model was trained ({@link triggerOf}).
+ * - auto, without: the model is asked, under a grammar of the tools' names and `none`, which one the last user turn needs.
+ *   After a tool's result it always answers in text: a small model would call the same tool for ever.
  */
 export async function chooseTool(call: LlamaCall): Promise<Tool | undefined> {
-  const { request } = call
-  const tools = request.tools.filter((tool) => request.allowed_tools?.includes(tool.name) ?? true)
+  const { request, runtime } = call
+  const tools = offeredTools(request)
   const choice = request.tool_choice ?? { type: 'auto' }
-  if (choice.type === 'none' || tools.length === 0) return undefined
+  if (tools.length === 0) return undefined
   if (choice.type === 'tool') return tools.find((tool) => tool.name === choice.name)
   const isForced = choice.type === 'required'
   if (isForced && tools.length === 1) return tools[0]
+  const isNative = runtime.format.tools !== undefined
+  if (isForced && isNative) {
+    const prompt = await nativeCallTokens(call)
+    const names = tools.map(({ name }) => name)
+    return toolNamed(tools, await onSequence(call, prompt, (own) => sampleName(own, prompt, names)))
+  }
+  if (isNative && !request.response_format) return undefined
   if (!isForced && request.turns.at(-1)?.role === 'tool') return undefined
-  const name = await ask(call, tools, isForced)
-  return tools.find((tool) => tool.name === name)
+  return toolNamed(tools, await ask(call, tools, isForced))
+}
+
+/**
+ * The tokens of a prompt that ends where a call has the name of a tool, or, with a name, where it has the arguments.
+ *
+ * @throws ServiceError `context_length_exceeded`, `invalid_value`; the signal's reason
+ */
+export async function nativeCallTokens({ runtime, request, signal }: LlamaCall, name?: string): Promise<Token[]> {
+  const { tools } = runtime.format
+  const prompt = await writeFitting(runtime, describeNativeCall(runtime, request), signal)
+  const pieces = tools ? callPieces(tools, tools.before, name) : []
+  const tokens = await tokensOf(runtime, joinPieces([...prompt, ...pieces]), signal)
+  // The name is sampled before the budget of the answer is known.
+  if (tokens.length + NAME_TOKENS_MAX > runtime.contextTokens) {
+    throw contextExceeded(runtime.contextTokens, tokens.length + NAME_TOKENS_MAX)
+  }
+  return tokens
+}
+
+/** The beginning of a call in the words of the template. @param before Words before the name */
+export function callPieces({ between }: ToolForms, before: readonly Piece[], name?: string): Piece[] {
+  return name === undefined ? [...before] : [...before, name, ...between]
+}
+
+/**
+ * The word by which a text becomes a call: a control token, a text such as `<tool_call>`, or one that only begins answers.
+ * `rest` has the pieces of the call that follow in the answer: after the token, or from the text on.
+ */
+export type Trigger = { readonly rest: readonly Piece[] } & (
+  | { readonly type: 'token'; readonly token: number }
+  | { readonly type: 'text' | 'start'; readonly text: string }
+)
+
+export function triggerOf({ before }: ToolForms): Trigger {
+  const at = before.findLastIndex((piece) => typeof piece !== 'string')
+  const token = before[at]
+  if (typeof token === 'number') return { type: 'token', token, rest: before.slice(at + 1) }
+  const text = before.join('')
+  const json = text.indexOf('{')
+  const words = json < 0 ? text.trim() : text.slice(0, json).trim()
+  const word = words.slice(words.lastIndexOf('\n') + 1)
+  if (word === '') return { type: 'start', text: text.trim(), rest: before }
+  return { type: 'text', text: word, rest: [text.slice(text.indexOf(word))] }
+}
+
+/** The name among others that the model writes after a prompt. */
+export async function sampleName(
+  { runtime, sequence, signal }: SequenceCall,
+  prompt: readonly Token[],
+  names: readonly string[],
+): Promise<string> {
+  const grammar = await runtime.llama.createGrammar({ grammar: writeWordsGrammar(names) })
+  const text = new TokenText(runtime.model)
+  const sampling = openSampling(runtime, { temperature: 0 }, grammar)
+  let name = ''
+  for await (const { token } of sample(sequence, prompt, sampling, signal)) {
+    name += text.push(token)
+    if (sampling.generated.length === NAME_TOKENS_MAX) break
+  }
+  return name
+}
+
+/** Runs work on the sequence that suits a prompt best. */
+async function onSequence<T>(
+  call: LlamaCall,
+  prompt: readonly Token[],
+  work: (call: SequenceCall) => Promise<T>,
+): Promise<T> {
+  const { sequences } = call.runtime
+  const owned = await sequences.take(call.project, prompt)
+  try {
+    return await work({ ...call, sequence: owned.sequence })
+  } catch (error) {
+    if (error !== call.signal.reason) owned.owner = undefined
+    throw error
+  } finally {
+    sequences.put(owned)
+  }
 }
 
 async function ask(call: LlamaCall, tools: readonly Tool[], isForced: boolean): Promise<string> {
   const { runtime, request, signal } = call
-  const question = writeRoutingPrompt(runtime, request, tools)
+  const question = describeRouting(request, tools)
   const most = runtime.contextTokens - NAME_TOKENS_MAX
-  const isLong = leastTokens(question, runtime.tokenBytesMax) > most
-  const prompt = isLong ? [] : await tokensOf(runtime, question, signal)
+  const isLong = leastTokensOf(runtime, question) > most
+  const prompt = isLong ? [] : await tokensOf(runtime, await runtime.format.write(question, signal), signal)
   // A conversation that does not fit is refused where the answer's prompt is measured.
   if (isLong || prompt.length > most) return isForced ? (tools[0]?.name ?? NO_TOOL) : NO_TOOL
   const names = tools.map((tool) => tool.name)
-  const grammar = await runtime.llama.createGrammar({
-    grammar: writeWordsGrammar(isForced ? names : [...names, NO_TOOL]),
-  })
-  const owned = await runtime.sequences.take(call.project, prompt)
-  try {
-    const text = new TokenText(runtime.model)
-    const sampling = openSampling(runtime, { temperature: 0 }, grammar)
-    let name = ''
-    for await (const { token } of sample(owned.sequence, prompt, sampling, signal)) {
-      name += text.push(token)
-      if (sampling.generated.length === NAME_TOKENS_MAX) break
-    }
-    return name
-  } catch (error) {
-    if (error !== signal.reason) owned.owner = undefined
-    throw error
-  } finally {
-    runtime.sequences.put(owned)
-  }
+  return await onSequence(call, prompt, (own) => sampleName(own, prompt, isForced ? names : [...names, NO_TOOL]))
+}
+
+function toolNamed(tools: readonly Tool[], name: string): Tool | undefined {
+  return tools.find((tool) => tool.name === name)
 }

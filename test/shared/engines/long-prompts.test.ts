@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { countPrompt, splitTokens } from '#shared/engines/echo/text.ts'
 import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
-import { type LlamaRuntime, openRuntime } from '#shared/engines/llama/runtime.ts'
+import { closeRuntime, type LlamaRuntime, openRuntime } from '#shared/engines/llama/runtime.ts'
 import { leastTokens, tokenizePrompt } from '#shared/engines/llama/tokens.ts'
 import { cutAfter } from '#shared/engines/token-cuts.ts'
 import { atOnce } from '#shared/in-turns.ts'
@@ -70,7 +70,7 @@ describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () 
   }, 120_000)
   afterAll(async () => {
     await engine.close()
-    await runtime?.llama.dispose()
+    if (runtime) await closeRuntime(runtime)
   })
 
   it.each([
@@ -79,25 +79,22 @@ describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () 
     ['JSON', source('../../../package-lock.json').slice(0, 60_000)],
     ['Japanese', '日本語の文章。'.repeat(3_000)],
     ['blanks of all kinds', 'a  b\n\n\tc '.repeat(3_000)],
-    ['one word', 'a'.repeat(15_000)],
+    ['one word', 'a'.repeat(8_000)],
     ['emoji', 'so 😀😀 '.repeat(3_000)],
     ['nothing', ''],
-  ])('has the tokens of the whole when %s is cut into pieces', (_, text) => {
-    const chatHistory = [
-      { type: 'system', text: 'x' },
-      { type: 'user', text },
-      { type: 'model', response: [`ok${text}`] },
-      { type: 'user', text: `${text}${text}` },
+  ])('has the tokens of the whole when %s is cut into pieces', async (_, text) => {
+    const messages = [
+      { role: 'system', content: 'x' },
+      { role: 'user', content: text },
+      { role: 'assistant', content: `ok${text}` },
+      { role: 'user', content: `${text}${text}` },
     ] as const
-    const { contextText } = runtime.wrapper.generateContextState({
-      chatHistory: chatHistory.map((item) =>
-        item.type === 'model' ? { ...item, response: [...item.response] } : item,
-      ),
-    })
-    const whole = contextText.tokenize(runtime.model.tokenizer)
-    expect(atOnce(tokenizePrompt(runtime.model, contextText))).toEqual(whole)
+    const prompt = await runtime.format.write({ messages, tools: [], prefill: '' }, new AbortController().signal)
+    const { model } = runtime
+    const whole = prompt.flatMap((piece) => (typeof piece === 'string' ? model.tokenize(piece) : [piece]))
+    expect(atOnce(tokenizePrompt(model, prompt))).toEqual(whole)
     // What is refused at a glance would be refused when it is counted.
-    expect(leastTokens(contextText, runtime.tokenBytesMax)).toBeLessThanOrEqual(whole.length)
+    expect(leastTokens(prompt, runtime.tokenBytesMax)).toBeLessThanOrEqual(whole.length)
   })
 
   it('refuses what cannot fit without counting it', async () => {

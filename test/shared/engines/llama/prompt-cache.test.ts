@@ -6,7 +6,7 @@ import type { GenerateEvent } from '#schemas/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import type { ChatEngine } from '#shared/engines/chat.ts'
 import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
-import { openRuntime } from '#shared/engines/llama/runtime.ts'
+import { closeRuntime, openRuntime } from '#shared/engines/llama/runtime.ts'
 import { readPrompt } from '#shared/engines/llama/sample.ts'
 import { SequencePool } from '#shared/engines/llama/sequences.ts'
 import { prepareWeights } from '#shared/prepare/weights.ts'
@@ -124,7 +124,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     expect(await evaluatedBy('b')).toBe(prompt.length - 1)
     expect(await evaluatedBy('a')).toBe(0)
     expect(await evaluatedBy('c')).toBe(prompt.length - 1)
-    await runtime.llama.dispose()
+    await closeRuntime(runtime)
   })
 })
 

@@ -1,0 +1,106 @@
+import type { ChatHistoryItem, ChatWrapper, LlamaModel, Token } from 'node-llama-cpp'
+import type { Conversation, TemplateMessage, TemplateSource, ToolForms } from './template/conversation.ts'
+import type { Mark, Piece } from './template/marks.ts'
+import { ModelTemplate } from './template/template.ts'
+
+/**
+ * A prompt before it is tokenized: plain text, and the tokens of marks such as the beginning of a turn. Plain text is never
+ * read as a control token: a user cannot close a turn by writing its end mark.
+ */
+export type Prompt = readonly (string | Token)[]
+
+/** How a model writes a conversation: by the template in its file, or, if there is none, by what the library knows of its name. */
+export interface ChatFormat {
+  /** How the model calls tools; undefined: tools are offered in words, and calls are no turns of their own. */
+  readonly tools: ToolForms | undefined
+  /** Ordinary texts that end a turn: some models write no control token. */
+  readonly endMarks: readonly string[]
+  /** @throws ServiceError `invalid_value` if the format has no words for the conversation; the signal's reason */
+  write(conversation: Conversation, signal: AbortSignal): Promise<Prompt>
+  close(): Promise<void>
+}
+
+/** @throws ServiceError `model_loading` if the file has a template that cannot be used */
+export async function openFormat(model: LlamaModel, resolve: (model: LlamaModel) => ChatWrapper): Promise<ChatFormat> {
+  const source = model.fileInfo.metadata.tokenizer?.chat_template
+  return source === undefined || source.trim() === ''
+    ? formatByName(model, resolve(model))
+    : formatOf(model, await ModelTemplate.open(sourceOf(model, source)))
+}
+
+function formatOf(model: LlamaModel, template: ModelTemplate): ChatFormat {
+  const { tools, endMark } = template.forms
+  const { bos, shouldPrependBosToken } = model.tokens
+  return {
+    tools,
+    endMarks: endMark === undefined ? [] : [endMark],
+    write: async (conversation, signal) => {
+      const prompt = (await template.render(conversation, signal)) as Prompt
+      return shouldPrependBosToken && bos !== null && prompt[0] !== bos ? [bos, ...prompt] : prompt
+    },
+    close: () => template.close(),
+  }
+}
+
+function sourceOf(model: LlamaModel, source: string): TemplateSource {
+  const { bosString, eosString } = model.tokens
+  return { source, bosToken: bosString ?? '', eosToken: eosString ?? '', marks: [...marksOf(model)] }
+}
+
+const NORMAL = 1
+const BYTE = 6
+
+/** Control tokens. llama.cpp makes some of them of ordinary ones, by their names in angle brackets. */
+function* marksOf(model: LlamaModel): Generator<Mark> {
+  const { tokens, token_type: types } = model.fileInfo.metadata.tokenizer.ggml
+  for (const [id, text] of tokens.entries()) {
+    const isOrdinary = types?.[id] === NORMAL || types?.[id] === BYTE
+    if (isOrdinary && !(text.startsWith('<') && text.endsWith('>') && text.length > 2)) continue
+    const attributes = model.getTokenAttributes(id as Token)
+    if (!attributes.control && !attributes.unknown) continue
+    yield { text, token: id, lstrip: attributes.lstrip, rstrip: attributes.rstrip }
+  }
+}
+
+function formatByName(model: LlamaModel, wrapper: ChatWrapper): ChatFormat {
+  const { stopGenerationTriggers } = wrapper.generateContextState({ chatHistory: [] })
+  const endMarks = stopGenerationTriggers.map(({ values }) =>
+    values.map((value) => (typeof value === 'string' ? value : '')).join(''),
+  )
+  return {
+    tools: undefined,
+    endMarks: endMarks.filter((mark) => mark !== ''),
+    write: async ({ messages, prefill }) => {
+      const chatHistory = [...messages.map(itemOf), itemOf({ role: 'assistant', content: prefill })]
+      return promptOf(model, wrapper, chatHistory)
+    },
+    close: async () => {},
+  }
+}
+
+function itemOf({ role, content }: TemplateMessage): ChatHistoryItem {
+  if (role === 'assistant') return { type: 'model', response: [content] }
+  return { type: role === 'system' ? 'system' : 'user', text: content }
+}
+
+function promptOf(model: LlamaModel, wrapper: ChatWrapper, chatHistory: ChatHistoryItem[]): Prompt {
+  const pieces: (string | Token)[] = []
+  for (const value of wrapper.generateContextState({ chatHistory }).contextText.values) {
+    if (typeof value === 'string') pieces.push(value)
+    else pieces.push(...value.tokenize(model.tokenizer, pieces.length > 0))
+  }
+  // A wrapper may begin with a BOS that the model file says it does not want.
+  const isUnwanted = pieces[0] === model.tokens.bos && !model.tokens.shouldPrependBosToken
+  return joinPieces(isUnwanted ? pieces.slice(1) : pieces)
+}
+
+/** Neighbouring texts as one: they are tokenized together. */
+export function joinPieces(pieces: readonly (Piece | Token)[]): Prompt {
+  const joined: (string | Token)[] = []
+  for (const piece of pieces) {
+    const before = joined.at(-1)
+    if (typeof piece === 'string' && typeof before === 'string') joined[joined.length - 1] = before + piece
+    else joined.push(piece as string | Token)
+  }
+  return joined
+}

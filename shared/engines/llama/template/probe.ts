@@ -1,0 +1,154 @@
+import type { TemplateForms, TemplateMessage, ToolForms } from './conversation.ts'
+import type { Marks, Piece } from './marks.ts'
+import { writeMessage, writeTools } from './messages.ts'
+
+/**
+ * Finds out what a template can render, since nothing in the file says so: words that occur nowhere else go in, and have to
+ * come out. A template that raises an exception for a system turn and one that drops it look alike from here.
+ */
+
+/** Renders the template. @throws Error of the template */
+export type Draw = (variables: Readonly<Record<string, unknown>>) => string
+
+const [USER, SYSTEM, ANSWER, RESULT] = ['needleuser', 'needlesystem', 'needleanswer', 'needleresult']
+const TOOL = 'needletool'
+const ARGUMENT = 'needleargument'
+/** The conversations of this file contain none. */
+const NO_ESCAPE = '\ufdd0'
+const ARGUMENTS = `{"${ARGUMENT}": "needlevalue"}`
+
+/** @throws Error if the template does not render a plain conversation */
+export function findForms(draw: Draw, marks: Marks): TemplateForms {
+  const { content, noTools } = findContent(draw)
+  const plain = (messages: readonly TemplateMessage[], isOpen = true) =>
+    draw({
+      messages: messages.map((message) => writeMessage(message, { content, tools: undefined })),
+      tools: noTools,
+      add_generation_prompt: isOpen,
+    })
+  return {
+    content,
+    noTools,
+    system: findSystem(plain),
+    tools: findTools(draw, content, marks),
+    endMark: findEndMark(plain, marks),
+  }
+}
+
+function findContent(draw: Draw): Pick<TemplateForms, 'content' | 'noTools'> {
+  let problem: unknown
+  for (const noTools of [null, []] as const) {
+    for (const content of ['text', 'parts'] as const) {
+      try {
+        const messages = [writeMessage(user(USER), { content, tools: undefined })]
+        const text = draw({ messages, tools: noTools, add_generation_prompt: true })
+        if (text.includes(USER)) return { content, noTools }
+      } catch (error) {
+        problem ??= error
+      }
+    }
+  }
+  throw problem ?? new Error('The template does not render the text of a user.')
+}
+
+function findSystem(plain: (messages: readonly TemplateMessage[]) => string): TemplateForms['system'] {
+  const system: TemplateMessage = { role: 'system', content: SYSTEM }
+  const holds = (...messages: TemplateMessage[]) => attempt(() => plain(messages))?.includes(SYSTEM) ?? false
+  if (!holds(system, user(USER))) return 'none'
+  const other: TemplateMessage = { role: 'system', content: 'Other.' }
+  return holds(other, user(USER), { role: 'assistant', content: ANSWER }, system, user(USER)) ? 'any' : 'first'
+}
+
+function findTools(draw: Draw, content: TemplateForms['content'], marks: Marks): ToolForms | undefined {
+  for (const noContent of ['', null] as const) {
+    for (const args of ['object', 'text'] as const) {
+      for (const ids of ['any', 'nine'] as const) {
+        const tools = { arguments: args, ids, noContent }
+        const write = (messages: readonly TemplateMessage[], isOpen = true) =>
+          draw({
+            messages: messages.map((message) => writeMessage(message, { content, tools })),
+            tools: writeTools({ tools: [TOOL_OFFERED] }),
+            add_generation_prompt: isOpen,
+          })
+        const offered = attempt(() => write([user(USER)]))
+        if (!offered?.includes(TOOL)) continue
+        const history = attempt(() => write([user(USER), CALL, ANSWERED]))
+        if (!history?.includes(RESULT) || !/"needleargument": ?"needlevalue"/.test(history)) continue
+        // A call that ends a conversation may have empty thoughts before it, which the next turn removes.
+        const call = attempt(() => findCall(offered, write([user(USER)], false), history))
+        if (!call || call.before.trim() === '') continue
+        return { ...tools, before: split(call.before, marks), between: split(call.between, marks) }
+      }
+    }
+  }
+  return undefined
+}
+
+const TOOL_OFFERED = {
+  name: TOOL,
+  description: 'A tool.',
+  parameters: { type: 'object', properties: { [ARGUMENT]: { type: 'string' } }, required: [ARGUMENT] },
+}
+const CALL: TemplateMessage = {
+  role: 'assistant',
+  content: '',
+  calls: [{ id: 'call_needle', name: TOOL, arguments: ARGUMENTS }],
+}
+const ANSWERED: TemplateMessage = { role: 'tool', content: RESULT, callId: 'call_needle', name: TOOL }
+
+/**
+ * The words of a call, from three prompts: one that the answer follows, the same without the beginning of the answer, and
+ * the same with a call and its result.
+ */
+function findCall(
+  open: string,
+  closed: string,
+  called: string,
+): { readonly before: string; readonly between: string } | undefined {
+  if (!called.startsWith(closed)) return undefined
+  // Some answers begin with a thought, but not in the next turn.
+  const opening = commonPrefix(open.startsWith(closed) ? open.slice(closed.length) : '', called.slice(closed.length))
+  const call = called.slice(closed.length + opening)
+  const name = call.indexOf(TOOL)
+  const end = name + TOOL.length
+  const args = call.slice(end).search(/\{\s*"needleargument"/)
+  if (name < 0 || args < 0) return undefined
+  // The arguments may begin with a blank of their own: one token often has both.
+  return { before: call.slice(0, name), between: call.slice(end, end + args).trimEnd() }
+}
+
+/** Text after an answer, if it is not a control token. */
+function findEndMark(
+  plain: (messages: readonly TemplateMessage[], isOpen: boolean) => string,
+  marks: Marks,
+): string | undefined {
+  const text = attempt(() => plain([user(USER), { role: 'assistant', content: ANSWER }], false))
+  const at = text?.lastIndexOf(ANSWER) ?? -1
+  if (text === undefined || at < 0) return undefined
+  const [first] = split(text.slice(at + ANSWER.length), marks)
+  const [line] = typeof first === 'string' ? first.trim().split('\n') : []
+  return line === '' ? undefined : line
+}
+
+/** Length of the common beginning of two texts, up to the end of a line or a mark. */
+function commonPrefix(a: string, b: string): number {
+  let length = 0
+  while (length < a.length && a[length] === b[length]) length++
+  return length === a.length ? length : a.slice(0, length).search(/[^\n>\]]*$/)
+}
+
+function split(text: string, marks: Marks): Piece[] {
+  return marks.split(text, NO_ESCAPE)
+}
+
+function user(content: string): TemplateMessage {
+  return { role: 'user', content }
+}
+
+function attempt<T>(run: () => T): T | undefined {
+  try {
+    return run()
+  } catch {
+    return undefined
+  }
+}

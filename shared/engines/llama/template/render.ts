@@ -1,0 +1,139 @@
+import { Environment, Interpreter } from '@huggingface/jinja'
+import type { Conversation, TemplateForms, TemplateMessage, TemplateSource } from './conversation.ts'
+import { Marks, type Piece } from './marks.ts'
+import { foldSystem, mergeTurns, writeMessage, writeTools } from './messages.ts'
+import { findForms } from './probe.ts'
+import { parseLenient } from './undefined.ts'
+
+/** Maximum length of a rendered prompt. */
+const CHARS_MAX = 64_000_000
+const RANGE_MAX = 1_000_000
+/** Maximum length of the reason that a template gives for its refusal. */
+const REASON_CHARS_MAX = 300
+
+/** The template refuses a conversation, with its own words. */
+export class TemplateRefusal extends Error {}
+
+/**
+ * A chat template in the language Jinja, as transformers and llama.cpp render it: the file's text decides about the default
+ * system turn, the marks, the tools and the calls.
+ *
+ * Runs in a thread (thread.ts): a template is a program that came with the model.
+ */
+export class ChatTemplate {
+  readonly forms: TemplateForms
+  readonly #program: ReturnType<typeof parseLenient>
+  readonly #marks: Marks
+  readonly #tokens: { readonly bos_token: string; readonly eos_token: string }
+
+  /** @throws Error with the reason, if the template cannot be compiled or does not render a plain conversation */
+  constructor({ source, bosToken, eosToken, marks }: TemplateSource) {
+    this.#program = parseLenient(source)
+    this.#marks = new Marks(marks)
+    this.#tokens = { bos_token: bosToken, eos_token: eosToken }
+    this.forms = findForms((variables) => this.#draw(variables), this.#marks)
+  }
+
+  /**
+   * The prompt of a conversation, with the beginning of the answer.
+   *
+   * @throws TemplateRefusal if the template accepts the conversation in no form
+   */
+  render(conversation: Conversation): Piece[] {
+    const messages = foldSystem(conversation.messages, this.forms.system)
+    const tools = writeTools(conversation)
+    const write = (turns: readonly TemplateMessage[]) => turns.map((turn) => writeMessage(turn, this.forms))
+    const guard = this.#marks.escapeFor([write(messages), tools, conversation.prefill])
+    if (guard === undefined) throw new TemplateRefusal('The messages contain every noncharacter of U+FDD0 to U+FDEF.')
+    const draw = (turns: readonly TemplateMessage[]) =>
+      this.#draw({
+        messages: this.#marks.escapeAll(write(turns), guard),
+        tools: tools.length > 0 ? this.#marks.escapeAll(tools, guard) : this.forms.noTools,
+        add_generation_prompt: true,
+        ...(conversation.thinks !== undefined && { enable_thinking: conversation.thinks }),
+      })
+    const text = firstOf(
+      () => draw(messages),
+      // Templates that insist on user and assistant in turn.
+      () => draw(mergeTurns(foldSystem(messages, this.forms.system === 'none' ? 'none' : 'first'))),
+    )
+    return this.#marks.split(text + this.#marks.escape(conversation.prefill, guard), guard)
+  }
+
+  #draw(variables: Readonly<Record<string, unknown>>): string {
+    const environment = new Environment()
+    const all = { ...GLOBALS, ...this.#tokens, documents: null, ...variables }
+    for (const [name, value] of Object.entries(all)) environment.set(name, value)
+    const { value } = new Interpreter(environment).run(this.#program)
+    if (typeof value !== 'string') throw new Error('The template renders no text.')
+    if (value.length > CHARS_MAX) throw new Error('The rendered prompt is too long.')
+    return value
+  }
+}
+
+/** The first of two attempts that does not fail, else the failure of the first. */
+function firstOf<T>(first: () => T, second: () => T): T {
+  try {
+    return first()
+  } catch (error) {
+    try {
+      return second()
+    } catch {
+      throw new TemplateRefusal(reasonOf(error), { cause: error })
+    }
+  }
+}
+
+export function reasonOf(error: unknown): string {
+  const message = error instanceof Error ? error.message : String(error)
+  return message.replaceAll(/\s+/g, ' ').slice(0, REASON_CHARS_MAX)
+}
+
+const GLOBALS: Readonly<Record<string, unknown>> = {
+  true: true,
+  false: false,
+  none: null,
+  True: true,
+  False: false,
+  None: null,
+  raise_exception: (reason: unknown): never => {
+    throw new TemplateRefusal(String(reason))
+  },
+  range,
+  strftime_now: formatNow,
+}
+
+function range(first: number, end?: number, step = 1): number[] {
+  const [from, to] = end === undefined ? [0, first] : [first, end]
+  const length = Math.max(0, Math.ceil((to - from) / step))
+  if (!(length <= RANGE_MAX)) throw new Error(`A range has at most ${RANGE_MAX} numbers.`)
+  return Array.from({ length }, (_, i) => from + i * step)
+}
+
+const MONTHS = 'January February March April May June July August September October November December'.split(' ')
+const DAYS = 'Sunday Monday Tuesday Wednesday Thursday Friday Saturday'.split(' ')
+
+/** Python's strftime in the locale C: names are English, whatever the machine speaks. */
+function formatNow(format: string): string {
+  const now = new Date()
+  const two = (value: number) => String(value).padStart(2, '0')
+  const month = MONTHS[now.getMonth()] ?? ''
+  const day = DAYS[now.getDay()] ?? ''
+  const parts: Readonly<Record<string, string>> = {
+    Y: String(now.getFullYear()),
+    y: two(now.getFullYear() % 100),
+    m: two(now.getMonth() + 1),
+    d: two(now.getDate()),
+    H: two(now.getHours()),
+    I: two(((now.getHours() + 11) % 12) + 1),
+    M: two(now.getMinutes()),
+    S: two(now.getSeconds()),
+    p: now.getHours() < 12 ? 'AM' : 'PM',
+    B: month,
+    b: month.slice(0, 3),
+    A: day,
+    a: day.slice(0, 3),
+    '%': '%',
+  }
+  return format.replace(/%([a-zA-Z%])/g, (whole, letter: string) => parts[letter] ?? whole)
+}

@@ -1,0 +1,136 @@
+import { Worker } from 'node:worker_threads'
+import { abortable } from '#shared/abortable.ts'
+import { ServiceError } from '#shared/error.ts'
+import { inTurns, nextTurn } from '#shared/in-turns.ts'
+import { Slots } from '#shared/slots.ts'
+import {
+  type Conversation,
+  type PackedPieces,
+  type TemplateForms,
+  type TemplateSource,
+  type ThreadReply,
+  type ThreadTask,
+  unpackPieces,
+} from './conversation.ts'
+import type { Piece } from './marks.ts'
+
+/**
+ * The chat template of a model file, in a thread of its own: a template is a program of an unknown author. Loops without an
+ * end and prompts without a bound end the thread, never the process, and never hold the event loop.
+ */
+
+/** Maximum time to start the thread, to compile the template and to render the conversations of probe.ts. */
+const OPEN_MS = 10_000
+/** Maximum time for one conversation. */
+const RENDER_MS = 5_000
+const HEAP_MB = 384
+/** Messages that are handed to the thread at once: about a millisecond. */
+const MESSAGES_AT_ONCE = 500
+
+export interface TemplateLimits {
+  readonly openMs?: number
+  readonly renderMs?: number
+}
+
+/** Renders conversations one after the other. Dispose it with {@link ModelTemplate.close}. */
+export class ModelTemplate {
+  readonly forms: TemplateForms
+  readonly #source: TemplateSource
+  readonly #limits: TemplateLimits
+  readonly #turn = new Slots(1)
+  #worker: Worker | undefined
+  #isClosed = false
+
+  private constructor(source: TemplateSource, limits: TemplateLimits, worker: Worker, forms: TemplateForms) {
+    this.#source = source
+    this.#limits = limits
+    this.#worker = worker
+    this.forms = forms
+  }
+
+  /** @throws ServiceError `model_loading` with the reason, if the template cannot be used */
+  static async open(source: TemplateSource, limits: TemplateLimits = {}): Promise<ModelTemplate> {
+    const { worker, forms } = await start(source, limits)
+    return new ModelTemplate(source, limits, worker, forms)
+  }
+
+  /**
+   * The pieces of a prompt.
+   *
+   * @throws ServiceError `invalid_value` if the template refuses the conversation or takes too long; the signal's reason
+   */
+  async render(conversation: Conversation, signal: AbortSignal): Promise<readonly Piece[]> {
+    await this.#turn.take(signal)
+    // A conversation that is being rendered ends in its time, with or without its caller.
+    const rendering = this.#render(conversation).finally(() => this.#turn.release())
+    return await inTurns(unpackPieces(await abortable(rendering, signal)), signal)
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true
+    await this.#worker?.terminate()
+  }
+
+  async #render({ messages, ...rest }: Conversation): Promise<PackedPieces> {
+    if (this.#isClosed) throw new ServiceError('overloaded', 'The model is being unloaded.')
+    const worker = await this.#running()
+    for (let at = 0; at < messages.length; at += MESSAGES_AT_ONCE) {
+      if (at > 0) await nextTurn()
+      worker.postMessage({ add: messages.slice(at, at + MESSAGES_AT_ONCE) } satisfies ThreadTask)
+    }
+    const reply = await replyOf(worker, this.#limits.renderMs ?? RENDER_MS, { render: rest }).catch(async (cause) => {
+      this.#worker = undefined
+      await worker.terminate()
+      throw refused('took too long, or too much memory, for these messages', cause)
+    })
+    if ('layout' in reply) return reply
+    if ('refusal' in reply) throw refused(`refuses these messages: ${reply.refusal}`)
+    throw refused(`failed with these messages: ${'problem' in reply ? reply.problem : 'no reply'}`)
+  }
+
+  async #running(): Promise<Worker> {
+    this.#worker ??= (await start(this.#source, this.#limits)).worker
+    return this.#worker
+  }
+}
+
+async function start(
+  source: TemplateSource,
+  limits: TemplateLimits,
+): Promise<{ worker: Worker; forms: TemplateForms }> {
+  const worker = new Worker(new URL('./thread.ts', import.meta.url), {
+    workerData: source,
+    env: {},
+    resourceLimits: { maxOldGenerationSizeMb: HEAP_MB, maxYoungGenerationSizeMb: 32, stackSizeMb: 4 },
+  })
+  worker.unref()
+  // An error between two conversations would end the process.
+  worker.on('error', () => {})
+  const reply = await replyOf(worker, limits.openMs ?? OPEN_MS).catch(() => ({
+    problem: 'It takes too long, or too much memory, for a short conversation.',
+  }))
+  if ('forms' in reply) return { worker, forms: reply.forms }
+  await worker.terminate()
+  const reason = 'problem' in reply ? reply.problem : ''
+  throw new ServiceError('model_loading', `The chat template in the model file cannot be used: ${reason}`)
+}
+
+/** The next message of the thread. @throws Error if it ends instead, or takes too long */
+async function replyOf(worker: Worker, timeoutMs: number, task?: ThreadTask): Promise<ThreadReply> {
+  const { promise, resolve, reject } = Promise.withResolvers<ThreadReply>()
+  const onExit = () => reject(new Error('The thread ended.'))
+  const timer = setTimeout(() => reject(new Error('The thread took too long.')), timeoutMs)
+  worker.once('message', resolve)
+  worker.once('exit', onExit)
+  try {
+    if (task) worker.postMessage(task)
+    return await promise
+  } finally {
+    clearTimeout(timer)
+    worker.off('message', resolve).off('exit', onExit)
+  }
+}
+
+function refused(what: string, cause?: unknown): ServiceError {
+  return new ServiceError('invalid_value', `The chat template of the model ${what}`, { param: 'messages', cause })
+}
