@@ -6,7 +6,7 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ItemTurns } from '#services/ingress/endpoints/responses/items.ts'
 import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
+import { atOnce, inTurns } from '#shared/in-turns.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { newConversationId, type StoredConversation } from '#shared/store/conversations.ts'
 import { changeConversation, getConversation, holdItems, requireConversations, requireRoom } from './held.ts'
@@ -124,14 +124,14 @@ function requireUsable({ config }: IngressContext, before: Items, added: Items):
   const { remoteImages } = config
   const turns = new ItemTurns({ model: ANY_MODEL, remoteImages, ...references, nameOf: (name) => name })
   try {
-    for (const item of before) turns.add(withoutContent(item), [])
+    for (const item of before) atOnce(turns.add(withoutContent(item), []))
   } catch {
     // Versions before 2026-12 accepted such items. New ones change nothing about that.
     return
   }
   for (const [index, item] of added.entries()) {
     try {
-      turns.add(item, ['items', index])
+      atOnce(turns.add(item, ['items', index]))
     } catch (error) {
       if (!(error instanceof ServiceError) || error.param !== 'input') throw error
       throw new ServiceError(error.code, error.message, { cause: error, param: `items[${index}]` })

@@ -86,15 +86,15 @@ function* decodeInput(
   const items = new ItemTurns({ model, remoteImages, ...before, nameOf: toolNames(tools) })
   if (instructions) items.turns.push({ role: 'system', parts: [{ type: 'text', text: instructions }] })
   items.addTurns(before.turns, before.param)
-  for (const item of before.items) items.add(item, [before.param])
-  if (typeof input === 'string') items.add({ type: 'message', role: 'user', content: input }, ['input'])
+  for (const item of before.items) yield* items.add(item, [before.param])
+  if (typeof input === 'string') yield* items.add({ type: 'message', role: 'user', content: input }, ['input'])
   else if (!input || input.length === 0) {
     // A stored prompt of the upstream may hold all of the input.
     if (!prompt) refuseEmpty(input, previous_response_id ? before.param : conversation && before.param)
   } else {
     for (const [index, item] of input.entries()) {
       if (index % PIECE_ITEMS === 0) yield
-      items.add(item, ['input', index])
+      yield* items.add(item, ['input', index])
     }
   }
   return items.finish()

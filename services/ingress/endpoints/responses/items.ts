@@ -2,7 +2,7 @@ import type { NativePart, Part, Turn } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { AnyItem, ITEMS, type ItemOf, type ItemType } from '#schemas/responses/request.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
-import { extraOf, parseAt } from '#services/ingress/body/validate.ts'
+import { extraOf, mapInPieces, type Pieces, parseAt } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -66,7 +66,7 @@ export class ItemTurns {
   }
 
   /** @param path Place in the body, such as `input`, 3. */
-  add(item: unknown, path: readonly PropertyKey[]): void {
+  *add(item: unknown, path: readonly PropertyKey[]): Pieces<void> {
     const any = parseAt(AnyItem, item, path)
     const type = any.type ?? 'message'
     // An output may name its tool instead of its call, which only an upstream of this API understands.
@@ -74,13 +74,13 @@ export class ItemTurns {
     if (!isItemType(type) || (isOutput && any.call_id == null && this.#isNative)) return this.#native(any, type)
     switch (type) {
       case 'message':
-        return this.#message(parseAt(ITEMS.message, item, path), path)
+        return yield* this.#message(parseAt(ITEMS.message, item, path), path)
       case 'function_call':
       case 'custom_tool_call':
         return this.#call(parseAt(ITEMS[type], item, path))
       case 'function_call_output':
       case 'custom_tool_call_output':
-        return this.#output(parseAt(ITEMS[type], item, path), type === 'custom_tool_call_output', path)
+        return yield* this.#output(parseAt(ITEMS[type], item, path), type === 'custom_tool_call_output', path)
       case 'code_interpreter_call':
       case 'web_search_call':
       case 'file_search_call': {
@@ -90,7 +90,7 @@ export class ItemTurns {
       case 'reasoning':
         return this.#reasoning(parseAt(ITEMS.reasoning, item, path))
       case 'item_reference':
-        return this.#reference(parseAt(ITEMS.item_reference, item, path), path)
+        return yield* this.#reference(parseAt(ITEMS.item_reference, item, path), path)
     }
   }
 
@@ -100,9 +100,9 @@ export class ItemTurns {
     return this.turns
   }
 
-  #message(item: ItemOf<'message'>, path: readonly PropertyKey[]): void {
+  *#message(item: ItemOf<'message'>, path: readonly PropertyKey[]): Pieces<void> {
     const { role, content } = item
-    const parts = this.#parts(content, [...path, 'content'], role)
+    const parts = yield* this.#parts(content, [...path, 'content'], role)
     const extra = withoutOwnId(extraOf(item, MESSAGE_CONSUMED))
     if (role !== 'assistant') {
       this.#requireAnswered()
@@ -128,13 +128,13 @@ export class ItemTurns {
     this.#unanswered.set(id, turn)
   }
 
-  #output(item: ItemOf<'function_call_output'>, custom: boolean, path: readonly PropertyKey[]): void {
+  *#output(item: ItemOf<'function_call_output'>, custom: boolean, path: readonly PropertyKey[]): Pieces<void> {
     const { call_id, output } = item
     if (!this.#unanswered.delete(call_id)) {
       const message = `No tool call found for function call output with call_id ${excerpt(call_id)}.`
       refuse('invalid_value', paramOf([...path, 'call_id']), message)
     }
-    const parts = this.#parts(output, [...path, 'output'], 'user')
+    const parts = yield* this.#parts(output, [...path, 'output'], 'user')
     const extra = withoutOwnId(extraOf(item, OUTPUT_CONSUMED))
     this.turns.push({ role: 'tool', parts, call_id, extra, ...(custom && { custom }) })
   }
@@ -166,11 +166,11 @@ export class ItemTurns {
     this.#assistant(false).parts.push({ type: 'reasoning', text, ...proof, extra: extraOf(item, REASONING_CONSUMED) })
   }
 
-  #reference({ id }: ItemOf<'item_reference'>, path: readonly PropertyKey[]): void {
+  *#reference({ id }: ItemOf<'item_reference'>, path: readonly PropertyKey[]): Pieces<void> {
     const item = this.#context.referenced.get(id)
     if (item && item.type !== 'item_reference') {
       this.#requireRoom(id, item)
-      return this.add(item, path)
+      return yield* this.add(item, path)
     }
     const message = `Item with id '${excerpt(id)}' not found. Items are not kept of responses with store set to false.`
     refuse('invalid_value', paramOf([...path, 'id']), message)
@@ -198,9 +198,9 @@ export class ItemTurns {
     return turn
   }
 
-  #parts(content: string | readonly AnyPart[], path: readonly PropertyKey[], role: UserRole): Part[] {
+  *#parts(content: string | readonly AnyPart[], path: readonly PropertyKey[], role: UserRole): Pieces<Part[]> {
     if (typeof content === 'string') return content === '' ? [] : [{ type: 'text', text: content }]
-    return content.map((part, index) => {
+    return yield* mapInPieces(content, (part, index) => {
       const at = [...path, index]
       const holdsMedia = role === 'user' || (role !== 'assistant' && this.#isNative)
       if (!holdsMedia && MEDIA_PARTS.has(part.type)) {
