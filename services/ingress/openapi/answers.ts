@@ -4,33 +4,33 @@ import { type AnswerName, type JsonSchema, refTo } from './components.ts'
 import { CALL_HEADERS, type HeaderName } from './headers.ts'
 import type { Answer, Operation } from './operation.ts'
 
-/** Media types of bytes rather than text. */
+/** Media types with a binary body. */
 const BYTES: ReadonlySet<string> = new Set(['application/octet-stream', 'application/x-jsonl'])
 
-/** What failures mean, where their name does not say it. */
-const MEANINGS: Readonly<Record<number, string>> = {
-  400: 'The request is wrong: `param` says where, the message how.',
-  401: 'No key was sent, or one that is not valid.',
-  403: 'The key may not do this.',
-  404: 'There is no such thing, or it belongs to another project.',
-  408: 'The body stalled, or the output was read too slowly.',
-  409: 'It is not in a state in which this can be done.',
-  410: 'It is not kept any more.',
-  413: 'The body is too large.',
-  415: 'The body has a type or an encoding that is not understood.',
-  422: 'This Idempotency-Key stands for another request.',
-  429: 'A limit or a budget is used up; `Retry-After` says until when.',
-  500: 'A defect of ours, or a worker that died over it.',
+/** Descriptions of the error statuses. */
+const ERROR_DESCRIPTIONS: Readonly<Record<number, string>> = {
+  400: 'Invalid request. `param` names the field, `message` the problem.',
+  401: 'Missing or invalid API key.',
+  403: 'The API key lacks the required permission.',
+  404: 'Not found, or the object belongs to another project.',
+  408: 'The upload stalled, or the client read the output too slowly.',
+  409: 'The operation conflicts with the current state of the object.',
+  410: 'The result has expired.',
+  413: 'The request body is too large.',
+  415: 'Unsupported content type or content encoding.',
+  422: 'The Idempotency-Key was used with a different request.',
+  429: 'A rate limit, quota or budget is exceeded. `Retry-After` is the minimum time before a retry.',
+  500: 'Internal error, or the worker crashed during the request.',
   502: "The model's server failed.",
-  503: 'Overloaded, or not ready; `Retry-After` says when to come back.',
-  504: 'It took too long.',
-  529: 'Overloaded, or not ready, in the messages format.',
+  503: 'Overloaded or not ready. `Retry-After` is the minimum time before a retry.',
+  504: 'The request timed out.',
+  529: 'Overloaded or not ready (Anthropic format).',
 }
 
-/** Paths that answer in either format, as the caller asks or as its job was asked for. */
+/** Paths with two response formats: selected by `anthropic-version`, or by the endpoint of the job. */
 const TWO_FORMATS = /^\/v1\/(models|jobs\/:id\/result$)/
 
-/** Statuses of failures of one route. */
+/** Error statuses of a route, derived from its row of the route table and from its operation. */
 export function failuresOf({ method, path, format, isCall, hasBody }: Route, { failures = [] }: Operation): number[] {
   const overload = format === 'anthropic' ? [529] : TWO_FORMATS.test(path) ? [503, 529] : [503]
   const statuses = [400, 401, 403, 500, ...overload, ...failures]
@@ -41,7 +41,6 @@ export function failuresOf({ method, path, format, isCall, hasBody }: Route, { f
   return [...new Set(statuses)].toSorted((a, b) => a - b)
 }
 
-/** The failure of a status, in the format of its route. */
 export function failureOf(
   status: number,
   { path, format, isCall }: Pick<Route, 'path' | 'format' | 'isCall'>,
@@ -49,14 +48,14 @@ export function failureOf(
   const json: AnswerName[] = TWO_FORMATS.test(path)
     ? ['Error', 'MessagesError']
     : [format === 'anthropic' ? 'MessagesError' : 'Error']
-  const description = MEANINGS[status] ?? STATUS_CODES[status] ?? 'A failure.'
+  const description = ERROR_DESCRIPTIONS[status] ?? STATUS_CODES[status] ?? 'Error.'
   const headers: HeaderName[] = ['x-should-retry', ...(isCall ? CALL_HEADERS : [])]
   if (status === 401) headers.push('www-authenticate')
   if ([409, 429, 503, 529].includes(status)) headers.push('retry-after')
   return answerOf({ description, json, headers })
 }
 
-/** One answer as OpenAPI has it. */
+/** The OpenAPI Response Object of an answer. */
 export function answerOf({ description, json, media = [], events, headers = [] }: Answer): JsonSchema {
   const content: Record<string, JsonSchema> = {}
   if (json) content['application/json'] = { schema: schemaOf(json) }
@@ -72,9 +71,9 @@ function schemaOf(names: readonly AnswerName[]): JsonSchema {
   return more.length === 0 ? first : { anyOf: [first, ...more] }
 }
 
-/** OpenAPI 3.1 has no word for the items of a stream, as 3.2 has: what is described is each event of it. */
+/** Describes one server-sent event: OpenAPI 3.1, unlike 3.2, cannot describe a stream of items. */
 function eventsOf(data: AnswerName | null): JsonSchema {
   const content = { type: 'string', contentMediaType: 'application/json', ...(data && { contentSchema: refTo(data) }) }
   const properties = { event: { type: 'string' }, id: { type: 'string' }, retry: { type: 'integer' }, data: content }
-  return { schema: { type: 'object', description: 'Each event of the stream', properties } }
+  return { schema: { type: 'object', description: 'One server-sent event', properties } }
 }

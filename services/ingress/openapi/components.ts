@@ -38,7 +38,7 @@ import { TranscriptionBody, TranslationBody } from '#schemas/transcription/body.
 import { UsageReport } from '#schemas/usage.ts'
 import { UpdateCompletion } from '#services/ingress/endpoints/chat/stored.ts'
 
-/** Bodies of requests by their names in the document. Forms have their file as well. */
+/** Request bodies by component name. `addFile` adds the file field to forms. */
 export const REQUESTS = {
   ChatCompletionRequest: ChatRequest,
   UpdateChatCompletionRequest: UpdateCompletion,
@@ -75,7 +75,7 @@ export const REQUESTS = {
 } as const satisfies Record<string, z.ZodType>
 export type RequestName = keyof typeof REQUESTS
 
-/** Answers and events by their names in the document. */
+/** Response bodies and stream events by component name. */
 export const ANSWERS = {
   Error: ErrorAnswer,
   MessagesError: MessagesErrorAnswer,
@@ -151,31 +151,30 @@ export const ANSWERS = {
 } as const satisfies Record<string, z.ZodType>
 export type AnswerName = keyof typeof ANSWERS
 
-/** A schema as JSON Schema has it (draft 2020-12, as OpenAPI 3.1 does). */
+/** A JSON Schema of draft 2020-12, the dialect of OpenAPI 3.1. */
 export type JsonSchema = Record<string, unknown>
 
-/** Schemas that are written in one turn. */
-const TURN_SCHEMAS = 4
+/** Schemas converted between two event-loop yields. */
+const SCHEMAS_PER_YIELD = 4
 
-/** Every schema of {@link REQUESTS} and {@link ANSWERS}, as `components.schemas`. Answers may get more fields with time. */
+/** The `components.schemas` object: every schema of {@link REQUESTS} and {@link ANSWERS}. */
 export function* componentSchemas(): Generator<undefined, Record<string, JsonSchema>> {
   const named = Object.entries<z.ZodType>({ ...REQUESTS, ...ANSWERS })
   const schemas: Record<string, JsonSchema> = {}
-  for (let first = 0; first < named.length; first += TURN_SCHEMAS) {
-    Object.assign(schemas, schemasOf(named.slice(first, first + TURN_SCHEMAS)))
+  for (let first = 0; first < named.length; first += SCHEMAS_PER_YIELD) {
+    Object.assign(schemas, schemasOf(named.slice(first, first + SCHEMAS_PER_YIELD)))
     yield
   }
   for (const name of ['TranscriptionForm', 'TranslationForm', 'FileForm']) addFile(schemas[name] ?? {})
   return schemas
 }
 
-/** One value, such as a parameter of a query. */
+/** The schema of a single value, such as a query parameter. */
 export function jsonSchemaOf(schema: z.ZodType): JsonSchema {
   const { $schema: _, ...rest } = z.toJSONSchema(schema, { io: 'output', unrepresentable: 'any', override: portable })
   return rest
 }
 
-/** Where a component stands. */
 export function refTo(name: AnswerName | RequestName): JsonSchema {
   return { $ref: pathOf(name) }
 }
@@ -193,14 +192,13 @@ function pathOf(name: string): string {
   return `#/components/schemas/${name}`
 }
 
-/** A form has its file beside the fields. */
 function addFile(form: JsonSchema): void {
   const { properties = {}, required = [] } = form as { properties?: object; required?: string[] }
-  const file = { type: 'string', contentMediaType: 'application/octet-stream', description: 'The file itself' }
+  const file = { type: 'string', contentMediaType: 'application/octet-stream', description: 'Content of the file' }
   Object.assign(form, { properties: { file, ...properties }, required: ['file', ...required] })
 }
 
-/** Character classes that regular expressions of other languages lack, by what they stand for. */
+/** Replaces character classes that the regular expressions of other languages lack. */
 function portable({ jsonSchema }: { jsonSchema: JsonSchema }): void {
   const { pattern } = jsonSchema
   if (typeof pattern === 'string') jsonSchema.pattern = pattern.replaceAll('\\P{Cc}', '[^\\x00-\\x1f\\x7f-\\x9f]')

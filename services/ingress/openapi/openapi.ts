@@ -5,18 +5,18 @@ import { componentSchemas, type JsonSchema, jsonSchemaOf, refTo } from './compon
 import { ANSWER_HEADERS, REQUEST_HEADERS } from './headers.ts'
 import { type Operation, type Operations, TAGS } from './operation.ts'
 import { ACCOUNT } from './operations/account.ts'
+import { ADMIN } from './operations/admin.ts'
+import { ADMIN_KEYS } from './operations/admin-keys.ts'
 import { BATCHES } from './operations/batches.ts'
 import { CALLS } from './operations/calls.ts'
 import { CONVERSATIONS } from './operations/conversations.ts'
 import { JOBS } from './operations/jobs.ts'
-import { KEYS } from './operations/keys.ts'
-import { OPERATORS } from './operations/operators.ts'
 import { RESPONSES } from './operations/responses.ts'
 import { SERVICE } from './operations/service.ts'
 import { STORED } from './operations/stored.ts'
 
-/** Operations by the rows of the table of routes. */
-const OPERATIONS: Operations = {
+/** One operation per row of the route table, by `METHOD /path`. */
+export const OPERATIONS: Operations = {
   ...CALLS,
   ...STORED,
   ...RESPONSES,
@@ -24,36 +24,39 @@ const OPERATIONS: Operations = {
   ...JOBS,
   ...BATCHES,
   ...ACCOUNT,
-  ...OPERATORS,
-  ...KEYS,
+  ...ADMIN,
+  ...ADMIN_KEYS,
 }
 
-const DESCRIPTION = `Text, embeddings, speech to text, Python in a sandbox and researched reports, behind a durable queue.
+const DESCRIPTION = `One OpenAI- and Anthropic-compatible API for text generation, embeddings, audio, code execution and deep research.
 
-Send a key as \`Authorization: Bearer KEY\` or as \`x-api-key: KEY\`. Every failure has the shape that the SDK of its path
-expects; the header \`x-request-id\` names the request in the log. Where GET is answered, HEAD is as well.`
+**Authentication:** send the API key as \`Authorization: Bearer KEY\` or as \`x-api-key: KEY\`.
+
+**Errors** have the format of the OpenAI API; below \`/v1/messages\`, the format of the Anthropic API. The \`x-request-id\`
+response header identifies a request in the log.
+
+Every path with a GET operation also accepts HEAD.`
 
 /**
- * The description of every route as OpenAPI 3.1, made of the table of routes and of the schemas that check its requests. It takes
- * longer than a handler may, so it is written in turns.
+ * Generates the OpenAPI 3.1 document from the route table, the operations and the zod schemas that validate requests. Generation
+ * exceeds the maximum time between event-loop yields, so the generator yields after each group of schemas.
  *
- * @throws Error where the table has a route that nothing is said of, or the other way about
+ * @throws Error if a route has no operation, or an operation no route
  */
 export function* openApiDocument(): Generator<undefined, JsonSchema> {
   const paths: Record<string, Record<string, JsonSchema>> = {}
-  const said = new Set(Object.keys(OPERATIONS))
+  const unused = new Set(Object.keys(OPERATIONS))
   for (const route of ROUTES) {
     const name = `${route.method} ${route.path}`
     const operation = OPERATIONS[name]
-    if (!operation) throw new Error(`services/ingress/openapi says nothing of ${name}.`)
-    said.delete(name)
+    if (!operation) throw new Error(`services/ingress/openapi/operations has no operation for the route ${name}.`)
+    unused.delete(name)
     add(paths, route.method, route.path, operationOf(route, operation))
   }
-  if (said.size > 0)
-    throw new Error(`services/ingress/openapi says something of ${[...said].join(', ')}: no such route.`)
+  if (unused.size > 0) throw new Error(`The route table has no row for the operation ${[...unused].join(', ')}.`)
   for (const [name, operation] of Object.entries(SERVICE)) {
     const [method = '', path = ''] = name.split(' ')
-    add(paths, method, path, { ...headOf(operation), security: [], responses: plainAnswers(operation) })
+    add(paths, method, path, { ...headOf(operation), security: [], responses: answersWithoutHeaders(operation) })
   }
   return {
     openapi: '3.1.0',
@@ -78,9 +81,19 @@ export function* openApiDocument(): Generator<undefined, JsonSchema> {
   }
 }
 
-function add(paths: Record<string, Record<string, JsonSchema>>, method: string, path: string, said: JsonSchema): void {
-  const written = path.replace('/*', '/{id}').replaceAll(/:(\w+)/g, '{$1}')
-  paths[written] = { ...paths[written], [method.toLowerCase()]: said }
+/** The path of a route in OpenAPI syntax: `/v1/jobs/:id` becomes `/v1/jobs/{id}`. */
+export function templateOf(path: string): string {
+  return path.replace('/*', '/{id}').replaceAll(/:(\w+)/g, '{$1}')
+}
+
+function add(
+  paths: Record<string, Record<string, JsonSchema>>,
+  method: string,
+  path: string,
+  operation: JsonSchema,
+): void {
+  const template = templateOf(path)
+  paths[template] = { ...paths[template], [method.toLowerCase()]: operation }
 }
 
 function operationOf(route: Route, operation: Operation): JsonSchema {
@@ -95,12 +108,19 @@ function operationOf(route: Route, operation: Operation): JsonSchema {
   }
 }
 
-function headOf({ id, tag, summary, description }: Operation): JsonSchema {
-  return { operationId: id, tags: [tag], summary, ...(description && { description }) }
+function headOf({ id, tag, summary, description, guide }: Operation): JsonSchema {
+  const externalDocs = guide && { description: 'Guide', url: `/docs/guide/${guide}` }
+  return {
+    operationId: id,
+    tags: [tag],
+    summary,
+    ...(description && { description }),
+    ...(externalDocs && { externalDocs }),
+  }
 }
 
-/** Health is answered before requests get an id. */
-function plainAnswers({ answers }: Operation): JsonSchema {
+/** Endpoints outside the route table respond before a request id is assigned, so their responses have no headers. */
+function answersWithoutHeaders({ answers }: Operation): JsonSchema {
   const rendered = Object.entries(answers).map(([status, answer]) => {
     const { headers: _, ...plain } = answerOf(answer)
     return [status, plain]
@@ -113,7 +133,7 @@ function bodyOf(name: NonNullable<Operation['body']>, form: Operation['form']): 
 }
 
 function parametersOf({ path }: Route, { query, pairs, headers = [] }: Operation): JsonSchema[] {
-  const inPath = [...path.replace('/*', '/:id').matchAll(/:(\w+)/g)].map(([, name]) => {
+  const inPath = [...templateOf(path).matchAll(/\{(\w+)\}/g)].map(([, name]) => {
     return { name, in: 'path', required: true, schema: { type: 'string', minLength: 1 } }
   })
   const inHeader = headers.flatMap((name) => {

@@ -2,48 +2,54 @@ import type { z } from 'zod'
 import type { AnswerName, RequestName } from './components.ts'
 import type { HeaderName } from './headers.ts'
 
-/** The groups of the reference, in their order, and what each is for. */
+/** Tags of the API reference, in display order, with their descriptions. */
 export const TAGS = {
-  Chat: 'Text generation in the formats of the OpenAI and Anthropic SDKs.',
-  Responses: 'The Responses API: kept answers, conversations by id, work in the background.',
-  Tools: 'Embeddings, speech to text, Python in a sandbox, and researched reports.',
-  Jobs: 'Durable jobs: submit, wait, follow, cancel, run again.',
+  Chat: 'Text generation with the request formats of the OpenAI and Anthropic APIs.',
+  Responses: 'The OpenAI Responses API: stored responses, conversations and background responses.',
+  Embeddings: 'Embedding vectors, and reranking of documents by relevance.',
+  Audio: 'Speech to text, translation to English, and text to speech.',
+  Tools: 'Moderation, Python in a sandbox, and deep research.',
+  Jobs: 'Durable background jobs: submit, poll, follow, cancel and rerun.',
   Batches: 'Files, and batches of up to 50,000 requests.',
-  Account: 'What a key may call, what was used, and what signs webhooks.',
-  Operators: 'All projects, workers, pools and pauses. For keys with the scope `admin`.',
-  Service: 'Health, metrics and this document. No key is needed.',
+  Account: 'Models, the calling API key, usage and webhook secrets.',
+  Admin: 'Jobs of all projects, workers, pools, API keys and webhook deliveries. Requires the `admin` scope.',
+  Service: 'Health checks, metrics and this document. No API key is required.',
 } as const
+export type TagName = keyof typeof TAGS
 
-/** What a status answers with. */
+/** One response of an operation. */
 export interface Answer {
   readonly description: string
-  /** JSON of one of these shapes. */
+  /** Schemas of the JSON body; more than one means any of them. An empty list means any JSON. */
   readonly json?: readonly AnswerName[]
-  /** Another media type whose content is text or bytes. */
+  /** Other media types of the body, each text or binary. */
   readonly media?: readonly string[]
-  /** `text/event-stream`: the shape of the `data:` line of each event; null where it has several. */
+  /** `text/event-stream`: schema of each `data:` line, or null if events have several schemas. */
   readonly events?: AnswerName | null
   readonly headers?: readonly HeaderName[]
 }
 
-/** What the reference says of one route, beside what its row in the table of routes does. */
+/** Documentation of one route. Method, path and required scope are in the route table (services/ingress/routes.ts). */
 export interface Operation {
-  /** Name of the method in generated clients. */
+  /** OpenAPI `operationId`: the method name in generated clients. */
   readonly id: string
-  readonly tag: keyof typeof TAGS
+  readonly tag: TagName
+  /** Imperative, without a full stop: "Create a batch". */
   readonly summary: string
   readonly description?: string
+  /** Page of the guide, optionally with an anchor: `embeddings#reranking`. */
+  readonly guide?: string
   readonly query?: z.ZodObject
-  /** What the query takes that no name is known of before, such as `metadata[name]`. */
+  /** Name of a query parameter with free keys: `metadata` documents `metadata[name]=value`. */
   readonly pairs?: string
   readonly headers?: readonly HeaderName[]
-  /** Media type of its body where that is not JSON. */
+  /** Media type of the request body; JSON by default. */
   readonly form?: 'multipart/form-data'
   readonly body?: RequestName
   readonly answers: Readonly<Record<number, Answer>>
-  /** Statuses of failures beside those that every route of its sort has. */
+  /** Error statuses in addition to those that `failuresOf` derives from the route. */
   readonly failures?: readonly number[]
 }
 
-/** Operations by method and path, as the table of routes writes them. */
+/** Operations by route: the key is `METHOD /path` as written in the route table. */
 export type Operations = Readonly<Record<string, Operation>>

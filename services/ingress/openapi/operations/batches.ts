@@ -1,101 +1,91 @@
 import { ListBatches, ListMessageBatches } from '#schemas/batches/body.ts'
 import { ListFiles } from '#schemas/files.ts'
 import type { Operations } from '#services/ingress/openapi/operation.ts'
-import { one } from './answers.ts'
+import { ok } from './shared.ts'
 
-/** Files and batches (docs/batches.md). */
+const tag = 'Batches'
+const guide = 'batches'
+
 export const BATCHES: Operations = {
   'POST /v1/files': {
-    id: 'uploadFile',
-    tag: 'Batches',
-    summary: 'Uploads a file, such as the requests of a batch',
+    ...{ id: 'uploadFile', tag, guide, summary: 'Upload a file' },
     form: 'multipart/form-data',
     body: 'FileForm',
-    answers: one('The file.', 'File'),
+    answers: ok('The file.', 'File'),
   },
   'GET /v1/files': {
-    id: 'listFiles',
-    tag: 'Batches',
-    summary: 'Your files, newest first',
+    ...{ id: 'listFiles', tag, guide, summary: 'List files' },
+    description: 'Files of the project. Newest first by default.',
     query: ListFiles,
-    answers: one('A page of files.', 'FileList'),
+    answers: ok('A page of files.', 'FileList'),
   },
-  'GET /v1/files/:id': { id: 'getFile', tag: 'Batches', summary: 'A file', answers: one('The file.', 'File') },
+  'GET /v1/files/:id': {
+    ...{ id: 'getFile', tag, guide, summary: 'Retrieve a file' },
+    answers: ok('The file.', 'File'),
+  },
   'DELETE /v1/files/:id': {
-    id: 'deleteFile',
-    tag: 'Batches',
-    summary: 'Deletes a file',
-    answers: one('It is deleted.', 'FileDeleted'),
+    ...{ id: 'deleteFile', tag, guide, summary: 'Delete a file' },
+    answers: ok('The file is deleted.', 'FileDeleted'),
   },
   'GET /v1/files/:id/content': {
-    id: 'getFileContent',
-    tag: 'Batches',
-    summary: 'The bytes of a file',
-    answers: { 200: { description: 'As they were uploaded or written.', media: ['application/octet-stream'] } },
+    ...{ id: 'getFileContent', tag, guide, summary: 'Retrieve the content of a file' },
+    answers: { 200: { description: 'The content, unchanged.', media: ['application/octet-stream'] } },
   },
   'POST /v1/batches': {
-    id: 'createBatch',
-    tag: 'Batches',
-    summary: 'Up to 50,000 requests of a file as one batch',
+    ...{ id: 'createBatch', tag, guide, summary: 'Create a batch' },
+    description: 'Runs up to 50,000 requests of an uploaded JSONL file.',
     headers: ['idempotency-key'],
     body: 'CreateBatchRequest',
-    answers: one('The batch.', 'Batch'),
+    answers: ok('The batch.', 'Batch'),
   },
   'GET /v1/batches': {
-    id: 'listBatches',
-    tag: 'Batches',
-    summary: 'Your batches, newest first',
+    ...{ id: 'listBatches', tag, guide, summary: 'List batches' },
+    description: 'Batches of the project, newest first.',
     query: ListBatches,
-    answers: one('A page of batches.', 'BatchList'),
+    answers: ok('A page of batches.', 'BatchList'),
   },
-  'GET /v1/batches/:id': { id: 'getBatch', tag: 'Batches', summary: 'A batch', answers: one('The batch.', 'Batch') },
+  'GET /v1/batches/:id': {
+    ...{ id: 'getBatch', tag, guide, summary: 'Retrieve a batch' },
+    answers: ok('The batch.', 'Batch'),
+  },
   'POST /v1/batches/:id/cancel': {
-    id: 'cancelBatch',
-    tag: 'Batches',
-    summary: 'Stops a batch; what has ended by then is written',
-    answers: one('The batch, which may still be `cancelling`.', 'Batch'),
+    ...{ id: 'cancelBatch', tag, guide, summary: 'Cancel a batch' },
+    description: 'The output file contains the results of the requests that finished before the cancellation.',
+    answers: ok('The batch. Its status may still be `cancelling`.', 'Batch'),
     failures: [409],
   },
   'POST /v1/messages/batches': {
-    id: 'createMessageBatch',
-    tag: 'Batches',
-    summary: 'A batch of messages',
+    ...{ id: 'createMessageBatch', tag, guide, summary: 'Create a message batch (Anthropic format)' },
     headers: ['anthropic-version', 'idempotency-key'],
     body: 'CreateMessageBatchRequest',
-    answers: one('The batch.', 'MessageBatch'),
+    answers: ok('The message batch.', 'MessageBatch'),
   },
   'GET /v1/messages/batches': {
-    id: 'listMessageBatches',
-    tag: 'Batches',
-    summary: 'Your batches of messages, newest first',
+    ...{ id: 'listMessageBatches', tag, guide, summary: 'List message batches' },
+    description: 'Message batches of the project, newest first.',
     query: ListMessageBatches,
-    answers: one('A page of batches.', 'MessageBatchList'),
+    answers: ok('A page of message batches.', 'MessageBatchList'),
   },
   'GET /v1/messages/batches/:id': {
-    id: 'getMessageBatch',
-    tag: 'Batches',
-    summary: 'A batch of messages',
-    answers: one('The batch.', 'MessageBatch'),
+    ...{ id: 'getMessageBatch', tag, guide, summary: 'Retrieve a message batch' },
+    answers: ok('The message batch.', 'MessageBatch'),
   },
   'DELETE /v1/messages/batches/:id': {
-    id: 'deleteMessageBatch',
-    tag: 'Batches',
-    summary: 'Forgets a batch of messages that has ended',
-    answers: one('It is forgotten.', 'MessageBatchDeleted'),
+    ...{ id: 'deleteMessageBatch', tag, guide, summary: 'Delete a message batch' },
+    description: 'The batch must have ended.',
+    answers: ok('The message batch is deleted.', 'MessageBatchDeleted'),
     failures: [409],
   },
   'POST /v1/messages/batches/:id/cancel': {
-    id: 'cancelMessageBatch',
-    tag: 'Batches',
-    summary: 'Stops a batch of messages',
-    answers: one('The batch, which may still be `canceling`.', 'MessageBatch'),
+    ...{ id: 'cancelMessageBatch', tag, guide, summary: 'Cancel a message batch' },
+    answers: ok('The message batch. Its status may still be `canceling`.', 'MessageBatch'),
     failures: [409],
   },
   'GET /v1/messages/batches/:id/results': {
-    id: 'getMessageBatchResults',
-    tag: 'Batches',
-    summary: 'A line for each request of a batch, in their order',
-    answers: { 200: { description: 'The results.', media: ['application/x-jsonl'] } },
+    ...{ id: 'getMessageBatchResults', tag, guide, summary: 'Retrieve the results of a message batch' },
+    answers: {
+      200: { description: 'JSONL: one result per request, in request order.', media: ['application/x-jsonl'] },
+    },
     failures: [409],
   },
 }

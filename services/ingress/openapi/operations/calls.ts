@@ -2,29 +2,31 @@ import { CALL_HEADERS } from '#services/ingress/openapi/headers.ts'
 import type { Answer, Operation, Operations } from '#services/ingress/openapi/operation.ts'
 
 const ACCEPTED: Answer = {
-  description: 'The job is on disk and goes on without its caller: `Prefer: respond-async`, or `background`.',
+  description:
+    'The durable job that runs the request (`Prefer: respond-async`, or `background: true`). The job survives a disconnect of the client.',
   json: ['Job'],
   headers: ['location', 'retry-after'],
 }
 
-/** A call that becomes a job: it answers at once, as a stream, or with the job. */
+/** Adds the headers and the 202 response that all inference endpoints share. */
 function call(operation: Omit<Operation, 'answers'>, answer: Answer): Operation {
   const headers = ['prefer', 'idempotency-key', ...(operation.headers ?? [])] as const
   return { ...operation, headers, answers: { 200: { ...answer, headers: CALL_HEADERS }, 202: ACCEPTED } }
 }
 
-/** Calls that do work: each may wait for its answer, stream it, or leave a durable job. */
+/** Inference endpoints. Each returns the result, streams it, or creates a durable job. */
 export const CALLS: Operations = {
   'POST /v1/chat/completions': call(
     {
       id: 'createChatCompletion',
       tag: 'Chat',
-      summary: 'Chat, whole or streamed',
-      description: 'Tools, JSON schemas, images, log probabilities. Guide: docs/protocol.md and docs/clients.md.',
+      summary: 'Create a chat completion',
+      description: 'Supports streaming, tools, JSON schemas, image input and log probabilities.',
+      guide: 'text',
       body: 'ChatCompletionRequest',
     },
     {
-      description: 'The completion; with `stream` its chunks, and `[DONE]` after the last.',
+      description: 'The completion. With `stream: true`: its chunks, followed by `[DONE]`.',
       json: ['ChatCompletion'],
       events: 'ChatCompletionChunk',
     },
@@ -33,12 +35,13 @@ export const CALLS: Operations = {
     {
       id: 'createCompletion',
       tag: 'Chat',
-      summary: 'Raw prompts gone on with, whole or streamed',
-      description: 'A text or a list of texts or of tokens. Guide: docs/protocol.md, Completions.',
+      summary: 'Create a completion of a raw prompt',
+      description: '`prompt` is a string, a list of strings, a list of tokens, or a list of token lists.',
+      guide: 'text',
       body: 'CompletionRequest',
     },
     {
-      description: 'The completion; with `stream` its frames, and `[DONE]` after the last.',
+      description: 'The completion. With `stream: true`: its chunks, followed by `[DONE]`.',
       json: ['Completion'],
       events: 'Completion',
     },
@@ -47,62 +50,87 @@ export const CALLS: Operations = {
     {
       id: 'createMessage',
       tag: 'Chat',
-      summary: 'Messages, whole or streamed',
+      summary: 'Create a message (Anthropic format)',
+      guide: 'text',
       body: 'MessageRequest',
       headers: ['anthropic-version'],
     },
-    { description: 'The message; with `stream` its events.', json: ['Message'], events: null },
+    { description: 'The message. With `stream: true`: its events.', json: ['Message'], events: null },
   ),
   'POST /v1/messages/count_tokens': call(
     {
       id: 'countMessageTokens',
       tag: 'Chat',
-      summary: 'How many tokens a prompt has',
+      summary: 'Count the tokens of a message request',
+      guide: 'text',
       body: 'CountTokensRequest',
       headers: ['anthropic-version'],
     },
-    { description: 'The count.', json: ['TokenCount'] },
+    { description: 'The number of input tokens.', json: ['TokenCount'] },
   ),
   'POST /v1/responses': call(
     {
       id: 'createResponse',
       tag: 'Responses',
-      summary: 'A response: whole, streamed or in the background',
+      summary: 'Create a response',
+      description: 'Supports streaming, background processing, hosted tools and conversations.',
+      guide: 'responses',
       body: 'ResponseRequest',
     },
-    { description: 'The response; with `stream` its events.', json: ['Response'], events: null },
+    { description: 'The response. With `stream: true`: its events.', json: ['Response'], events: null },
   ),
   'POST /v1/responses/input_tokens': call(
     {
       id: 'countInputTokens',
       tag: 'Responses',
-      summary: 'How many tokens the input of a response has',
+      summary: 'Count the input tokens of a response request',
+      guide: 'responses',
       body: 'InputTokensRequest',
     },
-    { description: 'The count.', json: ['InputTokens'] },
+    { description: 'The number of input tokens.', json: ['InputTokens'] },
   ),
   'POST /v1/embeddings': call(
-    { id: 'createEmbeddings', tag: 'Tools', summary: 'Texts to vectors', body: 'EmbeddingsRequest' },
-    { description: 'A vector for each input, in their order.', json: ['Embeddings'] },
+    {
+      id: 'createEmbeddings',
+      tag: 'Embeddings',
+      summary: 'Create embeddings',
+      guide: 'embeddings',
+      body: 'EmbeddingsRequest',
+    },
+    { description: 'One vector per input, in input order.', json: ['Embeddings'] },
   ),
   'POST /v1/rerank': call(
-    { id: 'rerank', tag: 'Tools', summary: 'Documents by how near they are to a query', body: 'RerankRequest' },
-    { description: 'The documents, nearest first.', json: ['Reranked'] },
+    {
+      id: 'rerank',
+      tag: 'Embeddings',
+      summary: 'Rerank documents by relevance to a query',
+      guide: 'embeddings#reranking',
+      body: 'RerankRequest',
+    },
+    { description: 'The documents, most relevant first.', json: ['Reranked'] },
   ),
   'POST /v1/moderations': call(
-    { id: 'createModeration', tag: 'Tools', summary: 'What texts and images hold', body: 'ModerationRequest' },
-    { description: 'A result for each input, in their order.', json: ['Moderation'] },
+    {
+      id: 'createModeration',
+      tag: 'Tools',
+      summary: 'Classify text and images for harmful content',
+      guide: 'moderations',
+      body: 'ModerationRequest',
+    },
+    { description: 'One result per input, in input order.', json: ['Moderation'] },
   ),
   'POST /v1/audio/transcriptions': call(
     {
       id: 'createTranscription',
-      tag: 'Tools',
-      summary: 'Speech to text, and who spoke when',
+      tag: 'Audio',
+      summary: 'Transcribe audio',
+      description: 'Supports timestamps, speaker labels and streaming.',
+      guide: 'transcription',
       form: 'multipart/form-data',
       body: 'TranscriptionForm',
     },
     {
-      description: 'The transcript in its `response_format`; with `stream` its text as it becomes known.',
+      description: 'The transcript in the requested `response_format`. With `stream: true`: its text in events.',
       json: ['Transcript'],
       media: ['text/plain'],
       events: null,
@@ -111,31 +139,46 @@ export const CALLS: Operations = {
   'POST /v1/audio/translations': call(
     {
       id: 'createTranslation',
-      tag: 'Tools',
-      summary: 'Speech to English text',
+      tag: 'Audio',
+      summary: 'Translate audio to English text',
+      guide: 'transcription#translations',
       form: 'multipart/form-data',
       body: 'TranslationForm',
     },
-    { description: 'The text in its `response_format`.', json: ['Transcript'], media: ['text/plain'] },
+    {
+      description: 'The English text in the requested `response_format`.',
+      json: ['Transcript'],
+      media: ['text/plain'],
+    },
   ),
   'POST /v1/audio/speech': call(
-    { id: 'createSpeech', tag: 'Tools', summary: 'Text to speech', body: 'SpeechRequest' },
+    { id: 'createSpeech', tag: 'Audio', summary: 'Generate speech from text', guide: 'speech', body: 'SpeechRequest' },
     {
       description:
-        'The audio as it is made, in its `response_format`; JSON of a durable job; with `stream_format: sse` events.',
+        'The audio in the requested `response_format`, sent while it is generated. With `stream_format: sse`: events. The result of a durable job is JSON.',
       media: ['audio/mpeg', 'audio/ogg', 'audio/aac', 'audio/flac', 'audio/wav', 'audio/pcm'],
       json: ['Speech'],
       events: null,
     },
   ),
   'POST /v1/tools/code': call(
-    { id: 'runCode', tag: 'Tools', summary: 'Runs Python in a sandbox', body: 'CodeRequest' },
-    { description: 'What it printed and drew; with `stream` as it comes.', json: ['CodeResult'], events: null },
+    { id: 'runCode', tag: 'Tools', summary: 'Run Python code in a sandbox', guide: 'code', body: 'CodeRequest' },
+    {
+      description: 'Output, exit code and plots of the run. With `stream: true`: its output in events.',
+      json: ['CodeResult'],
+      events: null,
+    },
   ),
   'POST /v1/deep-research': call(
-    { id: 'createResearch', tag: 'Tools', summary: 'A report that cites what it read', body: 'ResearchRequest' },
     {
-      description: 'A chat completion whose message is the report; with `stream` its progress and its text.',
+      id: 'createResearch',
+      tag: 'Tools',
+      summary: 'Create a research report with citations',
+      guide: 'deep-research',
+      body: 'ResearchRequest',
+    },
+    {
+      description: 'A chat completion whose message is the report. With `stream: true`: progress, then the text.',
       json: ['ResearchCompletion'],
       events: 'ChatCompletionChunk',
     },

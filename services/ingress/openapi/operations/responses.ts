@@ -1,40 +1,36 @@
 import { z } from 'zod'
 import type { Operations } from '#services/ingress/openapi/operation.ts'
-import { AFTER_EVENT, one } from './answers.ts'
+import { AFTER_EVENT, ok } from './shared.ts'
 
-/** Responses that are kept (docs/responses.md, Kept responses). */
+const tag = 'Responses'
+const guide = 'responses'
+
 export const RESPONSES: Operations = {
   'GET /v1/responses/:id': {
-    id: 'getResponse',
-    tag: 'Responses',
-    summary: 'A kept response; with `stream` every event of it',
-    query: AFTER_EVENT.extend({ stream: z.boolean().optional() }),
-    answers: { 200: { description: 'The response.', json: ['Response'], events: null } },
+    ...{ id: 'getResponse', tag, guide, summary: 'Retrieve a response' },
+    description: 'With `stream=true`, the stored events of the response are streamed.',
+    query: AFTER_EVENT.extend({ stream: z.boolean().optional().describe('Stream the events. Default: false') }),
+    answers: { 200: { description: 'The response, or its events.', json: ['Response'], events: null } },
     failures: [429],
   },
   'DELETE /v1/responses/:id': {
-    id: 'deleteResponse',
-    tag: 'Responses',
-    summary: 'Forgets a response that has ended',
-    answers: one('It is forgotten.', 'ResponseDeleted'),
+    ...{ id: 'deleteResponse', tag, guide, summary: 'Delete a response' },
+    description: 'The response must have ended.',
+    answers: ok('The response is deleted.', 'ResponseDeleted'),
     failures: [409],
   },
   'GET /v1/responses/:id/input_items': {
-    id: 'listInputItems',
-    tag: 'Responses',
-    summary: 'What the model of a response was given',
+    ...{ id: 'listInputItems', tag, guide, summary: 'List the input items of a response' },
     query: z.object({
-      limit: z.int().min(1).max(100).default(20),
-      order: z.enum(['asc', 'desc']).default('desc'),
-      after: z.string().optional().describe('Cursor: last_id of the page before'),
+      limit: z.int().min(1).max(100).default(20).describe('Maximum items per page'),
+      order: z.enum(['asc', 'desc']).default('desc').describe('desc: newest first'),
+      after: z.string().optional().describe('Cursor: last_id of the previous page'),
     }),
-    answers: one('A page of items.', 'InputItems'),
+    answers: ok('A page of items.', 'InputItems'),
   },
   'POST /v1/responses/:id/cancel': {
-    id: 'cancelResponse',
-    tag: 'Responses',
-    summary: 'Stops a response that runs in the background',
-    answers: one('The response.', 'Response'),
+    ...{ id: 'cancelResponse', tag, guide, summary: 'Cancel a background response' },
+    answers: ok('The response.', 'Response'),
     failures: [409],
   },
 }

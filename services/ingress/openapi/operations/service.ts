@@ -1,39 +1,45 @@
 import type { Operations } from '#services/ingress/openapi/operation.ts'
-import { one } from './answers.ts'
+import { ok } from './shared.ts'
 
-/** What is answered without a key, before the table of routes. */
+/** Endpoints without authentication. The HTTP server answers them before it consults the route table. */
 export const SERVICE: Operations = {
   'GET /healthz': {
     id: 'getHealth',
     tag: 'Service',
-    summary: 'Whether the process lives',
-    answers: one('It does.', 'Health'),
+    summary: 'Check liveness',
+    guide: 'operations',
+    answers: ok('The process is running.', 'Health'),
   },
   'GET /health': {
     id: 'getHealthAsVllm',
     tag: 'Service',
-    summary: 'The same, under its name in vLLM',
-    answers: one('It does.', 'Health'),
+    summary: 'Check liveness (the path that vLLM uses)',
+    guide: 'operations',
+    answers: ok('The process is running.', 'Health'),
   },
   'GET /readyz': {
     id: 'getReadiness',
     tag: 'Service',
-    summary: 'Whether the process makes progress',
+    summary: 'Check readiness',
+    guide: 'operations',
     answers: {
-      200: { description: 'It does.', json: ['Ready'] },
-      503: { description: 'It does not, for these reasons.', json: ['Ready'] },
+      200: { description: 'The process is ready for requests.', json: ['Ready'] },
+      503: { description: 'The process is not ready; `problems` lists the reasons.', json: ['Ready'] },
     },
   },
   'GET /metrics': {
     id: 'getMetrics',
     tag: 'Service',
-    summary: 'Metrics for Prometheus, from this machine or with an admin key, unless METRICS_PORT shows them elsewhere',
-    answers: { 200: { description: 'The metrics.', media: ['text/plain'] } },
+    summary: 'Get Prometheus metrics',
+    description:
+      'Requests from other hosts need an API key with the `admin` scope. Disabled if METRICS_PORT serves the metrics on another port.',
+    guide: 'operations',
+    answers: { 200: { description: 'Metrics in the Prometheus text format.', media: ['text/plain'] } },
   },
   'GET /openapi.json': {
     id: 'getOpenApi',
     tag: 'Service',
-    summary: 'This document',
-    answers: { 200: { description: 'OpenAPI 3.1.', json: [] } },
+    summary: 'Get the OpenAPI 3.1 document of this API',
+    answers: { 200: { description: 'This document.', json: [] } },
   },
 }

@@ -1,0 +1,129 @@
+import { ListAdminJobs, ListDeadLetters, ListDeliveries, ListFindings } from '#schemas/admin/admin.ts'
+import type { Operation, Operations } from '#services/ingress/openapi/operation.ts'
+import { ok } from './shared.ts'
+
+const tag = 'Admin'
+const guide = 'operations'
+const DRY_RUN = 'With `dry_run: true`, the response lists the affected objects and nothing changes.'
+
+export const ADMIN: Operations = {
+  'GET /v1/admin/jobs': {
+    ...{ id: 'listAllJobs', tag, guide, summary: 'List the jobs of all projects' },
+    description: 'Newest first. Inputs and results are not included.',
+    query: ListAdminJobs,
+    answers: ok('A page of jobs.', 'OperatorJobList'),
+  },
+  'GET /v1/admin/jobs/:id': {
+    ...{ id: 'getAnyJob', tag, guide, summary: 'Retrieve a job of any project' },
+    description: 'For a job that has not started, `waits` has the reason.',
+    answers: ok('The job.', 'OperatorJob'),
+  },
+  'POST /v1/admin/jobs/:id/cancel': {
+    ...{ id: 'cancelAnyJob', tag, guide, summary: 'Cancel a job of any project' },
+    answers: ok('The job.', 'OperatorJob'),
+    failures: [409],
+  },
+  'POST /v1/admin/jobs/:id/redrive': {
+    ...{ id: 'redriveAnyJob', tag, guide, summary: 'Redrive a job of any project' },
+    description: 'Runs a failed, cancelled or expired job again as a new job of its project.',
+    headers: ['idempotency-key'],
+    answers: { 202: { description: 'The new job.', json: ['OperatorJob'], headers: ['location'] } },
+    failures: [409, 410, 422],
+  },
+  'POST /v1/admin/jobs/cancel': {
+    ...{ id: 'cancelManyJobs', tag, guide, summary: 'Cancel jobs in bulk' },
+    description: `Cancels the jobs that match all filters. ${DRY_RUN}`,
+    body: 'ManyJobsRequest',
+    answers: ok('The outcome per job.', 'ManyJobs'),
+  },
+  'POST /v1/admin/jobs/redrive': {
+    ...{ id: 'redriveManyJobs', tag, guide, summary: 'Redrive jobs in bulk' },
+    description: `Runs the jobs that match all filters again, each as a new job. ${DRY_RUN}`,
+    body: 'ManyJobsRequest',
+    answers: ok('The outcome per job.', 'ManyJobs'),
+  },
+  'GET /v1/admin/dead-letters': {
+    ...{ id: 'listDeadLetters', tag, guide, summary: 'List dead letters' },
+    description: 'Queue records that no worker could run, newest first. Inputs are not included.',
+    query: ListDeadLetters,
+    answers: ok('A page of dead letters.', 'DeadLetterList'),
+  },
+  'POST /v1/admin/dead-letters/redrive': {
+    ...{ id: 'redriveDeadLetters', tag, guide, summary: 'Requeue dead letters in bulk' },
+    description: `Returns dead letters to their queues. ${DRY_RUN}`,
+    body: 'RedriveDeadLettersRequest',
+    answers: ok('The requeued dead letters.', 'DeadLettersRedriven'),
+  },
+  'POST /v1/admin/dead-letters/:id/redrive': {
+    ...{ id: 'redriveDeadLetter', tag, guide, summary: 'Requeue a dead letter' },
+    answers: { 202: { description: 'The requeued dead letter.', json: ['DeadLetter'] } },
+  },
+  'DELETE /v1/admin/dead-letters/:id': {
+    ...{ id: 'discardDeadLetter', tag, guide, summary: 'Discard a dead letter' },
+    description: 'A discarded dead letter is no longer listed and cannot be requeued.',
+    answers: ok('The dead letter is discarded.', 'DeadLetterDeleted'),
+  },
+  'GET /v1/admin/deliveries': {
+    ...{ id: 'listDeliveries', tag, guide: 'webhooks', summary: 'List webhook deliveries' },
+    description: 'By default pending and failed deliveries.',
+    query: ListDeliveries,
+    answers: ok('A page of deliveries.', 'DeliveryList'),
+  },
+  'POST /v1/admin/deliveries/:id/retry': {
+    ...{ id: 'retryDelivery', tag, guide: 'webhooks', summary: 'Retry a webhook delivery' },
+    answers: { 202: { description: 'The delivery.', json: ['Delivery'] } },
+  },
+  'GET /v1/admin/workers': {
+    ...{ id: 'listWorkers', tag, guide, summary: 'List workers' },
+    description: 'All live processes: workers, ingresses and schedulers.',
+    answers: ok('The processes.', 'WorkerList'),
+  },
+  'POST /v1/admin/workers/:id/drain': worker(
+    'drainWorker',
+    'Drain a worker',
+    'The worker finishes its running jobs and starts no others.',
+  ),
+  'POST /v1/admin/workers/:id/undrain': worker('undrainWorker', 'Undrain a worker', 'The worker starts jobs again.'),
+  'GET /v1/admin/pools': {
+    ...{ id: 'listPools', tag, guide, summary: 'List pools' },
+    description: 'Workers, slots, queue lengths and queue age per pool.',
+    answers: ok('The pools.', 'PoolList'),
+  },
+  'GET /v1/admin/findings': {
+    ...{ id: 'listFindings', tag, guide, summary: 'Run health checks' },
+    description: 'The checks of `sluice doctor`: current problems and how to fix them.',
+    query: ListFindings,
+    answers: ok('The check results.', 'FindingList'),
+  },
+  'GET /v1/admin/metrics': {
+    ...{ id: 'readMetrics', tag, guide, summary: 'Get Prometheus metrics of this process' },
+    description: 'Available regardless of METRICS_PORT.',
+    answers: { 200: { description: 'Metrics in the Prometheus text format.', media: ['text/plain'] } },
+  },
+  'GET /v1/admin/pauses': {
+    ...{ id: 'listPauses', tag, guide, summary: 'List paused models and pools' },
+    answers: ok('The pauses.', 'PauseList'),
+  },
+  'POST /v1/admin/pools/:id/pause': pause('pausePool', 'Pause a pool'),
+  'POST /v1/admin/pools/:id/resume': pause('resumePool', 'Resume a pool'),
+  'POST /v1/admin/models/:id/pause': pause('pauseModel', 'Pause a model'),
+  'POST /v1/admin/models/:id/resume': pause('resumeModel', 'Resume a model'),
+}
+
+function worker(id: string, summary: string, description: string): Operation {
+  return {
+    id,
+    tag,
+    guide,
+    summary,
+    description,
+    answers: ok('The worker, after it has confirmed the change.', 'Worker'),
+  }
+}
+
+function pause(id: string, summary: string): Operation {
+  const description = summary.startsWith('Pause')
+    ? 'Running jobs finish; queued durable jobs stay queued; new calls are rejected with 503 `overloaded`.'
+    : 'Queued jobs start again.'
+  return { id, tag, guide, summary, description, answers: ok('The current state.', 'Pause') }
+}
