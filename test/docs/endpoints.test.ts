@@ -1,11 +1,9 @@
 import { readFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
-import { ROUTES } from '#services/ingress/routes.ts'
+import { GENERATED, regenerate } from '../../docs/generate.ts'
 
-/** The first cell of each row of the table. */
-const ROWS = [...readFileSync('docs/endpoints.md', 'utf8').matchAll(/^\| (`.*?`) +\|/gm)].map(([, cell = '']) => cell)
-
-it.each([...new Set(ROUTES.map(({ path }) => path.split('/:')[0]))])('docs/endpoints.md has a row with %s', (path) => {
-  const shown = ROWS.flatMap((cell) => [...cell.matchAll(/(\/[\w/-]*)/g)].map(([found]) => found))
-  expect(shown.some((found) => path === found || (found.endsWith('/') && path?.startsWith(found)))).toBe(true)
+it.each(Object.keys(GENERATED))('%s matches the route table and the operations', (page) => {
+  expect(readFileSync(page, 'utf8'), `${page} is out of date. Run \`npm run docs\` and commit the result.`).toBe(
+    regenerate(page),
+  )
 })
