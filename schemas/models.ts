@@ -78,6 +78,11 @@ export const EngineConfig = z.discriminatedUnion('type', [
     type: z.literal('llama').describe('GGUF file in the worker, through node-llama-cpp'),
     file: z.string().optional().describe('A GGUF in MODELS_DIR or an absolute path'),
     weights: z.string().optional().describe('Name of a known set of weights that is prepared on the first start'),
+    system: z.string().min(1).optional().describe('System turn of conversations without one. Default: as the template'),
+    chat_template: z
+      .string()
+      .optional()
+      .describe('File with a Jinja template in place of that in the GGUF, in MODELS_DIR or an absolute path'),
     context_tokens: z.int().min(256).default(2048),
     parallel: z.int().min(1).default(2).describe('Sequences generated at once'),
     preload: z.boolean().default(false).describe('Load it into memory when the worker starts, not with the first call'),

@@ -21,8 +21,12 @@ export interface ChatFormat {
 }
 
 /** @throws ServiceError `model_loading` if the file has a template that cannot be used */
-export async function openFormat(model: LlamaModel, resolve: (model: LlamaModel) => ChatWrapper): Promise<ChatFormat> {
-  const source = model.fileInfo.metadata.tokenizer?.chat_template
+export async function openFormat(
+  model: LlamaModel,
+  resolve: (model: LlamaModel) => ChatWrapper,
+  template?: string,
+): Promise<ChatFormat> {
+  const source = template ?? model.fileInfo.metadata.tokenizer?.chat_template
   return source === undefined || source.trim() === ''
     ? formatByName(model, resolve(model))
     : formatOf(model, await ModelTemplate.open(sourceOf(model, source)))

@@ -1,3 +1,4 @@
+import { readFile, stat } from 'node:fs/promises'
 import { isAbsolute, join } from 'node:path'
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
@@ -13,6 +14,7 @@ import { closeRuntime, type LlamaRuntime, openRuntime } from './runtime.ts'
 
 /** How long close waits for calls to notice. */
 const CLOSE_MS = 5_000
+const TEMPLATE_BYTES_MAX = 1_048_576
 
 /** Where a llama engine finds its model. */
 export interface LlamaEngineOptions {
@@ -109,23 +111,38 @@ class LlamaEngine implements ChatEngine {
   }
 
   async #open(): Promise<LlamaRuntime> {
-    const { context_tokens, parallel } = this.#engine
-    return await openRuntime(await this.#findFile(), context_tokens, parallel)
+    const { context_tokens: contextTokens, parallel, system, chat_template } = this.#engine
+    const template = chat_template === undefined ? undefined : await readTemplate(this.#ownFile(chat_template))
+    return await openRuntime(await this.#findFile(), { contextTokens, parallel, system, template })
   }
 
   async #findFile(): Promise<string> {
     const { file, weights } = this.#engine
-    const { weightsDir, modelsDir = weightsDir } = this.#options
-    if (file !== undefined) return isAbsolute(file) ? file : join(modelsDir, file)
-    const state = await getWeightsState(weights ?? '', weightsDir)
+    if (file !== undefined) return this.#ownFile(file)
+    const state = await getWeightsState(weights ?? '', this.#options.weightsDir)
     if (state.state === 'ready') return state.found
     throw this.#preparation.begin(state)
+  }
+
+  #ownFile(file: string): string {
+    const { weightsDir, modelsDir = weightsDir } = this.#options
+    return isAbsolute(file) ? file : join(modelsDir, file)
   }
 
   async #prepare(weights: string): Promise<void> {
     const { weightsDir, python, onProgress } = this.#options
     await prepareWeights(weights, weightsDir, { python, signal: this.#closing.signal, onProgress })
   }
+}
+
+/** @throws ServiceError `model_loading` */
+async function readTemplate(file: string): Promise<string> {
+  const { size } = await stat(file).catch(() => ({ size: 0 }))
+  if (size === 0 || size > TEMPLATE_BYTES_MAX) {
+    const message = `The file of engine.chat_template is missing, empty, or larger than ${TEMPLATE_BYTES_MAX} bytes.`
+    throw new ServiceError('model_loading', message)
+  }
+  return await readFile(file, 'utf8')
 }
 
 /** Waits until no call holds a sequence; a caller that neither reads nor leaves is not waited for. */

@@ -114,11 +114,11 @@ interface Wanted {
   readonly prefill: string
 }
 
-function describe({ format }: LlamaRuntime, request: GenerateRequest, wanted: Wanted): Conversation {
+function describe({ format, system }: LlamaRuntime, request: GenerateRequest, wanted: Wanted): Conversation {
   const turns = request.turns.at(-1)?.role === 'assistant' ? request.turns.slice(0, -1) : request.turns
   const messages = format.tools ? writeTurns(turns) : turns.map(writeInWords)
   return {
-    messages: instruct(messages, wanted.instructions),
+    messages: instruct(messages, system, wanted.instructions),
     tools: wanted.tools.map(toolOf),
     prefill: wanted.prefill,
     thinks: request.reasoning?.enabled,
@@ -129,12 +129,16 @@ function toolOf({ name, description, parameters }: Tool): TemplateTool {
   return { name, description: description ?? '', parameters }
 }
 
-function instruct(messages: readonly TemplateMessage[], instructions: string): readonly TemplateMessage[] {
-  if (instructions === '') return messages
+function instruct(
+  messages: readonly TemplateMessage[],
+  system: string | undefined,
+  instructions: string,
+): readonly TemplateMessage[] {
   const at = messages.findIndex(({ role }) => role === 'system')
-  const known = messages[at]
-  if (!known) return [{ role: 'system', content: instructions }, ...messages]
-  return messages.with(at, { role: 'system', content: `${known.content}\n\n${instructions}` })
+  const own = messages[at]?.content ?? system
+  const content = [own, instructions].filter((text) => text !== undefined && text !== '').join('\n\n')
+  if (at >= 0) return messages.with(at, { role: 'system', content })
+  return content === '' ? messages : [{ role: 'system', content }, ...messages]
 }
 
 /** Turns with calls and results as the template writes them. */

@@ -21,6 +21,8 @@ export interface LlamaRuntime {
   readonly llama: Llama
   readonly model: LlamaModel
   readonly format: ChatFormat
+  /** System turn of conversations that have none. */
+  readonly system: string | undefined
   /** One for each sequence of {@link sequences}: a call takes a slot before its first sequence, and has one at a time. */
   readonly slots: Slots
   readonly sequences: SequencePool
@@ -28,6 +30,16 @@ export interface LlamaRuntime {
   readonly contextTokens: number
   /** Bytes of text that the longest token stands for; Infinity: unknown. */
   readonly tokenBytesMax: number
+}
+
+export interface RuntimeOptions {
+  /** Window of each sequence. */
+  readonly contextTokens: number
+  /** Sequences that generate at once. */
+  readonly parallel: number
+  readonly system?: string | undefined
+  /** Jinja template in place of that in the file. */
+  readonly template?: string | undefined
 }
 
 /** One call of a model. */
@@ -48,11 +60,12 @@ export interface SequenceCall extends LlamaCall {
 /**
  * Loads a GGUF file with llama.cpp on the CPU.
  *
- * @param contextTokens Wanted window of each sequence
- * @param parallel Sequences that generate at once
  * @throws ServiceError `model_loading` when the file, the optional package or memory is missing
  */
-export async function openRuntime(file: string, contextTokens: number, parallel: number): Promise<LlamaRuntime> {
+export async function openRuntime(
+  file: string,
+  { contextTokens, parallel, system, template }: RuntimeOptions,
+): Promise<LlamaRuntime> {
   await stat(file).catch((cause) => {
     throw new ServiceError('model_loading', 'The model file is not on this worker.', { cause })
   })
@@ -69,7 +82,7 @@ export async function openRuntime(file: string, contextTokens: number, parallel:
   let format: ChatFormat | undefined
   try {
     const model = await llama.loadModel({ modelPath: file })
-    format = await openFormat(model, module.resolveChatWrapper)
+    format = await openFormat(model, module.resolveChatWrapper, template)
     const context = await model.createContext({
       contextSize: contextTokens,
       sequences: parallel,
@@ -81,6 +94,7 @@ export async function openRuntime(file: string, contextTokens: number, parallel:
       llama,
       model,
       format,
+      system,
       slots: new Slots(parallel),
       sequences: new SequencePool(Array.from({ length: parallel }, () => context.getSequence())),
       // llama.cpp keeps one place free; at the last one the library would begin to forget the prompt.

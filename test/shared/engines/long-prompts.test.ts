@@ -66,7 +66,7 @@ describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () 
   const engine = openLlamaEngine(config, { weightsDir: '/nowhere' })
   let runtime: LlamaRuntime
   beforeAll(async () => {
-    runtime = await openRuntime(weights, 512, 1)
+    runtime = await openRuntime(weights, { contextTokens: 512, parallel: 1 })
   }, 120_000)
   afterAll(async () => {
     await engine.close()

@@ -112,7 +112,8 @@ async function start(
   if ('forms' in reply) return { worker, forms: reply.forms }
   await worker.terminate()
   const reason = 'problem' in reply ? reply.problem : ''
-  throw new ServiceError('model_loading', `The chat template in the model file cannot be used: ${reason}`)
+  const message = `The chat template of the model cannot be used: ${reason} Set engine.chat_template to another one.`
+  throw new ServiceError('model_loading', message)
 }
 
 /** The next message of the thread. @throws Error if it ends instead, or takes too long */

@@ -110,7 +110,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
   })
 
   test('counts as evaluated what the library evaluates', async () => {
-    const runtime = await openRuntime(file ?? '', 512, 2)
+    const runtime = await openRuntime(file ?? '', { contextTokens: 512, parallel: 2 })
     const prompt = runtime.model.tokenize(FACTS) as Token[]
     const signal = new AbortController().signal
     const evaluatedBy = async (project: string) => {

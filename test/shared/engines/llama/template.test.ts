@@ -1,4 +1,4 @@
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
@@ -373,7 +373,7 @@ describe('a template that does too much', () => {
     const holdMs = await longestHold(async () => {
       await expect(open(source)).rejects.toMatchObject({
         code: 'model_loading',
-        message: expect.stringMatching(/^The chat template in the model file cannot be used: /),
+        message: expect.stringMatching(/^The chat template of the model cannot be used: /),
       })
     })
     expect(holdMs).toBeLessThan(400)
@@ -441,8 +441,28 @@ describe('the template in a model file', { timeout: 60_000 }, () => {
     await using engine = await openRandomEngine({ template: '{{ raise_exception("Not today.") }}' })
     expect(await failure(engine, ask())).toMatchObject({
       code: 'model_loading',
-      message: 'The chat template in the model file cannot be used: Not today.',
+      message: 'The chat template of the model cannot be used: Not today. Set engine.chat_template to another one.',
     })
+  })
+
+  test('gives way to the file that the catalogue names', async () => {
+    await using engine = await openRandomEngine(
+      { template: '{{ raise_exception("Not today.") }}' },
+      { chat_template: 'own.jinja' },
+      '{% for m in messages %}{{ m.content }}{% endfor %}',
+    )
+    const request = ask({ turns: [{ role: 'user', parts: [{ type: 'text', text: 'Hi' }] }] })
+    expect(await engine.countTokens?.(request, options())).toBe(5)
+  })
+
+  test('gets the system turn of the catalogue, if the caller has none', async () => {
+    await using engine = await openRandomEngine({ template: CHATML }, { system: 'Be brief.' })
+    const count = async (...turns: string[][]) => {
+      const written = turns.map(([role, text]) => ({ role, parts: [{ type: 'text', text }] }))
+      return await engine.countTokens?.(ask({ turns: written }), options())
+    }
+    const own = await count(['system', 'Be brief.'], ['user', 'Hi'])
+    expect([await count(['user', 'Hi']), await count(['system', 'Be'], ['user', 'Hi'])]).toEqual([own, (own ?? 0) - 9])
   })
 
   test('refuses a conversation with its own words', async () => {
@@ -513,7 +533,7 @@ function signalOf(): AbortSignal {
 async function openRandom(gguf: RandomGguf): Promise<LlamaRuntime & AsyncDisposable> {
   const dir = await mkdtemp(join(tmpdir(), 'sluice-gguf-'))
   await writeRandomGguf(join(dir, 'random.gguf'), gguf)
-  const runtime = await openRuntime(join(dir, 'random.gguf'), 512, 1)
+  const runtime = await openRuntime(join(dir, 'random.gguf'), { contextTokens: 512, parallel: 1 })
   return Object.assign(runtime, {
     [Symbol.asyncDispose]: async () => {
       await closeRuntime(runtime)
@@ -522,10 +542,15 @@ async function openRandom(gguf: RandomGguf): Promise<LlamaRuntime & AsyncDisposa
   })
 }
 
-async function openRandomEngine(gguf: RandomGguf): Promise<ChatEngine & AsyncDisposable> {
+async function openRandomEngine(
+  gguf: RandomGguf,
+  more: object = {},
+  template = '',
+): Promise<ChatEngine & AsyncDisposable> {
   const dir = await mkdtemp(join(tmpdir(), 'sluice-gguf-'))
   await writeRandomGguf(join(dir, 'random.gguf'), gguf)
-  const engine = { type: 'llama', file: 'random.gguf', context_tokens: 4_096 }
+  await writeFile(join(dir, 'own.jinja'), template)
+  const engine = { type: 'llama', file: 'random.gguf', context_tokens: 4_096, ...more }
   const opened = openLlamaEngine(ModelConfig.parse({ id: 'm1', engine }), { weightsDir: dir })
   return Object.assign(opened, {
     [Symbol.asyncDispose]: async () => {
