@@ -1,30 +1,31 @@
-import { encodeSrt, encodeVtt } from '#shared/protocols/transcript/cues.ts'
 import { download } from './download.ts'
+import { type SubtitleFormat, subtitlesOf } from './subtitles.ts'
 import type { Transcript } from './transcript.ts'
 import { colourOf } from './waveform.tsx'
 
 interface SpokenProps {
   readonly of: Transcript
-  /** Name of the recording. */
+  /** File name of the recording. */
   readonly name: string
   readonly onPlay: (seconds: number) => void
 }
 
-/** A transcript with its times; each plays from there. Subtitles to take away. */
+/** A transcript by segment. A timestamp starts playback; subtitles can be downloaded. */
 export function Spoken({ of, name, onPlay }: SpokenProps) {
   const stem = name.replace(/\.\w+$/, '')
+  const save = async (format: SubtitleFormat) => download(`${stem}.${format}`, await subtitlesOf(of, format))
   return (
     <div class="card spoken">
       <div class="title">
         <h2>Transcript</h2>
-        <button type="button" class="small" onClick={() => download(`${stem}.srt`, encodeSrt(of.cues))}>
+        <button type="button" class="small" onClick={() => void save('srt')}>
           Download .srt
         </button>
-        <button type="button" class="small" onClick={() => download(`${stem}.vtt`, encodeVtt(of.cues))}>
+        <button type="button" class="small" onClick={() => void save('vtt')}>
           Download .vtt
         </button>
       </div>
-      {of.segments.length === 0 && <p class="dim">Nobody speaks in this recording.</p>}
+      {of.segments.length === 0 && <p class="dim">No speech detected in this recording.</p>}
       <ol>
         {of.segments.map(({ start, end, text, speaker }) => (
           <li key={`${start}-${end}`}>
