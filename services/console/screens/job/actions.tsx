@@ -9,12 +9,11 @@ import { isEnded } from '#services/console/screens/jobs/list.ts'
 
 interface ActionsProps {
   readonly job: AnyJob
-  /** It belongs to the project of the key; else it is moved through the operator's door. */
+  /** The job belongs to the key's project. Otherwise the admin API is used. */
   readonly isOwn: boolean
   readonly onDone: () => Promise<void>
 }
 
-/** What can be done with a job: cancel it, run it again, ask for it elsewhere. */
 export function Actions({ job, isOwn, onDone }: ActionsProps) {
   const { isBusy, problem, act } = useDeed()
   const url = `${isOwn ? '/v1/jobs' : '/v1/admin/jobs'}/${job.id}`
@@ -42,13 +41,13 @@ export function Actions({ job, isOwn, onDone }: ActionsProps) {
         </button>
       )}
       <Copy text={curlOf(url, job)} label="Copy as curl" />
-      <Copy text={job.id} label="Copy id" />
+      <Copy text={job.id} label="Copy ID" />
       <Refusal of={problem.value} />
     </div>
   )
 }
 
-/** The call that shows the same: its events while it runs, itself once it has ended. */
+/** Streams the events of an unfinished job, or reads a finished one. */
 function curlOf(url: string, { status }: AnyJob): string {
   const what = isEnded(status) || url.startsWith('/v1/admin') ? '' : '/events'
   return `curl -N '${location.origin}${url}${what}' -H "Authorization: Bearer $SLUICE_API_KEY"`

@@ -6,10 +6,9 @@ import { useDeed } from '#services/console/parts/deed.ts'
 import { Refusal } from '#services/console/parts/refusal.tsx'
 import { clock } from '#services/console/parts/time.ts'
 
-/** Characters of one value that are shown. */
 const SHOWN_CHARS = 20_000
 
-/** What a job was asked, read once somebody wants to see it. */
+/** The input of a job, loaded when the section is opened. */
 export function Input({ id }: { readonly id: string }) {
   const asked = useSignal<JobInput | undefined>(undefined)
   const { problem, act } = useDeed()
@@ -33,11 +32,9 @@ function Asked({ of }: { readonly of: JobInput }) {
   const text = cut ? cut.beginning : JSON.stringify(input, null, 2)
   return (
     <>
-      {cut && <p class="dim">It has {cut.length.toLocaleString()} bytes. It begins so:</p>}
+      {cut && <p class="dim">{cut.length.toLocaleString()} bytes in total. Beginning of the input:</p>}
       <pre class="output">{shown(text)}</pre>
-      {attachments > 0 && (
-        <p class="dim">{attachments === 1 ? 'A file belongs to it.' : `${attachments} files belong to it.`}</p>
-      )}
+      {attachments > 0 && <p class="dim">{attachments === 1 ? '1 attached file' : `${attachments} attached files`}</p>}
       <p>
         <Copy text={text} label="Copy" />
       </p>
@@ -45,7 +42,7 @@ function Asked({ of }: { readonly of: JobInput }) {
   )
 }
 
-/** What a composed job asked for outside, page by page. */
+/** The recorded steps of a composed job, loaded page by page. */
 export function Steps({ id, count }: { readonly id: string; readonly count: number }) {
   const steps = useSignal<readonly Step[]>([])
   const { problem, isBusy, act } = useDeed()
@@ -68,7 +65,7 @@ export function Steps({ id, count }: { readonly id: string; readonly count: numb
       </ol>
       {steps.value.length > 0 && steps.value.length < count && (
         <button type="button" class="small" disabled={isBusy.value} onClick={() => void more()}>
-          Show more of them
+          Show more
         </button>
       )}
     </details>
@@ -95,5 +92,5 @@ function OneStep({ step }: { readonly step: Step }) {
 
 function shown(text = 'null'): string {
   if (text.length <= SHOWN_CHARS) return text
-  return `${text.slice(0, SHOWN_CHARS)}\n… and ${(text.length - SHOWN_CHARS).toLocaleString()} characters more`
+  return `${text.slice(0, SHOWN_CHARS)}\n… ${(text.length - SHOWN_CHARS).toLocaleString()} more characters`
 }

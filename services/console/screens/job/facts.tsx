@@ -2,12 +2,11 @@ import type { AnyJob, OperatorJob } from '#services/console/api/types.ts'
 import { clock, lasted } from '#services/console/parts/time.ts'
 import { BASE } from '#services/console/place.ts'
 
-/** What is known of a job, in two columns. */
 export function Facts({ job, operated }: { readonly job: AnyJob; readonly operated: OperatorJob | undefined }) {
   const facts = [...factsOf(job), ...(operated ? operatorFactsOf(operated) : []), ...usageOf(job.usage)]
   return (
-    <aside class="card facts" aria-label="Facts">
-      <h2>Facts</h2>
+    <aside class="card facts" aria-label="Details">
+      <h2>Details</h2>
       <dl>
         {facts.map(([name, value]) => (
           <div key={name}>
@@ -37,19 +36,19 @@ function factsOf(job: AnyJob): [string, string][] {
     ['Pool', job.queue.pool],
     ['Priority', job.priority],
     ['Attempt', `${job.attempt} of ${job.max_attempts}`],
-    ['Made', clock(job.created_at)],
+    ['Created', clock(job.created_at)],
   ]
-  if (started !== null) facts.push(['Waited', lasted(started - job.created_at)])
-  if (started !== null && ended !== null) facts.push(['Ran', lasted(ended - started)])
-  if (ended === null) facts.push(['Ends by', clock(job.expires_at)])
-  else facts.push(['Kept until', clock(job.result_expires_at)])
+  if (started !== null) facts.push(['Queue time', lasted(started - job.created_at)])
+  if (started !== null && ended !== null) facts.push(['Run time', lasted(ended - started)])
+  if (ended === null) facts.push(['Deadline', clock(job.expires_at)])
+  else facts.push(['Result expires', clock(job.result_expires_at)])
   for (const [name, value] of Object.entries(job.metadata)) facts.push([`metadata.${name}`, value])
   if ('cost_usd' in job && job.cost_usd !== undefined) facts.push(['Cost', costWords(job.cost_usd)])
-  if (job.request_id) facts.push(['Request', job.request_id])
+  if (job.request_id) facts.push(['Request ID', job.request_id])
   return facts
 }
 
-/** Calls cost fractions of a cent. */
+/** Three significant digits below a dollar, because a call can cost fractions of a cent. */
 function costWords(usd: number): string {
   return `$${usd >= 1 ? usd.toFixed(2) : Number(usd.toPrecision(3))}`
 }
@@ -58,11 +57,11 @@ function operatorFactsOf({ project, worker, tries, crashes }: OperatorJob): [str
   return [
     ['Project', project],
     ['Worker', worker ?? '–'],
-    ['Failures', `${tries} tries, ${crashes} crashes`],
+    ['Failures', `${tries} failed attempts, ${crashes} worker crashes`],
   ]
 }
 
-/** Counts of tokens, whichever format they are in. */
+/** Token counts. Their field names depend on the API format of the job. */
 function usageOf(usage: unknown): [string, string][] {
   if (typeof usage !== 'object' || usage === null) return []
   return Object.entries(usage).flatMap(([name, value]): [string, string][] => {
@@ -70,7 +69,7 @@ function usageOf(usage: unknown): [string, string][] {
   })
 }
 
-/** A field of the wire as a label, such as `Prompt tokens`. */
+/** `prompt_tokens` → `Prompt tokens`. */
 function labelOf(name: string): string {
   return `${name[0]?.toUpperCase()}${name.slice(1).replaceAll('_', ' ')}`
 }

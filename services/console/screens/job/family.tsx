@@ -11,34 +11,34 @@ import { doneOf } from '#services/console/screens/jobs/done.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
 
 const REFRESH_MS = 3_000
-/** Levels below a job that are opened within its page: what is below has a page of its own. */
+/** Maximum depth of the tree; deeper jobs are shown on their own page. */
 const DEPTH_MAX = 4
 
 interface FamilyProps {
   readonly job: AnyJob
-  /** It belongs to the project of the key. */
+  /** The job belongs to the key's project. */
   readonly isOwn: boolean
 }
 
-/** The jobs that a job has others do, each with its own below it; nothing for a job that does all by itself. */
+/** The tree of child jobs; nothing for a job without children. */
 export function Family({ job, isOwn }: FamilyProps) {
   const counts = job.child_counts
   if (!counts) return null
   const { total, completed, failed } = counts
   return (
-    <section class="card family" aria-label="Children">
+    <section class="card family" aria-label="Child jobs">
       <div class="title">
-        <h2>Children</h2>
+        <h2>Child jobs</h2>
         <p class="dim" aria-live="polite">
           {doneOf(job)}
-          {failed > 0 && <span class="bad">, {failed.toLocaleString()} of them not completed</span>}
+          {failed > 0 && <span class="bad">, {failed.toLocaleString()} not completed</span>}
         </p>
       </div>
-      <progress value={completed + failed} max={Math.max(1, total)} aria-label="Children that have ended" />
+      <progress value={completed + failed} max={Math.max(1, total)} aria-label="Finished child jobs" />
       <Branch job={job} isOwn={isOwn} depth={1} />
       <p>
         <a href={`${BASE}/jobs?group=${job.id}${isOwn && isOperator.value ? '&of=mine' : ''}`}>
-          All of them in the table
+          Show all in the jobs table
         </a>
       </p>
     </section>
@@ -47,24 +47,24 @@ export function Family({ job, isOwn }: FamilyProps) {
 
 function Branch({ job, isOwn, depth }: FamilyProps & { readonly depth: number }) {
   const children = useMemo(() => {
-    // Those of other projects are seen through the operator's door.
+    // Jobs of other projects are visible in the admin API only.
     return new Pages<AnyJob>(isOwn ? '/v1/jobs' : '/v1/admin/jobs', { parent_id: job.id })
   }, [job.id, isOwn])
   const isOver = isEnded(job.status)
   usePoll(
     REFRESH_MS,
     async (signal) => {
-      // Of a job that has ended nothing changes any more.
+      // The children of a finished job do not change.
       if (!isOver || !children.isLoaded.peek()) await children.refresh(signal)
     },
     [children, isOver],
   )
-  // Their ids have no order in time.
+  // Ids of child jobs do not sort by time.
   const jobs = children.items.value.toSorted((a, b) => a.created_at - b.created_at || (a.id < b.id ? -1 : 1))
   return (
     <>
       <Refusal of={children.problem.value} />
-      {children.isLoaded.value && jobs.length === 0 && <p class="dim">None of them is kept any more.</p>}
+      {children.isLoaded.value && jobs.length === 0 && <p class="dim">The child jobs have expired.</p>}
       <ul class="tree">
         {jobs.map((child) => (
           <Child key={child.id} job={child} isOwn={isOwn} depth={depth} />
@@ -73,7 +73,7 @@ function Branch({ job, isOwn, depth }: FamilyProps & { readonly depth: number })
       {children.hasMore.value && (
         <p>
           <button type="button" class="small" onClick={() => void children.more()}>
-            Show more of them
+            Show more
           </button>
         </p>
       )}
@@ -95,7 +95,7 @@ function Child({ job, isOwn, depth }: FamilyProps & { readonly depth: number }) 
             type="button"
             class="small twist"
             aria-expanded={isOpen.value}
-            aria-label={`Children of ${id}`}
+            aria-label={`Child jobs of ${id}`}
             onClick={() => {
               isOpen.value = !isOpen.value
             }}

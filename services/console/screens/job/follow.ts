@@ -8,18 +8,22 @@ import { textOfChunk } from './output.ts'
 
 const AGAIN_MS = 1_500
 
-/** One line of the history of a job. */
+/** One line of the timeline: an event, or consecutive events of one repeated type. */
 export interface Line {
   readonly type: string
   readonly at: number
   readonly note: string
-  /** What the newest of the events said for which it stands, one at least. */
+  /** Distinct notes of the newest events of this line; at least one. */
   readonly notes: readonly string[]
-  /** How many these are. */
+  /** Number of events. */
   readonly times: number
 }
 
-/** A job, its history and its output, as they become known. A job of another project is shown as operators see it: without its words. */
+/**
+ * Follows a job over its event stream until it finishes, and reconnects after failures with `last-event-id`.
+ *
+ * A job of another project has no event stream for this key. Operators then see `operated`, which has no input or output.
+ */
 export class FollowedJob {
   readonly job = signal<Job | undefined>(undefined)
   readonly operated = signal<OperatorJob | undefined>(undefined)
@@ -33,12 +37,10 @@ export class FollowedJob {
     this.#id = id
   }
 
-  /** Whether it was found. */
   get isKnown(): boolean {
     return (this.job.peek() ?? this.operated.peek()) !== undefined
   }
 
-  /** Follows it until it has ended. */
   async follow(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       try {
@@ -56,7 +58,6 @@ export class FollowedJob {
     }
   }
 
-  /** Takes the job as it is now. */
   async look(signal?: AbortSignal): Promise<void> {
     const asking = signal ? { signal } : {}
     const own = await askJson<Job>(`/v1/jobs/${this.#id}`, asking).catch((error: unknown) => {
@@ -64,7 +65,7 @@ export class FollowedJob {
       if (isAnothers && isOperator.value !== false) return undefined
       throw error
     })
-    // What was asked before the end may be answered after it: a job that has ended does not change any more.
+    // A response to an older request can arrive after the final event. A finished job does not change.
     if (isEnded(this.job.value?.status ?? '')) return
     this.job.value = own
     if (isOperator.value || !own) {
@@ -92,7 +93,7 @@ export class FollowedJob {
     if (type === 'job.started' || type === 'job.retrying') void this.look().catch(() => {})
   }
 
-  /** Pieces of output are one line, and steps of progress another, until something else happens. */
+  /** Consecutive output deltas share a line, and so do progress events, until an event of another type. */
   #add(type: string, at: number, note: string): void {
     const lines = this.lines.value
     const first = lines.findLastIndex((line) => !REPEATED.has(line.type)) + 1
@@ -102,10 +103,9 @@ export class FollowedJob {
   }
 }
 
-/** Events that come many times, and are one line. */
 const REPEATED: ReadonlySet<string> = new Set(['job.output.delta', 'job.progress'])
 
-/** Notes of one line that are kept. */
+/** Maximum number of notes per line. */
 const NOTES_MAX = 200
 
 function withNote({ type, at, notes, times }: Line, note: string): Line {
@@ -123,8 +123,8 @@ function noteOf(event: Record<string, unknown>): string {
     partial?: boolean
   }
   if (job?.error) return job.error.message
-  if (reason !== undefined) return `${reason}; again in ${Math.round((delay_ms ?? 0) / 1_000)} s`
+  if (reason !== undefined) return `${reason}; retrying in ${Math.round((delay_ms ?? 0) / 1_000)} s`
   if (attempt !== undefined) return `attempt ${attempt}`
-  if (partial) return 'it writes what there is first'
+  if (partial) return 'saving partial output first'
   return progress?.message ?? ''
 }

@@ -2,7 +2,7 @@ import type { OperatorJob } from '#services/console/api/types.ts'
 import { clock, later } from '#services/console/parts/time.ts'
 import type { FollowedJob, Line } from './follow.ts'
 
-/** What happened to a job: its events; of one of another project, whose events tell what it says, what is known of its times. */
+/** The events of a job or, for a job of another project, lines made from its timestamps. Events would reveal its output. */
 export function linesOf({ job, operated, lines }: FollowedJob): readonly Line[] {
   return job.value || !operated.value ? lines.value : timesOf(operated.value)
 }
@@ -22,11 +22,10 @@ function timesOf({ attempt, worker, error, ...job }: OperatorJob): readonly Line
 
 interface HistoryProps {
   readonly lines: readonly Line[]
-  /** When the job was made. */
+  /** Creation time of the job, in unix seconds. */
   readonly from: number
 }
 
-/** The timeline of a job, from its submit to its end. */
 export function History({ lines, from }: HistoryProps) {
   return (
     <div class="card">
@@ -54,7 +53,7 @@ export function History({ lines, from }: HistoryProps) {
           </li>
         ))}
       </ol>
-      {lines.length === 0 && <p class="dim">Nothing has been told yet.</p>}
+      {lines.length === 0 && <p class="dim">No events yet.</p>}
     </div>
   )
 }

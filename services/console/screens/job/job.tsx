@@ -14,10 +14,9 @@ import { FollowedJob } from './follow.ts'
 import { History, linesOf } from './history.tsx'
 import { textOfResult } from './output.ts'
 
-/** How often its place in the line and its children are looked at. */
-const LOOK_MS = 3_000
+/** Interval for the queue position and the progress of child jobs, which have no events. */
+const REFRESH_MS = 3_000
 
-/** One job: where it is and why, what happened to it, what it says, and what can be done. */
 export function JobScreen({ id }: { readonly id: string }) {
   const followed = useMemo(() => new FollowedJob(id), [id])
   useEffect(() => {
@@ -28,7 +27,7 @@ export function JobScreen({ id }: { readonly id: string }) {
   const shown: AnyJob | undefined = followed.job.value ?? followed.operated.value
   const isOver = isEnded(shown?.status ?? '')
   usePoll(
-    LOOK_MS,
+    REFRESH_MS,
     async (signal) => {
       if (followed.isKnown && !isOver) await followed.look(signal)
     },
@@ -76,14 +75,14 @@ function stepsOf(job: AnyJob): number {
   return 'steps' in job ? (job.steps?.length ?? 0) : 0
 }
 
-/** Why it waits, or why it failed. */
+/** Why a job is queued, or why it failed. */
 function Why({ followed }: { readonly followed: FollowedJob }) {
   const job = followed.job.value ?? followed.operated.value
   const waits = followed.operated.value?.waits
   if (job?.error) {
     return (
       <div class="note bad">
-        <strong>{job.error.code ?? 'It failed'}</strong>
+        <strong>{job.error.code ?? 'Failed'}</strong>
         <p>{job.error.message}</p>
       </div>
     )
@@ -93,20 +92,24 @@ function Why({ followed }: { readonly followed: FollowedJob }) {
   const place = position === null ? '' : placeWords(position)
   return (
     <div class="note">
-      <strong>It waits</strong>
-      <p>{[waits?.message, place].filter(Boolean).join(' ') || 'It is about to be taken by a worker.'}</p>
+      <strong>Queued</strong>
+      <p>{[waits?.message, place].filter(Boolean).join(' ') || 'A worker is about to start this job.'}</p>
     </div>
   )
 }
 
 function placeWords(position: number): string {
-  if (position === 0) return 'It is the next one.'
-  return position === 1 ? '1 job comes before it.' : `${position.toLocaleString()} jobs come before it.`
+  if (position === 0) return 'This job is next in the queue.'
+  return position === 1 ? '1 job is ahead in the queue.' : `${position.toLocaleString()} jobs are ahead in the queue.`
 }
 
 function Output({ job, said }: { readonly job: Job | undefined; readonly said: string }) {
   if (!job) {
-    return <p class="dim card">It belongs to another project: operators see where a job is, not what it says.</p>
+    return (
+      <p class="dim card">
+        This job belongs to another project. Operators see its status, but not its input or output.
+      </p>
+    )
   }
   const text = textOfResult(job.result) ?? said
   const raw = job.result == null ? '' : JSON.stringify(job.result, null, 2)
@@ -127,7 +130,7 @@ function Output({ job, said }: { readonly job: Job | undefined; readonly said: s
       )}
       {raw && (
         <details>
-          <summary>The whole answer</summary>
+          <summary>Full response</summary>
           <pre class="output">{raw}</pre>
         </details>
       )}
@@ -136,7 +139,7 @@ function Output({ job, said }: { readonly job: Job | undefined; readonly said: s
 }
 
 function emptyWords(status: string, hasResult: boolean): string {
-  if (status === 'in_progress') return 'It runs. What it says appears here.'
-  if (hasResult) return 'It has no text: the whole answer is below.'
-  return status === 'queued' ? 'There is none yet.' : 'There is none.'
+  if (status === 'in_progress') return 'Running. Output will appear here.'
+  if (hasResult) return 'The response has no text. See the full response below.'
+  return status === 'queued' ? 'No output yet.' : 'No output.'
 }

@@ -1,4 +1,4 @@
-/** What an object of a format says, as text; looked for where each format has it. */
+/** The text fields of all response and chunk formats. */
 interface Said {
   readonly choices?: readonly { readonly delta?: Words; readonly message?: Words }[]
   readonly type?: string
@@ -13,7 +13,6 @@ interface Words {
   readonly content?: string | null
 }
 
-/** The text that a piece of a stream adds. */
 export function textOfChunk(chunk: unknown): string {
   const said = (chunk ?? {}) as Said
   const [choice] = said.choices ?? []
@@ -22,7 +21,7 @@ export function textOfChunk(chunk: unknown): string {
   return said.delta?.text ?? ''
 }
 
-/** The text of a whole answer; undefined where it is none, such as vectors. */
+/** Undefined for a result without text, such as embeddings. */
 export function textOfResult(result: unknown): string | undefined {
   if (typeof result === 'string') return result
   const said = (result ?? {}) as Said

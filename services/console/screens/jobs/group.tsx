@@ -10,14 +10,13 @@ import { doneOf } from './done.ts'
 import { isEnded } from './list.ts'
 
 const REFRESH_MS = 2_000
-/** What ids are made of. */
 const ID = /^[\w-]+$/
 
 /**
- * The job whose group the table shows, with how many of it have ended, and the way back to all jobs. That the service is away is said by
- * the table.
+ * Header of a table filtered by parent: the parent job, the progress of its children, and a link back to all jobs. Shows a 404 only,
+ * because the table already reports an unreachable service.
  *
- * @param id Of a job or a batch, as the address has it, which may be anything
+ * @param id Job or batch id from the URL, unchecked
  */
 export function GroupOf({ id, isAll }: { readonly id: string; readonly isAll: boolean }) {
   const job = useSignal<AnyJob | undefined>(undefined)
@@ -30,7 +29,7 @@ export function GroupOf({ id, isAll }: { readonly id: string; readonly isAll: bo
   usePoll(
     REFRESH_MS,
     async (signal) => {
-      // A path of something else would be asked for.
+      // An unchecked id such as `../key` would request another path.
       if (!ID.test(root) || isEnded(job.peek()?.status ?? '') || problem.peek()) return
       await askJson<AnyJob>(`${isAll ? '/v1/admin/jobs' : '/v1/jobs'}/${root}`, { signal }).then(
         (now) => {
@@ -46,9 +45,9 @@ export function GroupOf({ id, isAll }: { readonly id: string; readonly isAll: bo
   const counts = job.value?.child_counts
   const name = <code>{root}</code>
   return (
-    <section class="card group" aria-label="Group">
+    <section class="card group" aria-label="Parent job">
       <div class="title">
-        <p>What {ID.test(root) ? <a href={`${BASE}/jobs/${root}`}>{name}</a> : name} has others do</p>
+        <p>Child jobs of {ID.test(root) ? <a href={`${BASE}/jobs/${root}`}>{name}</a> : name}</p>
         {job.value && <Status of={job.value.status} />}
         <button type="button" class="small" onClick={() => askFor({ group: '' })}>
           Show all jobs
@@ -60,7 +59,7 @@ export function GroupOf({ id, isAll }: { readonly id: string; readonly isAll: bo
           <progress value={counts.completed + counts.failed} max={Math.max(1, counts.total)} />
           <span class="dim">
             {doneOf(job.value)}
-            {counts.failed > 0 && <span class="bad">, {counts.failed.toLocaleString()} of them not completed</span>}
+            {counts.failed > 0 && <span class="bad">, {counts.failed.toLocaleString()} not completed</span>}
           </span>
         </label>
       )}

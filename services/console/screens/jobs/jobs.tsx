@@ -1,30 +1,16 @@
-import { useMemo } from 'preact/hooks'
+import { useEffect, useMemo } from 'preact/hooks'
 import { usePoll } from '#services/console/api/poll.ts'
 import { isOperator } from '#services/console/api/session.ts'
 import { asked, askFor, BASE } from '#services/console/place.ts'
+import { jobEndpoints, loadJobEndpoints } from './endpoints.ts'
 import { GroupOf } from './group.tsx'
 import { type Filter, JobList } from './list.ts'
 import { JobTable } from './table.tsx'
 
 const REFRESH_MS = 2_000
 const STATUSES = ['queued', 'in_progress', 'completed', 'failed', 'cancelled', 'expired'] as const
-const ENDPOINTS = [
-  '/v1/chat/completions',
-  '/v1/completions',
-  '/v1/responses',
-  '/v1/messages',
-  '/v1/embeddings',
-  '/v1/rerank',
-  '/v1/moderations',
-  '/v1/audio/transcriptions',
-  '/v1/audio/translations',
-  '/v1/audio/speech',
-  '/v1/tools/code',
-  '/v1/deep-research',
-  '/v1/batches',
-]
 
-/** The jobs of the key's project, or of all projects, as they are now. */
+/** The jobs of the key's project or, for operators, of all projects. */
 export function Jobs() {
   const filter = filterOf()
   const which = JSON.stringify(filter)
@@ -52,7 +38,7 @@ export function Jobs() {
 }
 
 function countWords(count: number, hasMore: boolean): string {
-  return `${count === 1 ? '1 job' : `${count.toLocaleString()} jobs`}${hasMore ? ' and more' : ''}`
+  return count === 1 && !hasMore ? '1 job' : `${count.toLocaleString()}${hasMore ? '+' : ''} jobs`
 }
 
 function filterOf(): Filter {
@@ -89,20 +75,11 @@ function Filters({ filter }: { readonly filter: Filter }) {
           onChange={({ currentTarget }) => askFor({ model: currentTarget.value.trim() })}
         />
       ) : (
-        <select
-          aria-label="Endpoint"
-          value={filter.endpoint}
-          onChange={({ currentTarget }) => askFor({ endpoint: currentTarget.value })}
-        >
-          <option value="">All endpoints</option>
-          {ENDPOINTS.map((endpoint) => (
-            <option key={endpoint}>{endpoint}</option>
-          ))}
-        </select>
+        <EndpointFilter endpoint={filter.endpoint} />
       )}
       {isOperator.value && (
         <select
-          aria-label="Whose"
+          aria-label="Project"
           value={filter.isAll ? '' : 'mine'}
           onChange={({ currentTarget }) => askFor({ of: currentTarget.value })}
         >
@@ -111,6 +88,24 @@ function Filters({ filter }: { readonly filter: Filter }) {
         </select>
       )}
     </div>
+  )
+}
+
+function EndpointFilter({ endpoint }: { readonly endpoint: string }) {
+  // Without the list, the filter still offers the endpoint in the URL.
+  useEffect(() => void loadJobEndpoints().catch(() => {}), [])
+  const endpoints = new Set([...jobEndpoints.value, ...(endpoint ? [endpoint] : [])])
+  return (
+    <select
+      aria-label="Endpoint"
+      value={endpoint}
+      onChange={({ currentTarget }) => askFor({ endpoint: currentTarget.value })}
+    >
+      <option value="">All endpoints</option>
+      {[...endpoints].map((one) => (
+        <option key={one}>{one}</option>
+      ))}
+    </select>
   )
 }
 
@@ -134,11 +129,11 @@ function NoJobs({ filter }: { readonly filter: Filter }) {
   const isFiltered = Boolean(filter.status || filter.model || filter.endpoint || filter.group)
   return (
     <div class="empty card">
-      <h2>{isFiltered ? 'No job is like that' : 'There are no jobs yet'}</h2>
+      <h2>{isFiltered ? 'No matching jobs' : 'No jobs yet'}</h2>
       <p class="dim">
         {isFiltered
-          ? 'Take a filter away to see more.'
-          : 'A call with the header Prefer: respond-async becomes a job, which is kept until it is done.'}
+          ? 'Remove a filter to see more jobs.'
+          : 'Send any request with the header Prefer: respond-async to run it as a durable job. It appears here.'}
       </p>
       {!isFiltered && (
         <p>

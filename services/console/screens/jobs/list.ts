@@ -3,21 +3,26 @@ import { askJson, wordsOf } from '#services/console/api/client.ts'
 import type { AnyJob, Page } from '#services/console/api/types.ts'
 
 const PAGE = 100
-/** Jobs that a tab keeps: beyond them one filters. */
+/** Maximum number of jobs in a tab. */
 export const JOBS_MAX = 20_000
 
-/** Which jobs are shown. */
 export interface Filter {
   readonly status: string
   readonly model: string
   readonly endpoint: string
-  /** A job or a batch, of which those are shown that it has others do; empty: all. */
+  /** Id of a parent job or batch; empty: no restriction. */
   readonly group: string
-  /** Those of all projects, for operators. */
+  /** Jobs of all projects, for operators. */
   readonly isAll: boolean
 }
 
-/** The jobs of one filter, newest first: as many pages as were scrolled to, kept up to date. */
+/**
+ * Jobs that match a filter, newest first.
+ *
+ * Scrolling loads further pages. A refresh reads the first page, and then some of the unfinished jobs below it one by one. These reads
+ * rotate through all unfinished jobs, so a refresh costs a bounded number of requests and each job is updated eventually. If more new
+ * jobs arrived than a page holds, the list starts again from the first page, because the jobs in the gap are unknown.
+ */
 export class JobList {
   readonly jobs = signal<readonly AnyJob[]>([])
   readonly problem = signal('')
@@ -27,14 +32,13 @@ export class JobList {
   readonly #known = new Map<string, AnyJob>()
   #last: string | null = null
   #isLoading = false
-  /** Of those further down that have not ended, how many were looked at in this turn. */
+  /** Position of the rotation through the unfinished jobs below the first page. */
   #looked = 0
 
   constructor(filter: Filter) {
     this.#filter = filter
   }
 
-  /** Takes the newest page, and what the jobs that had not ended have become. */
   async refresh(signal: AbortSignal): Promise<void> {
     await this.#telling(async () => {
       const page = await this.#page({}, signal)
@@ -50,7 +54,6 @@ export class JobList {
     })
   }
 
-  /** Takes the next page. */
   async more(): Promise<void> {
     if (this.#isLoading || !this.hasMore.value || this.#known.size >= JOBS_MAX) return
     this.#isLoading = true
@@ -63,9 +66,7 @@ export class JobList {
     this.#isLoading = false
   }
 
-  /** Those that wait or run are read again in pages; one that is in none of them has ended. */
   async #refreshOpen(open: readonly AnyJob[], seen: ReadonlySet<string>, signal: AbortSignal): Promise<void> {
-    // Round and round: what is far down is looked at as well.
     const below = open.filter(({ id }) => !seen.has(id))
     const begin = this.#looked < below.length ? this.#looked : 0
     const asked = below.slice(begin, begin + OPEN_MAX)
@@ -83,7 +84,6 @@ export class JobList {
     this.isLoaded.value = true
   }
 
-  /** More jobs came than a page has: what is between is not known, so the list begins anew. */
   #reset(page: Page<AnyJob>): void {
     this.#known.clear()
     this.#goOn(page)
@@ -100,7 +100,7 @@ export class JobList {
     return this.#filter.status === '' || this.#filter.status.split(',').includes(status)
   }
 
-  /** Ids begin with the time they were made at, so they sort by it. */
+  /** Ids begin with their creation time, so they sort by age. */
   #show(): void {
     this.jobs.value = [...this.#known.values()].toSorted((a, b) => (a.id < b.id ? 1 : -1))
   }
@@ -120,16 +120,16 @@ export class JobList {
     if (status) query.set('status', status)
     if (isAll && model) query.set('model', model)
     if (!isAll && endpoint) query.set('endpoint', endpoint)
-    // The operator's door knows the children of a job: of a batch these are its parts.
+    // The admin API filters by direct parent. The children of a batch are its parts, not its requests.
     if (group) query.set(isAll ? 'parent_id' : 'group', isAll ? group.replace(/^(msg)?batch_/, 'job_') : group)
     return await askJson(`${isAll ? '/v1/admin/jobs' : '/v1/jobs'}?${query}`, signal ? { signal } : {})
   }
 }
 
-/** Jobs further down that are looked at in one round. */
+/** Unfinished jobs below the first page that one refresh reads. */
 const OPEN_MAX = 20
 
-/** Whether a job never moves again. */
+/** Whether a status is final. */
 export function isEnded(status: string): boolean {
   return ['completed', 'failed', 'cancelled', 'expired'].includes(status)
 }

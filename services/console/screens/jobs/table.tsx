@@ -7,13 +7,13 @@ import { BASE } from '#services/console/place.ts'
 import { doneOf } from './done.ts'
 import type { JobList } from './list.ts'
 
-/** Height of a row in pixels, as styles/screens.css has it: wide, and where its parts stand below each other. */
+/** Row height in pixels, as set in styles/screens.css. A narrow row has two lines. */
 const ROW = { wide: 44, narrow: 90 }
 const NARROW = '(max-width: 760px)'
-/** Rows that are there beyond those that are seen. */
+/** Rows rendered above and below the visible ones. */
 const BEYOND = 12
 
-/** A table of which only the rows that are seen are there. The page scrolls, and more jobs come before its end. */
+/** A virtual table: only visible rows are in the DOM. The page scrolls, and the next page loads before the end is reached. */
 export function JobTable({ list }: { readonly list: JobList }) {
   const body = useRef<HTMLDivElement>(null)
   const seen = useSignal({ first: 0, count: 40, height: ROW.wide })
@@ -40,7 +40,7 @@ export function JobTable({ list }: { readonly list: JobList }) {
   return (
     <div class="table" role="table" aria-label="Jobs" aria-rowcount={jobs.length + 1}>
       <div class="row head" role="row" aria-rowindex={1}>
-        {['Status', 'Job', 'Model', 'Endpoint', 'Made', 'Took'].map((name) => (
+        {['Status', 'Job', 'Model', 'Endpoint', 'Created', 'Duration'].map((name) => (
           <span key={name} role="columnheader">
             {name}
           </span>
@@ -84,10 +84,11 @@ function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number
   )
 }
 
-/** How long it took, or what it is at. */
+/** The duration of a finished job, or the progress of an unfinished one. */
 function tookOf({ status, queue, started_at, created_at, attempt, ...job }: AnyJob): string {
   const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
   if (ended !== null) return lasted(ended - (started_at ?? created_at))
-  if (status === 'queued') return queue.position === null ? 'waits' : `${queue.position} before it`
-  return attempt > 1 ? `attempt ${attempt}` : 'runs'
+  if (status === 'queued')
+    return queue.position === null ? 'waiting' : `#${(queue.position + 1).toLocaleString()} in queue`
+  return attempt > 1 ? `attempt ${attempt}` : 'running'
 }

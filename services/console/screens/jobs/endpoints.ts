@@ -1,0 +1,24 @@
+import { signal } from '@preact/signals'
+import { askJson } from '#services/console/api/client.ts'
+
+/** The subset of `GET /openapi.json` that names the endpoints of jobs. */
+interface Document {
+  readonly paths: Readonly<Record<string, { readonly post?: { readonly parameters?: readonly { name: string }[] } }>>
+}
+
+/** Batches are jobs without the header `prefer`. */
+const BATCHES = '/v1/batches'
+
+/** Endpoints whose requests can run as durable jobs; empty until loaded. */
+export const jobEndpoints = signal<readonly string[]>([])
+
+/** Loads the endpoints once per tab. @throws ApiFailure, TypeError */
+export async function loadJobEndpoints(): Promise<void> {
+  if (jobEndpoints.value.length === 0) jobEndpoints.value = endpointsOf(await askJson<Document>('/openapi.json'))
+}
+
+/** An endpoint that accepts `Prefer: respond-async` can run as a job. */
+export function endpointsOf({ paths }: Document): readonly string[] {
+  const async = Object.entries(paths).filter(([, { post }]) => post?.parameters?.some(({ name }) => name === 'prefer'))
+  return [...async.map(([path]) => path), BATCHES]
+}

@@ -1,0 +1,15 @@
+import { expect, it, vi } from 'vitest'
+import { JOB_ENDPOINTS } from '#services/ingress/endpoints/endpoints.ts'
+import { openApiDocument } from '#services/ingress/openapi/openapi.ts'
+
+// The session module reads sessionStorage when it is imported.
+vi.stubGlobal('sessionStorage', { getItem: () => null })
+const { endpointsOf } = await import('#services/console/screens/jobs/endpoints.ts')
+
+it('offers every job endpoint of the ingress as a filter, and batches', () => {
+  const steps = openApiDocument()
+  let step = steps.next()
+  while (!step.done) step = steps.next()
+  const endpoints = endpointsOf(step.value as unknown as Parameters<typeof endpointsOf>[0])
+  expect(endpoints.toSorted()).toEqual([...JOB_ENDPOINTS.map(({ path }) => path), '/v1/batches'].toSorted())
+})
