@@ -1,7 +1,7 @@
 import { build } from 'vite'
 
 /*
- * Builds the console into `dist/`, which the ingress serves. `npm ci` runs it (`prepare` in package.json); it takes a second.
+ * Builds the console into `dist/`, which the ingress serves. `npm ci` runs this script (`prepare` in package.json) in about a second.
  */
 
 await build({
@@ -15,7 +15,7 @@ await build({
     emptyOutDir: true,
     target: 'es2023',
     cssTarget: 'chrome123',
-    // Nothing inline: the policy of the pages allows no data in scripts and styles.
+    // The content security policy forbids data: URLs in scripts and styles.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
   },

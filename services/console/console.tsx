@@ -15,7 +15,6 @@ import { Webhooks } from './screens/webhooks/webhooks.tsx'
 import { Workers } from './screens/workers/workers.tsx'
 import { nextTheme, theme } from './theme.ts'
 
-/** The screens, in the order of the menu. */
 const SCREENS: readonly MenuEntry[] = [
   { path: BASE, name: 'Home', icon: 'home' },
   { path: `${BASE}/jobs`, name: 'Jobs', icon: 'jobs' },
@@ -31,11 +30,10 @@ interface MenuEntry {
   readonly path: string
   readonly name: string
   readonly icon: IconName
-  /** Others do not see it. */
   readonly isForOperators?: boolean
 }
 
-/** The console: a menu, and the screen of the address. */
+/** A menu and the screen of the current URL, or the sign-in form. */
 export function Console() {
   if (!isSignedIn.value) return <SignIn />
   return <SignedIn />
@@ -46,7 +44,7 @@ function SignedIn() {
   return (
     <div class="console">
       <a class="skip" href="#main">
-        Skip to the content
+        Skip to content
       </a>
       <Menu />
       <main id="main" tabIndex={-1}>
@@ -109,9 +107,9 @@ function Screen() {
   if (path === BASE) return <Home />
   return (
     <section class="empty">
-      <h1>There is no such page</h1>
+      <h1>Page not found</h1>
       <p>
-        <a href={BASE}>Go home</a>
+        <a href={BASE}>Go to Home</a>
       </p>
     </section>
   )

@@ -1,16 +1,16 @@
 import { signal } from '@preact/signals'
 
-/** Where the console lies. */
+/** Path prefix of the console. */
 export const BASE = '/console'
 
-/** The address that is shown. */
+/** The current URL. Screens read it as a signal and re-render when it changes. */
 export const place = signal(new URL(location.href))
 
 addEventListener('popstate', () => {
   place.value = new URL(location.href)
 })
 
-/** Links of ours change what is shown, without loading a page. */
+/** Links within the console navigate without a page load. Modified clicks and `target` links keep the browser's behaviour. */
 addEventListener('click', (event) => {
   const link = (event.target as Element | null)?.closest?.('a')
   const isPlain = event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey
@@ -19,7 +19,7 @@ addEventListener('click', (event) => {
   go(link.href)
 })
 
-/** Shows another address. @param replaces It takes the place of this one in the history */
+/** @param replaces Replace the current history entry instead of adding one */
 export function go(href: string, replaces = false): void {
   const url = new URL(href, location.href)
   history[replaces ? 'replaceState' : 'pushState'](null, '', url)
@@ -31,12 +31,12 @@ export function go(href: string, replaces = false): void {
   }
 }
 
-/** A value of the query of this address; empty where it is not there. */
+/** A query parameter of the current URL, or an empty string. */
 export function asked(name: string): string {
   return place.value.searchParams.get(name) ?? ''
 }
 
-/** Changes values of the query; empty ones go. */
+/** Sets query parameters of the current URL and removes those with an empty value. Adds no history entry. */
 export function askFor(changes: Readonly<Record<string, string>>): void {
   const url = new URL(place.value)
   for (const [name, value] of Object.entries(changes)) {

@@ -2,7 +2,7 @@ import { hearClock } from './clock.ts'
 import { apiKey, isOperator, know, ownKey, signIn, signOut } from './session.ts'
 import type { OwnKey } from './types.ts'
 
-/** An answer that is a failure, in the words of the service. */
+/** An error response. The message is the one that the service sent. */
 export class ApiFailure extends Error {
   readonly status: number
 
@@ -12,25 +12,27 @@ export class ApiFailure extends Error {
   }
 }
 
-/** What a request may say beside its path. */
 export interface Asking {
   readonly method?: 'GET' | 'POST' | 'DELETE'
-  /** JSON, or a form. */
+  /** Sent as JSON, or as a form if it is FormData. */
   readonly body?: unknown
   readonly signal?: AbortSignal
   readonly headers?: Readonly<Record<string, string>>
-  /** Default: that of the session. */
+  /** Default: the key of the session. */
   readonly key?: string
-  /** Statuses that are answers as well, beside those of success. */
+  /** Error statuses that the caller handles as a response. */
   readonly expects?: readonly number[]
 }
 
-/** How long a page waits for what it reads: it asks again by itself, but not before it has an answer. */
+/** Timeout of a GET. Pages poll, and the next poll waits for the previous response. */
 const PATIENCE_MS = 15_000
-/** How soon what a key may see is asked again. */
 const AGAIN_MS = 2_000
 
-/** Asks the service, as the key of this tab. @throws ApiFailure for everything that is no success; TypeError without a connection */
+/**
+ * Sends a request with the key of this tab. A 401 for that key signs the tab out.
+ *
+ * @throws ApiFailure for an error status; TypeError without a connection
+ */
 export async function ask(
   path: string,
   { method = 'GET', body, signal, headers, key, expects = [] }: Asking = {},
@@ -54,23 +56,23 @@ export async function ask(
   throw failure
 }
 
-/** The same, for an answer in JSON. @throws DOMException `TimeoutError` also where what is read does not begin to come within 15 s */
+/** Sends a request and parses the JSON response. @throws DOMException `TimeoutError` if a GET gets no response within 15 s */
 export async function askJson<T>(path: string, asking: Asking = {}): Promise<T> {
   const { method = 'GET', signal } = asking
   if (method !== 'GET') return (await (await ask(path, asking)).json()) as T
   const patience = new AbortController()
-  const timer = setTimeout(() => patience.abort(new DOMException('no answer', 'TimeoutError')), PATIENCE_MS)
+  const timer = setTimeout(() => patience.abort(new DOMException('no response', 'TimeoutError')), PATIENCE_MS)
   const either = signal ? AbortSignal.any([signal, patience.signal]) : patience.signal
   const response = await ask(path, { ...asking, signal: either }).finally(() => clearTimeout(timer))
   return (await response.json()) as T
 }
 
-/** Tries a key. @throws ApiFailure where it is not valid */
+/** @throws ApiFailure if the key is not valid */
 export async function trySignIn(key: string): Promise<void> {
   signIn(key, await askJson<OwnKey>('/v1/key', { key }))
 }
 
-/** Finds out what a key that was kept may see; until the service has said so it is one that may see little. */
+/** Loads the permissions of a key restored from session storage. Until the service responds, the key counts as one of a caller. */
 export async function learnRights(): Promise<void> {
   while (!ownKey.value && apiKey.value) {
     const isKnown = await askJson<OwnKey>('/v1/key').then(
@@ -86,13 +88,12 @@ export async function learnRights(): Promise<void> {
   }
 }
 
-/** What went wrong, as a sentence. */
+/** The text that a person sees for an error. */
 export function wordsOf(error: unknown): string {
   if (error instanceof ApiFailure) return error.message
   const isSilent = error instanceof TypeError || (error instanceof DOMException && error.name === 'TimeoutError')
-  if (isSilent) return 'The service does not answer. It may be restarting.'
-  if (error instanceof SyntaxError)
-    return 'The answer is not one of the service: what stands before it may have made it.'
+  if (isSilent) return 'The service is not responding. It may be restarting.'
+  if (error instanceof SyntaxError) return 'Unexpected response; a proxy may have intercepted the request.'
   return String(error)
 }
 
@@ -102,6 +103,6 @@ async function failureOf(response: Response): Promise<ApiFailure> {
     const { error } = JSON.parse(text) as { error: { message: string } }
     return new ApiFailure(response.status, error.message)
   } catch {
-    return new ApiFailure(response.status, `The service answered ${response.status}.`)
+    return new ApiFailure(response.status, `The service returned HTTP ${response.status}.`)
   }
 }

@@ -1,15 +1,23 @@
+/*
+ * Estimates the offset between the clock of the service and that of the browser, which may be hours apart. Ages on a page are computed
+ * from times of the service, so the browser's clock alone would show "3 h ago" for a job created a second ago.
+ *
+ * A `date` header has whole seconds and was written while the request was in flight. Both facts bound the offset, and the value
+ * closest to zero within these bounds is used: clocks that may be equal count as equal.
+ */
+
 let aheadMs = 0
 
-/** Now in unix seconds by the clock of the service, whose times a page tells: that of the browser may be hours from it. */
+/** The current time of the service in unix seconds. */
 export function serviceNow(): number {
   return (Date.now() + aheadMs) / 1_000
 }
 
 /**
- * Takes from an answer how far the clock of the service is from that of the browser; nothing as long as they may be the same.
+ * Updates the offset from a response.
  *
- * @param date Header of the answer (RFC 9110 §6.6.1), in whole seconds, of a moment while it was waited for
- * @param askedAtMs When it was asked for, by the clock of the browser
+ * @param date The `date` header (RFC 9110 §6.6.1)
+ * @param askedAtMs When the request was sent, by the browser's clock
  */
 export function hearClock(date: string | null, askedAtMs: number): void {
   const saidMs = Date.parse(date ?? '')

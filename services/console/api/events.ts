@@ -1,6 +1,6 @@
 import { EventSourceParserStream } from 'eventsource-parser/stream'
 
-/** The data of each event of a stream, until it ends or `[DONE]` is said. */
+/** The parsed data of each server-sent event, until the stream ends or sends `[DONE]`. */
 export async function* eventsOf(response: Response): AsyncGenerator<Record<string, unknown>> {
   if (!response.body) return
   const events = response.body.pipeThrough(new TextDecoderStream() as never).pipeThrough(new EventSourceParserStream())

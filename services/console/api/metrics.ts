@@ -1,17 +1,17 @@
 import { ask } from './client.ts'
 import { isOperator } from './session.ts'
 
-/** One line of Prometheus' text format: a name, its labels and a value. */
+/** One sample of the Prometheus text format. */
 export interface Sample {
   readonly name: string
   readonly labels: Readonly<Record<string, string>>
   readonly value: number
 }
 
-/** The figures of one moment. */
+/** The metrics of one scrape. */
 export class Figures {
   readonly #byName = new Map<string, Sample[]>()
-  /** The same by model as well, of the names that were asked for of one: a service may have thousands. */
+  /** Index by model, built per metric name on first use. Without it, a page with thousands of models scans all samples per model. */
   readonly #byModel = new Map<string, Map<string, Sample[]>>()
 
   constructor(text: string) {
@@ -24,14 +24,13 @@ export class Figures {
     }
   }
 
-  /** The samples of a name whose labels are these. */
+  /** Samples of a metric whose labels include the given ones. */
   all(name: string, labels: Readonly<Record<string, string>> = {}): readonly Sample[] {
     const wanted = Object.entries(labels)
     const samples = labels.model === undefined ? this.#byName.get(name) : this.#of(name).get(labels.model)
     return (samples ?? []).filter((one) => wanted.every(([key, value]) => one.labels[key] === value))
   }
 
-  /** Their sum. */
   sum(name: string, labels: Readonly<Record<string, string>> = {}): number {
     return this.all(name, labels).reduce((total, { value }) => total + value, 0)
   }
@@ -45,7 +44,7 @@ export class Figures {
   }
 }
 
-/** When the process began: what it counts begins anew with it. */
+/** Identifies the process: a restart resets all counters. */
 const BEGAN = 'process_start_time_seconds'
 
 function labelsOf(text: string): Record<string, string> {
@@ -55,9 +54,9 @@ function labelsOf(text: string): Record<string, string> {
 }
 
 /**
- * The figures of the process that answers.
+ * Scrapes the process that serves this page and records the result for {@link earlier}.
  *
- * @returns Undefined where they are at METRICS_PORT, for those who are no operators
+ * @returns Undefined for callers if the metrics are served on METRICS_PORT only
  * @throws ApiFailure, TypeError
  */
 export async function askFigures(abort: AbortSignal): Promise<Figures | undefined> {
@@ -71,48 +70,47 @@ export async function askFigures(abort: AbortSignal): Promise<Figures | undefine
   return now
 }
 
-/** Remembers figures for what is told of the last minutes. @param atMs When they were asked for */
+/** Records a scrape, at most one per 10 s, and drops those older than five minutes. @param atMs Time of the scrape */
 export function keep(now: Figures, atMs: number): void {
   const last = history.at(-1)
-  // Those of another process are no earlier ones of this.
+  // After a restart, earlier counters are higher than current ones and would give negative differences.
   if (last && last.figures.sum(BEGAN) !== now.sum(BEGAN)) history.length = 0
   while (atMs - (history[0]?.atMs ?? atMs) > RECENT_MS) history.shift()
   if (atMs - (history.at(-1)?.atMs ?? Number.NEGATIVE_INFINITY) >= STEP_MS) history.push({ atMs, figures: now })
 }
 
-/** They are not at the port of the API: nobody asks again. */
+/** The API port returned 404 for the metrics, so callers do not request them again. */
 let isElsewhere = false
 
-/** Latencies and failures are told of so long. */
+/** Window of latencies and failures. */
 const RECENT_MS = 300_000
-/** Figures that are kept for it are so far apart: a service with many models says megabytes. */
+/** Minimum distance of recorded scrapes. With many models a scrape has megabytes. */
 const STEP_MS = 10_000
 const history: { readonly atMs: number; readonly figures: Figures }[] = []
 
-/** The figures of up to five minutes before these; undefined where there were none. */
+/** The oldest recorded scrape of the last five minutes, or undefined if there is none before `now`. */
 export function earlier(now: Figures): Figures | undefined {
   const [oldest] = history
   return oldest?.figures === now ? undefined : oldest?.figures
 }
 
-/** What half and nearly all of some work took, in seconds; of the last minutes, or of all of it where there was none then. */
+/** In seconds: of the last five minutes or, if nothing finished then, since the process started. */
 export interface Latency {
   readonly p50: number | undefined
   readonly p95: number | undefined
 }
 
-/** The latency of what a histogram counts. */
 export function latencyOf(name: string, labels: Readonly<Record<string, string>>, now: Figures): Latency {
   const before = earlier(now)
   return { p50: quantile(name, labels, 0.5, now, before), p95: quantile(name, labels, 0.95, now, before) }
 }
 
 /**
- * A quantile of a histogram, of what came between two moments; of all of it where nothing did.
+ * A quantile of the observations between two scrapes, or of all observations if there was none in between. Interpolates linearly
+ * within a bucket, like `histogram_quantile` of Prometheus.
  *
- * @param share 0.5 for the median.
- * @returns Seconds, as if what a bucket counts were spread evenly in it (as `histogram_quantile` of Prometheus has it); infinite beyond
- * the last bound; undefined where nothing was counted
+ * @param share 0.5 for the median
+ * @returns Seconds; infinite beyond the last bound; undefined without observations
  */
 function quantile(
   name: string,
@@ -140,10 +138,9 @@ function quantile(
 }
 
 /**
- * How far a model is prepared, 0 to 1, as the process that answers knows it: of the pools that it runs. What was there from the start has
- * no figure.
+ * Load progress of a model, 0 to 1. Only a process that runs the pool has the metric, and a model that needed no loading has none.
  *
- * @returns Undefined where it does not know
+ * @returns Undefined if this process does not run the pool
  */
 export function preparedOf(id: string, pool: string, figures: Figures | undefined): number | undefined {
   const [share] = figures?.all('sluice_prepared_ratio', { what: id }) ?? []

@@ -2,10 +2,10 @@ import { ApiFailure, askJson } from './client.ts'
 import { apiKey, mayCall } from './session.ts'
 import type { Model, Page } from './types.ts'
 
-/** A key that may not call: it is not tried again. */
+/** The last key that got a 403, which is not tried again. */
 let operatorsKey = ''
 
-/** The models that the key may call, each under its id and its aliases: none where it is for the operator's door alone. */
+/** The models that the key can call, one entry per id and alias. Empty for a key with the `admin` scope alone. */
 export async function askModels(abort: AbortSignal): Promise<readonly Model[]> {
   if (apiKey.value === operatorsKey || mayCall.value === false) return []
   return await askJson<Page<Model>>('/v1/models', { signal: abort }).then(

@@ -3,30 +3,28 @@ import { askJson, wordsOf } from './client.ts'
 import type { Page } from './types.ts'
 
 const PAGE = 50
-/** Pages that are asked for at most, all of them again with each look. */
+/** Maximum number of pages. Every refresh requests all loaded pages again. */
 const PAGES_MAX = 10
 
-/** A list of the service, as many pages of it as somebody wanted to see; each once, in the order of the service. */
+/** A paginated list of the API with as many pages as were requested, in the order of the API. */
 export class Pages<Item extends { readonly id: string }> {
   readonly items = signal<readonly Item[]>([])
   readonly isLoaded = signal(false)
-  /** Whether another page can be shown. */
   readonly hasMore = signal(false)
   readonly problem = signal('')
   readonly #path: string
   readonly #wanted: Readonly<Record<string, string>>
   #pages = 1
 
-  /** @param wanted The query: what is empty is left out */
+  /** @param wanted Query parameters; empty ones are omitted */
   constructor(path: string, wanted: Readonly<Record<string, string>>) {
     this.#path = path
     this.#wanted = wanted
   }
 
-  /** Asks what there is now. */
   async refresh(abort?: AbortSignal): Promise<void> {
     try {
-      // What comes meanwhile moves others to the next page.
+      // A new item shifts later ones to the next page, so an id can arrive twice.
       const found = new Map<string, Item>()
       let after = ''
       let isMore = true
@@ -45,7 +43,6 @@ export class Pages<Item extends { readonly id: string }> {
     }
   }
 
-  /** Shows one page more. */
   async more(): Promise<void> {
     this.#pages = Math.min(PAGES_MAX, this.#pages + 1)
     await this.refresh()

@@ -1,6 +1,6 @@
 import { useEffect } from 'preact/hooks'
 
-/** Does something now and every so often while the page is looked at; a round that has not ended is not begun again. */
+/** Calls `round` now and at an interval while the page is visible. A round in progress suppresses the next one. */
 export function usePoll(
   everyMs: number,
   round: (signal: AbortSignal) => Promise<void>,

@@ -1,24 +1,21 @@
 import { computed, signal } from '@preact/signals'
 import type { OwnKey } from './types.ts'
 
-/** Where the key lies: in this tab, until it is closed. */
 const KEY = 'sluice-key'
 
-/** The key that this tab uses; empty: nobody has signed in. */
+/** The API key of this tab, or an empty string before sign-in. Session storage keeps it until the tab is closed. */
 export const apiKey = signal(sessionStorage.getItem(KEY) ?? '')
-/** Whether the key opens the operator's door; undefined while that is not known. */
+/** Whether the key has the `admin` scope; undefined until loaded. */
 export const isOperator = signal<boolean | undefined>(undefined)
-/** What the key is and may do; undefined while that is not known. */
+/** Scopes and limits of the key; undefined until loaded. */
 export const ownKey = signal<OwnKey | undefined>(undefined)
-/** Whether the key may call models; undefined while that is not known. */
+/** Whether the key has the `calls` scope; undefined until loaded. */
 export const mayCall = computed(() => ownKey.value?.scopes.includes('calls'))
-/** Why the console asks for a key again. */
+/** Error text of the sign-in form. */
 export const refusal = signal('')
 
-/** Whether there is a key. */
 export const isSignedIn = computed(() => apiKey.value !== '')
 
-/** Uses a key that was found to be valid. */
 export function signIn(key: string, own: OwnKey): void {
   sessionStorage.setItem(KEY, key)
   know(own)
@@ -26,13 +23,12 @@ export function signIn(key: string, own: OwnKey): void {
   apiKey.value = key
 }
 
-/** Takes what was found of the key. */
 export function know(own: OwnKey): void {
   ownKey.value = own
   isOperator.value = own.scopes.includes('admin')
 }
 
-/** Forgets the key. @param why What the sign-in page says */
+/** @param why Error text for the sign-in form */
 export function signOut(why = ''): void {
   sessionStorage.removeItem(KEY)
   refusal.value = why

@@ -13,39 +13,31 @@ import type { ModelListAnswer } from '#schemas/answers/models.ts'
 
 /** A durable job, as its project sees it. */
 export type Job = z.infer<typeof JobAnswer>
-/** The same, as operators see it. */
+/** A durable job as operators see it: without input and output. */
 export type OperatorJob = z.infer<typeof OperatorJobAnswer>
-/** What both of them have. */
 export type AnyJob = Job | OperatorJob
-/** What a job was asked. */
 export type JobInput = z.infer<typeof JobInputAnswer>
-/** A page of what a composed job asked for outside. */
+/** A page of the recorded steps of a composed job. */
 export type StepPage = z.infer<typeof StepListAnswer>
-/** One of them. */
 export type Step = StepPage['data'][number]
-/** A pool of workers. */
 export type Pool = z.infer<typeof PoolListAnswer>['data'][number]
-/** A process that is alive. */
+/** A process of the fleet that sends heartbeats. */
 export type Worker = z.infer<typeof WorkerAnswer>
-/** A model or a pool of which nothing is started. */
+/** A paused model or pool. */
 export type Pause = z.infer<typeof PauseListAnswer>['data'][number]
-/** A record that no worker could run. */
+/** A record that no worker could process. */
 export type DeadLetter = z.infer<typeof DeadLetterListAnswer>['data'][number]
-/** What the service found when it looked at something. */
+/** Result of one health check. */
 export type Finding = z.infer<typeof FindingListAnswer>['data'][number]
-/** A model of the catalogue. */
 export type Model = z.infer<typeof ModelListAnswer>['data'][number]
 
-/** A webhook message, and how far it is. */
+/** A webhook delivery with its attempts. */
 export type Delivery = z.infer<typeof DeliveryAnswer>
-/** A key, as operators see it. */
 export type ApiKey = z.infer<typeof KeyAnswer>
-/** The key of this tab. */
 export type OwnKey = z.infer<typeof OwnKeyAnswer>
-/** Who keys belong to. */
+/** A group of keys that share limits and a budget. */
 export type Project = z.infer<typeof ProjectAnswer>
 
-/** A page of a list. */
 export interface Page<Item> {
   readonly data: readonly Item[]
   readonly last_id: string | null

@@ -5,16 +5,16 @@ import { Dialog } from './dialog.tsx'
 import { Refusal } from './refusal.tsx'
 
 interface ConfirmProps {
-  /** A verb, on both buttons. */
+  /** Label of both buttons, such as `Pause`. */
   readonly verb: string
-  /** What it is done to. */
+  /** Object of the verb, such as a model id. */
   readonly what: string
   readonly deed: () => Promise<void>
-  /** What then happens. */
+  /** The consequence, and whether it can be undone. */
   readonly children: ComponentChildren
 }
 
-/** A button that does something once it was confirmed. */
+/** A button that asks for confirmation in a dialog. */
 export function Confirm({ verb, what, deed, children }: ConfirmProps) {
   const isOpen = useSignal(false)
   const { isBusy, problem, act } = useDeed()
@@ -40,7 +40,7 @@ export function Confirm({ verb, what, deed, children }: ConfirmProps) {
               <Refusal of={problem.value} />
               <div class="actions end">
                 <button type="button" onClick={close}>
-                  Leave it
+                  Cancel
                 </button>
                 <button
                   type="button"
@@ -48,7 +48,7 @@ export function Confirm({ verb, what, deed, children }: ConfirmProps) {
                   disabled={isBusy.value}
                   onClick={() => void act(deed).then((isDone) => isDone && close())}
                 >
-                  {isBusy.value ? 'Doing it…' : verb}
+                  {isBusy.value ? 'Working…' : verb}
                 </button>
               </div>
             </>

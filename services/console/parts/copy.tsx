@@ -1,17 +1,16 @@
 import { useSignal } from '@preact/signals'
 import { Icon } from './icon.tsx'
 
-/** How long a button says that it has copied. */
-const TOLD_MS = 1_500
+const FEEDBACK_MS = 1_500
 
-/** Copies a text, and says that it did. */
+/** A button that copies a text to the clipboard and shows the outcome for a moment. */
 export function Copy({ text, label }: { readonly text: string; readonly label: string }) {
   const told = useSignal('')
   const copy = async (button: HTMLElement) => {
-    told.value = (await copied(text, button)) ? 'Copied' : 'Not allowed here'
+    told.value = (await copied(text, button)) ? 'Copied' : 'Copy failed'
     setTimeout(() => {
       told.value = ''
-    }, TOLD_MS)
+    }, FEEDBACK_MS)
   }
   return (
     <button type="button" class="small" onClick={({ currentTarget }) => void copy(currentTarget)}>
@@ -21,7 +20,7 @@ export function Copy({ text, label }: { readonly text: string; readonly label: s
   )
 }
 
-/** Browsers give pages without TLS no clipboard, except on this machine: such a page copies what is selected in it. */
+/** Without TLS a page has no clipboard API, except on localhost. Such a page copies a selection with the deprecated `execCommand`. */
 async function copied(text: string, button: HTMLElement): Promise<boolean> {
   if (isSecureContext && navigator.clipboard) {
     return await navigator.clipboard.writeText(text).then(
@@ -32,7 +31,7 @@ async function copied(text: string, button: HTMLElement): Promise<boolean> {
   const field = document.createElement('textarea')
   field.className = 'unseen'
   field.value = text
-  // Beside the button: what is outside of an open dialog cannot be selected.
+  // Next to the button, because text outside an open dialog cannot be selected.
   button.after(field)
   field.select()
   const isDone = document.execCommand('copy')

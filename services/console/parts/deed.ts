@@ -1,16 +1,15 @@
 import { type Signal, useSignal } from '@preact/signals'
 import { wordsOf } from '#services/console/api/client.ts'
 
-/** Something that somebody does on a page. */
+/** A request that a button or a form sends. */
 export interface Deed {
   readonly isBusy: Signal<boolean>
-  /** Why it failed, as a sentence; empty: it has not. */
+  /** Error text of the last run, or an empty string. */
   readonly problem: Signal<string>
-  /** Does it. @returns Whether it is done */
+  /** @returns Whether the work succeeded */
   act(work: () => Promise<void>): Promise<boolean>
 }
 
-/** What a component needs to do something and to say how that went. */
 export function useDeed(): Deed {
   const isBusy = useSignal(false)
   const problem = useSignal('')

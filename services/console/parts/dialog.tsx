@@ -3,13 +3,13 @@ import { useEffect, useId, useRef } from 'preact/hooks'
 
 interface DialogProps {
   readonly title: string
-  /** It was closed, by whatever way. */
+  /** Called after any kind of close: a button, Escape or the back gesture. */
   readonly onClose: () => void
-  /** What it holds. @param close Closes it, and gives the focus back to where it was */
+  /** @param close Closes the dialog, which returns the focus to the opening button */
   readonly children: (close: () => void) => ComponentChildren
 }
 
-/** A question before which everything else waits. It is open as long as it is there; Escape closes it. */
+/** A modal dialog that is open while it is mounted. */
 export function Dialog({ title, onClose, children }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null)
   const id = useId()

@@ -1,4 +1,4 @@
-/** Icons as paths in a square of 24, drawn with lines. */
+/** Stroked paths in a 24 × 24 view box. */
 const PATHS = {
   brand: 'M4 7h16M4 12h11M4 17h6',
   home: 'M4 11l8-7 8 7v9h-5v-6H9v6H4z',
@@ -26,7 +26,7 @@ const PATHS = {
 
 export type IconName = keyof typeof PATHS
 
-/** One icon, which says nothing that stands beside it in words. */
+/** A decorative icon, hidden from screen readers. Text next to it carries the meaning. */
 export function Icon({ name }: { readonly name: IconName }) {
   return (
     <svg class="icon" viewBox="0 0 24 24" aria-hidden="true">

@@ -1,11 +1,10 @@
 const WIDTH = 300
 const HEIGHT = 64
-/** Moments across the whole width. */
+/** Default number of samples across the whole width: five minutes at 2 s. */
 const MOMENTS = 150
 
-/** One line of a plot. */
 export interface Series {
-  /** Also its colour: `running` or `waiting`. */
+  /** CSS class that sets the colour: `running` or `waiting`. */
   readonly name: string
   readonly values: readonly number[]
 }
@@ -13,17 +12,16 @@ export interface Series {
 interface PlotProps {
   readonly label: string
   readonly series: readonly Series[]
-  /** Moments across the whole width; default: those of five minutes. */
+  /** Samples across the whole width. */
   readonly moments?: number
-  /** The top of the scale is at least this; default: 1. */
+  /** Minimum top of the scale; default: 1. */
   readonly topMin?: number
-  /** How the top of the scale is written. */
+  /** Formats the label at the top of the scale. */
   readonly textOf?: (most: number) => string
 }
 
-/** Lines over some time, the newest at the right, on one scale. */
+/** A line chart over time on one scale, newest at the right. Infinite values are drawn at the top. */
 export function Plot({ label, series, moments = MOMENTS, topMin = 1, textOf = String }: PlotProps) {
-  // What is beyond every bound is drawn at the top of the scale.
   const most = Math.max(topMin, ...series.flatMap(({ values }) => values.filter(Number.isFinite)))
   return (
     <div class="plot">

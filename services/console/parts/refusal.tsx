@@ -1,4 +1,4 @@
-/** What went wrong, told at once to who cannot see it; nothing where nothing did. */
+/** An error text that screen readers announce at once; nothing if empty. */
 export function Refusal({ of }: { readonly of: string }) {
   if (!of) return null
   return (

@@ -2,13 +2,13 @@ import type { ComponentChildren } from 'preact'
 
 interface TableProps {
   readonly label: string
-  /** Names of the columns; an empty one holds buttons. */
+  /** Column heads; an empty one is a column of buttons. */
   readonly columns: readonly string[]
-  /** Its rows, of {@link Cell cells}. */
+  /** Rows of {@link Cell}. */
   readonly children: ComponentChildren
 }
 
-/** A table that becomes a list of cards where it is narrow. */
+/** A table that becomes a list of cards on a narrow screen. */
 export function Table({ label, columns, children }: TableProps) {
   return (
     <table class="sheet" aria-label={label}>
@@ -26,7 +26,7 @@ export function Table({ label, columns, children }: TableProps) {
   )
 }
 
-/** What an entry has in one column. @param of The column's name, which stands beside it where the table is narrow */
+/** @param of The column head, shown next to the value on a narrow screen */
 export function Cell({ of = '', children }: { readonly of?: string; readonly children: ComponentChildren }) {
   return (
     <td data-of={of}>

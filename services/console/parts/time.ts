@@ -6,25 +6,25 @@ const UNITS = [
   ['min', 60],
 ] as const
 
-/** A time that passed, such as `3 min`. @param seconds Of it */
+/** A duration in its largest unit, such as `3 min`. */
 export function lasted(seconds: number): string {
   if (seconds < 1) return '< 1 s'
   for (const [unit, length] of UNITS) if (seconds >= length) return `${Math.floor(seconds / length)} ${unit}`
   return `${Math.floor(seconds)} s`
 }
 
-/** How long ago a time was, in unix seconds. */
+/** The age of a time in unix seconds, such as `3 min ago`. */
 export function ago(seconds: number): string {
   const passed = serviceNow() - seconds
   return passed < 2 ? 'now' : `${lasted(passed)} ago`
 }
 
-/** A time as this browser writes it, with the zone that it is told in, from unix seconds. */
+/** Unix seconds as a local date and time with the time zone. */
 export function clock(seconds: number): string {
   return new Date(seconds * 1_000).toLocaleString(undefined, { ...DAY, ...TIME, second: '2-digit' })
 }
 
-/** The same to the minute. */
+/** Like {@link clock}, without seconds. */
 export function clockToMinute(seconds: number): string {
   return new Date(seconds * 1_000).toLocaleString(undefined, { ...DAY, ...TIME })
 }
@@ -32,7 +32,7 @@ export function clockToMinute(seconds: number): string {
 const DAY = { year: 'numeric', month: 'short', day: 'numeric' } as const
 const TIME = { hour: 'numeric', minute: '2-digit', timeZoneName: 'short' } as const
 
-/** How long after something else it was, such as `+42 s` or `+2 h 5 min`. @param seconds Between them */
+/** An offset in its two largest units, such as `+42 s` or `+2 h 5 min`. */
 export function later(seconds: number): string {
   if (seconds < 60) return `+${Math.max(0, Math.floor(seconds))} s`
   const nth = UNITS.findIndex(([, length]) => seconds >= length)
@@ -42,7 +42,7 @@ export function later(seconds: number): string {
   return `+${Math.floor(seconds / length)} ${unit}${rest > 0 ? ` ${rest} ${below}` : ''}`
 }
 
-/** A short duration, such as `120 ms` or `2.5 s`; a dash where it is not known. */
+/** A latency, such as `120 ms` or `2.5 s`; a dash if unknown. */
 export function brief(seconds: number | undefined): string {
   if (seconds === undefined) return '–'
   if (!Number.isFinite(seconds)) return '> 10 min'

@@ -1,6 +1,6 @@
 import { BASE } from '#services/console/place.ts'
 
-/** The form of the playground for what a model can do, the first that it can. */
+/** Capability → playground form; the first capability that a model has decides. */
 const FORM_OF = [
   ['chat', 'chat'],
   ['transcription', 'audio'],
@@ -16,7 +16,7 @@ interface TryItProps {
   readonly class?: string
 }
 
-/** Leads to the form of the playground that calls a model; nothing where none does. */
+/** A link to the playground form for a model; nothing if there is no such form. */
 export function TryIt({ model, capabilities, class: look }: TryItProps) {
   const [, form] = FORM_OF.find(([capability]) => capabilities.includes(capability)) ?? []
   if (!form) return null

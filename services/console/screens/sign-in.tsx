@@ -3,7 +3,6 @@ import { trySignIn, wordsOf } from '#services/console/api/client.ts'
 import { refusal } from '#services/console/api/session.ts'
 import { Icon } from '#services/console/parts/icon.tsx'
 
-/** Asks for a key, and tries it. */
 export function SignIn() {
   const key = useSignal('')
   const isBusy = useSignal(false)
@@ -24,8 +23,8 @@ export function SignIn() {
         </div>
         <h1>Sign in with an API key</h1>
         <p class="dim">
-          You see what the key may see: the jobs of its project, and with the scope <code>admin</code> those of all. The
-          key stays in this tab.
+          The console shows the jobs of the key’s project or, with the <code>admin</code> scope, of all projects. The
+          key is stored in this tab only.
         </p>
         <label for="key">API key</label>
         <input
@@ -45,13 +44,13 @@ export function SignIn() {
           </p>
         )}
         <button type="submit" class="primary" disabled={isBusy.value}>
-          {isBusy.value ? 'Trying…' : 'Sign in'}
+          {isBusy.value ? 'Signing in…' : 'Sign in'}
         </button>
         <details>
           <summary>Where do I get a key?</summary>
           <p>
-            The first start of the service prints one. Where it runs,{' '}
-            <code>npx sluice keys create --scopes calls,admin</code> makes another that sees everything.
+            The service prints a key at its first start. To create one with full access, run{' '}
+            <code>npx sluice keys create --scopes calls,admin</code> on the server.
           </p>
         </details>
         <p>

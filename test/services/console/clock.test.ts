@@ -10,22 +10,22 @@ afterEach(() => void vi.useRealTimers())
 it.each([
   ['an hour ahead', 3_600_000, 'now'],
   ['an hour behind', -3_600_000, 'now'],
-  ['the same', 0, 'now'],
-])('tells ages right where the clock of the service is %s', (_, aheadMs, said) => {
+  ['equal to that of the browser', 0, 'now'],
+])('computes ages correctly if the clock of the service is %s', (_, aheadMs, age) => {
   vi.useFakeTimers({ now: NOW })
   hearClock(dateAt(NOW + aheadMs), NOW - 50)
-  expect(ago((NOW + aheadMs) / 1_000)).toBe(said)
+  expect(ago((NOW + aheadMs) / 1_000)).toBe(age)
   expect(ago((NOW + aheadMs) / 1_000 - 180)).toBe('3 min ago')
 })
 
-it('keeps to the clock of the browser as long as both may be the same', () => {
+it('uses the clock of the browser while both clocks may be equal', () => {
   vi.useFakeTimers({ now: NOW })
-  // An answer that took ten seconds, and says a time within them.
+  // The date header lies within the ten seconds that the response took.
   hearClock(dateAt(NOW - 7_000), NOW - 10_000)
   expect(serviceNow()).toBe(NOW / 1_000)
 })
 
-it.each([null, '', 'yesterday'])('takes nothing from an answer whose time is %j', (date) => {
+it.each([null, '', 'yesterday'])('ignores a response whose date header is %j', (date) => {
   vi.useFakeTimers({ now: NOW })
   hearClock(dateAt(NOW), NOW)
   hearClock(date, NOW)

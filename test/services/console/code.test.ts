@@ -11,7 +11,7 @@ import { type Call, codeOf } from '#services/console/screens/playground/call/cal
 
 const run = promisify(execFile)
 
-/** What a shell does with the code that is shown for curl, in a directory of its own with one file. @returns The body that was sent */
+/** Runs the curl code of a call in a shell, in a temporary directory with its file. @returns The request body that was sent */
 async function sent(call: Call): Promise<string> {
   const bodies: string[] = []
   const server = createServer(async (request, response) => {
@@ -36,7 +36,7 @@ it.each([
   'a";type=html;filename="b.html',
   'back\\slash.wav',
   '$(echo run) `echo run`;echo run.wav',
-])('sends the file %s by the code for curl, whatever its name holds', async (file) => {
+])('quotes the file name %s in curl code', async (file) => {
   const body = await sent({ name: 'whisper', path: '/v1/audio/transcriptions', body: { model: "it's; $(x)" }, file })
   expect(body).toContain('sound')
   expect(body).toContain("it's; $(x)")
@@ -44,8 +44,8 @@ it.each([
   expect(body).not.toContain('filename="b.html"')
 })
 
-it('sends words as they are by the code for curl', async () => {
-  const words = `'; touch run; echo ' "$HOME" \\ \u2028 \u0007 ${'`id`'}`
-  const body = await sent({ name: 'echo', path: '/v1/responses', body: { input: words } })
-  expect(JSON.parse(body)).toEqual({ input: words })
+it('quotes text in curl code', async () => {
+  const text = `'; touch run; echo ' "$HOME" \\ \u2028 \u0007 ${'`id`'}`
+  const body = await sent({ name: 'echo', path: '/v1/responses', body: { input: text } })
+  expect(JSON.parse(body)).toEqual({ input: text })
 })

@@ -8,11 +8,11 @@ it.each([
   [185, '+3 min 5 s'],
   [7_500, '+2 h 5 min'],
   [90_000, '+1 d 1 h'],
-])('tells of %d seconds between two events as %s', (seconds, said) => {
-  expect(later(seconds)).toBe(said)
+])('formats an offset of %d seconds as %s', (seconds, text) => {
+  expect(later(seconds)).toBe(text)
 })
 
-it('tells a time with the zone that it is in', () => {
+it('formats a time with its time zone', () => {
   const [, zone = ''] = /\s(\S+)$/.exec(clock(1_800_000_000)) ?? []
   expect(zone).toMatch(/^[A-Z]{3,5}$|^GMT[+-]/)
   expect(clockToMinute(1_800_000_000).endsWith(zone)).toBe(true)
