@@ -1,6 +1,6 @@
 import { expect, it, vi } from 'vitest'
 
-// The session of a tab, which no figure needs.
+// The session module reads sessionStorage when it is imported.
 vi.stubGlobal('sessionStorage', { getItem: () => null })
 const { Figures, keep } = await import('#services/console/api/metrics.ts')
 const { stateOf } = await import('#services/console/screens/home/pools.ts')
@@ -10,7 +10,7 @@ const figures = (began: number, lines: readonly string[]) =>
 const attempts = (end: string, count: number, model = 'echo-1') =>
   `sluice_attempts_total{pool="inference",model="${model}",end="${end}"} ${count}`
 
-it('counts anew after a restart of the service, and never less than nothing', () => {
+it('restarts counting after a restart of the service, without negative values', () => {
   const before = figures(1, [attempts('failed', 5)])
   keep(before, 1_000)
   const after = figures(2, [attempts('completed', 6), attempts('failed', 1)])
@@ -23,7 +23,7 @@ it('counts anew after a restart of the service, and never less than nothing', ()
   expect(stateOf('inference', later, undefined)).toMatchObject({ ended: 2, failed: 0, isRecent: true })
 })
 
-it('takes about ten times as long for the figures of ten times as many models', () => {
+it('parses the metrics of ten times as many models in about ten times the CPU time', () => {
   const timed = (count: number) => {
     const lines = Array.from({ length: count }, (_, nth) => [
       attempts('completed', nth, `m-${nth}`),
@@ -40,6 +40,6 @@ it('takes about ten times as long for the figures of ten times as many models', 
   }
   timed(300)
   const few = Math.min(timed(300), timed(300), timed(300))
-  // A hundred times as long, where each model looks through the figures of all.
+  // A scan of all samples per model would take a hundred times as long.
   expect(timed(3_000) / few).toBeLessThan(40)
 })

@@ -6,11 +6,11 @@ import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support
 import { ECHO_MODEL, type Stack, startStack, until } from '../../support/stack.ts'
 
 /*
- * The card of a model whose server is away: its breaker, what the doctor says of it, and its share of the slots.
+ * The card of a model whose upstream is unreachable: circuit breaker, health check and slots.
  */
 
 const KEY = 'sk-operator-0123456789'
-/** Nobody listens there. */
+/** No server listens on this port. */
 const GONE = {
   id: 'gone',
   engine: { type: 'openai', base_url: 'http://127.0.0.1:9/v1', breaker: { failures: 1, reset_ms: 600_000 } },
@@ -35,24 +35,21 @@ describe.skipIf(!CHROMIUM)('the models of the console', { timeout: 6 * PAGE_MS }
     await stack?.[Symbol.asyncDispose]()
   })
 
-  it('say that the breaker of one is open, while the others work', async () => {
+  it('show an open circuit breaker next to a ready model', async () => {
     const body = { model: 'gone', messages: [{ role: 'user', content: 'Is anybody there?' }] }
     const response = await stack.post('/v1/chat/completions', body)
     expect(response.ok).toBe(false)
     await response.text()
     const page = await signIn(browser, stack.url, KEY, faults)
-    await page
-      .getByRole('list', { name: 'What needs attention' })
-      .getByText("The upstream of the model 'gone'")
-      .waitFor()
+    await page.getByRole('list', { name: 'Problems' }).getByText("The upstream of the model 'gone'").waitFor()
     await page.getByRole('link', { name: 'Models', exact: true }).click()
     const card = (name: string) =>
       page.getByRole('listitem').filter({ has: page.getByRole('heading', { name, exact: true }) })
     await card('gone').locator('.status.failed').waitFor()
     await card('gone')
-      .getByText(/^Its breaker is open: its servers kept failing/)
+      .getByText(/^Circuit breaker open: the upstream servers kept failing/)
       .waitFor()
-    await card('echo-1').locator('.status.prepared').waitFor()
+    await card('echo-1').locator('.status.ready').waitFor()
     await card('echo-1')
       .getByText(/^\d+ \/ \d+$/)
       .waitFor()

@@ -29,7 +29,7 @@ const worker = (id: string, more: Partial<Worker> = {}): Worker => ({
   ...more,
 })
 
-it('adds up what each worker has for a model: its widest bound, or every slot', () => {
+it('adds up the capacity of each worker: the highest limit of the model, or every slot', () => {
   const bounds = [
     { kind: 'generate', model: 'm', capacity: 3 },
     { kind: 'count_tokens', model: 'm', capacity: 2 },
@@ -39,13 +39,13 @@ it('adds up what each worker has for a model: its widest bound, or every slot', 
   expect(served).toMatchObject({ workers: 2, share: 3 + 8, slots: 16 })
 })
 
-it('leaves out workers that are silent, drained, of another pool, or without the model', () => {
+it('ignores workers that are unresponsive, drained, of another pool, or without the model', () => {
   const others = [{ silent: true }, { draining: true }, { role: 'code' }, { models: ['other'] }]
   const all = others.map((more, nth) => worker(`wrk_${nth}`, more))
   expect(servedOf('m', 'inference', all)).toEqual({ workers: 0, share: 0, slots: 0, failing: 0, limits: [] })
 })
 
-it('takes the newest of the limits that workers found of a server, and those of its model alone', () => {
+it('uses the newest adaptive limit per server, and only those of the model', () => {
   const old = { model: 'm', server: 0, generation: 2, limit: 40 }
   const found = [
     { ...old, server: 1, limit: 9 },
@@ -59,7 +59,7 @@ it('takes the newest of the limits that workers found of a server, and those of 
   ])
 })
 
-it('counts the workers that refuse its calls', () => {
+it('counts workers with an open circuit breaker', () => {
   const all = [worker('wrk_1', { failing: ['other', 'm'] }), worker('wrk_2', { failing: ['other'] }), worker('wrk_3')]
   expect(servedOf('m', 'inference', all)).toMatchObject({ workers: 3, failing: 1 })
 })

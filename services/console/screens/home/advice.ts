@@ -1,21 +1,21 @@
 import { computed } from '@preact/signals'
 import { fault, findings, problems } from './state.ts'
 
-/** Something that is wrong now, and what to do about it. */
+/** A current problem and its remedy. */
 export interface Advice {
   readonly what: string
   readonly todo: string
-  /** Calls fail because of it. */
+  /** An error rather than a warning: calls fail because of the problem. */
   readonly isBad: boolean
 }
 
 /**
- * What is wrong now, the worst first: for operators what `sluice doctor` finds, in its words; for others what the service says of whether
- * it is ready.
+ * Current problems, errors first. Operators see the failed health checks of `sluice doctor`; callers see the problems that `/readyz`
+ * reports.
  */
 export const advice = computed<readonly Advice[]>(() => {
   if (fault.value) {
-    const todo = 'This page asks again by itself; what it shows below is from before.'
+    const todo = 'This page retries automatically. The data below may be out of date.'
     return [{ what: fault.value, todo, isBad: true }]
   }
   const found = findings.value
@@ -23,15 +23,15 @@ export const advice = computed<readonly Advice[]>(() => {
     .map(({ message, fix, status }) => ({ what: message, todo: fix ?? '', isBad: status === 'fail' }))
   const told = problems.value.map((what) => ({
     what,
-    todo: 'New work is not taken as long as this is so. `npx sluice doctor` checks everything and says what to do.',
+    todo: 'New requests are rejected until this is resolved. Run `npx sluice doctor` for a full check with remedies.',
     isBad: true,
   }))
-  // What is not ready is among the findings in other words, or is over in a moment.
+  // A failed health check covers the problems of /readyz with more detail.
   const all = found?.some(({ isBad }) => isBad) ? found : [...told, ...(found ?? [])]
   return all.toSorted((a, b) => Number(b.isBad) - Number(a.isBad))
 })
 
-/** What cannot be reached is found twice: by the fleet, which says what follows, and later by the check of the machine. */
+/** Machine check → fleet check of the same outage. The fleet check also names the consequence, so the machine check is hidden. */
 const TOLD_BY: Readonly<Record<string, string>> = { postgres: 'store', kafka: 'broker' }
 
 function isToldAlready(check: string): boolean {

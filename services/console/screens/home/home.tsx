@@ -7,11 +7,11 @@ import { advice } from './advice.ts'
 import { PlotChoice, PoolCard } from './pool-card.tsx'
 import { hasFigures, look, models, pools, preparations } from './state.ts'
 
-const LOOK_MS = 2_000
+const REFRESH_MS = 2_000
 
-/** How the service is: what needs attention, what still loads, and each pool as it works. */
+/** Current problems, load progress, and the statistics of each pool. */
 export function Home() {
-  usePoll(LOOK_MS, look, [isOperator.value])
+  usePoll(REFRESH_MS, look, [isOperator.value])
   return (
     <section class="home">
       <div class="title">
@@ -29,7 +29,7 @@ export function Home() {
         <PlotChoice />
       </div>
       {!hasFigures.value && (
-        <p class="dim">The figures of this process are at METRICS_PORT, so only operators see how the pools work.</p>
+        <p class="dim">Metrics are served on METRICS_PORT, so only operators see pool statistics here.</p>
       )}
       <div class="grid">
         {pools.value.map((pool) => (
@@ -39,7 +39,7 @@ export function Home() {
       <Models />
       {isOperator.value === false && (
         <p class="dim">
-          This key sees its own project. One with the scope <code>admin</code> sees the whole fleet:{' '}
+          This key shows its own project only. To see the whole fleet, create a key with the <code>admin</code> scope:{' '}
           <code>npx sluice keys create --scopes calls,admin</code>
         </p>
       )}
@@ -50,16 +50,16 @@ export function Home() {
 function Attention() {
   const all = advice.value
   if (all.length === 0) {
-    // What does not work yet stands right below.
+    // Models that still load are listed below.
     if (preparations.value.length > 0) return null
     return (
       <p class="note good">
-        <Icon name="check" /> Everything works.
+        <Icon name="check" /> All systems operational.
       </p>
     )
   }
   return (
-    <ul class="attention" aria-label="What needs attention">
+    <ul class="attention" aria-label="Problems">
       {all.map(({ what, todo, isBad }) => (
         <li key={what} class={isBad ? 'note bad' : 'note warn'}>
           <Icon name="warn" />
@@ -75,12 +75,11 @@ function Attention() {
   )
 }
 
-/** Words of the doctor, with what is to be typed as code. */
 function Todo({ text }: { readonly text: string }) {
   return <>{partsOf(text).map((part, nth) => (nth % 2 === 1 ? <code key={nth}>{part}</code> : part))}</>
 }
 
-/** Commands stand between backticks, or after a colon until the end. */
+/** Splits a remedy into text and commands, alternating. A command is quoted in backticks, or follows the last colon. */
 function partsOf(text: string): readonly string[] {
   const [, before, command] = /^([^`]*: )((?:npx|node) [^`]+)$/.exec(text) ?? []
   return command === undefined ? text.split('`') : [before ?? '', command]
@@ -91,7 +90,7 @@ function Preparing() {
   if (all.length === 0) return null
   return (
     <div class="card preparing">
-      <h2>Being prepared</h2>
+      <h2>Loading</h2>
       {all.map(({ what, share }) => (
         <label key={what}>
           <span>{what}</span>

@@ -3,15 +3,14 @@ import { brief, lasted } from '#services/console/parts/time.ts'
 import { asked, askFor, BASE } from '#services/console/place.ts'
 import type { ModelShare, Moment, PoolState } from './pools.ts'
 
-/** Models that a card names: the others are on their own screen. */
 const MODELS_SHOWN = 6
 const jobs = (count: number) => (count === 1 ? '1 job' : `${count.toLocaleString()} jobs`)
 
-/** What the plots can show, by its name in the address. The first of two lines has the colour of what runs. */
+/** Metrics that the plots can show, by their name in the URL. The first line has the colour of running work, the second that of queued work. */
 const PLOTS = {
   jobs: { name: 'Jobs', lines: ['running', 'waiting'], textOf: jobs, topMin: 1 },
   wait: { name: 'Oldest wait', lines: ['oldestSeconds'], textOf: brief, topMin: 1 },
-  latency: { name: 'p50 and p95', lines: ['p50', 'p95'], textOf: brief, topMin: 0.001 },
+  latency: { name: 'Latency (p50, p95)', lines: ['p50', 'p95'], textOf: brief, topMin: 0.001 },
   failures: { name: 'Failures', lines: ['failed'], textOf: String, topMin: 1 },
 } as const satisfies Record<string, Plotted>
 
@@ -25,15 +24,15 @@ interface Plotted {
 function plotted(): Plotted {
   const all: Readonly<Record<string, Plotted>> = PLOTS
   const name = asked('plot')
-  // An address may say anything, also what every object has.
+  // The URL may contain any name, including those of Object.prototype.
   return (Object.hasOwn(all, name) ? all[name] : undefined) ?? PLOTS.jobs
 }
 
-/** Which figure the plots of all pools show. */
+/** Selects the metric that the plots of all pools show. */
 export function PlotChoice() {
   const chosen = plotted()
   return (
-    <fieldset class="chips" aria-label="What the plots show">
+    <fieldset class="chips" aria-label="Plotted metric">
       {Object.entries(PLOTS).map(([id, one]) => (
         <button
           key={id}
@@ -49,26 +48,25 @@ export function PlotChoice() {
   )
 }
 
-/** A pool as it works: its plot, its figures, and its models. */
 export function PoolCard({ pool }: { readonly pool: PoolState }) {
   const { id, slots, running, waiting, moments, ended, failed, isRecent, workers, latency } = pool
-  const of = latency.isOfRuns ? 'run' : 'output'
-  const title = latency.isOfRuns ? 'Of whole runs' : 'From the call to its first output'
-  const state = pool.isPaused ? 'paused' : slots === 0 ? 'no worker' : running > 0 ? 'working' : 'idle'
+  const of = latency.isOfRuns ? 'run' : 'first output'
+  const title = latency.isOfRuns ? 'Duration of full runs' : 'Time from the request to its first output'
+  const state = pool.isPaused ? 'paused' : slots === 0 ? 'no worker' : running > 0 ? 'active' : 'idle'
   const { name, lines, textOf, topMin } = plotted()
   const markOf = (line: keyof Moment) => ['running', 'waiting'][lines.indexOf(line)]
   return (
     <article class="card pool">
       <div class="title">
         <h3>{id}</h3>
-        {/* Where nothing waits for it a pool without workers may be as it should be: what is wrong stands above. */}
+        {/* Without queued work a missing worker can be intended, so it is no error here. Home lists real problems above. */}
         <span class={`status ${state === 'no worker' && waiting === 0 ? 'idle' : state.replace(' ', '-')}`}>
           {state}
         </span>
       </div>
       <div>
         <Plot
-          label={`${id}, ${name}: ${running} of ${slots} run, ${waiting} wait`}
+          label={`${id}, ${name}: ${running} of ${slots} slots in use, ${waiting} queued`}
           series={lines.map((line) => ({
             name: markOf(line) ?? '',
             values: moments.map((moment) => moment[line]),
@@ -82,7 +80,7 @@ export function PoolCard({ pool }: { readonly pool: PoolState }) {
       </div>
       <dl>
         <Figure name="running" value={`${running} / ${slots}`} mark={markOf('running')} />
-        <Figure name="waiting" value={waiting.toLocaleString()} mark={markOf('waiting')} />
+        <Figure name="queued" value={waiting.toLocaleString()} mark={markOf('waiting')} />
         <Figure
           name="oldest wait"
           value={pool.oldestSeconds === undefined ? '–' : lasted(pool.oldestSeconds)}
@@ -93,7 +91,7 @@ export function PoolCard({ pool }: { readonly pool: PoolState }) {
         <Figure
           name="failed"
           title={
-            isRecent ? 'In the last five minutes' : 'Since this process began: none has ended since this page looks'
+            isRecent ? 'In the last 5 minutes' : 'Since this process started; nothing finished while this page was open'
           }
           value={ended === 0 ? '–' : `${failed} of ${ended}`}
           isBad={failed > 0 && isRecent}
@@ -110,7 +108,7 @@ interface FigureProps {
   readonly name: string
   readonly value: string
   readonly title?: string
-  /** The line of the plot that draws it, by its colour; undefined: none does. */
+  /** Colour of the plotted line of this value; undefined: not plotted. */
   readonly mark?: string | undefined
   readonly isBad?: boolean
 }
@@ -135,7 +133,7 @@ function ByModel({ pool: { id, models }, title }: { readonly pool: PoolState; re
         <thead>
           <tr>
             <th scope="col">model</th>
-            <th scope="col">waiting</th>
+            <th scope="col">queued</th>
             <th scope="col" title={title}>
               p50
             </th>
@@ -151,7 +149,7 @@ function ByModel({ pool: { id, models }, title }: { readonly pool: PoolState; re
           ))}
         </tbody>
       </table>
-      {more > 0 && <a href={`${BASE}/models`}>{more === 1 ? '1 model more' : `${more} models more`}</a>}
+      {more > 0 && <a href={`${BASE}/models`}>{more === 1 ? '1 more model' : `${more} more models`}</a>}
     </div>
   )
 }
@@ -176,6 +174,6 @@ function OneModel({
 }
 
 function Prepared({ share }: { readonly share: number }) {
-  if (share >= 1) return <span class="status prepared">prepared</span>
-  return <span class="status loading">loading, {Math.floor(share * 100)} %</span>
+  if (share >= 1) return <span class="status ready">ready</span>
+  return <span class="status loading">loading {Math.floor(share * 100)} %</span>
 }

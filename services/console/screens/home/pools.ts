@@ -2,39 +2,37 @@ import { serviceNow } from '#services/console/api/clock.ts'
 import { earlier, type Figures, type Latency, latencyOf, preparedOf } from '#services/console/api/metrics.ts'
 import type { Pool } from '#services/console/api/types.ts'
 
-/** Moments that are kept: five minutes. */
+/** Samples per plot: five minutes at 2 s. */
 const MOMENTS_MAX = 150
 
-/** A pool at one moment, as the plots draw it. */
+/** One sample of a pool for the plots. */
 export interface Moment {
   readonly waiting: number
   readonly running: number
   readonly oldestSeconds: number
   readonly p50: number
   readonly p95: number
-  /** In the minutes before. */
+  /** Failed runs of the last five minutes. */
   readonly failed: number
 }
 
-/** What runs took, and how many of them failed: in the last minutes, or of all since the process began where none ended then. */
+/** Duration and failures of the runs in the last five minutes or, if none finished then, since the process started. */
 interface Runs {
-  /** Of runs; of the time to the first output where this process runs none. */
+  /** Duration of runs, or the time to the first output if this process does not run the pool. */
   readonly latency: Latency & { readonly isOfRuns: boolean }
   readonly ended: number
   readonly failed: number
-  /** They ended in the last minutes. */
+  /** The values cover the last five minutes. */
   readonly isRecent: boolean
 }
 
-/** What a pool has of one model. */
 export interface ModelShare extends Runs {
   readonly id: string
   readonly waiting: number
-  /** 0 to 1: how far it is prepared; undefined: this process does not know. */
+  /** Load progress, 0 to 1; undefined: unknown to this process. */
   readonly prepared: number | undefined
 }
 
-/** A pool as the page shows it. */
 export interface PoolState extends Runs {
   readonly id: string
   readonly slots: number
@@ -44,13 +42,13 @@ export interface PoolState extends Runs {
   readonly oldestSeconds: number | undefined
   readonly isPaused: boolean
   readonly moments: readonly Moment[]
-  /** What waits, and the slowest, first. */
+  /** Most queued first, then slowest. */
   readonly models: readonly ModelShare[]
 }
 
 const moments = new Map<string, Moment[]>()
 
-/** A pool as it is now; the moment is kept for its plots. @param pool As operators see it; undefined for others */
+/** The current state of a pool. Also records a sample for its plots. @param pool From the admin API; undefined for callers */
 export function stateOf(id: string, now: Figures, pool: Pool | undefined): PoolState {
   const durable = pool?.durable?.queued
   const waiting = pool
@@ -82,7 +80,7 @@ function ageOf(at: number | null): number | undefined {
   return at === null ? undefined : Math.max(0, serviceNow() - at)
 }
 
-/** For who may not ask about pools: as of the durable jobs that an operator is shown, some moments ago. */
+/** Callers cannot read pools, so the age comes from the metrics, which are updated less often. */
 function oldestIn(now: Figures, pool: string): number | undefined {
   const ages = now.all('sluice_jobs_oldest_seconds', { pool, state: 'queued' }).map(({ value }) => value)
   const oldest = Math.max(0, ...ages)

@@ -6,33 +6,31 @@ import { isOperator } from '#services/console/api/session.ts'
 import type { Finding, Model, Page, Pool } from '#services/console/api/types.ts'
 import { type PoolState, stateOf } from './pools.ts'
 
-/** What is prepared for the first time. */
+/** A download or start of a model or a sandbox in progress. */
 export interface Preparation {
   readonly what: string
   /** 0 to 1. */
   readonly share: number
 }
 
-/** What the service says of itself now. */
 export const pools = signal<readonly PoolState[]>([])
 export const models = signal<readonly Model[]>([])
 export const preparations = signal<readonly Preparation[]>([])
-/** Sentences of `/readyz`. */
+/** Problems that `/readyz` reports. */
 export const problems = signal<readonly string[]>([])
-/** What the doctor found; undefined for those who may not ask. */
+/** Health checks; undefined for callers. */
 export const findings = signal<readonly Finding[] | undefined>(undefined)
-/** Why the last look came to nothing, as a sentence; empty: it did not. What was seen before stays. */
+/** Error text of the last refresh, or an empty string. The previous data stays on the page. */
 export const fault = signal('')
-/** The figures are on a port of their own, where this page cannot ask for them. */
+/** False if the metrics are served on METRICS_PORT only. */
 export const hasFigures = signal(true)
 
-/** Takes all of it once more. */
 export async function look(abort: AbortSignal): Promise<void> {
   void askFindings(abort)
   try {
     const [figures, ready, list, operated] = await Promise.all([
       askFigures(abort),
-      // One that is not ready says why.
+      // A 503 lists the problems.
       askJson<Ready>('/readyz', { signal: abort, expects: [503] }),
       askModels(abort),
       isOperator.value ? askPools(abort) : undefined,
@@ -48,13 +46,12 @@ export async function look(abort: AbortSignal): Promise<void> {
   }
 }
 
-/** What `/readyz` says. */
 interface Ready {
   readonly problems?: readonly string[]
   readonly preparing?: readonly string[]
 }
 
-/** From its sentences, such as `all-minilm-l6-v2 (40 %)`: figures may be on a port of their own. */
+/** Parses entries such as `all-minilm-l6-v2 (40 %)`. The metrics may be on another port. */
 function preparationsOf({ preparing = [] }: Ready): readonly Preparation[] {
   return preparing.map((sentence) => {
     const [, what = sentence, percent = '0'] = /^(.*) \((\d+) %\)$/.exec(sentence) ?? []
@@ -62,7 +59,7 @@ function preparationsOf({ preparing = [] }: Ready): readonly Preparation[] {
   })
 }
 
-/** Undefined where the store, which counts what waits, is away: the figures tell the rest. */
+/** Undefined if the store, which counts queued jobs, is unreachable. Metrics are shown instead. */
 async function askPools(abort: AbortSignal): Promise<Page<Pool> | undefined> {
   return await askJson<Page<Pool>>('/v1/admin/pools', { signal: abort }).catch((error: unknown) => {
     if (error instanceof ApiFailure && error.status === 503) return undefined
@@ -72,7 +69,7 @@ async function askPools(abort: AbortSignal): Promise<Page<Pool> | undefined> {
 
 let isLooking = false
 
-/** They are asked for beside the rest, and not again before they are there: a look at a database that is away takes seconds. */
+/** Runs next to the refresh and never twice at once, because a check of an unreachable database takes seconds. */
 async function askFindings(abort: AbortSignal): Promise<void> {
   if (isLooking) return
   isLooking = true
@@ -80,7 +77,7 @@ async function askFindings(abort: AbortSignal): Promise<void> {
     const found = isOperator.value ? askJson<Page<Finding>>('/v1/admin/findings', { signal: abort }) : undefined
     findings.value = (await found)?.data
   } catch {
-    // Whether the service answers is told by what is asked beside this.
+    // The refresh reports an unreachable service.
   }
   isLooking = false
 }

@@ -9,7 +9,6 @@ interface CardProps {
   readonly isPoolPaused: boolean
 }
 
-/** One model: what it can do, how it is, and what can be done about it. */
 export function ModelCard({ model, isPoolPaused }: CardProps) {
   const { id, aliases, capabilities, prepared, pause, served } = model
   return (
@@ -18,7 +17,7 @@ export function ModelCard({ model, isPoolPaused }: CardProps) {
         <h3>{id}</h3>
         <State model={model} isPoolPaused={isPoolPaused} />
       </div>
-      {aliases.length > 0 && <p class="dim">also {aliases.join(', ')}</p>}
+      {aliases.length > 0 && <p class="dim">Aliases: {aliases.join(', ')}</p>}
       {capabilities.length > 0 && (
         <p class="tags">
           {capabilities.map((one) => (
@@ -26,24 +25,22 @@ export function ModelCard({ model, isPoolPaused }: CardProps) {
           ))}
         </p>
       )}
-      {prepared !== undefined && prepared < 1 && (
-        <progress value={prepared} max={1} aria-label={`${id} is being prepared`} />
-      )}
+      {prepared !== undefined && prepared < 1 && <progress value={prepared} max={1} aria-label={`Loading ${id}`} />}
       <Facts model={model} />
       <Latencies model={model} />
       {served !== undefined && served.failing > 0 && (
         <p class="note bad">
           {served.failing === served.workers
-            ? 'Its breaker is open'
-            : `Its breaker is open at ${served.failing} of ${served.workers} workers`}
-          : its servers kept failing, so calls are refused, and after a while one is let through: when it succeeds, all
-          are.
+            ? 'Circuit breaker open'
+            : `Circuit breaker open on ${served.failing} of ${served.workers} workers`}
+          : the upstream servers kept failing, so calls are rejected. After a delay one trial call is sent; if it
+          succeeds, the breaker closes.
         </p>
       )}
       {pause && (
         <p class="dim">
           Paused {ago(pause.since)} by <code>{pause.by_key}</code>
-          {!pause.kept && ', until the processes that heard of it end'}.
+          {!pause.kept && ' (not saved; ends when the fleet restarts)'}.
         </p>
       )}
       <div class="actions">
@@ -56,26 +53,26 @@ export function ModelCard({ model, isPoolPaused }: CardProps) {
 
 function State({ model, isPoolPaused }: CardProps) {
   const { prepared, pause, served } = model
-  if (pause || isPoolPaused) return <span class="status paused">{pause ? 'paused' : 'its pool is paused'}</span>
+  if (pause || isPoolPaused) return <span class="status paused">{pause ? 'paused' : 'pool paused'}</span>
   if (served?.workers === 0) return <span class="status no-worker">no worker</span>
   if (served && served.failing > 0) return <span class="status failed">failing</span>
   if (prepared === undefined) return null
-  if (prepared < 1) return <span class="status loading">loading, {Math.floor(prepared * 100)} %</span>
-  return <span class="status prepared">prepared</span>
+  if (prepared < 1) return <span class="status loading">loading {Math.floor(prepared * 100)} %</span>
+  return <span class="status ready">ready</span>
 }
 
 function Facts({ model }: { readonly model: ModelState }) {
   const { waiting, contextTokens, served } = model
   const facts: [string, string][] = []
-  if (waiting !== undefined) facts.push(['waiting', waiting.toLocaleString()])
-  if (contextTokens !== undefined) facts.push(['context', contextTokens.toLocaleString()])
+  if (waiting !== undefined) facts.push(['queued', waiting.toLocaleString()])
+  if (contextTokens !== undefined) facts.push(['context', `${contextTokens.toLocaleString()} tokens`])
   if (served) {
     facts.push(['workers', String(served.workers)])
-    facts.push(['share of slots', `${served.share} / ${served.slots}`])
+    facts.push(['slots', `${served.share} / ${served.slots}`])
   }
   for (const { server, limit } of served?.limits ?? []) {
-    const name = (served?.limits.length ?? 0) > 1 ? `limit found, server ${server + 1}` : 'limit found'
-    facts.push([name, `${limit} at once`])
+    const name = (served?.limits.length ?? 0) > 1 ? `adaptive limit, server ${server + 1}` : 'adaptive limit'
+    facts.push([name, `${limit} concurrent`])
   }
   return (
     <dl>
@@ -90,7 +87,7 @@ function Facts({ model }: { readonly model: ModelState }) {
 }
 
 function Latencies({ model: { id, firstOutput, run } }: { readonly model: ModelState }) {
-  const rows = [['first output', firstOutput] as const, ['whole run', run] as const]
+  const rows = [['first output', firstOutput] as const, ['full run', run] as const]
   const known = rows.filter(([, latency]) => latency?.p50 !== undefined)
   if (known.length === 0) return null
   return (
@@ -119,11 +116,11 @@ function PauseModel({ id, isPaused }: { readonly id: string; readonly isPaused: 
   return (
     <Confirm verb={isPaused ? 'Resume' : 'Pause'} what={id} deed={() => setPaused('model', id, !isPaused)}>
       {isPaused ? (
-        <p>Its jobs are started again, those that wait first.</p>
+        <p>Queued jobs of this model start again, oldest first.</p>
       ) : (
         <p>
-          Nothing more of it is started in the whole fleet: its jobs stay queued, and new calls get 503. What runs ends
-          normally. As the fallback of another model it is still tried.
+          In the whole fleet, jobs of this model stay queued and new calls get a 503. Running work finishes. The model
+          still serves as a fallback of other models. You can resume it at any time.
         </p>
       )}
     </Confirm>

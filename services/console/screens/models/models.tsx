@@ -6,11 +6,11 @@ import { ago } from '#services/console/parts/time.ts'
 import { ModelCard } from './card.tsx'
 import { isLoaded, look, type PoolModels, pools, problem, setPaused } from './state.ts'
 
-const LOOK_MS = 2_000
+const REFRESH_MS = 2_000
 
-/** What can be called: by pool, how each model is, and for operators who runs it and whether it is paused. */
+/** Models by pool. Operators also see workers and slots, and can pause a model or a pool. */
 export function Models() {
-  usePoll(LOOK_MS, look, [isOperator.value])
+  usePoll(REFRESH_MS, look, [isOperator.value])
   const count = pools.value.reduce((total, { models }) => total + models.length, 0)
   return (
     <section>
@@ -22,7 +22,11 @@ export function Models() {
       {pools.value.map((one) => (
         <Pool key={one.pool} of={one} />
       ))}
-      {isLoaded.value && pools.value.length === 0 && <p class="card">This key may call no model.</p>}
+      {isLoaded.value && pools.value.length === 0 && (
+        <p class="card">
+          No models. Models that this key may call appear here; an operator can change its permissions.
+        </p>
+      )}
     </section>
   )
 }
@@ -51,17 +55,13 @@ function Pool({ of: { pool, pause, models } }: { readonly of: PoolModels }) {
 
 function PausePool({ pool, isPaused }: { readonly pool: string; readonly isPaused: boolean }) {
   return (
-    <Confirm
-      verb={isPaused ? 'Resume' : 'Pause'}
-      what={`the pool ${pool}`}
-      deed={() => setPaused('pool', pool, !isPaused)}
-    >
+    <Confirm verb={isPaused ? 'Resume' : 'Pause'} what={`pool ${pool}`} deed={() => setPaused('pool', pool, !isPaused)}>
       {isPaused ? (
-        <p>Its jobs are started again, those that wait first.</p>
+        <p>Queued jobs of this pool start again, oldest first.</p>
       ) : (
         <p>
-          Nothing more of it is started in the whole fleet: jobs stay queued, and new calls get 503. What runs ends
-          normally.
+          In the whole fleet, jobs of this pool stay queued and new calls get a 503. Running work finishes. You can
+          resume it at any time.
         </p>
       )}
     </Confirm>

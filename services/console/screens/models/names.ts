@@ -2,16 +2,15 @@ import { askJson } from '#services/console/api/client.ts'
 import type { Figures } from '#services/console/api/metrics.ts'
 import type { Model } from '#services/console/api/types.ts'
 
-/** A model of the catalogue, with the other names that it has. */
 export interface NamedModel {
   readonly model: Model
   readonly aliases: readonly string[]
 }
 
-/** What a name stands for, once that was asked. */
+/** Name or alias → model id, cached. */
 const idOf = new Map<string, string>()
 
-/** The same list without the rows that are aliases: the service gives an alias its model. */
+/** Merges alias entries into their model. `GET /v1/models/ALIAS` returns the model that an alias stands for. */
 export async function withoutAliases(
   models: readonly Model[],
   figures: Figures | undefined,

@@ -1,19 +1,18 @@
 import type { Worker } from '#services/console/api/types.ts'
 
-/** Who runs a model. */
+/** The capacity of the fleet for one model. */
 export interface Served {
-  /** That live and take jobs. */
+  /** Workers that are alive and not drained. */
   readonly workers: number
-  /** Calls that they run at once. */
+  /** Calls of this model that can run concurrently. */
   readonly share: number
   readonly slots: number
-  /** Workers that refuse its calls for a while, because each of its servers kept failing there (its circuit breaker is open). */
+  /** Workers with an open circuit breaker for this model. */
   readonly failing: number
-  /** Calls at once that its servers were found to bear, by server: none that answered without complaint has one. */
+  /** Adaptive concurrency limits by server. A server that never signalled overload has none. */
   readonly limits: readonly { readonly server: number; readonly limit: number }[]
 }
 
-/** What the workers of a pool say of a model. @param id Of the model */
 export function servedOf(id: string, pool: string, all: readonly Worker[]): Served {
   const workers = all.filter(
     ({ role, models, silent, draining }) =>
@@ -29,13 +28,13 @@ export function servedOf(id: string, pool: string, all: readonly Worker[]): Serv
   }
 }
 
-/** A model without a bound may have every slot; one with several kinds of work has as many as the widest. */
+/** A model without a concurrency limit can use every slot. With one limit per kind of work, the highest counts. */
 function placesOf(id: string, { bounds, slots }: Worker): number {
   const own = bounds.filter(({ model }) => model === id).map(({ capacity }) => capacity)
   return own.length === 0 ? slots : Math.min(slots, Math.max(...own))
 }
 
-/** What one worker finds out holds for all, so of each server the newest counts. */
+/** Workers share their adaptive limits, so the newest generation per server counts. */
 function limitsOf(id: string, workers: readonly Worker[]): Served['limits'] {
   const newest = new Map<number, Worker['found'][number]>()
   for (const one of workers.flatMap(({ found }) => found).filter(({ model }) => model === id)) {

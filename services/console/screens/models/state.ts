@@ -7,47 +7,43 @@ import type { Page, Pause, Pool, Worker } from '#services/console/api/types.ts'
 import { type NamedModel, withoutAliases } from './names.ts'
 import { type Served, servedOf } from './served.ts'
 
-/** A model as the page shows it. */
 export interface ModelState {
   readonly id: string
   readonly aliases: readonly string[]
   readonly pool: string
-  /** Empty where the key may not call it. */
+  /** Empty if the key may not call the model. */
   readonly capabilities: readonly string[]
   readonly contextTokens: number | undefined
-  /** 0 to 1: how far it is prepared; undefined: this process does not know. */
+  /** Load progress, 0 to 1; undefined: unknown to this process. */
   readonly prepared: number | undefined
-  /** Calls and jobs of everybody that wait for it; undefined: this process does not know. */
+  /** Queued calls and jobs of all projects; undefined: unknown to this process. */
   readonly waiting: number | undefined
-  /** From acceptance to the first output, as this process saw it; undefined: it does not know. */
+  /** Time from acceptance to the first output, measured by this process. */
   readonly firstOutput: Latency | undefined
-  /** Of whole runs, where workers of this process run it. */
+  /** Duration of full runs, if this process runs the model. */
   readonly run: Latency | undefined
   readonly pause: Pause | undefined
-  /** Who runs it, for operators. */
+  /** For operators only. */
   readonly served: Served | undefined
 }
 
-/** The models of a pool. */
 export interface PoolModels {
   readonly pool: string
   readonly pause: Pause | undefined
   readonly models: readonly ModelState[]
 }
 
-/** What operators see beside what callers do. */
+/** Data of the admin API. */
 interface Operated {
   readonly workers: readonly Worker[]
   readonly pauses: readonly Pause[]
   readonly pools: readonly string[]
 }
 
-/** The pools with their models. */
 export const pools = signal<readonly PoolModels[]>([])
 export const isLoaded = signal(false)
 export const problem = signal('')
 
-/** Asks for all of it once more. */
 export async function look(abort: AbortSignal): Promise<void> {
   try {
     const [figures, callable, operated] = await Promise.all([
@@ -63,7 +59,7 @@ export async function look(abort: AbortSignal): Promise<void> {
   }
 }
 
-/** Starts nothing more of a model or a pool, or again. @throws ApiFailure where that is refused */
+/** Pauses or resumes a model or a pool. @throws ApiFailure */
 export async function setPaused(what: Pause['what'], id: string, isPaused: boolean): Promise<void> {
   const path = `/v1/admin/${what}s/${encodeURIComponent(id)}/${isPaused ? 'pause' : 'resume'}`
   await askJson(path, { method: 'POST' })
@@ -95,7 +91,7 @@ function show(
   }))
 }
 
-/** The models that operators know of, whatever their key may call. Workers name aliases as well, figures do not. */
+/** Model id and pool of every model, including those the key may not call. Metrics are preferred, because workers list aliases too. */
 function known(figures: Figures | undefined, workers: readonly Worker[]): readonly (readonly [string, string])[] {
   const shown = figures
     ?.all('sluice_waiting_calls')
@@ -131,7 +127,7 @@ function pauseOf(operated: Operated | undefined, what: Pause['what'], id: string
   return operated?.pauses.find((pause) => pause.what === what && pause.id === id)
 }
 
-/** The pool whose models can do that (services/ingress/endpoints/models.ts). */
+/** The pool of a model by its capabilities (services/ingress/endpoints/models.ts). */
 function poolWith(capabilities: readonly string[]): string {
   if (capabilities.includes('chat') || capabilities.includes('moderation') || capabilities.includes('speech'))
     return 'inference'

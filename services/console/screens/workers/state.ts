@@ -2,12 +2,11 @@ import { signal } from '@preact/signals'
 import { askJson, wordsOf } from '#services/console/api/client.ts'
 import type { Page, Worker } from '#services/console/api/types.ts'
 
-/** The processes that are alive, by pool. */
+/** All processes of the fleet that send heartbeats, sorted by pool. */
 export const workers = signal<readonly Worker[]>([])
 export const isLoaded = signal(false)
 export const problem = signal('')
 
-/** Asks who is alive now. */
 export async function look(abort?: AbortSignal): Promise<void> {
   try {
     const { data } = await askJson<Page<Worker>>('/v1/admin/workers', abort ? { signal: abort } : {})
@@ -19,22 +18,21 @@ export async function look(abort?: AbortSignal): Promise<void> {
   }
 }
 
-/** Lets a worker take nothing more, or jobs again. @throws ApiFailure where it did not confirm it */
+/** Drains or undrains a worker. @throws ApiFailure, also if the worker does not confirm */
 export async function setDrained({ id }: Worker, isDrained: boolean): Promise<void> {
   await askJson(`/v1/admin/workers/${encodeURIComponent(id)}/${isDrained ? 'drain' : 'undrain'}`, { method: 'POST' })
   await look()
 }
 
-/** Where a worker is, in a word. */
 export function stateOf({ slots, silent, draining, running }: Worker): string {
-  if (silent) return 'silent'
-  // The ingress and the scheduler take no jobs.
+  if (silent) return 'unresponsive'
+  // The ingress and the scheduler have no slots.
   if (slots === 0) return 'alive'
   if (draining) return running > 0 ? 'draining' : 'drained'
-  return running > 0 ? 'working' : 'idle'
+  return running > 0 ? 'active' : 'idle'
 }
 
-/** Whether nobody else takes the jobs of its pool. */
+/** Whether no other worker of the pool accepts jobs. */
 export function isLast({ id, role }: Worker): boolean {
   return !workers.value.some((other) => other.role === role && other.id !== id && !other.draining && !other.silent)
 }

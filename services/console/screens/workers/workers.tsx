@@ -9,10 +9,10 @@ import { Cell, Table } from '#services/console/parts/table.tsx'
 import { ago } from '#services/console/parts/time.ts'
 import { isLast, isLoaded, look, problem, setDrained, stateOf, workers } from './state.ts'
 
-const LOOK_MS = 2_000
+const REFRESH_MS = 2_000
 const COLUMNS = ['Worker', 'Pool', 'Running', 'Models', 'Version', 'State', '']
 
-/** Who is alive, what each of them has, and how to empty one. */
+/** All processes of the fleet, with their load and a button to drain each worker. */
 export function Workers() {
   return (
     <section>
@@ -28,7 +28,7 @@ export function Workers() {
 }
 
 function Fleet() {
-  usePoll(LOOK_MS, look, [isOperator.value])
+  usePoll(REFRESH_MS, look, [isOperator.value])
   return (
     <>
       <Refusal of={problem.value} />
@@ -61,7 +61,7 @@ function Row({ worker }: { readonly worker: Worker }) {
       <Cell of="Version">{version ? <code>{version}</code> : <None />}</Cell>
       <Cell of="State">
         <Status of={stateOf(worker)} />
-        {silent && <span class="dim below">heard {ago(last_seen_at)}</span>}
+        {silent && <span class="dim below">last heartbeat {ago(last_seen_at)}</span>}
       </Cell>
       <Cell>{slots > 0 && <Drain worker={worker} />}</Cell>
     </tr>
@@ -72,27 +72,27 @@ function None() {
   return <span class="dim">–</span>
 }
 
-/** @param capacity Jobs that its models can run at once: seldom as many as it has slots */
+/** @param capacity Jobs that the models of the worker can run concurrently, usually fewer than its slots */
 function Load({ running, capacity, aside }: Pick<Worker, 'running' | 'capacity'> & { readonly aside: number }) {
   return (
     <>
       <span>
         {running} / {capacity}
       </span>
-      {aside > 0 && <span class="dim"> + {aside} aside</span>}
-      <progress value={running} max={capacity} aria-label={`${running} of at most ${capacity} jobs running`} />
+      {aside > 0 && <span class="dim"> + {aside} parked</span>}
+      <progress value={running} max={capacity} aria-label={`${running} of up to ${capacity} jobs running`} />
     </>
   )
 }
 
 function Drain({ worker }: { readonly worker: Worker }) {
   const { role, running, draining } = worker
-  const what = `the worker of ${role}`
+  const what = `${role} worker`
   if (draining) {
     return (
       <Confirm verb="Undrain" what={what} deed={() => setDrained(worker, false)}>
         <Whose worker={worker} />
-        <p>It takes jobs again.</p>
+        <p>The worker accepts jobs again.</p>
       </Confirm>
     )
   }
@@ -100,11 +100,13 @@ function Drain({ worker }: { readonly worker: Worker }) {
     <Confirm verb="Drain" what={what} deed={() => setDrained(worker, true)}>
       <Whose worker={worker} />
       <p>
-        It takes nothing more, {running > 0 ? `finishes the ${running} that it has,` : 'has nothing to finish,'} and
-        stays until it is undrained or stopped.
+        The worker accepts no new jobs{running > 0 && `, and finishes the ${running} in flight`}. It stays drained until
+        you undrain or stop it.
       </p>
       {isLast(worker) && (
-        <p class="note warn">It is the only one that takes jobs of {role}: those wait until there is another.</p>
+        <p class="note warn">
+          No other worker of the pool {role} accepts jobs. Its jobs stay queued until one is available.
+        </p>
       )}
     </Confirm>
   )
@@ -123,5 +125,5 @@ function countOf(all: readonly Worker[]): string {
   const taking = all.filter(({ slots }) => slots > 0)
   const capacity = taking.reduce((total, worker) => total + worker.capacity, 0)
   const running = taking.reduce((total, worker) => total + worker.running, 0)
-  return `${taking.length} ${taking.length === 1 ? 'worker' : 'workers'}, ${running} of at most ${capacity} jobs running`
+  return `${taking.length} ${taking.length === 1 ? 'worker' : 'workers'}, ${running} of up to ${capacity} jobs running`
 }
