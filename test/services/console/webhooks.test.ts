@@ -8,12 +8,11 @@ import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support
 import { until } from '../../support/stack.ts'
 
 /*
- * The screen of webhooks, against a real receiver that refuses messages until it is mended.
+ * The screen Webhooks with a local receiver that rejects deliveries at first.
  */
 
 const NARROW = { width: 360, height: 740 }
 
-/** A receiver on this machine. */
 async function openReceiver() {
   const state = { status: 500, received: [] as string[] }
   const server = createServer((req, res) => {
@@ -22,10 +21,10 @@ async function openReceiver() {
   }).listen(0, '127.0.0.1')
   await once(server, 'listening')
   onTestFinished(() => void server.close())
-  return { state, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/told` }
+  return { state, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/events` }
 }
 
-describe.skipIf(!CHROMIUM)('the screen of webhooks', { timeout: 6 * PAGE_MS }, () => {
+describe.skipIf(!CHROMIUM)('the screen Webhooks', { timeout: 6 * PAGE_MS }, () => {
   let admin: Admin
   let browser: Browser
   const faults: string[] = []
@@ -41,59 +40,59 @@ describe.skipIf(!CHROMIUM)('the screen of webhooks', { timeout: 6 * PAGE_MS }, (
 
   const look = async (page: Page, name: string) => expect(await faultsOf(page, name)).toEqual([])
 
-  it('shows what was not received and each try, and sends it again', async () => {
+  it('shows undelivered events with their attempts, and resends one', async () => {
     const { state, url } = await openReceiver()
     const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
     await page.getByRole('link', { name: 'Webhooks', exact: true }).click()
-    await page.getByText('There are none').waitFor()
-    const id = await admin.submit('alice', 'Tell them.', { webhook: { url } })
+    await page.getByText('No deliveries').waitFor()
+    const id = await admin.submit('alice', 'Hello.', { webhook: { url } })
     const row = page.getByRole('row').filter({ hasText: id })
-    await row.getByText(/^(1 try|The last \d+ tries)$/).click()
+    await row.getByText(/^(1 attempt|Last \d+ attempts)$/).click()
     await row.getByText('The receiver answered 500.').first().waitFor()
     await look(page, 'webhooks')
     await page.emulateMedia({ colorScheme: 'dark' })
     await look(page, 'webhooks-dark')
     const before = state.received.length
     state.status = 204
-    await row.getByRole('button', { name: /^Send again evt_/ }).click()
+    await row.getByRole('button', { name: /^Resend evt_/ }).click()
     await row.waitFor({ state: 'detached' })
     await until(() => state.received.length > before)
     expect(new Set(state.received).size).toBe(1)
     await page.getByRole('button', { name: 'Delivered' }).click()
     await row.getByText('delivered', { exact: true }).waitFor()
     await row.getByText('204').first().waitFor()
-    expect(await row.getByRole('button', { name: /^Send again/ }).count()).toBe(0)
+    expect(await row.getByRole('button', { name: /^Resend/ }).count()).toBe(0)
     await look(page, 'webhooks-delivered')
     expect(admin.deeds().map(({ deed }) => deed)).toEqual(['retry_delivery'])
     await page.context().close()
   })
 
-  it('shows those that were given up, narrow', async () => {
+  it('shows failed deliveries, narrow', async () => {
     const { state, url } = await openReceiver()
-    // The receiver wants no more: nothing is tried again by itself.
+    // 410 Gone ends the retries.
     state.status = 410
-    const id = await admin.submit('bob', 'Tell them.', { webhook: { url } })
+    const id = await admin.submit('bob', 'Hello.', { webhook: { url } })
     const failed = async () => (await (await admin.as('op').get('/v1/admin/deliveries?status=failed')).json()) as object
     await until(async () => JSON.stringify(await failed()).includes(id))
     const page = await signIn(browser, admin.stack.url, secretOf('op'), faults, { viewport: NARROW })
     await page.goto(`${admin.stack.url}/console/webhooks`)
-    await page.getByRole('button', { name: 'Given up' }).click()
+    await page.getByRole('button', { name: 'Failed' }).click()
     const row = page.getByRole('row').filter({ hasText: id })
     await row.locator('.status.failed').waitFor()
     await look(page, 'webhooks-narrow')
     await page.emulateMedia({ colorScheme: 'dark' })
     await look(page, 'webhooks-narrow-dark')
     state.status = 200
-    await row.getByRole('button', { name: /^Send again evt_/ }).focus()
+    await row.getByRole('button', { name: /^Resend evt_/ }).focus()
     await page.keyboard.press('Enter')
-    // The row leaves this list as soon as the message waits again, which is before the receiver has it.
+    // The row leaves the list once the delivery is pending, which is before the receiver gets it.
     await row.waitFor({ state: 'detached' })
     await until(() => state.received.length > 1)
     expect(state.received).toHaveLength(2)
     await page.context().close()
   })
 
-  it('was never in want of anything from elsewhere, and never wrong', () => {
+  it('logged no errors and sent no requests to other hosts', () => {
     expect(faults).toEqual([])
   })
 })

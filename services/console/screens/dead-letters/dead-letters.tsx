@@ -14,9 +14,13 @@ import { DeadLetterList } from './list.ts'
 import { Redrive } from './redrive.tsx'
 
 const REFRESH_MS = 5_000
-const COLUMNS = ['Reason', 'Pool', 'Job', 'What', 'Size', 'When', '']
+const COLUMNS = ['Reason', 'Pool', 'Job', 'Kind', 'Size', 'Created', '']
+const REASONS: Readonly<Record<string, string>> = {
+  not_understood: 'unreadable',
+  understood_here: 'version mismatch',
+}
 
-/** What no worker could run, why, and the way back into the queues. */
+/** Records that no worker could process, with the reason. Durable jobs among them can be requeued. */
 export function DeadLetters() {
   return (
     <section>
@@ -39,8 +43,8 @@ function Letters() {
         <Redrive key={pool} list={list} />
       </div>
       <p class="dim">
-        Records that no worker could run. They are kept for two weeks, also those that were put back: doing that twice
-        runs nothing twice.
+        Records that no worker could process. They are deleted after 14 days, whether requeued or not. Requeueing one
+        twice is safe: its job runs once.
       </p>
       <PoolFilter pool={pool} />
       <Refusal of={problem.value} />
@@ -56,7 +60,7 @@ function PoolFilter({ pool }: { readonly pool: string }) {
       ({ data }) => {
         pools.value = data.map(({ id }) => id)
       },
-      // Without their names the letters of all pools are shown.
+      // The filter is optional: without it, the page shows all pools.
       () => {},
     )
   }, [pools])
@@ -83,8 +87,8 @@ function Shown({ list, letters }: { readonly list: DeadLetterList; readonly lett
         </Table>
       ) : (
         <div class="empty card">
-          <h2>{list.hasMore.value ? 'None among the newest ten thousand' : 'There are none'}</h2>
-          <p class="dim">Every record that came to a worker could be read.</p>
+          <h2>{list.hasMore.value ? 'None among the newest 10,000 records' : 'No dead letters'}</h2>
+          <p class="dim">Records that no worker can process appear here.</p>
         </div>
       )}
       <Older list={list} />
@@ -97,33 +101,38 @@ function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter:
   return (
     <tr>
       <Cell of="Reason">
-        <span class={`status ${redrivable ? 'queued' : 'failed'}`}>{reason.replaceAll('_', ' ')}</span>
+        <span class={`status ${redrivable ? 'queued' : 'failed'}`}>
+          {REASONS[reason] ?? reason.replaceAll('_', ' ')}
+        </span>
         <span class="dim below">{message}</span>
-        {redrivable && <span class="below">It can be put back.</span>}
+        {redrivable && <span class="below">Can be requeued.</span>}
       </Cell>
       <Cell of="Pool">
         {pool ?? '–'}
         {typeof position === 'string' && <code class="dim below">{position}</code>}
       </Cell>
       <Cell of="Job">{job_id ? <JobName id={job_id} isDurable={redrivable} /> : '–'}</Cell>
-      <Cell of="What">
+      <Cell of="Kind">
         {kind ?? '–'}
         {model && <span class="below">{model}</span>}
-        {project && <span class="dim below">of {project}</span>}
+        {project && <span class="dim below">project {project}</span>}
       </Cell>
       <Cell of="Size">{bytes.toLocaleString()} B</Cell>
-      <Cell of="When">
+      <Cell of="Created">
         <span title={clock(created_at)}>{ago(created_at)}</span>
       </Cell>
       <Cell>
         <div class="actions">
           {redrivable && (
-            <Confirm verb="Put back" what={`letter ${id}`} deed={() => list.putBack(id)}>
-              <p>It goes back into its queue. A job that has ended meanwhile stays as it is.</p>
+            <Confirm verb="Requeue" what={`dead letter ${id}`} deed={() => list.putBack(id)}>
+              <p>The job returns to its queue. A job that has already finished does not change.</p>
             </Confirm>
           )}
-          <Confirm verb="Discard" what={`letter ${id}`} deed={() => list.discard(id)}>
-            <p>It is shown no more, and is not put back with others. A durable job of it ends at its deadline.</p>
+          <Confirm verb="Discard" what={`dead letter ${id}`} deed={() => list.discard(id)}>
+            <p>
+              The record leaves this list and can no longer be requeued. A durable job expires at its deadline. This
+              can’t be undone.
+            </p>
           </Confirm>
         </div>
       </Cell>
@@ -131,7 +140,7 @@ function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter:
   )
 }
 
-/** A call leaves no job behind that could be looked at. */
+/** Only durable jobs have a page of their own. */
 function JobName({ id, isDurable }: { readonly id: string; readonly isDurable: boolean }) {
   if (!isDurable) return <code>{id}</code>
   return (

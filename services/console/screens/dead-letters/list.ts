@@ -3,37 +3,36 @@ import { askJson, wordsOf } from '#services/console/api/client.ts'
 import type { DeadLetter, Page } from '#services/console/api/types.ts'
 
 const PAGE = 50
-/** Letters that a tab keeps: beyond them one narrows to a pool. */
+/** Maximum number of dead letters in a tab. */
 const LETTERS_MAX = 2_000
 
-/** Which letters were put back, or would be. */
+/** Result of a requeue or of its dry run. */
 export interface Redriven {
   readonly data: readonly DeadLetter[]
   readonly last_id: string | null
   readonly has_more: boolean
 }
 
-/** The dead letters of a pool or of all, newest first: as many pages as were asked for. */
+/** Dead letters, newest first, with as many pages as were requested. */
 export class DeadLetterList {
   readonly letters = signal<readonly DeadLetter[]>([])
   readonly isLoaded = signal(false)
   readonly hasMore = signal(false)
   readonly problem = signal('')
   readonly pool: string
-  /** What was asked before one was discarded may be answered after it. */
+  /** Discarded ids. A response to an older request can still contain them. */
   readonly #discarded = new Set<string>()
   #last: string | null = null
 
-  /** @param pool Empty: of all pools */
+  /** @param pool Empty: all pools */
   constructor(pool: string) {
     this.pool = pool
   }
 
-  /** Takes those that are new, and the first page where nothing was known. */
   async refresh(abort: AbortSignal): Promise<void> {
     try {
       const page = await this.#page({}, abort)
-      // The list begins anew where more came than a page has: what is between is not known.
+      // More new records than a page holds leave an unknown gap, so the list starts again from this page.
       const isGap = page.has_more && !page.data.some(({ id }) => this.letters.value.some((known) => known.id === id))
       if (!this.isLoaded.value || isGap) this.#begin(page)
       else this.#take(page.data)
@@ -44,26 +43,26 @@ export class DeadLetterList {
     }
   }
 
-  /** Takes the next page that has any, as far as one look goes. @throws ApiFailure */
+  /** @throws ApiFailure */
   async more(): Promise<void> {
     const page = await this.#page({ after: this.#last ?? '' })
     this.#goOn(page)
     this.#take(page.data)
   }
 
-  /** Puts one back into its queue. @throws ApiFailure */
+  /** @throws ApiFailure */
   async putBack(id: string): Promise<void> {
     await askJson(`/v1/admin/dead-letters/${id}/redrive`, { method: 'POST' })
   }
 
-  /** Has one shown no more. @throws ApiFailure */
+  /** @throws ApiFailure */
   async discard(id: string): Promise<void> {
     await askJson(`/v1/admin/dead-letters/${id}`, { method: 'DELETE' })
     this.#discarded.add(id)
     this.letters.value = this.letters.value.filter((letter) => letter.id !== id)
   }
 
-  /** Puts letters back into their queues. @param after `last_id` of those before, for older ones. @throws ApiFailure */
+  /** Requeues several dead letters. @param after `last_id` of the previous result, to continue with older ones @throws ApiFailure */
   async redrive(max: number, isDry: boolean, after: string | null = null): Promise<Redriven> {
     const body = { max, dry_run: isDry, ...(this.pool && { pool: this.pool }), ...(after !== null && { after }) }
     return await askJson('/v1/admin/dead-letters/redrive', { method: 'POST', body })

@@ -5,12 +5,12 @@ import { Icon } from '#services/console/parts/icon.tsx'
 import { Refusal } from '#services/console/parts/refusal.tsx'
 import type { DeadLetterList, Redriven } from './list.ts'
 
-/** As schemas/admin/admin.ts has them. */
+/** The bounds of schemas/admin/admin.ts. */
 const MAX = { most: 1_000, usual: 100 }
-/** Letters of a dry run that are named. */
+/** Maximum number of jobs listed in the preview. */
 const NAMED = 8
 
-/** Puts dead letters back, once it was seen which: at most so many. */
+/** Requeues up to a maximum number of dead letters, after a preview from a dry run. */
 export function Redrive({ list }: { readonly list: DeadLetterList }) {
   const isOpen = useSignal(false)
   return (
@@ -22,11 +22,11 @@ export function Redrive({ list }: { readonly list: DeadLetterList }) {
           isOpen.value = true
         }}
       >
-        <Icon name="again" /> Put many back
+        <Icon name="again" /> Requeue all
       </button>
       {isOpen.value && (
         <Dialog
-          title={list.pool ? `Put letters of ${list.pool} back into their queue` : 'Put letters back into their queues'}
+          title={list.pool ? `Requeue dead letters of ${list.pool}` : 'Requeue dead letters'}
           onClose={() => {
             isOpen.value = false
           }}
@@ -42,7 +42,7 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
   const max = useSignal(MAX.usual)
   const dry = useSignal<Redriven | undefined>(undefined)
   const done = useSignal<Redriven | undefined>(undefined)
-  /** Behind those that were put back already. */
+  /** Cursor behind the records of the previous round. */
   const after = useSignal<string | null>(null)
   const { isBusy, problem, act } = useDeed()
   const look = () =>
@@ -63,9 +63,11 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
   const canGoOn = done.value?.has_more || (dry.value?.has_more && count === 0)
   return (
     <>
-      <p>Those that are durable jobs which this version can read, newest first. First you see which.</p>
+      <p>
+        Requeues durable jobs that this version can read, newest first. A preview shows them before anything changes.
+      </p>
       <label class="cap">
-        <span>At most</span>
+        <span>Maximum</span>
         <input
           type="number"
           min={1}
@@ -74,14 +76,14 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
           disabled={done.value !== undefined}
           onInput={({ currentTarget }) => {
             max.value = Math.min(MAX.most, Math.max(1, Math.floor(currentTarget.valueAsNumber || 1)))
-            // Another cap, other letters.
+            // A preview is valid for one maximum only.
             dry.value = undefined
           }}
         />
       </label>
       <div aria-live="polite">
         {done.value ? (
-          <p class="note good">{said(done.value, 'was put back.', 'were put back.')}</p>
+          <p class="note good">{summaryOf(done.value, 'requeued.')}</p>
         ) : (
           dry.value && <Found found={dry.value} />
         )}
@@ -89,11 +91,11 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
       <Refusal of={problem.value} />
       <div class="actions end">
         <button type="button" onClick={close}>
-          {done.value ? 'Close' : 'Leave it'}
+          {done.value ? 'Done' : 'Cancel'}
         </button>
         {canGoOn && (
           <button type="button" class="primary" disabled={isBusy.value} onClick={goOn}>
-            Look at older ones
+            Preview older ones
           </button>
         )}
         {!done.value && !canGoOn && (
@@ -103,7 +105,7 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
             disabled={isBusy.value || (dry.value !== undefined && count === 0)}
             onClick={() => void (dry.value ? putBack() : look())}
           >
-            {dry.value && count > 0 ? `Put ${count} back` : 'See which'}
+            {dry.value && count > 0 ? `Requeue ${count}` : 'Preview'}
           </button>
         )}
       </div>
@@ -113,10 +115,10 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
 
 function Found({ found }: { readonly found: Redriven }) {
   const { data } = found
-  if (data.length === 0) return <p class="note">None that can run again.</p>
+  if (data.length === 0) return <p class="note">No dead letters here can be requeued.</p>
   return (
     <div class="note found">
-      <p>{said(found, 'would be put back:', 'would be put back:')}</p>
+      <p>{summaryOf(found, 'to be requeued:')}</p>
       <ul>
         {data.slice(0, NAMED).map(({ id, job_id, pool }) => (
           <li key={id}>
@@ -129,7 +131,6 @@ function Found({ found }: { readonly found: Redriven }) {
   )
 }
 
-function said({ data, has_more }: Redriven, one: string, many: string): string {
-  const rest = has_more ? ' There may be more.' : ''
-  return `${data.length} ${data.length === 1 ? one : many}${rest}`
+function summaryOf({ data, has_more }: Redriven, text: string): string {
+  return `${data.length} ${text}${has_more ? ' There may be more.' : ''}`
 }

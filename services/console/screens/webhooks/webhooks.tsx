@@ -14,22 +14,22 @@ import { ago, brief, clock, lasted } from '#services/console/parts/time.ts'
 import { asked, askFor, BASE } from '#services/console/place.ts'
 
 const REFRESH_MS = 3_000
-const COLUMNS = ['Message', 'Job', 'To', 'Tries', 'Last answer', 'Next try', 'Made', '']
-/** What is asked for, and what stands where there is nothing of it. */
+const COLUMNS = ['Event', 'Job', 'Host', 'Attempts', 'Last response', 'Next attempt', 'Created', '']
+/** Filters, each with the text of its empty state. */
 const STATES = [
-  { id: '', name: 'Not received', none: 'Every message that was due has been received.' },
-  { id: 'pending', name: 'Waiting', none: 'No message waits to be sent.' },
-  { id: 'failed', name: 'Given up', none: 'No message was given up.' },
-  { id: 'delivered', name: 'Delivered', none: 'No message has been received in the time for which jobs are kept.' },
+  { id: '', name: 'Undelivered', none: 'Events that a receiver has not accepted yet appear here.' },
+  { id: 'pending', name: 'Pending', none: 'Events that are waiting for their next attempt appear here.' },
+  { id: 'failed', name: 'Failed', none: 'Events whose retries are exhausted appear here.' },
+  { id: 'delivered', name: 'Delivered', none: 'Delivered events appear here until their job expires.' },
 ] as const
-/** How the state of a message is called, and its colour. */
-const SAID: Readonly<Record<string, readonly [text: string, status: string]>> = {
-  pending: ['waiting', 'queued'],
-  failed: ['given up', 'failed'],
+/** Label and CSS class of each delivery status. */
+const STATUSES: Readonly<Record<string, readonly [text: string, status: string]>> = {
+  pending: ['pending', 'queued'],
+  failed: ['failed', 'failed'],
   delivered: ['delivered', 'completed'],
 }
 
-/** What webhooks were told, were not told yet, or could not be told: each try, why, and the way to send it again. */
+/** Webhook deliveries with their attempts and errors. Undelivered ones can be resent. */
 export function Webhooks() {
   return (
     <section>
@@ -52,8 +52,8 @@ function Messages() {
         {isLoaded.value && <p class="dim">{countOf(list)}</p>}
       </div>
       <p class="dim">
-        Messages about jobs, to the addresses that these name. Each is tried for about 17 hours; one that was given up
-        can be sent again.
+        Job events, sent to the webhook URL of each job. Deliveries are retried for about 17 hours; failed ones can be
+        resent.
       </p>
       <div class="filters">
         <fieldset class="chips">
@@ -82,14 +82,14 @@ function Shown({ list }: { readonly list: Pages<Delivery> }) {
   if (items.value.length === 0) {
     return (
       <div class="empty card">
-        <h2>There are none</h2>
+        <h2>No deliveries</h2>
         <p class="dim">{STATES.find(({ id }) => id === asked('status'))?.none}</p>
       </div>
     )
   }
   return (
     <>
-      <Table label="Webhook messages" columns={COLUMNS}>
+      <Table label="Webhook deliveries" columns={COLUMNS}>
         {items.value.map((delivery) => (
           <Row key={delivery.id} of={delivery} list={list} />
         ))}
@@ -101,28 +101,28 @@ function Shown({ list }: { readonly list: Pages<Delivery> }) {
 
 function Row({ of, list }: { readonly of: Delivery; readonly list: Pages<Delivery> }) {
   const { id, type, status, project, job_id, host, attempts, response_status, error, next_at, created_at } = of
-  const [said, state] = SAID[status] ?? [status, status]
+  const [label, style] = STATUSES[status] ?? [status, status]
   return (
     <tr>
-      <Cell of="Message">
-        <span class={`status ${state}`}>{said}</span>
+      <Cell of="Event">
+        <span class={`status ${style}`}>{label}</span>
         <span class="below">{type}</span>
       </Cell>
       <Cell of="Job">
         <a href={`${BASE}/jobs/${job_id}`}>
           <code class="breaks">{job_id}</code>
         </a>
-        <span class="dim below">of {project}</span>
+        <span class="dim below">project {project}</span>
       </Cell>
-      <Cell of="To">{host ?? <span class="dim">–</span>}</Cell>
-      <Cell of="Tries">{attempts}</Cell>
-      <Cell of="Last answer">
-        {/* The words of an answer name its status. */}
-        <span>{error ?? response_status ?? <span class="dim">not tried yet</span>}</span>
+      <Cell of="Host">{host ?? <span class="dim">–</span>}</Cell>
+      <Cell of="Attempts">{attempts}</Cell>
+      <Cell of="Last response">
+        {/* An error text includes the response status. */}
+        <span>{error ?? response_status ?? <span class="dim">not attempted yet</span>}</span>
         {of.history.length > 0 && <History of={of.history} />}
       </Cell>
-      <Cell of="Next try">{next_at === null ? <span class="dim">–</span> : <Next at={next_at} />}</Cell>
-      <Cell of="Made">
+      <Cell of="Next attempt">{next_at === null ? <span class="dim">–</span> : <Next at={next_at} />}</Cell>
+      <Cell of="Created">
         <span title={clock(created_at)}>{ago(created_at)}</span>
       </Cell>
       <Cell>{status !== 'delivered' && <SendAgain id={id} list={list} />}</Cell>
@@ -133,7 +133,7 @@ function Row({ of, list }: { readonly of: Delivery; readonly list: Pages<Deliver
 function History({ of }: { readonly of: Delivery['history'] }) {
   return (
     <details class="tries">
-      <summary>{of.length === 1 ? '1 try' : `The last ${of.length} tries`}</summary>
+      <summary>{of.length === 1 ? '1 attempt' : `Last ${of.length} attempts`}</summary>
       <ol>
         {of.toReversed().map(({ at, duration_ms, response_status, error }) => (
           <li key={`${at} ${duration_ms}`}>
@@ -163,11 +163,11 @@ function SendAgain({ id, list }: { readonly id: string; readonly list: Pages<Del
       <button
         type="button"
         class="small"
-        aria-label={`Send again ${id}`}
+        aria-label={`Resend ${id}`}
         disabled={isBusy.value}
         onClick={() => void act(send)}
       >
-        <Icon name="again" /> Send again
+        <Icon name="again" /> Resend
       </button>
       <Refusal of={problem.value} />
     </>
@@ -176,6 +176,5 @@ function SendAgain({ id, list }: { readonly id: string; readonly list: Pages<Del
 
 function countOf({ items, hasMore }: Pages<Delivery>): string {
   const count = items.value.length
-  const said = count === 1 ? '1 message' : `${count} messages`
-  return hasMore.value ? `${said} and more` : said
+  return count === 1 && !hasMore.value ? '1 delivery' : `${count}${hasMore.value ? '+' : ''} deliveries`
 }
