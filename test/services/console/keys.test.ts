@@ -7,12 +7,12 @@ import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support
 import { until } from '../../support/stack.ts'
 
 /*
- * The screen of keys and projects: an operator makes a project and a key, which works, and ends it, after which it is refused.
+ * The screen Keys: an operator creates a project and a key, uses the key, and revokes it.
  */
 
 const NARROW = { width: 360, height: 740 }
 
-describe.skipIf(!CHROMIUM)('the screen of keys and projects', { timeout: 6 * PAGE_MS }, () => {
+describe.skipIf(!CHROMIUM)('the screen Keys', { timeout: 6 * PAGE_MS }, () => {
   let admin: Admin
   let browser: Browser
   const faults: string[] = []
@@ -48,38 +48,38 @@ describe.skipIf(!CHROMIUM)('the screen of keys and projects', { timeout: 6 * PAG
     return response.status
   }
 
-  it('makes a project with a budget and a key of it, whose secret is shown once and works until it is revoked', async () => {
+  it('creates a project with a budget and a key, whose secret is shown once and works until it is revoked', async () => {
     const page = await openTab('boss')
-    await page.getByRole('button', { name: 'Make a project' }).click()
+    await page.getByRole('button', { name: 'Create project' }).click()
     await dialog(page).getByLabel('Name').fill('search')
-    await dialog(page).getByLabel('Budget a month, US dollars').fill('25')
+    await dialog(page).getByLabel('Monthly budget (USD)').fill('25')
     await look(page, 'keys-project')
     await page.keyboard.press('Enter')
     await page.getByText('$25.00 left of $25.00').waitFor()
-    await page.getByRole('button', { name: 'Make a key' }).click()
+    await page.getByRole('button', { name: 'Create key' }).click()
     await dialog(page).getByLabel('Name').fill('laptop')
     await dialog(page).getByRole('combobox', { name: 'Project' }).selectOption({ label: 'search' })
     await dialog(page).getByText('Models, endpoints and limits').click()
     await dialog(page).getByLabel('Models').fill('echo-9')
-    await dialog(page).getByRole('button', { name: 'Make it' }).click()
+    await dialog(page).getByRole('button', { name: 'Create', exact: true }).click()
     await dialog(page).getByRole('alert').getByText("The model 'echo-9' does not exist").waitFor()
     await dialog(page).getByLabel('Models').fill('echo-1')
-    await dialog(page).getByLabel('Requests a minute').fill('600')
+    await dialog(page).getByLabel('Requests per minute').fill('600')
     await look(page, 'keys-create')
-    await dialog(page).getByRole('button', { name: 'Make it' }).click()
-    await dialog(page).getByText('This is shown only now').waitFor()
+    await dialog(page).getByRole('button', { name: 'Create', exact: true }).click()
+    await dialog(page).getByText('Copy this key now.').waitFor()
     const secret = (await dialog(page).locator('.secret').textContent()) ?? ''
     expect(secret).toMatch(/^sk-[\w-]{40}$/)
     await look(page, 'keys-secret')
-    await dialog(page).getByRole('button', { name: 'I have it' }).click()
+    await dialog(page).getByRole('button', { name: 'Done' }).click()
     const row = page.getByRole('row').filter({ hasText: 'laptop' })
-    await row.getByText('600 calls/min').waitFor()
+    await row.getByText('600 requests/min').waitFor()
     expect(await page.content()).not.toContain(secret)
     expect(await statusWith(secret)).toBe(200)
     const used = async () => (await admin.as('boss').get('/v1/usage')).json() as Promise<{ total: { calls: number } }>
     await until(async () => (await used()).total.calls > 0)
     await row.getByRole('button', { name: 'Usage of laptop' }).click()
-    await page.getByRole('img', { name: 'calls by day: 1 in 30 days' }).waitFor()
+    await page.getByRole('img', { name: 'requests per day: 1 in the last 30 days' }).waitFor()
     await look(page, 'keys')
     await row.getByRole('button', { name: 'Revoke' }).click()
     await look(page, 'keys-revoke')
@@ -91,53 +91,53 @@ describe.skipIf(!CHROMIUM)('the screen of keys and projects', { timeout: 6 * PAG
     await page.context().close()
   })
 
-  it('changes and rotates a key, by keyboard, dark and narrow', async () => {
-    const made = await admin.as('boss').post('/v1/admin/keys', { name: 'robot' })
-    const { id, secret } = (await made.json()) as { id: string; secret: string }
+  it('edits and rotates a key, by keyboard, dark and narrow', async () => {
+    const created = await admin.as('boss').post('/v1/admin/keys', { name: 'robot' })
+    const { id, secret } = (await created.json()) as { id: string; secret: string }
     const page = await openTab('boss', { viewport: NARROW, colorScheme: 'dark' })
-    await page.getByRole('button', { name: 'Change robot' }).focus()
+    await page.getByRole('button', { name: 'Edit robot' }).focus()
     await page.keyboard.press('Enter')
     await dialog(page).getByText('Models, endpoints and limits').click()
-    await dialog(page).getByLabel('Running at once').fill('3')
+    await dialog(page).getByLabel('Concurrent requests and jobs').fill('3')
     await look(page, 'keys-change-narrow')
     await page.keyboard.press('Enter')
-    await page.getByText('3 running').waitFor()
+    await page.getByText('3 concurrent').waitFor()
     await page.getByRole('button', { name: 'Rotate robot' }).click()
-    await dialog(page).getByLabel('How long the old key goes on').selectOption({ label: 'An hour' })
-    await dialog(page).getByRole('button', { name: 'Rotate it' }).click()
+    await dialog(page).getByLabel('Old key stays valid for').selectOption({ label: '1 hour' })
+    await dialog(page).getByRole('button', { name: 'Rotate', exact: true }).click()
     const next = (await dialog(page).locator('.secret').textContent()) ?? ''
     await look(page, 'keys-secret-narrow')
-    await dialog(page).getByRole('button', { name: 'I have it' }).click()
+    await dialog(page).getByRole('button', { name: 'Done' }).click()
     expect([await statusWith(secret), await statusWith(next)]).toEqual([200, 200])
     const old = (await (await admin.as('boss').get(`/v1/admin/keys/${id}`)).json()) as { expires_at: number }
     expect(old.expires_at).toBeGreaterThan(Date.now() / 1_000)
     await look(page, 'keys-narrow')
     await page.getByRole('button', { name: 'Usage of robot' }).first().click()
-    await page.getByRole('heading', { name: 'robot: the last 30 days' }).waitFor()
+    await page.getByRole('heading', { name: 'Usage of robot: last 30 days' }).waitFor()
     await page.evaluate('scrollTo(0, 0)')
     await look(page, 'keys-usage-narrow')
     await page.context().close()
   })
 
-  it('says which right the signed-in key may not give', async () => {
+  it('shows which permission the signed-in key cannot grant', async () => {
     const page = await openTab('op')
-    await page.getByRole('button', { name: 'Make a key' }).click()
-    await dialog(page).getByText('may not give this').waitFor()
-    expect(await dialog(page).getByLabel('Calls to the API').isDisabled()).toBe(true)
+    await page.getByRole('button', { name: 'Create key' }).click()
+    await dialog(page).getByText('cannot grant this permission').waitFor()
+    expect(await dialog(page).getByLabel('API calls').isDisabled()).toBe(true)
     await page.keyboard.press('Escape')
     await dialog(page).waitFor({ state: 'detached' })
     await page.context().close()
   })
 
-  it('is not offered to callers, of whom nothing is asked that they may not', async () => {
+  it('is hidden from callers, who send no forbidden requests', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
-    await page.getByText('This key sees its own project.').waitFor()
+    await page.getByText('This key shows its own project only.').waitFor()
     expect(await page.getByRole('link', { name: 'Keys', exact: true }).count()).toBe(0)
     await page.context().close()
   })
 
-  it('was never in want of anything from elsewhere, and never wrong', () => {
-    // The form was refused once, of purpose.
+  it('logged no errors and sent no requests to other hosts', () => {
+    // Expected: one form was rejected on purpose.
     const expected = /status of 400/
     expect(faults.filter((fault) => !expected.test(fault))).toEqual([])
   })

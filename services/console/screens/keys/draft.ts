@@ -1,7 +1,7 @@
 import { signal } from '@preact/signals'
 import { useMemo } from 'preact/hooks'
 
-/** What stands in the fields of a form, by their names. */
+/** The field values of a form, by field name. */
 export class Draft {
   readonly #values = signal<Readonly<Record<string, string>>>({})
 
@@ -9,7 +9,6 @@ export class Draft {
     this.#values.value = before
   }
 
-  /** Empty where nobody wrote anything. */
   text(name: string): string {
     return this.#values.value[name] ?? ''
   }
@@ -24,7 +23,7 @@ export class Draft {
     return text === '' ? null : Number(text)
   }
 
-  /** What is separated by commas or spaces; null for an empty field. */
+  /** Values separated by commas or spaces; null for an empty field. */
   parts(name: string): string[] | null {
     const parts = this.text(name)
       .split(/[\s,]+/)
@@ -33,7 +32,7 @@ export class Draft {
   }
 }
 
-/** A draft that stays as long as its form. */
+/** A draft that lives as long as its form. */
 export function useDraft(before: Readonly<Record<string, string>> = {}): Draft {
   return useMemo(() => new Draft(before), [])
 }

@@ -10,17 +10,17 @@ import { Secret } from './secret.tsx'
 import { changeKey, type MadeKey, makeKey, projects } from './state.ts'
 
 const DAY_SECONDS = 86_400
-/** Ends that are offered, in days. */
+/** Lifetimes on offer, in days. */
 const DAYS = [7, 30, 90, 365]
-const SCOPES = { calls: 'Calls to the API', admin: 'The operator’s door: all projects, workers, keys' } as const
+const SCOPES = { calls: 'API calls', admin: 'Admin: manage all projects, workers and keys' } as const
 
 interface FormProps {
-  /** The key that is changed; undefined: a new one. */
+  /** The key to edit; undefined: create one. */
   readonly before?: ApiKey
   readonly close: () => void
 }
 
-/** The name, rights, end and limits of a key. A new one shows its secret when it is made. */
+/** Creates or edits a key. A new key shows its secret once. */
 export function KeyForm({ before, close }: FormProps) {
   const draft = useDraft(
     before ? draftOf(before) : { calls: mayGive('calls') ? 'on' : '', admin: mayGive('calls') ? '' : 'on' },
@@ -39,10 +39,10 @@ export function KeyForm({ before, close }: FormProps) {
   if (made.value) return <Secret of={made.value} close={close} />
   return (
     <form class="fields" onSubmit={send}>
-      <Text draft={draft} name="name" label="Name" hint="Whose it is, or what for" />
+      <Text draft={draft} name="name" label="Name" hint="e.g. ci-server" />
       {!before && <ProjectField draft={draft} />}
       <fieldset>
-        <legend>What it is for</legend>
+        <legend>Permissions</legend>
         {(['calls', 'admin'] as const).map((scope) => (
           <label key={scope} class="check">
             <input
@@ -53,7 +53,9 @@ export function KeyForm({ before, close }: FormProps) {
             />
             <span>
               {SCOPES[scope]}
-              {!mayGive(scope) && <small class="dim below">The key that you signed in with may not give this.</small>}
+              {!mayGive(scope) && (
+                <small class="dim below">The key you signed in with cannot grant this permission.</small>
+              )}
             </span>
           </label>
         ))}
@@ -62,17 +64,17 @@ export function KeyForm({ before, close }: FormProps) {
       <details>
         <summary>Models, endpoints and limits</summary>
         <div class="fields">
-          <Text draft={draft} name="models" label="Models" hint="With commas between; empty: all" />
+          <Text draft={draft} name="models" label="Models" hint="Comma-separated; empty allows all" />
           <Text
             draft={draft}
             name="endpoints"
             label="Endpoints"
-            hint="Such as /v1/chat/completions, with commas; empty: all"
+            hint="Comma-separated, e.g. /v1/chat/completions; empty allows all"
           />
           <LimitFields draft={draft} />
         </div>
       </details>
-      <FormEnd deed={deed} verb={before ? 'Change it' : 'Make it'} close={close} />
+      <FormEnd deed={deed} verb={before ? 'Save' : 'Create'} close={close} />
     </form>
   )
 }
@@ -84,7 +86,6 @@ interface TextProps {
   readonly hint: string
 }
 
-/** A line of text, and what is meant by it. */
 export function Text({ draft, name, label, hint }: TextProps) {
   return (
     <label>
@@ -104,7 +105,7 @@ function ProjectField({ draft }: { readonly draft: Draft }) {
     <label>
       <span>Project</span>
       <select value={draft.text('project')} onChange={({ currentTarget }) => draft.set('project', currentTarget.value)}>
-        <option value="">One of its own</option>
+        <option value="">None (standalone)</option>
         {projects.value.map(({ id, name }) => (
           <option key={id} value={id}>
             {name ?? id}
@@ -118,17 +119,17 @@ function ProjectField({ draft }: { readonly draft: Draft }) {
 function EndField({ draft, before }: { readonly draft: Draft; readonly before: ApiKey | undefined }) {
   return (
     <label>
-      <span>Ends</span>
+      <span>Expires</span>
       <select value={draft.text('end')} onChange={({ currentTarget }) => draft.set('end', currentTarget.value)}>
         {before && (
           <option value="">
-            As it is: {before.expires_at ? new Date(before.expires_at * 1_000).toLocaleDateString() : 'never'}
+            Unchanged ({before.expires_at ? new Date(before.expires_at * 1_000).toLocaleDateString() : 'never'})
           </option>
         )}
         <option value={before ? 'never' : ''}>Never</option>
         {DAYS.map((days) => (
           <option key={days} value={String(days)}>
-            In {days === 365 ? 'a year' : `${days} days`}
+            In {days === 365 ? '1 year' : `${days} days`}
           </option>
         ))}
       </select>
@@ -136,7 +137,7 @@ function EndField({ draft, before }: { readonly draft: Draft; readonly before: A
   )
 }
 
-/** Unix seconds of an end that was chosen; null: never; undefined: as it is. */
+/** The chosen expiry in unix seconds; null: never; undefined: unchanged. */
 export function endOf(draft: Draft): number | null | undefined {
   const text = draft.text('end')
   if (text === '') return undefined
@@ -165,7 +166,7 @@ function draftOf({ name, scopes, models, endpoints, limits }: ApiKey): Record<st
   }
 }
 
-/** A key may not give what it has not. */
+/** A key cannot grant scopes that it does not have. */
 function mayGive(scope: string): boolean {
   return ownKey.value?.scopes.includes(scope) ?? false
 }

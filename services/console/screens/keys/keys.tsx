@@ -17,15 +17,15 @@ import { Rotate } from './rotate.tsx'
 import { hasMore, isLoaded, keys, look, nameOf, problem, projects, revokeKey } from './state.ts'
 import { Usage, usd } from './usage.tsx'
 
-const LOOK_MS = 10_000
-/** An end within this time is shown to the minute. */
+const REFRESH_MS = 10_000
+/** An expiry within this time is shown to the minute. */
 const SOON_SECONDS = 172_800
-/** As long as the service knows when a key was used last. */
+/** Retention of the last-used date. */
 const USES_SECONDS = 90 * 86_400
-const COLUMNS = ['Key', 'Project', 'May', 'Limits', 'This month', 'State', '']
+const COLUMNS = ['Key', 'Project', 'Permissions', 'Limits', 'This month', 'State', '']
 const STATES = { valid: 'Valid', revoked: 'Revoked', expired: 'Expired', all: 'All' } as const
 
-/** Who may call, what they may use, and what they have used. */
+/** Keys and projects with their permissions, limits and usage. */
 export function Keys() {
   return (
     <section>
@@ -40,14 +40,14 @@ function Shown() {
   const state = asked('state') || 'valid'
   const wanted = { project: asked('project'), state: state === 'all' ? '' : state }
   const again = () => void look(wanted)
-  // Whoever opens the usage of a key sees the same figures in its row.
-  usePoll(LOOK_MS, (signal) => look(wanted, signal), [wanted.project, wanted.state, asked('usage')])
+  // Opening the usage of a key also refreshes its row, so both show the same values.
+  usePoll(REFRESH_MS, (signal) => look(wanted, signal), [wanted.project, wanted.state, asked('usage')])
   const [, owner, id] = /^(key|project):(.+)$/.exec(asked('usage')) ?? []
   return (
     <>
       <div class="title">
         <h1>Keys and projects</h1>
-        <Opens verb="Make a key" isPrimary title="Make a key" onClose={again}>
+        <Opens verb="Create key" isPrimary title="Create key" onClose={again}>
           {(close) => <KeyForm close={close} />}
         </Opens>
       </div>
@@ -95,7 +95,7 @@ function Filters({ state, project }: { readonly state: string; readonly project:
 }
 
 function List({ look: again }: { readonly look: () => void }) {
-  if (keys.value.length === 0) return <p class="card dim">There are no such keys.</p>
+  if (keys.value.length === 0) return <p class="card dim">No keys match these filters.</p>
   return (
     <>
       <Table label="Keys" columns={COLUMNS}>
@@ -103,7 +103,11 @@ function List({ look: again }: { readonly look: () => void }) {
           <Row key={key.id} of={key} look={again} />
         ))}
       </Table>
-      {hasMore.value && <p class="dim">There are more. Narrow them to a project.</p>}
+      {hasMore.value && (
+        <p class="dim">
+          Only the first {keys.value.length.toLocaleString()} keys are shown. Select a project to see fewer.
+        </p>
+      )}
     </>
   )
 }
@@ -115,13 +119,13 @@ function Row({ of, look: again }: { readonly of: ApiKey; readonly look: () => vo
     <tr>
       <Cell of="Key">
         <strong>{name ?? id}</strong>
-        {isOwn && <span class="dim"> (this tab’s)</span>}
+        {isOwn && <span class="dim"> (signed in)</span>}
         {name && name !== id && <code class="dim below">{id}</code>}
         <code class="dim below">{hint}</code>
         {of.is_setting && <span class="dim below">SLUICE_API_KEY</span>}
       </Cell>
       <Cell of="Project">{nameOf(project)}</Cell>
-      <Cell of="May">
+      <Cell of="Permissions">
         {scopes.join(', ')}
         {models && <span class="dim below">{models.join(', ')}</span>}
         {endpoints && <span class="dim below">{endpoints.join(', ')}</span>}
@@ -137,7 +141,7 @@ function Row({ of, look: again }: { readonly of: ApiKey; readonly look: () => vo
       <Cell of="This month">
         {month ? usd(month.cost_usd) : '–'}
         {month && (
-          <span class="dim below">{month.calls === 1 ? '1 call' : `${month.calls.toLocaleString()} calls`}</span>
+          <span class="dim below">{month.calls === 1 ? '1 request' : `${month.calls.toLocaleString()} requests`}</span>
         )}
         <span class="dim below">{lastUse(of)}</span>
       </Cell>
@@ -145,7 +149,7 @@ function Row({ of, look: again }: { readonly of: ApiKey; readonly look: () => vo
         <Status of={state} />
         {expires_at !== null && state === 'valid' && (
           <span class="dim below" title={clock(expires_at)}>
-            until {endText(expires_at)}
+            expires {endText(expires_at)}
           </span>
         )}
       </Cell>
@@ -170,7 +174,7 @@ function Deeds({ of, look: again }: { readonly of: ApiKey; readonly look: () => 
   const what = of.name ?? of.id
   return (
     <>
-      <Opens verb="Change" isSmall title={`Change ${what}`} onClose={again}>
+      <Opens verb="Edit" isSmall title={`Edit ${what}`} onClose={again}>
         {(close) => <KeyForm before={of} close={close} />}
       </Opens>
       <Opens verb="Rotate" isSmall title={`Rotate ${what}`} onClose={again}>
@@ -178,29 +182,29 @@ function Deeds({ of, look: again }: { readonly of: ApiKey; readonly look: () => 
       </Opens>
       <Confirm verb="Revoke" what={what} deed={() => revokeKey(of.id).then(again)}>
         <p>
-          Calls with it are refused from now on, and what is open under it ends. It cannot be taken back. Jobs that were
-          handed in with it go on.
+          Requests with this key are rejected from now on, and open streams are closed. Submitted jobs keep running.
+          This can’t be undone.
         </p>
         {of.id === ownKey.value?.id && (
-          <p class="note warn">You signed in with this key: you are signed out with it.</p>
+          <p class="note warn">You are signed in with this key. Revoking it signs you out.</p>
         )}
       </Confirm>
     </>
   )
 }
 
-/** When it was used last: of a key that is older than what is known of uses, that it was not within that time. */
+/** The last use of a key. A key older than the retention may have been used before it. */
 function lastUse({ last_used_on, created_at }: ApiKey): string {
   if (last_used_on) return `last used ${last_used_on}`
   const isNew = created_at !== null && created_at > serviceNow() - USES_SECONDS
-  return isNew ? 'not used yet' : 'not used in 90 days'
+  return isNew ? 'never used' : 'not used in 90 days'
 }
 
 function keyName(id: string): string {
   return keys.value.find((key) => key.id === id)?.name ?? id
 }
 
-/** A day; the time as well where that is soon. */
+/** A date, with the time if the expiry is near. */
 function endText(expiresAt: number): string {
   const end = new Date(expiresAt * 1_000)
   return expiresAt - serviceNow() < SOON_SECONDS ? clockToMinute(expiresAt) : end.toLocaleDateString()

@@ -1,21 +1,19 @@
 import type { ApiKey } from '#services/console/api/types.ts'
 import type { Draft } from './draft.ts'
 
-/** Limits by their fields on the wire, as people read them. */
+/** API field of a limit → label. */
 export const LIMITS = {
-  requests_per_minute: 'Requests a minute',
-  tokens_per_minute: 'Tokens a minute',
-  running: 'Running at once',
-  queued: 'Jobs that wait',
-  scheduled: 'Jobs that wait for their time',
-  budget_usd_per_month: 'Budget a month, US dollars',
+  requests_per_minute: 'Requests per minute',
+  tokens_per_minute: 'Tokens per minute',
+  running: 'Concurrent requests and jobs',
+  queued: 'Queued jobs',
+  scheduled: 'Scheduled jobs',
+  budget_usd_per_month: 'Monthly budget (USD)',
 } as const
 type LimitName = keyof typeof LIMITS
 
-/** Limits that are known by their names. */
 export const LIMIT_NAMES = Object.keys(LIMITS) as readonly LimitName[]
 
-/** The limits of a key or a project as short texts. */
 export function limitTexts(limits: ApiKey['limits']): string[] {
   return LIMIT_NAMES.flatMap((name) => {
     const value = limits[name]
@@ -25,14 +23,14 @@ export function limitTexts(limits: ApiKey['limits']): string[] {
 }
 
 const SHORT = {
-  requests_per_minute: 'calls/min',
+  requests_per_minute: 'requests/min',
   tokens_per_minute: 'tokens/min',
-  running: 'running',
-  queued: 'waiting',
+  running: 'concurrent',
+  queued: 'queued',
   scheduled: 'scheduled',
 } as const
 
-/** A field for each limit; an empty one leaves it to the setting. */
+/** A field per limit. An empty field uses the default from the settings. */
 export function LimitFields({ draft }: { readonly draft: Draft }) {
   return (
     <div class="pair">
@@ -43,7 +41,7 @@ export function LimitFields({ draft }: { readonly draft: Draft }) {
             type="number"
             min={0}
             step={name === 'budget_usd_per_month' ? 'any' : 1}
-            placeholder="as the setting says"
+            placeholder="Default"
             value={draft.text(name)}
             onInput={({ currentTarget }) => draft.set(name, currentTarget.value)}
           />

@@ -7,12 +7,11 @@ interface OpensProps {
   readonly title: string
   readonly isSmall?: boolean
   readonly isPrimary?: boolean
-  /** It was closed: something may have changed. */
   readonly onClose: () => void
   readonly children: (close: () => void) => ComponentChildren
 }
 
-/** A button that opens a dialog with a form in it. */
+/** A button that opens a form in a dialog. */
 export function Opens({ verb, title, isSmall = false, isPrimary = false, onClose, children }: OpensProps) {
   const isOpen = useSignal(false)
   return (

@@ -9,18 +9,18 @@ import { Opens } from './opens.tsx'
 import { projects, setProject } from './state.ts'
 import { usd } from './usage.tsx'
 
-/** Each project, with what it may use and what it has spent. */
+/** Each project with its budget, limits and usage. */
 export function Projects({ look }: { readonly look: () => void }) {
   return (
     <>
       <div class="title">
         <h2>Projects</h2>
-        <Opens verb="Make a project" title="Make a project" onClose={look}>
+        <Opens verb="Create project" title="Create project" onClose={look}>
           {(close) => <ProjectForm close={close} />}
         </Opens>
       </div>
       {projects.value.length === 0 ? (
-        <p class="card dim">There are none yet. A key that names no project is a project of its own.</p>
+        <p class="card dim">No projects yet. Create one to give several keys a common budget and common limits.</p>
       ) : (
         <ul class="models" aria-label="Projects">
           {projects.value.map((project) => (
@@ -44,14 +44,15 @@ function Card({ project, look }: { readonly project: Project; readonly look: () 
       {name && <code class="dim">{id}</code>}
       <p>
         {month
-          ? `${usd(month.cost_usd)} this month, ${month.calls === 1 ? '1 call' : `${month.calls.toLocaleString()} calls`}`
-          : 'No usage is kept here.'}
+          ? `${usd(month.cost_usd)} this month, ${month.calls === 1 ? '1 request' : `${month.calls.toLocaleString()} requests`}`
+          : 'Usage is not recorded.'}
       </p>
       {budget && (
         <label class="budget">
           <progress value={Math.min(budget.spent_usd, budget.budget_usd)} max={budget.budget_usd || 1} />
           <span class={budget.remaining_usd === 0 ? 'bad' : 'dim'}>
-            {budget.remaining_usd === 0 ? 'Spent' : `${usd(budget.remaining_usd)} left`} of {usd(budget.budget_usd)}
+            {budget.remaining_usd === 0 ? 'Budget used up:' : `${usd(budget.remaining_usd)} left of`}{' '}
+            {usd(budget.budget_usd)}
           </span>
         </label>
       )}
@@ -65,7 +66,7 @@ function Card({ project, look }: { readonly project: Project; readonly look: () 
         >
           Usage
         </button>
-        <Opens verb="Change" isSmall title={`Change ${name ?? id}`} onClose={look}>
+        <Opens verb="Edit" isSmall title={`Edit ${name ?? id}`} onClose={look}>
           {(close) => <ProjectForm before={project} close={close} />}
         </Opens>
       </div>
@@ -87,10 +88,10 @@ function ProjectForm({ before, close }: { readonly before?: Project; readonly cl
   }
   return (
     <form class="fields" onSubmit={send}>
-      <Text draft={draft} name="name" label="Name" hint="A team, a product, a program" />
+      <Text draft={draft} name="name" label="Name" hint="e.g. a team or a product" />
       <LimitFields draft={draft} />
-      <p class="dim">Limits hold for all of its keys together, in the whole fleet. 0: nothing.</p>
-      <FormEnd deed={deed} verb={before ? 'Change it' : 'Make it'} close={close} />
+      <p class="dim">Limits apply to all keys of the project together, across the fleet. 0 blocks all.</p>
+      <FormEnd deed={deed} verb={before ? 'Save' : 'Create'} close={close} />
     </form>
   )
 }

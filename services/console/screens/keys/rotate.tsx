@@ -7,15 +7,15 @@ import { endOf } from './form.tsx'
 import { Secret } from './secret.tsx'
 import { type MadeKey, rotateKey } from './state.ts'
 
-/** How long the old key may go on, in seconds. */
+/** Grace periods of the old key, in seconds. */
 const OVERLAPS = [
-  [0, 'It ends now'],
-  [3_600, 'An hour'],
-  [86_400, 'A day'],
-  [604_800, 'A week'],
+  [0, 'Revoke immediately'],
+  [3_600, '1 hour'],
+  [86_400, '1 day'],
+  [604_800, '1 week'],
 ] as const
 
-/** Makes the successor of a key, and shows its secret. */
+/** Replaces a key by a new one and shows the new secret. */
 export function Rotate({ of, close }: { readonly of: ApiKey; readonly close: () => void }) {
   const draft = useDraft({ overlap: '86400', end: of.expires_at === null ? '' : '30' })
   const made = useSignal<MadeKey | undefined>(undefined)
@@ -31,9 +31,9 @@ export function Rotate({ of, close }: { readonly of: ApiKey; readonly close: () 
   if (made.value) return <Secret of={made.value} close={close} />
   return (
     <form class="fields" onSubmit={send}>
-      <p>A new key of the same project with the same rights takes the place of {of.name ?? of.id}.</p>
+      <p>A new key with the same project and permissions replaces {of.name ?? of.id}.</p>
       <label>
-        <span>How long the old key goes on</span>
+        <span>Old key stays valid for</span>
         <select
           value={draft.text('overlap')}
           onChange={({ currentTarget }) => draft.set('overlap', currentTarget.value)}
@@ -47,16 +47,16 @@ export function Rotate({ of, close }: { readonly of: ApiKey; readonly close: () 
       </label>
       {of.expires_at !== null && (
         <label>
-          <span>When the new key ends</span>
+          <span>New key expires</span>
           <select value={draft.text('end')} onChange={({ currentTarget }) => draft.set('end', currentTarget.value)}>
             <option value="30">In 30 days</option>
             <option value="90">In 90 days</option>
-            <option value="365">In a year</option>
+            <option value="365">In 1 year</option>
             <option value="never">Never</option>
           </select>
         </label>
       )}
-      <FormEnd deed={deed} verb="Rotate it" close={close} />
+      <FormEnd deed={deed} verb="Rotate" close={close} />
     </form>
   )
 }

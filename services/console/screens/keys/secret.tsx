@@ -3,7 +3,7 @@ import { Copy } from '#services/console/parts/copy.tsx'
 import { Icon } from '#services/console/parts/icon.tsx'
 import type { MadeKey } from './state.ts'
 
-/** The secret of a key that was just made: it is told once. */
+/** The secret of a new key. The API returns it once. */
 export function Secret({ of, close }: { readonly of: MadeKey; readonly close: () => void }) {
   const secret = useRef<HTMLElement>(null)
   useEffect(() => secret.current?.focus(), [])
@@ -11,19 +11,19 @@ export function Secret({ of, close }: { readonly of: MadeKey; readonly close: ()
     <>
       <p class="note warn">
         <Icon name="warn" />
-        <span>This is shown only now. Nobody can tell it later: copy it to where it is kept.</span>
+        <span>Copy this key now. You won’t be able to see it again.</span>
       </p>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: whoever reads by ear is led to what is new. */}
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: the focus moves here, so that screen readers announce the new key. */}
       <code class="secret" ref={secret} tabIndex={0}>
         {of.secret}
       </code>
       <p class="dim">
-        It is the secret of <code>{of.id}</code>. Send it as <code>Authorization: Bearer …</code>
+        Key ID: <code>{of.id}</code>. Send the key as <code>Authorization: Bearer …</code>
       </p>
       <div class="actions end">
-        <Copy text={of.secret} label="Copy the key" />
+        <Copy text={of.secret} label="Copy key" />
         <button type="button" class="primary" onClick={close}>
-          I have it
+          Done
         </button>
       </div>
     </>

@@ -3,27 +3,23 @@ import { askJson, wordsOf } from '#services/console/api/client.ts'
 import type { ApiKey, Page, Project } from '#services/console/api/types.ts'
 
 const PAGE = 100
-/** Keys and projects that a tab shows: beyond them one narrows to a project. */
+/** Maximum number of keys, and of projects, in a tab. */
 const SHOWN_MAX = 1_000
 
-/** Every project, newest first. */
+/** Projects and keys, newest first. */
 export const projects = signal<readonly Project[]>([])
-/** The keys that are shown, newest first. */
 export const keys = signal<readonly ApiKey[]>([])
-/** There are more than are shown. */
 export const hasMore = signal(false)
 export const isLoaded = signal(false)
 export const problem = signal('')
 
-/** Which keys are shown. */
 export interface Wanted {
-  /** Empty: of all. */
+  /** Empty: all. */
   readonly project: string
   /** Empty: all. */
   readonly state: string
 }
 
-/** Asks which there are now. */
 export async function look({ project, state }: Wanted, abort?: AbortSignal): Promise<void> {
   try {
     const wanted = { ...(project && { project }), ...(state && { state }) }
@@ -39,35 +35,35 @@ export async function look({ project, state }: Wanted, abort?: AbortSignal): Pro
   }
 }
 
-/** A key that was just made: its secret is told once. */
+/** A new key with its secret, which no other response contains. */
 export type MadeKey = ApiKey & { readonly secret: string }
 
-/** Makes a key. @throws ApiFailure */
+/** @throws ApiFailure */
 export async function makeKey(body: object): Promise<MadeKey> {
   return await askJson('/v1/admin/keys', { method: 'POST', body })
 }
 
-/** Changes a key. @throws ApiFailure */
+/** @throws ApiFailure */
 export async function changeKey(id: string, body: object): Promise<void> {
   await askJson(pathOf('keys', id), { method: 'POST', body })
 }
 
-/** Makes the successor of a key. @throws ApiFailure */
+/** @throws ApiFailure */
 export async function rotateKey(id: string, body: object): Promise<MadeKey> {
   return await askJson(`${pathOf('keys', id)}/rotate`, { method: 'POST', body })
 }
 
-/** Ends a key. @throws ApiFailure */
+/** @throws ApiFailure */
 export async function revokeKey(id: string): Promise<void> {
   await askJson(`${pathOf('keys', id)}/revoke`, { method: 'POST' })
 }
 
-/** Makes a project, or changes one. @throws ApiFailure */
+/** Creates a project, or updates the one with this id. @throws ApiFailure */
 export async function setProject(id: string | undefined, body: object): Promise<void> {
   await askJson(id === undefined ? '/v1/admin/projects' : pathOf('projects', id), { method: 'POST', body })
 }
 
-/** The name of a project, or its id where it has none. */
+/** The name of a project, or its id if it has none. */
 export function nameOf(id: string): string {
   return projects.value.find((project) => project.id === id)?.name ?? id
 }

@@ -13,13 +13,13 @@ const DAY_MS = 86_400_000
 const DAYS = 30
 type Report = z.infer<typeof UsageReport>
 
-/** An amount of US dollars, small ones too. */
+/** Formats US dollars; amounts below a cent get two significant digits. */
 export function usd(amount: number): string {
   if (amount === 0) return '$0'
   return amount < 0.01 ? `$${amount.toPrecision(2)}` : `$${amount.toFixed(2)}`
 }
 
-/** What a key or a project used and what it cost, by day. */
+/** Requests, tokens and cost of a key or a project, per day. */
 export function Usage({
   owner,
   id,
@@ -42,7 +42,7 @@ export function Usage({
     <section class="card usage" aria-label={`Usage of ${name}`}>
       <div class="title">
         <h2>
-          {name}: the last {DAYS} days <span class="dim">UTC</span>
+          Usage of {name}: last {DAYS} days <span class="dim">(UTC)</span>
         </h2>
         <button type="button" class="small" onClick={() => askFor({ usage: '' })}>
           Close
@@ -65,7 +65,7 @@ function Plots({ of: { data, total } }: { readonly of: Report }) {
   const tokens = total.input_tokens + total.output_tokens
   const all = [
     {
-      name: 'calls',
+      name: 'requests',
       text: total.calls.toLocaleString(),
       values: values(({ calls }) => calls),
       textOf: String,
@@ -91,7 +91,7 @@ function Plots({ of: { data, total } }: { readonly of: Report }) {
             <span class="dim">{name}</span> <strong>{text}</strong>
           </figcaption>
           <Plot
-            label={`${name} by day: ${text} in ${DAYS} days`}
+            label={`${name} per day: ${text} in the last ${DAYS} days`}
             series={[{ name: 'running', values: line }]}
             {...{ moments: DAYS, textOf, topMin }}
           />
