@@ -7,28 +7,28 @@ import { bury } from '#shared/jobs/dead-letters.ts'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 
 /*
- * The console in a real browser: Chromium walks its screens, as a caller and as an operator. Nothing is asked of other hosts, nothing is
- * logged as an error, and axe finds no serious fault.
+ * The main workflows of the console in Chromium, as a caller and as an operator. No screen may have a serious axe violation, log an error
+ * or send a request to another host.
  */
 
 const BROWSERS = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
 const browserPath = process.env.CHROMIUM ?? BROWSERS.find(existsSync)
 if (!browserPath) process.stderr.write('skipped, the console needs a Chromium: apt-get install chromium\n')
 
-/** A directory for pictures of the screens, for people who look at them. */
+/** Directory for screenshots. */
 const PICTURES = process.env.CONSOLE_PICTURES
 const WAIT_MS = 30_000
-/** More than a page of the list has. */
+/** More jobs than one page of the list. */
 const MANY = 130
 
-/** A durable job as a worker of another version may have put it away. */
+/** A durable job as a worker of another version may have dead-lettered it. */
 const letter = (more: object = {}) =>
   JSON.stringify({
     ...{ id: 'job_dead', attempt: 0, pool: 'inference', kind: 'generate', tenant: 'alice', model: 'echo-1' },
     ...{ stream: false, created_at_ms: Date.now(), deadline_ms: Date.now() + 60_000, ...more },
   })
 
-async function putDead({ stack }: Admin, values: readonly string[]): Promise<void> {
+async function deadLetter({ stack }: Admin, values: readonly string[]): Promise<void> {
   for (const value of values) await bury(stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from(value))
 }
 
@@ -52,14 +52,14 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await admin[Symbol.asyncDispose]()
   })
 
-  /** A tab in which somebody has signed in. */
+  /** A signed-in tab. */
   async function openTab(who: string, options: object = {}): Promise<Page> {
     const page = await (await browser.newContext({ viewport: { width: 1280, height: 860 }, ...options })).newPage()
     page.setDefaultTimeout(WAIT_MS)
     page.on('console', (message) => message.type() === 'error' && faults.push(`console: ${message.text()}`))
     page.on('pageerror', (error) => faults.push(`thrown: ${error.message}`))
     page.on('request', (request) => {
-      if (!request.url().startsWith(admin.stack.url)) faults.push(`asked elsewhere: ${request.url()}`)
+      if (!request.url().startsWith(admin.stack.url)) faults.push(`request to another host: ${request.url()}`)
     })
     await page.goto(admin.stack.url)
     await page.getByLabel('API key').fill(secretOf(who))
@@ -68,7 +68,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     return page
   }
 
-  /** No serious fault, nothing beyond the edge of a narrow screen; with a picture where they are wanted. */
+  /** Checks accessibility and horizontal overflow, and saves a screenshot if CONSOLE_PICTURES is set. */
   async function look(page: Page, name: string): Promise<void> {
     await page.evaluate(axe.source)
     const found = (await page.evaluate('axe.run().then(({ violations }) => violations)')) as Finding[]
@@ -80,7 +80,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.screenshot({ path: join(PICTURES, `${name}.png`) })
   }
 
-  it('refuses a key that is not valid, in the words of the service', async () => {
+  it('rejects an invalid key with the message of the service', async () => {
     const page = await browser.newPage()
     await page.goto(`${admin.stack.url}/console`)
     await page.getByLabel('API key').fill('sk-nobody-0123456789')
@@ -90,7 +90,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.close()
   })
 
-  it('streams an answer, stops one, and shows the code of it', async () => {
+  it('streams a reply, stops one, and shows code for the request', async () => {
     const page = await openTab('alice')
     await page.getByRole('link', { name: 'Playground', exact: true }).click()
     await page.getByLabel('Message').fill('!echo text="Hello there."')
@@ -107,7 +107,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('follows a job, cancels it, and runs it again', async () => {
+  it('follows a job, cancels it and runs it again', async () => {
     const id = await admin.submit('alice', '!echo tokens=5000 delay_ms=100')
     const page = await openTab('alice')
     await page.getByRole('link', { name: 'Jobs', exact: true }).click()
@@ -129,11 +129,11 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('shows many jobs as rows that are seen, and loads more of them', async () => {
+  it('renders visible rows only, and loads more jobs on scroll', async () => {
     for (let nth = 0; nth < MANY; nth++) await admin.submit('bob', `Number ${nth}.`)
     const page = await openTab('bob')
     await page.getByRole('link', { name: 'Jobs', exact: true }).click()
-    await page.getByText('100 jobs and more').waitFor()
+    await page.getByText('100+ jobs').waitFor()
     await look(page, 'jobs')
     await page.evaluate('scrollTo(0, document.body.scrollHeight)')
     await page.getByText(`${MANY} jobs`, { exact: true }).waitFor()
@@ -152,10 +152,10 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.getByRole('row').filter({ hasText: id }).getByText('chat/completions · alice').waitFor()
     await look(page, 'jobs-narrow')
     await page.getByRole('link', { name: id }).click()
-    await page.getByText('It belongs to another project').waitFor()
+    await page.getByText('This job belongs to another project.').waitFor()
     await look(page, 'job-narrow')
     await page.goto(`${admin.stack.url}/console/playground`)
-    await page.getByText('This key makes no calls').waitFor()
+    await page.getByText('This key cannot call models').waitFor()
     await look(page, 'playground-narrow')
     await page.goto(`${admin.stack.url}/console/workers`)
     await page.getByRole('button', { name: 'Drain' }).first().waitFor()
@@ -166,14 +166,14 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('shows an operator the workers, drains one that is confirmed, and lets it work again', async () => {
+  it('drains a worker after confirmation, and undrains it', async () => {
     const page = await openTab('op')
     await page.getByRole('link', { name: 'Workers', exact: true }).click()
     const row = page.getByRole('row').filter({ hasText: 'echo-1' }).filter({ hasText: 'inference' })
     await row.getByRole('button', { name: 'Drain' }).click()
-    await page.getByText('It is the only one that takes jobs of inference').waitFor()
+    await page.getByText('No other worker of the pool inference accepts jobs.').waitFor()
     await look(page, 'workers-drain')
-    await page.getByRole('button', { name: 'Leave it' }).click()
+    await page.getByRole('button', { name: 'Cancel' }).click()
     await row.getByRole('button', { name: 'Drain' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Drain' }).click()
     await row.locator('.status.drained').waitFor()
@@ -186,7 +186,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('shows the models a key may call, and lets an operator pause one', async () => {
+  it('shows the models of a key, and pauses one as an operator', async () => {
     await admin
       .as('alice')
       .post('/v1/chat/completions', { model: 'echo-1', messages: [{ role: 'user', content: 'x' }] })
@@ -195,7 +195,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await look(caller, 'home')
     await caller.getByRole('link', { name: 'Models', exact: true }).click()
     const card = (page: Page) => page.getByRole('listitem').filter({ hasText: 'echo-1' })
-    await card(caller).getByText('prepared', { exact: true }).waitFor()
+    await card(caller).getByText('ready', { exact: true }).waitFor()
     expect(await card(caller).getByRole('button').count()).toBe(0)
     await look(caller, 'models')
     const operator = await openTab('op', { colorScheme: 'dark' })
@@ -209,11 +209,11 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await card(operator).getByRole('button', { name: 'Pause' }).click()
     await operator.getByRole('dialog').getByRole('button', { name: 'Pause' }).click()
     await card(operator).locator('.status.paused').waitFor()
-    await admin.submit('alice', 'It waits.')
+    await admin.submit('alice', 'Queued.')
     await operator.getByRole('link', { name: 'Home', exact: true }).click()
-    const attention = operator.getByRole('list', { name: 'What needs attention' })
-    await attention.getByText("The model 'echo-1' is paused").waitFor()
-    await attention.getByText('npx sluice resume model echo-1').waitFor()
+    const problems = operator.getByRole('list', { name: 'Problems' })
+    await problems.getByText("The model 'echo-1' is paused").waitFor()
+    await problems.getByText('npx sluice resume model echo-1').waitFor()
     await look(operator, 'home-attention')
     await operator.getByRole('link', { name: 'Models', exact: true }).click()
     await card(caller).locator('dd').first().getByText('1', { exact: true }).waitFor()
@@ -223,29 +223,29 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await oldest.getByText(/^(< 1|\d+) (s|min)/).waitFor()
     await card(operator).getByRole('button', { name: 'Resume' }).click()
     await operator.getByRole('dialog').getByRole('button', { name: 'Resume' }).click()
-    await card(operator).locator('.status.prepared').waitFor()
+    await card(operator).locator('.status.ready').waitFor()
     await Promise.all([caller, operator].map((page) => page.context().close()))
   })
 
-  it('shows dead letters with their reasons, and puts back those that can run, after a dry run', async () => {
-    await putDead(admin, ['not a job', letter({ kind: 'dream', reply: { boot: 'ing_x', shard: 0 } }), letter()])
+  it('shows dead letters with their reasons, and requeues after a preview', async () => {
+    await deadLetter(admin, ['not a job', letter({ kind: 'dream', reply: { boot: 'ing_x', shard: 0 } }), letter()])
     const page = await openTab('op')
     await page.getByRole('link', { name: 'Dead letters', exact: true }).click()
-    for (const reason of ['not understood', 'unknown kind', 'understood here']) await page.getByText(reason).waitFor()
+    for (const reason of ['unreadable', 'unknown kind', 'version mismatch']) await page.getByText(reason).waitFor()
     await look(page, 'dead-letters')
-    await page.getByRole('button', { name: 'Put many back' }).click()
-    await page.getByLabel('At most').fill('5')
-    await page.getByRole('button', { name: 'See which' }).click()
-    await page.getByText('1 would be put back:').waitFor()
+    await page.getByRole('button', { name: 'Requeue all' }).click()
+    await page.getByLabel('Maximum').fill('5')
+    await page.getByRole('button', { name: 'Preview' }).click()
+    await page.getByText('1 to be requeued:').waitFor()
     expect(admin.deeds().filter(({ deed }) => deed === 'redrive_dead_letter')).toEqual([])
     await look(page, 'dead-letters-redrive')
-    await page.getByRole('button', { name: 'Put 1 back' }).click()
-    await page.getByText('1 was put back.').waitFor()
+    await page.getByRole('button', { name: 'Requeue 1' }).click()
+    await page.getByText('1 requeued.').waitFor()
     expect(admin.deeds().filter(({ deed }) => deed === 'redrive_dead_letter')).toMatchObject([{ job_id: 'job_dead' }])
-    await page.getByRole('button', { name: 'Close' }).click()
-    const row = page.getByRole('row').filter({ hasText: 'job_dead' }).filter({ hasText: 'understood here' })
-    await row.getByRole('button', { name: /^Put back/ }).click()
-    await page.getByRole('dialog').getByRole('button', { name: 'Put back' }).click()
+    await page.getByRole('button', { name: 'Done' }).click()
+    const row = page.getByRole('row').filter({ hasText: 'job_dead' }).filter({ hasText: 'version mismatch' })
+    await row.getByRole('button', { name: /^Requeue dead letter/ }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Requeue' }).click()
     await page.getByRole('dialog').waitFor({ state: 'detached' })
     expect(admin.deeds().filter(({ deed }) => deed === 'redrive_dead_letter')).toHaveLength(2)
     await row.getByRole('button', { name: /^Discard/ }).click()
@@ -255,7 +255,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.getByText('unknown kind').waitFor()
     expect(await row.count()).toBe(0)
     await page.getByLabel('Pool').selectOption('code')
-    await page.getByText('There are none').waitFor()
+    await page.getByText('No dead letters').waitFor()
     expect(new URL(page.url()).searchParams.get('pool')).toBe('code')
     await page.setViewportSize({ width: 360, height: 740 })
     await page.getByLabel('Pool').selectOption('')
@@ -265,16 +265,16 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('hides from callers what is for operators', async () => {
+  it('hides operator screens from callers', async () => {
     const page = await openTab('alice')
     expect(await page.getByRole('link', { name: 'Workers', exact: true }).count()).toBe(0)
     await page.goto(`${admin.stack.url}/console/workers`)
-    await page.getByText('This page is for keys with the scope').waitFor()
+    await page.getByText('This page requires a key with the').waitFor()
     await page.context().close()
   })
 
-  it('was never in want of anything from elsewhere, and never wrong', () => {
-    // A refused key, the operator's door that is closed to callers, and models that are for callers alone.
+  it('logged no errors and sent no requests to other hosts', () => {
+    // Expected: a rejected key, 403 for the admin API with a caller's key, and 403 for models with an operator's key.
     const expected = /status of 40[134]/
     expect(faults.filter((fault) => !expected.test(fault))).toEqual([])
   })

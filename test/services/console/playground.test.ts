@@ -17,10 +17,10 @@ import { RATE, waveOf } from '../../support/speech/wave.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../support/stack.ts'
 
 /*
- * The forms of the playground, each walked in a Chromium against one service with the real local models and the real sandbox.
+ * The forms of the playground in Chromium, with real local models and the real sandbox.
  */
 
-/** May use the model echo-1, and no other. */
+/** May call the model echo-1 only. */
 const LIMITED_KEY = 'sk-limited-0123456789'
 const run = promisify(execFile)
 const HERONS = `# Herons
@@ -29,7 +29,7 @@ Herons build their nests in tall trees near water, often many in one colony.
 
 They eat fish and frogs, which they catch by standing still in shallow water.
 `
-/** A second that can be heard. */
+/** One second of a tone. */
 const TONE = Int16Array.from({ length: RATE }, (_, nth) => 8_000 * Math.sin(nth / 10))
 const local = (model: string) => ({ engine: { type: 'local', model }, id: model })
 const MODELS = [
@@ -40,7 +40,7 @@ const MODELS = [
   { id: 'deep-research', pool: 'research', engine: { type: 'research' } },
 ]
 
-/** Where Python has the packages of OpenAI and Anthropic. */
+/** A Python environment with the OpenAI and Anthropic SDKs. */
 const packages = CHROMIUM ? await findPythonEnv('sdk-new', pinsOf('new')) : undefined
 const environment = CHROMIUM ? await findEnvironment() : undefined
 const speech = environment ? await findSpeech() : undefined
@@ -54,7 +54,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
 
   beforeAll(async () => {
     dataDir = await mkdtemp(join(tmpdir(), 'sluice-playground-'))
-    // Prepared once a machine.
+    // Model files are shared by all test runs.
     await symlink(MODELS_DIR, join(dataDir, 'models'))
     const corpus = join(dataDir, 'corpus')
     await mkdir(corpus)
@@ -91,7 +91,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     return page
   }
 
-  /** No serious fault as it is, in the dark and on a phone. */
+  /** Checks accessibility and overflow, light and wide, then dark and narrow. */
   async function look(page: Page, name: string): Promise<void> {
     expect(await faultsOf(page, name)).toEqual([])
     await page.emulateMedia({ colorScheme: 'dark' })
@@ -100,19 +100,18 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   }
 
-  /** The code that a form shows. */
   async function codeIn(page: Page, language: string): Promise<string> {
     await page.getByRole('group', { name: 'Language' }).getByRole('button', { name: language }).click()
     return (await page.locator('.code pre').textContent()) ?? ''
   }
 
-  /** What it prints where it is run. */
+  /** Runs the code of a form. @returns Its output */
   async function reproduced(command: string, args: readonly string[]): Promise<string> {
     const env = { ...process.env, SLUICE_API_KEY: TEST_KEY }
     return (await run(command, args, { env, timeout: PAGE_MS })).stdout
   }
 
-  it('has two models answer side by side, and shows code that does the same', async () => {
+  it('compares two models, and shows working code', async () => {
     const page = await openForm('Chat')
     await page.getByLabel('Compare with another').check()
     await page.getByLabel('Second model').selectOption('echo-2')
@@ -121,7 +120,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     for (const model of ['echo-1', 'echo-2']) {
       const side = page.getByRole('log', { name: `Conversation with ${model}` })
       await side.getByText("It's both.", { exact: true }).waitFor()
-      await side.getByText(/^\d+ tokens in .* first after [\d.]+ m?s/).waitFor()
+      await side.getByText(/^\d+ tokens in .* first token after [\d.]+ m?s/).waitFor()
     }
     await page.getByRole('group', { name: 'Call' }).getByRole('button', { name: 'echo-2' }).click()
     const curl = await codeIn(page, 'curl')
@@ -134,7 +133,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-chat')
   })
 
-  it('stops an answer, which ends the work', async () => {
+  it('stops a reply, which cancels its job', async () => {
     const page = await openForm('Chat')
     await page.getByLabel('Message').fill('!echo tokens=5000 delay_ms=50')
     await page.keyboard.press('Enter')
@@ -149,14 +148,14 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('says in plain words what was wrong, and what to do', async () => {
+  it('shows an error with its remedy', async () => {
     const page = await openForm('Chat')
     await page.getByLabel('Temperature').fill('7')
     await page.getByLabel('Message').fill('Hello')
     await page.keyboard.press('Enter')
     await page
       .getByRole('alert')
-      .getByText(/temperature.*Change what it names, and send it again\./)
+      .getByText(/temperature.*Fix the request and try again\./)
       .waitFor()
     await page.context().close()
   })
@@ -164,13 +163,13 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
   it.each([
     ['Responses', 'responses', 'Max output tokens'],
     ['Messages', 'messages', 'Max tokens'],
-  ])('answers in the format of %s, and shows code that does the same', async (name, path, bound) => {
+  ])('sends requests in the format of %s, and shows working code', async (name, path, bound) => {
     const page = await openForm(name)
     await page.getByLabel('Input').fill('!echo text="By the water."')
     await page.getByLabel(bound).fill('64')
     await page.getByRole('button', { name: 'Send' }).click()
     await page.getByText('By the water.', { exact: true }).waitFor()
-    await page.getByText(/^\d+ tokens in .* first after/).waitFor()
+    await page.getByText(/^\d+ tokens in .* first token after/).waitFor()
     const curl = await codeIn(page, 'curl')
     expect(curl).toContain(`/v1/${path}`)
     expect(await reproduced('bash', ['-c', `${curl} -s`])).toContain('water')
@@ -186,7 +185,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     ['Responses', ''],
     ['Responses', 'true'],
     ['Messages', ''],
-  ])('says why an answer of %s broke off, where store is "%s"', async (name, store) => {
+  ])('shows why a stream of %s failed, with store "%s"', async (name, store) => {
     const page = await openForm(name)
     await page.getByLabel('Input').fill('!echo after=2 tokens=5 fail=upstream_error')
     if (store) {
@@ -196,22 +195,22 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     }
     await page.getByRole('button', { name: 'Send' }).click()
     await page.getByRole('alert').getByText('npx sluice doctor').waitFor()
-    expect(await page.getByText(/first after/).count()).toBe(0)
+    expect(await page.getByText(/first token after/).count()).toBe(0)
     await page.context().close()
   })
 
-  it('shows its forms once the service is back', async () => {
+  it('shows the forms once the service is back', async () => {
     const page = await signIn(browser, stack.url, TEST_KEY, [])
     await page.route('**/openapi.json', (route) => route.fulfill({ status: 503, body: '' }))
     await page.goto(`${stack.url}/console/playground`)
-    await page.getByRole('alert').getByText('The service answered 503.').waitFor()
+    await page.getByRole('alert').getByText('The service returned HTTP 503.').waitFor()
     await page.unroute('**/openapi.json')
     await page.getByRole('complementary', { name: 'Options' }).waitFor()
     await page.getByRole('alert').waitFor({ state: 'detached' })
     await page.context().close()
   })
 
-  it('shows the words of a refusal', async () => {
+  it('shows the text of a refusal', async () => {
     const page = await openForm('Responses')
     await page.getByLabel('Input').fill('!echo refusal="I would rather not."')
     await page.getByRole('button', { name: 'Send' }).click()
@@ -219,7 +218,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('goes on from a prompt', async () => {
+  it('completes a prompt', async () => {
     const page = await openForm('Completions')
     await page.getByLabel('Prompt', { exact: true }).fill('!echo text=" there was a heron."')
     await page.getByRole('button', { name: 'Complete' }).click()
@@ -228,23 +227,23 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-completions')
   })
 
-  it.skipIf(SANDBOX_MISSING)('runs Python, and shows its output and figures', async () => {
+  it.skipIf(SANDBOX_MISSING)('runs Python and shows output and figures', async () => {
     const page = await openForm('Python')
     await page.getByRole('button', { name: 'Run' }).click()
-    await page.getByRole('img', { name: 'Figure 1 that the code drew' }).waitFor()
+    await page.getByRole('img', { name: 'Figure 1 from the code' }).waitFor()
     await page.getByText('200 points, the largest').waitFor()
-    await page.getByText('It ended with 0').waitFor()
+    await page.getByText('Exit code 0 after').waitFor()
     const drawn = 'document.querySelector(".outcome img").naturalWidth'
     expect(await page.evaluate(drawn)).toBeGreaterThan(100)
     expect(await reproduced('bash', ['-c', `${await codeIn(page, 'curl')} -s`])).toContain('200 points')
     await look(page, 'playground-python')
   })
 
-  it('researches, with each citation beside its quote', async () => {
+  it('researches a question and shows the quote of each citation', async () => {
     const page = await openForm('Research')
     await page.getByLabel('Question').fill('Where do herons build their nests, and what do they eat?')
     await page.getByRole('button', { name: 'Research' }).click()
-    await page.getByText(/Searches: .* ended: answered in/).waitFor()
+    await page.getByText(/Searches: .* stop reason: answered in/).waitFor()
     const quotes = page.getByRole('region', { name: 'Citations' }).getByRole('listitem')
     expect(await quotes.count()).toBeGreaterThan(0)
     const quote = await quotes.first().locator('blockquote').textContent()
@@ -254,7 +253,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-research')
   })
 
-  it('judges texts, where the service does', async () => {
+  it('moderates texts if the service has the endpoint', async () => {
     const reference = (await (await stack.get('/openapi.json')).json()) as { paths: Record<string, unknown> }
     if (!reference.paths['/v1/moderations']) {
       const page = await openForm('Chat')
@@ -262,30 +261,30 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
       return await page.context().close()
     }
     const page = await openForm('Moderations')
-    await page.getByRole('button', { name: 'Judge' }).click()
-    const judgements = page.getByRole('list', { name: 'Judgements' }).getByRole('listitem')
-    await judgements.nth(1).getByText('flagged', { exact: true }).waitFor()
-    await judgements.nth(0).getByText('not flagged').waitFor()
+    await page.getByRole('button', { name: 'Check' }).click()
+    const results = page.getByRole('list', { name: 'Results' }).getByRole('listitem')
+    await results.nth(1).getByText('flagged', { exact: true }).waitFor()
+    await results.nth(0).getByText('not flagged').waitFor()
     await look(page, 'playground-moderations')
   })
 
-  it.skipIf(!environment)('draws how near texts are to each other', async () => {
+  it.skipIf(!environment)('shows the similarity of texts', async () => {
     const page = await openForm('Embeddings')
     await page.getByRole('button', { name: 'Compare' }).click()
-    await page.getByText('The nearest are 3 and 4').waitFor()
+    await page.getByText('Most similar: 3 and 4').waitFor()
     expect(await page.locator('.heat .cell').count()).toBe(16)
     await look(page, 'playground-embeddings')
   })
 
-  it.skipIf(!environment)('ranks texts by a query', async () => {
+  it.skipIf(!environment)('ranks documents by a query', async () => {
     const page = await openForm('Rerank')
     await page.getByRole('button', { name: 'Rank' }).click()
-    const first = page.getByRole('list', { name: 'Nearest first' }).getByRole('listitem').first()
+    const first = page.getByRole('list', { name: 'Most relevant first' }).getByRole('listitem').first()
     await first.getByText('Refunds take five days.').waitFor()
     await look(page, 'playground-rerank')
   })
 
-  it.skipIf(!speech)('transcribes what is dropped, plays from a word, and gives subtitles', async () => {
+  it.skipIf(!speech)('transcribes a dropped file, plays from a word, and downloads subtitles', async () => {
     const page = await openForm('Audio')
     const base64 = speech?.beckett?.bytes.toString('base64')
     await page.evaluate(`{
@@ -313,11 +312,11 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-audio')
   })
 
-  it('speaks a text, draws and plays it, and shows code that does the same', async () => {
+  it('converts text to speech, plays it, and shows working code', async () => {
     const page = await openForm('Speech')
     await page.getByLabel('Text').fill('Ever tried.')
     await page.getByLabel('Response format').selectOption('wav')
-    await page.getByRole('button', { name: 'Speak' }).click()
+    await page.getByRole('button', { name: 'Generate' }).click()
     await page.getByRole('region', { name: 'Waveform' }).waitFor()
     await page.getByText(/^1\.0 s of audio in/).waitFor()
     await page.getByRole('button', { name: 'Play', exact: true }).click()
@@ -347,7 +346,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
   it.skipIf(!speech)('records from the microphone', async () => {
     const page = await openForm('Audio')
     await page.getByRole('button', { name: 'Record' }).click()
-    const end = page.getByRole('button', { name: 'End the recording' })
+    const end = page.getByRole('button', { name: 'Stop recording' })
     await end.waitFor()
     await page.waitForTimeout(1_000)
     await end.click()
@@ -358,10 +357,10 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('says what to configure where a key may use no model that can', async () => {
+  it('explains how to configure a missing model', async () => {
     const page = await signIn(browser, stack.url, LIMITED_KEY, faults)
     await page.goto(`${stack.url}/console/playground?form=research`)
-    await page.getByText('An entry of models.yaml with pool: research makes one').waitFor()
+    await page.getByText('add an entry with pool: research to models.yaml').waitFor()
     await page.goto(`${stack.url}/console/playground?form=chat&model=echo-2`)
     await page.getByRole('combobox', { name: 'Model', exact: true }).waitFor()
     expect(
@@ -370,8 +369,8 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-limited')
   })
 
-  it('was never in want of anything from elsewhere, and never wrong', () => {
-    // The temperature that was refused on purpose, and the operator's door, which is tried with each key.
+  it('logged no errors and sent no requests to other hosts', () => {
+    // Expected: the rejected temperature, and 403 for the admin API with a caller's key.
     expect(faults.filter((fault) => !/status of 40[03]/.test(fault))).toEqual([])
   })
 })

@@ -5,20 +5,20 @@ import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
 
 /*
- * Every screen that the menu leads to, light and dark, wide, narrow and between: nothing serious by axe, nothing beyond the edge, nothing logged
- * as an error and nothing asked of other hosts. With CONSOLE_PICTURES=DIR each leaves a picture.
+ * Every screen of the menu in five combinations of colour scheme and width. Each must have no serious axe violation, no horizontal
+ * overflow, no logged error and no request to another host. With CONSOLE_PICTURES=DIR every combination is saved as a screenshot.
  */
 
 const LOOKS = [
   { name: 'light-wide', colorScheme: 'light', viewport: { width: 1280, height: 860 } },
   { name: 'dark-wide', colorScheme: 'dark', viewport: { width: 1280, height: 860 } },
-  // The narrowest at which tables are tables.
+  // The narrowest width with real tables instead of cards.
   { name: 'light-middle', colorScheme: 'light', viewport: { width: 1161, height: 860 } },
   { name: 'light-narrow', colorScheme: 'light', viewport: { width: 360, height: 740 } },
   { name: 'dark-narrow', colorScheme: 'dark', viewport: { width: 360, height: 740 } },
 ] as const
 
-describe.skipIf(!CHROMIUM)('a walk over every screen of the console', { timeout: 8 * PAGE_MS }, () => {
+describe.skipIf(!CHROMIUM)('every screen of the console', { timeout: 8 * PAGE_MS }, () => {
   let admin: Admin
   let browser: Browser
 
@@ -34,12 +34,12 @@ describe.skipIf(!CHROMIUM)('a walk over every screen of the console', { timeout:
     await admin?.[Symbol.asyncDispose]()
   })
 
-  it.each(['op', 'alice'])('finds nothing wrong with any of them, as %s', async (who) => {
+  it.each(['op', 'alice'])('is accessible and fits the window, signed in as %s', async (who) => {
     const faults: string[] = []
     const page = await signIn(browser, admin.stack.url, secretOf(who), faults)
-    // What is for operators comes once the key is known to be one.
+    // Operator screens appear after the scopes of the key are loaded.
     await page
-      .getByText(who === 'op' ? '1 worker' : 'This key sees its own project')
+      .getByText(who === 'op' ? '1 worker' : 'This key shows its own project only')
       .first()
       .waitFor()
     const links = page.getByRole('navigation', { name: 'Screens' }).locator('a:not([target])')
@@ -47,7 +47,7 @@ describe.skipIf(!CHROMIUM)('a walk over every screen of the console', { timeout:
     expect(names).toEqual(expect.arrayContaining(['Home', 'Jobs', 'Playground', 'Models']))
     expect(names.includes('Dead letters')).toBe(who === 'op')
     const found: unknown[] = []
-    // Callers see fewer of the same screens: two looks tell what differs.
+    // Callers see a subset of these screens, so two combinations suffice.
     const looks = who === 'op' ? LOOKS : [LOOKS[0], LOOKS[4]]
     for (const name of names) {
       await page.setViewportSize(LOOKS[0].viewport)
@@ -62,14 +62,14 @@ describe.skipIf(!CHROMIUM)('a walk over every screen of the console', { timeout:
     }
     await page.context().close()
     expect(found).toEqual([])
-    // The operator's door that is closed to callers, and calls that are closed to a key for operators.
+    // Expected: 403 for the admin API with a caller's key, and for calls with an operator's key.
     expect(faults.filter((fault) => !/status of 40[34]/.test(fault))).toEqual([])
   })
 
   it.each([
     ['reference', '/docs', 'Submits a call as a durable job'],
     ['guide', '/docs/guide', 'Sluice'],
-  ])('finds nothing wrong with the %s that the menu leads to', async (name, path, words) => {
+  ])('links to an accessible %s', async (name, path, words) => {
     const faults: string[] = []
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
     const link = page.getByRole('navigation', { name: 'Screens' }).locator(`a[href="${path}"]`)
@@ -83,7 +83,7 @@ describe.skipIf(!CHROMIUM)('a walk over every screen of the console', { timeout:
       found.push(...(await faultsOf(page, `${name}-${look}`, { isWhole: false })))
     }
     if (name === 'reference') {
-      // On the narrow screen, which is the last one.
+      // The last combination is the narrow window.
       await page.locator('.opblock-summary-control').first().click()
       await page.getByRole('textbox', { name: 'Request body' }).waitFor()
       expect(await page.evaluate('document.documentElement.scrollWidth > innerWidth')).toBe(false)

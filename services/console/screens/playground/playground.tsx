@@ -18,68 +18,66 @@ import { SpeechForm } from './speech/speech.tsx'
 import { MessagesForm } from './text/messages.ts'
 import { ResponsesForm } from './text/responses.ts'
 
-/** How soon it is asked again what is served, as long as the service has not said so. */
-const AGAIN_MS = 2_000
+const RETRY_DELAY_MS = 2_000
 
 interface Form {
-  /** In the address. */
+  /** Value of the query parameter `form`. */
   readonly id: string
   readonly name: string
   readonly path: string
-  /** What a model must be able to do; absent: it needs none. */
+  /** Capability that a model needs; absent: the form works without a model. */
   readonly capability?: string
-  /** What to configure where no model can. */
+  /** How to configure a model with this capability. */
   readonly missing?: string
   readonly Content: FunctionComponent
 }
 
-/** A form for each endpoint that people try by hand. */
 const FORMS: readonly Form[] = [
   {
     ...{ id: 'chat', name: 'Chat', path: '/v1/chat/completions', capability: 'chat', Content: ChatForm },
-    missing: 'An entry of models.yaml whose engine is llama, openai or anthropic makes one.',
+    missing: 'To add one, add an entry with the engine llama, openai or anthropic to models.yaml.',
   },
   {
     ...{ id: 'responses', name: 'Responses', path: '/v1/responses', capability: 'chat', Content: ResponsesForm },
-    missing: 'An entry of models.yaml whose engine is llama, openai or anthropic makes one.',
+    missing: 'To add one, add an entry with the engine llama, openai or anthropic to models.yaml.',
   },
   {
     ...{ id: 'messages', name: 'Messages', path: '/v1/messages', capability: 'messages', Content: MessagesForm },
-    missing: 'An entry of models.yaml whose engine is llama, openai or anthropic makes one.',
+    missing: 'To add one, add an entry with the engine llama, openai or anthropic to models.yaml.',
   },
   {
     ...{ id: 'completions', name: 'Completions', path: '/v1/completions', Content: CompletionsForm },
     capability: 'completions',
-    missing: 'An entry of models.yaml whose engine is llama or openai makes one.',
+    missing: 'To add one, add an entry with the engine llama or openai to models.yaml.',
   },
   {
     ...{ id: 'audio', name: 'Audio', path: '/v1/audio/transcriptions', Content: AudioForm },
     capability: 'transcription',
-    missing: 'An entry of models.yaml with pool: transcription makes one (docs/transcription.md).',
+    missing: 'To add one, add an entry with pool: transcription to models.yaml (docs/transcription.md).',
   },
   {
     ...{ id: 'speech', name: 'Speech', path: '/v1/audio/speech', capability: 'speech', Content: SpeechForm },
-    missing: 'An entry of models.yaml with task: speech makes one (docs/speech.md).',
+    missing: 'To add one, add an entry with task: speech to models.yaml (docs/speech.md).',
   },
   {
     ...{ id: 'embeddings', name: 'Embeddings', path: '/v1/embeddings', Content: EmbeddingsForm },
     capability: 'embeddings',
-    missing: 'An entry of models.yaml with pool: embeddings makes one (docs/embeddings.md).',
+    missing: 'To add one, add an entry with pool: embeddings to models.yaml (docs/embeddings.md).',
   },
   {
     ...{ id: 'rerank', name: 'Rerank', path: '/v1/rerank', capability: 'rerank', Content: RerankForm },
-    missing: 'An entry of models.yaml with pool: embeddings makes one (docs/embeddings.md).',
+    missing: 'To add one, add an entry with pool: embeddings to models.yaml (docs/embeddings.md).',
   },
   { id: 'moderations', name: 'Moderations', path: '/v1/moderations', Content: ModerationsForm },
   { id: 'python', name: 'Python', path: '/v1/tools/code', Content: PythonForm },
   {
     ...{ id: 'research', name: 'Research', path: '/v1/deep-research', Content: ResearchForm },
     capability: 'deep_research',
-    missing: 'An entry of models.yaml with pool: research makes one (docs/deep-research.md).',
+    missing: 'To add one, add an entry with pool: research to models.yaml (docs/deep-research.md).',
   },
 ]
 
-/** A form for each endpoint that is served, and the code of what was just done. */
+/** A form per endpoint that the service has. Each shows code that sends the same request. */
 export function Playground() {
   return (
     <section class="playground">
@@ -92,14 +90,14 @@ export function Playground() {
 function ForCallers() {
   return (
     <div class="card empty">
-      <h2>This key makes no calls</h2>
+      <h2>This key cannot call models</h2>
       <p>
-        It has the scope <code>admin</code> alone, which opens the screens for operators. A form here calls a model, for
-        which a key needs the scope <code>calls</code>.
+        The playground requires the <code>calls</code> scope. This key has the <code>admin</code> scope only, which
+        covers the operator screens.
       </p>
       <p>
-        Make one under <a href={`${BASE}/keys`}>Keys</a>, or with{' '}
-        <code>npx sluice keys create --scopes calls,admin</code>, and sign in with it.
+        Create a key with both scopes on the screen <a href={`${BASE}/keys`}>Keys</a> or with{' '}
+        <code>npx sluice keys create --scopes calls,admin</code>, then sign in with it.
       </p>
     </div>
   )
@@ -109,7 +107,7 @@ function Forms() {
   const problem = useSignal('')
   const isLoaded = useSignal(false)
   usePoll(
-    AGAIN_MS,
+    RETRY_DELAY_MS,
     async (abort) => {
       if (isLoaded.peek()) return
       await loadServed().then(
@@ -151,10 +149,10 @@ function Chosen({ form: { name, path, capability, missing, Content } }: { readon
   if (capability === undefined || modelsFor(capability).length > 0) return <Content />
   return (
     <div class="card empty">
-      <h2>{name}: no model</h2>
+      <h2>No model for {name}</h2>
       <p>
-        No model that this key may use answers <code>{path}</code>. {missing} Where one is there, a key that may use it
-        is made with <code>npx sluice keys create</code>.
+        This key has access to no model for <code>{path}</code>. {missing} If there is one already, create a key with
+        access to it: <code>npx sluice keys create</code>
       </p>
     </div>
   )

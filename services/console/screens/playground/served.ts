@@ -3,16 +3,16 @@ import { askJson } from '#services/console/api/client.ts'
 import type { Model, Page } from '#services/console/api/types.ts'
 import { type Field, fieldsOf, type Reference } from './call/schema.ts'
 
-/** What this key may ask for. */
+/** Models and endpoints that are available to this key. */
 interface Served {
   readonly models: readonly Model[]
   readonly reference: Reference
 }
 
-/** Undefined until it is known. */
+/** Undefined until loaded. */
 export const served = signal<Served | undefined>(undefined)
 
-/** Finds out what is served to this key. @throws ApiFailure, TypeError */
+/** @throws ApiFailure, TypeError */
 export async function loadServed(): Promise<void> {
   const [{ data: models }, reference] = await Promise.all([
     askJson<Page<Model>>('/v1/models'),
@@ -21,17 +21,16 @@ export async function loadServed(): Promise<void> {
   served.value = { models, reference }
 }
 
-/** The options of an endpoint, of those that are named; none before they are known. */
+/** The named options of an endpoint that its schema has; empty until loaded. */
 export function optionsOf(path: string, names: readonly string[]): readonly Field[] {
   return served.value ? fieldsOf(served.value.reference, path, names) : []
 }
 
-/** The models that can do something. */
 export function modelsFor(capability: string): readonly Model[] {
   return served.value?.models.filter(({ capabilities }) => capabilities.includes(capability)) ?? []
 }
 
-/** A model that can do something: the wanted one where it can, else the first. */
+/** The wanted model if it has the capability, else the first model that has it, else an empty string. */
 export function modelFor(capability: string, wanted: string): string {
   const ids = modelsFor(capability).map(({ id }) => id)
   return ids.includes(wanted) ? wanted : (ids[0] ?? '')

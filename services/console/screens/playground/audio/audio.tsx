@@ -7,7 +7,7 @@ import { Spoken } from './spoken.tsx'
 import { audio } from './state.ts'
 import { Waveform } from './waveform.tsx'
 
-/** Speech by file or microphone, with its words and speakers on the waveform. */
+/** Transcribes a file or a recording and shows words and speakers on the waveform. */
 export function AudioForm() {
   const { run, model, file, values, player, transcript } = audio
   useEffect(() => () => player.stop(), [])
@@ -39,7 +39,7 @@ export function AudioForm() {
 function Heard() {
   return (
     <>
-      {audio.run.isBusy.value && <p class="dim">It listens…</p>}
+      {audio.run.isBusy.value && <p class="dim">Transcribing…</p>}
       {audio.note.value && <p class="dim took">{audio.note.value}</p>}
     </>
   )
@@ -55,19 +55,19 @@ function SpeakersChoice() {
           audio.wantsSpeakers.value = currentTarget.checked
         }}
       />
-      <span>Tell speakers apart (a second call)</span>
+      <span>Identify speakers (sends a second request)</span>
     </label>
   )
 }
 
-/** Where sound comes from: a file that is chosen or dropped, or the microphone. */
+/** Selects the audio: a file that is chosen or dropped, or a recording. */
 function Source() {
   const isOver = useSignal(false)
   const field = useRef<HTMLInputElement>(null)
   const file = audio.file.value
   useEffect(() => {
     if (!field.current || !file || field.current.files?.[0] === file) return
-    // What was dropped or recorded stands in the field as well, which would say that there is none.
+    // Without this, the file field shows "no file chosen" for a dropped or recorded file.
     const data = new DataTransfer()
     data.items.add(file)
     field.current.files = data.files
@@ -78,7 +78,7 @@ function Source() {
     if (taken) void audio.take(taken)
   }
   return (
-    // biome-ignore lint/a11y/noStaticElementInteractions: whoever cannot drop a file chooses it by the field inside.
+    // biome-ignore lint/a11y/noStaticElementInteractions: the file field inside is the accessible alternative to dropping.
     <div
       class={`drop ${isOver.value ? 'over' : ''}`}
       onDragOver={(event) => {
@@ -95,7 +95,7 @@ function Source() {
       }}
     >
       <label>
-        <span>Audio file: choose it, or drop it here</span>
+        <span>Audio file (choose one or drop it here)</span>
         <input
           ref={field}
           type="file"
@@ -106,7 +106,7 @@ function Source() {
       <div class="actions">
         <button type="button" aria-pressed={isRecording} onClick={() => void audio.record()}>
           <span class={`dot ${isRecording ? 'on' : ''}`} />
-          {isRecording ? 'End the recording' : 'Record'}
+          {isRecording ? 'Stop recording' : 'Record'}
         </button>
         {file && <span class="dim">{file.name}</span>}
       </div>

@@ -1,7 +1,6 @@
-/** How long the browser has to take what it downloads. */
-const TAKEN_MS = 10_000
+/** Time after which the object URL is revoked. The browser must have started the download by then. */
+const REVOKE_DELAY_MS = 10_000
 
-/** Has the browser keep something as a file. */
 export function download(name: string, content: string | Blob): void {
   const blob = typeof content === 'string' ? new Blob([content], { type: 'text/plain' }) : content
   const url = URL.createObjectURL(blob)
@@ -9,5 +8,5 @@ export function download(name: string, content: string | Blob): void {
   link.href = url
   link.download = name
   link.click()
-  setTimeout(() => URL.revokeObjectURL(url), TAKEN_MS)
+  setTimeout(() => URL.revokeObjectURL(url), REVOKE_DELAY_MS)
 }

@@ -1,6 +1,6 @@
 import type { Player } from './player.ts'
 
-/** Plays a sound, or pauses it; nothing while there is none. */
+/** Plays or pauses the loaded audio; nothing if none is loaded. */
 export function PlayButton({ player }: { readonly player: Player }) {
   if (!player.sound.value) return null
   return (
@@ -10,7 +10,7 @@ export function PlayButton({ player }: { readonly player: Player }) {
   )
 }
 
-/** Where playing goes on: at the beginning, once the end was heard. */
+/** The current position, or the start if playback has reached the end. */
 function restart({ at, sound }: Player): number {
   return sound.value && at.value < sound.value.duration - 0.05 ? at.value : 0
 }

@@ -1,23 +1,21 @@
 import { signal } from '@preact/signals'
 
-/** Bars of a waveform at most. */
 const BARS_MAX = 2_400
-/** Bars a second of audio. */
 const BARS_PER_SECOND = 40
 
-/** Sound that was decoded: drawn, and played from any place. Nothing of it leaves the page. */
+/** Decodes audio in the browser, plays it from any position and provides its waveform. */
 export class Player {
-  /** Where it is, in seconds. */
+  /** Playback position in seconds. */
   readonly at = signal(0)
   readonly isPlaying = signal(false)
-  /** Undefined while there is none, or where this browser cannot decode it. */
+  /** Undefined if nothing is loaded, or if this browser cannot decode the file. */
   readonly sound = signal<AudioBuffer | undefined>(undefined)
   #context: AudioContext | undefined
   #source: AudioBufferSourceNode | undefined
   #startedAt = 0
   #frame = 0
 
-  /** Takes another sound. @returns Whether this browser can decode it */
+  /** @returns Whether this browser can decode the file */
   async load(file: Blob): Promise<boolean> {
     this.stop()
     this.at.value = 0
@@ -28,7 +26,7 @@ export class Player {
     return this.sound.value !== undefined
   }
 
-  /** Plays from a place, in seconds, to the end. */
+  /** Plays from a position in seconds to the end. */
   play(from: number): void {
     const [context, sound] = [this.#context, this.sound.value]
     if (!context || !sound) return
@@ -46,7 +44,7 @@ export class Player {
     this.#follow(context, sound.duration)
   }
 
-  /** Falls silent, and stays where it is. */
+  /** Pauses at the current position. */
   stop(): void {
     cancelAnimationFrame(this.#frame)
     const source = this.#source
@@ -63,7 +61,7 @@ export class Player {
   }
 }
 
-/** The loudest of each piece of a sound, 0 to 1, so many that they can be seen. */
+/** The bars of a waveform: peaks of equal parts of the audio, scaled to 0 to 1. */
 export function barsOf(sound: AudioBuffer): readonly number[] {
   const samples = sound.getChannelData(0)
   const count = Math.max(1, Math.min(BARS_MAX, Math.round(sound.duration * BARS_PER_SECOND)))

@@ -1,12 +1,12 @@
 import { signal } from '@preact/signals'
 
-/** What the microphone hears, as a file. */
+/** Records the microphone into a file. */
 export class Recorder {
-  /** Since when it hears, in unix milliseconds; undefined: it does not. */
+  /** Start of the recording in unix milliseconds; undefined: not recording. */
   readonly since = signal<number | undefined>(undefined)
   #recorder: MediaRecorder | undefined
 
-  /** Begins. @throws Error with a sentence for whoever asked, where there is no microphone or it is not allowed */
+  /** @throws Error with a text for the user if there is no microphone or access is denied */
   async start(onRecorded: (file: File) => void): Promise<void> {
     const stream = await microphone()
     const pieces: Blob[] = []
@@ -24,20 +24,18 @@ export class Recorder {
     this.since.value = Date.now()
   }
 
-  /** Ends, which gives the file. */
+  /** Ends the recording, which calls `onRecorded`. */
   stop(): void {
     if (this.#recorder?.state === 'recording') this.#recorder.stop()
   }
 }
 
 async function microphone(): Promise<MediaStream> {
-  // Browsers give it to pages from https and from this machine alone.
+  // Browsers have this API on HTTPS and localhost pages only.
   if (!navigator.mediaDevices) {
-    throw new Error('This page may not use the microphone: open it over https, or at 127.0.0.1. A file can be chosen.')
+    throw new Error('The microphone requires HTTPS or localhost. Open the console over HTTPS, or choose a file.')
   }
   return await navigator.mediaDevices.getUserMedia({ audio: true }).catch(() => {
-    throw new Error(
-      'There is no microphone, or the browser does not allow it here. Allow it in the address bar, or choose a file.',
-    )
+    throw new Error('No microphone found, or access was denied. Allow access in the address bar, or choose a file.')
   })
 }

@@ -8,7 +8,7 @@ import { type Diarized, type Transcript, transcriptOf, type Verbose } from './tr
 
 const PATH = '/v1/audio/transcriptions'
 
-/** The recording of this tab, and what is said in it. */
+/** The recording of this tab and its transcript. */
 class Audio {
   readonly run = new Run()
   readonly player = new Player()
@@ -20,17 +20,16 @@ class Audio {
   readonly transcript = signal<Transcript | undefined>(undefined)
   readonly note = signal('')
 
-  /** Takes a file, and draws it. */
   async take(file: File): Promise<void> {
     this.run.stop()
     this.run.problem.value = undefined
     this.transcript.value = undefined
     this.file.value = file
     const isDrawn = await this.player.load(file)
-    this.note.value = isDrawn ? '' : 'This browser cannot play or draw this file; it can be transcribed all the same.'
+    this.note.value = isDrawn ? '' : 'This browser cannot play this file, but it can still be transcribed.'
   }
 
-  /** Begins to record, or ends that. */
+  /** Starts or stops recording. */
   async record(): Promise<void> {
     if (this.recorder.since.value !== undefined) return this.recorder.stop()
     await this.recorder
@@ -40,7 +39,11 @@ class Audio {
       })
   }
 
-  /** Sends the file. Words and speakers are two answers: no format has both. @param canTell Whether the model tells speakers apart */
+  /**
+   * Sends the file once for words and, if wanted, once for speakers, because no response format has both.
+   *
+   * @param canTell Whether the model identifies speakers
+   */
   async transcribe(canTell: boolean, options: Readonly<Record<string, unknown>>): Promise<void> {
     const file = this.file.value
     if (!file) return
@@ -76,5 +79,4 @@ async function upload<T>({ path, body }: Call, file: File, signal: AbortSignal):
   return await askJson<T>(path, { method: 'POST', body: form, signal })
 }
 
-/** The audio form of this tab. */
 export const audio = new Audio()

@@ -1,6 +1,6 @@
 import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
 
-/** A segment of a transcript, with its words and who said it. */
+/** A segment of a transcript; the speaker is empty without diarization. */
 export interface Said {
   readonly start: number
   readonly end: number
@@ -8,24 +8,23 @@ export interface Said {
   readonly speaker: string
 }
 
-/** A word, and who said it. */
 export interface SaidWord extends Word {
   readonly speaker: string
 }
 
-/** What came of a recording. */
+/** The words and speakers of a recording. */
 export interface Transcript {
   readonly text: string
   readonly duration: number
   readonly segments: readonly Said[]
   readonly words: readonly SaidWord[]
-  /** As the service writes subtitles from. */
+  /** Source of the subtitles. */
   readonly cues: readonly TranscriptSegment[]
-  /** In the order in which they first speak. */
+  /** In order of first appearance. */
   readonly speakers: readonly string[]
 }
 
-/** An answer with `response_format=verbose_json`. */
+/** A response with `response_format=verbose_json`. */
 export interface Verbose {
   readonly text: string
   readonly duration: number
@@ -33,12 +32,12 @@ export interface Verbose {
   readonly words?: readonly Word[]
 }
 
-/** An answer with `response_format=diarized_json`. */
+/** A response with `response_format=diarized_json`. */
 export interface Diarized {
   readonly segments: readonly Said[]
 }
 
-/** Words and times of one answer, and who speaks from another, where that was asked for. */
+/** Combines the words and times of one response with the speakers of another, if that was requested. */
 export function transcriptOf(verbose: Verbose, diarized: Diarized | undefined): Transcript {
   const { text, duration, segments: cues = [], words = [] } = verbose
   const turns = diarized?.segments ?? []
@@ -52,7 +51,7 @@ export function transcriptOf(verbose: Verbose, diarized: Diarized | undefined): 
   }
 }
 
-/** Who speaks at a moment, or nearest to it; empty where nobody was told apart. */
+/** The speaker at a time, or of the nearest segment; empty without diarization. */
 function speakerAt(turns: readonly Said[], seconds: number): string {
   const away = ({ start, end }: Said) => Math.max(0, start - seconds, seconds - end)
   const [first, ...rest] = turns

@@ -2,11 +2,11 @@ import { useMemo } from 'preact/hooks'
 import { barsOf, type Player } from './player.ts'
 import type { Transcript } from './transcript.ts'
 
-/** Pixels a second, as long as that is not too wide. */
+/** Pixels per second, reduced if the waveform would exceed WIDTH_MAX. */
 const SCALE = 110
 const WIDTH_MAX = 24_000
 const HEIGHT = 72
-/** Colours of speakers; more of them begin anew. */
+/** Number of speaker colours, which repeat. */
 const COLOURS = 4
 
 interface WaveformProps {
@@ -14,7 +14,7 @@ interface WaveformProps {
   readonly transcript: Transcript | undefined
 }
 
-/** Sound as it looks, with its words below where they are said; a click on one plays from there. */
+/** A waveform with the words below it. A click on either starts playback there. */
 export function Waveform({ player, transcript }: WaveformProps) {
   const sound = player.sound.value
   const path = useMemo(() => (sound ? pathOf(barsOf(sound)) : ''), [sound])
@@ -23,7 +23,7 @@ export function Waveform({ player, transcript }: WaveformProps) {
   const scale = width / sound.duration
   const left = (seconds: number) => `${(seconds * scale).toFixed(1)}px`
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls can be scrolled with keys.
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable area must be reachable by keyboard.
     <section class="wave" tabIndex={0} aria-label="Waveform">
       <div class="wave-inside" style={{ width: `${width}px` }}>
         {transcript?.segments
@@ -40,7 +40,7 @@ export function Waveform({ player, transcript }: WaveformProps) {
         <button
           type="button"
           class="loudness"
-          aria-label="Play from the place that is clicked, or from the beginning"
+          aria-label="Play from the clicked position, or from the start"
           onClick={({ offsetX, detail }) => player.play(detail === 0 ? 0 : Math.max(0, offsetX / scale))}
         >
           <svg viewBox={`0 0 1000 ${HEIGHT}`} preserveAspectRatio="none" aria-hidden="true">
@@ -71,7 +71,7 @@ export function Waveform({ player, transcript }: WaveformProps) {
   )
 }
 
-/** The colour of a speaker, as a class. */
+/** CSS class with the colour of a speaker. */
 export function colourOf({ speakers }: Transcript, speaker: string): string {
   return speaker ? `voice-${speakers.indexOf(speaker) % COLOURS}` : ''
 }

@@ -1,11 +1,10 @@
-/** A call that a form has made, as far as other programs need it to make the same. */
+/** A request sent by a form, with the details that code in another language needs to repeat it. */
 export interface Call {
-  /** What tells it from others of its form, such as its model. */
+  /** Distinguishes several requests of one form, such as by model. */
   readonly name: string
   readonly path: string
-  /** The fields of its body. */
   readonly body: Readonly<Record<string, unknown>>
-  /** The method of OpenAI's packages that makes it, `messages` of Anthropic's; absent: they have none. */
+  /** Method of the OpenAI SDK (`messages`: of the Anthropic SDK); absent: the SDK has none. */
   readonly method?:
     | 'chat.completions'
     | 'responses'
@@ -15,17 +14,16 @@ export interface Call {
     | 'audio.transcriptions'
     | 'audio.speech'
     | 'moderations'
-  /** Name of the file that is sent with it, as a form. */
+  /** Name of the uploaded file; the body is then a multipart form. */
   readonly file?: string
-  /** Name of the file that its answer goes into, where that is no text. */
+  /** Name of the file that a binary response is saved to. */
   readonly into?: string
 }
 
-/** A language that a call can be shown in. */
 export const LANGUAGES = ['curl', 'Python', 'TypeScript'] as const
 export type Language = (typeof LANGUAGES)[number]
 
-/** The code that makes a call from elsewhere. @param origin Of the service */
+/** @param origin Origin of the service */
 export function codeOf(language: Language, call: Call, origin: string): string {
   if (language === 'curl') return curlOf(call, origin)
   return language === 'Python' ? pythonOf(call, origin) : typescriptOf(call, origin)
@@ -42,7 +40,7 @@ function curlOf({ path, body, file, into }: Call, origin: string): string {
       ? value.map((one) => `  --form-string ${quoted(`${name}[]=${one}`)}`)
       : [`  --form-string ${quoted(`${name}=${value}`)}`],
   )
-  // Within its own quotes curl takes two characters as more than themselves.
+  // Inside the quotes of -F, curl interprets backslash and double quote.
   const name = file.replace(/["\\]/g, '\\$&')
   return `${head}${[`  -F ${quoted(`file=@"${name}"`)}`, ...fields].join(' \\\n')}`
 }
@@ -51,7 +49,7 @@ function quoted(text: string): string {
   return `'${text.replaceAll("'", "'\\''")}'`
 }
 
-/** How programs read the text of an event of a stream. */
+/** Code that prints the text of one stream event, by SDK method. */
 const READS: Readonly<Record<string, { readonly python: string; readonly typescript: string }>> = {
   'chat.completions': {
     python: 'if chunk.choices:\n        print(chunk.choices[0].delta.content or "", end="", flush=True)',
@@ -74,7 +72,7 @@ const READS: Readonly<Record<string, { readonly python: string; readonly typescr
   },
 }
 
-/** The client of the package that makes a call: Anthropic's adds /v1 by itself. */
+/** The SDK client for a request. The Anthropic SDK appends /v1 to its base URL. */
 function clientOf({ method }: Call, origin: string) {
   return method === 'messages'
     ? { python: 'anthropic', typescript: '@anthropic-ai/sdk', name: 'Anthropic', url: origin }
@@ -140,7 +138,7 @@ for await (const chunk of stream) {
 }`
 }
 
-/** What a program asks for: no usage at the end of a stream, and whole answers where the packages know no such stream. */
+/** The request body in SDK code: without usage at the end of a stream, and without streaming if the SDK lacks the method. */
 function bodyOf({ body, method }: Call): Record<string, unknown> {
   const { stream_options: _, stream, ...rest } = body
   return stream && method ? { ...rest, stream } : rest
@@ -150,7 +148,7 @@ function isText({ response_format: format }: Readonly<Record<string, unknown>>):
   return format === 'srt' || format === 'vtt' || format === 'text'
 }
 
-/** A value of JSON as Python writes it. */
+/** A JSON value as a Python literal. */
 function pythonValue(value: unknown, indent = ''): string {
   const inner = `${indent}    `
   if (value === null || value === undefined) return 'None'

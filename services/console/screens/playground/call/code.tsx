@@ -2,7 +2,7 @@ import { useSignal } from '@preact/signals'
 import { Copy } from '#services/console/parts/copy.tsx'
 import { type Call, codeOf, LANGUAGES, type Language } from './call.ts'
 
-/** The code of what was just done, in three languages; nothing before anything was. */
+/** Code that repeats the last request, in three languages; nothing before the first request. */
 export function Code({ calls }: { readonly calls: readonly Call[] }) {
   const language = useSignal<Language>('curl')
   const chosen = useSignal('')
@@ -12,7 +12,7 @@ export function Code({ calls }: { readonly calls: readonly Call[] }) {
   return (
     <div class="card code">
       <div class="title">
-        <h2>The same from your program</h2>
+        <h2>Code for this request</h2>
         {calls.length > 1 && (
           <Chips
             label="Call"
@@ -33,7 +33,7 @@ export function Code({ calls }: { readonly calls: readonly Call[] }) {
         />
         <Copy text={code} label="Copy" />
       </div>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls can be scrolled with keys. */}
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable area must be reachable by keyboard. */}
       <pre class="output" tabIndex={0}>
         {code}
       </pre>

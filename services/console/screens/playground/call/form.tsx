@@ -13,31 +13,30 @@ import { Send } from './send.tsx'
 
 interface CallFormProps {
   readonly run: Run
-  /** The model that is called, of those that can do something; absent: the call needs none. */
+  /** Capability and choice of the model; absent: the endpoint needs no model. */
   readonly model?: { readonly capability: string; readonly chosen: Signal<string> }
-  /** Its options, with what was filled in. */
   readonly fields: readonly Field[]
   readonly values: Signal<Readonly<Record<string, string>>>
-  /** How many options are seen without being asked for. */
+  /** Number of options outside the "More options" section. */
   readonly shown?: number
-  /** What the button says. */
+  /** Label of the submit button. */
   readonly verb: string
-  /** Whether what is asked is complete; a model is chosen besides. */
+  /** Whether the inputs other than the model are complete. */
   readonly isReady: boolean
   readonly send: (options: Readonly<Record<string, unknown>>) => Promise<void>
-  /** What is asked. */
+  /** Input fields. */
   readonly children: ComponentChildren
-  /** What stands beside the button. */
+  /** Content next to the submit button. */
   readonly beside?: ComponentChildren
-  /** What came of it. */
+  /** Result within the form. */
   readonly outcome?: ComponentChildren
-  /** What stands before the options. */
+  /** Content above the options. */
   readonly hint?: ComponentChildren
-  /** What came of it, where that needs the whole width. */
+  /** Result below the form, at full width. */
   readonly below?: ComponentChildren
 }
 
-/** A form for one call: what is asked, its options, what came of it, and the code of it. */
+/** A form for one endpoint: inputs, options, result and code. */
 export function CallForm(props: CallFormProps) {
   const { run, model, fields, values, shown, verb, isReady, send } = props
   useEffect(() => {
@@ -75,13 +74,12 @@ export function CallForm(props: CallFormProps) {
 interface WordsProps {
   readonly label: string
   readonly of: Signal<string>
-  /** Lines that are seen; absent: it has one. */
+  /** Visible lines; absent: a single-line field. */
   readonly rows?: number
-  /** They are code. */
+  /** The text is source code. */
   readonly isSource?: boolean
 }
 
-/** Words that are asked about. */
 export function Words({ label, of, rows, isSource = false }: WordsProps) {
   const onInput = ({ currentTarget }: { readonly currentTarget: { readonly value: string } }) => {
     of.value = currentTarget.value
@@ -100,7 +98,7 @@ export function Words({ label, of, rows, isSource = false }: WordsProps) {
   )
 }
 
-/** The lines of a text that say something. */
+/** The trimmed lines of a text, without empty ones. */
 export function linesOf(text: string): readonly string[] {
   return text.split('\n').flatMap((line) => line.trim() || [])
 }

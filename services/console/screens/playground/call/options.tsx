@@ -6,13 +6,13 @@ import type { Field } from './schema.ts'
 interface OptionsProps {
   readonly fields: readonly Field[]
   readonly values: Signal<Readonly<Record<string, string>>>
-  /** How many are seen without being asked for. */
+  /** Number of options outside the "More options" section. */
   readonly shown?: number
-  /** What stands before them, such as the model. */
+  /** Content above the options, such as the model. */
   readonly children?: ComponentChildren
 }
 
-/** What a call asks for beside its words: fields made from its schema. An empty one is left to the service. */
+/** Request options, generated from the schema of the endpoint. An empty field uses the default of the service. */
 export function Options({ fields, values, shown = 4, children }: OptionsProps) {
   const more = fields.slice(shown)
   return (

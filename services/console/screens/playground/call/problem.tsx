@@ -1,6 +1,6 @@
 import type { Run } from './run.ts'
 
-/** Why the last call failed, and what to do next; nothing where it did not. */
+/** The error of the last request with its remedy; nothing after a success. */
 export function ProblemOf({ run }: { readonly run: Run }) {
   const problem = run.problem.value
   if (!problem) return null

@@ -3,37 +3,36 @@ import { ApiFailure, ask, wordsOf } from '#services/console/api/client.ts'
 import { eventsOf } from '#services/console/api/events.ts'
 import type { Call } from './call.ts'
 
-/** What went wrong, and what to do about it. */
 export interface Problem {
   readonly words: string
-  /** Empty where the words say it. */
+  /** Remedy; empty if the error text includes it. */
   readonly next: string
 }
 
-/** What somebody who reads a refusal does next, by its status. */
+/** Remedies by HTTP status. */
 const NEXT: Readonly<Record<number, string>> = {
-  400: 'Change what it names, and send it again.',
-  403: 'Ask an operator for a key that may: sluice keys update lists and changes what a key is for.',
-  404: 'Choose another model, or reload the page: what is served may have changed.',
-  408: 'The connection was slow. Send it again.',
-  413: 'Send less at once. Operators set the bound.',
-  422: 'Change what it names, and send it again.',
-  429: 'Wait a little, and send it again. Operators set the limits of a key.',
-  500: 'Send it again. If it stays so, npx sluice doctor checks every part.',
-  502: 'Send it again, or choose another model. If it stays so, npx sluice doctor checks every part.',
-  503: 'Home shows what is still being prepared, and which pool has no worker.',
-  504: 'Send it again, ask for less, or submit it as a job.',
+  400: 'Fix the request and try again.',
+  403: 'Use a key with the required permission. Operators change permissions with npx sluice keys update.',
+  404: 'Choose another model, or reload the page to update the list of models.',
+  408: 'The upload took too long. Try again.',
+  413: 'Send a smaller request. Operators can raise the size limit.',
+  422: 'Fix the request and try again.',
+  429: 'Wait and try again. Operators can raise the rate limits of a key.',
+  500: 'Try again. If the error persists, run npx sluice doctor.',
+  502: 'Try again or choose another model. If the error persists, run npx sluice doctor.',
+  503: 'Home shows models that are still loading and pools without a worker.',
+  504: 'Try again, reduce the request, or submit it as a durable job.',
 }
 
-/** One call of a form after another: whether one is under way, why the last failed, and how to make it elsewhere. */
+/** The requests of one form: at most one in flight, and the error of the last one. */
 export class Run {
   readonly isBusy = signal(false)
   readonly problem = signal<Problem | undefined>(undefined)
-  /** What was asked for last. */
+  /** The last requests, for their code. */
   readonly calls = signal<readonly Call[]>([])
   #abort = new AbortController()
 
-  /** Works until that has ended, failed or was stopped. One that is under way is stopped first. */
+  /** Cancels the request in flight, if any, and runs the next one to its end. */
   async start(
     calls: readonly Call[],
     work: (signal: AbortSignal) => Promise<void>,
@@ -56,19 +55,18 @@ export class Run {
     }
   }
 
-  /** Closes the connection, which stops the work wherever it is. */
+  /** Closes the connection, which cancels the work in the service. */
   stop(): void {
     this.#abort.abort()
   }
 
-  /** Says what went wrong. */
   fail(error: unknown): void {
     const status = error instanceof ApiFailure ? error.status : 0
     this.problem.value = { words: wordsOf(error), next: NEXT[status] ?? '' }
   }
 }
 
-/** The events of a call whose answer is a stream. @throws ApiFailure for a failure, also where the stream had begun */
+/** The events of a streamed response. @throws ApiFailure for an error status or an error event */
 export async function* streamed<Event>({ path, body }: Call, signal: AbortSignal): AsyncGenerator<Event> {
   const response = await ask(path, { method: 'POST', body, signal })
   for await (const event of eventsOf(response)) {
@@ -83,7 +81,7 @@ interface Failure {
   readonly status?: number
 }
 
-/** Why a stream ends early: as `error` of an event; in the format of responses as the event itself, or in the response that failed. */
+/** The error of an event. In the Responses format it is the event itself, or part of the failed response. */
 function failureIn(event: object): Failure | undefined {
   const { type, message, error, response } = event as {
     readonly type?: string

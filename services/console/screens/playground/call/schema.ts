@@ -1,4 +1,4 @@
-/** A schema of the reference, as far as forms read it. */
+/** The subset of JSON Schema that forms read. */
 interface Schema {
   readonly $ref?: string
   readonly type?: string | readonly string[]
@@ -10,7 +10,7 @@ interface Schema {
   readonly properties?: Readonly<Record<string, Schema>>
 }
 
-/** The reference of the service (`GET /openapi.json`), as far as forms read it. */
+/** The subset of `GET /openapi.json` that forms read. */
 export interface Reference {
   readonly paths: Readonly<
     Record<
@@ -21,23 +21,23 @@ export interface Reference {
   readonly components: { readonly schemas: Readonly<Record<string, Schema>> }
 }
 
-/** One option of a call, as a form shows it. */
+/** One option of a request as a form field. */
 export interface Field {
   readonly name: string
   readonly label: string
   readonly kind: 'number' | 'choice' | 'switch' | 'text'
   readonly min: number | undefined
   readonly max: number | undefined
-  /** Of a number: 1 where it is whole. */
+  /** 1 for an integer. */
   readonly step: number | 'any'
   readonly choices: readonly string[]
   readonly hint: string
 }
 
-/** A bound of a whole number that is as good as none. */
+/** Bounds beyond this are the range of an integer, not a limit to show. */
 const HUGE = 2 ** 52
 
-/** Options of an endpoint by its schema; those it does not have are left out. */
+/** The named options of an endpoint that its schema has. */
 export function fieldsOf(reference: Reference, path: string, names: readonly string[]): readonly Field[] {
   const content = reference.paths[path]?.post?.requestBody?.content ?? {}
   const schema = resolved(reference, Object.values(content)[0]?.schema ?? {})
@@ -47,7 +47,7 @@ export function fieldsOf(reference: Reference, path: string, names: readonly str
   })
 }
 
-/** What was filled in, as the call has it; what was left empty is left out. */
+/** The non-empty field values with their JSON types. */
 export function filledIn(
   fields: readonly Field[],
   values: Readonly<Record<string, string>>,

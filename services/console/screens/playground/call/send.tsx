@@ -3,13 +3,11 @@ import type { Run } from './run.ts'
 
 interface SendProps {
   readonly run: Run
-  /** What it does, such as `Send`. */
   readonly label: string
-  /** Whether there is something to send. */
   readonly isReady: boolean
 }
 
-/** Sends a form; while its call is under way it stops that. */
+/** A submit button that becomes a Stop button while the request is in flight. */
 export function Send({ run, label, isReady }: SendProps) {
   return run.isBusy.value ? (
     <button key="stop" type="button" class="primary" onClick={() => run.stop()}>

@@ -12,13 +12,12 @@ import { Say, Turns } from './talk.tsx'
 const OPTIONS = ['max_tokens', 'temperature', 'top_p', 'seed', 'stop', 'presence_penalty', 'frequency_penalty']
 
 const first = new Conversation()
-/** What the first is compared with. */
 const second = new Conversation()
 const isCompared = signal(false)
 const system = signal('')
 const values = signal<Readonly<Record<string, string>>>({ max_tokens: '512' })
 
-/** A conversation with a model, or with two side by side. It is kept while the tab is open. */
+/** A conversation with one model, or with two side by side. It lasts as long as the tab. */
 export function ChatForm() {
   useEffect(() => {
     first.model.value = modelFor('chat', asked('model') || first.model.value)
@@ -55,10 +54,10 @@ export function ChatForm() {
         <Options fields={fields} values={values} shown={2}>
           <Models />
           <label>
-            <span>System</span>
+            <span>System prompt</span>
             <textarea
               rows={3}
-              placeholder="How it shall answer"
+              placeholder="Instructions for the model"
               value={system.value}
               onInput={({ currentTarget }) => {
                 system.value = currentTarget.value
@@ -83,14 +82,14 @@ function Models() {
       <ModelChoice capability="chat" model={first.model} />
       <label class="check">
         <input type="checkbox" checked={isCompared.value} onChange={toggle} disabled={first.run.isBusy.value} />
-        <span>Compare with another</span>
+        <span>Compare with another model</span>
       </label>
       {isCompared.value && <ModelChoice capability="chat" model={second.model} label="Second model" />}
     </>
   )
 }
 
-/** Effort is for models that reason. */
+/** The option `reasoning_effort` is shown for reasoning models only. */
 function chatFields(): readonly Field[] {
   const sides = isCompared.value ? [first, second] : [first]
   const reasons = sides.every(({ model }) => modelsFor('reasoning').some(({ id }) => id === model.value))

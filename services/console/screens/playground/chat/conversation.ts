@@ -3,11 +3,10 @@ import { brief } from '#services/console/parts/time.ts'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
 import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
 
-/** One turn of a conversation. */
 export interface Turn {
   readonly role: 'user' | 'assistant'
   readonly content: string
-  /** What it took, once it has ended. */
+  /** Tokens and timing, once the reply is complete. */
   readonly note?: string
 }
 
@@ -16,19 +15,18 @@ interface Chunk {
   readonly usage?: { readonly completion_tokens: number } | null
 }
 
-/** What a call says beside its turns. */
 export interface Saying {
   readonly system: string
   readonly options: Readonly<Record<string, unknown>>
 }
 
-/** A conversation with one model, as tokens arrive. */
+/** A conversation with one model, updated as tokens arrive. */
 export class Conversation {
   readonly turns = signal<readonly Turn[]>([])
   readonly model = signal('')
   readonly run = new Run()
 
-  /** Says something, and reads the answer until it has ended or is stopped. */
+  /** Sends a message and reads the reply until it ends or is stopped. */
   async say(text: string, saying: Saying): Promise<void> {
     const turns: readonly Turn[] = [...this.turns.value, { role: 'user', content: text }]
     const call = this.#callOf(turns, saying)
@@ -37,7 +35,6 @@ export class Conversation {
     if (end === 'stopped' && this.turns.value.length > turns.length) this.#end(turns, 'stopped')
   }
 
-  /** Begins anew. */
   clear(): void {
     this.run.stop()
     this.run.problem.value = undefined
@@ -75,25 +72,25 @@ export class Conversation {
   }
 }
 
-/** How fast an answer comes. */
+/** Measures the token rate of a streamed reply. */
 export class Pace {
   readonly #startedAt = performance.now()
   #firstAt: number | undefined
   #tokens = 0
 
-  /** @param added Text that has come just now @param tokens Of the whole answer, where that was said */
+  /** @param added New text @param tokens Total tokens of the reply, if the event has them */
   saw(added: string, tokens: number | undefined): void {
     if (added) this.#firstAt ??= performance.now()
     this.#tokens = tokens ?? this.#tokens
   }
 
-  /** Tokens, seconds, time to the first, and tokens a second after that. */
+  /** Tokens, duration, time to the first token, and tokens per second after it. */
   told(): string {
     const now = performance.now()
     const took = brief((now - this.#startedAt) / 1_000)
     const first = this.#firstAt ?? now
     const rate = now > first && this.#tokens > 1 ? ((this.#tokens - 1) * 1_000) / (now - first) : undefined
-    const parts = [`${this.#tokens} tokens in ${took}`, `first after ${brief((first - this.#startedAt) / 1_000)}`]
+    const parts = [`${this.#tokens} tokens in ${took}`, `first token after ${brief((first - this.#startedAt) / 1_000)}`]
     return [...parts, ...(rate === undefined ? [] : [`${Math.round(rate)} tokens/s`])].join(' · ')
   }
 }

@@ -4,7 +4,7 @@ import { Icon } from '#services/console/parts/icon.tsx'
 import { ProblemOf } from '#services/console/screens/playground/call/problem.tsx'
 import type { Conversation, Turn } from './conversation.ts'
 
-/** What was said, the newest in sight. */
+/** The messages of a conversation, scrolled to the newest. */
 export function Turns({ of, isOneOfTwo }: { readonly of: Conversation; readonly isOneOfTwo: boolean }) {
   const turns = of.turns.value
   const end = useRef<HTMLDivElement>(null)
@@ -19,14 +19,14 @@ export function Turns({ of, isOneOfTwo }: { readonly of: Conversation; readonly 
       class="turns"
       role="log"
       aria-label={isOneOfTwo ? `Conversation with ${model}` : 'Conversation'}
-      // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls can be scrolled with keys.
+      // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable area must be reachable by keyboard.
       tabIndex={0}
     >
       {turns.length === 0 && (
         <p class="dim hint">
           {isOneOfTwo
-            ? `${model} answers here.`
-            : 'Ask something. The answer appears word by word; Stop ends the work where it runs.'}
+            ? `Replies of ${model} appear here.`
+            : 'Send a message to start. The reply streams in; Stop cancels generation.'}
         </p>
       )}
       {turns.map((turn, nth) => (
@@ -70,7 +70,6 @@ interface SayProps {
   readonly onClear: () => void
 }
 
-/** Where somebody writes; Enter sends. */
 export function Say({ isBusy, isBegun, onSay, onStop, onClear }: SayProps) {
   const text = useSignal('')
   const send = () => {
@@ -94,7 +93,7 @@ export function Say({ isBusy, isBegun, onSay, onStop, onClear }: SayProps) {
     >
       <textarea
         aria-label="Message"
-        placeholder="Write a message. Enter sends it, Shift+Enter begins a line."
+        placeholder="Type a message. Enter sends, Shift+Enter adds a line."
         rows={3}
         value={text.value}
         onInput={({ currentTarget }) => {

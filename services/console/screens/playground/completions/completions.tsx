@@ -17,10 +17,10 @@ const run = new Run()
 const model = signal('')
 const prompt = signal('Once upon a time')
 const values = signal<Readonly<Record<string, string>>>({ max_tokens: '64' })
-/** The prompt that was sent, and what came after it. */
+/** The last prompt and its completion. */
 const written = signal({ prompt: '', text: '', note: '' })
 
-/** A raw prompt, and how a model goes on. */
+/** A raw prompt and its completion. */
 export function CompletionsForm() {
   return (
     <CallForm

@@ -1,11 +1,11 @@
-/** The cosine of the angle between two vectors, -1 to 1; 0 where one of them is nothing. */
+/** Cosine similarity, -1 to 1; 0 if one of the vectors is zero. */
 export function cosine(a: readonly number[], b: readonly number[]): number {
   const dot = product(a, b)
   const lengths = Math.sqrt(product(a, a) * product(b, b))
   return lengths === 0 ? 0 : dot / lengths
 }
 
-/** The two that are nearest, of the cosines of all; undefined where there are no two. */
+/** The most similar pair of a similarity matrix; undefined for fewer than two rows. */
 export function nearestPair(
   rows: readonly (readonly number[])[],
 ): { readonly a: number; readonly b: number; readonly value: number } | undefined {

@@ -7,7 +7,7 @@ import { optionsOf } from '#services/console/screens/playground/served.ts'
 import { HeatMap } from './heat-map.tsx'
 
 const PATH = '/v1/embeddings'
-/** Lines of which a map can still be read. */
+/** Maximum lines of a readable heat map. */
 const LINES_MAX = 50
 const EXAMPLE = `How do I get my money back?
 Refunds take five days.
@@ -27,7 +27,7 @@ const found = signal<{ lines: readonly string[]; vectors: readonly (readonly num
   undefined,
 )
 
-/** Lines, and how near each is to each other. */
+/** Embeds lines and shows the similarity of each pair. */
 export function EmbeddingsForm() {
   const lines = linesOf(text.value)
   const isTooMany = lines.length > LINES_MAX
@@ -42,12 +42,12 @@ export function EmbeddingsForm() {
       send={(options) => embed(lines, options)}
       beside={
         <span class={isTooMany ? 'bad' : 'dim'}>
-          {isTooMany ? `${lines.length} lines: a map shows ${LINES_MAX} at most.` : `${lines.length} lines`}
+          {isTooMany ? `${lines.length} lines; the maximum is ${LINES_MAX}.` : `${lines.length} lines`}
         </span>
       }
       outcome={<Found />}
     >
-      <Words label="Texts, one a line" of={text} rows={6} />
+      <Words label="Texts, one per line" of={text} rows={6} />
     </CallForm>
   )
 }
@@ -71,7 +71,7 @@ async function embed(input: readonly string[], options: Readonly<Record<string, 
     const { data, usage } = await askJson<Answer>(PATH, { method: 'POST', body, signal: abort })
     const vectors = data.toSorted((a, b) => a.index - b.index).map(({ embedding }) => embedding)
     const ms = Math.round(performance.now() - startedAt)
-    const note = `${usage.prompt_tokens} tokens in ${ms} ms · ${vectors[0]?.length ?? 0} numbers each`
+    const note = `${usage.prompt_tokens} tokens in ${ms} ms · ${vectors[0]?.length ?? 0} dimensions`
     found.value = { lines: input, vectors, note }
   })
 }

@@ -5,7 +5,7 @@ interface HeatMapProps {
   readonly vectors: readonly (readonly number[])[]
 }
 
-/** Cosines of all pairs: the nearer two texts are, the stronger the colour of their cell. */
+/** Cosine similarity of all pairs; a stronger colour means more similar. */
 export function HeatMap({ lines, vectors }: HeatMapProps) {
   const rows = vectors.map((a) => vectors.map((b) => cosine(a, b)))
   const nearest = nearestPair(rows)
@@ -13,13 +13,13 @@ export function HeatMap({ lines, vectors }: HeatMapProps) {
     <>
       {nearest && (
         <p>
-          The nearest are {nearest.a + 1} and {nearest.b + 1}, with {nearest.value.toFixed(2)}.
+          Most similar: {nearest.a + 1} and {nearest.b + 1} (cosine {nearest.value.toFixed(2)}).
         </p>
       )}
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls can be scrolled with keys. */}
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable area must be reachable by keyboard. */}
       <section class="heat" tabIndex={0} aria-label="Similarities">
         <table>
-          <caption class="unseen">Cosine similarity of each line with each other</caption>
+          <caption class="unseen">Cosine similarity of each pair of lines</caption>
           <thead>
             <tr>
               <td />

@@ -7,7 +7,7 @@ import type { Field } from '#services/console/screens/playground/call/schema.ts'
 import { modelsFor } from '#services/console/screens/playground/served.ts'
 
 const PATH = '/v1/moderations'
-/** Categories that are named beside a text. */
+/** Maximum number of categories shown per text. */
 const NAMED_MAX = 3
 
 interface Answer {
@@ -21,7 +21,7 @@ interface Answer {
 interface Judged {
   readonly line: string
   readonly isFlagged: boolean
-  /** The highest first. */
+  /** Highest first. */
   readonly scores: readonly (readonly [category: string, score: number])[]
 }
 
@@ -30,7 +30,7 @@ const text = signal('What a lovely morning.\nWhat an ass.')
 const values = signal<Readonly<Record<string, string>>>({})
 const judged = signal<readonly Judged[]>([])
 
-/** Texts, and what each is judged to hold. Without a model that moderates the word list of the service judges. */
+/** Moderates texts line by line. Without a moderation model, the service uses its word list. */
 export function ModerationsForm() {
   const lines = linesOf(text.value)
   return (
@@ -38,17 +38,17 @@ export function ModerationsForm() {
       run={run}
       fields={[modelField()]}
       values={values}
-      verb="Judge"
+      verb="Check"
       isReady={lines.length > 0}
       send={(options) => moderate(lines, options)}
       outcome={<Judgements />}
     >
-      <Words label="Texts, one a line" of={text} rows={6} />
+      <Words label="Texts, one per line" of={text} rows={6} />
     </CallForm>
   )
 }
 
-/** A choice that may be left to the service. */
+/** The model is optional for this endpoint, so it is an option with an empty choice. */
 function modelField(): Field {
   const choices = modelsFor('moderation').map(({ id }) => id)
   const rest = { min: undefined, max: undefined, step: 1, hint: '' } as const
@@ -58,7 +58,7 @@ function modelField(): Field {
 function Judgements() {
   if (judged.value.length === 0) return null
   return (
-    <ul class="ranked" aria-label="Judgements">
+    <ul class="ranked" aria-label="Results">
       {judged.value.map(({ line, isFlagged, scores }, nth) => (
         <li key={`${nth}-${line}`}>
           <span>{line}</span>

@@ -39,7 +39,7 @@ const code = signal(EXAMPLE)
 const values = signal<Readonly<Record<string, string>>>({})
 const ran = signal<Ran | undefined>(undefined)
 
-/** Python, and what became of it. */
+/** Runs Python in the sandbox and shows output and figures. */
 export function PythonForm() {
   return (
     <CallForm
@@ -52,8 +52,8 @@ export function PythonForm() {
       outcome={<Outcome />}
       hint={
         <p class="dim">
-          It runs in a sandbox without network. numpy, pandas, scipy, matplotlib and seaborn are there;{' '}
-          <code>plt.show()</code> gives a figure.
+          Runs in a sandbox without network access. Includes numpy, pandas, scipy, matplotlib and seaborn;{' '}
+          <code>plt.show()</code> returns a figure.
         </p>
       }
     >
@@ -69,7 +69,7 @@ function Outcome() {
     <div class="outcome" aria-live="polite">
       {violations.length > 0 && (
         <div class="refusal">
-          <p>The sandbox does not allow this code, so nothing ran:</p>
+          <p>The sandbox rejected this code. Nothing was run:</p>
           <ul>
             {violations.map((one) => (
               <li key={one}>{one}</li>
@@ -83,7 +83,7 @@ function Outcome() {
         const address = `data:image/png;base64,${base64}`
         return (
           <figure key={filename}>
-            <img src={address} alt={`Figure ${nth + 1} that the code drew`} />
+            <img src={address} alt={`Figure ${nth + 1} from the code`} />
             <figcaption>
               <a href={address} download={filename}>
                 {filename}
@@ -102,7 +102,7 @@ function Printed({ label, text }: { readonly label: string; readonly text: strin
   return (
     <div>
       <h2>{label}</h2>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls can be scrolled with keys. */}
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable area must be reachable by keyboard. */}
       <pre class="output" tabIndex={0}>
         {text}
       </pre>
@@ -133,6 +133,6 @@ function after(now: Ran, frame: Frame): Ran {
   if (frame.type !== 'code.completed') return now
   const { stdout, stderr, plots, violations, exit_code, execution_time } = frame.result
   if (violations.length > 0) return { ...now, stderr, violations, note: '' }
-  const ended = exit_code === -1 ? 'It did not end by itself' : `It ended with ${exit_code}`
-  return { stdout, stderr, plots, violations, note: `${ended}, after ${execution_time.toFixed(2)} s.` }
+  const ended = exit_code === -1 ? 'Terminated' : `Exit code ${exit_code}`
+  return { stdout, stderr, plots, violations, note: `${ended} after ${execution_time.toFixed(2)} s` }
 }

@@ -18,7 +18,7 @@ const text = signal('We sell tea.\nRefunds take five days.\nThe shop opens at ni
 const values = signal<Readonly<Record<string, string>>>({})
 const ranked = signal<readonly { readonly line: string; readonly score: number }[]>([])
 
-/** Texts, sorted by how near they are to a query. */
+/** Ranks documents by their relevance to a query. */
 export function RerankForm() {
   const documents = linesOf(text.value)
   return (
@@ -33,7 +33,7 @@ export function RerankForm() {
       outcome={<Ranked />}
     >
       <Words label="Query" of={query} />
-      <Words label="Documents, one a line" of={text} rows={6} />
+      <Words label="Documents, one per line" of={text} rows={6} />
     </CallForm>
   )
 }
@@ -41,11 +41,11 @@ export function RerankForm() {
 function Ranked() {
   if (ranked.value.length === 0) return null
   return (
-    <ol class="ranked" aria-label="Nearest first">
+    <ol class="ranked" aria-label="Most relevant first">
       {ranked.value.map(({ line, score }, nth) => (
         <li key={`${nth}-${line}`}>
           <span>{line}</span>
-          <meter min={0} max={1} value={Math.max(0, score)} aria-label={`Similarity of: ${line}`} />
+          <meter min={0} max={1} value={Math.max(0, score)} aria-label={`Relevance of: ${line}`} />
           <span class="dim">{score.toFixed(3)}</span>
         </li>
       ))}

@@ -1,30 +1,29 @@
 import type { Citation } from './run.ts'
 
-/** A piece of a line: words, a link, or the marker of a citation by its place in the list. */
+/** A part of a line: text, a link, or a citation marker with the index of its citation. */
 export type Piece =
   | { readonly type: 'text'; readonly text: string }
   | { readonly type: 'link'; readonly text: string; readonly url: string }
   | { readonly type: 'marker'; readonly text: string; readonly nth: number }
 
-/** A line of a report. */
 export interface Line {
   readonly type: 'heading' | 'item' | 'paragraph'
   readonly pieces: readonly Piece[]
 }
 
-/** Stand around the place of a citation while a line is read: no text of a report has them. */
+/** Private-use characters that delimit citation markers during parsing. They are removed from the report first. */
 const [OPEN, CLOSE] = ['\uE000', '\uE001']
-/** A marker, a link of the list of sources, or a character that Markdown would else read as its own. */
+/** A delimited citation marker, or a Markdown link. */
 const PARTS = new RegExp(`${OPEN}(\\d+) ([^${CLOSE}]*)${CLOSE}|\\[((?:\\\\.|[^\\]\\\\])*)\\]\\(<([^>]*)>\\)`, 'g')
 
-/** A report in the Markdown that the service writes: headings, items, links and markers; all else is text. */
+/** Parses the Markdown subset of reports: headings, list items, links and citation markers. Everything else is text. */
 export function linesOf(report: string, citations: readonly Citation[]): readonly Line[] {
   return marked(report, citations)
     .split('\n')
     .flatMap((line) => (line.trim() === '' ? [] : [lineOf(line)]))
 }
 
-/** The report with its markers set apart. Annotations count code points. */
+/** Delimits the citation markers. Annotation indices count code points. */
 function marked(report: string, citations: readonly Citation[]): string {
   const points = [...report.replaceAll(OPEN, ' ').replaceAll(CLOSE, ' ')]
   const parts: string[] = []
@@ -59,7 +58,7 @@ function piecesOf(line: string): readonly Piece[] {
   return pieces.filter(({ text }) => text !== '')
 }
 
-/** Without the backslashes that keep text from being markup. */
+/** Removes Markdown escapes. */
 function plain(text: string): string {
   return text.replace(/\\([!-/:-@[-`{-~])/g, '$1')
 }

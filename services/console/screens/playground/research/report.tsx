@@ -7,7 +7,7 @@ interface ReportProps {
   readonly citations: readonly Citation[]
 }
 
-/** A report, and beside it the sentence that each of its citations points at. */
+/** A report with the quoted sentence of each citation next to it. */
 export function Report({ text, citations }: ReportProps) {
   const chosen = useSignal<number | undefined>(undefined)
   const choose = (nth: number) => {
@@ -24,7 +24,7 @@ export function Report({ text, citations }: ReportProps) {
       {citations.length > 0 && (
         <section class="quotes" aria-label="Citations">
           <h2>Citations</h2>
-          {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls can be scrolled with keys. */}
+          {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable area must be reachable by keyboard. */}
           <ol tabIndex={0} aria-label="Quotes">
             {citations.map((citation, nth) => (
               <li
@@ -69,7 +69,7 @@ function Quote({ of, marker }: { readonly of: Citation; readonly marker: string 
   )
 }
 
-/** Pages are links; a document of the operator's folder is not: no browser can open it. */
+/** Web pages are links. A local document is plain text, because a browser cannot open it. */
 function Link({ url, text }: { readonly url: string; readonly text: string }) {
   if (!/^https?:\/\//.test(url)) return <span title={url}>{text}</span>
   return (

@@ -10,7 +10,7 @@ const model = signal('')
 const question = signal('How are webhooks signed?')
 const values = signal<Readonly<Record<string, string>>>({ reasoning_effort: 'low' })
 
-/** A question, how its research goes, and the report with each citation beside its quote. */
+/** Researches a question and shows the progress, then the report with its citations. */
 export function ResearchForm() {
   const now = research.value
   return (
@@ -32,7 +32,10 @@ export function ResearchForm() {
         )
       }
       hint={
-        <p class="dim">Without search backends it reads the folder of RESEARCH_CORPUS, or this project's own pages.</p>
+        <p class="dim">
+          Without a search backend, sources come from the folder RESEARCH_CORPUS or, if unset, from the Sluice
+          documentation.
+        </p>
       }
       below={now?.report && <Report text={now.report} citations={now.citations} />}
     >
@@ -43,7 +46,7 @@ export function ResearchForm() {
 
 function Steps({ of, isWhole }: { readonly of: readonly Progress[]; readonly isWhole: boolean }) {
   const last = of.at(-1)
-  if (!last) return run.isBusy.value ? <p class="dim">It waits for a worker…</p> : null
+  if (!last) return run.isBusy.value ? <p class="dim">Waiting for a worker…</p> : null
   return (
     <div class="steps">
       <progress max={100} value={isWhole ? 100 : last.percent} aria-label="Progress" />

@@ -6,9 +6,8 @@ import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
 
 const PATH = '/v1/deep-research'
 
-/** A sentence that the report cites, and where. */
+/** A cited sentence with its source and its position in the report. */
 export type Citation = z.infer<typeof ResearchAnnotation>['url_citation']
-/** What a run is doing. */
 export type Progress = Omit<Extract<ResearchEvent, { type: 'progress' }>, 'type'>
 type Source = z.infer<typeof ResearchSource>
 
@@ -24,9 +23,8 @@ interface Chunk {
   readonly research?: { readonly stop_reason: string; readonly searches: number; readonly pages: number }
 }
 
-/** A research as far as it is. */
+/** The state of a research run. */
 export interface Research {
-  /** What was done, in order. */
   readonly progress: readonly Progress[]
   readonly report: string
   readonly citations: readonly Citation[]
@@ -36,7 +34,7 @@ export interface Research {
 export const run = new Run()
 export const research = signal<Research | undefined>(undefined)
 
-/** Asks, and follows the run until its report is whole. */
+/** Starts a research run and follows it until the report is complete. */
 export async function investigate(
   model: string,
   question: string,
@@ -65,7 +63,7 @@ function after(now: Research, { choices = [], research_progress: progress, resea
     report: now.report + (content ?? ''),
     citations: annotations ? annotations.map(({ url_citation }) => url_citation) : now.citations,
     note: how
-      ? `Searches: ${how.searches}, pages: ${how.pages}, ended: ${how.stop_reason.replace('_', ' ')}`
+      ? `Searches: ${how.searches}, pages: ${how.pages}, stop reason: ${how.stop_reason.replace('_', ' ')}`
       : now.note,
   }
 }

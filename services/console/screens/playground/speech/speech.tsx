@@ -12,7 +12,7 @@ import { Run } from '#services/console/screens/playground/call/run.ts'
 import { optionsOf } from '#services/console/screens/playground/served.ts'
 
 const PATH = '/v1/audio/speech'
-/** OpenAI's packages want a voice; most servers know this one. */
+/** The OpenAI SDK requires a voice, and most servers accept this one. */
 const VOICE = 'alloy'
 
 const run = new Run()
@@ -20,10 +20,10 @@ const player = new Player()
 const model = signal('')
 const text = signal('It was the best of times, it was the worst of times.')
 const values = signal<Readonly<Record<string, string>>>({ voice: VOICE })
-/** What was spoken last; undefined: nothing yet. */
+/** The last generated audio. */
 const spoken = signal<{ readonly file: string; readonly audio: Blob; readonly note: string } | undefined>(undefined)
 
-/** A text, and how a model speaks it. */
+/** Converts a text to speech. */
 export function SpeechForm() {
   useEffect(() => () => player.stop(), [])
   return (
@@ -32,7 +32,7 @@ export function SpeechForm() {
       model={{ capability: 'speech', chosen: model }}
       fields={optionsOf(PATH, ['voice', 'speed', 'response_format', 'instructions'])}
       values={values}
-      verb="Speak"
+      verb="Generate"
       isReady={text.value !== ''}
       send={speak}
       beside={spoken.value && <PlayButton player={player} />}
@@ -44,7 +44,7 @@ export function SpeechForm() {
 }
 
 function Spoken() {
-  if (!spoken.value) return run.isBusy.value ? <p class="dim">It speaks…</p> : null
+  if (!spoken.value) return run.isBusy.value ? <p class="dim">Generating audio…</p> : null
   const { file, audio, note } = spoken.value
   return (
     <>
@@ -70,11 +70,11 @@ async function speak(options: Readonly<Record<string, unknown>>): Promise<void> 
     const audio = await (await ask(PATH, { method: 'POST', body, signal: abort })).blob()
     const seconds = brief((performance.now() - startedAt) / 1_000)
     const isDrawn = await player.load(audio)
-    // Whoever has stopped it meanwhile, or asked for another, does not hear of this one.
+    // Stopped, or replaced by a newer request, while the audio was decoded.
     if (abort.aborted) return
     const lasts = isDrawn
       ? `${(player.sound.value?.duration ?? 0).toFixed(1)} s of audio`
-      : `${audio.size.toLocaleString()} bytes, which this browser cannot play or draw,`
+      : `${audio.size.toLocaleString()} bytes (not playable in this browser)`
     spoken.value = { file: into, audio, note: `${lasts} in ${seconds}` }
   })
 }

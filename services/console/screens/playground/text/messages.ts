@@ -6,13 +6,13 @@ interface MessagesEvent {
   readonly usage?: { readonly output_tokens: number }
 }
 
-/** A message, and the answer in the format of Anthropic's API. */
+/** The form of Anthropic's Messages API. */
 export const MessagesForm = textForm<MessagesEvent>({
   path: '/v1/messages',
   method: 'messages',
   capability: 'messages',
   options: ['max_tokens', 'system', 'temperature', 'top_p', 'top_k', 'service_tier'],
-  // The format wants a bound of the answer.
+  // The Messages API requires max_tokens.
   values: { max_tokens: '512' },
   words: 'What is a sluice?',
   asking: (content) => ({ messages: [{ role: 'user', content }] }),

@@ -6,10 +6,10 @@ interface ResponsesEvent {
   readonly response?: { readonly usage?: { readonly output_tokens: number } | null }
 }
 
-/** Events that add to what is read: a model that refuses says why in words of its own. */
+/** Events with visible text. A refusal is shown like an answer. */
 const TEXTS: ReadonlySet<string> = new Set(['response.output_text.delta', 'response.refusal.delta'])
 
-/** Words, and what a model responds. */
+/** The form of OpenAI's Responses API. */
 export const ResponsesForm = textForm<ResponsesEvent>({
   path: '/v1/responses',
   method: 'responses',

@@ -5,29 +5,29 @@ import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
 import { Pace } from '#services/console/screens/playground/chat/conversation.ts'
 import { optionsOf } from '#services/console/screens/playground/served.ts'
 
-/** What one event of a stream adds. */
+/** The new text of a stream event. */
 export interface Piece {
   readonly text?: string | undefined
-  /** Of the whole answer, where the event tells. */
+  /** Total tokens of the answer, if the event has them. */
   readonly tokens?: number | undefined
 }
 
 interface TextCall<Event> {
   readonly path: string
   readonly method: 'responses' | 'messages'
-  /** What a model must be able to do. */
+  /** Required capability of the model. */
   readonly capability: string
-  /** Names of the options, in their order; and what is filled in at first. */
+  /** Option names in display order, and their initial values. */
   readonly options: readonly string[]
   readonly values: Readonly<Record<string, string>>
-  /** What stands in the form at first. */
+  /** Initial input. */
   readonly words: string
-  /** The fields that ask it. */
+  /** Request fields that carry the input. */
   readonly asking: (words: string) => Readonly<Record<string, unknown>>
   readonly pieceOf: (event: Event) => Piece
 }
 
-/** A form for an endpoint that answers words with a stream of text. @returns Its component, which keeps what was done in this tab */
+/** Creates a form component for an endpoint that streams text. Input and answer last as long as the tab. */
 export function textForm<Event>({ path, method, capability, options, asking, pieceOf, ...first }: TextCall<Event>) {
   const run = new Run()
   const model = signal('')
