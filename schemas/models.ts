@@ -3,14 +3,18 @@ import { hasModels, type ModelPool, PoolName } from './job.ts'
 import { Price } from './price.ts'
 
 const Timeouts = z.strictObject({
-  connect_ms: z.int().min(1).default(5_000).describe('Until the socket is open'),
-  first_token_ms: z.int().min(1).default(120_000).describe('From the request until the first byte of the answer'),
-  between_tokens_ms: z.int().min(1).default(30_000).describe('Longest silence inside a stream'),
-  total_ms: z.int().min(1).default(600_000).describe('The whole call'),
+  connect_ms: z.int().min(1).default(5_000).describe('Timeout until the connection is open, in milliseconds'),
+  first_token_ms: z
+    .int()
+    .min(1)
+    .default(120_000)
+    .describe('Timeout from the request to the first byte of the response, in milliseconds'),
+  between_tokens_ms: z.int().min(1).default(30_000).describe('Timeout between two chunks of a stream, in milliseconds'),
+  total_ms: z.int().min(1).default(600_000).describe('Timeout of the whole call, in milliseconds'),
 })
 export type Timeouts = z.infer<typeof Timeouts>
 
-/** A server behind HTTP. Its query follows the path of each call, such as `?api-version=2024-10-21`. */
+/** Base URL of an upstream server. A query, such as `?api-version=2024-10-21`, is appended to each call. */
 const BaseUrl = z.url().refine((url) => !URL.canParse(url) || isBase(new URL(url)), {
   error: 'Expected http or https without user, password and fragment; a key belongs into api_key_env or headers',
 })
@@ -19,8 +23,8 @@ function isBase({ protocol, username, password, hash }: URL): boolean {
   return /^https?:$/.test(protocol) && username + password + hash === ''
 }
 
-/** Headers that belong to one connection, or that hold the key of the caller. */
-const OWN_HEADERS: ReadonlySet<string> = new Set([
+/** Headers that are never forwarded: hop-by-hop headers and credentials of the client. */
+const RESERVED_HEADERS: ReadonlySet<string> = new Set([
   ...['authorization', 'x-api-key', 'api-key', 'cookie', 'proxy-authorization', 'host', 'connection', 'upgrade'],
   ...['content-length', 'content-type', 'content-encoding', 'transfer-encoding', 'accept', 'accept-encoding', 'te'],
   ...['keep-alive', 'expect', 'idempotency-key', 'trailer'],
@@ -28,100 +32,106 @@ const OWN_HEADERS: ReadonlySet<string> = new Set([
 const HeaderName = z
   .string()
   .regex(/^[a-z0-9][a-z0-9_-]{0,63}$/, 'Expected the name of a header in lower case')
-  .refine((name) => !OWN_HEADERS.has(name), 'This header is never passed on')
+  .refine((name) => !RESERVED_HEADERS.has(name), 'This header is never forwarded')
 
-/** What runs a model: an upstream server by its dialect, or an engine inside the worker. */
+/** The engine of a model: an upstream server, or an engine inside the worker. */
 export const EngineConfig = z.discriminatedUnion('type', [
   z.strictObject({
-    type: z.enum(['openai', 'anthropic']).describe('The dialect the upstream speaks'),
+    type: z.enum(['openai', 'anthropic']).describe('API of the upstream server'),
     base_url: BaseUrl.optional().describe(
-      'openai: with /v1, such as http://127.0.0.1:8000/v1. anthropic: without, such as https://host; or base_urls',
+      'URL of the server. openai: with /v1, such as http://127.0.0.1:8000/v1. anthropic: without /v1, such as https://host',
     ),
     api_key_env: z
       .string()
       .regex(/^[A-Za-z_][A-Za-z0-9_]*$/, 'Expected the name of an environment variable, such as VLLM_API_KEY')
       .optional()
-      .describe('Name of the environment variable that holds the key'),
-    model: z.string().optional().describe("The model's name at the upstream; default: the id"),
+      .describe('Name of the environment variable with the API key'),
+    model: z.string().optional().describe('Model name on the upstream server. Default: the model id'),
     base_urls: z
       .array(z.union([BaseUrl, z.strictObject({ url: BaseUrl, weight: z.number().min(0.01).max(100).default(1) })]))
       .min(1)
       .max(64)
       .optional()
-      .describe('Several servers of this model in place of base_url: URLs, or { url, weight } for unequal parts'),
-    headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request'),
+      .describe('Several servers, instead of base_url: URLs, or { url, weight } for unequal shares'),
+    headers: z.record(z.string(), z.string()).default({}).describe('Additional request headers'),
     timeouts: Timeouts.prefault({}),
-    concurrency: z.int().min(1).optional().describe('Most requests at once from all workers to each server'),
+    concurrency: z.int().min(1).optional().describe('Maximum concurrent requests of all workers per server'),
     breaker: z
       .strictObject({
-        failures: z.int().min(1).default(5).describe('Consecutive failures that open the circuit'),
-        reset_ms: z.int().min(1).default(10_000).describe('How long it stays open before one trial call'),
+        failures: z.int().min(1).default(5).describe('Consecutive failures that open the circuit breaker'),
+        reset_ms: z
+          .int()
+          .min(1)
+          .default(10_000)
+          .describe('Time until an open circuit breaker allows a trial call, in milliseconds'),
       })
       .prefault({}),
     api: z
       .enum(['chat', 'responses'])
       .default('chat')
-      .describe('openai: by which of its APIs text is made, POST /chat/completions or POST /responses'),
+      .describe('openai: API for text generation. chat: POST /chat/completions. responses: POST /responses'),
     force_usage: z
       .boolean()
       .default(true)
-      .describe('Ask for stream_options.include_usage; false for servers that refuse it'),
+      .describe('Send stream_options.include_usage. Set to false for servers that reject it'),
     completions: z
       .boolean()
       .optional()
       .describe(
-        'openai: it has POST /completions, which goes on from a raw prompt. Else a prompt is sent as a turn of the user. ' +
-          "Default: true but for OpenAI's own servers",
+        'openai: the server has POST /completions for raw prompts. Otherwise a prompt is sent as a user message. ' +
+          'Default: true, except for the servers of OpenAI',
       ),
   }),
   z.strictObject({
-    type: z.literal('llama').describe('GGUF file in the worker, through node-llama-cpp'),
-    file: z.string().optional().describe('A GGUF in MODELS_DIR or an absolute path'),
-    weights: z.string().optional().describe('Name of a known set of weights that is prepared on the first start'),
+    type: z.literal('llama').describe('GGUF model inside the worker, run by node-llama-cpp'),
+    file: z.string().optional().describe('GGUF file in MODELS_DIR, or an absolute path'),
+    weights: z.string().optional().describe('Name of known weights, prepared at the first start'),
     system: z.string().min(1).optional().describe('System turn of conversations without one. Default: as the template'),
     chat_template: z
       .string()
       .optional()
       .describe('File with a Jinja template in place of that in the GGUF, in MODELS_DIR or an absolute path'),
-    context_tokens: z.int().min(256).default(2048),
-    parallel: z.int().min(1).default(2).describe('Sequences generated at once'),
-    preload: z.boolean().default(false).describe('Load it into memory when the worker starts, not with the first call'),
+    context_tokens: z.int().min(256).default(2048).describe('Context length per sequence, in tokens'),
+    parallel: z.int().min(1).default(2).describe('Maximum concurrent sequences'),
+    preload: z.boolean().default(false).describe('Load the model when the worker starts instead of at the first call'),
   }),
   z.strictObject({
-    type: z.literal('local').describe('The local model server, which is started on first use (docs/models.md)'),
-    model: z.enum(['all-minilm-l6-v2', 'whisper-tiny.en']),
-    concurrency: z.int().min(1).default(2).describe('Most requests at once from one worker'),
+    type: z.literal('local').describe('Local model server, started on first use (docs/models.md)'),
+    model: z.enum(['all-minilm-l6-v2', 'whisper-tiny.en', 'whisper-base']),
+    concurrency: z.int().min(1).default(2).describe('Maximum concurrent requests per worker'),
   }),
   z.strictObject({
-    type: z.literal('research').describe('The research loop (docs/deep-research.md)'),
+    type: z.literal('research').describe('Deep research (docs/deep-research.md)'),
     writer: z
       .string()
       .optional()
-      .describe('Id of the model that plans and writes, as child jobs; absent: reports are sentences of the sources'),
+      .describe(
+        'Id of the model that plans and writes, through child jobs. Absent: reports consist of sentences from the sources',
+      ),
     embeddings: z
       .string()
       .optional()
-      .describe('Id of the model by whose vectors passages are ranked too, as a child job; absent: by words alone'),
+      .describe('Id of an embeddings model that ranks passages, through child jobs. Absent: ranking by words only'),
   }),
-  z.strictObject({ type: z.literal('echo').describe('Deterministic, for tests and load') }),
+  z.strictObject({ type: z.literal('echo').describe('Deterministic output, for tests and load tests') }),
 ])
 export type EngineConfig = z.infer<typeof EngineConfig>
-/** Of a model that runs behind HTTP. */
+/** Engine configuration of an upstream server. */
 export type UpstreamConfig = Extract<EngineConfig, { type: 'openai' | 'anthropic' }>
 
 function isUpstream(engine: EngineConfig): engine is UpstreamConfig {
   return engine.type === 'openai' || engine.type === 'anthropic'
 }
 
-/** The engines of each pool: by their type, the local ones by their model. */
-const RUNS: Readonly<Record<ModelPool, readonly string[]>> = {
+/** Engines per pool: the engine type, or the model of the local model server. */
+const ENGINES_BY_POOL: Readonly<Record<ModelPool, readonly string[]>> = {
   inference: ['openai', 'anthropic', 'llama', 'echo'],
   embeddings: ['openai', 'all-minilm-l6-v2'],
-  transcription: ['openai', 'whisper-tiny.en'],
+  transcription: ['openai', 'whisper-tiny.en', 'whisper-base'],
   research: ['research'],
 }
 
-/** What models do in the place of what their pool does, and which pool that is. */
+/** Tasks that replace the work of the pool, with their pool. */
 const TASKS = { moderation: 'inference', speech: 'inference', rerank: 'embeddings' } as const satisfies Record<
   string,
   ModelPool
@@ -129,15 +139,17 @@ const TASKS = { moderation: 'inference', speech: 'inference', rerank: 'embedding
 export const ModelTask = z.enum(Object.keys(TASKS) as [keyof typeof TASKS])
 export type ModelTask = z.infer<typeof ModelTask>
 
-/** What a model may be asked for: the work of its pool, or a task in the place of it. */
+/** Work of a model: its task, otherwise the work of its pool. */
 export type ModelWork = ModelPool | ModelTask
 
-/** One model of the catalogue. */
+/** One entry of `models` in models.yaml. */
 export const ModelConfig = z
   .strictObject({
     id: z.string().min(1),
-    pool: PoolName.default('inference').describe('What it does: generate text, embed, transcribe, or research'),
-    task: ModelTask.optional().describe('What its server does in the place of what its pool does, by that endpoint'),
+    pool: PoolName.default('inference').describe('inference, embeddings, transcription or research'),
+    task: ModelTask.optional().describe(
+      'Task of the server, instead of the work of the pool. The model is available at the endpoint of the task',
+    ),
     engine: EngineConfig,
     owned_by: z.string().default('sluice'),
     created: z
@@ -145,9 +157,9 @@ export const ModelConfig = z
       .min(0)
       .max(253_402_300_799)
       .default(1_780_000_000)
-      .describe('Unix seconds, as /v1/models shows it; at most the year 9999, which RFC 3339 ends with'),
+      .describe('Creation time in /v1/models, in Unix seconds. Maximum: the year 9999, the last of RFC 3339'),
     description: z.string().optional(),
-    aliases: z.array(z.string()).default([]).describe('Other ids that mean this model'),
+    aliases: z.array(z.string()).default([]).describe('Alternative ids of the model'),
     capabilities: z
       .strictObject({
         images: z.boolean().default(false),
@@ -161,75 +173,85 @@ export const ModelConfig = z
       .prefault({}),
     limits: z
       .strictObject({
-        context_tokens: z.int().min(1).optional(),
-        max_output_tokens: z.int().min(1).optional().describe('max_tokens above this is clamped'),
-        default_output_tokens: z.int().min(1).optional().describe('max_tokens when the caller names none'),
-        choices: z.int().min(1).default(8).describe('Most choices (n) in one call'),
+        context_tokens: z.int().min(1).optional().describe('Maximum tokens of prompt and output together'),
+        max_output_tokens: z
+          .int()
+          .min(1)
+          .optional()
+          .describe('Maximum output tokens. Larger values of max_tokens are reduced to it'),
+        default_output_tokens: z.int().min(1).optional().describe('Default of max_tokens'),
+        choices: z.int().min(1).default(8).describe('Maximum number of choices (n) per call'),
       })
       .prefault({}),
     embeddings: z
       .strictObject({
-        dimensions: z.int().min(1).optional().describe("Length of the model's vectors; needed to shorten them"),
-        can_shorten: z.boolean().default(false).describe('Its vectors keep their meaning when cut (Matryoshka)'),
+        dimensions: z
+          .int()
+          .min(1)
+          .optional()
+          .describe('Length of the vectors. Required for requests with `dimensions`'),
+        can_shorten: z.boolean().default(false).describe('Vectors may be shortened (Matryoshka embeddings)'),
         token_encoding: z
           .enum(['cl100k_base', 'o200k_base'])
           .default('cl100k_base')
-          .describe('Of inputs given as tokens'),
-        batch_inputs_max: z.int().min(1).max(2_048).default(128).describe('Inputs of one upstream call'),
-        batch_tokens_max: z.int().min(1).default(32_768).describe('Tokens of one upstream call, about'),
-        batch_wait_ms: z.number().min(0).max(100).default(2).describe('Longest wait of an input for others'),
+          .describe('Encoding of inputs that are tokens'),
+        batch_inputs_max: z.int().min(1).max(2_048).default(128).describe('Maximum inputs per upstream call'),
+        batch_tokens_max: z.int().min(1).default(32_768).describe('Approximate maximum tokens per upstream call'),
+        batch_wait_ms: z
+          .number()
+          .min(0)
+          .max(100)
+          .default(2)
+          .describe('Maximum time that an input waits for a larger batch, in milliseconds'),
       })
       .prefault({})
-      .describe('Pool embeddings'),
+      .describe('Options of models in the pool embeddings'),
     transcription: z
       .strictObject({
-        languages: z.array(z.string()).optional().describe('ISO-639-1 codes it knows; absent: all'),
-        segments: z.boolean().default(true).describe('It answers in verbose_json; false for servers that refuse it'),
-        words: z.boolean().default(true).describe('It tells when each word was said'),
-        stream: z.boolean().default(false).describe('Its server can stream text as it becomes known'),
-        translates: z
-          .boolean()
-          .default(false)
-          .describe('It writes what is said in English too: its server has POST /audio/translations'),
-        diarize: z.boolean().default(true).describe('Speakers are told apart, by the local model server'),
+        languages: z.array(z.string()).optional().describe('Supported languages, as ISO 639-1 codes. Default: all'),
+        segments: z.boolean().default(true).describe('The server supports verbose_json'),
+        words: z.boolean().default(true).describe('The server supports word timestamps'),
+        stream: z.boolean().default(false).describe('The server supports streaming'),
+        translates: z.boolean().default(false).describe('The server has POST /audio/translations'),
+        diarize: z.boolean().default(true).describe('Label speakers with the local model server'),
       })
       .prefault({})
-      .describe('Pool transcription'),
+      .describe('Options of models in the pool transcription'),
     price: Price.prefault({}),
     pass: z
       .union([z.enum(['all', 'known']), z.array(z.string().min(1).max(200)).max(100)])
       .default('all')
       .describe(
-        'Unknown fields of requests that an upstream of the same API gets. all: every field but those that address the engine ' +
-          'itself, such as priority and cache_salt. known: those of the public API. A list: known, and the fields it names; ' +
-          'it may name all',
+        'Unknown request fields that are sent to an upstream with the same API. all: all fields except those that control the ' +
+          'engine, such as priority and cache_salt. known: only fields of the public API. A list: known, plus the listed fields',
       ),
     forward_headers: z
       .array(HeaderName)
       .max(32)
       .default([])
-      .describe('Further headers of callers that the upstream gets, next to trace context and session headers'),
+      .describe('Additional client headers to forward, besides trace context and session headers'),
     project_header: HeaderName.optional().describe(
-      'Header in which the upstream gets the id of the project, such as x-tenant-id of a router',
+      'Header that sends the project id to the upstream, such as x-tenant-id',
     ),
     fallbacks: z
       .array(z.string())
       .default([])
-      .describe('Models tried in this order when this one fails before any output'),
+      .describe('Fallback models, tried in this order if this one fails before any output'),
   })
   .refine(
-    ({ pool, engine }) => hasModels(pool) && RUNS[pool].includes(engine.type === 'local' ? engine.model : engine.type),
+    ({ pool, engine }) =>
+      hasModels(pool) && ENGINES_BY_POOL[pool].includes(engine.type === 'local' ? engine.model : engine.type),
     {
-      error: 'This engine does not run models of this pool',
+      error: 'This engine does not support models of this pool',
       path: ['engine', 'type'],
     },
   )
   .refine(({ transcription, engine }) => !transcription.translates || engine.type === 'openai', {
-    error: 'A model that translates is on an engine of type openai',
+    error: 'translates requires an engine of type openai',
     path: ['transcription', 'translates'],
   })
   .refine(({ pool, task }) => task === undefined || TASKS[task] === pool, {
-    error: `This task is done in another pool: ${Object.entries(TASKS)
+    error: `Wrong pool for this task. Expected: ${Object.entries(TASKS)
       .map(([task, pool]) => `${task} in ${pool}`)
       .join(', ')}`,
     path: ['task'],
@@ -238,39 +260,39 @@ export const ModelConfig = z
     ({ pool, engine }) =>
       !isUpstream(engine) || engine.api === 'chat' || (engine.type === 'openai' && pool === 'inference'),
     {
-      error: 'Only models of type openai that generate text are asked by the API responses',
+      error: 'api: responses requires an engine of type openai in the pool inference',
       path: ['engine', 'api'],
     },
   )
   .refine(({ task, engine, fallbacks }) => !task || (engine.type === 'openai' && fallbacks.length === 0), {
-    error: 'A model with a task of its own is on an engine of type openai, without fallbacks',
+    error: 'task requires an engine of type openai, without fallbacks',
     path: ['task'],
   })
   .refine(({ engine }) => !isUpstream(engine) || (engine.base_url === undefined) !== (engine.base_urls === undefined), {
-    error: 'Expected base_url, or base_urls in its place',
+    error: 'Expected either base_url or base_urls',
     path: ['engine', 'base_url'],
   })
 export type ModelConfig = z.infer<typeof ModelConfig>
 
-/** What a model does; undefined for none. */
+/** The work of a model, or undefined if its pool has no models. */
 export function workOf({ pool, task }: Pick<ModelConfig, 'pool' | 'task'>): ModelWork | undefined {
   return task ?? (hasModels(pool) ? pool : undefined)
 }
 
-/** Models of one file: as many as are compared in some milliseconds when it is read again. */
+/** Maximum models per file, so that a reload compares the models within some milliseconds. */
 const MODELS_MAX = 2_000
 
-/** The file models.yaml. */
+/** Content of models.yaml. */
 export const ModelsFile = z.strictObject({
   models: z.array(ModelConfig).min(1).max(MODELS_MAX),
   code: z
     .strictObject({ price: Price.prefault({}) })
     .prefault({})
-    .describe('Runs of code, which need no model'),
+    .describe('Code execution, which needs no model'),
 })
 export type ModelsFile = z.infer<typeof ModelsFile>
 
-/** A model as `/v1/models` lists it (docs/protocol.md, Model lists), and what clients may want to know before. */
+/** A model in the OpenAI format of `/v1/models` (docs/protocol.md, Model lists), with features and limits. */
 export interface Model {
   id: string
   object: 'model'
@@ -279,26 +301,32 @@ export interface Model {
   permission: []
   root: string
   parent: string
-  /** What it can do, such as `chat`, `messages`, `tools`, `images`. */
+  /** Supported features, such as `chat`, `messages`, `tools`, `images`. */
   capabilities: string[]
   context_length?: number
   max_output_tokens?: number
 }
 
-/** Query of `GET /v1/models` for callers of the messages format. */
+/** Query of `GET /v1/models` in the Anthropic format. */
 export const ListModels = z.object({
-  limit: z.coerce.number().int().min(1).max(1_000).default(20),
-  after_id: z.string().max(1_000).optional().describe('Cursor: the page begins behind this model'),
+  limit: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .max(1_000)
+    .default(20)
+    .describe('Maximum models per page (Anthropic format only)'),
+  after_id: z.string().max(1_000).optional().describe('Cursor: the page starts after this model'),
   before_id: z.string().max(1_000).optional().describe('Cursor: the page ends before this model'),
 })
 export type ListModels = z.infer<typeof ListModels>
 
-/** Whether a model can do something, in the messages format. */
+/** Support of a feature, in the Anthropic format. */
 export interface Support {
   supported: boolean
 }
 
-/** A model as `/v1/models` lists it for callers of the messages format: `ModelInfo` of its SDK. */
+/** A model in the Anthropic format of `/v1/models`: `ModelInfo` of the SDK. */
 export interface ModelInfo {
   id: string
   type: 'model'

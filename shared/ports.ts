@@ -115,7 +115,7 @@ export async function openPorts(
   const openFleetCounts = await fleetCountsOpener(config)
   const { weightsDir, audioSecondsMax } = config
   const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log })
-  const connect = (signal: AbortSignal) => localServer.connect(signal)
+  const connect = (signal: AbortSignal, model?: string) => localServer.connect(signal, model)
   // Where all roles share a process most of its calls are for models: the interpreters start with the first run.
   const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log })
   const prepareModels = openPreparation(models, weightsDir, localServer, sandbox)

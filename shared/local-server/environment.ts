@@ -1,5 +1,7 @@
-import { readFile } from 'node:fs/promises'
+import { readFile, rename, stat } from 'node:fs/promises'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { ServiceError } from '#shared/error.ts'
 import {
   discardDirectory,
   getDirectoryState,
@@ -7,10 +9,16 @@ import {
   placeFor,
   prepareDirectory,
 } from '#shared/prepare/directory.ts'
-import type { PreparationState, PrepareOptions } from '#shared/prepare/prepare.ts'
+import {
+  getPreparationState,
+  type PreparationState,
+  type Prepared,
+  type PrepareOptions,
+  prepareOnce,
+} from '#shared/prepare/prepare.ts'
 import type { Python } from '#shared/prepare/python.ts'
-import { buildEnvironment } from './environment-build.ts'
-import { WEIGHT_WHEELS } from './weights-manifest.ts'
+import { buildEnvironment, buildModel } from './environment-build.ts'
+import { OPTIONAL_MODELS, WEIGHT_WHEELS } from './weights-manifest.ts'
 
 /*
  * What the local model server needs: its Python packages and its models, in one directory that is prepared once. It is
@@ -50,6 +58,37 @@ export async function prepareEnvironment(parent: string, options: PrepareOptions
     options,
   )
   return { directory: place.directory, python }
+}
+
+/** How far a model of the server is. Those that every environment has are ready. */
+export async function getModelState(environment: Environment, name: string): Promise<PreparationState<string>> {
+  return await getPreparationState(modelIn(environment, name))
+}
+
+/** Makes sure that a model of the server is there, as {@link prepareEnvironment} does for the environment. */
+export async function prepareModel(
+  environment: Environment,
+  name: string,
+  options: PrepareOptions = {},
+): Promise<string> {
+  const thing = modelIn(environment, name)
+  const { python } = environment
+  return await prepareOnce(
+    thing,
+    async (onProgress) => {
+      const model = OPTIONAL_MODELS[name]
+      if (!model) throw new ServiceError('model_loading', `There is no model named ${name}.`)
+      const built = await buildModel(name, model, thing.workDir, python, { ...options, onProgress })
+      await rename(built, join(environment.directory, 'models', name))
+    },
+    options,
+  )
+}
+
+function modelIn({ directory }: Environment, name: string): Prepared<string> {
+  const place = join(directory, 'models', name)
+  const find = async () => ((await stat(place).catch(() => undefined)) ? place : undefined)
+  return { workDir: join(directory, 'models', `.${name}`), find }
 }
 
 /** Takes an environment away whose Python is gone. Another process may do the same. */

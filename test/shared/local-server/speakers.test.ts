@@ -1,7 +1,7 @@
 import { afterAll, describe, expect, test } from 'vitest'
-import { speakerError, type Turn } from '../../support/speech/measure.ts'
+import { diarizationError, speakerError, type Turn } from '../../support/speech/measure.ts'
 import { findEnvironment, form, openServer } from '../../support/speech/running.ts'
-import { findSpeech } from '../../support/speech/speech.ts'
+import { findSpeech, telephoneCall } from '../../support/speech/speech.ts'
 import { join, RATE, samplesOf, silence, waveOf } from '../../support/speech/wave.ts'
 
 const environment = await findEnvironment()
@@ -45,14 +45,15 @@ describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000
 
   test('three speakers who answer each other without a pause are told apart', async () => {
     const cities = await samples('two-cities')
-    const beckett = (await samples('beckett')).slice(0, 6 * RATE)
+    const call = samplesOf((await local.post('/audio/decode', (await telephoneCall()).bytes)).bytes)
+    const caller = call.slice(22 * RATE, 28 * RATE)
     const parts: [string, Int16Array][] = [
       ['austen', await samples('austen-0870')],
-      ['beckett', beckett],
+      ['caller', caller],
       ['dickens', cities.slice(RATE, 8 * RATE)],
       ['austen', await samples('austen-0880')],
       ['dickens', cities.slice(9 * RATE, 15 * RATE)],
-      ['beckett', beckett],
+      ['caller', caller],
       ['austen', await samples('austen-0920')],
       ['dickens', cities.slice(21 * RATE, 28 * RATE)],
     ]
@@ -62,6 +63,21 @@ describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000
     const error = speakerError(truth, turns)
     process.stdout.write(`speaker error of three ${(100 * error).toFixed(1)} %\n`)
     expect(error).toBeLessThan(0.05)
+  })
+
+  test('a telephone call of two who interrupt each other has two speakers', async () => {
+    const { bytes, truth } = await telephoneCall()
+    const turns = (await local.post('/diarize', form({ file: bytes }))).json.turns as Turn[]
+    expect(new Set(turns.map(({ speaker }) => speaker)).size).toBe(2)
+    const error = diarizationError(truth, turns)
+    process.stdout.write(`diarization error of a telephone call ${(100 * error).toFixed(1)} %\n`)
+    expect(error).toBeLessThan(0.25)
+  })
+
+  test('one person who reads for most of a minute is one speaker', async () => {
+    const turns = (await local.post('/diarize', form({ file: waveOf(await samples('two-cities')) }))).json
+      .turns as Turn[]
+    expect(new Set(turns.map(({ speaker }) => speaker)).size).toBe(1)
   })
 
   test('a speaker who is known by a sample has that name, and the other a letter', async () => {
@@ -84,6 +100,17 @@ describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000
     const fields = { 'known_speaker_names[]': 'Charles', 'known_speaker_references[]': reference(sample) }
     const { json } = await local.post('/diarize', form({ file, ...fields }))
     expect(new Set(json.turns.map(({ speaker }: Turn) => speaker))).toEqual(new Set(['A']))
+  })
+
+  test('nobody in a telephone call has the name of a man who is not in it', async () => {
+    const reader = waveOf((await samples('two-cities')).slice(30 * RATE, 36 * RATE))
+    const other = waveOf(await samples('austen-0870'))
+    const fields = {
+      'known_speaker_names[]': ['Charles', 'Jane'],
+      'known_speaker_references[]': [reference(reader), reference(other)],
+    }
+    const { json } = await local.post('/diarize', form({ file: (await telephoneCall()).bytes, ...fields }))
+    expect(new Set(json.turns.map(({ speaker }: Turn) => speaker))).toEqual(new Set(['A', 'B']))
   })
 
   test('silence has no turns', async () => {

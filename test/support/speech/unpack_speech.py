@@ -11,12 +11,15 @@ downloads, target = sys.argv[1:3]
 os.mkdir(target)
 
 
-def keep(source, name):
-    with source, open(os.path.join(target, f"{name}.wav"), "wb") as file:
+def keep(source, name, ending="wav"):
+    with source, open(os.path.join(target, f"{name}.{ending}"), "wb") as file:
         shutil.copyfileobj(source, file)
 
 
-with zipfile.ZipFile(glob.glob(os.path.join(downloads, "*.whl"))[0]) as wheel:
+with zipfile.ZipFile(glob.glob(os.path.join(downloads, "pyannote*.whl"))[0]) as wheel:
+    for ending in ("wav", "rttm"):
+        keep(wheel.open(f"pyannote/audio/sample/sample.{ending}"), "telephone", ending)
+with zipfile.ZipFile(glob.glob(os.path.join(downloads, "moonshine*.whl"))[0]) as wheel:
     keep(wheel.open("moonshine_voice/assets/beckett.wav"), "beckett")
     keep(wheel.open("moonshine_voice/assets/two_cities.wav"), "two-cities")
 with tarfile.open(glob.glob(os.path.join(downloads, "*.tar.gz"))[0]) as sources:

@@ -92,6 +92,8 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
         return this.#pushText(stringOf(data.delta), out, readLogprobs(data.logprobs))
       case 'transcript.text.done':
         return this.#done(data, out)
+      case 'sluice.language':
+        return this.#read(data)
       case 'sluice.segment':
         this.#hasOwnEnd = true
         return this.#pushSegment(data.segment, out)

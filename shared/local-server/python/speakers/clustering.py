@@ -1,144 +1,177 @@
 """
-Which windows of speech are one speaker's, by the vectors of their voices. Nobody says how many speakers there are.
+Which pieces of speech are one speaker's, by the vectors of their voices. How many speakers there are is not known.
 
-A window across a change of speaker holds two voices and lies between both, so windows that are simply joined when they
-are close chain two speakers together. Therefore windows are joined carefully at first, and every window goes to
-the group it is most like, which shows where speakers change. Then groups are joined once more, by their other windows
-alone. Measured on recorded and synthetic voices, of which docs/benchmarks.md has some.
+1. The closest groups of pieces are joined until the average similarity of the two closest is too low.
+2. Every piece, the short ones included, goes to the group that its voice is most like. Within one track of the
+   segmentation a change of group has a price, so that a single odd piece stays with its neighbours.
+
+Thresholds are chosen on recordings that are not in the tests (docs/transcription.md, Who speaks).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-# Average cosine distance up to which groups are one speaker: with the windows at changes, and without them.
-MIXED_DISTANCE_MAX, DISTANCE_MAX = 0.35, 0.38
-# A speaker says so many windows in a row at least once (2.8 s); a change of speaker fills fewer.
-ROW_MIN = 4
-# By so much similarity a window must be more like another speaker than like that of the window before.
-CHANGE_COST = 0.1
-# So many windows on each side of a change hold a good part of both voices.
-EDGE_WINDOWS = 2
+# Average cosine distance up to which groups are joined: within two minutes of audio, and of the whole recording.
+BLOCK_DISTANCE_MAX, DISTANCE_MAX = 0.45, 0.55
+# Groups that are compared all with all: the time grows with the third power of their number.
+GROUPS_MAX = 800
+# Shorter pieces are not sure enough to begin a group.
+SURE_SECONDS = 0.9
+# A group with less speech is a speaker only if its voice is unlike those of all speakers.
+SPEAKER_SECONDS, UNLIKE_MAX = 3.0, 0.3
+# In units of similarity times seconds: what a change of speaker within a track costs.
+CHANGE_COST = 0.3
+# The other pieces of a track count as so many seconds for each of its pieces.
+TRACK_SECONDS = 1.0
+
+
+@dataclass
+class Voice:
+    """A piece of speech and its voice: `vector` has the length 1, or is None where the piece is too short for one."""
+
+    seconds: float
+    track: tuple[int, int]
+    vector: np.ndarray | None
+    # Several speakers at once begin no group.
+    is_overlap: bool = False
 
 
 @dataclass
 class Group:
-    """Windows taken for one speaker: their sum says all that average linkage needs of them."""
+    """Pieces of one speaker: the sum of their vectors, each times its seconds, is all that average linkage needs."""
 
     total: np.ndarray
-    windows: list[int]
+    seconds: float
+    name: str | None = field(default=None)
 
     @property
     def mean(self) -> np.ndarray:
-        """Of length 1."""
+        """A vector of length 1."""
         return self.total / max(1e-6, float(np.linalg.norm(self.total)))
 
 
-def merge_block(vectors: np.ndarray, first: int) -> list[Group]:
-    """The carefully joined windows of a block, of which the first has the number `first`: fewer to join later."""
-    return merge([Group(vector, [first + at]) for at, vector in enumerate(vectors)], MIXED_DISTANCE_MAX)
+NameOf = Callable[[np.ndarray], "str | None"]
+
+
+def groups_of(voices: Sequence[Voice], name_of: NameOf = lambda _: None) -> list[Group]:
+    """The joined pieces of a few minutes, so that an hour has few groups to join later. name_of: as for `tell_apart`."""
+    heard = [voice for voice in voices if voice.vector is not None]
+    sure = [voice for voice in heard if voice.seconds >= SURE_SECONDS and not voice.is_overlap] or heard
+    return merge(
+        [Group(voice.vector * voice.seconds, voice.seconds, name_of(voice.vector)) for voice in sure],
+        BLOCK_DISTANCE_MAX,
+    )
 
 
 def tell_apart(
-    groups: list[Group], vectors: np.ndarray, name_of: Callable[[np.ndarray], str | None] = lambda _: None
-) -> np.ndarray:
+    groups: Sequence[Group], voices: Sequence[Voice], name_of: NameOf = lambda _: None
+) -> tuple[np.ndarray, list[Group]]:
     """
-    The speaker of each window, 0, 1, … in no order.
+    The number of each piece's group, and the groups.
 
-    groups: all windows, by `merge_block`. name_of: who a voice is, if that is known; people of different names stay
-    apart, however alike they are.
+    groups: those of `groups_of` for all pieces, at least one. name_of: the known speaker with this voice. Groups of
+    different names stay apart, however alike they are.
     """
-    groups = _speaking(merge(groups, MIXED_DISTANCE_MAX))
-    groups = _unmixed(_assign(vectors, groups), vectors)
-    groups = merge(groups, DISTANCE_MAX, [name_of(group.mean) for group in groups])
-    return np.unique(_assign(vectors, groups), return_inverse=True)[1]
+    named = [Group(group.total, group.seconds, name_of(group.mean)) for group in _few(groups)]
+    speakers = _speakers(merge(named, DISTANCE_MAX))
+    return _assign(voices, speakers), speakers
 
 
-def merge(groups: list[Group], distance_max: float, names: Sequence[str | None] = ()) -> list[Group]:
+def _few(groups: Sequence[Group]) -> list[Group]:
+    """Neighbours in time are joined first if there are many groups; those with the least speech begin no speaker then."""
+    if len(groups) <= GROUPS_MAX:
+        return list(groups)
+    half = GROUPS_MAX // 2
+    fewer = [one for at in range(0, len(groups), half) for one in merge(groups[at : at + half], DISTANCE_MAX)]
+    return sorted(fewer, key=lambda group: -group.seconds)[:GROUPS_MAX]
+
+
+def _speakers(groups: Sequence[Group]) -> list[Group]:
+    """The groups that are speakers, not the uncertain pieces of others; the one with the most speech always is."""
+    speakers: list[Group] = []
+    for group in sorted(groups, key=lambda group: -group.seconds):
+        unlike = all(float(group.mean @ speaker.mean) < UNLIKE_MAX for speaker in speakers)
+        if group.seconds >= SPEAKER_SECONDS or group.name or unlike:
+            speakers.append(group)
+    return speakers
+
+
+def merge(groups: Sequence[Group], distance_max: float) -> list[Group]:
     """
     Joins the two closest groups until none are closer than `distance_max`; never groups of different names.
 
-    The distance is average linkage on cosine distance: for unit vectors it is 1 - sum·sum / (count × count), so
-    groups of groups are joined exactly as if all their windows were compared.
+    The distance is average linkage on cosine distance: for unit vectors it is 1 - sum·sum / (seconds × seconds), so
+    groups of groups are joined exactly as if all their pieces were compared.
     """
     groups = list(groups)
     if len(groups) < 2:
         return groups
     sums = np.stack([group.total for group in groups]).astype(np.float64)
-    counts = np.array([len(group.windows) for group in groups], np.float64)
-    distance = 1 - sums @ sums.T / np.outer(counts, counts)
-    np.fill_diagonal(distance, np.inf)
-    names = list(names) or [None] * len(groups)
+    seconds = np.array([group.seconds for group in groups])
+    names = [group.name for group in groups]
+    distance = 1 - sums @ sums.T / np.outer(seconds, seconds)
     for at, name in enumerate(names):
-        distance[at, _strangers(name, names)] = np.inf
-    alive = [True] * len(groups)
+        distance[at, [at, *_strangers(name, names)]] = np.inf
+    alive = np.ones(len(groups), bool)
     while True:
         left, right = np.unravel_index(np.argmin(distance), distance.shape)
         if distance[left, right] > distance_max:
             return [group for group, lives in zip(groups, alive) if lives]
-        groups[left] = Group(groups[left].total + groups[right].total, groups[left].windows + groups[right].windows)
         names[left] = names[left] or names[right]
         alive[right] = False
         sums[left] += sums[right]
-        counts[left] += counts[right]
-        row = 1 - sums @ sums[left] / (counts * counts[left])
-        row[[index for index, lives in enumerate(alive) if not lives] + [left]] = np.inf
+        seconds[left] += seconds[right]
+        groups[left] = Group(sums[left], float(seconds[left]), names[left])
+        row = 1 - sums @ sums[left] / (seconds * seconds[left])
+        row[~alive] = row[left] = np.inf
         row[_strangers(names[left], names)] = np.inf
         distance[left], distance[:, left] = row, row
         distance[right], distance[:, right] = np.inf, np.inf
 
 
-def _strangers(name: str | None, names: list[str | None]) -> list[int]:
+def _strangers(name: str | None, names: Sequence[str | None]) -> list[int]:
     return [at for at, other in enumerate(names) if other and other != name] if name else []
 
 
-def _speaking(groups: list[Group]) -> list[Group]:
-    """The groups that are speakers, not changes of speaker; all of them where none speaks long enough to be sure."""
-    return [group for group in groups if _longest_row(group.windows) >= ROW_MIN] or groups
+def _assign(voices: Sequence[Voice], groups: Sequence[Group]) -> np.ndarray:
+    """The path through the pieces with the greatest sum of similarity times seconds."""
+    means = np.stack([group.mean for group in groups])
+    likeness = _vectors(voices, means.shape[1]) @ means.T
+    prices = [CHANGE_COST if before.track == voice.track else 0.0 for before, voice in zip(voices, voices[1:])]
+    return _best_path(likeness, [0.0, *prices])
 
 
-def _longest_row(windows: list[int]) -> int:
-    # Numbers that follow each other have one distance to their place in the sorted list.
-    offsets = np.sort(windows) - np.arange(len(windows))
-    return int(np.unique(offsets, return_counts=True)[1].max())
+def _vectors(voices: Sequence[Voice], width: int) -> np.ndarray:
+    """Of each piece its vector times its seconds, and the voice of the rest of its track."""
+    own = np.zeros((len(voices), width))
+    tracks: dict[tuple[int, int], np.ndarray] = {}
+    for at, voice in enumerate(voices):
+        if voice.vector is not None:
+            own[at] = voice.vector * voice.seconds
+        tracks[voice.track] = tracks.get(voice.track, 0) + own[at]
+    rest = np.stack([tracks[voice.track] for voice in voices]) - own
+    length = np.maximum(1e-6, np.linalg.norm(rest, axis=1, keepdims=True))
+    seconds = np.minimum(TRACK_SECONDS, [[voice.seconds] for voice in voices])
+    return own + rest / length * np.minimum(length, TRACK_SECONDS) * seconds
 
 
-def _assign(vectors: np.ndarray, groups: list[Group]) -> np.ndarray:
-    """The number of a group for each window: the one it is most like, without changes that are not worth it."""
-    return _best_path(vectors @ np.stack([group.mean for group in groups]).T)
-
-
-def _best_path(likeness: np.ndarray) -> np.ndarray:
-    """Viterbi: the path through (windows, groups) with the greatest sum, of which every change costs CHANGE_COST."""
+def _best_path(likeness: np.ndarray, prices: Sequence[float]) -> np.ndarray:
+    """Viterbi through (pieces, groups): a change of group before a piece costs that piece's price."""
     count, groups = likeness.shape
     came_from = np.empty((count, groups), np.int32)
     best = np.zeros(groups)
-    for at in range(count):
+    for at, price in enumerate(prices):
         leader = int(np.argmax(best))
-        stays = best >= best[leader] - CHANGE_COST
+        stays = best >= best[leader] - price
         came_from[at] = np.where(stays, np.arange(groups), leader)
-        best = np.where(stays, best, best[leader] - CHANGE_COST) + likeness[at]
+        best = np.where(stays, best, best[leader] - price) + likeness[at]
     labels = np.empty(count, np.int64)
     label = int(np.argmax(best))
     for at in range(count - 1, -1, -1):
         labels[at] = label
         label = came_from[at, label]
     return labels
-
-
-def _unmixed(labels: np.ndarray, vectors: np.ndarray) -> list[Group]:
-    """Groups of the windows away from changes; of all its windows, where a group has no others."""
-    inside = np.ones(len(labels), bool)
-    for step in range(1, EDGE_WINDOWS + 1):
-        same = labels[step:] == labels[:-step]
-        inside[step:] &= same
-        inside[:-step] &= same
-    groups = []
-    for label in np.unique(labels):
-        own = labels == label
-        windows = np.flatnonzero(own & inside if np.any(own & inside) else own)
-        groups.append(Group(vectors[windows].sum(axis=0), windows.tolist()))
-    return groups

@@ -1,93 +1,79 @@
 """
-Who spoke when: the voice of every 1.6 s of speech as a vector, and vectors that lie close are one speaker.
+Who spoke when: speech in pieces of about two seconds, a vector of the voice of each, and pieces whose voices are alike
+are one speaker.
 
 Speech of two people at once is given to one of them.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+
 import numpy as np
-from faster_whisper.vad import VadOptions
 
-from speakers.clustering import Group, merge_block, tell_apart
-from speakers.voice_encoder import BANDS, FRAMES_A_SECOND, HOP, WINDOW, VoiceEncoder, gain_for, mel_frames
-from speech.samples import RATE, SPEECH_SECONDS_MAX, Block, blocks
+from speakers.clustering import Group, Voice, groups_of, tell_apart
+from speakers.segmentation import Piece, Segmenter
+from speakers.voice_encoder import VoiceEncoder
+from speech.samples import RATE, to_float
 
-STEP = 40
-# A window counts when this many of its 160 frames are speech.
-SPEECH_FRAMES_MIN = 60
-# Cosine similarity from which a group is a known speaker.
-KNOWN_MIN = 0.75
-# Shorter changes of speaker are the uncertainty of the windows' edges; shorter pauses do not end a turn.
+# Cosine similarity from which a group is a known speaker. In docs/transcription.md, Who speaks, is what it was chosen on.
+KNOWN_MIN = 0.7
+# Pieces of so many seconds are joined before those of the whole recording.
+BLOCK_SECONDS = 120
+# Shorter changes of speaker are the uncertainty of the pieces' edges; shorter pauses do not end a turn.
 TURN_SECONDS_MIN = 0.3
 PAUSE_SECONDS_MAX = 0.5
-VAD = VadOptions(min_silence_duration_ms=300, speech_pad_ms=60, max_speech_duration_s=SPEECH_SECONDS_MAX)
 
 
-def diarize(samples: np.ndarray, known: dict[str, np.ndarray], encoder: VoiceEncoder) -> list[dict]:
-    """Turns in order, `{"start", "end", "speaker"}`. known: a vector of `voice_of` for each name."""
-    gain = gain_for(samples)
-    groups: list[Group] = []
-    centres: list[float] = []
-    vectors: list[np.ndarray] = []
-    speech: list[tuple[float, float]] = []
-    for block in blocks(samples, VAD):
-        offset = block.start / RATE
-        starts, found = _block_vectors(block, gain, encoder)
-        groups += merge_block(found, len(centres))
-        vectors.append(found)
-        centres += [offset + (start + WINDOW / 2) / FRAMES_A_SECOND for start in starts]
-        speech += [(offset + part["start"] / RATE, offset + part["end"] / RATE) for part in block.speech]
-    if not groups:
-        return []
-    voices = np.concatenate(vectors)
-    labels = tell_apart(groups, voices, lambda voice: _known_name(voice, known))
-    names = [_known_name(_mean(voices[labels == label]), known) for label in range(labels.max() + 1)]
-    return _name(_turns(speech, np.array(centres), labels), names)
+class Diarizer:
+    """The models in memory. Not for several threads."""
+
+    def __init__(self, directory: str) -> None:
+        self._segmenter = Segmenter(os.path.join(directory, "segmentation.ort"))
+        self._encoder = VoiceEncoder(os.path.join(directory, "voice.ort"))
+
+    def diarize(self, samples: np.ndarray, known: dict[str, np.ndarray]) -> list[dict]:
+        """Turns in order, `{"start", "end", "speaker"}`. known: a vector of `voice_of` for each name."""
+        pieces, voices = [], []
+        for piece, voice in self._voices(samples):
+            pieces.append(piece)
+            voices.append(voice)
+        groups = _block_groups(pieces, voices, known)
+        if not groups:
+            return []
+        labels, speakers = tell_apart(groups, voices, partial(_known_name, known=known))
+        return _name(_turns(pieces, labels), [_known_name(speaker.mean, known) for speaker in speakers])
+
+    def voice_of(self, samples: np.ndarray) -> np.ndarray:
+        """The voice of a sample of one speaker: the mean over its speech, of length 1. Zeros where there is none."""
+        voices = [voice for _, voice in self._voices(samples) if voice.vector is not None]
+        if not voices:
+            whole = self._encoder.embed(to_float(samples))
+            return np.zeros(1, np.float32) if whole is None else whole
+        return Group(sum(voice.vector * voice.seconds for voice in voices), 1.0).mean
+
+    def _voices(self, samples: np.ndarray) -> Iterator[tuple[Piece, Voice]]:
+        for piece in self._segmenter.pieces(samples):
+            vector = self._encoder.embed(to_float(samples[piece.start : piece.end]))
+            yield piece, Voice((piece.end - piece.start) / RATE, piece.track, vector, piece.is_overlap)
 
 
-def voice_of(samples: np.ndarray, encoder: VoiceEncoder) -> np.ndarray:
-    """The voice of a sample of one speaker: the mean over its windows, of length 1."""
-    audio = samples.astype(np.float32) / 32_768
-    frames = mel_frames(audio, gain_for(samples))
-    return _mean(encoder.embed(_cut(frames, range(0, max(1, len(frames) - WINDOW + 1), STEP))))
+def _block_groups(
+    pieces: Sequence[Piece], voices: Sequence[Voice], known: dict[str, np.ndarray]
+) -> list[Group]:
+    blocks: dict[int, list[Voice]] = {}
+    for piece, voice in zip(pieces, voices):
+        blocks.setdefault(piece.start // (BLOCK_SECONDS * RATE), []).append(voice)
+    return [group for block in blocks.values() for group in groups_of(block, partial(_known_name, known=known))]
 
 
-def _mean(vectors: np.ndarray) -> np.ndarray:
-    total = vectors.sum(axis=0)
-    return total / max(1e-6, float(np.linalg.norm(total)))
-
-
-def _block_vectors(block: Block, gain: float, encoder: VoiceEncoder) -> tuple[list[int], np.ndarray]:
-    frames = mel_frames(block.samples, gain)
-    is_speech = np.zeros(len(frames), bool)
-    for part in block.speech:
-        is_speech[part["start"] // HOP : part["end"] // HOP + 1] = True
-    counted = np.concatenate([[0], np.cumsum(is_speech)])
-    last = max(1, len(frames) - WINDOW + 1)
-    least = min(SPEECH_FRAMES_MIN, len(frames) // 2)
-    starts = [at for at in range(0, last, STEP) if counted[min(at + WINDOW, len(frames))] - counted[at] >= least]
-    if not any(is_speech):
-        starts = []
-    return starts, encoder.embed(_cut(frames, starts))
-
-
-def _cut(frames: np.ndarray, starts: list[int] | range) -> np.ndarray:
-    width = min(WINDOW, len(frames))
-    return np.stack([frames[at : at + width] for at in starts]) if len(starts) else np.empty((0, width, BANDS))
-
-
-def _turns(speech: list[tuple[float, float]], centres: np.ndarray, labels: np.ndarray) -> list[list]:
-    """[start, end, label] of one speaker each: every moment of speech belongs to the window whose centre is nearest."""
+def _turns(pieces: Sequence[Piece], labels: np.ndarray) -> list[list]:
+    """[start, end, label] of one speaker each, in seconds."""
     turns: list[list] = []
-    edges = (centres[1:] + centres[:-1]) / 2
-    for start, end in speech:
-        at = int(np.searchsorted(edges, start))
-        while start < end:
-            until = min(end, float(edges[at])) if at < len(edges) else end
-            if until > start:
-                _append(turns, start, until, int(labels[at]))
-            start, at = until, at + 1
+    for piece, label in zip(pieces, labels):
+        _append(turns, piece.start / RATE, piece.end / RATE, int(label))
     return _absorb(turns)
 
 
@@ -99,7 +85,7 @@ def _append(turns: list[list], start: float, end: float, label: int) -> None:
 
 
 def _absorb(turns: list[list]) -> list[list]:
-    """Gives changes that are too short to be turns to the turn before them, when it is near."""
+    """Gives changes that are too short to be turns to the turn before them, if it is near."""
     kept: list[list] = []
     for start, end, label in turns:
         is_short = end - start < TURN_SECONDS_MIN and kept and start - kept[-1][1] <= PAUSE_SECONDS_MAX
@@ -108,7 +94,7 @@ def _absorb(turns: list[list]) -> list[list]:
 
 
 def _known_name(voice: np.ndarray, known: dict[str, np.ndarray]) -> str | None:
-    scores = {name: float(voice @ reference) for name, reference in known.items()}
+    scores = {name: float(np.sum(voice * reference)) for name, reference in known.items()}
     best = max(scores, key=scores.__getitem__, default=None)
     return best if best is not None and scores[best] >= KNOWN_MIN else None
 

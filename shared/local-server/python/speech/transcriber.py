@@ -11,6 +11,7 @@ from faster_whisper import WhisperModel
 from faster_whisper.transcribe import Segment, restore_speech_timestamps
 from faster_whisper.vad import collect_chunks
 
+from speech.language_check import LanguageCheck, Window
 from speech.samples import RATE, Block, blocks, vad_options
 
 # Automatic: the next temperature is tried when a text repeats itself or the model is unsure of it.
@@ -36,37 +37,72 @@ class Transcriber:
         self._recorder = self._model.model = _Recorder(self._model.model, start, self._text_of)
         self._bytes = _byte_of_character()
 
-    def transcribe(self, samples: np.ndarray, job: dict) -> Iterator[dict]:
+    def transcribe(
+        self, samples: np.ndarray, job: dict, detect: Callable[[np.ndarray], str | None] = lambda _: None
+    ) -> Iterator[dict]:
         """
-        Yields `{"segment": …}` and `{"progress": seconds}` as they become known, then `{"done": …}`.
+        Yields `{"language": code}`, `{"segment": …}` and `{"progress": seconds}` as they become known, then `{"done": …}`.
 
-        job: `prompt`, `temperature` (0 or absent: automatic), `words`, `logprobs`, `vad`. Times are seconds of the
-        whole audio. Nothing is yielded for silence.
+        job: `language`, `only_language`, `prompt`, `temperature` (0 or absent: automatic), `words`, `logprobs`, `vad`.
+        Times are seconds of the whole audio. Nothing but progress is yielded for silence. Without any language it is
+        detected. Speech that is probably not in the only language has one message, `{"unknown_language": code or ""}`,
+        before the end; `detect` is the one of `LanguageCheck`.
         """
-        count, tokens_out = 0, 0
+        check = LanguageCheck(job.get("only_language") or "", detect)
+        check.is_sure = bool(job.get("language") or not check.only or job.get("temperature"))
+        held: list[dict] = []
+        done = {}
+        for message, done in self._messages(samples, job, check):
+            held.append(message)
+            if check.other is not None:
+                break
+            if check.is_sure or check.is_untouched:
+                yield from held
+                held.clear()
+        check.finish()
+        if check.other is not None:
+            yield {"unknown_language": check.other}
+            yield {"done": {}}
+            return
+        yield from held
+        yield {"done": done}
+
+    def detect_language(self, speech: np.ndarray) -> str:
+        """The code of the language of samples from -1 to 1, by their first 30 seconds."""
+        return self._model.detect_language(speech)[0]
+
+    def _messages(self, samples: np.ndarray, job: dict, check: LanguageCheck) -> Iterator[tuple[dict, dict]]:
+        """Each message, and what is done if it is the last one."""
         prompt = self._model.hf_tokenizer.encode(job.get("prompt") or "", add_special_tokens=False).ids
         prompt = without_repeats(prompt)[-PROMPT_TOKENS_MAX:]
+        language = job.get("language") or job.get("only_language")
+        count, done = 0, {"language": language, "text_tokens": len(prompt), "output_tokens": 0}
         for block in blocks(samples, vad_options(job.get("vad"))):
-            for segment in self._transcribe_block(block, job, self._model.hf_tokenizer.decode(prompt)):
-                yield {"segment": self._describe(segment, block, count, job)}
-                yield {"progress": _seconds(block, segment.end)}
+            speech = _speech_of(block)
+            if not language and len(speech) > 0:
+                language = done["language"] = self.detect_language(speech)
+                yield {"language": language}, done
+            for segment in self._transcribe_block(block, speech, job, self._model.hf_tokenizer.decode(prompt), language):
+                figures = segment.avg_logprob, segment.temperature or 0.0, segment.no_speech_prob
+                check.add(Window((block.start, segment.seek), *figures), speech, segment.end - segment.start)
+                done["output_tokens"] += len(self._text_tokens(segment))
+                yield {"segment": self._describe(segment, block, count, job)}, done
+                yield {"progress": _seconds(block, segment.end)}, done
                 count += 1
-                tokens_out += len(self._text_tokens(segment))
-            yield {"progress": round(block.end / RATE, 2)}
-        yield {"done": {"text_tokens": len(prompt), "output_tokens": tokens_out}}
+            yield {"progress": round(block.end / RATE, 2)}, done
 
-    def _transcribe_block(self, block: Block, job: dict, prompt: str) -> Iterator[Segment]:
-        if not block.speech:
+    def _transcribe_block(
+        self, block: Block, speech: np.ndarray, job: dict, prompt: str, language: str | None
+    ) -> Iterator[Segment]:
+        if len(speech) == 0:
             return
-        pieces, _ = collect_chunks(block.samples, block.speech)
-        samples = np.concatenate(pieces)
         self._recorder.prompted_tokens = PROMPTED_TOKENS + math.ceil(
-            PROMPTED_TOKENS_A_SECOND * min(WINDOW_SECONDS, len(samples) / RATE)
+            PROMPTED_TOKENS_A_SECOND * min(WINDOW_SECONDS, len(speech) / RATE)
         )
         temperature = job.get("temperature") or 0.0
         segments, _ = self._model.transcribe(
-            samples,
-            language="en",
+            speech,
+            language=language,
             temperature=temperature if temperature > 0 else LADDER,
             # One window's mistake would be the next one's prompt: small models then repeat themselves for minutes.
             condition_on_previous_text=False,
@@ -124,6 +160,14 @@ class Transcriber:
 
     def _token_bytes(self, token: int) -> bytes:
         return bytes(self._bytes[character] for character in self._model.hf_tokenizer.id_to_token(token))
+
+
+def _speech_of(block: Block) -> np.ndarray:
+    """The samples of a block in which there is speech, without the silence between."""
+    if not block.speech:
+        return np.empty(0, np.float32)
+    pieces, _ = collect_chunks(block.samples, block.speech)
+    return np.concatenate(pieces)
 
 
 def _seconds(block: Block, seconds: float) -> float:

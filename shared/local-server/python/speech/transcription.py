@@ -12,7 +12,17 @@ from bodies import Form
 from errors import ApiError
 from speech.speech import Speech
 
-MODEL = "whisper-tiny.en"
+# The languages that a model knows; None: all of Whisper's, and it detects them.
+MODELS: dict[str, str | None] = {"whisper-tiny.en": "en", "whisper-base": None}
+# Those of Whisper.
+LANGUAGES = frozenset(
+    """
+    af am ar as az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fo fr gl gu ha haw he hi hr
+    ht hu hy id is it ja jw ka kk km kn ko la lb ln lo lt lv mg mi mk ml mn mr ms mt my ne nl nn no oc
+    pa pl ps pt ro ru sa sd si sk sl sn so sq sr su sv sw ta te tg th tk tl tr tt uk ur uz vi yi yo zh
+    yue
+    """.split()
+)
 PROMPT_CHARACTERS_MAX = 16_384
 # What a second of audio counts as (docs/protocol.md, Transcripts).
 TOKENS_A_SECOND = 10
@@ -22,10 +32,10 @@ def read_job(form: Form) -> dict:
     """Checks the fields of the form. Raises ApiError with `param`."""
     if form.file is None:
         raise ApiError("missing_required_parameter", "file is missing.", param="file")
-    if form.get("model") != MODEL:
-        message = f"There is no model {str(form.get('model'))[:100]!r} for speech here; there is {MODEL}."
+    model = form.get("model")
+    if model not in MODELS:
+        message = f"There is no model {str(model)[:100]!r} for speech here; there are {', '.join(MODELS)}."
         raise ApiError("model_not_found", message, status=404, param="model")
-    _check_language(form.get("language"))
     response_format = form.get("response_format") or "json"
     if response_format not in ("json", "verbose_json"):
         message = "response_format must be 'json' or 'verbose_json' here."
@@ -33,7 +43,9 @@ def read_job(form: Form) -> dict:
     granularities = form.list("timestamp_granularities")
     return {
         "kind": "transcribe",
-        "model": MODEL,
+        "model": model,
+        "language": _read_language(form.get("language"), model),
+        "only_language": MODELS[model],
         # A tokenizer takes <|endoftext|> in a text for the token.
         "prompt": (form.get("prompt") or "")[-PROMPT_CHARACTERS_MAX:].replace("<|", "< |"),
         "temperature": _number(form.get("temperature"), "temperature", 0, 1),
@@ -47,11 +59,24 @@ def read_job(form: Form) -> dict:
 
 
 def events(speech: Speech, job: dict, audio: Audio, client: socket.socket | None) -> Iterator[dict]:
-    """The events of a stream, each as soon as it is known; `transcript.text.done` is the last."""
+    """
+    The events of a stream, each as soon as it is known; `transcript.text.done` is the last.
+
+    Raises ApiError before any text if the speech is in a language that the model does not know.
+    """
     text, logprobs = "", []
-    yield _progress(0.0, audio)
-    for message in speech.run(job, [audio], client):
-        if "progress" in message:
+    messages = speech.run(job, [audio], client)
+    for at, message in enumerate(messages):
+        if "unknown_language" in message:
+            # To its end, so that the worker is kept.
+            for _ in messages:
+                pass
+            raise _unknown_language(job["model"], message["unknown_language"])
+        if at == 0:
+            yield _progress(0.0, audio)
+        if "language" in message:
+            yield {"type": "sluice.language", "language": message["language"]}
+        elif "progress" in message:
             yield _progress(message["progress"], audio)
         elif "segment" in message:
             segment = message["segment"]
@@ -81,7 +106,7 @@ def whole(speech: Speech, job: dict, audio: Audio, client: socket.socket | None)
     ]
     return {
         "task": "transcribe",
-        "language": "english",
+        "language": last["language"],
         "duration": audio.duration,
         "text": last["text"],
         **({"segments": segments} if job["segments"] else {}),
@@ -100,7 +125,7 @@ def _done(text: str, done: dict, job: dict, audio: Audio, logprobs: list[dict]) 
     return {
         "type": "transcript.text.done",
         "text": text,
-        "language": "en",
+        "language": done["language"] or "",
         "duration": audio.duration,
         **({"logprobs": logprobs} if job["logprobs"] else {}),
         "usage": {
@@ -113,13 +138,32 @@ def _done(text: str, done: dict, job: dict, audio: Audio, logprobs: list[dict]) 
     }
 
 
-def _check_language(language: str | None) -> None:
-    if language and language.lower() not in ("en", "english"):
-        message = (
-            f"{MODEL} knows English only. For other languages, give models.yaml a model whose engine is a speech "
-            "server that knows them."
-        )
+def _read_language(language: str | None, model: str) -> str | None:
+    """The code of a language that the model knows; None: it is detected."""
+    if not language:
+        return None
+    code = {"english": "en"}.get(language.lower(), language.lower())
+    only = MODELS[model]
+    if only and code != only:
+        message = f"{model} knows English only. Set model to one that knows {code[:20]!r}, such as {_multilingual()}."
         raise ApiError("unsupported_value", message, param="language")
+    if code not in LANGUAGES:
+        raise ApiError("unsupported_value", f"{model} does not know the language {code[:20]!r}.", param="language")
+    return code
+
+
+def _multilingual() -> str:
+    return " or ".join(f"{name} of models.yaml" for name, only in MODELS.items() if only is None)
+
+
+def _unknown_language(model: str, language: str) -> ApiError:
+    """language: the code that was detected; empty where only a model of many languages could have detected it."""
+    found = f"The speech is probably in the language {language!r}." if language else "The speech is probably not English."
+    message = (
+        f"{found} {model} knows English only. Set model to one that detects languages, such as {_multilingual()}; "
+        "or set language to 'en' to transcribe it as English."
+    )
+    return ApiError("unsupported_value", message, param="language")
 
 
 def _read_vad(text: str | None) -> dict | None:

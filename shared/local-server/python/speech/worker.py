@@ -21,33 +21,45 @@ from confine import confinement
 from speech.samples import open_samples
 
 
+# Optional: shared/local-server/weights-manifest.ts.
+MULTILINGUAL = "whisper-base"
+
+
 class Models:
     """The models, loaded on first use."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._transcriber = None
-        self._encoder = None
+        self._transcribers: dict = {}
+        self._diarizer = None
 
     def run(self, job: dict, audio: list[np.ndarray]) -> Iterator[dict]:
         """Everything a job answers, its last message included."""
         if job["kind"] == "diarize":
             yield {"done": {"turns": self._diarize(job["names"], audio)}}
             return
-        if self._transcriber is None:
-            from speech.transcriber import Transcriber
+        yield from self._transcriber(job["model"]).transcribe(audio[0], job, self._detect_language)
 
-            self._transcriber = Transcriber(os.path.join(self._directory, job["model"]))
-        yield from self._transcriber.transcribe(audio[0], job)
+    def _transcriber(self, model: str):
+        from speech.transcriber import Transcriber
+
+        if model not in self._transcribers:
+            self._transcribers[model] = Transcriber(os.path.join(self._directory, model))
+        return self._transcribers[model]
+
+    def _detect_language(self, speech: np.ndarray) -> str | None:
+        """By the model of many languages, if it was fetched."""
+        if not os.path.isdir(os.path.join(self._directory, MULTILINGUAL)):
+            return None
+        return self._transcriber(MULTILINGUAL).detect_language(speech)
 
     def _diarize(self, names: list[str], audio: list[np.ndarray]) -> list[dict]:
-        from speakers.diarizer import diarize, voice_of
-        from speakers.voice_encoder import VoiceEncoder
+        from speakers.diarizer import Diarizer
 
-        if self._encoder is None:
-            self._encoder = VoiceEncoder(os.path.join(self._directory, "voice", "voice.npz"))
-        known = {name: voice_of(sample, self._encoder) for name, sample in zip(names, audio[1:], strict=True)}
-        return diarize(audio[0], known, self._encoder)
+        if self._diarizer is None:
+            self._diarizer = Diarizer(os.path.join(self._directory, "speakers"))
+        known = {name: self._diarizer.voice_of(sample) for name, sample in zip(names, audio[1:], strict=True)}
+        return self._diarizer.diarize(audio[0], known)
 
 
 def main(directory: str, memory_bytes_max: int) -> None:

@@ -1,0 +1,19 @@
+"""
+Is it English? `language.py CODE SITE WINDOWS DETECTED`, prints "sure", or the code of the other language in quotes.
+
+WINDOWS: a JSON list of [avg_logprob, temperature, no_speech_prob, seconds]. DETECTED: what a model of many languages
+says, as JSON; null without one.
+"""
+
+import json
+import sys
+
+sys.path[:0] = sys.argv[1:3]
+import numpy as np  # noqa: E402
+from speech.language_check import LanguageCheck, Window  # noqa: E402
+
+check = LanguageCheck("en", lambda _: json.loads(sys.argv[4]))
+for at, (logprob, temperature, no_speech, seconds) in enumerate(json.loads(sys.argv[3])):
+    check.add(Window((0, at), logprob, temperature, no_speech), np.zeros(0, np.float32), seconds)
+check.finish()
+print("sure" if check.other is None else json.dumps(check.other))
