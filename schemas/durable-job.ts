@@ -3,7 +3,7 @@ import { recordOf } from '#schemas/record.ts'
 import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
 
-/** Where a durable job is (docs/design.md, States). On the wire `scheduled` shows as queued, `waiting` as in_progress. */
+/** State of a durable job (docs/design.md, States). The API reports `scheduled` as `queued`, and `waiting` as `in_progress`. */
 export const DurableState = z.enum([
   'queued',
   'scheduled',
@@ -16,64 +16,67 @@ export const DurableState = z.enum([
 ])
 export type DurableState = z.infer<typeof DurableState>
 
-/** Which lane a job waits in: `low` is the batch lane. */
+/** Queue priority. `low` jobs start only if no `normal` job waits. */
 export const Priority = z.enum(['normal', 'low'])
 export type Priority = z.infer<typeof Priority>
 
-const Time = z.int().describe('Unix milliseconds of the database')
+const Time = z.int().describe('Unix milliseconds, by the clock of the database')
 
-/** A durable job as the store keeps it, without its request and its result. */
+/** A durable job in the store, without request and result. */
 export const DurableJob = z.strictObject({
   id: z.string().startsWith('job_'),
-  tenant: z.string().describe('Id of the project the job belongs to'),
-  parent_id: z.string().nullable().describe('The job that submitted this one, or the one it runs again'),
+  tenant: z.string().describe('Project id'),
+  parent_id: z.string().nullable().describe('Parent job, or the job that this one redrives or replays'),
   pool: PoolName,
-  kind: z.string().describe('What to do in the pool, such as generate'),
-  endpoint: z.string().describe('Path of the call it stands for, such as /v1/chat/completions'),
+  kind: z.string().describe('Work in the pool, such as generate'),
+  endpoint: z.string().describe('Endpoint path, such as /v1/chat/completions'),
   model: z.string(),
   priority: Priority,
   stream: z.boolean().describe('Output deltas are recorded as events'),
   state: DurableState,
-  attempt: z.int().min(0).describe('Executions begun; never lowered; fences the output of older ones'),
-  tries: z.int().min(0).describe('Attempts that ended in a retryable failure; budgets retries'),
-  crashes: z.int().min(0).describe('Workers that died while they ran it, as far as is known; finds poison'),
-  owner: z.string().nullable().describe('Boot id of the worker that runs it, or that ran it last when it is terminal'),
-  chunk: z.int().min(0).describe('Writes the owner has made in this attempt'),
-  has_output: z.boolean().describe('This attempt, or the last, recorded output'),
-  last_seq: z.int().min(0).describe('Number of its latest event'),
+  attempt: z
+    .int()
+    .min(0)
+    .describe('Number of executions started. Never decreases. Fencing token: output of older attempts is rejected'),
+  tries: z.int().min(0).describe('Attempts that ended in a retryable error, counted against the retry budget'),
+  crashes: z.int().min(0).describe('Known worker crashes during the job. Detects poison jobs'),
+  owner: z.string().nullable().describe('Boot id of the worker that runs the job. Terminal jobs: that ran it last'),
+  chunk: z.int().min(0).describe('Number of writes by the owner in this attempt'),
+  has_output: z.boolean().describe('The current or last attempt recorded output'),
+  last_seq: z.int().min(0).describe('Sequence number of the latest event'),
   cancel_requested_at_ms: Time.nullable(),
-  run_at_ms: Time.describe('It is not started before this'),
+  run_at_ms: Time.describe('Earliest start'),
   expires_at_ms: Time.describe(
-    'It stops waiting at this: its start deadline before the first start, then its deadline; cancelled, the end of its time to write what there is',
+    'Expiry of the current state: the start deadline before the first start, then the deadline. Cancelling: end of the grace period for a partial result',
   ),
-  deadline_ms: Time.describe('No output counts after this and the grace'),
-  published_at_ms: Time.nullable().describe('When it was last put on the broker, or was about to be'),
+  deadline_ms: Time.describe('Deadline. Output after the deadline and its grace period is rejected'),
+  published_at_ms: Time.nullable().describe('Time of the last publication to the broker, written before the send'),
   created_at_ms: Time,
   started_at_ms: Time.nullable().describe('First start'),
   finished_at_ms: Time.nullable(),
-  retention_ms: z.int().min(0).describe('How long it is kept after its end'),
+  retention_ms: z.int().min(0).describe('Retention after the end, in milliseconds'),
   purge_at_ms: Time.nullable(),
-  erased_at_ms: Time.nullable().describe('Its request, result and events were erased'),
-  progress: z.unknown().describe('The last progress its handler reported'),
+  erased_at_ms: Time.nullable().describe('Time at which request, result and events were erased'),
+  progress: z.unknown().describe('Last reported progress'),
   error: ErrorBody.nullable(),
   usage: z.unknown(),
   metadata: recordOf(z.string(), z.string()),
   webhook_url: z.string().nullable(),
-  webhook_events: z.array(z.string()).describe('Types of events the webhook wants'),
+  webhook_events: z.array(z.string()).describe('Event types that the webhook receives'),
   request_id: z.string().nullable(),
   traceparent: z.string().nullable(),
-  depth: z.int().min(0).describe('Above 0: a child of `parent_id`, that many levels below a job of a caller'),
-  children: z.int().min(0).describe('Jobs it has submitted'),
-  steps: z.int().min(0).describe('Steps it has done'),
+  depth: z.int().min(0).describe('Levels below the job of the client. Above 0: `parent_id` is the parent job'),
+  children: z.int().min(0).describe('Number of submitted child jobs'),
+  steps: z.int().min(0).describe('Number of completed steps'),
   partial_ms: z
     .int()
     .min(0)
     .nullable()
-    .describe('A cancel lets it write what there is, for as long; null: it ends at once'),
+    .describe('Grace period after a cancel for a partial result, in milliseconds. null: the job ends at once'),
 })
 export type DurableJob = z.infer<typeof DurableJob>
 
-/** What a job's history is made of (docs/jobs.md, Follow it). */
+/** Event types of a durable job (docs/jobs.md). */
 export const DurableEventType = z.enum([
   'job.queued',
   'job.started',
@@ -89,32 +92,35 @@ export const DurableEventType = z.enum([
 ])
 export type DurableEventType = z.infer<typeof DurableEventType>
 
-/** One numbered event of a durable job. `seq` counts from 1 over all attempts, without gaps. */
+/** One event of a durable job. `seq` counts from 1 over all attempts, without gaps. */
 export const DurableEvent = z.strictObject({
   job_id: z.string(),
   seq: z.int().min(1),
   attempt: z.int().min(0),
   type: DurableEventType,
-  data: z.unknown().describe('Fields of the type; null for the terminal ones, whose data is the job'),
+  data: z.unknown().describe('Fields by type. null for terminal events, whose data is the job'),
   at_ms: Time,
 })
 export type DurableEvent = z.infer<typeof DurableEvent>
 
-/** Tries of one message that are kept. */
+/** Maximum stored attempts per webhook message. */
 export const DELIVERY_TRIES_MAX = 20
 
-/** What came of one try of a webhook message. */
+/** One delivery attempt of a webhook message. */
 export const DeliveryTry = z.strictObject({
   at_ms: Time,
   duration_ms: z.int().min(0),
-  status: z.int().nullable().describe('HTTP status; null where there was no answer'),
-  error: z.string().nullable().describe('Why it failed; null where it did not'),
+  status: z.int().nullable().describe('HTTP status. null: no response'),
+  error: z.string().nullable().describe('Error. null: success'),
 })
 export type DeliveryTry = z.infer<typeof DeliveryTry>
 
-/** One message to a webhook, and how far it is. */
+/** A webhook message with its delivery state. */
 export const WebhookDelivery = z.strictObject({
-  id: z.string().startsWith('evt_').describe('The same in every try, so that receivers can drop repeats'),
+  id: z
+    .string()
+    .startsWith('evt_')
+    .describe('Message id. Equal in all attempts, so that receivers can drop duplicates'),
   job_id: z.string(),
   tenant: z.string(),
   url: z.string(),
@@ -122,9 +128,9 @@ export const WebhookDelivery = z.strictObject({
   state: z.enum(['pending', 'delivered', 'failed']),
   tries: z.int().min(0),
   next_at_ms: Time,
-  status: z.int().nullable().describe('HTTP status of the last try'),
-  error: z.string().nullable().describe('Why the last try failed'),
+  status: z.int().nullable().describe('HTTP status of the last attempt'),
+  error: z.string().nullable().describe('Error of the last attempt'),
   created_at_ms: Time,
-  history: z.array(DeliveryTry).max(DELIVERY_TRIES_MAX).describe('The last tries, oldest first'),
+  history: z.array(DeliveryTry).max(DELIVERY_TRIES_MAX).describe('Last attempts, oldest first'),
 })
 export type WebhookDelivery = z.infer<typeof WebhookDelivery>

@@ -1,12 +1,12 @@
 import { z } from 'zod'
 
 /**
- * Every failure the service names: code → HTTP status and whether trying again can help.
+ * All error codes (docs/errors.md), with HTTP status and retry policy.
  *
- * `status` is that of the OpenAI format (docs/protocol.md, Errors); the messages format differs only for overload
- * (529). `retry` says whether the job may run again on its own, `triesMax` how often at most where that is less than
- * for others; where `isTry` is false it only waited for its turn, which it may as often as it takes. None says what the
- * caller should do.
+ * `status` is the HTTP status in the OpenAI format. The Anthropic format differs only for overload: 529 instead of 503. `retry` states
+ * whether the service may retry the job by itself, which is not advice for the client. `triesMax` is the maximum number of attempts, if
+ * lower than for other codes. An attempt with `isTry: false` does not count against the retry budget, because the job only waited for
+ * its rate limit.
  */
 export const ERRORS = {
   invalid_request: { status: 400, retry: false },
@@ -66,17 +66,17 @@ export const ERRORS = {
   slow_reader: { status: 408, retry: false },
 } as const
 
-/** The code of a failure: a row of {@link ERRORS}. */
+/** An error code: a key of {@link ERRORS}. */
 export type ErrorCode = keyof typeof ERRORS
 
-/** How a failure travels inside the service: in job events and in the job record. Field names are wire names. */
+/** An error inside the service: in job events and job records. Field names are wire names. */
 export const ErrorBody = z.strictObject({
   code: z
     .enum(Object.keys(ERRORS) as [ErrorCode, ...ErrorCode[]])
     .catch('internal_error')
-    .describe('One that a newer version has made is read as internal_error'),
-  message: z.string().describe('Safe to show to the caller: names no internals'),
-  param: z.string().nullable().default(null).describe('Path of the offending field, such as messages[2].content'),
-  retry_after_ms: z.int().min(0).optional().describe('How long to wait before trying again'),
+    .describe('Codes of newer versions are read as internal_error'),
+  message: z.string().describe('Message for the client, without internal details'),
+  param: z.string().nullable().default(null).describe('Path of the invalid field, such as messages[2].content'),
+  retry_after_ms: z.int().min(0).optional().describe('Minimum time before a retry, in milliseconds'),
 })
 export type ErrorBody = z.infer<typeof ErrorBody>

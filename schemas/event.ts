@@ -4,10 +4,11 @@ import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
 
 /**
- * What a worker says about one attempt of an attached job, on the reply shard of its ingress.
+ * Event of one attempt of an attached job, sent by the worker to the reply shard of the ingress.
  *
- * One Kafka record carries many events of one worker for one ingress ({@link ReplyRecord}); its key is the ingress' boot
- * id, so that a replica sharing the shard drops it without parsing. `seq` counts from 1 in each attempt without gaps.
+ * One Kafka record carries many events of one worker for one ingress ({@link ReplyRecord}). The record key is the boot id of the
+ * ingress, so that another ingress on the same shard drops the record without parsing. `seq` counts from 1 in each attempt, without
+ * gaps.
  */
 export const JobEvent = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('started'), job_id: z.string(), attempt: z.int(), seq: z.int() }),
@@ -23,7 +24,7 @@ export const JobEvent = z.discriminatedUnion('type', [
     job_id: z.string(),
     attempt: z.int(),
     seq: z.int(),
-    deltas: z.array(z.unknown()).describe('The last events of the kind; all of them when the job does not stream'),
+    deltas: z.array(z.unknown()).describe('Last events of the kind. All events if the job does not stream'),
   }),
   z.strictObject({ type: z.literal('failed'), job_id: z.string(), attempt: z.int(), seq: z.int(), error: ErrorBody }),
   z
@@ -33,18 +34,18 @@ export const JobEvent = z.discriminatedUnion('type', [
       attempt: z.int(),
       seq: z.int(),
     })
-    .describe('The worker drains and did not finish; the retry budget is untouched'),
+    .describe('The worker drains and returns the unfinished job. The retry budget is unchanged'),
 ])
 export type JobEvent = z.infer<typeof JobEvent>
 
-/** Value of a record on `replies`. */
+/** Value of a record of the topic `replies`. */
 export const ReplyRecord = z.strictObject({
   worker: z.string().describe('Boot id of the worker'),
   events: z.array(JobEvent),
 })
 export type ReplyRecord = z.infer<typeof ReplyRecord>
 
-/** Value of a record on `control`: read by every process, from the end. */
+/** Value of a record of the topic `control`, which every process reads from the end. */
 export const ControlRecord = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('heartbeat'),
@@ -52,8 +53,8 @@ export const ControlRecord = z.discriminatedUnion('type', [
     role: z
       .union([PoolName, z.enum(['ingress', 'scheduler', 'other'])])
       .catch('other')
-      .describe('other: one that this version does not know'),
-    slots: z.int().min(0).describe('Jobs it can run at once; 0 for what is no worker'),
+      .describe('other: a role of a newer version'),
+    slots: z.int().min(0).describe('Maximum concurrent jobs. 0: not a worker'),
     running: z.int().min(0),
     draining: z.boolean(),
     version: z.string(),
@@ -62,48 +63,49 @@ export const ControlRecord = z.discriminatedUnion('type', [
     type: z.literal('cancel'),
     job_id: z.string(),
     attempt: z.int().optional().describe('Absent: every attempt'),
-    worker: z.string().optional().describe('Absent: whichever worker runs it'),
-    partial: z.boolean().optional().describe('It is to write what there is, and to end then'),
+    worker: z.string().optional().describe('Absent: any worker that runs the job'),
+    partial: z.boolean().optional().describe('The job writes a partial result before it ends'),
   }),
   z
     .strictObject({ type: z.literal('pause'), job_id: z.string(), attempt: z.int() })
-    .describe('The reader is slow: stop emitting'),
+    .describe('The client reads slowly: stop sending output'),
   z.strictObject({ type: z.literal('resume'), job_id: z.string(), attempt: z.int() }),
   z
     .strictObject({
       type: z.literal('capacity'),
       boot: z.string(),
-      models: z.array(z.string()).nullable().describe('Ids of the models it can run; null: whichever is asked for'),
+      models: z.array(z.string()).nullable().describe('Ids of the models that the worker can run. null: any model'),
       bounds: z
         .array(z.strictObject({ kind: z.string(), model: z.string(), capacity: z.int().min(1) }))
-        .describe('Jobs it can have running at once, where these are fewer than its slots'),
+        .describe('Concurrency limits of models, if below the slots'),
       waiting: z
         .array(z.strictObject({ kind: z.string(), model: z.string(), priority: Priority }))
-        .describe('Durable jobs that it had no room for: they are queued in the store, for whoever has room'),
+        .describe('Queues of the store with durable jobs that the worker had no free slot for'),
       aside: z
         .int()
         .min(0)
         .optional()
-        .describe('Calls that it holds without a slot; absent in older versions, as those below'),
-      host: z.string().optional().describe('Name of its machine'),
+        .describe(
+          'Calls that wait in the worker for the concurrency limit of their model. This field and the next are absent in older versions',
+        ),
+      host: z.string().optional().describe('Host name'),
       pid: z.int().optional(),
       found: z
         .array(
           z.strictObject({
             model: z.string(),
-            server: z.int().min(0).describe('Its place among the servers of the model'),
-            generation: z.int().min(1).describe('How often the limit was lowered'),
+            server: z.int().min(0).describe('Index of the server in base_urls of the model'),
+            generation: z.int().min(1).describe('Number of times the limit was lowered'),
             limit: z.int().min(1),
           }),
         )
         .optional()
-        .describe('Calls at once that servers were found to bear, from all workers together'),
-      failing: z
-        .array(z.string())
-        .optional()
-        .describe('Models whose servers all keep failing, so that calls are refused'),
+        .describe('Adaptive concurrency limits of upstream servers, for all workers together'),
+      failing: z.array(z.string()).optional().describe('Models with open circuit breakers on all servers'),
     })
-    .describe('What a worker can start, and where it is. Beside the heartbeat, which older processes read strictly'),
+    .describe(
+      'Capacity and host of a worker. Separate from the heartbeat, because older versions reject heartbeats with unknown fields',
+    ),
   z
     .strictObject({
       type: z.literal('calls_waiting'),
@@ -114,53 +116,52 @@ export const ControlRecord = z.discriminatedUnion('type', [
           kind: z.string(),
           model: z.string(),
           calls: z.int().min(1),
-          tenants: z.array(z.string()).describe('Hashes of whose they are'),
-          more_tenants: z.int().min(0).describe('How many others there are'),
+          tenants: z.array(z.string()).describe('Hashes of the tenants'),
+          more_tenants: z.int().min(0).describe('Number of further tenants'),
         }),
       ),
     })
-    .describe('Calls that wait in an ingress for their turn: the ingresses share a pool by whose they are'),
+    .describe('Calls that wait in the fair queue of an ingress. Ingresses divide the slots of a pool by tenant'),
   z
     .strictObject({
       type: z.literal('jobs_waiting'),
       pool: PoolName,
       waiting: z.array(z.strictObject({ kind: z.string(), model: z.string(), priority: Priority })),
     })
-    .describe('Durable jobs were queued in the store: for whoever has room'),
+    .describe('Notification: durable jobs were queued in the store, for workers with free slots'),
   z
     .strictObject({
       type: z.literal('pause_work'),
       what: z.enum(['model', 'pool']),
       id: z.string(),
       paused: z.boolean(),
-      by: z.string().describe('Id of the key that asked for it'),
+      by: z.string().describe('Id of the API key of the operator'),
     })
-    .describe('An operator pauses a model or a pool, or ends that; the store says the same'),
+    .describe('An operator paused or resumed a model or a pool. The store has the same state'),
   z
     .strictObject({ type: z.literal('drain'), boot: z.string(), drained: z.boolean() })
-    .describe('An operator wants a worker to take nothing more, or to take jobs again'),
+    .describe('An operator drains or undrains a worker'),
   z
     .strictObject({
       type: z.literal('rhythm'),
       boot: z.string(),
-      beat_ms: z.int().min(1).describe('Between two of its heartbeats, which are further apart in a large fleet'),
+      beat_ms: z.int().min(1).describe('Heartbeat interval, in milliseconds. Longer in a large fleet'),
     })
-    .describe('Tells that it knows of rhythms, too. Beside the heartbeat, which older processes read strictly'),
-  z.strictObject({ type: z.literal('goodbye'), boot: z.string() }).describe('The process leaves in good order'),
+    .describe(
+      'Heartbeat interval of a process that supports variable intervals. Separate from the heartbeat, because older versions reject heartbeats with unknown fields',
+    ),
+  z.strictObject({ type: z.literal('goodbye'), boot: z.string() }).describe('Graceful shutdown of a process'),
 ])
 export type ControlRecord = z.infer<typeof ControlRecord>
 
-/** Value of a record on `events`: what one move of a durable job wrote, once it is committed. */
+/** Value of a record of the topic `events`: the events of one committed state transition of a durable job. */
 export const EventsRecord = z.strictObject({
   last_seq: z.int().min(1),
-  events: z.array(DurableEvent).optional().describe('Absent when they are too large: they are in the store'),
-  end: z
-    .unknown()
-    .optional()
-    .describe('A DurableEnd, for those who wait for it; absent where it is large: it is in the store'),
+  events: z.array(DurableEvent).optional().describe('Absent if too large: read them from the store'),
+  end: z.unknown().optional().describe('A DurableEnd for waiting clients. Absent if too large: read it from the store'),
 })
 export type EventsRecord = z.infer<typeof EventsRecord>
 
-/** A job that has ended as its row says it, with the result that is kept of it: null unless it completed. */
+/** An ended job with its stored result, which is null unless the job completed. */
 export const DurableEnd = z.strictObject({ job: DurableJob, result: z.unknown() })
 export type DurableEnd = z.infer<typeof DurableEnd>

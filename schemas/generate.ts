@@ -5,19 +5,19 @@ import { ResearchDomains } from './research/research.ts'
 import { RESULTS_MAX } from './search.ts'
 
 /**
- * The internal form of text generation: one request and one event stream in which three public APIs meet.
+ * The internal form of text generation: one request schema and one event stream for three public APIs.
  *
- * The ingress decodes a body into a {@link GenerateRequest} and encodes {@link GenerateEvent}s into the caller's API. Workers and
- * engines know only this form. Clients and servers of these APIs change every month, so the internal form never names all of
- * their fields. Two mechanisms carry what it does not name, in both directions, between a caller and an upstream of one dialect:
+ * The ingress decodes a request into a {@link GenerateRequest}, and encodes {@link GenerateEvent}s into the API of the client. Workers
+ * and engines use only this form. The public APIs gain fields every month, so the internal form cannot name all of them. Two mechanisms
+ * carry unnamed fields, in both directions, between a client and an upstream of the same dialect:
  *
- * 1. `extra` holds unknown fields of a known object (a turn, a part, a tool, the request).
- * 2. `native` holds a whole object of an unknown type: a {@link NativePart} for a content block or an item, `native` of a
- *    {@link Tool} for a tool, and the event `native` for an output item, a content block, or fields of the answer.
+ * 1. `extra` contains unknown fields of a known object (a message, a part, a tool, the request).
+ * 2. `native` contains a whole object of an unknown type. {@link NativePart} is a content block or an item. `native` of a {@link Tool}
+ *    is a tool. The event `native` is an output item, a content block, or fields of the response.
  *
- * An engine of the same dialect sends them as they came. An engine of another dialect uses the substitute that the decoder put
- * next to them (a function, a text), or leaves them out. Example: `apply_patch` of type `custom` reaches an upstream with
- * `api: responses` unchanged, and any other upstream as a function with one string, `input`.
+ * An engine of the same dialect sends these fields unchanged. An engine of another dialect uses the substitute of the decoder (a
+ * function or a text), or omits them. Example: `apply_patch` of type `custom` reaches an upstream with `api: responses` unchanged, and
+ * any other upstream as a function with one string, `input`.
  */
 
 /** Public API that a request came in by, or that an upstream speaks: chat completions, Messages, Responses. */
@@ -39,7 +39,7 @@ const TextPart = z.strictObject({
 })
 const ImagePart = z.strictObject({
   type: z.literal('image'),
-  url: z.string().describe('data: URL with base64 content, or an https URL where the deployment allows it'),
+  url: z.string().describe('data: URL with base64 content, or an https URL if the deployment allows it'),
   detail: z.string().optional(),
   extra: Extra,
 })
@@ -66,7 +66,7 @@ const ToolCallPart = z.strictObject({
   type: z.literal('tool_call'),
   id: z.string(),
   name: z.string(),
-  arguments: z.string().describe('JSON text, as the model wrote it. Of a custom tool: { "input": text }'),
+  arguments: z.string().describe('JSON text, as the model wrote it. For a custom tool: { "input": text }'),
   custom: z.boolean().optional().describe('Call of a custom tool, whose input is free text'),
   extra: Extra,
 })
@@ -75,13 +75,13 @@ const NativePart = z.strictObject({
   dialect: Dialect,
   value: JsonObject.describe('The content block or item as it came'),
   isItem: z.boolean().optional().describe('Responses: an item of the input, not a part of a message'),
-  text: z.string().optional().describe('Substitute for other dialects; absent: they leave the part out'),
+  text: z.string().optional().describe('Substitute for other dialects. Absent: other dialects omit the part'),
   message: MessageFields,
 })
 /** Content block or item of a type without an internal form. */
 export type NativePart = z.infer<typeof NativePart>
 
-/** One piece of what a turn says. */
+/** One part of a message. */
 export const Part = z.discriminatedUnion('type', [
   TextPart,
   ImagePart,
@@ -93,13 +93,13 @@ export const Part = z.discriminatedUnion('type', [
 ])
 export type Part = z.infer<typeof Part>
 
-/** One turn of the conversation. `tool` answers one tool call of the nearest assistant turn before it. */
+/** One message of the conversation. A `tool` message is the result of one tool call of the preceding assistant message. */
 export const Turn = z.discriminatedUnion('role', [
   z.strictObject({
     role: z.literal('system'),
     parts: z.array(Part),
     name: z.string().optional(),
-    developer: z.boolean().optional().describe('The caller wrote role developer'),
+    developer: z.boolean().optional().describe('The client sent role developer'),
     extra: Extra,
   }),
   z.strictObject({ role: z.literal('user'), parts: z.array(Part), name: z.string().optional(), extra: Extra }),
@@ -125,35 +125,40 @@ export const Tool = z.strictObject({
   native: JsonObject.nullable()
     .optional()
     .describe(
-      'The tool as it came: an upstream of the same dialect gets it in place of the function. Null: the native tool before it covers it',
+      'Original tool, sent to an upstream of the same dialect instead of the function. null: the previous native tool includes this one',
     ),
-  native_only: z.boolean().optional().describe('There is no function for it: engines of other dialects leave it out'),
-  custom: z.boolean().optional().describe('The function stands for a custom tool: its one string, input, is free text'),
+  native_only: z.boolean().optional().describe('The tool has no function form: engines of other dialects omit it'),
+  custom: z
+    .boolean()
+    .optional()
+    .describe('The function represents a custom tool: its only argument, input, is free text'),
   namespace: z.string().optional().describe('Responses: namespace of the function, which calls of it repeat'),
   called: z
     .string()
     .optional()
-    .describe('Name in the calls that the caller gets, if it differs from the name the model sees'),
+    .describe('Name in the tool calls of the response, if different from the name in the prompt'),
 })
 export type Tool = z.infer<typeof Tool>
 
-/** A tool that the service runs itself (docs/responses.md, Hosted tools). The model is offered it as a function of this name. */
+/** A tool that the service runs (docs/responses.md, Hosted tools). The model sees a function of this name. */
 export const HostedTool = z.enum(['code_interpreter', 'web_search', 'file_search'])
 export type HostedTool = z.infer<typeof HostedTool>
 
-/** A whole request to generate, whichever protocol it came in by. Absent means: the engine's default. */
+/** A generate request of any API. Absent fields mean the default of the engine. */
 export const GenerateRequest = z.strictObject({
-  dialect: Dialect.describe('The API the request came in by'),
+  dialect: Dialect.describe('API of the request'),
   model: z.string(),
-  named: z.string().optional().describe('Alias by which the caller named the model: the answer repeats it'),
-  turns: z.array(Turn).describe('System turns included. A last assistant turn is a prefill, to be continued'),
-  stream: z.boolean().describe('The caller reads deltas as they come'),
-  truncates: z.boolean().optional().describe('Leave out the oldest turns of a prompt that is too long'),
-  max_tokens: z.int().min(0).optional().describe('0: of a completion that only repeats its prompt'),
+  named: z.string().optional().describe('Model alias of the request, repeated in the response'),
+  turns: z
+    .array(Turn)
+    .describe('Messages, including system messages. A final assistant message is a prefill that the model continues'),
+  stream: z.boolean().describe('The client streams the response'),
+  truncates: z.boolean().optional().describe('Drop the oldest messages of a prompt that is too long'),
+  max_tokens: z.int().min(0).optional().describe('0: a completion that only returns its prompt'),
   temperature: z.number().optional(),
   top_p: z.number().optional(),
   top_k: z.int().optional(),
-  n: z.int().min(1).default(1).describe('Choices; of completions: for each prompt'),
+  n: z.int().min(1).default(1).describe('Number of choices. Completions: per prompt'),
   stop: z.array(z.string()).default([]),
   presence_penalty: z.number().optional(),
   frequency_penalty: z.number().optional(),
@@ -174,20 +179,24 @@ export const GenerateRequest = z.strictObject({
   parallel_tool_calls: z.boolean().optional(),
   hosted: z
     .strictObject({
-      tools: z.array(HostedTool).min(1).describe('Among the tools, by their names'),
-      calls_max: z.int().min(1).optional().describe('Calls of them that are run at most'),
+      tools: z.array(HostedTool).min(1).describe('Names of hosted tools in `tools`'),
+      calls_max: z.int().min(1).optional().describe('Maximum calls of hosted tools'),
       search: z
         .strictObject({
-          model: z.string().describe('A model of the pool that researches, whose workers search'),
+          model: z.string().describe('Model of the research pool, whose workers run searches'),
           results_max: z.int().min(1).max(RESULTS_MAX).optional(),
           domains: ResearchDomains.optional(),
         })
         .optional()
-        .describe('Absent: none of the tools searches'),
-      files: z.array(CodeFile).max(RUN_FILES_MAX).optional().describe('In the directory of each run of code'),
+        .describe('Absent: no search tool'),
+      files: z
+        .array(CodeFile)
+        .max(RUN_FILES_MAX)
+        .optional()
+        .describe('Files in the working directory of each code run'),
     })
     .optional()
-    .describe('Tools that the service runs, of a durable job'),
+    .describe('Tools that the service runs as steps of a durable job'),
   response_format: z
     .discriminatedUnion('type', [
       z.strictObject({ type: z.literal('json_object') }),
@@ -215,27 +224,25 @@ export const GenerateRequest = z.strictObject({
       tokens: z
         .array(z.array(z.int().min(0)))
         .optional()
-        .describe('The prompts as tokens; then there are no turns'),
-      echo: z.boolean().describe('Each choice begins with its prompt'),
-      suffix: z.string().optional().describe('What comes after the text that is made'),
-      best_of: z.int().min(1).optional().describe('Choices made for each prompt, of which the n best are given'),
+        .describe('Prompts as tokens. If set, there are no messages'),
+      echo: z.boolean().describe('Each choice starts with its prompt'),
+      suffix: z.string().optional().describe('Text after the generated text'),
+      best_of: z.int().min(1).optional().describe('Choices generated per prompt, of which the n best are returned'),
     })
     .optional()
-    .describe(
-      'The turns, all of the user, are prompts to be gone on from, each with n choices of its own, in their order',
-    ),
+    .describe('Raw completion: each message is a prompt with n choices, in prompt order'),
   anthropic: z
     .strictObject({
       version: z.string().optional().describe('anthropic-version'),
-      beta: z.string().optional().describe('anthropic-beta: names of features with commas between'),
+      beta: z.string().optional().describe('anthropic-beta: comma-separated feature names'),
     })
     .optional()
-    .describe('What the caller asked of the messages format in headers, for an upstream of that dialect'),
+    .describe('Anthropic request headers, for an upstream of the same dialect'),
   headers: z
     .record(z.string(), z.string())
     .optional()
     .describe(
-      "Headers of the caller that every upstream gets, in lower case: trace context, session, and the model's own",
+      'Client headers that are sent to every upstream, in lower case: trace context, session, and headers configured for the model',
     ),
   extra: Extra,
 })
@@ -243,7 +250,7 @@ export type GenerateRequest = z.infer<typeof GenerateRequest>
 
 const Logprob = z.strictObject({
   token: z.string(),
-  logprob: z.number().nullable().describe('Null of the first token of a prompt that is repeated: nothing foretells it'),
+  logprob: z.number().nullable().describe('null for the first token of a returned prompt, which has no probability'),
   bytes: z.array(z.int()).nullable(),
   top_logprobs: z.array(
     z.strictObject({ token: z.string(), logprob: z.number().nullable(), bytes: z.array(z.int()).nullable() }),
@@ -252,40 +259,40 @@ const Logprob = z.strictObject({
 /** One token with its log probability, in the OpenAI shape (docs/protocol.md, Chat answers). */
 export type Logprob = z.infer<typeof Logprob>
 
-const Choice = z.int().min(0).default(0).describe('Which of the n choices')
+const Choice = z.int().min(0).default(0).describe('Index of the choice')
 
-/** Why a choice ended. The words are OpenAI's; `stop_sequence` and `context` refine `stop` and `length` for messages. */
+/** Finish reason in the OpenAI format. `stop_sequence` and `context_full` refine `stop` and `length` for the Anthropic format. */
 export const FinishReason = z.enum(['stop', 'length', 'tool_calls', 'content_filter'])
 export type FinishReason = z.infer<typeof FinishReason>
 
-/** Tokens used. `input_tokens` includes cached and cache-written ones, as OpenAI counts. */
+/** Token usage. `input_tokens` includes cached and cache-written tokens, as in the OpenAI API. */
 export const Usage = z.strictObject({
   input_tokens: z.int().min(0),
   output_tokens: z.int().min(0),
   cached_tokens: z.int().min(0).optional().describe('Input tokens read from the prompt cache'),
   cache_write_tokens: z.int().min(0).optional().describe('Input tokens written to the prompt cache'),
   reasoning_tokens: z.int().min(0).optional(),
-  estimated: z.boolean().optional().describe('Counted here with o200k, because neither engine nor upstream counts'),
+  estimated: z.boolean().optional().describe('Estimated with o200k, because neither engine nor upstream reports usage'),
 })
 export type Usage = z.infer<typeof Usage>
 
 const NativeUsage = z.strictObject({
   dialect: Dialect,
-  value: JsonObject.describe('The usage object of the upstream, as it came'),
+  value: JsonObject.describe('Unchanged usage object of the upstream'),
 })
-/** Usage in the words of an upstream, for a caller of the same dialect. */
+/** Usage object of an upstream, for a client of the same dialect. */
 export type NativeUsage = z.infer<typeof NativeUsage>
 
 /**
- * One step of an answer, in order. Texts of equal (type, choice, call) join by concatenation.
+ * One event of a generated response. Texts with equal type, choice and call are concatenated in order.
  *
- * An engine yields `start` first, then deltas, one `finish` for each choice, `usage` once, last.
+ * An engine yields one `start`, then deltas, one `finish` per choice, and one `usage` as the last event.
  */
 export const GenerateEvent = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('start'),
-    model: z.string().describe('The model that answers, as the caller may see it'),
-    input_tokens: z.int().min(0).describe('Known or estimated size of the prompt'),
+    model: z.string().describe('Model name that the client may see'),
+    input_tokens: z.int().min(0).describe('Known or estimated prompt tokens'),
     fingerprint: z.string().optional(),
     usage: Usage.optional().describe('Usage so far, if the upstream reports it at the start'),
     native_usage: NativeUsage.optional(),
@@ -302,13 +309,13 @@ export const GenerateEvent = z.discriminatedUnion('type', [
       .int()
       .min(0)
       .optional()
-      .describe('Responses: ordinal of the part of the summary that the text belongs to. Absent: the thought itself'),
+      .describe('Responses: index of the summary part. Absent: unabridged reasoning text'),
   }),
   z.strictObject({
     type: z.literal('tool_call'),
     choice: Choice,
-    call: z.int().min(0).describe('Ordinal of the call in its choice'),
-    id: z.string().describe('The id of the engine, or empty: the encoder makes one'),
+    call: z.int().min(0).describe('Index of the call in its choice'),
+    id: z.string().describe('Call id of the engine. Empty: the encoder creates one'),
     name: z.string(),
     custom: z.boolean().optional().describe('Call of a custom tool: its arguments are free text, not JSON'),
     extra: Extra,
@@ -321,50 +328,50 @@ export const GenerateEvent = z.discriminatedUnion('type', [
       scope: z
         .enum(['item', 'message', 'text', 'answer'])
         .describe(
-          'item: a whole output item or content block. message: fields of the message that begins or goes on. ' +
-            'text: fields of the text before it, such as citations; lists grow. answer: fields of the answer as a whole',
+          'item: a whole output item or content block. message: fields of the current or next message. ' +
+            'text: fields of the preceding text, such as citations; lists are appended. answer: fields of the whole response',
         ),
       text: z.string().describe('JSON object, or a piece of its text'),
-      more: z.boolean().optional().describe('The text goes on in the next native event of the choice'),
+      more: z.boolean().optional().describe('The text continues in the next native event of the choice'),
     })
-    .describe('Output without an internal form. Encoders of other dialects leave it out'),
+    .describe('Output without an internal form. Encoders of other dialects omit it'),
   z.strictObject({ type: z.literal('tool_arguments'), choice: Choice, call: z.int().min(0), text: z.string() }),
   z
     .strictObject({
       type: z.literal('hosted_call'),
       choice: Choice,
-      run: z.int().min(0).describe('Ordinal of the call in the answer'),
+      run: z.int().min(0).describe('Index of the call in the response'),
       tool: HostedTool,
-      id: z.string().describe('As in tool_call'),
-      input: z.string().describe('The code, or the query'),
+      id: z.string().describe('Call id, as in tool_call'),
+      input: z.string().describe('Code or query'),
     })
-    .describe('The service runs a tool. Only jobs that compose say so'),
+    .describe('The service runs a hosted tool. Only composed jobs emit this event'),
   z.strictObject({
     type: z.literal('hosted_result'),
     choice: Choice,
     run: z.int().min(0),
     status: z.enum(['completed', 'failed', 'incomplete']),
-    output: z.array(recordOf(z.string(), z.unknown())).describe('As the item of the answer shows it'),
+    output: z.array(recordOf(z.string(), z.unknown())).describe('Output in the format of the response item'),
   }),
   z
     .strictObject({ type: z.literal('cut'), choice: Choice })
-    .describe('What was being said broke off, and is said anew after this. Only jobs that compose say so'),
+    .describe('The output of the choice was interrupted and starts again. Only composed jobs emit this event'),
   z.strictObject({
     type: z.literal('finish'),
     choice: Choice,
     reason: FinishReason,
-    stop_sequence: z.string().optional().describe('The stop string that was hit, where the engine tells'),
+    stop_sequence: z.string().optional().describe('Matched stop string, if the engine reports it'),
     context_full: z.boolean().optional().describe('With length: the context window was full before max_tokens'),
-    calls_full: z.boolean().optional().describe('With length: no more tools are run for the answer'),
+    calls_full: z.boolean().optional().describe('With length: the maximum number of tool calls was reached'),
     filter: z
       .record(z.string(), z.unknown())
       .optional()
-      .describe('content_filter_results, from upstream or the classifier'),
+      .describe('content_filter_results of the upstream or the classifier'),
   }),
   z.strictObject({ type: z.literal('usage'), usage: Usage, native_usage: NativeUsage.optional() }),
 ])
 export type GenerateEvent = z.infer<typeof GenerateEvent>
 
-/** The one delta of a `count_tokens` job. */
+/** Only event of a `count_tokens` job. */
 export const CountTokensResult = z.strictObject({ input_tokens: z.int().min(0) })
 export type CountTokensResult = z.infer<typeof CountTokensResult>

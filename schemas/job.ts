@@ -5,7 +5,7 @@ import { ResponsesForm } from './responses/response.ts'
 import { SpeechForm } from './speech.ts'
 import { TranscriptForm } from './transcription/transcription.ts'
 
-/** What the workers of each pool do, for people. */
+/** Pools with a description for display. */
 export const POOLS = {
   inference: 'generate text',
   embeddings: 'make embeddings',
@@ -15,45 +15,44 @@ export const POOLS = {
   batches: 'run batches of requests',
 } as const
 
-/** What a pool is for; also the name of its topic (`jobs.<pool>`) and of its service. */
+/** Name of a pool, of its topic (`jobs.<pool>`) and of its service. */
 export const PoolName = z.enum(Object.keys(POOLS) as [keyof typeof POOLS])
 export type PoolName = z.infer<typeof PoolName>
 
-/** Pools whose jobs need no model: code runs in a sandbox, and batches have other jobs do the work. */
+/** Pools without models: code runs in a sandbox, and batches run their requests as child jobs. */
 const WITHOUT_MODELS = ['code', 'batches'] as const
-/** A pool whose work is that of models. */
+/** A pool whose jobs name a model. */
 export type ModelPool = Exclude<PoolName, (typeof WITHOUT_MODELS)[number]>
 
-/** Whether a pool's jobs name a model of the catalogue. */
 export function hasModels(pool: PoolName): pool is ModelPool {
   return !(WITHOUT_MODELS as readonly PoolName[]).includes(pool)
 }
 
-/** What it takes to say the output of a job in the words of its caller's endpoint. */
+/** Data of the request that the encoder needs to write the output of a job in the format of its endpoint. */
 export const EncodeContext = z.strictObject({
   request_id: z.string(),
-  call_id: z.string().describe("Part of the answer's id after its prefix: unique, URL-safe"),
+  call_id: z.string().describe('Part of the response id after the prefix: unique and URL-safe'),
   created_at: z.int().describe('Unix seconds'),
-  model: z.string().describe('Named in the answer unless the engine names another'),
-  include_usage: z.boolean().describe('Chat: the caller set stream_options.include_usage'),
-  version: z.string().describe('Messages: the date of anthropic-version, which picks the dialect'),
-  encoding_format: EncodingFormat.optional().describe('Embeddings: how vectors are written; absent: as numbers'),
-  rerank: RerankForm.optional().describe('Reranking: which documents are told, and how'),
-  speech: SpeechForm.optional().describe('Speech: its format'),
-  transcript: TranscriptForm.optional().describe('Transcriptions: what the answer looks like'),
-  responses: ResponsesForm.optional().describe('Responses: what the answer repeats of its request'),
+  model: z.string().describe('Model name in the response, unless the engine reports another'),
+  include_usage: z.boolean().describe('Chat: value of stream_options.include_usage'),
+  version: z.string().describe('Messages: anthropic-version, which selects the format version'),
+  encoding_format: EncodingFormat.optional().describe('Embeddings: format of vectors. Absent: numbers'),
+  rerank: RerankForm.optional().describe('Reranking: documents in the response'),
+  speech: SpeechForm.optional().describe('Speech: audio format'),
+  transcript: TranscriptForm.optional().describe('Transcriptions: format of the response'),
+  responses: ResponsesForm.optional().describe('Responses: request fields in the response'),
 })
 export type EncodeContext = z.infer<typeof EncodeContext>
 
-/** Segments of a prompt that responses share: blobs with turns, one after the other (shared/jobs/durable/history.ts). */
+/** Prompt segments that several responses share: consecutive blobs with messages (shared/jobs/durable/history.ts). */
 export const SharedHistory = z.strictObject({
-  at: z.int().min(0).describe('The turn of the prompt that they begin at'),
+  at: z.int().min(0).describe('Index of the first shared message in the prompt'),
   segments: z.array(z.strictObject({ blob: z.string(), turns: z.int().min(1), bytes: z.int().min(0) })),
 })
 export type SharedHistory = z.infer<typeof SharedHistory>
 
 /**
- * A job as it travels on `jobs.<pool>` (docs/design.md, Topics and records).
+ * A job record of the topic `jobs.<pool>` (docs/design.md, Topics and records).
  *
  * `id` and `attempt` together name one execution. Times are absolute unix milliseconds.
  */
@@ -62,45 +61,44 @@ export const JobEnvelope = z.strictObject({
   attempt: z
     .int()
     .min(0)
-    .describe('Counts executions; fences the output of older ones. 0 in a durable job: its claim says which it is'),
+    .describe(
+      'Number of the execution. Fencing token: output of older attempts is rejected. 0 in durable jobs, whose claim assigns the number',
+    ),
   pool: PoolName,
-  kind: z.string().describe('What to do in the pool, such as generate'),
-  tenant: z.string().describe('Id of the project the job belongs to'),
+  kind: z.string().describe('Work in the pool, such as generate'),
+  tenant: z.string().describe('Project id'),
   model: z.string(),
   created_at_ms: z.number(),
-  deadline_ms: z.number().describe('No output counts after this'),
+  deadline_ms: z.number().describe('Deadline: later output is rejected'),
   reply: z
     .strictObject({ boot: z.string().describe('Boot id of the ingress that holds the job'), shard: z.int().min(0) })
     .optional()
-    .describe('Where the events of an attached job go; absent: a durable job, whose arbiter is the store'),
-  endpoint: z.string().optional().describe('Durable: path of the call it stands for'),
-  encode: EncodeContext.optional().describe('Durable: how its output is kept'),
-  stream: z.boolean().describe('Deltas are wanted as they come; otherwise they are held back until the end'),
+    .describe('Destination of the events of an attached job. Absent: a durable job, owned by the store'),
+  endpoint: z.string().optional().describe('Durable jobs: endpoint path'),
+  encode: EncodeContext.optional().describe('Durable jobs: encoding of the stored result'),
+  stream: z.boolean().describe('true: send deltas immediately. false: send all deltas at the end'),
   traceparent: z.string().optional().describe('W3C Trace Context'),
   request_id: z.string().optional(),
   body: z.unknown().optional().describe('The request in the internal form of its kind, up to 64 KiB of JSON'),
-  blob: z.string().optional().describe('Where the body lies when it is larger'),
-  history: SharedHistory.optional().describe('The body is the rest of a prompt, as after_history'),
-  replay_of: z
-    .string()
-    .optional()
-    .describe('Composed: the job whose record answers in the place of everything outside'),
+  blob: z.string().optional().describe('Blob with the body, if larger'),
+  history: SharedHistory.optional().describe('Shared start of the prompt. The body has the rest, as after_history'),
+  replay_of: z.string().optional().describe('Replay: job whose recorded steps replace external operations'),
 })
 export type JobEnvelope = z.infer<typeof JobEnvelope>
 
-/** A job that an ingress holds. */
+/** Envelope of an attached job. */
 export type AttachedEnvelope = JobEnvelope & { readonly reply: NonNullable<JobEnvelope['reply']> }
 
-/** What the store keeps of a durable job's request: the body in the internal form of its kind, or where it lies. */
+/** Stored request of a durable job: the body in the internal form of its kind, or the blob with it. */
 export const StoredRequest = z.strictObject({
   body: z.unknown().optional(),
   blob: z.string().optional(),
-  history: SharedHistory.optional().describe('The body is the rest of a prompt, as after_history'),
+  history: SharedHistory.optional().describe('Shared start of the prompt. The body has the rest, as after_history'),
   attachments: z
     .array(z.string())
     .optional()
-    .describe('Blobs the body names, such as uploaded audio: they live as long as it'),
+    .describe('Blobs that the body refers to, such as uploaded audio. Deleted with the body'),
   encode: EncodeContext,
-  replay_of: z.string().optional().describe('The job whose record answers in the place of everything outside'),
+  replay_of: z.string().optional().describe('Replay: job whose recorded steps replace external operations'),
 })
 export type StoredRequest = z.infer<typeof StoredRequest>

@@ -2,7 +2,7 @@ import { z } from 'zod'
 
 const PROTO = '__proto__'
 
-/** zod's records drop the key `__proto__` with its value, unchecked. Here it is a key like any other, as `JSON.parse` has it. */
+/** A zod record that treats `__proto__` as an ordinary key, as `JSON.parse` does. `z.record` drops this key without validation. */
 const OwnRecord = z.core.$constructor('OwnRecord', (inst: z.ZodRecord, def: z.core.$ZodRecordDef) => {
   z.ZodRecord.init(inst, def)
   const parse = inst._zod.parse
@@ -34,7 +34,7 @@ function run(schema: z.core.$ZodType, value: unknown, context: z.core.ParseConte
   return result
 }
 
-/** A map whose keys its sender chooses: a `z.record` that has every own key, checked. */
+/** A `z.record` that validates every own key. For maps with keys chosen by the client. */
 export function recordOf<Key extends z.core.$ZodRecordKey, Value extends z.ZodType>(
   keyType: Key,
   valueType: Value,
@@ -42,5 +42,5 @@ export function recordOf<Key extends z.core.$ZodRecordKey, Value extends z.ZodTy
   return new OwnRecord({ type: 'record', keyType, valueType }) as unknown as z.ZodRecord<Key, Value>
 }
 
-/** Metadata that callers attach; for how many pairs, see `boundMetadata`. */
+/** Metadata of the client. `boundMetadata` limits the number of pairs. */
 export const Metadata = recordOf(z.string().max(64), z.string().max(512))

@@ -2,49 +2,49 @@ import { z } from 'zod'
 import { ErrorBody } from '#schemas/error.ts'
 import { recordOf } from '#schemas/record.ts'
 
-/** How the requests of a batch are written, and what comes of them: OpenAI's lines or Anthropic's. */
+/** Format of the requests and results: `requests` for OpenAI batches, `messages` for Anthropic message batches. */
 export const BatchDialect = z.enum(['requests', 'messages'])
 export type BatchDialect = z.infer<typeof BatchDialect>
 
-/** What a part of a batch shares with the whole of it. */
-const Shared = {
+/** Fields that a batch and its parts have in common. */
+const Common = {
   dialect: BatchDialect,
-  endpoint: z.string().describe('Path that all requests call'),
-  input: z.string().describe('Blob with the requests, a line each; it belongs to the batch'),
+  endpoint: z.string().describe('Path of the endpoint that all requests call'),
+  input: z.string().describe('Blob with one request per line, owned by the batch'),
   rights: z
     .strictObject({
       key_id: z.string(),
       endpoints: z.array(z.string()).optional(),
       models: z.array(z.string()).optional(),
     })
-    .describe('What the key that made the batch was allowed'),
-  headers: recordOf(z.string(), z.string()).describe('Those of the call that its requests are read by'),
+    .describe('Permissions of the key that created the batch'),
+  headers: recordOf(z.string(), z.string()).describe('Headers of the create call that apply to every request'),
 }
 
-/** A batch, as it travels to whoever runs it. */
+/** Body of a batch job. */
 export const BatchRequest = z.strictObject({
-  ...Shared,
-  input_file_id: z.string().nullable().describe('The file it was made of, which may be gone since'),
+  ...Common,
+  input_file_id: z.string().nullable().describe('Uploaded input file, which may have been deleted since'),
   completion_window: z.string(),
-  requests: z.int().nullable().describe('How many there are, where that was counted when it was made'),
-  keep_ms: z.int().min(0).describe('How long its files are kept'),
+  requests: z.int().nullable().describe('Number of requests, if counted at creation'),
+  keep_ms: z.int().min(0).describe('Retention of the output files, in milliseconds'),
 })
 export type BatchRequest = z.infer<typeof BatchRequest>
 
-/** Some lines of a batch. */
+/** A range of lines of the input. */
 export const BatchPartRange = z.strictObject({
-  start: z.int().min(0).describe('Byte of the input at which its first line begins'),
-  end: z.int().min(0).describe('The byte behind its last one'),
-  line: z.int().min(1).describe('Number of its first line'),
+  start: z.int().min(0).describe('Byte offset of the first line'),
+  end: z.int().min(0).describe('Byte offset after the last line'),
+  line: z.int().min(1).describe('Number of the first line, from 1'),
   requests: z.int().min(1),
 })
 export type BatchPartRange = z.infer<typeof BatchPartRange>
 
-/** A part of a batch, as it travels. */
-export const BatchPartRequest = z.strictObject({ ...Shared, range: BatchPartRange })
+/** Body of a job that runs one part of a batch. */
+export const BatchPartRequest = z.strictObject({ ...Common, range: BatchPartRange })
 export type BatchPartRequest = z.infer<typeof BatchPartRequest>
 
-/** How requests ended. */
+/** Number of requests per final status. */
 export const BatchCounts = z.strictObject({
   completed: z.int(),
   failed: z.int(),
@@ -53,7 +53,7 @@ export const BatchCounts = z.strictObject({
 })
 export type BatchCounts = z.infer<typeof BatchCounts>
 
-/** What requests have used, in tokens. */
+/** Token usage of all requests. */
 export const BatchUsage = z.strictObject({
   input_tokens: z.int(),
   cached_tokens: z.int(),
@@ -62,7 +62,7 @@ export const BatchUsage = z.strictObject({
 })
 export type BatchUsage = z.infer<typeof BatchUsage>
 
-/** What came of a part: its lines are blobs, named by its job. */
+/** Result of a part. The result lines are in blobs named after the job of the part. */
 export const BatchPartResult = z.strictObject({
   counts: BatchCounts,
   usage: BatchUsage,
@@ -71,7 +71,7 @@ export const BatchPartResult = z.strictObject({
 })
 export type BatchPartResult = z.infer<typeof BatchPartResult>
 
-/** What is wrong with the requests of a batch that was not begun. */
+/** A validation error of a batch. A batch with errors does not start. */
 export const BatchProblem = z.strictObject({
   code: z.string(),
   message: z.string(),
@@ -80,7 +80,6 @@ export const BatchProblem = z.strictObject({
 })
 export type BatchProblem = z.infer<typeof BatchProblem>
 
-/** What came of a batch. */
 export const BatchResult = z.strictObject({
   status: z.enum(['completed', 'failed', 'expired', 'cancelled']),
   model: z.string().nullable(),
@@ -93,12 +92,12 @@ export const BatchResult = z.strictObject({
 })
 export type BatchResult = z.infer<typeof BatchResult>
 
-/** The one event of a part, and of a batch. */
+/** The only event of a part job, and of a batch job. */
 export const BatchPartEvent = z.strictObject({ type: z.literal('part'), result: BatchPartResult })
 export type BatchPartEvent = z.infer<typeof BatchPartEvent>
 export const BatchEvent = z.strictObject({ type: z.literal('batch'), result: BatchResult })
 export type BatchEvent = z.infer<typeof BatchEvent>
 
-/** Why a request of a part was not made a job of. */
+/** Errors of requests that did not become jobs, by `custom_id`. */
 export const Refusals = recordOf(z.string(), ErrorBody)
 export type Refusals = z.infer<typeof Refusals>

@@ -2,35 +2,30 @@ import { z } from 'zod'
 import type { Logprob } from '#schemas/generate.ts'
 import { recordOf } from '#schemas/record.ts'
 
-/** What saying an answer in the words of the Responses API needs of its request (docs/responses.md, Answers). */
+/** Data of the request that the encoder of the Responses API needs (docs/responses.md, Answers). */
 export const ResponsesForm = z.strictObject({
-  shown: recordOf(z.string(), z.unknown()).describe('Fields of the response that repeat the request'),
-  summarizes: z
-    .boolean()
-    .describe('The caller asked for a summary of the reasoning: it stands where one is looked for'),
-  is_hosting: z
-    .boolean()
-    .optional()
-    .describe('The service runs tools for it: its stream goes on from attempt to attempt'),
+  shown: recordOf(z.string(), z.unknown()).describe('Response fields copied from the request'),
+  summarizes: z.boolean().describe('The client requested a reasoning summary: reasoning is returned in `summary`'),
+  is_hosting: z.boolean().optional().describe('The service runs hosted tools: the stream continues across attempts'),
   includes: z.array(z.string()).optional().describe('Values of include, such as code_interpreter_call.outputs'),
-  is_kept: z.boolean().describe('Who reads the record of its stream says the beginning and the end of it'),
+  is_kept: z
+    .boolean()
+    .describe('The response is stored: the reader of the event log adds the first and last event of the stream'),
   has_instructions: z
     .boolean()
-    .describe('The first turn is the instructions, which a next response does not take over'),
+    .describe('The first message contains the instructions, which a following response does not inherit'),
 })
 export type ResponsesForm = z.infer<typeof ResponsesForm>
 
-/** Where a response is. `incomplete` is one that ended by a limit or a filter. */
+/** Status of a response. `incomplete`: ended by a limit or a content filter. */
 export type ResponseStatus = 'queued' | 'in_progress' | 'completed' | 'failed' | 'cancelled' | 'incomplete'
 
 type ItemStatus = 'in_progress' | 'completed' | 'incomplete'
 
-/** A piece of a message. */
 export type OutputContent =
   | { type: 'output_text'; text: string; annotations: unknown[]; logprobs: Logprob[] }
   | { type: 'refusal'; refusal: string }
 
-/** What the model said. */
 export interface MessageItem {
   id: string
   type: 'message'
@@ -39,18 +34,17 @@ export interface MessageItem {
   content: OutputContent[]
 }
 
-/** What the model thought: as it came, or as the summary that was asked for. */
+/** Reasoning of the model: full text, or the requested summary. */
 export interface ReasoningItem {
   id: string
   type: 'reasoning'
   status: ItemStatus
   summary: { type: 'summary_text'; text: string }[]
   content?: { type: 'reasoning_text'; text: string }[]
-  /** Opaque: what its model needs to read it again. */
+  /** Opaque data with which the model can restore its reasoning. */
   encrypted_content?: string
 }
 
-/** A function that is to be called. */
 export interface FunctionCallItem {
   id: string
   type: 'function_call'
@@ -70,32 +64,30 @@ export interface CustomCallItem {
   input: string
 }
 
-/** An item of the upstream that Sluice has no form for, as it came. */
+/** An unchanged upstream item of a type without an internal form. */
 export interface NativeItem {
   id: string
   type: 'native'
   [field: string]: unknown
 }
 
-/** Code that the service ran (docs/responses.md, Hosted tools). */
+/** A code run of the hosted code interpreter (docs/responses.md, Hosted tools). */
 export interface CodeInterpreterItem {
   id: string
   type: 'code_interpreter_call'
   status: ItemStatus | 'interpreting' | 'failed'
   code: string
   container_id: string
-  /** What it printed and drew. */
+  /** Printed text and plots. */
   outputs: Record<string, unknown>[] | null
 }
 
-/** Something that a search found. */
 export interface FoundItem {
   url: string
   title: string
   excerpt: string
 }
 
-/** A search of the web. */
 export interface WebSearchItem {
   id: string
   type: 'web_search_call'
@@ -104,7 +96,6 @@ export interface WebSearchItem {
   results?: FoundItem[]
 }
 
-/** A search of the documents. */
 export interface FileSearchItem {
   id: string
   type: 'file_search_call'
@@ -113,13 +104,10 @@ export interface FileSearchItem {
   results: { file_id: string; filename: string; score: number; text: string; attributes: object }[] | null
 }
 
-/** What the service ran. */
 export type HostedItem = CodeInterpreterItem | WebSearchItem | FileSearchItem
 
-/** One item of an answer. */
 export type OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomCallItem | HostedItem | NativeItem
 
-/** Usage of a response. */
 export interface ResponsesUsage {
   input_tokens: number
   input_tokens_details: { cached_tokens: number; cache_write_tokens: number }
@@ -128,7 +116,7 @@ export interface ResponsesUsage {
   total_tokens: number
 }
 
-/** Why a response failed: `type` is the code of docs/errors.md, `code` the nearest that this API has. */
+/** Error of a failed response. `type` is the error code (docs/errors.md); `code` is the closest code of the Responses API. */
 export interface ResponsesError {
   code: 'server_error' | 'rate_limit_exceeded' | 'invalid_prompt'
   message: string
@@ -136,7 +124,7 @@ export interface ResponsesError {
   param: string | null
 }
 
-/** A response, with what it repeats of its request (docs/responses.md, Answers). */
+/** A response with the fields copied from its request (docs/responses.md, Answers). */
 export interface ResponseObject {
   id: string
   object: 'response'
