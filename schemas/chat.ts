@@ -2,11 +2,11 @@ import { z } from 'zod'
 import { Metadata, recordOf } from '#schemas/record.ts'
 
 /**
- * The wire shapes of `POST /v1/chat/completions` (docs/protocol.md, Chat requests).
+ * Request and response of `POST /v1/chat/completions` (docs/protocol.md, Chat requests).
  *
- * Objects are loose: unknown fields pass, and the decoder hands them on to an upstream of the same dialect. Parts, calls, tools and
- * formats of an unknown type are read as {@link Unknown}, since servers add types every month. `null` stands for absent wherever a
- * field is optional. A bound whose message is `decimal` is reported as one on a decimal number.
+ * Objects are loose: the decoder passes unknown fields to an upstream of the same dialect. Parts, calls, tools and formats of an
+ * unknown type are read as {@link Unknown}, because servers add types every month. `null` means absent for all optional fields. A bound
+ * with the message `decimal` is reported with a `decimal_…` error code.
  */
 
 const DECIMAL = 'decimal'
@@ -15,14 +15,14 @@ const StopString = z.string().min(1).max(1_000)
 const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
 /** A worker shortens names that the upstream would refuse (shared/engines/adapt.ts). */
 const ToolName = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
-/** A word of a list that grows with each model. */
+/** An enum value of the API. The list is open, because new models add values. */
 const Word = z.string().min(1).max(64)
 const JsonObject = recordOf(z.string(), z.unknown())
 
-/** Mark in `extra` of a call that was made for the result of a deprecated function. */
+/** Key in `extra` that marks a tool call generated for the result of a deprecated function. */
 export const IMPLIED_CALL = 'implied_call'
 
-/** An object of a type that has no schema here, as it came. */
+/** An unchanged object of a type without a schema. */
 export interface Unknown {
   readonly type: 'unknown'
   readonly value: Record<string, unknown> & { readonly type: string }
@@ -51,7 +51,7 @@ const FilePart = z.looseObject({
   file: z.looseObject({ filename: z.string().nullish(), file_data: z.string().min(1).nullish() }),
 })
 
-/** One part of a user message, or of the result of a tool. */
+/** One part of a user message or of a tool result. */
 export const ChatPart = z.union([
   z.discriminatedUnion('type', [TextPart, ImagePart, AudioPart, FilePart]),
   unknownType('text', 'image_url', 'input_audio', 'file'),
@@ -134,7 +134,6 @@ const NamedTool = z.union([
 ])
 export type NamedTool = z.infer<typeof NamedTool>
 
-/** How the model must choose among the tools (docs/protocol.md, Tools). */
 export const ChatToolChoice = z.union([
   z.enum(['none', 'auto', 'required']),
   z.union([
@@ -164,44 +163,49 @@ const ResponseFormat = z.union([
   unknownType('text', 'json_object', 'json_schema'),
 ])
 
-/** Body of a request (docs/protocol.md, Chat requests). The decoder checks what needs the model, or two fields at once. */
+/** Request body (docs/protocol.md, Chat requests). The decoder checks rules that depend on the model or on two fields. */
 export const ChatRequest = z.looseObject({
-  model: z.string().min(1),
-  messages: z.array(ChatMessage).min(1).max(100_000),
-  stream: z.boolean().nullish(),
+  model: z.string().min(1).describe('Model id or alias'),
+  messages: z.array(ChatMessage).min(1).max(100_000).describe('Messages of the conversation, oldest first'),
+  stream: z.boolean().nullish().describe('Stream the completion as server-sent events. Default: false'),
   stream_options: z
     .looseObject({ include_usage: z.boolean().nullish(), include_obfuscation: z.boolean().nullish() })
     .nullish(),
-  temperature: decimal(0, 2).nullish(),
-  top_p: decimal(0, 1).nullish(),
-  max_completion_tokens: z.int().min(1).nullish(),
-  max_tokens: z.int().min(1).nullish(),
-  top_k: z.int().nullish(),
-  n: z.int().min(1).max(128).nullish(),
-  stop: z.union([StopString, z.array(StopString).min(1).max(4)]).nullish(),
-  presence_penalty: decimal(-2, 2).nullish(),
-  frequency_penalty: decimal(-2, 2).nullish(),
-  logit_bias: recordOf(z.string().regex(/^\d+$/), decimal(-100, 100)).nullish(),
+  temperature: decimal(0, 2).nullish().describe('Sampling temperature. Default: the default of the model'),
+  top_p: decimal(0, 1).nullish().describe('Nucleus sampling: probability mass of the considered tokens'),
+  max_completion_tokens: z.int().min(1).nullish().describe('Maximum output tokens, including reasoning'),
+  max_tokens: z.int().min(1).nullish().describe('Deprecated alias of max_completion_tokens'),
+  top_k: z.int().nullish().describe('Sample from the k most likely tokens'),
+  n: z.int().min(1).max(128).nullish().describe('Number of choices. Default: 1'),
+  stop: z
+    .union([StopString, z.array(StopString).min(1).max(4)])
+    .nullish()
+    .describe('Strings that end the output'),
+  presence_penalty: decimal(-2, 2).nullish().describe('Penalty for tokens that have occurred'),
+  frequency_penalty: decimal(-2, 2).nullish().describe('Penalty for tokens in proportion to their frequency'),
+  logit_bias: recordOf(z.string().regex(/^\d+$/), decimal(-100, 100)).nullish().describe('Bias by token id'),
   seed: z
     .number()
     .multipleOf(1)
     .min(-(2 ** 63))
     .max(2 ** 63)
     .nullish()
-    .describe('64 bits, as far as a double holds them'),
-  logprobs: z.boolean().nullish(),
-  top_logprobs: z.int().min(0).max(20).nullish(),
-  response_format: ResponseFormat.nullish(),
-  tools: z.array(ChatTool).max(128).nullish(),
-  tool_choice: ChatToolChoice.nullish(),
-  parallel_tool_calls: z.boolean().nullish(),
-  user: z.string().nullish(),
-  safety_identifier: z.string().nullish(),
+    .describe('Seed for reproducible sampling. 64-bit integer; values above 2^53 lose precision'),
+  logprobs: z.boolean().nullish().describe('Return log probabilities of the output tokens'),
+  top_logprobs: z.int().min(0).max(20).nullish().describe('Number of alternatives per token. Requires logprobs'),
+  response_format: ResponseFormat.nullish().describe(
+    'Free text, any JSON, or JSON that matches a schema. Default: free text',
+  ),
+  tools: z.array(ChatTool).max(128).nullish().describe('Tools that the model may call'),
+  tool_choice: ChatToolChoice.nullish().describe('Tool selection. Default: auto if there are tools, otherwise none'),
+  parallel_tool_calls: z.boolean().nullish().describe('Allow several tool calls in one message'),
+  user: z.string().nullish().describe('Deprecated alias of safety_identifier'),
+  safety_identifier: z.string().nullish().describe('Id of the end user'),
   prompt_cache_key: z.string().nullish(),
-  metadata: Metadata.nullish(),
-  store: z.boolean().nullish(),
+  metadata: Metadata.nullish().describe('At most 16 pairs of text'),
+  store: z.boolean().nullish().describe('Store the completion, so that it can be retrieved later. Default: false'),
   service_tier: Word.nullish(),
-  reasoning_effort: Word.nullish(),
+  reasoning_effort: Word.nullish().describe('Reasoning effort, such as low, medium or high'),
   verbosity: Word.nullish(),
   modalities: z.array(Word).max(16).nullish(),
   functions: z
@@ -212,15 +216,15 @@ export const ChatRequest = z.looseObject({
 })
 export type ChatRequest = z.infer<typeof ChatRequest>
 
-/** Why a choice ended, in the words of the chat format. `function_call`: the caller offered the deprecated `functions`. */
+/** Finish reason. `function_call` occurs only for requests with the deprecated field `functions`. */
 export type ChatFinishReason = 'stop' | 'length' | 'tool_calls' | 'content_filter' | 'function_call'
 
-/** Fields that an upstream of the same API may add to an object of the answer. */
+/** Allows fields that an upstream of the same API adds to the response. */
 interface Extensible {
   [field: string]: unknown
 }
 
-/** Usage of a chat completion. Details are null unless the engine reports them. */
+/** Usage of a chat completion. Details are null if the engine does not report them. */
 export interface ChatUsage extends Extensible {
   prompt_tokens: number
   completion_tokens: number
@@ -232,7 +236,7 @@ export interface ChatUsage extends Extensible {
 interface ChatFunctionCall {
   id: string
   type: 'function'
-  /** `arguments` is a string that holds JSON. */
+  /** `arguments` is JSON text. */
   function: { name: string; arguments: string }
 }
 
@@ -242,13 +246,11 @@ interface ChatCustomCall {
   custom: { name: string; input: string }
 }
 
-/** A call in an answer. */
 export type ChatToolCall = ChatFunctionCall | ChatCustomCall
 
-/** Categories of the content filter; an upstream may add others. */
 export type ChatFilterResults = Record<string, unknown>
 
-/** The text of a choice. `tool_calls` and `reasoning_content` are absent when there are none. */
+/** Message of a choice. `tool_calls` and `reasoning_content` are absent if empty. */
 export interface ChatAnswer extends Extensible {
   role: 'assistant'
   content: string | null
@@ -258,13 +260,11 @@ export interface ChatAnswer extends Extensible {
   tool_calls?: ChatToolCall[]
 }
 
-/** Log probabilities of the content, and of the refusal. */
 export interface ChatLogprobs {
   content: unknown[] | null
   refusal: unknown[] | null
 }
 
-/** One choice of a whole answer. */
 export interface ChatChoice {
   index: number
   message: ChatAnswer
@@ -273,7 +273,7 @@ export interface ChatChoice {
   content_filter_results: ChatFilterResults
 }
 
-/** The whole answer (docs/protocol.md, Chat answers). */
+/** Response without streaming (docs/protocol.md, Chat answers). */
 export interface ChatCompletion extends Extensible {
   id: string
   object: 'chat.completion'
@@ -293,7 +293,7 @@ interface ChatCallDelta {
   custom?: { name?: string; input: string }
 }
 
-/** Fields that one chunk adds to a choice (docs/protocol.md, Chat streams). */
+/** Fields that a chunk adds to a choice (docs/protocol.md, Chat streams). */
 export interface ChatDelta extends Extensible {
   role?: 'assistant'
   content?: string | null
@@ -302,7 +302,6 @@ export interface ChatDelta extends Extensible {
   tool_calls?: ChatCallDelta[]
 }
 
-/** One choice of a chunk. */
 interface ChatChunkChoice {
   index: number
   delta: ChatDelta
@@ -311,7 +310,7 @@ interface ChatChunkChoice {
   content_filter_results?: ChatFilterResults
 }
 
-/** One `data:` frame of a stream. `usage` is present, mostly null, only when the caller asked to include it. */
+/** One `data:` line of a stream. With `include_usage`, `usage` is null in all chunks except the last. */
 export interface ChatChunk extends Extensible {
   id: string
   object: 'chat.completion.chunk'

@@ -1,66 +1,72 @@
 import { z } from 'zod'
 
-/** Longest time limit of a run, in seconds; the operator may lower it. */
+/** Maximum time limit of a run, in seconds. Operators may lower it. */
 export const RUN_SECONDS_MAX = 120
-/** The time limit of a run that names none, in seconds. */
+/** Default time limit of a run, in seconds. */
 export const RUN_SECONDS_DEFAULT = 30
 
-/** Files in the directory of a run, and their bytes together. */
+/** Maximum number and total bytes of the files in the directory of a run. */
 export const RUN_FILES_MAX = 20
 export const RUN_FILES_BYTES_MAX = 16 * 1024 * 1024
 
 /**
- * The wire shape of `POST /v1/tools/code` (docs/protocol.md, Code). What depends on settings, and on code points rather
- * than UTF-16 units, is checked by hand. Unknown fields are ignored.
+ * Body of `POST /v1/tools/code` (docs/protocol.md, Code). The decoder checks bounds that depend on settings or count code points.
+ * Unknown fields are ignored.
  */
 export const CodeBody = z.looseObject({
-  code: z.string().min(1),
+  code: z.string().min(1).describe('Python source code'),
   lang: z.literal('python'),
-  timeout: z.int().min(1).nullish().describe('Seconds'),
-  libraries: z.array(z.string()).max(100).nullish().describe('Have to be installed; never installs anything'),
+  timeout: z.int().min(1).nullish().describe('Time limit, in seconds. Default: 30'),
+  libraries: z
+    .array(z.string())
+    .max(100)
+    .nullish()
+    .describe('Packages that the code needs. A missing package is an error; nothing is installed'),
   stream: z.boolean().nullish(),
 })
 export type CodeBody = z.infer<typeof CodeBody>
 
-/** A file of the caller's that code finds in its directory. */
+/** A client file in the working directory of the code. */
 export const CodeFile = z.strictObject({
-  id: z.string().describe('Of the file, which is the key of its blob'),
-  name: z.string().describe('In the directory: no path'),
+  id: z.string().describe('File id, which is also the key of the blob'),
+  name: z.string().describe('File name without a path'),
   bytes: z.int().min(0),
 })
 export type CodeFile = z.infer<typeof CodeFile>
 
-/** A run, as it travels to a worker. */
+/** Body of a code job. */
 export const CodeRequest = z.strictObject({
   code: z.string(),
   timeout_seconds: z.int().min(1).max(RUN_SECONDS_MAX),
   files: z.array(CodeFile).max(RUN_FILES_MAX).optional(),
-  user_id: z.string().optional().describe("The caller's own name for its end user, for the log"),
+  user_id: z.string().optional().describe('Client-side id of the end user, for the log'),
 })
 export type CodeRequest = z.infer<typeof CodeRequest>
 
 /**
- * What a run yields: its output while it goes on, in pieces that fit into a record of the queue, then how it ended. No field
- * is named `text`: that of a model's events is counted in tokens.
+ * Events of a run: output in pieces that fit into a queue record, then one `end`. No field is named `text`, because the field `text`
+ * of model events is counted in tokens.
  */
 export const CodeEvent = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('output'), stream: z.enum(['stdout', 'stderr']), piece: z.string() }),
   z.strictObject({
     type: z.literal('plot'),
-    piece: z.string().describe('Base64 of PNG; the pieces of a plot follow each other, whatever comes between'),
-    is_last: z.boolean().describe('The plot is whole'),
+    piece: z
+      .string()
+      .describe('Piece of a PNG in base64. Pieces of one plot are in order; other events may be between them'),
+    is_last: z.boolean().describe('Last piece of the plot'),
   }),
   z.strictObject({
     type: z.literal('end'),
     success: z.boolean(),
     exit_code: z.int(),
-    execution_time: z.number().describe('Seconds'),
+    execution_time: z.number().describe('Run time, in seconds'),
     violations: z.array(z.string()),
   }),
 ])
 export type CodeEvent = z.infer<typeof CodeEvent>
 
-/** A figure that was open when the code called `plt.show()`. */
+/** A matplotlib figure that was open at a call of `plt.show()`. */
 export const CodePlot = z.strictObject({
   content_base64: z.string(),
   format: z.literal('png'),
@@ -68,13 +74,13 @@ export const CodePlot = z.strictObject({
 })
 export type CodePlot = z.infer<typeof CodePlot>
 
-/** The answer of `POST /v1/tools/code`. */
+/** Response of `POST /v1/tools/code`. */
 export const CodeResult = z.strictObject({
-  success: z.boolean().describe('False for security violations, timeouts and exceeded limits'),
+  success: z.boolean().describe('false: exception, security violation, timeout or exceeded limit'),
   stdout: z.string(),
   stderr: z.string(),
-  exit_code: z.int().describe('Of the interpreter; -1 when it did not end by itself'),
-  execution_time: z.number().describe('Seconds'),
+  exit_code: z.int().describe('Exit code of the interpreter. -1: the run was stopped'),
+  execution_time: z.number().describe('Run time, in seconds'),
   security_checked: z.literal(true),
   violations: z.array(z.string()),
   plots: z.array(CodePlot),

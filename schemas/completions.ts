@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { ChatRequest } from './chat.ts'
 
-/** Most log probabilities of other tokens beside each; OpenAI's own limit is 5, that of other servers 20. */
+/** Maximum alternatives per token. The limit of OpenAI is 5, of other servers 20. */
 const LOGPROBS_MAX = 20
 
 const { model, stream, stream_options, temperature, top_p, stop, presence_penalty, frequency_penalty } =
@@ -9,38 +9,51 @@ const { model, stream, stream_options, temperature, top_p, stop, presence_penalt
 const { n, logit_bias, seed, user, metadata } = ChatRequest.shape
 
 /**
- * The wire shape of `POST /v1/completions` (docs/protocol.md, Completions) but for `prompt`, whose four forms are told apart by
- * hand. Objects are loose: unknown fields go along to an upstream of the dialect.
+ * Body of `POST /v1/completions` (docs/protocol.md, Completions). The decoder checks `prompt`, which has four forms. Objects are loose:
+ * unknown fields are passed to an upstream server with the same API.
  */
 export const CompletionsRequest = z.looseObject({
   ...{ model, stream, stream_options, temperature, top_p, stop, presence_penalty, frequency_penalty },
   ...{ n, logit_bias, seed, user, metadata },
-  prompt: z.unknown(),
-  max_tokens: z.int().min(0).nullish().describe('Default: 16. 0 only with echo: nothing but the prompt is given'),
-  best_of: z.int().min(1).max(128).nullish(),
-  echo: z.boolean().nullish(),
-  suffix: z.string().nullish(),
-  logprobs: z.int().min(0).max(LOGPROBS_MAX).nullish(),
+  prompt: z.unknown().describe('A string, a list of strings, a list of tokens, or a list of token lists'),
+  max_tokens: z
+    .int()
+    .min(0)
+    .nullish()
+    .describe('Maximum output tokens. Default: 16. 0 is allowed only with echo and returns the prompt'),
+  best_of: z
+    .int()
+    .min(1)
+    .max(128)
+    .nullish()
+    .describe('Completions generated per prompt, of which the best n are returned'),
+  echo: z.boolean().nullish().describe('Return the prompt before the completion'),
+  suffix: z.string().nullish().describe('Text after the generated text'),
+  logprobs: z
+    .int()
+    .min(0)
+    .max(LOGPROBS_MAX)
+    .nullish()
+    .describe('Number of alternatives per token with log probabilities'),
 })
 export type CompletionsRequest = z.infer<typeof CompletionsRequest>
 
-/** Log probabilities of the tokens of a choice, in the old form: lists of one length. */
+/** Log probabilities of the tokens of a choice: lists of equal length. */
 export interface CompletionLogprobs {
   tokens: string[]
-  /** Null of a prompt's first token. */
+  /** Null for the first token of a prompt. */
   token_logprobs: (number | null)[]
-  /** The likeliest tokens of each place; null where none were asked for, and for the first token of a prompt. */
+  /** Most likely tokens per position. Null for the first token of a prompt, and if not requested. */
   top_logprobs: (Record<string, number> | null)[] | null
-  /** Characters (code points) of the choice before each token. */
+  /** Offset of each token in the choice, in code points. */
   text_offset: number[]
 }
 
-/** One choice, whole or in a chunk, where `finish_reason` is null but for its last. */
+/** One choice of a response or of a chunk. In a stream only the last chunk has a `finish_reason`. */
 export interface CompletionChoice {
   index: number
   text: string
   logprobs: CompletionLogprobs | null
   finish_reason: 'stop' | 'length' | 'content_filter' | null
-  /** What the content filter or an upstream found. */
   content_filter_results?: Record<string, unknown>
 }

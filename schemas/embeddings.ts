@@ -1,45 +1,45 @@
 import { z } from 'zod'
 
-/** Inputs of one request. */
+/** Maximum inputs per request. */
 export const INPUTS_MAX = 2_048
-/** Tokens of all inputs of one request together. */
+/** Maximum tokens of all inputs of a request. */
 export const TOKENS_MAX = 300_000
 
-/** How vectors are written: as numbers, or as base64 of little-endian float32. */
+/** Format of vectors: numbers, or base64 of little-endian float32 values. */
 export const EncodingFormat = z.enum(['float', 'base64'])
 export type EncodingFormat = z.infer<typeof EncodingFormat>
 
 /**
- * The wire shape of `POST /v1/embeddings` (docs/protocol.md, Embedding requests) but for `input`, whose four forms are
- * told apart by hand: a union could not say which item of which form is wrong. Unknown fields are ignored.
+ * Body of `POST /v1/embeddings` (docs/protocol.md, Embedding requests). The decoder checks `input`, because a union of its four forms
+ * could not name the invalid item. Unknown fields are ignored.
  */
 export const EmbeddingsBody = z.looseObject({
   model: z.string(),
   input: z.unknown(),
   encoding_format: EncodingFormat.nullish().transform((format) => format ?? 'float'),
-  dimensions: z.int().min(1).nullish(),
+  dimensions: z.int().min(1).nullish().describe('Length of the vectors. Default: the length of the model'),
   user: z.string().nullish().describe('Ignored'),
 })
 export type EmbeddingsBody = z.infer<typeof EmbeddingsBody>
 
-/** One input: a text, or the tokens of one. */
+/** One input: a text, or its tokens. */
 export const EmbedInput = z.union([z.string(), z.array(z.int().min(0))])
 export type EmbedInput = z.infer<typeof EmbedInput>
 
-/** A request for embeddings, as it travels to a worker. */
+/** Body of an embeddings job. */
 export const EmbedRequest = z.strictObject({
   model: z.string(),
-  inputs: z.array(EmbedInput).min(1).max(INPUTS_MAX).describe("Tokens are of the model's token_encoding"),
-  dimensions: z.int().min(1).optional().describe('Vectors are cut to this length and normalised again'),
+  inputs: z.array(EmbedInput).min(1).max(INPUTS_MAX).describe("Texts, or tokens in the model's token_encoding"),
+  dimensions: z.int().min(1).optional().describe('Length to which vectors are shortened and normalised'),
 })
 export type EmbedRequest = z.infer<typeof EmbedRequest>
 
-/** What a job of embeddings yields: the vectors in the order of the inputs, in pieces, then what they took. */
+/** Events of an embeddings job: vectors in input order, in pieces, then the usage. */
 export const EmbedEvent = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('vectors'),
-    first: z.int().min(0).describe('Index of the input that the first of them belongs to'),
-    vectors: z.array(z.string()).min(1).describe('Base64 of little-endian float32'),
+    first: z.int().min(0).describe('Index of the input of the first vector'),
+    vectors: z.array(z.string()).min(1).describe('Base64 of little-endian float32 values'),
   }),
   z.strictObject({
     type: z.literal('usage'),

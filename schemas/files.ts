@@ -1,33 +1,38 @@
 import { z } from 'zod'
 
-/** What a file may be uploaded for. Only those for batches are looked at as they arrive. */
+/** Purpose of an uploaded file. Only files with the purpose `batch` are validated during the upload. */
 export const FilePurpose = z.enum(['batch', 'assistants', 'fine-tune', 'vision', 'user_data', 'evals'])
 export type FilePurpose = z.infer<typeof FilePurpose>
 
-/** When a file is to be forgotten. */
+/** Expiry of a file. */
 export const ExpiresAfter = z.object({
   anchor: z.literal('created_at'),
-  seconds: z.coerce.number().int().min(3_600).max(2_592_000).describe('An hour to 30 days'),
+  seconds: z.coerce
+    .number()
+    .int()
+    .min(3_600)
+    .max(2_592_000)
+    .describe('Time after creation, in seconds: 1 hour to 30 days'),
 })
 export type ExpiresAfter = z.infer<typeof ExpiresAfter>
 
-/** The fields of the form of `POST /v1/files` beside the file itself. */
+/** Fields of the form of `POST /v1/files`, without the file. */
 export const FileForm = z.object({ purpose: FilePurpose, expires_after: ExpiresAfter.nullish() })
 export type FileForm = z.infer<typeof FileForm>
 
-/** Most files of one page. */
+/** Maximum files per page. */
 const PAGE_MAX = 10_000
 
 /** Query of `GET /v1/files`. */
 export const ListFiles = z.object({
   limit: z.coerce.number().int().min(0).max(PAGE_MAX).default(1_000),
-  after: z.string().max(64).optional().describe('Cursor: id of the last file of the page before'),
+  after: z.string().max(64).optional().describe('Cursor: id of the last file of the previous page'),
   order: z.enum(['asc', 'desc']).default('desc'),
   purpose: z
     .string()
     .max(64)
     .regex(/^\P{Cc}*$/u)
     .optional()
-    .describe('No control characters: Postgres refuses NUL'),
+    .describe('Only files with this purpose'),
 })
 export type ListFiles = z.infer<typeof ListFiles>

@@ -4,72 +4,77 @@ import { Priority } from './durable-job.ts'
 
 const WEEK_SECONDS = 7 * 24 * 3_600
 
-/** Moves of a job that a webhook can be told (docs/webhooks.md). */
+/** State transitions that a webhook can report (docs/webhooks.md). */
 export const WebhookEvent = z.enum(['job.started', 'job.completed', 'job.failed', 'job.cancelled', 'job.expired'])
 
-/** Where a job's moves are told (docs/webhooks.md). */
+/** Webhook that reports state transitions of a job (docs/webhooks.md). */
 export const Webhook = z.object({
   url: z
     .string()
     .max(2_048)
     .regex(/^\P{Cc}*$/u)
-    .describe('No control characters: Postgres refuses NUL'),
+    .describe('URL that receives the webhook messages'),
   events: z
     .array(WebhookEvent)
     .min(1)
     .max(WebhookEvent.options.length)
     .nullish()
-    .describe('Default: the four that end a job'),
+    .describe('Default: completed, failed, cancelled and expired'),
 })
 export type Webhook = z.infer<typeof Webhook>
 
-/** What may be asked of a job beside its call, however it is submitted (docs/jobs.md, Submit). */
+/** Job options, independent of how the job is submitted (docs/jobs.md, Submit). */
 export const JobFields = z.object({
   metadata: Metadata.nullish(),
   webhook: Webhook.nullish(),
-  priority: Priority.nullish().describe('low waits in the batch lane'),
+  priority: Priority.nullish().describe('low: start only if no job with priority normal waits. Default: normal'),
   expires_after_seconds: z
     .int()
     .min(1)
     .nullish()
     .describe(
-      'Deadline, from acceptance or from run_at: the job has ended by then. At most JOB_DEADLINE_MAX_MS, a day by default',
+      'Deadline, in seconds after acceptance or after run_at. Default: 1 hour. Maximum: JOB_DEADLINE_MAX_MS, by default 24 hours',
     ),
-  start_within_seconds: z.int().min(1).max(WEEK_SECONDS).nullish().describe('Longest wait for its first start'),
-  run_at: z.int().min(0).nullish().describe('Unix seconds before which it is not started; at most 7 days ahead'),
-  parent_id: z.string().max(64).nullish().describe('Another job of the same key'),
+  start_within_seconds: z
+    .int()
+    .min(1)
+    .max(WEEK_SECONDS)
+    .nullish()
+    .describe('Maximum wait for the first start, in seconds. After it, the job expires'),
+  run_at: z.int().min(0).nullish().describe('Earliest start, in Unix seconds. Maximum: 7 days ahead'),
+  parent_id: z.string().max(64).nullish().describe('Id of a parent job of the same project'),
 })
 export type JobFields = z.infer<typeof JobFields>
 
 /** Body of `POST /v1/jobs` (docs/jobs.md, Submit). */
 export const SubmitJob = z.object({
-  endpoint: z.string().describe('Path of the call to make, such as /v1/chat/completions'),
-  body: z.looseObject({}).describe('Its body; stream: true records output deltas as events'),
+  endpoint: z.string().describe('Path of the endpoint to call, such as /v1/chat/completions'),
+  body: z.looseObject({}).describe('Body of the call. stream: true records output deltas as events'),
   ...JobFields.shape,
 })
 export type SubmitJob = z.infer<typeof SubmitJob>
 
 /** Query of `GET /v1/jobs`. */
 export const ListJobs = z.object({
-  limit: z.coerce.number().int().min(1).max(100).default(20),
-  after: z.string().max(64).optional().describe('Cursor: last_id of the page before'),
-  order: z.enum(['asc', 'desc']).default('desc'),
-  status: z.string().max(200).optional().describe('Several with commas between'),
+  limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum jobs per page'),
+  after: z.string().max(64).optional().describe('Cursor: last_id of the previous page'),
+  order: z.enum(['asc', 'desc']).default('desc').describe('By creation time'),
+  status: z.string().max(200).optional().describe('Comma-separated job statuses. Default: all'),
   endpoint: z
     .string()
     .max(200)
     .regex(/^\P{Cc}*$/u)
     .optional()
-    .describe('No control characters: Postgres refuses NUL'),
-  parent_id: z.string().max(64).optional(),
-  group: z.string().max(64).optional().describe('A job or a batch: those that it has others do'),
-  include: z.literal('result').optional().describe('Results of those that have completed'),
-  beta: z.unknown().optional().describe('Some SDKs put it into every query; ignored everywhere'),
+    .describe('Only jobs of this endpoint path'),
+  parent_id: z.string().max(64).optional().describe('Only child jobs and redrives of this job'),
+  group: z.string().max(64).optional().describe('Id of a job or batch: only the jobs that it has created'),
+  include: z.literal('result').optional().describe('Include the results of completed jobs'),
+  beta: z.unknown().optional().describe('Ignored. Some SDKs add this parameter to every query'),
 })
 export type ListJobs = z.infer<typeof ListJobs>
 
 /** Query of `GET /v1/jobs/{id}/steps`. */
 export const ListSteps = z.object({
-  after: z.string().optional().describe('Number of the last step that is left out'),
-  limit: z.string().optional().describe('Steps of a page, 1 to 20'),
+  after: z.string().optional().describe('Cursor: last_number of the previous page'),
+  limit: z.string().optional().describe('Maximum steps per page, 1 to 20'),
 })

@@ -2,18 +2,18 @@ import { z } from 'zod'
 import { recordOf } from '#schemas/record.ts'
 
 /**
- * The wire shapes of `POST /v1/messages` and `/v1/messages/count_tokens` (docs/protocol.md, Messages requests).
+ * Request and response of `POST /v1/messages` and `/v1/messages/count_tokens` (docs/protocol.md, Messages requests).
  *
- * Objects are loose: unknown fields pass, and the decoder hands them on to an upstream of the same dialect. Blocks, tools,
- * sources and the like of an unknown type are read as {@link Unknown}, since the API gains types every month. `null` stands
- * for absent wherever a field is optional. A bound whose message is `decimal` is reported as one on a decimal number.
+ * Objects are loose: the decoder passes unknown fields to an upstream of the same dialect. Blocks, tools and sources of an unknown type
+ * are read as {@link Unknown}, because the API adds types every month. `null` means absent for all optional fields. A bound with the
+ * message `decimal` is reported with a `decimal_…` error code.
  */
 
 const DECIMAL = 'decimal'
 const fraction = z.number().min(0, DECIMAL).max(1, DECIMAL)
 const JsonObject = recordOf(z.string(), z.unknown())
 
-/** An object whose `type` has no schema here, as it came. */
+/** An unchanged object of a type without a schema. */
 export class Unknown {
   readonly type = 'unknown'
   readonly value: Record<string, unknown> & { readonly type: string }
@@ -23,7 +23,6 @@ export class Unknown {
   }
 }
 
-/** Any object whose type is none of these. */
 function unknownType(...known: readonly string[]) {
   const type = z.string().refine((name) => !known.includes(name))
   return z.looseObject({ type }).transform((value) => new Unknown(value))
@@ -79,7 +78,7 @@ const READABLE = [TextBlock, ImageBlock, DocumentBlock, SearchResultBlock] as co
 const READABLE_TYPES = ['text', 'image', 'document', 'search_result']
 const ASSISTANT_TYPES = ['tool_use', 'thinking', 'redacted_thinking']
 
-/** A block that carries something to read. */
+/** A content block of a user message or of a tool result. */
 export const ReadableBlock = z.union([
   z.discriminatedUnion('type', READABLE),
   unknownType(...READABLE_TYPES, ...ASSISTANT_TYPES, 'tool_result'),
@@ -93,14 +92,14 @@ const ToolResultBlock = z.looseObject({
   is_error: z.boolean().nullish(),
 })
 
-/** A block of a user turn. */
+/** A content block of a user message. */
 export const UserBlock = z.union([
   z.discriminatedUnion('type', [...READABLE, ToolResultBlock]),
   unknownType(...READABLE_TYPES, ...ASSISTANT_TYPES, 'tool_result'),
 ])
 export type UserBlock = z.infer<typeof UserBlock>
 
-/** A block of an assistant turn. */
+/** A content block of an assistant message. */
 export const AssistantBlock = z.union([
   z.discriminatedUnion('type', [
     TextBlock,
@@ -119,7 +118,7 @@ export type AssistantBlock = z.infer<typeof AssistantBlock>
 
 const Texts = z.union([z.string(), z.array(TextBlock)])
 
-/** One turn (docs/protocol.md, Turns and blocks). */
+/** One message (docs/protocol.md, Turns and blocks). */
 export const InputMessage = z.discriminatedUnion('role', [
   z.looseObject({ role: z.literal('user'), content: z.union([z.string(), z.array(UserBlock)]) }),
   z.looseObject({ role: z.literal('assistant'), content: z.union([z.string(), z.array(AssistantBlock)]) }),
@@ -130,7 +129,7 @@ export const InputMessage = z.discriminatedUnion('role', [
 ])
 export type InputMessage = z.infer<typeof InputMessage>
 
-/** Names of tools, in a definition. An upstream that takes fewer characters gets a shorter name (shared/engines/adapt.ts). */
+/** Maximum characters of a tool name. Longer names than an upstream accepts are shortened (shared/engines/adapt.ts). */
 const TOOL_NAME_CHARS_MAX = 256
 
 const CustomTool = z.looseObject({
@@ -149,21 +148,19 @@ const CustomTool = z.looseObject({
 export const MessagesTool = z.union([CustomTool, unknownType('custom')])
 export type MessagesTool = z.infer<typeof MessagesTool>
 
-const alone = { disable_parallel_tool_use: z.boolean().nullish() }
+const parallelism = { disable_parallel_tool_use: z.boolean().nullish() }
 
-/** How the model must choose among the tools (docs/protocol.md, Messages requests). */
 export const MessagesToolChoice = z.union([
   z.discriminatedUnion('type', [
-    z.looseObject({ type: z.literal('auto'), ...alone }),
-    z.looseObject({ type: z.literal('any'), ...alone }),
-    z.looseObject({ type: z.literal('tool'), name: z.string().min(1), ...alone }),
+    z.looseObject({ type: z.literal('auto'), ...parallelism }),
+    z.looseObject({ type: z.literal('any'), ...parallelism }),
+    z.looseObject({ type: z.literal('tool'), name: z.string().min(1), ...parallelism }),
     z.looseObject({ type: z.literal('none') }),
   ]),
   unknownType('auto', 'any', 'tool', 'none'),
 ])
 export type MessagesToolChoice = z.infer<typeof MessagesToolChoice>
 
-/** Whether and how long the model thinks first (docs/protocol.md, Messages requests). */
 const Thinking = z.union([
   z.discriminatedUnion('type', [
     z.looseObject({ type: z.literal('enabled'), budget_tokens: z.int().min(1024), display: z.string().nullish() }),
@@ -179,32 +176,32 @@ const OutputFormat = z.union([
 ])
 
 const promptFields = {
-  model: z.string().min(1),
-  messages: z.array(InputMessage).min(1).max(100_000),
-  system: Texts.nullish(),
-  temperature: fraction.nullish(),
-  top_p: fraction.nullish(),
-  top_k: z.int().min(0).nullish().describe('0 is off'),
-  stop_sequences: z.array(z.string().min(1).max(1_000)).max(5).nullish(),
-  tools: z.array(MessagesTool).nullish(),
-  tool_choice: MessagesToolChoice.nullish(),
+  model: z.string().min(1).describe('Model id or alias'),
+  messages: z.array(InputMessage).min(1).max(100_000).describe('Messages of the conversation, oldest first'),
+  system: Texts.nullish().describe('System prompt'),
+  temperature: fraction.nullish().describe('Sampling temperature. Default: the default of the model'),
+  top_p: fraction.nullish().describe('Nucleus sampling: probability mass of the considered tokens'),
+  top_k: z.int().min(0).nullish().describe('Sample from the k most likely tokens. 0: off'),
+  stop_sequences: z.array(z.string().min(1).max(1_000)).max(5).nullish().describe('Strings that end the output'),
+  tools: z.array(MessagesTool).nullish().describe('Tools that the model may call'),
+  tool_choice: MessagesToolChoice.nullish().describe('Tool selection. Default: auto'),
   metadata: z.looseObject({ user_id: z.string().nullish() }).nullish(),
-  thinking: Thinking.nullish(),
+  thinking: Thinking.nullish().describe('Extended thinking'),
   output_config: z
     .looseObject({
       format: OutputFormat.nullish(),
       effort: z.string().nullish(),
     })
     .nullish(),
-  output_format: OutputFormat.nullish().describe('Name of output_config.format in betas'),
+  output_format: OutputFormat.nullish().describe('Beta name of output_config.format'),
   service_tier: z.string().nullish(),
 }
 
-/** Body of a request (docs/protocol.md, Messages requests). The decoder checks what needs the model, or two fields. */
+/** Request body (docs/protocol.md, Messages requests). The decoder checks rules that depend on the model or on two fields. */
 export const MessagesRequest = z.looseObject({
   ...promptFields,
-  max_tokens: z.int().min(1),
-  stream: z.boolean().nullish(),
+  max_tokens: z.int().min(1).describe('Maximum output tokens'),
+  stream: z.boolean().nullish().describe('Stream the message as server-sent events. Default: false'),
 })
 export type MessagesRequest = z.infer<typeof MessagesRequest>
 
@@ -212,7 +209,7 @@ export type MessagesRequest = z.infer<typeof MessagesRequest>
 export const CountTokensRequest = z.looseObject(promptFields)
 export type CountTokensRequest = z.infer<typeof CountTokensRequest>
 
-/** Why a message ended (docs/protocol.md, Messages answers). An upstream of this dialect may have other reasons. */
+/** Stop reason (docs/protocol.md, Messages answers). An upstream of this dialect may return other reasons. */
 export type StopReason =
   | 'end_turn'
   | 'max_tokens'
@@ -221,7 +218,7 @@ export type StopReason =
   | 'refusal'
   | 'model_context_window_exceeded'
 
-/** Usage of a message. `input_tokens` leaves out what the prompt cache read or wrote. An upstream may add details. */
+/** Usage of a message. `input_tokens` excludes tokens read from or written to the prompt cache. An upstream may add details. */
 export interface MessagesUsage {
   input_tokens: number
   output_tokens: number
@@ -231,8 +228,8 @@ export interface MessagesUsage {
 }
 
 /**
- * One block of an answer. `citations` and `caller` belong to the newer dialect (docs/protocol.md, Messages versions). The last
- * form is a block of an upstream of this dialect, or of a search that the service ran.
+ * One content block of a response. `citations` and `caller` belong to newer versions (docs/protocol.md, Messages versions). The last
+ * variant is a block of an upstream of this dialect, or of a hosted search.
  */
 export type OutputBlock =
   | { type: 'text'; text: string; citations?: readonly unknown[] | null }
@@ -241,14 +238,14 @@ export type OutputBlock =
   | { type: 'tool_use'; id: string; name: string; input: Record<string, unknown>; caller?: { type: 'direct' } }
   | { type: string; [field: string]: unknown }
 
-/** The refusal that `stop_details` of the newer dialect describes. */
+/** `stop_details` of a refusal, in newer versions. */
 export interface RefusalDetails {
   type: 'refusal'
   category: null
   explanation: null
 }
 
-/** The whole answer (docs/protocol.md, Messages answers). The last three fields belong to the newer dialect. */
+/** Response (docs/protocol.md, Messages answers). The last three fields belong to newer versions. */
 export interface Message {
   id: string
   type: 'message'

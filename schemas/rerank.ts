@@ -2,38 +2,38 @@ import { z } from 'zod'
 import { INPUTS_MAX } from './embeddings.ts'
 
 /**
- * The wire shape of `POST /v1/rerank` (docs/embeddings.md, Reranking) but for `documents`, which are looked at one by one. Cohere's,
- * Jina's and vLLM's are the same in these fields; others are ignored.
+ * Body of `POST /v1/rerank` (docs/embeddings.md, Reranking): the common fields of Cohere, Jina and vLLM. The decoder checks `documents`
+ * one at a time. Unknown fields are ignored.
  */
 export const RerankBody = z.looseObject({
   model: z.string(),
   query: z.string().min(1),
   documents: z.unknown(),
-  top_n: z.int().min(1).nullish(),
-  return_documents: z.boolean().nullish(),
+  top_n: z.int().min(1).nullish().describe('Maximum results. Default: all documents'),
+  return_documents: z.boolean().nullish().describe('Include the text of each document in the results'),
 })
 export type RerankBody = z.infer<typeof RerankBody>
 
-/** Most documents of a call: the query is an input as well. */
+/** Maximum documents per request. The query counts as one input. */
 export const DOCUMENTS_MAX = INPUTS_MAX - 1
 
-/** A request to rerank, as it travels to a worker. */
+/** Body of a rerank job. */
 export const RerankRequest = z.strictObject({
   model: z.string(),
   query: z.string(),
   documents: z.array(z.string()).min(1).max(DOCUMENTS_MAX),
-  top_n: z.int().min(1).describe('Results at most'),
+  top_n: z.int().min(1).describe('Maximum results'),
 })
 export type RerankRequest = z.infer<typeof RerankRequest>
 
-/** What a job of reranking yields: the documents, the nearest first, and what they took. */
+/** Events of a rerank job: the results, most relevant first, then the usage. */
 export const RerankEvent = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('ranked'),
     results: z.array(
       z.strictObject({
-        index: z.int().min(0).describe('Place among the documents of the call'),
-        relevance_score: z.number().describe('Higher is nearer'),
+        index: z.int().min(0).describe('Index of the document in the request'),
+        relevance_score: z.number().describe('Higher is more relevant'),
       }),
     ),
   }),
@@ -44,8 +44,11 @@ export const RerankEvent = z.discriminatedUnion('type', [
 ])
 export type RerankEvent = z.infer<typeof RerankEvent>
 
-/** What an answer tells beside its results. */
+/** Format of the response. */
 export const RerankForm = z.strictObject({
-  documents: z.array(z.string()).optional().describe('Texts to repeat; absent: results name them by their index'),
+  documents: z
+    .array(z.string())
+    .optional()
+    .describe('Document texts to include in the results. Absent: results contain only the index'),
 })
 export type RerankForm = z.infer<typeof RerankForm>

@@ -2,13 +2,13 @@ import { z } from 'zod'
 import { JobFields, Webhook } from './jobs.ts'
 
 /**
- * The frames of `GET /v1/ws`, subprotocol `inference.v1` (docs/websocket.md, Frames): text, one JSON object each.
- * Requests and subscriptions share one namespace of ids; each id ends with exactly one of `request.completed`,
- * `request.failed` and `request.cancelled`.
+ * Frames of `GET /v1/ws`, subprotocol `inference.v1` (docs/websocket.md, Frames). Each frame is a text message with one JSON object.
+ * Requests and subscriptions share one namespace of ids. The last frame of each id is one of `request.completed`, `request.failed` and
+ * `request.cancelled`.
  */
 export const WS_PROTOCOL = 'inference.v1'
 
-/** Why the server closes a connection (RFC 6455 §7.4; 4400 and above are ours). */
+/** Close codes of the server (RFC 6455 §7.4). Codes from 4400 are specific to Sluice. */
 export const WS_CLOSE = {
   restart: 1012,
   overloaded: 1013,
@@ -19,16 +19,23 @@ export const WS_CLOSE = {
   tooManyConnections: 4429,
 } as const
 
-const ExchangeId = z.string().min(1).max(64).describe("The client's own id, unique while active")
+const ExchangeId = z
+  .string()
+  .min(1)
+  .max(64)
+  .describe('Client-chosen id, unique among active requests and subscriptions')
 
 const CreateRequest = z.object({
   type: z.literal('request.create'),
   id: ExchangeId,
-  endpoint: z.string().describe('Path of the call to make, such as /v1/chat/completions'),
-  body: z.looseObject({}).describe('Its body; stream is true unless it says false'),
-  idempotency_key: z.string().nullish().describe('Makes the request durable, as the header of that name does'),
+  endpoint: z.string().describe('Path of the endpoint to call, such as /v1/chat/completions'),
+  body: z.looseObject({}).describe('Body of the call. Default of stream: true'),
+  idempotency_key: z
+    .string()
+    .nullish()
+    .describe('Makes the request durable. Same effect as the HTTP header Idempotency-Key'),
   ...JobFields.shape,
-  webhook: Webhook.loose().nullish().describe('What it does not know is refused, as in POST /v1/jobs'),
+  webhook: Webhook.loose().nullish().describe('Unknown fields are rejected, as in POST /v1/jobs'),
 })
 export type CreateRequest = z.infer<typeof CreateRequest>
 
@@ -36,11 +43,15 @@ const SubscribeJob = z.object({
   type: z.literal('job.subscribe'),
   id: ExchangeId,
   job_id: z.string(),
-  starting_after: z.int().min(0).nullish().describe('Number of the last event the client has; default: none'),
+  starting_after: z
+    .int()
+    .min(0)
+    .nullish()
+    .describe('Sequence number of the last event received. Default: from the start'),
 })
 export type SubscribeJob = z.infer<typeof SubscribeJob>
 
-/** What a client may send. Unknown fields are ignored. */
+/** Frames from the client. Unknown fields are ignored. */
 export const ClientFrame = z.discriminatedUnion('type', [
   CreateRequest,
   z.object({ type: z.literal('request.cancel'), id: ExchangeId }),
@@ -50,7 +61,7 @@ export const ClientFrame = z.discriminatedUnion('type', [
 ])
 export type ClientFrame = z.infer<typeof ClientFrame>
 
-/** The inner object of an error in the OpenAI format (docs/protocol.md, Errors), for every endpoint. */
+/** Error in the OpenAI format, for all endpoints (docs/protocol.md, Errors). */
 const FrameError = z.strictObject({
   message: z.string(),
   type: z.string(),
@@ -58,7 +69,7 @@ const FrameError = z.strictObject({
   code: z.string().nullable(),
 })
 
-/** What the server sends. */
+/** Frames from the server. */
 export const ServerFrame = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('session.created'),
@@ -75,8 +86,8 @@ export const ServerFrame = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('request.event'),
     id: z.string(),
-    sequence_number: z.int().min(1).describe('From 1 without gaps, for each id'),
-    event: z.looseObject({}).describe('What the stream of the endpoint has in its data: line'),
+    sequence_number: z.int().min(1).describe('Counts from 1 without gaps, per id'),
+    event: z.looseObject({}).describe('JSON of one data: line of the HTTP stream'),
   }),
   z.strictObject({
     type: z.literal('request.completed'),
@@ -85,20 +96,20 @@ export const ServerFrame = z.discriminatedUnion('type', [
     body: z
       .union([z.looseObject({}), z.string()])
       .nullable()
-      .describe('Null after a stream; a string where the answer is text'),
+      .describe('null after a stream. A string if the response is text'),
   }),
   z.strictObject({
     type: z.literal('request.failed'),
     id: z.string(),
     status: z.int(),
     error: FrameError,
-    retry_after: z.int().optional().describe('Seconds'),
+    retry_after: z.int().optional().describe('Minimum time before a retry, in seconds'),
   }),
   z.strictObject({ type: z.literal('request.cancelled'), id: z.string() }),
   z.strictObject({
     type: z.literal('job.event'),
     id: z.string(),
-    event: z.looseObject({ type: z.string() }).describe('As in GET /v1/jobs/{id}/events'),
+    event: z.looseObject({ type: z.string() }).describe('Event as in GET /v1/jobs/{id}/events'),
   }),
   z.strictObject({ type: z.literal('pong'), id: z.string() }),
   z.strictObject({ type: z.literal('error'), error: FrameError }),

@@ -5,52 +5,66 @@ const COUNT_MAX = 1_000_000_000_000
 const USD_MAX = 1_000_000_000
 const Count = z.int().min(0).max(COUNT_MAX).nullable().optional()
 const SECONDS_MAX = 99_999_999_999
-/** Longest time that a key goes on beside its successor: 90 days, in seconds. */
+/** Maximum time that a rotated key stays valid, in seconds: 90 days. */
 const OVERLAP_SECONDS_MAX = 7_776_000
-/** Paths and models that a key may name. */
+/** Maximum endpoints, and maximum models, per key. */
 const NAMES_MAX = 1_000
 
-/** Limits that are changed: those that are not named stay. */
+/** Changed limits. Omitted limits are unchanged. */
 export const ChangeLimits = z
   .object({
-    requests_per_minute: Count,
-    tokens_per_minute: Count,
-    running: Count.describe('Calls and durable jobs that run at once'),
-    queued: Count.describe('Durable jobs that wait to be started'),
-    scheduled: Count.describe('Durable jobs that wait for their time'),
-    budget_usd_per_month: z.number().min(0).max(USD_MAX).nullable().optional(),
+    requests_per_minute: Count.describe('Requests per minute'),
+    tokens_per_minute: Count.describe('Input and output tokens per minute'),
+    running: Count.describe('Maximum concurrent calls and durable jobs'),
+    queued: Count.describe('Maximum queued durable jobs'),
+    scheduled: Count.describe('Maximum scheduled durable jobs'),
+    budget_usd_per_month: z
+      .number()
+      .min(0)
+      .max(USD_MAX)
+      .nullable()
+      .optional()
+      .describe('US dollars per calendar month'),
   })
-  .describe('null takes a limit away, so that the setting holds; 0: nothing')
+  .describe('null: remove the limit, so that the service-wide setting applies. 0: reject all')
 
-const Rights = {
-  name: Text.nullable().optional().describe('Whose or what for'),
+const Permissions = {
+  name: Text.nullable().optional().describe('Owner or purpose, such as ci-server'),
   scopes: z
     .array(z.enum(['calls', 'admin']))
     .min(1)
     .max(2)
     .nullable()
     .optional()
-    .describe('null: calls'),
+    .describe('calls: inference and jobs. admin: the admin API. Default: calls'),
   endpoints: z
     .array(Text)
     .min(1)
     .max(NAMES_MAX)
     .nullable()
     .optional()
-    .describe('Paths that it may call, with those below them; null: all'),
-  models: z.array(Text).min(1).max(NAMES_MAX).nullable().optional().describe('By ids or aliases; null: all'),
-  expires_at: z.int().min(0).max(SECONDS_MAX).nullable().optional().describe('Unix seconds; null: never'),
-  limits: ChangeLimits.nullable().optional().describe('Of this key alone, beside those of its project; null: none'),
+    .describe('Allowed endpoint paths, including all paths below each. null: all'),
+  models: z
+    .array(Text)
+    .min(1)
+    .max(NAMES_MAX)
+    .nullable()
+    .optional()
+    .describe('Allowed models, by id or alias. null: all'),
+  expires_at: z.int().min(0).max(SECONDS_MAX).nullable().optional().describe('Expiry, in Unix seconds. null: never'),
+  limits: ChangeLimits.nullable()
+    .optional()
+    .describe('Limits of this key, in addition to the limits of its project. null: none'),
 }
 
 /** Body of `POST /v1/admin/keys`. */
 export const CreateKey = z.object({
-  ...Rights,
-  project: Text.nullable().optional().describe('Id or name; null: the key is a project of its own'),
+  ...Permissions,
+  project: Text.nullable().optional().describe('Project id or name. null: standalone key without a project'),
 })
 
-/** Body of `POST /v1/admin/keys/{id}`: what is not named stays. */
-export const UpdateKey = z.object(Rights)
+/** Body of `POST /v1/admin/keys/{id}`. Omitted fields are unchanged. */
+export const UpdateKey = z.object(Permissions)
 export type UpdateKey = z.infer<typeof UpdateKey>
 
 /** Body of `POST /v1/admin/keys/{id}/rotate`. */
@@ -60,19 +74,21 @@ export const RotateKey = z.object({
     .min(0)
     .max(OVERLAP_SECONDS_MAX)
     .optional()
-    .describe('How long the old key goes on; default: a day'),
-  expires_at: Rights.expires_at.describe('When the new key ends; it must be said where the old one ends by itself'),
+    .describe('Time that the old key stays valid, in seconds. Default: 86,400 (one day)'),
+  expires_at: Permissions.expires_at.describe(
+    'Expiry of the new key, in Unix seconds. Required if the old key has an expiry. null: never',
+  ),
 })
 
 const page = {
-  limit: z.coerce.number().int().min(1).max(100).default(20),
-  after: Text.optional().describe('Cursor: last_id of the page before'),
+  limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum items per page'),
+  after: Text.optional().describe('Cursor: last_id of the previous page'),
 }
 
 /** Query of `GET /v1/admin/keys`. */
 export const ListKeys = z.object({
-  project: Text.optional().describe('Id or name'),
-  state: z.enum(['valid', 'revoked', 'expired']).optional().describe('Default: all'),
+  project: Text.optional().describe('Project id or name'),
+  state: z.enum(['valid', 'revoked', 'expired']).optional().describe('Default: all states'),
   ...page,
 })
 
@@ -82,8 +98,10 @@ export const ListProjects = z.object(page)
 /** Body of `POST /v1/admin/projects` and `…/{id}`. */
 export const ChangeProject = z.object({
   name: Text.nullable().optional(),
-  limits: ChangeLimits.optional().describe('Of all of its keys together'),
+  limits: ChangeLimits.optional().describe('Limits for all keys of the project together'),
 })
 
 /** Query of `GET /v1/admin/audit`. */
-export const ListAudit = z.object({ limit: z.coerce.number().int().min(1).max(1_000).default(50) })
+export const ListAudit = z.object({
+  limit: z.coerce.number().int().min(1).max(1_000).default(50).describe('Maximum audit events'),
+})

@@ -1,9 +1,9 @@
 import { z } from 'zod'
 
-/** Longest name, id or path that an operator sends. */
+/** Maximum characters of a name, id or path. */
 const TEXT_MAX = 256
 
-/** Text of an operator. No control characters: Postgres refuses NUL. */
+/** A name, id or path. Control characters are rejected, because Postgres cannot store NUL. */
 export const Text = z
   .string()
   .min(1)

@@ -3,46 +3,44 @@ import { PoolName } from '#schemas/job.ts'
 import { listOf, Seconds } from './shapes.ts'
 
 const Count = z.int().min(0)
-const Lanes = z.object({ normal: Count, low: Count })
+const CountByPriority = z.object({ normal: Count, low: Count })
 const Work = z.object({ kind: z.string(), model: z.string() })
 
-/** A record that no worker could run, without what it asks for. */
+/** A queue record that no worker could run, without its input. */
 export const DeadLetterAnswer = z.object({
   id: z.string(),
   object: z.literal('dead_letter'),
   pool: z.string().nullable(),
-  position: z.unknown(),
-  bytes: Count,
+  position: z.unknown().describe('Position of the record in its queue, as in the log of the worker'),
+  bytes: Count.describe('Size of the record'),
   reason: z.string(),
   message: z.string(),
   job_id: z.string().nullable(),
   kind: z.string().nullable(),
   model: z.string().nullable(),
   project: z.string().nullable(),
-  redrivable: z.boolean(),
+  redrivable: z.boolean().describe('true: a redrive returns the record to its queue'),
   created_at: Seconds,
 })
 
-/** A page of dead letters. */
 export const DeadLetterListAnswer = listOf(DeadLetterAnswer)
 
-/** Which dead letters went back to their queues, or would. */
+/** Dead letters that were requeued, or that would be requeued in a dry run. */
 export const DeadLettersRedrivenAnswer = z.object({
   object: z.literal('list'),
   data: z.array(DeadLetterAnswer),
   dry_run: z.boolean(),
-  last_id: z.string().nullable().describe('Cursor of older ones'),
+  last_id: z.string().nullable().describe('Cursor of the next, older dead letters'),
   has_more: z.boolean(),
 })
 
-/** A dead letter that is shown no more. */
 export const DeadLetterDeletedAnswer = z.object({
   id: z.string(),
   object: z.literal('dead_letter.deleted'),
   deleted: z.literal(true),
 })
 
-/** A message to a webhook, and how far it is. */
+/** A webhook message with its delivery state. */
 export const DeliveryAnswer = z.object({
   id: z.string(),
   object: z.literal('webhook_delivery'),
@@ -50,71 +48,67 @@ export const DeliveryAnswer = z.object({
   job_id: z.string(),
   type: z.string(),
   host: z.string().nullable(),
-  status: z.string(),
+  status: z.string().describe('pending, delivered or failed'),
   attempts: Count,
-  response_status: z.int().nullable(),
-  error: z.string().nullable(),
-  next_at: Seconds.nullable(),
+  response_status: z.int().nullable().describe('HTTP status of the last attempt. null: no response'),
+  error: z.string().nullable().describe('Error of the last attempt'),
+  next_at: Seconds.nullable().describe('Time of the next attempt, in Unix seconds'),
   created_at: Seconds,
   history: z
     .array(
       z.object({
         at: Seconds,
         duration_ms: Count,
-        response_status: z.int().nullable().describe('null: there was no answer'),
+        response_status: z.int().nullable().describe('null: no response'),
         error: z.string().nullable(),
       }),
     )
-    .describe('The last 20 tries, oldest first'),
+    .describe('The last 20 attempts, oldest first'),
 })
 
-/** A page of such messages. */
 export const DeliveryListAnswer = listOf(DeliveryAnswer)
 
-/** A process that is alive, as the ingress hears it. */
+/** A live process, from its last heartbeat. */
 export const WorkerAnswer = z.object({
   id: z.string(),
   object: z.literal('worker'),
   role: z.string(),
   version: z.string(),
-  slots: Count.describe('Jobs that it takes at once, whatever their models; 0 for what is no worker'),
-  capacity: Count.describe(
-    'Jobs that can run at once: what its models bear together, where that is less than its slots',
-  ),
-  running: Count,
-  draining: z.boolean(),
-  silent: z.boolean(),
-  aside: Count.nullable(),
+  slots: Count.describe('Maximum concurrent jobs of all models together. 0: the process is not a worker'),
+  capacity: Count.describe('Maximum concurrent jobs after the limits of the models'),
+  running: Count.describe('Jobs that run now'),
+  draining: z.boolean().describe('The worker starts no more jobs'),
+  silent: z.boolean().describe('Suspected: heartbeats are late'),
+  aside: Count.nullable().describe('Calls that wait in the worker for the concurrency limit of their model'),
   host: z.string().nullable(),
   pid: z.int().nullable(),
   last_seen_at: Seconds,
-  models: z.array(z.string()).nullable(),
-  bounds: z.array(Work.extend({ capacity: z.int() })),
-  waiting: z.array(Work.extend({ priority: z.string() })),
+  models: z.array(z.string()).nullable().describe('Ids of the models that the worker runs. null: any model'),
+  bounds: z.array(Work.extend({ capacity: z.int() })).describe('Concurrency limits of models, if below `slots`'),
+  waiting: z.array(Work.extend({ priority: z.string() })).describe('Queues with jobs that wait for a free slot'),
   found: z
     .array(
       z.object({
         model: z.string(),
-        server: Count.describe('Its place among the servers of the model'),
+        server: Count.describe('Index of the server in the `base_urls` of the model'),
         generation: z
           .int()
           .min(1)
-          .describe('How often the limit was lowered: of what workers say the highest is newest'),
-        limit: z.int().min(1),
+          .describe('Number of times the limit was lowered. The highest generation of all workers is the current one'),
+        limit: z.int().min(1).describe('Maximum concurrent calls to the server'),
       }),
     )
-    .describe('Calls at once that servers were found to bear, from all workers together'),
-  failing: z.array(z.string()).describe('Models whose servers all keep failing here, so that their calls are refused'),
+    .describe('Adaptive concurrency limits of upstream servers, for all workers together'),
+  failing: z.array(z.string()).describe('Models with open circuit breakers on all servers: calls are rejected'),
 })
 
-/** Every process that is alive. */
 export const WorkerListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(WorkerAnswer),
   has_more: z.literal(false),
 })
 
-/** Who works in each pool, what waits and for how long. */
+/** Workers, slots and queues per pool. */
 export const PoolListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(
@@ -125,18 +119,23 @@ export const PoolListAnswer = z.object({
       workers: Count,
       draining: Count,
       slots: Count,
-      free: Count,
+      free: Count.describe('Free slots'),
       running: Count,
-      attached: z.object({ queued: Count, running: Count }),
-      durable: z.object({ queued: Lanes, scheduled: Count, in_progress: Count, waiting: Count }).nullable(),
-      lag: z.object({ normal: Count.nullable(), low: Count.nullable() }),
-      oldest_queued_at: Seconds.nullable(),
+      attached: z.object({ queued: Count, running: Count }).describe('Synchronous calls of this ingress'),
+      durable: z
+        .object({ queued: CountByPriority, scheduled: Count, in_progress: Count, waiting: Count })
+        .nullable()
+        .describe('Durable jobs. `waiting`: jobs that wait for child jobs. null: this deployment has no durable jobs'),
+      lag: z
+        .object({ normal: Count.nullable(), low: Count.nullable() })
+        .describe('Records at the broker that no worker has acknowledged, by priority'),
+      oldest_queued_at: Seconds.nullable().describe('Time since when the oldest job is queued, in Unix seconds'),
     }),
   ),
   has_more: z.literal(false),
 })
 
-/** What was looked at, and what is wrong with it. */
+/** Results of health checks. */
 export const FindingListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(
@@ -144,7 +143,7 @@ export const FindingListAnswer = z.object({
       check: z.string(),
       status: z.enum(['ok', 'skip', 'warn', 'fail']),
       message: z.string(),
-      fix: z.string().nullable().describe('What to do about it'),
+      fix: z.string().nullable().describe('Remediation'),
       details: z.array(z.string()),
     }),
   ),
@@ -155,15 +154,13 @@ const Paused = z.object({
   object: z.literal('pause'),
   what: z.enum(['model', 'pool']),
   id: z.string(),
-  kept: z.boolean().describe('It outlives a restart'),
+  kept: z.boolean().describe('The pause survives a restart'),
 })
 
-/** What is paused. */
 export const PauseListAnswer = z.object({
   object: z.literal('list'),
-  data: z.array(Paused.extend({ by_key: z.string(), since: Seconds })),
+  data: z.array(Paused.extend({ by_key: z.string().describe('Id of the key that paused'), since: Seconds })),
   has_more: z.literal(false),
 })
 
-/** A pause that was begun or ended. */
 export const PauseAnswer = Paused.extend({ paused: z.boolean() })

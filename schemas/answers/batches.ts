@@ -3,7 +3,7 @@ import { listOf, Seconds } from './shapes.ts'
 
 const Count = z.int().min(0)
 
-/** An uploaded file, or one that a batch has written. */
+/** An uploaded file, or an output file of a batch. */
 export const FileAnswer = z.object({
   id: z.string(),
   object: z.literal('file'),
@@ -16,10 +16,8 @@ export const FileAnswer = z.object({
   status_details: z.null(),
 })
 
-/** A page of files. */
 export const FileListAnswer = listOf(FileAnswer)
 
-/** What is left of a file that was deleted. */
 export const FileDeletedAnswer = z.object({ id: z.string(), object: z.literal('file'), deleted: z.literal(true) })
 
 /** A batch (docs/batches.md). */
@@ -60,7 +58,7 @@ export const BatchAnswer = z.object({
   cancelling_at: Seconds.nullable(),
   cancelled_at: Seconds.nullable(),
   request_counts: z.object({ total: Count, completed: Count, failed: Count }),
-  waiting_for: z.string().nullish().describe('The limit or the budget that its next lines wait for; null: none'),
+  waiting_for: z.string().nullish().describe('Limit or budget that delays the remaining requests. null: none'),
   usage: z
     .object({
       input_tokens: Count,
@@ -73,12 +71,11 @@ export const BatchAnswer = z.object({
   metadata: z.record(z.string(), z.string()),
 })
 
-/** A page of batches. */
 export const BatchListAnswer = listOf(BatchAnswer)
 
-const Time = z.string().describe('RFC 3339')
+const Time = z.string().describe('RFC 3339 timestamp')
 
-/** A batch in the words of Anthropic's API. */
+/** A batch in the Anthropic format. */
 export const MessageBatchAnswer = z.object({
   id: z.string(),
   type: z.literal('message_batch'),
@@ -92,7 +89,6 @@ export const MessageBatchAnswer = z.object({
   results_url: z.string().nullable(),
 })
 
-/** A page of batches of messages. */
 export const MessageBatchListAnswer = z.object({
   data: z.array(MessageBatchAnswer),
   has_more: z.boolean(),
@@ -100,13 +96,12 @@ export const MessageBatchListAnswer = z.object({
   last_id: z.string().nullable(),
 })
 
-/** What is left of a batch of messages that was deleted. */
 export const MessageBatchDeletedAnswer = z.object({ id: z.string(), type: z.literal('message_batch_deleted') })
 
-/** Body of `POST /v1/messages/batches`, whose requests are read one by one. */
+/** Body of `POST /v1/messages/batches`. The handler reads the requests one at a time from the stream. */
 export const CreateMessageBatch = z.looseObject({
   requests: z
     .array(z.looseObject({ custom_id: z.string().min(1).max(64), params: z.looseObject({}) }))
     .min(1)
-    .describe('Each has the body of a POST /v1/messages in `params`'),
+    .describe('At most 50,000 requests. `params` is the body of POST /v1/messages'),
 })

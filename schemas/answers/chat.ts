@@ -6,13 +6,15 @@ import { listOf } from './shapes.ts'
 const Count = z.int().min(0)
 const FinishReason = z
   .enum(['stop', 'length', 'tool_calls', 'content_filter', 'function_call'])
-  .describe('function_call: the caller offered the deprecated functions')
+  .describe('function_call: only for requests with the deprecated field functions')
 const Logprobs = z
   .object({ content: z.array(z.unknown()).nullable(), refusal: z.array(z.unknown()).nullable() })
   .nullable()
-const FilterResults = z.record(z.string(), z.unknown()).describe('By category; an upstream may add others')
+const FilterResults = z
+  .record(z.string(), z.unknown())
+  .describe('Results by category. An upstream server may add categories')
 
-/** Tokens of a call, in the words of chat completions. */
+/** Token usage in the chat completions format. */
 export const Usage = z.looseObject({
   prompt_tokens: Count,
   completion_tokens: Count,
@@ -20,7 +22,7 @@ export const Usage = z.looseObject({
   prompt_tokens_details: z
     .looseObject({ cached_tokens: Count.optional(), cache_write_tokens: Count.optional() })
     .nullable()
-    .describe('Null unless the model reports them'),
+    .describe('null: the model does not report details'),
   completion_tokens_details: z.looseObject({ reasoning_tokens: Count.optional() }).nullable(),
 })
 
@@ -28,7 +30,7 @@ const ToolCall = z.discriminatedUnion('type', [
   z.looseObject({
     id: z.string(),
     type: z.literal('function'),
-    function: z.object({ name: z.string(), arguments: z.string().describe('A string that holds JSON') }),
+    function: z.object({ name: z.string(), arguments: z.string().describe('JSON text') }),
   }),
   z.looseObject({
     id: z.string(),
@@ -55,22 +57,22 @@ const Choice = z.object({
 const completion = {
   id: z.string(),
   object: z.literal('chat.completion'),
-  created: z.int().describe('Unix seconds'),
+  created: z.int().describe('Creation time, in Unix seconds'),
   model: z.string(),
-  service_tier: z.string().describe('default, unless an upstream of the same API names another'),
+  service_tier: z.string().describe('default, or the tier of an upstream server with the same API'),
   system_fingerprint: z.string(),
   choices: z.array(Choice),
   usage: Usage,
 }
 
-/** The whole answer of `POST /v1/chat/completions` (docs/protocol.md, Chat answers). */
+/** Response of `POST /v1/chat/completions` without streaming (docs/protocol.md, Chat answers). */
 export const ChatCompletionAnswer = z.looseObject(completion) satisfies z.ZodType<ChatCompletion>
 
-/** One `data:` frame of its stream (docs/protocol.md, Chat streams). */
+/** One `data:` line of a streamed response (docs/protocol.md, Chat streams). */
 export const ChatCompletionChunk = z.looseObject({
   id: z.string(),
   object: z.literal('chat.completion.chunk'),
-  created: z.int().describe('Unix seconds'),
+  created: z.int().describe('Creation time, in Unix seconds'),
   model: z.string(),
   system_fingerprint: z.string(),
   choices: z.array(
@@ -98,17 +100,17 @@ export const ChatCompletionChunk = z.looseObject({
       content_filter_results: FilterResults.optional(),
     }),
   ),
-  usage: Usage.nullable().optional().describe('Where stream_options.include_usage asks for it'),
+  usage: Usage.nullable().optional().describe('Present only with stream_options.include_usage'),
 }) satisfies z.ZodType<ChatChunk>
 
-/** The whole answer of `POST /v1/deep-research`: a chat completion whose message is the report. */
+/** Response of `POST /v1/deep-research`: a chat completion whose message is the report. */
 export const ResearchAnswer = z.object({
   ...completion,
   choices: z.array(
     Choice.extend({ message: Choice.shape.message.extend({ annotations: z.array(ResearchAnnotation) }) }),
   ),
   search_results: z.array(ResearchSource),
-  citations: z.array(z.string()).describe('Addresses of the cited sources, in the order of their numbers'),
+  citations: z.array(z.string()).describe('URLs of the cited sources, in citation order'),
   research: z.object({
     ...ResearchQuality.shape,
     stop_reason: ResearchStop,
@@ -118,18 +120,16 @@ export const ResearchAnswer = z.object({
   }),
 })
 
-/** A chat completion that is stored: what its caller got, and its metadata as it is now. */
+/** A stored chat completion: the original response with the current metadata. */
 export const StoredCompletionAnswer = ChatCompletionAnswer.extend({ metadata: z.record(z.string(), z.string()) })
 
-/** Stored chat completions. */
 export const StoredCompletionListAnswer = listOf(StoredCompletionAnswer)
 
-/** What is left of one that was deleted. */
 export const CompletionDeletedAnswer = z.object({
   id: z.string(),
   object: z.literal('chat.completion.deleted'),
   deleted: z.literal(true),
 })
 
-/** What the model of a stored chat completion was given. */
+/** Input messages of a stored chat completion. */
 export const CompletionMessageListAnswer = listOf(z.looseObject({ id: z.string(), role: z.string() }))

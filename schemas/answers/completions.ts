@@ -3,11 +3,11 @@ import { Usage } from './chat.ts'
 
 const Numbers = z.array(z.number().nullable())
 
-/** The answer of `POST /v1/completions`, whole or one frame of its stream (docs/protocol.md, Completions). */
+/** Response of `POST /v1/completions`, or one `data:` line of its stream (docs/protocol.md, Completions). */
 export const CompletionAnswer = z.object({
   id: z.string(),
   object: z.literal('text_completion'),
-  created: z.int().describe('Unix seconds'),
+  created: z.int().describe('Creation time, in Unix seconds'),
   model: z.string(),
   system_fingerprint: z.string(),
   choices: z.array(
@@ -26,5 +26,5 @@ export const CompletionAnswer = z.object({
       content_filter_results: z.record(z.string(), z.unknown()).optional(),
     }),
   ),
-  usage: Usage.nullable().optional().describe('Of a stream: where stream_options.include_usage asks for it'),
+  usage: Usage.nullable().optional().describe('In a stream: present only with stream_options.include_usage'),
 })

@@ -1,22 +1,22 @@
 import { z } from 'zod'
 
-/** A failure in the OpenAI format (docs/errors.md). All four keys are always there. */
+/** An error in the OpenAI format (docs/errors.md). All four keys are always present. */
 export const ErrorAnswer = z.object({
   error: z.object({
-    message: z.string().describe('What was wrong, and what to do next'),
+    message: z.string().describe('The problem and how to fix it'),
     type: z.string().describe('invalid_request_error, requests, tokens, insufficient_quota or server_error'),
-    param: z.string().nullable().describe('Path of the offending field, such as messages[2].content'),
-    code: z.string().nullable().describe('A row of docs/errors.md; null for the most general ones'),
+    param: z.string().nullable().describe('Path of the invalid field, such as messages[2].content'),
+    code: z.string().nullable().describe('Error code of the guide. null: a general error of this type'),
   }),
 })
 
-/** A failure in the messages format (docs/errors.md). */
+/** An error in the Anthropic format (docs/errors.md). */
 export const MessagesErrorAnswer = z.object({
   type: z.literal('error'),
   error: z.object({
-    type: z.string().describe('Such as invalid_request_error or overloaded_error'),
+    type: z.string().describe('Error type, such as invalid_request_error or overloaded_error'),
     message: z.string(),
     details: z.object({ error_code: z.string() }).optional(),
   }),
-  request_id: z.string().describe('The same as the header'),
+  request_id: z.string().describe('Value of the x-request-id header'),
 })

@@ -4,7 +4,6 @@ import { PoolName } from '#schemas/job.ts'
 import { ErrorAnswer } from './errors.ts'
 import { listOf, Seconds } from './shapes.ts'
 
-/** Where a job is, on the wire. */
 const JobStatus = z.enum(['queued', 'in_progress', 'cancelling', 'completed', 'failed', 'cancelled', 'expired'])
 
 const Delivery = z.object({
@@ -24,23 +23,26 @@ const jobFields = {
   model: z.string(),
   status: JobStatus,
   created_at: Seconds,
-  run_at: Seconds.nullable().describe('Until when it waits, where it waits for a time'),
+  run_at: Seconds.nullable().describe('Scheduled start time, in Unix seconds. null: no scheduled start'),
   started_at: Seconds.nullable(),
   completed_at: Seconds.nullable(),
   failed_at: Seconds.nullable(),
   cancelled_at: Seconds.nullable(),
   expired_at: Seconds.nullable(),
-  expires_at: Seconds.describe('Its deadline: it has ended by then'),
-  result_expires_at: Seconds.describe('Until when its result is kept at least'),
-  attempt: z.int().describe('Executions begun'),
-  max_attempts: z.int(),
-  queue: z.object({ pool: PoolName, position: z.int().nullable().describe('Jobs that would be started before it') }),
+  expires_at: Seconds.describe('Deadline, in Unix seconds: the job ends at this time at the latest'),
+  result_expires_at: Seconds.describe('Minimum time until which the result is stored, in Unix seconds'),
+  attempt: z.int().describe('Number of executions started'),
+  max_attempts: z.int().describe('Maximum executions that may fail before the job fails'),
+  queue: z.object({
+    pool: PoolName,
+    position: z.int().nullable().describe('Number of jobs ahead in the queue. null: unknown, or the job is not queued'),
+  }),
   priority: Priority,
   parent_id: z.string().nullable(),
   child_counts: z
-    .object({ total: z.int(), completed: z.int(), failed: z.int().describe('Ended otherwise') })
+    .object({ total: z.int(), completed: z.int(), failed: z.int().describe('Failed, cancelled or expired') })
     .optional()
-    .describe('How far those are that it has others do: the requests of a batch, else its children'),
+    .describe('Progress of the requests of a batch, or of the child jobs'),
   error: ErrorAnswer.shape.error.extend({ status: z.int() }).nullable(),
   usage: z.unknown(),
   metadata: z.record(z.string(), z.string()),
@@ -49,7 +51,10 @@ const jobFields = {
   request_id: z.string().nullable(),
 }
 
-const Cut = z.object({ beginning: z.string(), length: z.int() })
+const Truncated = z.object({
+  beginning: z.string().describe('First part of the JSON text'),
+  length: z.int().describe('Length of the whole JSON text'),
+})
 
 /** A durable job (docs/jobs.md, Wait for it). */
 export const JobAnswer = z.object({
@@ -60,18 +65,19 @@ export const JobAnswer = z.object({
   cost_usd: z
     .number()
     .optional()
-    .describe('What it has cost by the prices of today, its children with it; left out in lists, and without prices'),
+    .describe('Cost at current prices, including child jobs. Absent in lists and for models without a price'),
   steps: z.array(z.object({ kind: z.string(), cost: z.unknown(), attempt: z.int(), done_at: Seconds })).optional(),
-  progress: z.looseObject({}).nullable().describe('What its last job.progress said'),
-  result: z.unknown().optional().describe('What the plain call would have answered; left out in lists'),
+  progress: z.looseObject({}).nullable().describe('Data of the last job.progress event'),
+  result: z
+    .unknown()
+    .optional()
+    .describe('Response that a synchronous call would have returned. Absent in lists unless requested'),
   webhook: z.object({ url: z.string(), events: z.array(z.string()), deliveries: z.array(Delivery) }).nullable(),
   urls: z.object({ get: z.string(), result: z.string(), events: z.string(), cancel: z.string() }),
 })
 
-/** A page of jobs. */
 export const JobListAnswer = listOf(JobAnswer)
 
-/** What is left of a job that was deleted. */
 export const JobDeletedAnswer = z.object({ id: z.string(), object: z.literal('job.deleted'), deleted: z.literal(true) })
 
 /** One event of a durable job (docs/jobs.md, Follow it). */
@@ -82,16 +88,16 @@ export const JobEventAnswer = z.looseObject({
   created_at: Seconds.optional(),
 })
 
-/** What a composed job asked for outside. */
+/** Steps of a composed job: recorded results of searches, child jobs and other external operations. */
 export const StepListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(
     z.object({
       number: z.int(),
       kind: z.string(),
-      key: z.string(),
+      key: z.string().describe('Equal for steps with the same kind and input'),
       input: z.unknown(),
-      input_cut: Cut.nullable(),
+      input_cut: Truncated.nullable().describe('Replaces a large input. null: `input` is complete'),
       output: z.unknown(),
       cost: z.unknown(),
       attempt: z.int(),
@@ -102,18 +108,17 @@ export const StepListAnswer = z.object({
   has_more: z.boolean(),
 })
 
-/** What a job was asked. */
 export const JobInputAnswer = z.object({
   id: z.string(),
   object: z.literal('job.input'),
   endpoint: z.string(),
   model: z.string(),
-  input: z.unknown().describe('In the form that its kind has inside the service; null where it is cut'),
-  input_cut: Cut.nullable().describe('How a large one begins, and its bytes of JSON'),
-  attachments: z.int().describe('Files that belong to it, such as uploaded audio'),
+  input: z.unknown().describe('Input in the internal format of the job kind. null if truncated'),
+  input_cut: Truncated.nullable().describe('Replaces a large input. null: `input` is complete'),
+  attachments: z.int().describe('Number of attached files, such as uploaded audio'),
 })
 
-/** What signs the webhooks of a project. */
+/** Signing secrets for the webhooks of a project. */
 export const WebhookSecretListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(
@@ -122,33 +127,32 @@ export const WebhookSecretListAnswer = z.object({
       object: z.literal('webhook_secret'),
       secret: z.string(),
       created_at: Seconds.nullable(),
-      is_default: z.boolean(),
+      is_default: z.boolean().describe('Default secret of the deployment (WEBHOOK_SECRET)'),
     }),
   ),
 })
 
-/** A job as operators see it: without what was asked and answered. */
+/** A job in the admin API: without input and result. */
 export const OperatorJobAnswer = z.object({
   ...jobFields,
   project: z.string(),
   kind: z.string(),
   worker: z.string().nullable(),
-  tries: z.int(),
-  crashes: z.int(),
+  tries: z.int().describe('Attempts that ended in a retryable error'),
+  crashes: z.int().describe('Workers that crashed during the job'),
   progress: z.object({ phase: z.unknown(), percent: z.unknown() }).nullable(),
   webhook: z.object({ host: z.string().nullable(), events: z.array(z.string()) }).nullable(),
   waits: z
     .object({ reason: z.string(), message: z.string(), until: Seconds.nullable(), ahead: z.int().nullable() })
     .nullable()
     .optional()
-    .describe('Why it is not started; left out in lists'),
+    .describe('Pending reason: why the job has not started. Absent in lists'),
   urls: z.object({ get: z.string(), cancel: z.string(), redrive: z.string() }),
 })
 
-/** A page of the jobs of all projects. */
 export const OperatorJobListAnswer = listOf(OperatorJobAnswer)
 
-/** Which jobs were cancelled or run again, and what came of each. */
+/** Outcome of a bulk cancel or redrive, per job. */
 export const ManyJobsAnswer = z.object({
   object: z.literal('list'),
   data: z.array(
@@ -158,7 +162,7 @@ export const ManyJobsAnswer = z.object({
       project: z.string(),
       model: z.string(),
       status: JobStatus,
-      new_id: z.string().optional(),
+      new_id: z.string().optional().describe('Redrive: id of the new job'),
       error: z.object({ code: z.string(), message: z.string() }).optional(),
     }),
   ),

@@ -13,22 +13,24 @@ const LimitsAnswer = z.object({
   budget_usd_per_month: z.number().min(0).optional(),
 })
 
-/** What was used in the month under way; null where the deployment keeps no usage. */
-const Month = z.object({ calls: Count, cost_usd: z.number().min(0) }).nullable()
-const LastUsed = z.string().nullable().describe('Day of UTC; null: not within 90 days, or no usage is kept')
+const Month = z
+  .object({ calls: Count, cost_usd: z.number().min(0) })
+  .nullable()
+  .describe('Usage of the current calendar month (UTC). null: this deployment records no usage')
+const LastUsed = z.string().nullable().describe('UTC date. null: not used in the last 90 days, or no usage is recorded')
 
-/** A key as operators see it: without its secret. */
+/** An API key without its secret. */
 export const KeyAnswer = z.object({
   id: z.string(),
   object: z.literal('api_key'),
-  hint: z.string().describe('The end of its secret'),
+  hint: z.string().describe('Last characters of the secret'),
   name: z.string().nullable(),
   project: z.string(),
   state: z.enum(['valid', 'revoked', 'expired']),
-  is_setting: z.boolean().describe('It is SLUICE_API_KEY, and changes with that setting alone'),
+  is_setting: z.boolean().describe('The key is the setting SLUICE_API_KEY and cannot be changed through the API'),
   scopes: z.array(z.string()),
-  endpoints: z.array(z.string()).nullable().describe('null: all'),
-  models: z.array(z.string()).nullable().describe('null: all'),
+  endpoints: z.array(z.string()).nullable().describe('Allowed endpoint paths. null: all'),
+  models: z.array(z.string()).nullable().describe('Allowed model ids. null: all'),
   limits: LimitsAnswer,
   created_at: Seconds.nullable(),
   expires_at: Seconds.nullable(),
@@ -37,7 +39,7 @@ export const KeyAnswer = z.object({
 })
 export type KeyAnswer = z.infer<typeof KeyAnswer>
 
-/** The key that asks, as itself. */
+/** The key that authenticates the request. */
 export const OwnKeyAnswer = KeyAnswer.pick({
   id: true,
   object: true,
@@ -48,27 +50,24 @@ export const OwnKeyAnswer = KeyAnswer.pick({
   models: true,
   expires_at: true,
 }).extend({
-  limits: LimitsAnswer.describe(
-    'Those that hold: of each the lowest of the key, its project and the settings; absent: none',
-  ),
+  limits: LimitsAnswer.describe('Effective limits: the lowest of key, project and settings. Absent: no limit'),
 })
 
-/** A new key: its secret is told only now. */
-export const KeyCreatedAnswer = KeyAnswer.extend({ secret: z.string() })
+/** A new key. No later response contains the secret. */
+export const KeyCreatedAnswer = KeyAnswer.extend({ secret: z.string().describe('Returned only once') })
 
-/** A new key, and the old one, which ends. */
-export const KeyRotatedAnswer = KeyCreatedAnswer.extend({ replaces: KeyAnswer })
+export const KeyRotatedAnswer = KeyCreatedAnswer.extend({
+  replaces: KeyAnswer.describe('The old key, which stays valid until `expires_at`'),
+})
 
-/** A page of keys. */
 export const KeyListAnswer = listOf(KeyAnswer)
 
-/** A project. */
 export const ProjectAnswer = z.object({
   id: z.string(),
   object: z.literal('project'),
   name: z.string().nullable(),
   limits: LimitsAnswer,
-  keys: Count.describe('Valid ones'),
+  keys: Count.describe('Number of valid keys'),
   created_at: Seconds.nullable(),
   last_used_on: LastUsed,
   month: Month,
@@ -76,10 +75,9 @@ export const ProjectAnswer = z.object({
 })
 export type ProjectAnswer = z.infer<typeof ProjectAnswer>
 
-/** A page of projects. */
 export const ProjectListAnswer = listOf(ProjectAnswer)
 
-/** Who changed which key, project or webhook secret, the last first. */
+/** Changes of API keys, projects and webhook secrets, newest first. */
 export const AuditListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(

@@ -22,12 +22,14 @@ const OutputBlock = z.union([
       caller: z.looseObject({ type: z.string() }).optional(),
     }),
   ]),
-  z.looseObject({ type: z.string() }).describe('A block of an upstream that speaks this API, or of a web search'),
+  z
+    .looseObject({ type: z.string() })
+    .describe('Block of an upstream server with the Anthropic API, or of a web search'),
 ])
 
 /**
- * The whole answer of `POST /v1/messages` (docs/protocol.md, Messages answers). Optional fields are the newer dialect, or
- * come from an upstream that speaks this API.
+ * Response of `POST /v1/messages` (docs/protocol.md, Messages answers). Optional fields belong to newer versions of the format or
+ * come from an upstream server with the Anthropic API.
  */
 export const MessageAnswer = z.looseObject({
   id: z.string(),
@@ -39,7 +41,7 @@ export const MessageAnswer = z.looseObject({
     .string()
     .nullable()
     .describe(
-      'end_turn, max_tokens, stop_sequence, tool_use, refusal, model_context_window_exceeded, or a reason of the upstream, such as pause_turn',
+      'end_turn, max_tokens, stop_sequence, tool_use, refusal, model_context_window_exceeded, or a reason of the upstream server, such as pause_turn',
     ),
   stop_sequence: z.string().nullable(),
   usage: z.looseObject({
@@ -62,5 +64,4 @@ export const MessageAnswer = z.looseObject({
   diagnostics: z.looseObject({}).nullable().optional(),
 })
 
-/** The answer of `POST /v1/messages/count_tokens`. */
 export const TokenCountAnswer = z.looseObject({ input_tokens: Count })

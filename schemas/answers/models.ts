@@ -7,22 +7,22 @@ const Support = z.object({ supported: z.boolean() })
 export const ModelAnswer = z.object({
   id: z.string(),
   object: z.literal('model'),
-  created: z.int().describe('Unix seconds'),
+  created: z.int().describe('Creation time, in Unix seconds'),
   owned_by: z.string(),
   permission: z.tuple([]),
   root: z.string(),
   parent: z.string(),
-  capabilities: z.array(z.string()).describe('Such as chat, messages, tools, images'),
-  context_length: z.int().optional(),
-  max_output_tokens: z.int().optional(),
+  capabilities: z.array(z.string()).describe('Supported features, such as chat, messages, tools, images'),
+  context_length: z.int().optional().describe('Maximum tokens of prompt and output together'),
+  max_output_tokens: z.int().optional().describe('Maximum output tokens'),
 }) satisfies z.ZodType<Model>
 
-/** A model in the messages format, which callers get who send `anthropic-version`. */
+/** A model in the Anthropic format, returned if the request has an `anthropic-version` header. */
 export const ModelInfoAnswer = z.object({
   id: z.string(),
   type: z.literal('model'),
   display_name: z.string(),
-  created_at: z.string().describe('RFC 3339'),
+  created_at: z.string().describe('RFC 3339 timestamp'),
   lifecycle: z.literal('active'),
   line: z.null(),
   deprecated_at: z.null(),
@@ -49,10 +49,8 @@ export const ModelInfoAnswer = z.object({
   }),
 }) satisfies z.ZodType<ModelInfo>
 
-/** All models in the OpenAI format. */
 export const ModelListAnswer = z.object({ object: z.literal('list'), data: z.array(ModelAnswer) })
 
-/** A page of models in the messages format. */
 export const ModelInfoListAnswer = z.object({
   data: z.array(ModelInfoAnswer),
   has_more: z.boolean(),

@@ -1,10 +1,10 @@
 import { z } from 'zod'
 
-/** A response (docs/responses.md, Answers). What it repeats of its request is not listed here. */
+/** A response (docs/responses.md, Answers). Fields copied from the request are not listed. */
 export const ResponseAnswer = z.looseObject({
   id: z.string(),
   object: z.literal('response'),
-  created_at: z.number().describe('Unix seconds'),
+  created_at: z.number().describe('Creation time, in Unix seconds'),
   completed_at: z.number().nullable(),
   status: z.enum(['queued', 'in_progress', 'completed', 'failed', 'cancelled', 'incomplete']),
   error: z.object({ code: z.string(), message: z.string(), type: z.string(), param: z.string().nullable() }).nullable(),
@@ -30,14 +30,12 @@ export const ResponseAnswer = z.looseObject({
     .nullable(),
 })
 
-/** What is left of a response that was deleted. */
 export const ResponseDeletedAnswer = z.object({
   id: z.string(),
   object: z.literal('response'),
   deleted: z.literal(true),
 })
 
-/** What the model of a response was given. */
 export const InputItemsAnswer = z.object({
   object: z.literal('list'),
   data: z.array(z.looseObject({ id: z.string(), type: z.string() })),
@@ -46,7 +44,6 @@ export const InputItemsAnswer = z.object({
   has_more: z.boolean(),
 })
 
-/** The answer of `POST /v1/responses/input_tokens`. */
 export const InputTokensAnswer = z.object({
   object: z.literal('response.input_tokens'),
   input_tokens: z.int().min(0),

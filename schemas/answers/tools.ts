@@ -4,7 +4,7 @@ import { Word } from '#schemas/transcription/transcription.ts'
 
 const Count = z.int().min(0)
 
-/** The answer of `POST /v1/embeddings` (docs/embeddings.md). */
+/** Response of `POST /v1/embeddings` (docs/embeddings.md). */
 export const EmbeddingsAnswer = z.object({
   object: z.literal('list'),
   data: z.array(
@@ -13,7 +13,7 @@ export const EmbeddingsAnswer = z.object({
       index: Count,
       embedding: z
         .union([z.array(z.number()), z.string()])
-        .describe('Numbers, or base64 of little-endian float32 with encoding_format'),
+        .describe('Numbers. With encoding_format base64: base64 of little-endian float32 values'),
     }),
   ),
   model: z.string(),
@@ -26,40 +26,42 @@ export const EmbeddingsAnswer = z.object({
   }),
 })
 
-/** The answers of `POST /v1/audio/transcriptions` that are JSON; which fields there are, response_format says (docs/transcription.md). */
+/** JSON responses of `POST /v1/audio/transcriptions` (docs/transcription.md). `response_format` selects the fields. */
 export const TranscriptAnswer = z.looseObject({
   text: z.string(),
   task: z.literal('transcribe').optional(),
   language: z.string().optional(),
-  duration: z.number().optional().describe('Seconds'),
+  duration: z.number().optional().describe('Length of the audio, in seconds'),
   segments: z.array(z.looseObject({ start: z.number(), end: z.number(), text: z.string() })).optional(),
   words: z.array(Word).optional(),
   usage: z.looseObject({ type: z.string() }).optional(),
 })
 
-/** The answer of `POST /v1/rerank`, nearest first. */
+/** Response of `POST /v1/rerank`, most relevant document first. */
 export const RerankAnswer = z.looseObject({
   model: z.string(),
   results: z.array(
     z.object({
-      index: z.int().min(0).describe('Place among the documents of the call'),
-      document: z.object({ text: z.string() }).optional().describe('Where return_documents asks for it'),
-      relevance_score: z.number().describe('Higher is nearer: the cosine to the query, or what the model says'),
+      index: z.int().min(0).describe('Index of the document in the request'),
+      document: z.object({ text: z.string() }).optional().describe('Present only with return_documents'),
+      relevance_score: z
+        .number()
+        .describe('Higher is more relevant: cosine similarity to the query, or the score of a reranking model'),
     }),
   ),
 })
 
-/** The answer of `POST /v1/moderations` (docs/moderations.md). */
+/** Response of `POST /v1/moderations` (docs/moderations.md). */
 export const ModerationAnswer = z.object({
   id: z.string().startsWith('modr-'),
   model: z.string(),
   results: z.array(ModerationResult),
 })
 
-/** The answer of `POST /v1/audio/speech` where it is kept as a durable job (docs/speech.md). */
+/** Result of `POST /v1/audio/speech` as a durable job (docs/speech.md). */
 export const SpeechAnswer = z.object({
   object: z.literal('audio.speech'),
   content_type: z.string(),
-  audio: z.string().describe('Base64'),
+  audio: z.string().describe('Audio file, in base64'),
   usage: z.object({ input_tokens: Count, output_tokens: Count, total_tokens: Count }),
 })

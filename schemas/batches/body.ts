@@ -4,28 +4,28 @@ import { Metadata } from '#schemas/record.ts'
 
 /** Body of `POST /v1/batches`. */
 export const CreateBatch = z.object({
-  input_file_id: z.string().max(64),
-  endpoint: z.string().max(200),
+  input_file_id: z.string().max(64).describe('Id of an uploaded JSONL file with one request per line'),
+  endpoint: z.string().max(200).describe('Endpoint of all requests, such as /v1/chat/completions'),
   completion_window: z
     .string()
     .regex(/^[1-9]\d{0,5}[smh]$/)
-    .describe('24h, or another time in seconds, minutes or hours'),
+    .describe('Time limit of the batch: a number of seconds, minutes or hours, such as 24h or 30m'),
   metadata: Metadata.nullish(),
-  output_expires_after: ExpiresAfter.nullish(),
+  output_expires_after: ExpiresAfter.nullish().describe('Retention of the output files'),
 })
 export type CreateBatch = z.infer<typeof CreateBatch>
 
 /** Query of `GET /v1/batches`. */
 export const ListBatches = z.object({
   limit: z.coerce.number().int().min(0).max(100).default(20),
-  after: z.string().max(64).optional().describe('Cursor: id of the last batch of the page before'),
+  after: z.string().max(64).optional().describe('Cursor: id of the last batch of the previous page'),
 })
 export type ListBatches = z.infer<typeof ListBatches>
 
 /** Query of `GET /v1/messages/batches`. */
 export const ListMessageBatches = z.object({
   limit: z.coerce.number().int().min(1).max(1_000).default(20),
-  after_id: z.string().max(64).optional(),
-  before_id: z.string().max(64).optional(),
+  after_id: z.string().max(64).optional().describe('Cursor: the page starts after this batch'),
+  before_id: z.string().max(64).optional().describe('Cursor: the page ends before this batch'),
 })
 export type ListMessageBatches = z.infer<typeof ListMessageBatches>

@@ -2,17 +2,17 @@ import { z } from 'zod'
 import { Metadata } from '#schemas/record.ts'
 import { SOURCES_MAX } from './research.ts'
 
-/** Messages of one conversation. */
+/** Maximum messages of a conversation. */
 const MESSAGES_MAX = 1_000
-/** Names in a list of domains. */
+/** Maximum domains in a list. */
 const DOMAINS_MAX = 100
-/** Characters of a host name (RFC 1035 §2.3.4). */
+/** Maximum characters of a host name (RFC 1035 §2.3.4). */
 const DOMAIN_CHARS_MAX = 253
 
 const TextPart = z.looseObject({ type: z.literal('text'), text: z.string() })
 const Domains = z.array(z.string().min(1).max(DOMAIN_CHARS_MAX)).max(DOMAINS_MAX).nullish()
 
-/** One message of the conversation: text, whoever says it. */
+/** One message of the conversation. Only text is allowed. */
 export const ResearchMessage = z.looseObject({
   role: z.enum(['system', 'developer', 'user', 'assistant']),
   content: z.union([z.string(), z.array(TextPart)]),
@@ -20,8 +20,8 @@ export const ResearchMessage = z.looseObject({
 export type ResearchMessage = z.infer<typeof ResearchMessage>
 
 /**
- * The wire shape of `POST /v1/deep-research` (docs/protocol.md, Deep research): that of a chat, and bounds of the research.
- * Unknown fields are ignored; `null` stands for absent.
+ * Body of `POST /v1/deep-research` (docs/protocol.md, Deep research): a chat request with bounds for the research. Unknown fields are
+ * ignored. `null` means absent.
  */
 export const ResearchBody = z.looseObject({
   model: z.string().min(1),
@@ -29,22 +29,27 @@ export const ResearchBody = z.looseObject({
   stream: z.boolean().nullish(),
   stream_options: z.looseObject({ include_usage: z.boolean().nullish() }).nullish(),
   temperature: z.number().min(0, 'decimal').max(2, 'decimal').nullish(),
-  max_tokens: z.int().min(1).nullish().describe('Length of the report'),
-  max_completion_tokens: z.int().min(1).nullish().describe('The same; counts before max_tokens'),
+  max_tokens: z.int().min(1).nullish().describe('Maximum length of the report, in tokens'),
+  max_completion_tokens: z.int().min(1).nullish().describe('Alias of max_tokens. Takes precedence'),
   reasoning_effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).nullish(),
-  max_sources: z.int().min(1).max(SOURCES_MAX).nullish(),
+  max_sources: z.int().min(1).max(SOURCES_MAX).nullish().describe('Maximum sources to read'),
   max_duration_seconds: z
     .int()
     .min(1)
     .max(86_400)
     .nullish()
-    .describe('After it the report is written from what there is'),
-  max_tool_calls: z.int().min(1).max(100).nullish().describe('Searches'),
+    .describe('Time limit, in seconds. After it, the report is written from the evidence found so far'),
+  max_tool_calls: z.int().min(1).max(100).nullish().describe('Maximum searches'),
   on_cancel: z
     .enum(['discard', 'partial'])
     .nullish()
-    .describe('partial: a cancelled research writes the report that its evidence supports; default discard'),
-  domains: z.looseObject({ allow: Domains, deny: Domains }).nullish(),
+    .describe(
+      'After a cancel: partial writes a report from the evidence found so far; discard returns no result. Default: discard',
+    ),
+  domains: z
+    .looseObject({ allow: Domains, deny: Domains })
+    .nullish()
+    .describe('Domains to read, and domains to exclude'),
   n: z.int().min(1).max(128).nullish(),
   tools: z.array(z.unknown()).max(128).nullish(),
   logprobs: z.boolean().nullish(),

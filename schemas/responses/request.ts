@@ -4,21 +4,20 @@ import { RESULTS_MAX } from '#schemas/search.ts'
 import { ConversationParam } from './conversation.ts'
 
 /**
- * The wire shapes of `POST /v1/responses` (docs/responses.md, Requests).
+ * Body of `POST /v1/responses` (docs/responses.md, Requests).
  *
- * Objects are loose, and lists of names are open: agents send new fields, tools and items before Sluice knows them. The decoder
- * passes unknown ones to an upstream that speaks this API. Items are checked one by one, each against the schema of its type.
- * `null` stands for absent.
+ * Objects are loose and enums are open, because agents send new fields, tools and items before Sluice supports them. The decoder passes
+ * unknown ones to an upstream with the Responses API. Each item is checked against the schema of its type. `null` means absent.
  */
 
 const DECIMAL = 'decimal'
 const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(max, DECIMAL)
-/** Longer names, and names with dots, are shortened for upstreams that refuse them (shared/engines/adapt.ts). */
+/** Names that an upstream would reject are shortened (shared/engines/adapt.ts). */
 const Name = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
 const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
 const JsonObject = recordOf(z.string(), z.unknown())
 
-/** Items of one request. */
+/** Maximum items per request. */
 export const ITEMS_MAX = 100_000
 
 const InputText = z.looseObject({ type: z.literal('input_text'), text: z.string() })
@@ -42,7 +41,7 @@ const InputAudio = z.looseObject({
 const OutputText = z.looseObject({ type: z.literal('output_text'), text: z.string() })
 const Refusal = z.looseObject({ type: z.literal('refusal'), refusal: z.string() })
 
-/** Parts of a message, or of the output of a function, by their types. */
+/** Parts of messages and of function outputs, by type. */
 export const PARTS = {
   input_text: InputText,
   input_image: InputImage,
@@ -58,7 +57,7 @@ const AnyPart = z.looseObject({ type: z.string() })
 const Content = z.union([z.string(), z.array(AnyPart)])
 const Text = z.looseObject({ text: z.string() })
 
-/** What an item must be, by its type. A message need not name its own. */
+/** Schemas of items, by type. Messages may omit the type. */
 export const ITEMS = {
   message: z.looseObject({ role: z.enum(['user', 'assistant', 'system', 'developer']), content: Content }),
   function_call: z.looseObject({ call_id: z.string().min(1), name: z.string().min(1), arguments: z.string() }),
@@ -100,7 +99,7 @@ export type ItemType = keyof typeof ITEMS
 /** An item of one type. */
 export type ItemOf<Type extends ItemType> = z.infer<(typeof ITEMS)[Type]>
 
-/** What every item is, before it is looked at. */
+/** An item before the check of its type. */
 export const AnyItem = z.looseObject({ type: z.string().nullish() })
 export type AnyItem = z.infer<typeof AnyItem>
 
@@ -125,14 +124,14 @@ export const CustomTool = z.looseObject({
   format: z.looseObject({ type: z.string(), definition: z.string().nullish() }).nullish(),
 })
 
-/** Functions under a common name, such as those of an MCP server. */
+/** Functions with a common prefix, such as the tools of an MCP server. */
 export const NamespaceTool = z.looseObject({
   type: z.literal('namespace'),
   name: Name,
   tools: z.array(ResponsesTool).max(1_024),
 })
 
-/** Code that the model may have the service run. */
+/** Hosted tool: the model runs Python code. */
 export const CodeInterpreterTool = z.looseObject({
   type: z.literal('code_interpreter'),
   container: z
@@ -142,13 +141,13 @@ export const CodeInterpreterTool = z.looseObject({
 
 const Domains = z.array(z.string().min(1).max(253)).max(100)
 
-/** A search of the web. What it says of place and size changes nothing here. */
+/** Hosted tool: web search. The fields for location and context size are ignored. */
 export const WebSearchTool = z.looseObject({
   type: z.string(),
   filters: z.looseObject({ allowed_domains: Domains.nullish(), blocked_domains: Domains.nullish() }).nullish(),
 })
 
-/** A search of the documents. */
+/** Hosted tool: search of the document corpus. */
 export const FileSearchTool = z.looseObject({
   type: z.literal('file_search'),
   vector_store_ids: z.array(z.string()).min(1),
@@ -156,7 +155,6 @@ export const FileSearchTool = z.looseObject({
   filters: z.unknown().optional(),
 })
 
-/** How the model must choose among the tools. */
 export const ResponsesToolChoice = z.union([
   z.enum(['none', 'auto', 'required']),
   z.looseObject({
@@ -183,19 +181,19 @@ const TextFormat = z.discriminatedUnion('type', [
   }),
 ])
 
-/** What a prompt is made of, also where it is only counted. */
+/** Fields that `POST /v1/responses` and `/v1/responses/input_tokens` have in common. */
 const promptFields = {
-  model: z.string().min(1),
+  model: z.string().min(1).describe('Model id or alias'),
   input: z
     .union([z.string(), z.array(z.unknown())])
     .nullish()
-    .describe('Items are checked in turns, after the rest'),
-  instructions: z.string().nullish(),
-  previous_response_id: z.string().nullish(),
-  conversation: ConversationParam.nullish(),
-  tools: z.array(ResponsesTool).max(1_024).nullish(),
-  tool_choice: ResponsesToolChoice.nullish(),
-  parallel_tool_calls: z.boolean().nullish(),
+    .describe('Text, or a list of items'),
+  instructions: z.string().nullish().describe('System prompt of this response'),
+  previous_response_id: z.string().nullish().describe('Id of a stored response that this one continues'),
+  conversation: ConversationParam.nullish().describe('Conversation that this response continues'),
+  tools: z.array(ResponsesTool).max(1_024).nullish().describe('Functions and hosted tools that the model may call'),
+  tool_choice: ResponsesToolChoice.nullish().describe('Tool selection. Default: auto'),
+  parallel_tool_calls: z.boolean().nullish().describe('Allow several tool calls at once'),
   reasoning: z
     .looseObject({
       effort: z.string().max(64).nullish(),
@@ -203,19 +201,29 @@ const promptFields = {
       generate_summary: z.string().max(64).nullish(),
     })
     .nullish(),
-  text: z.looseObject({ format: TextFormat.nullish(), verbosity: z.string().max(64).nullish() }).nullish(),
-  truncation: z.enum(['auto', 'disabled']).nullish(),
+  text: z
+    .looseObject({ format: TextFormat.nullish(), verbosity: z.string().max(64).nullish() })
+    .nullish()
+    .describe('Output format: free text or JSON'),
+  truncation: z
+    .enum(['auto', 'disabled'])
+    .nullish()
+    .describe('auto: drop the oldest items of an input that is too long. Default: disabled'),
 }
 
-/** Body of `POST /v1/responses`. The decoder checks the items, and what needs the model or two fields at once. */
+/** Body of `POST /v1/responses`. The decoder checks items, and rules that depend on the model or on two fields. */
 export const ResponsesRequest = z.looseObject({
   ...promptFields,
-  background: z.boolean().nullish(),
+  background: z.boolean().nullish().describe('Run as a durable job and return at once. Default: false'),
   context_management: z.unknown().optional(),
-  include: z.array(z.string().max(200)).max(100).nullish(),
-  max_output_tokens: z.int().min(1).nullish(),
-  max_tool_calls: z.int().min(1).nullish(),
-  metadata: Metadata.nullish(),
+  include: z
+    .array(z.string().max(200))
+    .max(100)
+    .nullish()
+    .describe('Additional output to include, such as code_interpreter_call.outputs'),
+  max_output_tokens: z.int().min(1).nullish().describe('Maximum output tokens, including reasoning'),
+  max_tool_calls: z.int().min(1).nullish().describe('Maximum calls of hosted tools'),
+  metadata: Metadata.nullish().describe('At most 16 pairs of text'),
   moderation: z.unknown().optional(),
   presence_penalty: decimal(-2, 2).nullish(),
   frequency_penalty: decimal(-2, 2).nullish(),
@@ -223,14 +231,14 @@ export const ResponsesRequest = z.looseObject({
   prompt_cache_key: z.string().nullish(),
   prompt_cache_options: z.looseObject({}).nullish(),
   prompt_cache_retention: z.string().nullish(),
-  safety_identifier: z.string().nullish(),
+  safety_identifier: z.string().nullish().describe('Id of the end user'),
   service_tier: z.string().max(64).nullish(),
-  store: z.boolean().nullish(),
-  stream: z.boolean().nullish(),
+  store: z.boolean().nullish().describe('Store the response, so that it can be retrieved later. Default: true'),
+  stream: z.boolean().nullish().describe('Stream the response as server-sent events. Default: false'),
   stream_options: z.looseObject({ include_obfuscation: z.boolean().nullish() }).nullish(),
-  temperature: decimal(0, 2).nullish(),
-  top_logprobs: z.int().min(0).max(20).nullish(),
-  top_p: decimal(0, 1).nullish(),
+  temperature: decimal(0, 2).nullish().describe('Sampling temperature. Default: the default of the model'),
+  top_logprobs: z.int().min(0).max(20).nullish().describe('Number of alternatives per token with log probabilities'),
+  top_p: decimal(0, 1).nullish().describe('Nucleus sampling: probability mass of the considered tokens'),
   user: z.string().nullish(),
 })
 export type ResponsesRequest = z.infer<typeof ResponsesRequest>

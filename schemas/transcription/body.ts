@@ -2,22 +2,20 @@ import { z } from 'zod'
 import { TranscriptFormat, VoiceActivity } from './transcription.ts'
 
 /**
- * The fields of `POST /v1/audio/transcriptions` but for the file (docs/protocol.md, Transcription fields), from a form
- * or from JSON.
+ * Fields of `POST /v1/audio/transcriptions` without the file (docs/protocol.md, Transcription fields), from a form or from JSON.
  *
- * Unknown fields are ignored, and `null` stands for absent. A bound whose message is `decimal` is reported as one on a
- * decimal number.
+ * Unknown fields are ignored. `null` means absent. A bound with the message `decimal` is reported with a `decimal_…` error code.
  */
 
 const DECIMAL = 'decimal'
 const NAME_CHARS_MAX = 100
 const KEYWORDS_MAX = 100
 
-/** Speakers that can be known by their voices (docs/transcription.md, Who speaks). */
+/** Maximum known speakers (docs/transcription.md). */
 export const SPEAKERS_MAX = 4
-/** Longest prompt; engines use the end of it, about a thousand characters. */
+/** Maximum characters of the prompt. Engines use about the last thousand. */
 export const PROMPT_CHARS_MAX = 16 * 1024
-/** Longest data URL of a speaker's voice: ten seconds of stereo WAV in 24 bits at 48 kHz are 3.7 MiB in base64. */
+/** Maximum characters of the data URL of a voice sample. Ten seconds of 24-bit stereo WAV at 48 kHz are 3.7 MiB in base64. */
 export const REFERENCE_CHARS_MAX = 4 * 1024 * 1024
 
 const ServerVad = z.object({
@@ -27,18 +25,18 @@ const ServerVad = z.object({
   prefix_padding_ms: VoiceActivity.shape.prefix_padding_ms.unwrap().nullish(),
 })
 
-/** The fields, checked one by one; the rules between them are in the decoder. */
+/** The decoder checks rules that depend on two fields. */
 export const TranscriptionBody = z.object({
   model: z.string().min(1),
-  language: z.string().nullish().describe('ISO-639-1'),
-  languages: z.array(z.string()).max(KEYWORDS_MAX).nullish().describe('Hints: languages that may be spoken'),
+  language: z.string().nullish().describe('Language of the audio, as ISO 639-1 code. Default: detected'),
+  languages: z.array(z.string()).max(KEYWORDS_MAX).nullish().describe('Hint: languages that may occur in the audio'),
   keywords: z
     .array(z.string().max(NAME_CHARS_MAX))
     .max(KEYWORDS_MAX)
     .nullish()
-    .describe('Hints: words that may be said'),
-  prompt: z.string().max(PROMPT_CHARS_MAX).nullish(),
-  response_format: TranscriptFormat.nullish(),
+    .describe('Hint: words that may occur in the audio'),
+  prompt: z.string().max(PROMPT_CHARS_MAX).nullish().describe('Text that guides style and spelling'),
+  response_format: TranscriptFormat.nullish().describe('Default: json'),
   temperature: z.number().min(0, DECIMAL).max(1, DECIMAL).nullish(),
   timestamp_granularities: z
     .array(z.enum(['word', 'segment']))
@@ -46,26 +44,26 @@ export const TranscriptionBody = z.object({
     .nullish(),
   include: z.array(z.literal('logprobs')).max(1).nullish(),
   stream: z.boolean().nullish(),
-  chunking_strategy: z.union([z.string().describe('auto'), ServerVad]).nullish(),
+  chunking_strategy: z.union([z.string().describe('auto: split the audio at silences'), ServerVad]).nullish(),
   known_speaker_names: z.array(z.string().min(1).max(NAME_CHARS_MAX)).max(SPEAKERS_MAX).nullish(),
   known_speaker_references: z.array(z.string().min(1).max(REFERENCE_CHARS_MAX)).max(SPEAKERS_MAX).nullish(),
 })
 export type TranscriptionBody = z.infer<typeof TranscriptionBody>
 
-/** The fields of `POST /v1/audio/translations` but for the file (docs/transcription.md, Translations). Unknown fields are ignored. */
+/** Fields of `POST /v1/audio/translations` without the file (docs/transcription.md, Translations). Unknown fields are ignored. */
 export const TranslationBody = TranscriptionBody.pick({ model: true, prompt: true, temperature: true }).extend({
   response_format: TranscriptFormat.exclude(['diarized_json']).nullish(),
-  stream: z.literal(false).nullish().describe('Translations are whole'),
+  stream: z.literal(false).nullish().describe('Translations cannot be streamed'),
 })
 export type TranslationBody = z.infer<typeof TranslationBody>
 
-/** The audio of a call whose body is JSON: a data URL, or base64 with the name of the file (docs/websocket.md). */
+/** Audio of a JSON request: a data URL, or base64 with a file name (docs/websocket.md). */
 export const JsonAudioBody = z.object({
   file: z.union([
     z.string(),
     z.object({
       data: z.string(),
-      filename: z.string().nullish().describe('Its extension tells what the content does not'),
+      filename: z.string().nullish().describe('The extension selects the format if the content is ambiguous'),
     }),
   ]),
 })
