@@ -8,10 +8,10 @@ const guard = { id: 'guard', task: 'moderation', engine: upstream }
 it.each([
   [
     { ...guard, pool: 'embeddings' },
-    'This task is done in another pool: moderation in inference, speech in inference, rerank in embeddings',
+    'Wrong pool for this task. Expected: moderation in inference, speech in inference, rerank in embeddings',
   ],
-  [{ ...guard, engine: { type: 'echo' } }, 'A model with a task of its own is on an engine of type openai'],
-  [{ ...guard, fallbacks: ['echo-1'] }, 'A model with a task of its own is on an engine of type openai'],
+  [{ ...guard, engine: { type: 'echo' } }, 'task requires an engine of type openai'],
+  [{ ...guard, fallbacks: ['echo-1'] }, 'task requires an engine of type openai'],
   [{ ...guard, task: 'dance' }, 'Invalid '],
 ])('a model whose task does not fit it is refused: %.80j', (model, message) => {
   expect(ModelConfig.safeParse(model).error?.issues[0]?.message).toContain(message)
