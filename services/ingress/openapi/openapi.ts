@@ -83,7 +83,7 @@ export function* openApiDocument(): Generator<undefined, JsonSchema> {
 
 /** The path of a route in OpenAPI syntax: `/v1/jobs/:id` becomes `/v1/jobs/{id}`. */
 export function templateOf(path: string): string {
-  return path.replace('/*', '/{id}').replaceAll(/:(\w+)/g, '{$1}')
+  return path.replace(/\/\*$/, '/{id}').replaceAll(/:(\w+)/g, '{$1}')
 }
 
 function add(

@@ -51,7 +51,7 @@ export const BATCHES: Operations = {
   'POST /v1/batches/:id/cancel': {
     ...{ id: 'cancelBatch', tag, guide, summary: 'Cancel a batch' },
     description: 'The output file contains the results of the requests that finished before the cancellation.',
-    answers: ok('The batch. Its status may still be `cancelling`.', 'Batch'),
+    answers: ok('The batch, whose status may still be `cancelling`.', 'Batch'),
     failures: [409],
   },
   'POST /v1/messages/batches': {
@@ -78,7 +78,7 @@ export const BATCHES: Operations = {
   },
   'POST /v1/messages/batches/:id/cancel': {
     ...{ id: 'cancelMessageBatch', tag, guide, summary: 'Cancel a message batch' },
-    answers: ok('The message batch. Its status may still be `canceling`.', 'MessageBatch'),
+    answers: ok('The message batch, whose status may still be `canceling`.', 'MessageBatch'),
     failures: [409],
   },
   'GET /v1/messages/batches/:id/results': {
