@@ -6,7 +6,7 @@ import { ServiceError } from '#shared/error.ts'
 import { SNIPPET_CHARS_MAX, type Snapshot } from '#shared/search/search.ts'
 import { prefixOf } from '#shared/search/text/asked.ts'
 import { passagesOf } from '#shared/search/text/passages.ts'
-import { indexTermsOf, termsOf } from '#shared/search/text/terms.ts'
+import { indexTermsOf, subjectOf, termsOf } from '#shared/search/text/terms.ts'
 
 /** Passages of a corpus that are searched; documents beyond them are left out. */
 export const PASSAGES_MAX = 50_000
@@ -18,7 +18,7 @@ const KEEP_MS = 8 * 24 * 3_600_000
 const ADDING_MS = 3_600_000
 const BUSY_MS = 5_000
 /** Of the tables below; an index of another one is made anew. */
-const VERSION = 5
+const VERSION = 6
 
 const TABLES = `
   CREATE TABLE files (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL, modified_ms INTEGER NOT NULL, problem TEXT) STRICT;
@@ -190,14 +190,14 @@ export class CorpusIndex {
   }
 
   *#addPassages(source: number, snapshot: Snapshot): Generator<void> {
-    for (const { heading, start, end } of passagesOf(snapshot)) {
+    for (const { heading, context, start, end } of passagesOf(snapshot)) {
       this.#together(() => {
         const body = snapshot.text.slice(start, end)
         const snippet = body.slice(0, SNIPPET_CHARS_MAX).toWellFormed()
         const place = 'INSERT INTO passage_places (source, snippet) VALUES (?, ?) RETURNING id'
         const [row] = this.#all(place, source, snippet)
         const insert = 'INSERT INTO passages (rowid, title, heading, body) VALUES (?, ?, ?, ?)'
-        this.#all(insert, Number(row?.id), ...[snapshot.title, heading, body].map(indexed))
+        this.#all(insert, Number(row?.id), ...[subjectOf(snapshot), `${heading}\n${context}`, body].map(indexed))
       })
       yield
     }

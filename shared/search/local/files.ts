@@ -34,6 +34,7 @@ const ENTRIES_MAX = 100_000
 const TYPES: Readonly<Record<string, DocumentType>> = {
   '.md': 'markdown',
   '.markdown': 'markdown',
+  '.rst': 'markdown',
   '.txt': 'text',
   '.html': 'html',
   '.htm': 'html',

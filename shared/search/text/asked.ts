@@ -1,6 +1,7 @@
 import { folded } from './fold.ts'
 import { spansOf } from './scripts.ts'
 import { LATIN_STOP_WORDS, SCRIPT_STOP_WORDS } from './stop-words.ts'
+import { synonymsOf } from './synonyms.ts'
 import { type Term, termOf, termsOf, wordsOf } from './terms.ts'
 
 /*
@@ -66,9 +67,25 @@ export function languageOf(question: string): Language {
   return { isEnglish: false, stopWords: new Set(stopWords) }
 }
 
+/** Phrases of stop words and common verbs that ask for something, with the word that texts use for it. */
+const PHRASES: readonly (readonly [RegExp, string])[] = [
+  [/\b(?:at most|no more than|upper (?:bound|limit)|up to how)\b/i, 'maximum'],
+  [/\b(?:at least|no less than|lower (?:bound|limit))\b/i, 'minimum'],
+  [/\bhow (?:big|large)\b/i, 'size'],
+  [/\b(?:come|came|comes) out\b/i, 'released'],
+  [/\b(?:turn|turned|turning|switch|switched|switching) (?:it |me |them )?on\b/i, 'enable'],
+  [/\b(?:turn|turned|turning|switch|switched|switching) (?:it |me |them )?off\b|\bget rid of\b/i, 'disable'],
+  [/\bset(?:ting)? up\b/i, 'configure'],
+  [/\bout of the box\b|\bfreshly installed\b|\bunless (?:I|you|one) changes? (?:it|that|this)\b/i, 'default'],
+]
+
 /** The terms that a text of a question asks for, in order, with repetitions. */
 export function* askedTermsOf(text: string, language: Language): Generator<Term> {
-  if (language.isEnglish) return yield* termsOf(text)
+  if (language.isEnglish) {
+    let plain = text
+    for (const [phrase, word] of PHRASES) plain = plain.replace(phrase, word)
+    return yield* termsOf(plain)
+  }
   for (const { text: word, spanLength } of wordsOf(text)) {
     if (spanLength > 0) yield* askedOfRun(word, spanLength)
     else {
@@ -106,11 +123,15 @@ export function prefixOf(term: string): string | undefined {
   return term.endsWith(PREFIX_MARK) ? term.slice(0, -PREFIX_MARK.length) : undefined
 }
 
+const NONE: readonly string[] = []
+
 /** Decides which terms of a question a text satisfies. */
 export class AskedTerms {
   readonly #exact = new Set<string>()
   readonly #prefixes = new Set<string>()
   readonly #characters = new Set<string>()
+  /** Terms of the question by the terms that texts may use for them. */
+  readonly #similar = new Map<string, string[]>()
 
   constructor(terms: Iterable<string>) {
     for (const term of terms) {
@@ -118,6 +139,8 @@ export class AskedTerms {
       if (prefix !== undefined) this.#prefixes.add(prefix)
       else if (term.length === 1 && /[^\p{ASCII}]/u.test(term)) this.#characters.add(term)
       else this.#exact.add(term)
+      for (const other of synonymsOf(term))
+        if (other !== term) this.#similar.set(other, [...(this.#similar.get(other) ?? []), term])
     }
   }
 
@@ -133,6 +156,11 @@ export class AskedTerms {
       for (const character of term) if (this.#characters.has(character)) yield character
     if (this.#exact.size > 0 && term.length === 3 && /[^\p{ASCII}]/u.test(term))
       for (const part of [term.slice(0, 2), term.slice(1)]) if (this.#exact.has(part)) yield part
+  }
+
+  /** Terms of the question for which a text may use this term. */
+  similar(term: string): readonly string[] {
+    return this.#similar.get(term) ?? NONE
   }
 
   /** The terms of a text, and those of the question that it satisfies. */

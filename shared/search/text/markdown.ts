@@ -6,6 +6,10 @@ const TABLE_RULE = /^\s*\|?\s*:?-{2,}:?\s*(\|\s*:?-{2,}:?\s*)*\|?\s*$/
 const FENCE = /^\s{0,3}(`{3,}|~{3,})/
 const HEADING = /^\s{0,3}(#{1,6})\s+(.*?)\s*#*\s*$/
 const UNDERLINE = /^\s{0,3}(=+|-+)\s*$/
+/** A line of reStructuredText below a title, which is at least as long as the title; and what marks code, options and roles. */
+const RST_UNDERLINE = /^([~^"'*+#:._`])\1{2,}\s*$/
+const RST_DIRECTIVE = /^\s*\.\. (?:[\w-]+::\s*|_[^:]{1,100}:\s*)/
+const RST_ROLE = /:[a-z][\w:+.-]{0,30}:`([^`\n]{1,200})`/g
 const ITEM = /^\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[[ xX]\]\s+)?(.*)$/
 const QUOTE = /^\s{0,3}>\s?/
 
@@ -48,7 +52,8 @@ class MarkdownReader {
 
   #line(raw: string, next: string): void {
     if (this.#fence !== undefined) return this.#code(raw)
-    const line = raw.replace(QUOTE, '')
+    const line = raw.replace(QUOTE, '').replace(RST_DIRECTIVE, '')
+    if (this.#rstHeading(line)) return
     const fence = FENCE.exec(line)?.[1]
     if (fence !== undefined) {
       this.#flush()
@@ -92,10 +97,20 @@ class MarkdownReader {
     return true
   }
 
-  /** What columns are called is no statement, so it reads as a heading; the rule below is nothing. */
+  /** A title of reStructuredText, whose line below could be a fence or a rule of Markdown. */
+  #rstHeading(line: string): boolean {
+    const [title, ...others] = this.#open?.type === 'text' ? this.#open.lines : []
+    if (title === undefined || others.length > 0 || !RST_UNDERLINE.test(line)) return false
+    if (line.trim().length < title.length) return false
+    this.#open = undefined
+    this.#whole('heading', plain(title))
+    return true
+  }
+
+  /** The line with the names of the columns; the rule below it is left out. */
   #tableHead(line: string): void {
     this.#flush()
-    if (!TABLE_RULE.test(line)) this.#builder.add('code', cells(line))
+    if (!TABLE_RULE.test(line)) this.#builder.add('head', cells(line))
   }
 
   #whole(type: BlockType, text: string): void {
@@ -146,6 +161,7 @@ function cells(line: string): string {
  */
 function plain(line: string): string {
   const withoutLinks = line
+    .replace(RST_ROLE, '$1')
     .replace(FOOTNOTE, '')
     .replace(MARKS, (whole, before: string) => (NUMBERED.test(before) ? whole : before.trimEnd()))
     .replace(/!\[([^\]\n]{0,300})\]\((?=([^)\s]{0,2000}))\2[^)]{0,300}\)/g, '$1')

@@ -1,4 +1,5 @@
-import type { Snapshot } from '#shared/search/search.ts'
+import type { Block, Snapshot } from '#shared/search/search.ts'
+import { type BlockContext, contextsOf, isAside } from './contexts.ts'
 import { type Sentence, sentencesOf } from './sentences.ts'
 
 /** UTF-16 units of a passage: some paragraphs under one heading. A sentence that is longer is one by itself. */
@@ -14,6 +15,8 @@ const PASSAGES_MAX = 600
 export interface Passage {
   /** The heading above it; empty before the first. */
   readonly heading: string
+  /** Labels, lead-ins and headers of tables that apply to its sentences and stand before it. */
+  readonly context: string
   readonly start: number
   readonly end: number
   readonly sentences: readonly Sentence[]
@@ -24,13 +27,15 @@ export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Genera
   let heading = ''
   let open: Sentence[] = []
   let count = 0
-  for (const block of snapshot.blocks) {
-    if (block.type === 'heading') {
+  const contexts = contextsOf(snapshot)
+  for (const [at, block] of snapshot.blocks.entries()) {
+    const title = block.type === 'heading' ? snapshot.text.slice(block.start, block.end) : undefined
+    if (title !== undefined && !isAside(title)) {
       if (open.length > 0) yield made(heading, open)
       open = []
-      heading = snapshot.text.slice(block.start, block.end)
+      heading = title
     }
-    for (const sentence of sentencesOf(snapshot, block).flatMap(partsOf)) {
+    for (const sentence of sentencesIn(snapshot, block, contexts[at])) {
       const [first] = open
       // Code belongs to the sentence that announces it.
       if (first && !sentence.isCode && sentence.end - first.start > PASSAGE_CHARS) {
@@ -42,6 +47,15 @@ export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Genera
     }
   }
   if (open.length > 0) yield made(heading, open)
+}
+
+/** The sentences of a block with their context. */
+function sentencesIn(snapshot: Pick<Snapshot, 'text'>, block: Block, context: BlockContext | undefined): Sentence[] {
+  const { isLabel = false, spans = [] } = context ?? {}
+  const more = { ...(isLabel && { isLabel }), ...(spans.length > 0 && { contexts: spans }) }
+  return sentencesOf(snapshot, block)
+    .flatMap(partsOf)
+    .map((sentence) => ({ ...sentence, ...more }))
 }
 
 /** A sentence as it is, or as parts of about the same length. */
@@ -67,5 +81,8 @@ function partEnd(text: string, middle: number): number {
 }
 
 function made(heading: string, sentences: readonly Sentence[]): Passage {
-  return { heading, sentences, start: sentences[0]?.start ?? 0, end: sentences.at(-1)?.end ?? 0 }
+  const start = sentences[0]?.start ?? 0
+  const before = sentences.flatMap(({ contexts = [] }) => contexts).filter((span) => span.start < start)
+  const context = [...new Map(before.map((span) => [span.start, span.text])).values()].join('\n')
+  return { heading, context, sentences, start, end: sentences.at(-1)?.end ?? 0 }
 }

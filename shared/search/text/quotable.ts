@@ -3,6 +3,9 @@ import { QUOTE_CHARS_MAX, type Sentence } from './sentences.ts'
 /** UTF-16 units below which a sentence, or a line of code, says nothing by itself. */
 const QUOTE_CHARS_MIN = 24
 const CODE_CHARS_MIN = 4
+/** Of a row, and of an item or definition: its header, lead-in or term is shown with it. */
+const VALUE_CHARS_MIN = 8
+const VALUE = /^\p{L}[\p{L} ]{1,30}:\s*\S.*\p{N}/u
 const SYLLABLES = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}]/gu
 const OTHER_LETTERS = /(?!\p{Script=Latin})\p{L}/gu
 /** Where a reader could be sent: a URL, a host that says it is one, a mailbox. */
@@ -22,9 +25,17 @@ const FOR_MODELS = [
  * Whether a sentence may stand in a report as what its source says. One with an address sends its reader elsewhere, wherever that may
  * be. One that begins by telling a model what to do was not written for people; what only speaks of such sentences may be quoted.
  */
-export function isQuotable({ text, isCode }: Pick<Sentence, 'text' | 'isCode'>): boolean {
-  if (text.length > QUOTE_CHARS_MAX || !isForReaders(text)) return false
+export function isQuotable(sentence: Pick<Sentence, 'text' | 'isCode' | 'isLabel' | 'isRow' | 'contexts'>): boolean {
+  const { text, isCode, isLabel } = sentence
+  if (isLabel || text.length > QUOTE_CHARS_MAX || !isForReaders(text)) return false
+  if (isValue(sentence)) return true
   return isCode ? text.length >= CODE_CHARS_MIN : saidBy(text) >= QUOTE_CHARS_MIN && !/[:?：？؟]$/.test(text)
+}
+
+/** Whether a row or a line states a value, such as `Default: 1048576`, however short it is. */
+function isValue({ text, isRow, contexts }: Pick<Sentence, 'text' | 'isRow' | 'contexts'>): boolean {
+  if (!/[\p{L}\p{N}]$|[.)\]%”"']$/u.test(text)) return false
+  return VALUE.test(text) || ((isRow || contexts !== undefined) && text.length >= VALUE_CHARS_MIN)
 }
 
 /** The length of a text, as if its script needed as many characters as English does. */

@@ -1,12 +1,16 @@
 import type { Block, BlockType, Snapshot } from '#shared/search/search.ts'
+import type { Span } from './contexts.ts'
 
 /** A sentence that can be quoted: `text.slice(start, end)` of its snapshot, character for character. */
-export interface Sentence {
-  readonly start: number
-  readonly end: number
-  readonly text: string
+export interface Sentence extends Span {
   /** A line of code, which is quoted as it stands. */
   readonly isCode?: boolean
+  /** A row of a table, or a part of one. */
+  readonly isRow?: boolean
+  /** The term of a definition, or the header of a table: never quoted by itself. */
+  readonly isLabel?: boolean
+  /** Pieces of the text before it that say what it is about: its label, its lead-in, the header of its table. */
+  readonly contexts?: readonly Span[]
 }
 
 /** UTF-16 units of a quote; longer ones are no sentences but tables, code or noise. */
@@ -38,7 +42,8 @@ export function sentencesOf({ text }: Pick<Snapshot, 'text'>, { type, start, end
   for (const piece of pieces) {
     const own = trimmed(text, at, at + piece.length)
     at += piece.length
-    if (own) sentences.push(type === 'code' ? { ...own, isCode: true } : own)
+    if (own)
+      sentences.push({ ...own, ...(type === 'code' && { isCode: true }), ...(type === 'row' && { isRow: true }) })
   }
   return sentences
 }

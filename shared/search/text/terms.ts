@@ -90,6 +90,15 @@ function stemmed(word: string): string | undefined {
   return /^[a-z]+$/.test(bare) ? stemmer(bare) : bare
 }
 
+/** The title of a source with the words of its address, which often name its subject: `celery/userguide/configuration.rst`. */
+export function subjectOf({ title, url }: { readonly title: string; readonly url: string }): string {
+  const path = url.replace(/^[a-z]+:\/\//i, '').replace(/[?#].*$/, '')
+  const words = path.replace(/\.(?:html?|md|markdown|rst|txt|pdf|docx)$/i, '').split(/[/%]|\.(?=\p{L})/u)
+  return `${title} ${words.join(' ')}`.slice(0, SUBJECT_CHARS_MAX)
+}
+
+const SUBJECT_CHARS_MAX = 400
+
 /** Terms of a text, each once. */
 export function termSet(text: string): Set<string> {
   const terms = new Set<string>()
@@ -97,9 +106,16 @@ export function termSet(text: string): Set<string> {
   return terms
 }
 
-/** A compound counts as its parts too, unless it is a number: `JOB_LEASE_MS` is found by lease, `1.5` is no 1 and no 5. */
+/**
+ * A compound counts as its parts: `JOB_LEASE_MS`, `bodyLimit` and `KeepAliveTimeout` are found by their words. A number is no compound
+ * (`1.5` is no 1 and no 5), nor is a name of two parts such as `PostgreSQL`.
+ */
 function partsOf(found: string): string[] {
-  if (!/[_.-]/.test(found) || /^[\p{N}.]+$/u.test(found)) return [found]
-  const parts = found.split(/[_.-]+/).filter((part) => part !== '')
-  return parts.length > 1 ? parts : [found]
+  const joined =
+    JOINED.test(found) && !/^[\p{N}.]+$/u.test(found) ? found.split(/[_.-]+/).filter((part) => part !== '') : [found]
+  return joined.flatMap((part) => (CAMEL.test(part) ? part.split(HUMP) : [part]))
 }
+
+const JOINED = /[_.-]/
+const CAMEL = /^(?:[a-z]{2,}(?:[A-Z][a-z0-9]+)+|(?:[A-Z][a-z0-9]+){3,})$/
+const HUMP = /(?<=[a-z0-9])(?=[A-Z])/

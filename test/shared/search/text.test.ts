@@ -41,7 +41,7 @@ npm start
       ['text', 'A 202 is kept, see jobs and a picture. It goes on.'],
       ['item', 'first item'],
       ['item', 'second_item & more'],
-      ['code', 'setting | default'],
+      ['head', 'setting | default'],
       ['row', 'JOB_LEASE_MS | 9000'],
       ['heading', 'Under'],
       ['code', 'npm start'],

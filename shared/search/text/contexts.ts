@@ -1,0 +1,197 @@
+/*
+ * Blocks that say what another block is about. A row of a table cannot be understood without its header and its caption, the text of a
+ * definition without its term, an item without the sentence that announces the list, and an answer of an FAQ without its question:
+ *
+ *     shared_buffers (integer)                      label of the next two blocks
+ *     Sets the amount of memory that is used …
+ *     The default is typically 128 megabytes.
+ *     The levels are:                               lead-in of the items
+ *     - debug
+ *
+ * Readers of documents give no terms of definitions and no headers of tables, so both are recognized by their form.
+ */
+import type { Block, Snapshot } from '#shared/search/search.ts'
+
+/** A piece of a text: `text.slice(start, end)` of its snapshot. */
+export interface Span {
+  readonly start: number
+  readonly end: number
+  readonly text: string
+}
+
+/** The role of a block, and the pieces before it that say what it is about. */
+export interface BlockContext {
+  /** A label or the header of a table. It says nothing by itself. */
+  readonly isLabel: boolean
+  readonly spans: readonly Span[]
+}
+
+/** Maximum length of a label, of one that asks a question, and of a lead-in, in UTF-16 units. */
+const LABEL_CHARS_MAX = 90
+const LABEL_QUESTION_CHARS_MAX = 200
+const LEAD_CHARS_MAX = 240
+/** Blocks that a label is about: one, or up to the next label in a list of definitions. */
+const LABEL_BLOCKS_MAX = 5
+/** Rows by which a header is recognized. */
+const HEAD_ROWS = 6
+const HEAD_CELL_CHARS_MAX = 40
+/** Labels in a row that are about the same blocks. */
+const CHAINED_MAX = 4
+/** A column of numbers without a number in the first row has a header there; else cells must be that much longer below it. */
+const HEAD_LENGTH_RATIO = 1.5
+
+const SENTENCE_END = /[.!?:;,…。！？：；、،؟।]['"”’»)\]]?$/
+const ASKS = /[?？؟]$/
+const LEADS = /[:：]$/
+/** Scripts that have no mark at the end of a sentence. */
+const UNMARKED = /[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u
+const CAPTION = /^(?:table|tab\.|figure|listing|tabelle|tableau|tabla|tabella)\b/i
+const NUMERIC = /^[\p{Sc}~<>≤≥±+-]{0,2}\s?\p{N}[\p{N}.,:/%\s-]*\p{L}{0,4}\.?$/u
+const YEAR = /^(?:1[5-9]|20)\d\d$/
+/** Titles of boxes within a section. */
+const ASIDE = /^(?:note|notes|tip|hint|warning|caution|important|attention|example|notice|info|see also)[.:!]?$/i
+
+/** Whether a heading is the title of a box, which begins no section. */
+export function isAside(heading: string): boolean {
+  return ASIDE.test(heading.trim())
+}
+
+/** The context of each block, in order. */
+export function contextsOf({ text, blocks }: Pick<Snapshot, 'text' | 'blocks'>): BlockContext[] {
+  const labels = labelsOf(text, blocks)
+  const contexts: BlockContext[] = []
+  let scope: Scope = NO_SCOPE
+  for (const [at, block] of blocks.entries()) {
+    const own = spanOf(text, block)
+    if (block.type === 'heading') {
+      if (!isAside(own.text)) scope = NO_SCOPE
+      contexts.push({ isLabel: false, spans: [] })
+      continue
+    }
+    if (labels[at]) {
+      scope = { ...NO_SCOPE, label: own, left: labels[at] }
+      contexts.push({ isLabel: true, spans: [] })
+      continue
+    }
+    scope = entered(scope, at, text, blocks)
+    const isHead = scope.head !== undefined && scope.head.start === block.start
+    contexts.push({
+      isLabel: isHead,
+      spans: isHead ? [] : spansIn(applying(scope, block, blocks[at - 1]), block.type === 'row'),
+    })
+    scope = left(scope, own, block)
+  }
+  return contexts
+}
+
+/** What is said before a block and still applies. */
+interface Scope {
+  readonly label: Span | undefined
+  /** Blocks that the label still applies to. */
+  readonly left: number
+  /** A lead-in applies to the next block, and to the whole list, code or table below it; a caption to a table alone. */
+  readonly lead: Span | undefined
+  readonly caption: Span | undefined
+  readonly head: Span | undefined
+  readonly isInTable: boolean
+}
+
+const NO_SCOPE: Scope = {
+  label: undefined,
+  left: 0,
+  lead: undefined,
+  caption: undefined,
+  head: undefined,
+  isInTable: false,
+}
+
+/** The scope with the header of a table that begins here. */
+function entered(scope: Scope, at: number, text: string, blocks: readonly Block[]): Scope {
+  const block = blocks[at]
+  if (block?.type !== 'row' && block?.type !== 'head') return { ...scope, head: undefined, isInTable: false }
+  if (block.type === 'head') return { ...scope, head: spanOf(text, block), isInTable: true }
+  if (scope.isInTable) return scope
+  const rows: string[] = []
+  for (let row = at; rows.length < HEAD_ROWS && blocks[row]?.type === 'row'; row++)
+    rows.push(text.slice(blocks[row]?.start, blocks[row]?.end))
+  return { ...scope, head: isHeader(rows) ? spanOf(text, block) : undefined, isInTable: true }
+}
+
+/** A paragraph after a list or a table is not about what announced them. */
+function applying(scope: Scope, { type }: Block, before: Block | undefined): Scope {
+  return type === 'text' && before?.type !== 'text' ? { ...scope, lead: undefined } : scope
+}
+
+function left(scope: Scope, own: Span, { type }: Block): Scope {
+  if (type !== 'text') return scope
+  const isUsed = scope.left <= 1
+  const lead = LEADS.test(own.text) ? lastSentence(own) : undefined
+  const isCaption = own.text.length <= LABEL_QUESTION_CHARS_MAX && CAPTION.test(own.text)
+  return {
+    ...scope,
+    lead,
+    caption: isCaption ? own : undefined,
+    label: isUsed ? undefined : scope.label,
+    left: isUsed ? 0 : scope.left - 1,
+  }
+}
+
+function spansIn({ label, lead, caption, head }: Scope, isRow: boolean): Span[] {
+  const spans = isRow ? [label, lead, caption, head] : [label, lead]
+  return spans.filter((span) => span !== undefined)
+}
+
+/** For each block the number of blocks that it is the label of; 0 for a block that is none. */
+function labelsOf(text: string, blocks: readonly Block[]): number[] {
+  const reach = blocks.map(() => 0)
+  let next: number | undefined
+  let chain = 0
+  for (let at = blocks.length - 1; at >= 0; at--) {
+    const block = blocks[at]
+    if (block?.type === 'heading') next = undefined
+    const isChained = chain > 0 && chain < CHAINED_MAX
+    chain = block && isLabelAt(at, text, blocks, isChained) ? chain + 1 : 0
+    if (chain === 0) continue
+    // The end of a list of definitions is unknown, so that its last label is about one block.
+    reach[at] = next === undefined ? 1 : Math.min(LABEL_BLOCKS_MAX, next - at)
+    next = at
+  }
+  return reach
+}
+
+/** @param isChained The next block is a label too. Terms of definitions may have several forms. */
+function isLabelAt(at: number, text: string, blocks: readonly Block[], isChained: boolean): boolean {
+  const [block, after] = [blocks[at], blocks[at + 1]]
+  if (block?.type !== 'text' || !after || after.type === 'heading') return false
+  const length = block.end - block.start
+  if (length > LABEL_QUESTION_CHARS_MAX) return false
+  const own = text.slice(block.start, block.end)
+  if (ASKS.test(own)) return after.end - after.start > length / 2
+  if (length > LABEL_CHARS_MAX || SENTENCE_END.test(own) || UNMARKED.test(own) || CAPTION.test(own)) return false
+  return after.type !== 'text' || after.end - after.start > length || isChained
+}
+
+/** Whether the first of some rows is the header of the others. */
+function isHeader(rows: readonly string[]): boolean {
+  const [first = [], ...others] = rows.map((row) => row.split(/\t| \| /).map((cell) => cell.trim()))
+  if (others.length === 0 || first.length < 2) return false
+  if (first.some((cell) => cell.length > HEAD_CELL_CHARS_MAX || /[.!?;]$/.test(cell))) return false
+  if (first.some((cell) => NUMERIC.test(cell) && !YEAR.test(cell))) return false
+  if (others.some((cells) => cells.some((cell) => NUMERIC.test(cell)))) return true
+  if (first.length < 3) return false
+  const mean = (cells: readonly string[]) => cells.join('').length / Math.max(1, cells.length)
+  const below = others.reduce((sum, cells) => sum + mean(cells), 0) / others.length
+  return below >= HEAD_LENGTH_RATIO * mean(first)
+}
+
+/** The last sentence of a block, if it is short enough for a lead-in. */
+function lastSentence({ start, end, text }: Span): Span | undefined {
+  const from =
+    text.length <= LEAD_CHARS_MAX ? 0 : Math.max(...['. ', '? ', '! '].map((mark) => text.lastIndexOf(mark))) + 2
+  if (text.length - from > LEAD_CHARS_MAX || from === 1) return undefined
+  return { start: start + from, end, text: text.slice(from) }
+}
+
+function spanOf(text: string, { start, end }: Block): Span {
+  return { start, end, text: text.slice(start, end) }
+}
