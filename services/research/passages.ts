@@ -1,17 +1,19 @@
 import type { Snapshot } from '#shared/search/search.ts'
 import { AskedTerms } from '#shared/search/text/asked.ts'
 import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
-import { termsOf } from '#shared/search/text/terms.ts'
+import { subjectOf, termsOf } from '#shared/search/text/terms.ts'
 import { type Question, type Weights, weightsOf } from './question.ts'
 
 /** How a term counts where it stands: titles and headings say what a passage is about. */
 const TITLE_WEIGHT = 4
 const HEADING_WEIGHT = 2
+/** How a synonym of a term counts. It is no proof that the passage is about the term. */
+const SYNONYM_WEIGHT = 0.5
 /** Of BM25. */
 const K1 = 1.2
 const B = 0.75
 /** Passages of each ranking that count for the joint one, and the constant of reciprocal rank fusion. */
-const LIST_MAX = 50
+const LIST_MAX = 100
 export const RRF_K = 60
 
 /** A passage of a source, with what it says counted. */
@@ -29,7 +31,7 @@ const NOTHING_ASKED = new AskedTerms([])
 /** Takes a source apart, with the terms of the question that it satisfies. Yields so that it can be done in turns. */
 export function* countPassages(source: Snapshot, asked = NOTHING_ASKED): Generator<void, CountedPassage[]> {
   const passages: CountedPassage[] = []
-  const title = [...termsOf(source.title)].flatMap(({ term }) => [term, ...asked.matching(term)])
+  const title = [...termsOf(subjectOf(source))].flatMap(({ term }) => [term, ...asked.matching(term)])
   for (const passage of passagesOf(source)) {
     const counts = new Map<string, number>()
     const add = (term: string, weight: number) => counts.set(term, (counts.get(term) ?? 0) + weight)
@@ -40,9 +42,10 @@ export function* countPassages(source: Snapshot, asked = NOTHING_ASKED): Generat
         add(held, 1)
         terms.add(held)
       }
+      for (const similar of asked.similar(term)) add(similar, SYNONYM_WEIGHT)
       length++
     }
-    for (const { term } of termsOf(passage.heading)) {
+    for (const { term } of termsOf(`${passage.heading}\n${passage.context}`)) {
       for (const held of [term, ...asked.matching(term)]) {
         add(held, HEADING_WEIGHT)
         terms.add(held)

@@ -114,6 +114,48 @@ export function namesOf(question: string): string[] {
   return [...question.matchAll(NAME)].map(([name]) => name)
 }
 
+/** A word of a question for which no other word can stand, in any language: an identifier, a version, a year, a number of a name. */
+export interface Anchor {
+  /** As it stands in the question. */
+  readonly text: string
+  readonly pattern: RegExp
+}
+
+const IDENTIFIER = /(?<![\w-])(?:--[a-z][\w-]+|\w+(?:_\w+)+|[a-z]+\d*[A-Z]\w*|\p{Lu}[\p{L}\d]*\/\d[\d.]*)/gu
+const VERSION = /(?<![\w.,])\d+(?:\.\d+)+(?![\w])/g
+const YEAR = /(?<![\w.,-])(?:1[5-9]|20)\d\d(?![\w.,]\d|\w)/g
+const NUMBERED = /(\p{Lu}[\p{L}+#]+)\s+(\d{1,3})(?![\w.,]\d|\w)/gu
+const VERSIONED = /([\p{L}][\p{L}\p{N}+#-]+)\s+\d+(?:\.\d+)+(?![\w])/gu
+const ANCHORS_MAX = 8
+
+/** The anchors of a question, in the order of their kinds. */
+export function anchorsOf(question: string): Anchor[] {
+  const whole = [IDENTIFIER, VERSION, YEAR].flatMap((pattern) =>
+    [...question.matchAll(pattern)].map(([found]) => found),
+  )
+  const anchors = whole.map((text) => ({ text, pattern: exactly(text) }))
+  for (const [text, name = '', number = ''] of question.matchAll(NUMBERED))
+    anchors.push({ text, pattern: numbered(name, number) })
+  for (const [text, name = ''] of question.matchAll(VERSIONED))
+    if (termOf(name)) anchors.push({ text, pattern: exactly(name) })
+  return anchors.slice(0, ANCHORS_MAX)
+}
+
+/** A number next to its name (`SQLite 5`, `Debian v7`), or as the first cell of a row (`3.0.0 | 2020-07-07`). */
+function numbered(name: string, number: string): RegExp {
+  const own = name.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')
+  return new RegExp(
+    `(?:${own}[^\\p{L}\\p{N}]{1,3}(?:version |release |v\\.? ?)?|^\\W?v?)${number}(?:\\.[\\dx]+)*(?![\\p{L}\\p{N}])`,
+    'imu',
+  )
+}
+
+/** The same characters, not within a longer word or number; a version stands for its own minor versions. */
+function exactly(text: string): RegExp {
+  const escaped = text.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')
+  return new RegExp(`(?<![\\p{L}\\p{N}_.]|\\p{N},)v?${escaped}(?![\\p{L}\\p{N}_]|,\\p{N})`, 'iu')
+}
+
 /** How much each term of a question says: a rare one more than a common one. */
 export type Weights = ReadonlyMap<string, number>
 

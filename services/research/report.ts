@@ -80,12 +80,12 @@ function write(draft: Draft, notes: ReportNotes, isCut: boolean, places: Places)
   const text = new ReportText(places)
   if (claimsOf(draft).length === 0) writeNothingFound(text, isCut, notes)
   else {
-    text.heading('In short')
-    for (const claim of draft.summary) text.claim(claim)
-    for (const { title, claims } of draft.sections) {
-      text.heading(title)
-      for (const claim of claims) text.claim(claim)
+    if (draft.summary.length > 0) {
+      text.heading('In short')
+      text.paragraph(draft.summary)
     }
+    for (const { title, claims } of draft.sections) text.section(title, claims)
+    text.section('Sources differ', draft.differences ?? [])
   }
   writeGaps(text, draft, notes.remarks)
   text.sources()
@@ -107,10 +107,10 @@ function writeNothingFound(text: ReportText, isCut: boolean, { isSearched, isDiv
 
 function writeGaps(text: ReportText, { gaps }: Draft, remarks: readonly string[]): void {
   if (gaps.length === 0 && remarks.length === 0) return
-  text.heading('What the sources do not say')
+  text.heading('Not found')
   if (gaps.length > 0) {
     const named = gaps.slice(0, GAPS_MAX).map((gap) => `“${escapeMarkdown(gap)}”`)
-    text.item(`Nothing that was read speaks of ${named.join(', ')}.`)
+    text.item(`No source that was read mentions ${named.join(', ')}.`)
   }
   for (const remark of remarks) text.item(remark)
 }
@@ -150,10 +150,26 @@ class ReportText {
     this.#push(`- ${text}\n`)
   }
 
-  claim({ text, quotes }: Claim): void {
-    this.#push(`- ${escapeMarkdown(text)}`)
-    for (const quote of quotes) this.#cite(quote)
+  /** Claims one after the other, each with its citations. */
+  paragraph(claims: readonly Claim[]): void {
+    for (const [at, claim] of claims.entries()) this.#claim(claim, at === 0 ? '' : ' ')
     this.#push('\n')
+  }
+
+  /** A heading with claims as a list; nothing if there are none. */
+  section(title: string, claims: readonly Claim[]): void {
+    if (claims.length === 0) return
+    this.heading(title)
+    for (const claim of claims) {
+      this.#claim(claim, '- ')
+      this.#push('\n')
+    }
+  }
+
+  #claim({ text, quotes, context }: Claim, before: string): void {
+    const about = context === undefined ? '' : `${escapeMarkdown(context)}: `
+    this.#push(`${before}${about}${escapeMarkdown(text)}`)
+    for (const quote of quotes) this.#cite(quote)
   }
 
   sources(): void {

@@ -1,15 +1,46 @@
-/** What kind of thing a question asks for, where words alone tell. */
-export type AnswerType = 'date' | 'number' | 'person'
+/*
+ * The type of answer that a question asks for, and whether a text contains one of that type. Question words decide, so that a type is a
+ * preference among sentences that are about the question, and a condition only for numbers, days and persons.
+ */
+
+/** Type of the answer to a question. */
+export type AnswerType =
+  | 'date'
+  | 'number'
+  | 'person'
+  | 'place'
+  | 'name'
+  | 'yes_no'
+  | 'why'
+  | 'how'
+  | 'compare'
+  | 'list'
+  | 'definition'
+/** Types without which a text is no answer. */
+export type RequiredType = 'date' | 'number' | 'person'
+
+const REQUIRED: readonly RequiredType[] = ['date', 'number', 'person']
 
 const ASKED: Readonly<Record<AnswerType, RegExp>> = {
   date: /\b(?:when (?:was|were|did|has|had)|(?:since|until) when|(?:which|what) (?:days?|dates?|months?|years?)\b)/i,
   number:
     /\bhow (?:many|much|long|often|old|large|big|far|fast|high)\b|\b(?:largest|smallest|maximum|minimum|percentage|fee|price|salary)\b/i,
-  // What somebody is or may do is a role as often as a name.
+  // Questions about what a person is or may do ask for a role as often as for a name.
   person: /\bwho(?:se)?\b(?! (?:is|are|can|may|should|must|has|have|does|do)\b)|\bsurname\b/i,
+  place: /\bwhere\b|\b(?:which|what) (?:\p{L}+ )?(?:city|town|country|place|directory|folder|path|file|location)\b/iu,
+  name: /\b(?:which|what (?:is|was|are|were) (?:the |its |their )?(?:\p{L}+ )?(?:name|called|default)|what \p{L}+ (?:is|was|does|did|are|were|do|can|must|should|lets?))\b/iu,
+  yes_no:
+    /^(?:is|are|was|were|does|do|did|can|could|will|would|should|must|may|might|has|have|had|am) |,\s*(?:is|are|does|do|can|will|should|must|may|has|have) /i,
+  why: /\bwhy\b|\b(?:what|which) (?:is|was|are|were) (?:the|a|their|its) (?:reasons?|causes?|purposes?)\b|\bwhat (?:causes|caused|makes|made)\b|\bwhat for\b/i,
+  how: /\bhow (?:do|does|did|can|could|should|to|is|are|would|might|must|may)\b|\b(?:which|what) (?:commands?|options?|flags?|switch(?:es)?|steps|settings?|directives?|parameters?)\b/i,
+  compare:
+    /\b(?:differences?|differ|compared?|versus|vs|distinguish(?:es|ed)?|in contrast|instead of|rather than|better|faster|advantages?)\b/i,
+  list: /\b(?:which (?:\p{L}+ )?\p{L}+s (?:are|were|do|does|can|did|have|must|exist)|what are|what (?:\p{L}+ )?(?:kinds|types|sorts)|list|name (?:the|all|two|three|four|five))\b/iu,
+  definition:
+    /\bwhat(?: exactly)? (?:is|are|was|were) (?:an? |the )?[\p{L}\p{N}_.+-]+(?: [\p{L}\p{N}_.+-]+)?\s*\??$|\bwhat (?:does|do|did) .{1,80}\b(?:mean|stand for|refer to)\b|\bmeaning of\b|\bdefin(?:e|ed|ition)\b/iu,
 }
 /** Question words of other languages. Words such as "height" ask for a number too. */
-const ASKED_ABROAD: Readonly<Partial<Record<AnswerType, string>>> = {
+const ASKED_ABROAD: Readonly<Record<'date' | 'number', string>> = {
   date: `wann|welchem jahr|quand|quelle année|cuándo|qué año|quando|que ano|che anno|wanneer|welk jaar|när|vilket år|hvornår|når|milloin|
     kiedy|którym roku|kdy|mikor|când|ne zaman|hangi yıl|kapan|tahun berapa|khi nào|năm nào|когда|каком году|коли|якому році|кога|πότε|ποιο έτος|
     متى|أي عام|چه سالی|کی |کب|कब|किस वर्ष|何时|何時|哪一年|什么时候|什麼時候|いつ|何年|언제|몇 년|เมื่อไร|เมื่อไหร่|เมื่อใด|ปีใด|ปีไหน|מתי`,
@@ -19,30 +50,142 @@ const ASKED_ABROAD: Readonly<Partial<Record<AnswerType, string>>> = {
     скільки|колко|как(?:ова|ая) (?:высота|длина|глубина|площадь)|πόσ(?:ο|η|οι|ες|α)|ποιο είναι το ύψος|كم|چند|چقدر|کتن|कितन|多少|多长|多長|多高|多大|
     多深|多重|几|幾|いくつ|いくら|何(?:メートル|キロ|人|歳|本|個|階)|どのくらい|どれくらい|얼마|몇|เท่าไร|เท่าไหร่|เท่าใด|กี่|כמה`,
 }
+const MONTH = 'january|february|march|april|may|june|july|august|september|october|november|december'
 /** A version dates a change as well as a day does. */
-const DATE =
-  /\b(?:1[5-9]|20)\d\d\b|['’]\d\d\b|\b\d+\.\d|\b(?:january|february|march|april|may|june|july|august|september|october|november|december)\b/i
+const DATE = new RegExp(String.raw`\b(?:1[5-9]|20)\d\d\b|['’]\d\d\b|\b\d+\.\d|\b(?:${MONTH})\b`, 'i')
 const NUMBER =
   /\p{N}|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|hundred|thousand|million|billion|half|quarter|third|once|twice|every|each|daily|weekly|monthly|yearly|annual(?:ly)?|unlimited|hours?|days?|weeks?|months?|years?)\b|[一二三四五六七八九十百千万萬億亿两兩]/iu
 /** Two names in a row; the first word of a sentence is written like one. */
 const PERSON = /(?<![.!?:]\s)(?<!^)\b\p{Lu}\p{Ll}+(?:\s+(?:\p{Lu}\.|van|de|von)){0,2}\s+\p{Lu}\p{L}+/u
-const ABROAD = Object.fromEntries(
-  Object.entries(ASKED_ABROAD).map(([type, words]) => [type, wordsPattern(words ?? '')]),
-) as Partial<Record<AnswerType, RegExp>>
+const FOUND: Readonly<Record<AnswerType, RegExp>> = {
+  date: DATE,
+  number: NUMBER,
+  person: PERSON,
+  place:
+    /(?:^|[\s(“"'])(?:~|\.{0,2}\/)[\w./-]+|\b(?:in|at|near|under|from|to)\s+(?:the\s+)?\p{Lu}\p{L}+|\b(?:directory|folder|path|located|stored|placed)\b/u,
+  name: /(?<!^)(?<![.!?:]\s)\b\p{Lu}[\p{L}\p{N}-]+|\b\w+_\w+|(?<=\s)--?[a-z][\w-]*|[“"‘'][^”"’']{2,40}[”"’']|\b\w+\(\)/u,
+  yes_no:
+    /\b(?:not|no|never|cannot|can|may|must|only|always|yes|unless|without|does|do|is|are|will|supports?|supported|allows?|allowed|requires?|required|possible|impossible|enabled|disabled)\b|n['’]t\b/i,
+  why: /\b(?:because|since|so that|due to|reasons?|in order to|as a result|therefore|thus|hence|otherwise|to avoid|to prevent|to allow|to make|caused?|leads? to|means that|for this|that is why)\b/i,
+  how: /(?<=\s)--?[a-z][\w-]*|\b(?:by \p{L}+ing|use|run|set|add|edit|type|enter|invoke|configure|install|execute|specify|create|call|pass|change|enable|disable|select|choose|with the)\b|[$#] \w/iu,
+  compare:
+    /\b(?:whereas|while|unlike|than|but|however|instead|both|in contrast|on the other hand|compared|differs?|difference|other)\b/i,
+  list: /(?:[^,;]{2,60}[,;] ){2,}|\b(?:are|include|includes|following|both|first|second)\b|\t.*\t/,
+  definition:
+    /\b(?:is|are|was) (?:an?|the|one)\b|\b(?:means?|stands? for|refers? to|denotes?|called|known as|defined|short for|abbreviation|acronym)\b/i,
+}
+const ABROAD = {
+  date: wordsPattern(ASKED_ABROAD.date),
+  number: wordsPattern(ASKED_ABROAD.number),
+} as const
 const TYPES = Object.keys(ASKED) as AnswerType[]
-const FOUND: Readonly<Record<AnswerType, RegExp>> = { date: DATE, number: NUMBER, person: PERSON }
 
-/** The kinds of things that a question asks for; none where it asks why, how, or what something is. */
+/** Units that answer a measure, by the word after `how`. */
+const MEASURES: readonly (readonly [RegExp, RegExp])[] = [
+  [
+    /\bhow (?:long|often|old|soon|fast|quickly)\b|\b(?:timeout|duration|interval|delay|period)\b/i,
+    /\b(?:\p{N}[\p{N}.,]*|an?|one|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|thirty|few|several|every|each)[ -]?(?:ms|s|min|h|milliseconds?|seconds?|minutes?|hours?|days?|weeks?|months?|years?|times?|decades?)\b|\b(?:hourly|daily|weekly|monthly|yearly|annually|once|twice)\b/iu,
+  ],
+  [
+    /\bhow (?:large|big|much)\b|\b(?:size|memory|space|largest|smallest)\b/i,
+    /\p{N}[\p{N}.,]*\s?(?:[kKMGTP]i?B?|bytes?|bits?|kilobytes?|megabytes?|gigabytes?|terabytes?|blocks?|pages?|%|percent|characters?|lines?)\b/u,
+  ],
+  [
+    /\bhow much\b|\b(?:price|fee|cost|salary)\b/i,
+    /[$€£¥]\s?\p{N}|\p{N}\s?(?:dollars?|euros?|USD|EUR|billion|million|percent|%)/iu,
+  ],
+  [/\b(?:percentage|share|proportion|majority)\b/i, /\p{N}\s?%|\bpercent\b|\b(?:half|quarters?|thirds?)\b/iu],
+]
+
+/** The types of answers that a question asks for; none if no question word decides. */
 export function answerTypesOf(question: string, isEnglish = true): AnswerType[] {
   if (isEnglish) return TYPES.filter((type) => ASKED[type].test(question))
-  const found = TYPES.filter((type) => ABROAD[type]?.test(question))
+  const found = (['date', 'number'] as const).filter((type) => ABROAD[type].test(question))
   // The names of months are known in English only, so that a date of another language is recognized by its digits.
   return found.includes('date') ? ['date', 'number'] : found
 }
 
-/** Whether a text holds something of that kind. */
+/** Of the types, those without which a text is no answer. */
+export function requiredOf(types: readonly AnswerType[]): RequiredType[] {
+  return REQUIRED.filter((type) => types.includes(type))
+}
+
+/** Whether a text contains something of that type. */
 export function holdsType(text: string, type: AnswerType): boolean {
   return FOUND[type].test(text)
+}
+
+/**
+ * How well a text fits the types of a question, 0 to 1. A number counts fully with a unit of the measure that is asked for, or next to
+ * the thing that is counted. Words and numbers of the question are no answer to it.
+ */
+export function fitOf(text: string, question: string, types: readonly AnswerType[]): number {
+  const required = requiredOf(types)
+  let best = 0
+  for (const type of required.length > 0 ? required : types) best = Math.max(best, fitOfType(text, question, type))
+  return best
+}
+
+function fitOfType(text: string, question: string, type: AnswerType): number {
+  if (type === 'number') return numberFit(text, question)
+  if (type === 'name' || type === 'person') {
+    const asked = question.toLowerCase()
+    const found = [...text.matchAll(new RegExp(FOUND[type].source, `g${FOUND[type].flags}`))].slice(0, NAMES_MAX)
+    return found.some(([name]) => !asked.includes(name.trim().toLowerCase())) ? 1 : 0
+  }
+  if (type === 'date')
+    return /\b(?:1[5-9]|20)\d\d\b/.test(text.replace(yearsOf(question), '')) ? 1 : holdsType(text, type) ? 0.5 : 0
+  if (type === 'definition') return definitionFit(text, question)
+  return holdsType(text, type) ? 1 : 0
+}
+
+const DEFINES =
+  /^[^.]{0,60}?\b(?:is|are|was|means?|stands? for|refers? to|denotes?|describes?|indicates?)\b|^[^\t|]{1,60}(?:\t| \| )/i
+const WORD = /[\p{L}\p{N}_]{4,}/gu
+
+/** The term of the question is the subject of a sentence that defines, or the first cell of a row. */
+function definitionFit(text: string, question: string): number {
+  const [opening] = DEFINES.exec(text) ?? []
+  const asked = (question.toLowerCase().match(WORD) ?? []).map((word) => word.replace(/(?:ies|es|s)$/, ''))
+  const words = opening?.toLowerCase() ?? ''
+  if (asked.some((word) => words.includes(word) && !/^(?:what|mean|does|meant)/.test(word))) return 1
+  return holdsType(text, 'definition') ? 0.4 : 0
+}
+
+const NAMES_MAX = 20
+const COUNTED = /\bhow many ((?:\p{L}+ ){0,2}?\p{L}{3,})/iu
+
+/** The default of something is a number with the word `default` next to it. */
+const DEFAULT = /\b(?:defaults?|initial(?:ly)?|preset|standard)\b/i
+const ASKS_DEFAULT = /\bdefaults?\b|\bout of the box\b|\bfreshly installed\b|\bunless (?:I|you|one|we) /i
+
+function numberFit(text: string, question: string): number {
+  if (!NUMBER.test(text)) return 0
+  if (ASKS_DEFAULT.test(question) && !DEFAULT.test(text)) return Math.min(0.5, measureFit(text, question))
+  return measureFit(text, question)
+}
+
+function measureFit(text: string, question: string): number {
+  const measure = MEASURES.filter(([asked]) => asked.test(question))
+  if (measure.some(([, unit]) => unit.test(text))) return 1
+  const counted = COUNTED.exec(question)?.[1]
+    ?.split(' ')
+    .at(-1)
+    ?.toLowerCase()
+    .replace(/(?:ies|es|s)$/, '')
+  if (counted && counted.length > 2) {
+    const near = new RegExp(
+      String.raw`(?:\p{N}|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|no)\b)[^.;]{0,24}\b${counted}|\b${counted}[^.;]{0,24}(?:\p{N}|\bunlimited)`,
+      'iu',
+    )
+    if (near.test(text)) return 1
+  }
+  return measure.length > 0 || counted ? 0.5 : 0.7
+}
+
+function yearsOf(question: string): RegExp {
+  const years = question.match(/\b(?:1[5-9]|20)\d\d\b/g)
+  return years ? new RegExp(`\\b(?:${years.join('|')})\\b`, 'g') : /(?!)/
 }
 
 /** Words of the list, each at the beginning of a word where its script has such. */

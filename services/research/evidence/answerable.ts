@@ -4,12 +4,19 @@
  */
 
 import { type CountedPassage, massOf } from '#services/research/passages.ts'
-import { askedTermsIn, namesOf, type Question, type Weights } from '#services/research/question.ts'
+import {
+  type Anchor,
+  anchorsOf,
+  askedTermsIn,
+  namesOf,
+  type Question,
+  type Weights,
+} from '#services/research/question.ts'
 import type { Snapshot } from '#shared/search/search.ts'
 import type { AskedTerms } from '#shared/search/text/asked.ts'
 import { folded } from '#shared/search/text/fold.ts'
-import { termSet } from '#shared/search/text/terms.ts'
-import { answerTypesOf, holdsType } from './answer-type.ts'
+import { subjectOf, termSet } from '#shared/search/text/terms.ts'
+import { answerTypesOf, fitOf, requiredOf } from './answer-type.ts'
 
 /** One passage must carry this share of what a question says, and of one that says little more. */
 export const MASS_MIN = 0.42
@@ -21,10 +28,12 @@ const SHORT_FOREIGN_TYPED_MASS_MIN = 0.4
 export const SHORT_TERMS = 3
 /** Of some sentences that stand together: the share of the names, and of what is asked of them, that they must carry. */
 const NAMES_MIN = 0.4
-const ASKED_MIN = 0.2
+const ASKED_MIN = 0.25
 /** Below this weight, as `created` has, what is asked says too little to be looked for. */
 const ASKED_WEIGHT_MIN = 4
 const TITLE_CREDIT = 0.5
+/** How well they must fit the type of the answer. */
+const FIT_MIN = 0.5
 /** Sentences that stand together, and passages whose sentences are looked at. */
 const TOGETHER = 3
 const PASSAGES_MAX = 150
@@ -37,6 +46,8 @@ export interface Part {
   readonly passages: readonly CountedPassage[]
   /** Terms of its names. */
   readonly names: ReadonlySet<string>
+  /** Words that an answer must have around it. */
+  readonly anchors: readonly Anchor[]
   readonly asked: AskedTerms
   readonly isEnglish: boolean
 }
@@ -54,7 +65,7 @@ export function* partOf(
   const nameTerms = new Set(names.flatMap((name) => [...termSet(name)]).filter((term) => weights.has(term)))
   const asked = askedTermsIn(question)
   const named = yield* namedPassages(names, passages, weights)
-  return { text, terms, passages: named, names: nameTerms, asked, isEnglish }
+  return { text, terms, passages: named, names: nameTerms, anchors: anchorsOf(text), asked, isEnglish }
 }
 
 /** The share of what some terms say that the best passage carries. */
@@ -69,9 +80,11 @@ export function isCarried(part: Part, weights: Weights): boolean {
 
 function leastMassOf({ text, terms, isEnglish }: Part): number {
   if (terms.length > SHORT_TERMS)
-    return isEnglish || answerTypesOf(text, isEnglish).length === 0 ? MASS_MIN : SHORT_FOREIGN_TYPED_MASS_MIN
+    return isEnglish || requiredOf(answerTypesOf(text, isEnglish)).length === 0
+      ? MASS_MIN
+      : SHORT_FOREIGN_TYPED_MASS_MIN
   if (isEnglish) return SHORT_MASS_MIN
-  return answerTypesOf(text, isEnglish).length > 0 ? SHORT_FOREIGN_TYPED_MASS_MIN : SHORT_FOREIGN_MASS_MIN
+  return requiredOf(answerTypesOf(text, isEnglish)).length > 0 ? SHORT_FOREIGN_TYPED_MASS_MIN : SHORT_FOREIGN_MASS_MIN
 }
 
 /**
@@ -79,24 +92,39 @@ function leastMassOf({ text, terms, isEnglish }: Part): number {
  * of the kind that it asks for. Yields so that it can be done in turns.
  */
 export function* isAnswered(
-  { text, terms, passages, names, asked: ofQuestion, isEnglish }: Part,
+  { text, terms, passages, names, anchors, asked: ofQuestion, isEnglish }: Part,
   weights: Weights,
 ): Generator<void, boolean> {
-  const types = answerTypesOf(text, isEnglish)
+  const types = requiredOf(answerTypesOf(text, isEnglish))
   const asked = terms.filter((term) => !names.has(term))
   const isVague = asked.reduce((sum, term) => sum + (weights.get(term) ?? 0), 0) < ASKED_WEIGHT_MIN
+  const isCompared = answerTypesOf(text, isEnglish).includes('compare')
   for (const passage of passages.slice(0, PASSAGES_MAX)) {
     for (const { holds, said } of together(passage, ofQuestion)) {
+      if (!isAnchored(anchors, passage, said, isCompared)) continue
       const carries = (some: Iterable<string>) => creditOf(some, weights, holds)
       if (names.size > 0 && carries(names) < NAMES_MIN) continue
       if (!isVague && carries(asked) < ASKED_MIN) continue
-      if (types.length === 0 || types.some((type) => holdsType(said, type))) return true
+      if (types.length === 0 || fitOf(said, text, types) >= FIT_MIN) return true
       // Numbers in words are known in English only.
       if (!isEnglish && carries(terms) >= SHORT_MASS_MIN) return true
     }
     yield
   }
   return false
+}
+
+/** Whether the anchors stand in some sentences or above them; one of them if the question compares. */
+export function isAnchored(
+  anchors: readonly Anchor[],
+  { source, heading, context }: CountedPassage,
+  said: string,
+  isCompared: boolean,
+): boolean {
+  if (anchors.length === 0) return true
+  const around = `${source.title}\n${source.url}\n${heading}\n${context}\n${said}`
+  const stands = ({ pattern }: Anchor) => pattern.test(around)
+  return isCompared ? anchors.some(stands) : anchors.every(stands)
 }
 
 /** Neighbouring sentences of a passage: what they say, and how far a term is said by them or stands above them, 0 to 1. */
@@ -106,7 +134,7 @@ function* together(
 ): Generator<{ said: string; holds: (term: string) => number }> {
   const sentences = all.filter(({ isCode }) => !isCode)
   const above = asked.heldIn(heading)
-  const title = asked.heldIn(source.title)
+  const title = asked.heldIn(subjectOf(source))
   const own = sentences.map((sentence) => asked.heldIn(sentence.text))
   for (const [at, first] of sentences.entries()) {
     const some = own.slice(at, at + TOGETHER)

@@ -1,13 +1,21 @@
 import { type CountedPassage, massOf } from '#services/research/passages.ts'
-import { askedTermsIn, type Question, vocabularyOf, type Weights } from '#services/research/question.ts'
+import {
+  type Anchor,
+  anchorsOf,
+  askedTermsIn,
+  type Question,
+  vocabularyOf,
+  type Weights,
+} from '#services/research/question.ts'
 import type { Snapshot } from '#shared/search/search.ts'
-import type { AskedTerms } from '#shared/search/text/asked.ts'
+import { isForReaders } from '#shared/search/text/quotable.ts'
 import { isUndivided } from '#shared/search/text/scripts.ts'
-import { termSet } from '#shared/search/text/terms.ts'
-import { type AnswerType, answerTypesOf, holdsType } from './answer-type.ts'
+import type { Sentence } from '#shared/search/text/sentences.ts'
+import { termOf, termSet } from '#shared/search/text/terms.ts'
+import { answerTypesOf, requiredOf } from './answer-type.ts'
 import { carriedBy, isAnswered, isCarried, MASS_MIN, type Part, partOf, SHORT_TERMS } from './answerable.ts'
-import { quotablesIn } from './quotes.ts'
-import { textRank } from './text-rank.ts'
+import { type Quotable, quotablesIn } from './quotes.ts'
+import { passageTermsOf, type Signals, scoreOf, signalsOf, type Wanted } from './signals.ts'
 
 /** A sentence of a source: `source.text.slice(start, end)`, character for character. */
 export interface Quote {
@@ -20,35 +28,50 @@ export interface Quote {
 /** A quote that may answer, and how well. */
 export interface Candidate extends Quote {
   readonly score: number
+  readonly signals: Signals
   readonly terms: ReadonlySet<string>
   readonly passage: CountedPassage
+  /** Index of its sentence within the passage. */
+  readonly at: number
+  readonly isCode: boolean
+  /** The labels, lead-ins and headers before it by which it is about the question; undefined if it says so itself. */
+  readonly context: string | undefined
 }
 
-/** What of the sources bears on a question. */
-export interface Evidence {
-  /** Quotes that may answer, best first; empty where the sources do not answer. */
+/** A question that a question asks, and the quotes that may answer it, best first. */
+export interface PartEvidence {
+  readonly text: string
+  readonly terms: ReadonlySet<string>
+  /** Whether it asks for a number or a day, on which sources can differ. */
+  readonly isValueAsked: boolean
   readonly candidates: readonly Candidate[]
-  /** Sources that must have a say: the best ones of each clause. */
-  readonly wanted: readonly Snapshot[]
+}
+
+/** What the sources contain about a question. */
+export interface Evidence {
+  /** Quotes that may answer, best first; empty if the sources do not answer. */
+  readonly candidates: readonly Candidate[]
+  /** The questions of the question, in order; at least one, unless there are no candidates. */
+  readonly parts: readonly PartEvidence[]
   /** What of the question no source speaks of, in its own words. */
   readonly gaps: readonly string[]
 }
 
 /** Passages whose sentences are looked at. */
 const PASSAGES_MAX = 32
-/** Sources that each clause brings, and passages of each of them that are looked at in any case. */
+/** Sources that each clause brings. */
 const CLAUSE_SOURCES_MAX = 3
-const WANTED_PASSAGES_MAX = 3
+/** The best sources, and passages of each of them that are looked at in any case. */
+const BEST_SOURCES = 6
+const SOURCE_PASSAGES = 6
 /** A source whose best passage carries less than this share of what the best one does is beside the point. */
 const SOURCE_SHARE_MIN = 0.55
-/** Share of what the question says that a sentence with its heading must carry. */
+/** Share of the question, by the rarity of its terms, that a sentence must contain or have around it. */
 const SENTENCE_MASS_MIN = 0.05
-/** What a term is worth that stands only in the heading or in the title of the source. */
-const HEADING_CREDIT = 0.35
-/** What the parts of a sentence's score are worth. */
-const WEIGHTS = { mass: 0.5, beside: 0.25, rank: 0.2, central: 0.1, passage: 0.25, lead: 0.08, typed: 0.15, code: 0.1 }
-/** Of a sentence that cannot be understood without the one before. */
-const PRONOUN_LOSS = 0.05
+/** Weight of terms of the other parts of a question, as a share of their own weight. */
+const OTHER_PARTS = 0.4
+/** Weight of the word after `which` or `what`, as a share of its own weight. */
+const KIND = 0.5
 
 /** Finds what answers a question among passages that were ranked by it. Yields so that it can be done in turns. */
 export function* findEvidence(
@@ -62,20 +85,85 @@ export function* findEvidence(
   const some = new Set((clauses.length > 0 ? clauses : [whole]).flatMap(({ passages }) => passages))
   const ranked = read.filter((passage) => some.has(passage))
   const open = clauses.filter((clause) => !isCarried(clause, weights))
-  const gaps = gapsOf(question, read, open)
+  const lost = yield* lostOf(anchorsOf(question.text), read)
+  const gaps = [...new Set([...lost.map(({ text }) => text), ...gapsOf(question, read, open)])]
+  if (lost.length > 0) return { candidates: [], parts: [], gaps }
   const bearing = [
     ...(isCarried(whole, weights) ? [whole] : []),
     ...clauses.filter((clause) => clause.terms.length >= SHORT_TERMS && !open.includes(clause)),
   ]
-  if (!(yield* isAnyAnswered(bearing, weights))) return { candidates: [], wanted: [], gaps }
-  const wanted = clauses.flatMap((clause) => sourcesFor(clause, weights))
-  const passages = chosenPassages(whole.terms, ranked, weights, wanted)
-  const asked = {
-    terms: whole.terms,
-    types: answerTypesOf(question.text, question.language.isEnglish),
-    asked: askedTermsIn(question),
+  if (!(yield* isAnyAnswered(bearing, weights))) return { candidates: [], parts: [], gaps }
+  const sources = clauses.flatMap((clause) => sourcesFor(clause, weights))
+  const passages = chosenPassages(whole.terms, ranked, weights, sources)
+  const parts: PartEvidence[] = []
+  for (const { text, terms } of partsOf(question)) {
+    const own = new Set(terms)
+    const kind = kindTermOf(text)
+    const partWeights = new Map(
+      [...vocabularyOf(question).keys()].map((term) => {
+        const weight = weights.get(term) ?? 0
+        return [term, (own.has(term) ? weight : OTHER_PARTS * weight) * (term === kind ? KIND : 1)]
+      }),
+    )
+    const wanted = wantedOf(text, question)
+    const isValueAsked = wanted.types.includes('number') || wanted.types.includes('date')
+    parts.push({ text, terms: own, isValueAsked, candidates: yield* scored(wanted, passages, partWeights) })
   }
-  return { candidates: yield* scored(asked, passages, weights), wanted, gaps }
+  return { candidates: merged(parts), parts, gaps }
+}
+
+/** Questions that a question asks: its clauses with a question word of their own, if there are several; else the whole. */
+function partsOf(question: Question): { text: string; terms: readonly string[] }[] {
+  const asking = question.clauses.filter(({ text }) => ASKS.test(text))
+  if (asking.length > 1) return asking.map(({ text, terms }) => ({ text, terms }))
+  return [{ text: question.text, terms: [...question.terms.keys()] }]
+}
+
+const KIND_WORD = /\b(?:which|what)\s+(?!is\b|are\b|was\b|were\b|does\b|do\b|did\b)(\p{L}+)/iu
+
+/** The term of the kind of thing that is asked for, as in `which city`: an answer names the thing instead. */
+function kindTermOf(question: string): string | undefined {
+  const [, word] = KIND_WORD.exec(question) ?? []
+  return word === undefined ? undefined : termOf(word)
+}
+
+const ASKS =
+  /\b(?:who|whom|whose|what|which|when|where|why|how|is|are|was|were|does|do|did|can|could|should|must|may|will|has|have)\b/i
+
+function wantedOf(text: string, question: Question): Wanted {
+  const { isEnglish } = question.language
+  return {
+    question: text,
+    terms: [...vocabularyOf(question).keys()],
+    types: answerTypesOf(text, isEnglish),
+    asked: askedTermsIn(question),
+    anchors: anchorsOf(text),
+    isEnglish,
+    isTypeRequired: requiredOf(answerTypesOf(text, isEnglish)).length > 0,
+  }
+}
+
+/** Quotes of all parts, each once with its best score. */
+function merged(parts: readonly PartEvidence[]): Candidate[] {
+  const [only] = parts
+  if (only && parts.length === 1) return [...only.candidates]
+  const best = new Map<string, Candidate>()
+  for (const candidate of parts.flatMap(({ candidates }) => candidates)) {
+    const key = `${candidate.source.sha256} ${candidate.start} ${candidate.end}`
+    if ((best.get(key)?.score ?? Number.NEGATIVE_INFINITY) < candidate.score) best.set(key, candidate)
+  }
+  return [...best.values()].sort(byScore)
+}
+
+/** Anchors that no source has. */
+function* lostOf(anchors: readonly Anchor[], passages: readonly CountedPassage[]): Generator<void, Anchor[]> {
+  let lost = [...anchors]
+  for (const source of new Set(passages.map((passage) => passage.source))) {
+    if (lost.length === 0) return []
+    lost = lost.filter(({ pattern }) => !pattern.test(`${source.title}\n${source.url}\n${source.text}`))
+    yield
+  }
+  return lost
 }
 
 function* isAnyAnswered(parts: readonly Part[], weights: Weights): Generator<void, boolean> {
@@ -112,60 +200,67 @@ function chosenPassages(
   const isFit = ({ source }: CountedPassage) => {
     return wanted.includes(source) || (massBySource.get(source) ?? 0) >= SOURCE_SHARE_MIN * bestMass
   }
-  const first = ranked.filter(isFit).slice(0, PASSAGES_MAX)
-  const more = wanted.flatMap((source) =>
-    ranked.filter((passage) => passage.source === source).slice(0, WANTED_PASSAGES_MAX),
+  const fit = ranked.filter(isFit)
+  const best = [...new Set(fit.map(({ source }) => source))].slice(0, BEST_SOURCES)
+  const more = [...new Set([...wanted, ...best])].flatMap((source) =>
+    fit.filter((passage) => passage.source === source).slice(0, SOURCE_PASSAGES),
   )
-  return [...new Set([...first, ...more])]
-}
-
-/** What a candidate is judged by. */
-interface Wanted {
-  readonly terms: readonly string[]
-  readonly types: readonly AnswerType[]
-  readonly asked: AskedTerms
+  return [...new Set([...fit.slice(0, PASSAGES_MAX), ...more])]
 }
 
 function* scored(wanted: Wanted, passages: readonly CountedPassage[], weights: Weights): Generator<void, Candidate[]> {
-  const drafts: Candidate[] = []
+  const candidates: Candidate[] = []
+  const masses = new Map<Snapshot, number>()
+  for (const { source, terms } of passages) {
+    const mass = massOf(wanted.terms, weights, (term) => terms.has(term))
+    masses.set(source, Math.max(mass, masses.get(source) ?? 0))
+  }
   for (const [rank, passage] of passages.entries()) {
-    drafts.push(...candidatesOf(wanted, passage, rank, weights))
+    const terms = passageTermsOf(passage, wanted.asked)
+    const sourceMass = masses.get(passage.source) ?? 0
+    for (const quotable of quotablesIn(passage.source.text, passage)) {
+      const signals = signalsOf(wanted, weights, { quotable, passage, terms, rank, sourceMass })
+      if (signals.whole >= SENTENCE_MASS_MIN) candidates.push(candidateOf(quotable, passage, signals, wanted))
+    }
     yield
   }
-  const distinct = withoutRepeats(drafts)
-  const central = yield* textRank(distinct.map(({ terms: own }) => own))
-  return distinct
-    .map((each, at) => ({ ...each, score: each.score + WEIGHTS.central * (central[at] ?? 0) }))
-    .sort(byScore)
+  return withoutRepeats(candidates).sort(byScore)
 }
 
-/** The sentences of a passage that may answer: by themselves, or because one beside them speaks of what is asked for. */
-function candidatesOf(
-  { terms, types, asked }: Wanted,
-  passage: CountedPassage,
-  rank: number,
-  weights: Weights,
-): Candidate[] {
-  const heading = asked.heldIn(`${passage.source.title} ${passage.heading}`)
-  const passageMass = massOf(terms, weights, (term) => passage.terms.has(term))
-  const all = passage.sentences.map(({ text }) => asked.heldIn(text))
-  const masses = all.map((own) => {
-    const above = massOf(terms, weights, (term) => heading.has(term) && !own.has(term))
-    return massOf(terms, weights, (term) => own.has(term)) + HEADING_CREDIT * above
+function candidateOf(quotable: Quotable, passage: CountedPassage, signals: Signals, wanted: Wanted): Candidate {
+  const { at, start, end, text, isCode } = quotable
+  const terms = termSet(passage.sentences[at]?.text ?? '')
+  const context = contextOf(passage.sentences[at], start, terms, wanted)
+  return {
+    source: passage.source,
+    start,
+    end,
+    text,
+    passage,
+    at,
+    isCode,
+    context,
+    terms,
+    signals,
+    score: scoreOf(signals),
+  }
+}
+
+const CONTEXT_CHARS_MAX = 200
+
+function contextOf(
+  sentence: Sentence | undefined,
+  start: number,
+  own: ReadonlySet<string>,
+  wanted: Wanted,
+): string | undefined {
+  const before = (sentence?.contexts ?? []).filter((span) => span.end <= start && isForReaders(span.text))
+  const shown = before.filter(({ text }) => {
+    const held = wanted.asked.heldIn(text)
+    return sentence?.isRow || wanted.terms.some((term) => held.has(term) && !own.has(term))
   })
-  return quotablesIn(passage.source.text, passage).flatMap(({ at, start, end, text, leans, isCode }) => {
-    const beside = Math.max(masses[at - 1] ?? 0, masses[at + 1] ?? 0)
-    const mass = masses[at] ?? 0
-    if (Math.max(mass, beside) < SENTENCE_MASS_MIN) return []
-    const lead = at === 0 ? WEIGHTS.lead : 0
-    const loss = (leans ? PRONOUN_LOSS : 0) + (isCode ? WEIGHTS.code : 0)
-    const typed = types.some((type) => holdsType(text, type)) ? WEIGHTS.typed : 0
-    const own = WEIGHTS.mass * mass + WEIGHTS.beside * beside + typed
-    const score = own + WEIGHTS.rank / (1 + rank) + WEIGHTS.passage * passageMass + lead - loss
-    return [
-      { source: passage.source, start, end, text, passage, terms: termSet(passage.sentences[at]?.text ?? ''), score },
-    ]
-  })
+  const context = shown.map(({ text }) => text.replace(/\s*[:：]$/u, '')).join(' › ')
+  return context === '' || context.length > CONTEXT_CHARS_MAX ? undefined : context
 }
 
 /** What several sources say in the same words counts once. */

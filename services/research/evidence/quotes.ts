@@ -4,17 +4,22 @@ import { QUOTE_CHARS_MAX, type Sentence } from '#shared/search/text/sentences.ts
 
 const PRONOUN =
   /^(?:it|its|they|their|them|this|these|that|those|he|she|his|her|such|then|there|both|so|but|and|or|else|here)\b/i
+/** `that Office`, `in these cases`, `the latter`: words that stand for something in the sentence before. */
+const REFERENCE =
+  /\b(?:this|that|these|those|such)\s+\p{Lu}\p{L}+|^(?:\p{L}+\s+){0,3}(?:this|these|those|such)\s+\p{L}{3,}|\b(?:the latter|the former|the same|thereof|therein)\b/u
 
-/** What of a passage can be quoted: a sentence, with the one before where it cannot be understood without it. */
+/** A piece of a passage that can be quoted: a sentence, with the one before if it cannot be understood without that one. */
 export interface Quotable {
-  /** Of the sentence within its passage. */
+  /** Index of the sentence within its passage. */
   readonly at: number
   readonly start: number
   readonly end: number
   readonly text: string
-  /** It begins with a word that stands for something said before, and what was said does not fit into the quote. */
+  /** The sentence refers to the one before. */
+  readonly refers: boolean
+  /** The sentence refers to the one before, which does not fit into the quote. */
   readonly leans: boolean
-  /** It is code without the sentence that announces it. */
+  /** A line of code without the sentence that announces it. */
   readonly isCode: boolean
 }
 
@@ -23,7 +28,7 @@ export function quotablesIn(text: string, { sentences }: Pick<Passage, 'sentence
   return sentences.flatMap((sentence, at) => {
     if (!isQuotable(sentence)) return []
     const before = sentences[at - 1]
-    const leans = PRONOUN.test(sentence.text)
+    const refers = refersBack(sentence)
     const start = before && isJoined(text, before, sentence) ? before.start : sentence.start
     const isWhole = start < sentence.start
     return [
@@ -32,19 +37,38 @@ export function quotablesIn(text: string, { sentences }: Pick<Passage, 'sentence
         start,
         end: sentence.end,
         text: text.slice(start, sentence.end),
-        leans: leans && !isWhole,
-        isCode: sentence.isCode === true && !isWhole,
+        refers,
+        leans: refers && !isWhole,
+        isCode: (sentence.isCode === true || isCodeLike(sentence.text)) && !isWhole,
       },
     ]
   })
 }
 
+/** Whether a sentence cannot be understood without the one before. */
+export function refersBack({ text, isCode, isRow }: Sentence): boolean {
+  return !isCode && !isRow && (PRONOUN.test(text) || REFERENCE.test(text))
+}
+
+const STATEMENT =
+  /^\s*(?:SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER|GRANT|import|from|def|class|return|if|for|while|#include|var|let|const|function)\b.*[;(){}=:]/
+const SYMBOL = /[{}()[\]=;<>|\\$#*+~^@]|::|->|--/g
+const SYMBOL_SHARE_MAX = 0.1
+
+/** Whether a line that is not marked as code reads like code: a statement of SQL, a signature, a line of a log. */
+export function isCodeLike(text: string): boolean {
+  if (STATEMENT.test(text) && /[;{}]\s*$|\)\s*(?:VALUES|;|$)|^\s*(?:INSERT|CREATE|GRANT|ALTER)\b/.test(text))
+    return true
+  return (text.match(SYMBOL)?.length ?? 0) > SYMBOL_SHARE_MAX * text.length
+}
+
 /**
- * Whether a sentence is quoted with the one before: code with what announces it, and what leans on the sentence before within a
- * paragraph. Between two paragraphs the page may hold what was not read.
+ * Whether a sentence is quoted with the one before: code with its announcement, and a sentence that refers to the one before within a
+ * paragraph. Text between two paragraphs may be missing.
  */
 function isJoined(text: string, before: Sentence, sentence: Sentence): boolean {
-  if (before.isCode || !isForReaders(before.text) || sentence.end - before.start > QUOTE_CHARS_MAX) return false
+  if (before.isCode || before.isLabel || !isForReaders(before.text)) return false
+  if (sentence.end - before.start > QUOTE_CHARS_MAX) return false
   if (sentence.isCode) return before.text.endsWith(':')
-  return PRONOUN.test(sentence.text) && !text.slice(before.end, sentence.start).includes('\n')
+  return refersBack(sentence) && !text.slice(before.end, sentence.start).includes('\n')
 }

@@ -23,6 +23,9 @@ const AT_ONCE = 4
 const RRF_K = 60
 /** Pages of one host that one round reads: one site is one voice. */
 const PER_HOST_MAX = 3
+/** Minimum ratio of the lengths of two texts that may be the same one under another head and foot, whose length in UTF-16 units is allowed too. */
+const LENGTH_RATIO_MIN = 0.9
+const LENGTH_SLACK = 200
 
 /** What a search has found, and where it is read. */
 interface Found {
@@ -51,8 +54,8 @@ export class Gathering {
   readonly #found = new Map<string, Found>()
   readonly #tried = new Set<string>()
   readonly snapshots: Snapshot[] = []
-  /** Of them, in the same order. */
-  readonly #prints: TextPrint[] = []
+  /** Of those that another source may repeat. */
+  readonly #prints = new Map<Snapshot, TextPrint>()
   searches = 0
   failedSearches = 0
   unread = 0
@@ -117,15 +120,22 @@ export class Gathering {
     const fresh: Snapshot[] = []
     for (const snapshot of read) {
       if (snapshot === undefined || this.snapshots.some(({ sha256 }) => sha256 === snapshot.sha256)) continue
-      const print = yield* printOf(snapshot.text)
       let isKnown = false
-      for (const other of this.#prints) isKnown ||= yield* isRepeat(print, other)
+      for (const other of this.snapshots.filter((each) => mayRepeat(snapshot, each)))
+        isKnown ||= yield* isRepeat(yield* this.#printOf(snapshot), yield* this.#printOf(other))
       if (isKnown) continue
-      this.#prints.push(print)
       this.snapshots.push(snapshot)
       fresh.push(snapshot)
     }
     return fresh
+  }
+
+  *#printOf(snapshot: Snapshot): Generator<void, TextPrint> {
+    const known = this.#prints.get(snapshot)
+    if (known) return known
+    const print = yield* printOf(snapshot.text)
+    this.#prints.set(snapshot, print)
+    return print
   }
 
   async #searchOne(backend: SearchBackend, query: string): Promise<readonly Hit[]> {
@@ -219,6 +229,16 @@ export class Gathering {
     const scoreOf = (found: Found) => found.score + (fresh.get(found) ?? 0)
     return all.sort((a, b) => scoreOf(b) - scoreOf(a) || (a.hit.url < b.hit.url ? -1 : 1))
   }
+}
+
+/** Whether two sources are of nearly the same length, without which neither repeats the other, and no parts of one document. */
+function mayRepeat(a: Snapshot, b: Snapshot): boolean {
+  const [shorter, longer] = [Math.min(a.text.length, b.text.length), Math.max(a.text.length, b.text.length)]
+  return longer - shorter <= LENGTH_SLACK + (1 - LENGTH_RATIO_MIN) * longer && documentOf(a.url) !== documentOf(b.url)
+}
+
+function documentOf(url: string): string {
+  return url.replace(/#part-\d+$/, '')
 }
 
 /** Some at once, and their results in the order they were asked for. */

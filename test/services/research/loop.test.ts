@@ -25,8 +25,8 @@ How often a worker must renew its lease is said <img src=x onerror=alert(1)> by 
 /** The report of the record in `herons.jsonl`. */
 const HERONS = `## In short
 
-- Herons build their nests in tall trees near water, often many in one colony. [1]
-- They eat fish and frogs, which they catch by standing still in shallow water. [1]
+Herons build their nests in tall trees near water, often many in one colony. [1] \
+They eat fish and frogs, which they catch by standing still in shallow water. [1]
 
 ## Sources
 
@@ -39,7 +39,7 @@ describe('a report', () => {
   test('quotes the sentences that answer, each with a marker and the place where it stands', async () => {
     const run = await researched(setup(), { question: QUESTION })
     expect(run.end).toMatchObject({ stop_reason: 'answered', finish_reason: 'stop' })
-    expect(run.report).toContain('- A worker renews its lease three times in nine seconds. [1]')
+    expect(run.report).toContain('A worker renews its lease three times in nine seconds. [1]')
     expect(run.report).toContain('1. [Leases](<https://a.example/leases>)')
     const [first] = run.annotations
     expect(first?.url_citation).toMatchObject({
@@ -125,7 +125,7 @@ describe('a report', () => {
       { backends: [new PagesBackend({ 'https://e.example/tides': page })] },
       { question: 'When does the harbour close its gate?' },
     )
-    expect(run.report).toContain('- Nine bells are rung before that. [1]')
+    expect(run.report).toContain('Nine bells are rung before that. [1]')
   })
 
   test('quotes code with the sentence that announces it, and what leans on the sentence before with that', async () => {
@@ -163,7 +163,7 @@ describe('a report', () => {
       question: `How long does a worker renew its lease by ${word}?`,
     })
     expect(end.quality.gaps).toEqual([`${'x'.repeat(79)}…`])
-    expect(report).toContain(`Nothing that was read speaks of “${'x'.repeat(79)}…”.`)
+    expect(report).toContain(`No source that was read mentions “${'x'.repeat(79)}…”.`)
   })
 
   test('says so where the domains of the request leave nothing to search', async () => {

@@ -55,7 +55,7 @@ describe('a model', () => {
   test('plans, notes and writes by child jobs, and every sentence cites its quote', async () => {
     const result = await run({})
     expect(keys(result)).toEqual(['plan', 'note.1', 'write', 'judge.first.1'])
-    expect(result.report).toContain('- Workers prolong their lease thrice within nine seconds. [1]')
+    expect(result.report).toContain('Workers prolong their lease thrice within nine seconds. [1]')
     expect(result.report).toContain('## Its end\n\n- A lease that is over frees the job at once. [1]')
     expect(result.annotations[0]?.url_citation.quote).toBe('A worker renews its lease three times in nine seconds.')
     expect(result.end.quality).toMatchObject({ writer: 'model', supported: 2, quoted: 0, dropped: 0 })
@@ -68,7 +68,7 @@ describe('a model', () => {
       note: ({ data }) => ({ claims: [{ text, quotes: [idOf(data, 'A worker renews')] }] }),
       write: () => ({ summary: [{ text, claims: ['c1'] }], sections: [] }),
     })
-    expect(result.report).toContain(`- ${text} [1]`)
+    expect(result.report).toContain(`${text} [1]`)
     expect(result.annotations.map(({ url_citation }) => url_citation.quote)).toEqual([text])
     expect(keys(result)).toEqual(['plan', 'note.1', 'write'])
   })
@@ -175,7 +175,7 @@ describe('a model', () => {
       sections: [{ title: 'In 7 words', sentences: [{ text: 'A worker has 17 leases.', claims: ['c1'] }] }],
     })
     const result = await run({ write, repair: () => ({ rewrites: [{ id: 'r1', text: mended }] }) })
-    expect(result.report).toContain(`- ${mended} [1]`)
+    expect(result.report).toContain(`${mended} [1]`)
     expect(result.report).toContain('A worker renews its lease three times in nine seconds. [1]')
     expect(result.report).toContain('## More')
     expect(result.end.quality).toMatchObject({ writer: 'model', supported: 3, quoted: 1, dropped: 0 })
@@ -194,7 +194,7 @@ describe('a model', () => {
     })
     const result = await run({ judge })
     expect(result.report).not.toContain('thrice')
-    expect(result.report).toContain('- A worker renews its lease three times in nine seconds. [1]')
+    expect(result.report).toContain('A worker renews its lease three times in nine seconds. [1]')
     expect(result.end.quality).toMatchObject({ writer: 'model', quoted: 1 })
   })
 
