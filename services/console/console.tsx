@@ -1,8 +1,8 @@
 import { useEffect } from 'preact/hooks'
-import { learnRights } from './api/client.ts'
+import { loadOwnKey } from './api/client.ts'
 import { isOperator, isSignedIn, signOut } from './api/session.ts'
 import { Icon, type IconName } from './parts/icon.tsx'
-import { BASE, place } from './place.ts'
+import { BASE, currentUrl } from './router.ts'
 import { DeadLetters } from './screens/dead-letters/dead-letters.tsx'
 import { Home } from './screens/home/home.tsx'
 import { JobScreen } from './screens/job/job.tsx'
@@ -40,7 +40,7 @@ export function Console() {
 }
 
 function SignedIn() {
-  useEffect(() => void learnRights(), [])
+  useEffect(() => void loadOwnKey(), [])
   return (
     <div class="console">
       <a class="skip" href="#main">
@@ -55,7 +55,7 @@ function SignedIn() {
 }
 
 function Menu() {
-  const path = place.value.pathname.replace(/\/$/, '')
+  const path = currentUrl.value.pathname.replace(/\/$/, '')
   const isHere = (one: string) => (one === BASE ? path === BASE : path === one || path.startsWith(`${one}/`))
   return (
     <header class="menu">
@@ -94,7 +94,7 @@ function Menu() {
 }
 
 function Screen() {
-  const path = place.value.pathname.replace(/\/$/, '')
+  const path = currentUrl.value.pathname.replace(/\/$/, '')
   const [, id] = /^\/console\/jobs\/([\w-]+)$/.exec(path) ?? []
   if (id) return <JobScreen key={id} id={id} />
   if (path === `${BASE}/jobs`) return <Jobs />

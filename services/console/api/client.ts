@@ -1,5 +1,5 @@
-import { hearClock } from './clock.ts'
-import { apiKey, isOperator, know, ownKey, signIn, signOut } from './session.ts'
+import { syncClock } from './clock.ts'
+import { apiKey, isOperator, ownKey, setOwnKey, signIn, signOut } from './session.ts'
 import type { OwnKey } from './types.ts'
 
 /** An error response. The message is the one that the service sent. */
@@ -12,7 +12,7 @@ export class ApiFailure extends Error {
   }
 }
 
-export interface Asking {
+export interface RequestOptions {
   readonly method?: 'GET' | 'POST' | 'DELETE'
   /** Sent as JSON, or as a form if it is FormData. */
   readonly body?: unknown
@@ -25,20 +25,20 @@ export interface Asking {
 }
 
 /** Timeout of a GET. Pages poll, and the next poll waits for the previous response. */
-const PATIENCE_MS = 15_000
-const AGAIN_MS = 2_000
+const READ_TIMEOUT_MS = 15_000
+const RETRY_DELAY_MS = 2_000
 
 /**
  * Sends a request with the key of this tab. A 401 for that key signs the tab out.
  *
  * @throws ApiFailure for an error status; TypeError without a connection
  */
-export async function ask(
+export async function fetchApi(
   path: string,
-  { method = 'GET', body, signal, headers, key, expects = [] }: Asking = {},
+  { method = 'GET', body, signal, headers, key, expects = [] }: RequestOptions = {},
 ): Promise<Response> {
   const isForm = body instanceof FormData
-  const askedAtMs = Date.now()
+  const sentAtMs = Date.now()
   const response = await fetch(path, {
     method,
     headers: {
@@ -49,7 +49,7 @@ export async function ask(
     ...(body !== undefined && { body: isForm ? body : JSON.stringify(body) }),
     ...(signal && { signal }),
   })
-  hearClock(response.headers.get('date'), askedAtMs)
+  syncClock(response.headers.get('date'), sentAtMs)
   if (response.ok || expects.includes(response.status)) return response
   const failure = await failureOf(response)
   if (failure.status === 401 && key === undefined) signOut(failure.message)
@@ -57,42 +57,42 @@ export async function ask(
 }
 
 /** Sends a request and parses the JSON response. @throws DOMException `TimeoutError` if a GET gets no response within 15 s */
-export async function askJson<T>(path: string, asking: Asking = {}): Promise<T> {
-  const { method = 'GET', signal } = asking
-  if (method !== 'GET') return (await (await ask(path, asking)).json()) as T
-  const patience = new AbortController()
-  const timer = setTimeout(() => patience.abort(new DOMException('no response', 'TimeoutError')), PATIENCE_MS)
-  const either = signal ? AbortSignal.any([signal, patience.signal]) : patience.signal
-  const response = await ask(path, { ...asking, signal: either }).finally(() => clearTimeout(timer))
+export async function fetchJson<T>(path: string, options: RequestOptions = {}): Promise<T> {
+  const { method = 'GET', signal } = options
+  if (method !== 'GET') return (await (await fetchApi(path, options)).json()) as T
+  const timeout = new AbortController()
+  const timer = setTimeout(() => timeout.abort(new DOMException('no response', 'TimeoutError')), READ_TIMEOUT_MS)
+  const either = signal ? AbortSignal.any([signal, timeout.signal]) : timeout.signal
+  const response = await fetchApi(path, { ...options, signal: either }).finally(() => clearTimeout(timer))
   return (await response.json()) as T
 }
 
 /** @throws ApiFailure if the key is not valid */
 export async function trySignIn(key: string): Promise<void> {
-  signIn(key, await askJson<OwnKey>('/v1/key', { key }))
+  signIn(key, await fetchJson<OwnKey>('/v1/key', { key }))
 }
 
 /** Loads the permissions of a key restored from session storage. Until the service responds, the key counts as one of a caller. */
-export async function learnRights(): Promise<void> {
+export async function loadOwnKey(): Promise<void> {
   while (!ownKey.value && apiKey.value) {
-    const isKnown = await askJson<OwnKey>('/v1/key').then(
+    const isLoaded = await fetchJson<OwnKey>('/v1/key').then(
       (own) => {
-        know(own)
+        setOwnKey(own)
         return true
       },
       () => false,
     )
-    if (isKnown || !apiKey.value) return
+    if (isLoaded || !apiKey.value) return
     isOperator.value = false
-    await new Promise((resolve) => setTimeout(resolve, AGAIN_MS))
+    await new Promise((resolve) => setTimeout(resolve, RETRY_DELAY_MS))
   }
 }
 
 /** The text that a person sees for an error. */
-export function wordsOf(error: unknown): string {
+export function messageOf(error: unknown): string {
   if (error instanceof ApiFailure) return error.message
-  const isSilent = error instanceof TypeError || (error instanceof DOMException && error.name === 'TimeoutError')
-  if (isSilent) return 'The service is not responding. It may be restarting.'
+  const isUnreachable = error instanceof TypeError || (error instanceof DOMException && error.name === 'TimeoutError')
+  if (isUnreachable) return 'The service is not responding. It may be restarting.'
   if (error instanceof SyntaxError) return 'Unexpected response; a proxy may have intercepted the request.'
   return String(error)
 }

@@ -17,11 +17,11 @@ export function serviceNow(): number {
  * Updates the offset from a response.
  *
  * @param date The `date` header (RFC 9110 §6.6.1)
- * @param askedAtMs When the request was sent, by the browser's clock
+ * @param sentAtMs When the request was sent, by the browser's clock
  */
-export function hearClock(date: string | null, askedAtMs: number): void {
-  const saidMs = Date.parse(date ?? '')
-  if (Number.isNaN(saidMs)) return
-  const [least, most] = [saidMs - Date.now(), saidMs + 1_000 - askedAtMs]
+export function syncClock(date: string | null, sentAtMs: number): void {
+  const dateMs = Date.parse(date ?? '')
+  if (Number.isNaN(dateMs)) return
+  const [least, most] = [dateMs - Date.now(), dateMs + 1_000 - sentAtMs]
   aheadMs = Math.min(Math.max(0, least), most)
 }

@@ -1,4 +1,4 @@
-import { ask } from './client.ts'
+import { fetchApi } from './client.ts'
 import { isOperator } from './session.ts'
 
 /** One sample of the Prometheus text format. */
@@ -9,7 +9,7 @@ export interface Sample {
 }
 
 /** The metrics of one scrape. */
-export class Figures {
+export class Metrics {
   readonly #byName = new Map<string, Sample[]>()
   /** Index by model, built per metric name on first use. Without it, a page with thousands of models scans all samples per model. */
   readonly #byModel = new Map<string, Map<string, Sample[]>>()
@@ -17,7 +17,7 @@ export class Figures {
   constructor(text: string) {
     for (const line of text.split('\n')) {
       const [, name = '', labels = '', value = ''] = /^(\w+)(?:\{(.*)\})? (\S+)$/.exec(line) ?? []
-      if (!name.startsWith('sluice_') && name !== BEGAN) continue
+      if (!name.startsWith('sluice_') && name !== PROCESS_START) continue
       const samples = this.#byName.get(name) ?? []
       samples.push({ name, labels: labelsOf(labels), value: Number(value) })
       this.#byName.set(name, samples)
@@ -45,7 +45,7 @@ export class Figures {
 }
 
 /** Identifies the process: a restart resets all counters. */
-const BEGAN = 'process_start_time_seconds'
+const PROCESS_START = 'process_start_time_seconds'
 
 function labelsOf(text: string): Record<string, string> {
   return Object.fromEntries(
@@ -54,29 +54,29 @@ function labelsOf(text: string): Record<string, string> {
 }
 
 /**
- * Scrapes the process that serves this page and records the result for {@link earlier}.
+ * Scrapes the process that serves this page and records the result for {@link earlierScrape}.
  *
  * @returns Undefined for callers if the metrics are served on METRICS_PORT only
  * @throws ApiFailure, TypeError
  */
-export async function askFigures(abort: AbortSignal): Promise<Figures | undefined> {
+export async function fetchMetrics(abort: AbortSignal): Promise<Metrics | undefined> {
   if (isOperator.value === undefined || (isElsewhere && !isOperator.value)) return undefined
   const path = isOperator.value ? '/v1/admin/metrics' : '/metrics'
-  const response = await ask(path, { signal: abort, expects: [404] })
+  const response = await fetchApi(path, { signal: abort, expects: [404] })
   isElsewhere = response.status === 404
   if (isElsewhere) return undefined
-  const now = new Figures(await response.text())
-  keep(now, Date.now())
+  const now = new Metrics(await response.text())
+  recordScrape(now, Date.now())
   return now
 }
 
 /** Records a scrape, at most one per 10 s, and drops those older than five minutes. @param atMs Time of the scrape */
-export function keep(now: Figures, atMs: number): void {
+export function recordScrape(now: Metrics, atMs: number): void {
   const last = history.at(-1)
   // After a restart, earlier counters are higher than current ones and would give negative differences.
-  if (last && last.figures.sum(BEGAN) !== now.sum(BEGAN)) history.length = 0
+  if (last && last.metrics.sum(PROCESS_START) !== now.sum(PROCESS_START)) history.length = 0
   while (atMs - (history[0]?.atMs ?? atMs) > RECENT_MS) history.shift()
-  if (atMs - (history.at(-1)?.atMs ?? Number.NEGATIVE_INFINITY) >= STEP_MS) history.push({ atMs, figures: now })
+  if (atMs - (history.at(-1)?.atMs ?? Number.NEGATIVE_INFINITY) >= STEP_MS) history.push({ atMs, metrics: now })
 }
 
 /** The API port returned 404 for the metrics, so callers do not request them again. */
@@ -86,12 +86,12 @@ let isElsewhere = false
 const RECENT_MS = 300_000
 /** Minimum distance of recorded scrapes. With many models a scrape has megabytes. */
 const STEP_MS = 10_000
-const history: { readonly atMs: number; readonly figures: Figures }[] = []
+const history: { readonly atMs: number; readonly metrics: Metrics }[] = []
 
 /** The oldest recorded scrape of the last five minutes, or undefined if there is none before `now`. */
-export function earlier(now: Figures): Figures | undefined {
+export function earlierScrape(now: Metrics): Metrics | undefined {
   const [oldest] = history
-  return oldest?.figures === now ? undefined : oldest?.figures
+  return oldest?.metrics === now ? undefined : oldest?.metrics
 }
 
 /** In seconds: of the last five minutes or, if nothing finished then, since the process started. */
@@ -100,8 +100,8 @@ export interface Latency {
   readonly p95: number | undefined
 }
 
-export function latencyOf(name: string, labels: Readonly<Record<string, string>>, now: Figures): Latency {
-  const before = earlier(now)
+export function latencyOf(name: string, labels: Readonly<Record<string, string>>, now: Metrics): Latency {
+  const before = earlierScrape(now)
   return { p50: quantile(name, labels, 0.5, now, before), p95: quantile(name, labels, 0.95, now, before) }
 }
 
@@ -116,12 +116,12 @@ function quantile(
   name: string,
   labels: Readonly<Record<string, string>>,
   share: number,
-  now: Figures,
-  before?: Figures,
+  now: Metrics,
+  before?: Metrics,
 ): number | undefined {
   const counts = new Map<number, number>()
-  const add = (figures: Figures, sign: number) => {
-    for (const { labels: own, value } of figures.all(`${name}_bucket`, labels)) {
+  const add = (metrics: Metrics, sign: number) => {
+    for (const { labels: own, value } of metrics.all(`${name}_bucket`, labels)) {
       const bound = own.le === '+Inf' ? Number.POSITIVE_INFINITY : Number(own.le)
       counts.set(bound, (counts.get(bound) ?? 0) + sign * value)
     }
@@ -142,8 +142,8 @@ function quantile(
  *
  * @returns Undefined if this process does not run the pool
  */
-export function preparedOf(id: string, pool: string, figures: Figures | undefined): number | undefined {
-  const [share] = figures?.all('sluice_prepared_ratio', { what: id }) ?? []
-  const runsHere = figures !== undefined && figures.all('sluice_pool_slots', { pool }).length > 0
+export function loadProgressOf(id: string, pool: string, metrics: Metrics | undefined): number | undefined {
+  const [share] = metrics?.all('sluice_prepared_ratio', { what: id }) ?? []
+  const runsHere = metrics !== undefined && metrics.all('sluice_pool_slots', { pool }).length > 0
   return share?.value ?? (runsHere ? 1 : undefined)
 }

@@ -1,5 +1,5 @@
 import { signal } from '@preact/signals'
-import { askJson, wordsOf } from './client.ts'
+import { fetchJson, messageOf } from './client.ts'
 import type { Page } from './types.ts'
 
 const PAGE = 50
@@ -13,13 +13,13 @@ export class Pages<Item extends { readonly id: string }> {
   readonly hasMore = signal(false)
   readonly problem = signal('')
   readonly #path: string
-  readonly #wanted: Readonly<Record<string, string>>
+  readonly #query: Readonly<Record<string, string>>
   #pages = 1
 
-  /** @param wanted Query parameters; empty ones are omitted */
-  constructor(path: string, wanted: Readonly<Record<string, string>>) {
+  /** @param query Query parameters; empty ones are omitted */
+  constructor(path: string, query: Readonly<Record<string, string>>) {
     this.#path = path
-    this.#wanted = wanted
+    this.#query = query
   }
 
   async refresh(abort?: AbortSignal): Promise<void> {
@@ -39,7 +39,7 @@ export class Pages<Item extends { readonly id: string }> {
       this.isLoaded.value = true
       this.problem.value = ''
     } catch (error) {
-      if (!abort?.aborted) this.problem.value = wordsOf(error)
+      if (!abort?.aborted) this.problem.value = messageOf(error)
     }
   }
 
@@ -49,7 +49,7 @@ export class Pages<Item extends { readonly id: string }> {
   }
 
   async #page(after: string, signal?: AbortSignal): Promise<Page<Item>> {
-    const given = Object.entries({ limit: String(PAGE), ...this.#wanted, after }).filter(([, value]) => value !== '')
-    return await askJson(`${this.#path}?${new URLSearchParams(given)}`, signal ? { signal } : {})
+    const params = Object.entries({ limit: String(PAGE), ...this.#query, after }).filter(([, value]) => value !== '')
+    return await fetchJson(`${this.#path}?${new URLSearchParams(params)}`, signal ? { signal } : {})
   }
 }

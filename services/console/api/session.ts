@@ -10,20 +10,20 @@ export const isOperator = signal<boolean | undefined>(undefined)
 /** Scopes and limits of the key; undefined until loaded. */
 export const ownKey = signal<OwnKey | undefined>(undefined)
 /** Whether the key has the `calls` scope; undefined until loaded. */
-export const mayCall = computed(() => ownKey.value?.scopes.includes('calls'))
+export const canCall = computed(() => ownKey.value?.scopes.includes('calls'))
 /** Error text of the sign-in form. */
-export const refusal = signal('')
+export const signInError = signal('')
 
 export const isSignedIn = computed(() => apiKey.value !== '')
 
 export function signIn(key: string, own: OwnKey): void {
   sessionStorage.setItem(KEY, key)
-  know(own)
-  refusal.value = ''
+  setOwnKey(own)
+  signInError.value = ''
   apiKey.value = key
 }
 
-export function know(own: OwnKey): void {
+export function setOwnKey(own: OwnKey): void {
   ownKey.value = own
   isOperator.value = own.scopes.includes('admin')
 }
@@ -31,7 +31,7 @@ export function know(own: OwnKey): void {
 /** @param why Error text for the sign-in form */
 export function signOut(why = ''): void {
   sessionStorage.removeItem(KEY)
-  refusal.value = why
+  signInError.value = why
   isOperator.value = undefined
   ownKey.value = undefined
   apiKey.value = ''

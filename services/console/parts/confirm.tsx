@@ -1,23 +1,23 @@
 import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
-import { useDeed } from './deed.ts'
+import { useAction } from './action.ts'
 import { Dialog } from './dialog.tsx'
-import { Refusal } from './refusal.tsx'
+import { ErrorText } from './error-text.tsx'
 
 interface ConfirmProps {
   /** Label of both buttons, such as `Pause`. */
   readonly verb: string
   /** Object of the verb, such as a model id. */
   readonly what: string
-  readonly deed: () => Promise<void>
+  readonly action: () => Promise<void>
   /** The consequence, and whether it can be undone. */
   readonly children: ComponentChildren
 }
 
 /** A button that asks for confirmation in a dialog. */
-export function Confirm({ verb, what, deed, children }: ConfirmProps) {
+export function Confirm({ verb, what, action, children }: ConfirmProps) {
   const isOpen = useSignal(false)
-  const { isBusy, problem, act } = useDeed()
+  const { isBusy, problem, run } = useAction()
   const open = () => {
     problem.value = ''
     isOpen.value = true
@@ -37,7 +37,7 @@ export function Confirm({ verb, what, deed, children }: ConfirmProps) {
           {(close) => (
             <>
               {children}
-              <Refusal of={problem.value} />
+              <ErrorText text={problem.value} />
               <div class="actions end">
                 <button type="button" onClick={close}>
                   Cancel
@@ -46,7 +46,7 @@ export function Confirm({ verb, what, deed, children }: ConfirmProps) {
                   type="button"
                   class="primary"
                   disabled={isBusy.value}
-                  onClick={() => void act(deed).then((isDone) => isDone && close())}
+                  onClick={() => void run(action).then((isDone) => isDone && close())}
                 >
                   {isBusy.value ? 'Working…' : verb}
                 </button>

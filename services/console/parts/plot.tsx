@@ -1,7 +1,7 @@
 const WIDTH = 300
 const HEIGHT = 64
 /** Default number of samples across the whole width: five minutes at 2 s. */
-const MOMENTS = 150
+const SAMPLES = 150
 
 export interface Series {
   /** CSS class that sets the colour: `running` or `waiting`. */
@@ -13,7 +13,7 @@ interface PlotProps {
   readonly label: string
   readonly series: readonly Series[]
   /** Samples across the whole width. */
-  readonly moments?: number
+  readonly samples?: number
   /** Minimum top of the scale; default: 1. */
   readonly topMin?: number
   /** Formats the label at the top of the scale. */
@@ -21,7 +21,7 @@ interface PlotProps {
 }
 
 /** A line chart over time on one scale, newest at the right. Infinite values are drawn at the top. */
-export function Plot({ label, series, moments = MOMENTS, topMin = 1, textOf = String }: PlotProps) {
+export function Plot({ label, series, samples = SAMPLES, topMin = 1, textOf = String }: PlotProps) {
   const most = Math.max(topMin, ...series.flatMap(({ values }) => values.filter(Number.isFinite)))
   return (
     <div class="plot">
@@ -29,8 +29,8 @@ export function Plot({ label, series, moments = MOMENTS, topMin = 1, textOf = St
         <path class="ground" d={`M0 ${HEIGHT - 1}H${WIDTH}`} />
         {series.map(({ name, values }) => (
           <g key={name} class={name}>
-            <path class="area" d={`${lineOf(values, most, moments)}V${HEIGHT}H${startOf(values, moments)}Z`} />
-            <path class="line" d={lineOf(values, most, moments)} />
+            <path class="area" d={`${lineOf(values, most, samples)}V${HEIGHT}H${startOf(values, samples)}Z`} />
+            <path class="line" d={lineOf(values, most, samples)} />
           </g>
         ))}
       </svg>
@@ -41,14 +41,14 @@ export function Plot({ label, series, moments = MOMENTS, topMin = 1, textOf = St
   )
 }
 
-function startOf(values: readonly number[], moments: number): number {
-  return WIDTH - ((Math.max(values.length, 2) - 1) / (moments - 1)) * WIDTH
+function startOf(values: readonly number[], samples: number): number {
+  return WIDTH - ((Math.max(values.length, 2) - 1) / (samples - 1)) * WIDTH
 }
 
-function lineOf(values: readonly number[], most: number, moments: number): string {
+function lineOf(values: readonly number[], most: number, samples: number): string {
   const all = values.length === 1 ? [values[0] ?? 0, values[0] ?? 0] : values
   const points = all.map((value, nth) => {
-    const x = WIDTH - ((all.length - 1 - nth) / (moments - 1)) * WIDTH
+    const x = WIDTH - ((all.length - 1 - nth) / (samples - 1)) * WIDTH
     return `${x.toFixed(1)} ${(HEIGHT - 2 - (Math.min(value, most) / most) * (HEIGHT - 6)).toFixed(1)}`
   })
   return `M${points.join('L')}`

@@ -1,4 +1,4 @@
 /** The status of a job or worker as a coloured label. */
-export function Status({ of }: { readonly of: string }) {
-  return <span class={`status ${of}`}>{of.replace('_', ' ')}</span>
+export function Status({ status }: { readonly status: string }) {
+  return <span class={`status ${status}`}>{status.replace('_', ' ')}</span>
 }

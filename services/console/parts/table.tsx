@@ -16,7 +16,7 @@ export function Table({ label, columns, children }: TableProps) {
         <tr>
           {columns.map((column) => (
             <th key={column} scope="col">
-              {column || <span class="unseen">Actions</span>}
+              {column || <span class="visually-hidden">Actions</span>}
             </th>
           ))}
         </tr>
@@ -26,10 +26,10 @@ export function Table({ label, columns, children }: TableProps) {
   )
 }
 
-/** @param of The column head, shown next to the value on a narrow screen */
-export function Cell({ of = '', children }: { readonly of?: string; readonly children: ComponentChildren }) {
+/** @param column The column head, shown next to the value on a narrow screen */
+export function Cell({ column = '', children }: { readonly column?: string; readonly children: ComponentChildren }) {
   return (
-    <td data-of={of}>
+    <td data-of={column}>
       <div>{children}</div>
     </td>
   )

@@ -1,4 +1,4 @@
-import { BASE } from '#services/console/place.ts'
+import { BASE } from '#services/console/router.ts'
 
 /** Capability → playground form; the first capability that a model has decides. */
 const FORM_OF = [
@@ -17,12 +17,12 @@ interface TryItProps {
 }
 
 /** A link to the playground form for a model; nothing if there is no such form. */
-export function TryIt({ model, capabilities, class: look }: TryItProps) {
+export function TryIt({ model, capabilities, class: className }: TryItProps) {
   const [, form] = FORM_OF.find(([capability]) => capabilities.includes(capability)) ?? []
   if (!form) return null
   const query = new URLSearchParams({ form, model })
   return (
-    <a class={look} href={`${BASE}/playground?${query}`} aria-label={`Try it: ${model} in the playground`}>
+    <a class={className} href={`${BASE}/playground?${query}`} aria-label={`Try it: ${model} in the playground`}>
       Try it
     </a>
   )

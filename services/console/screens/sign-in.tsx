@@ -1,6 +1,7 @@
 import { useSignal } from '@preact/signals'
-import { trySignIn, wordsOf } from '#services/console/api/client.ts'
-import { refusal } from '#services/console/api/session.ts'
+import { messageOf, trySignIn } from '#services/console/api/client.ts'
+import { signInError } from '#services/console/api/session.ts'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { Icon } from '#services/console/parts/icon.tsx'
 
 export function SignIn() {
@@ -10,7 +11,7 @@ export function SignIn() {
     event.preventDefault()
     isBusy.value = true
     await trySignIn(key.value.trim()).catch((error: unknown) => {
-      refusal.value = wordsOf(error)
+      signInError.value = messageOf(error)
     })
     isBusy.value = false
   }
@@ -38,11 +39,7 @@ export function SignIn() {
             key.value = currentTarget.value
           }}
         />
-        {refusal.value && (
-          <p class="refusal" role="alert">
-            {refusal.value}
-          </p>
-        )}
+        <ErrorText text={signInError.value} />
         <button type="submit" class="primary" disabled={isBusy.value}>
           {isBusy.value ? 'Signing in…' : 'Sign in'}
         </button>

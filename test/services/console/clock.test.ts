@@ -1,6 +1,6 @@
 import { afterEach, expect, it, vi } from 'vitest'
-import { hearClock, serviceNow } from '#services/console/api/clock.ts'
-import { ago } from '#services/console/parts/time.ts'
+import { serviceNow, syncClock } from '#services/console/api/clock.ts'
+import { ageText } from '#services/console/parts/time.ts'
 
 const NOW = Date.UTC(2030, 0, 1, 12)
 const dateAt = (ms: number) => new Date(ms).toUTCString()
@@ -13,21 +13,21 @@ it.each([
   ['equal to that of the browser', 0, 'now'],
 ])('computes ages correctly if the clock of the service is %s', (_, aheadMs, age) => {
   vi.useFakeTimers({ now: NOW })
-  hearClock(dateAt(NOW + aheadMs), NOW - 50)
-  expect(ago((NOW + aheadMs) / 1_000)).toBe(age)
-  expect(ago((NOW + aheadMs) / 1_000 - 180)).toBe('3 min ago')
+  syncClock(dateAt(NOW + aheadMs), NOW - 50)
+  expect(ageText((NOW + aheadMs) / 1_000)).toBe(age)
+  expect(ageText((NOW + aheadMs) / 1_000 - 180)).toBe('3 min ago')
 })
 
 it('uses the clock of the browser while both clocks may be equal', () => {
   vi.useFakeTimers({ now: NOW })
   // The date header lies within the ten seconds that the response took.
-  hearClock(dateAt(NOW - 7_000), NOW - 10_000)
+  syncClock(dateAt(NOW - 7_000), NOW - 10_000)
   expect(serviceNow()).toBe(NOW / 1_000)
 })
 
 it.each([null, '', 'yesterday'])('ignores a response whose date header is %j', (date) => {
   vi.useFakeTimers({ now: NOW })
-  hearClock(dateAt(NOW), NOW)
-  hearClock(date, NOW)
+  syncClock(dateAt(NOW), NOW)
+  syncClock(date, NOW)
   expect(serviceNow()).toBe(NOW / 1_000)
 })

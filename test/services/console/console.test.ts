@@ -96,7 +96,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.getByLabel('Message').fill('!echo text="Hello there."')
     await page.getByRole('button', { name: 'Send' }).click()
     await page.getByText('Hello there.', { exact: true }).waitFor()
-    await page.getByText(/tokens in/).waitFor()
+    await page.getByText(/^\d+ tokens in/).waitFor()
     await page.getByLabel('Message').fill('!echo tokens=5000 delay_ms=50')
     await page.keyboard.press('Enter')
     await page.getByRole('button', { name: 'Stop' }).click()

@@ -223,7 +223,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await page.getByLabel('Prompt', { exact: true }).fill('!echo text=" there was a heron."')
     await page.getByRole('button', { name: 'Complete' }).click()
     await page.getByText('there was a heron.', { exact: false }).last().waitFor()
-    await page.getByText(/tokens in/).waitFor()
+    await page.getByText(/^\d+ tokens in/).waitFor()
     await look(page, 'playground-completions')
   })
 

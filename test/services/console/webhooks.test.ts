@@ -58,7 +58,7 @@ describe.skipIf(!CHROMIUM)('the screen Webhooks', { timeout: 6 * PAGE_MS }, () =
     await row.waitFor({ state: 'detached' })
     await until(() => state.received.length > before)
     expect(new Set(state.received).size).toBe(1)
-    await page.getByRole('button', { name: 'Delivered' }).click()
+    await page.getByRole('button', { name: 'Delivered', exact: true }).click()
     await row.getByText('delivered', { exact: true }).waitFor()
     await row.getByText('204').first().waitFor()
     expect(await row.getByRole('button', { name: /^Resend/ }).count()).toBe(0)

@@ -1,15 +1,15 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useMemo } from 'preact/hooks'
-import { askJson } from '#services/console/api/client.ts'
+import { fetchJson } from '#services/console/api/client.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import type { DeadLetter, Page, Pool } from '#services/console/api/types.ts'
 import { Confirm } from '#services/console/parts/confirm.tsx'
-import { Older } from '#services/console/parts/older.tsx'
-import { ForOperators } from '#services/console/parts/operators.tsx'
-import { Refusal } from '#services/console/parts/refusal.tsx'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
+import { LoadMore } from '#services/console/parts/load-more.tsx'
+import { OperatorsOnly } from '#services/console/parts/operators-only.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
-import { ago, clock } from '#services/console/parts/time.ts'
-import { asked, askFor, BASE } from '#services/console/place.ts'
+import { ageText, dateTimeText } from '#services/console/parts/time.ts'
+import { BASE, queryParam, setQuery } from '#services/console/router.ts'
 import { DeadLetterList } from './list.ts'
 import { Redrive } from './redrive.tsx'
 
@@ -24,15 +24,15 @@ const REASONS: Readonly<Record<string, string>> = {
 export function DeadLetters() {
   return (
     <section>
-      <ForOperators>
+      <OperatorsOnly>
         <Letters />
-      </ForOperators>
+      </OperatorsOnly>
     </section>
   )
 }
 
 function Letters() {
-  const pool = asked('pool')
+  const pool = queryParam('pool')
   const list = useMemo(() => new DeadLetterList(pool), [pool])
   usePoll(REFRESH_MS, (signal) => list.refresh(signal), [list])
   const { letters, isLoaded, problem } = list
@@ -47,8 +47,12 @@ function Letters() {
         twice is safe: its job runs once.
       </p>
       <PoolFilter pool={pool} />
-      <Refusal of={problem.value} />
-      {isLoaded.value ? <Shown list={list} letters={letters.value} /> : !problem.value && <p class="dim">Loading…</p>}
+      <ErrorText text={problem.value} />
+      {isLoaded.value ? (
+        <LetterTable list={list} letters={letters.value} />
+      ) : (
+        !problem.value && <p class="dim">Loading…</p>
+      )}
     </>
   )
 }
@@ -56,7 +60,7 @@ function Letters() {
 function PoolFilter({ pool }: { readonly pool: string }) {
   const pools = useSignal<readonly string[]>([])
   useEffect(() => {
-    askJson<Page<Pool>>('/v1/admin/pools').then(
+    fetchJson<Page<Pool>>('/v1/admin/pools').then(
       ({ data }) => {
         pools.value = data.map(({ id }) => id)
       },
@@ -66,7 +70,7 @@ function PoolFilter({ pool }: { readonly pool: string }) {
   }, [pools])
   return (
     <div class="filters">
-      <select aria-label="Pool" value={pool} onChange={({ currentTarget }) => askFor({ pool: currentTarget.value })}>
+      <select aria-label="Pool" value={pool} onChange={({ currentTarget }) => setQuery({ pool: currentTarget.value })}>
         <option value="">All pools</option>
         {[...new Set([...pools.value, ...(pool ? [pool] : [])])].map((one) => (
           <option key={one}>{one}</option>
@@ -76,7 +80,7 @@ function PoolFilter({ pool }: { readonly pool: string }) {
   )
 }
 
-function Shown({ list, letters }: { readonly list: DeadLetterList; readonly letters: readonly DeadLetter[] }) {
+function LetterTable({ list, letters }: { readonly list: DeadLetterList; readonly letters: readonly DeadLetter[] }) {
   return (
     <>
       {letters.length > 0 ? (
@@ -91,7 +95,7 @@ function Shown({ list, letters }: { readonly list: DeadLetterList; readonly lett
           <p class="dim">Records that no worker can process appear here.</p>
         </div>
       )}
-      <Older list={list} />
+      <LoadMore list={list} />
     </>
   )
 }
@@ -100,35 +104,35 @@ function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter:
   const { id, reason, message, pool, position, job_id, kind, model, project, bytes, redrivable, created_at } = letter
   return (
     <tr>
-      <Cell of="Reason">
+      <Cell column="Reason">
         <span class={`status ${redrivable ? 'queued' : 'failed'}`}>
           {REASONS[reason] ?? reason.replaceAll('_', ' ')}
         </span>
         <span class="dim below">{message}</span>
         {redrivable && <span class="below">Can be requeued.</span>}
       </Cell>
-      <Cell of="Pool">
+      <Cell column="Pool">
         {pool ?? '–'}
         {typeof position === 'string' && <code class="dim below">{position}</code>}
       </Cell>
-      <Cell of="Job">{job_id ? <JobName id={job_id} isDurable={redrivable} /> : '–'}</Cell>
-      <Cell of="Kind">
+      <Cell column="Job">{job_id ? <JobName id={job_id} isDurable={redrivable} /> : '–'}</Cell>
+      <Cell column="Kind">
         {kind ?? '–'}
         {model && <span class="below">{model}</span>}
         {project && <span class="dim below">project {project}</span>}
       </Cell>
-      <Cell of="Size">{bytes.toLocaleString()} B</Cell>
-      <Cell of="Created">
-        <span title={clock(created_at)}>{ago(created_at)}</span>
+      <Cell column="Size">{bytes.toLocaleString()} B</Cell>
+      <Cell column="Created">
+        <span title={dateTimeText(created_at)}>{ageText(created_at)}</span>
       </Cell>
       <Cell>
         <div class="actions">
           {redrivable && (
-            <Confirm verb="Requeue" what={`dead letter ${id}`} deed={() => list.putBack(id)}>
+            <Confirm verb="Requeue" what={`dead letter ${id}`} action={() => list.requeue(id)}>
               <p>The job returns to its queue. A job that has already finished does not change.</p>
             </Confirm>
           )}
-          <Confirm verb="Discard" what={`dead letter ${id}`} deed={() => list.discard(id)}>
+          <Confirm verb="Discard" what={`dead letter ${id}`} action={() => list.discard(id)}>
             <p>
               The record leaves this list and can no longer be requeued. A durable job expires at its deadline. This
               can’t be undone.

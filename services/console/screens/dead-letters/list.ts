@@ -1,5 +1,5 @@
 import { signal } from '@preact/signals'
-import { askJson, wordsOf } from '#services/console/api/client.ts'
+import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import type { DeadLetter, Page } from '#services/console/api/types.ts'
 
 const PAGE = 50
@@ -7,7 +7,7 @@ const PAGE = 50
 const LETTERS_MAX = 2_000
 
 /** Result of a requeue or of its dry run. */
-export interface Redriven {
+export interface RequeueResult {
   readonly data: readonly DeadLetter[]
   readonly last_id: string | null
   readonly has_more: boolean
@@ -34,51 +34,51 @@ export class DeadLetterList {
       const page = await this.#page({}, abort)
       // More new records than a page holds leave an unknown gap, so the list starts again from this page.
       const isGap = page.has_more && !page.data.some(({ id }) => this.letters.value.some((known) => known.id === id))
-      if (!this.isLoaded.value || isGap) this.#begin(page)
-      else this.#take(page.data)
+      if (!this.isLoaded.value || isGap) this.#restart(page)
+      else this.#merge(page.data)
       this.isLoaded.value = true
       this.problem.value = ''
     } catch (error) {
-      if (!abort.aborted) this.problem.value = wordsOf(error)
+      if (!abort.aborted) this.problem.value = messageOf(error)
     }
   }
 
   /** @throws ApiFailure */
   async more(): Promise<void> {
     const page = await this.#page({ after: this.#last ?? '' })
-    this.#goOn(page)
-    this.#take(page.data)
+    this.#setCursor(page)
+    this.#merge(page.data)
   }
 
   /** @throws ApiFailure */
-  async putBack(id: string): Promise<void> {
-    await askJson(`/v1/admin/dead-letters/${id}/redrive`, { method: 'POST' })
+  async requeue(id: string): Promise<void> {
+    await fetchJson(`/v1/admin/dead-letters/${id}/redrive`, { method: 'POST' })
   }
 
   /** @throws ApiFailure */
   async discard(id: string): Promise<void> {
-    await askJson(`/v1/admin/dead-letters/${id}`, { method: 'DELETE' })
+    await fetchJson(`/v1/admin/dead-letters/${id}`, { method: 'DELETE' })
     this.#discarded.add(id)
     this.letters.value = this.letters.value.filter((letter) => letter.id !== id)
   }
 
   /** Requeues several dead letters. @param after `last_id` of the previous result, to continue with older ones @throws ApiFailure */
-  async redrive(max: number, isDry: boolean, after: string | null = null): Promise<Redriven> {
+  async redrive(max: number, isDry: boolean, after: string | null = null): Promise<RequeueResult> {
     const body = { max, dry_run: isDry, ...(this.pool && { pool: this.pool }), ...(after !== null && { after }) }
-    return await askJson('/v1/admin/dead-letters/redrive', { method: 'POST', body })
+    return await fetchJson('/v1/admin/dead-letters/redrive', { method: 'POST', body })
   }
 
-  #begin(page: Page<DeadLetter>): void {
+  #restart(page: Page<DeadLetter>): void {
     this.letters.value = page.data
-    this.#goOn(page)
+    this.#setCursor(page)
   }
 
-  #goOn({ last_id, has_more }: Page<DeadLetter>): void {
+  #setCursor({ last_id, has_more }: Page<DeadLetter>): void {
     this.#last = last_id
     this.hasMore.value = has_more && this.letters.value.length < LETTERS_MAX
   }
 
-  #take(letters: readonly DeadLetter[]): void {
+  #merge(letters: readonly DeadLetter[]): void {
     const all = [...this.letters.value, ...letters].filter(({ id }) => !this.#discarded.has(id))
     const known = new Map(all.map((letter) => [letter.id, letter]))
     this.letters.value = [...known.values()].toSorted((a, b) => Number(b.id) - Number(a.id))
@@ -86,6 +86,6 @@ export class DeadLetterList {
 
   async #page(more: Readonly<Record<string, string>>, signal?: AbortSignal): Promise<Page<DeadLetter>> {
     const query = new URLSearchParams({ limit: String(PAGE), ...more, ...(this.pool && { pool: this.pool }) })
-    return await askJson(`/v1/admin/dead-letters?${query}`, signal ? { signal } : {})
+    return await fetchJson(`/v1/admin/dead-letters?${query}`, signal ? { signal } : {})
   }
 }

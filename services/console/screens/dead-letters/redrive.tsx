@@ -1,14 +1,14 @@
 import { useSignal } from '@preact/signals'
-import { useDeed } from '#services/console/parts/deed.ts'
+import { useAction } from '#services/console/parts/action.ts'
 import { Dialog } from '#services/console/parts/dialog.tsx'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { Icon } from '#services/console/parts/icon.tsx'
-import { Refusal } from '#services/console/parts/refusal.tsx'
-import type { DeadLetterList, Redriven } from './list.ts'
+import type { DeadLetterList, RequeueResult } from './list.ts'
 
 /** The bounds of schemas/admin/admin.ts. */
-const MAX = { most: 1_000, usual: 100 }
+const LIMIT = { max: 1_000, default: 100 }
 /** Maximum number of jobs listed in the preview. */
-const NAMED = 8
+const PREVIEW_MAX = 8
 
 /** Requeues up to a maximum number of dead letters, after a preview from a dry run. */
 export function Redrive({ list }: { readonly list: DeadLetterList }) {
@@ -39,28 +39,28 @@ export function Redrive({ list }: { readonly list: DeadLetterList }) {
 }
 
 function Steps({ list, close }: { readonly list: DeadLetterList; readonly close: () => void }) {
-  const max = useSignal(MAX.usual)
-  const dry = useSignal<Redriven | undefined>(undefined)
-  const done = useSignal<Redriven | undefined>(undefined)
+  const max = useSignal(LIMIT.default)
+  const dry = useSignal<RequeueResult | undefined>(undefined)
+  const done = useSignal<RequeueResult | undefined>(undefined)
   /** Cursor behind the records of the previous round. */
   const after = useSignal<string | null>(null)
-  const { isBusy, problem, act } = useDeed()
-  const look = () =>
-    act(async () => {
+  const { isBusy, problem, run } = useAction()
+  const preview = () =>
+    run(async () => {
       dry.value = await list.redrive(max.value, true, after.value)
     })
-  const putBack = () =>
-    act(async () => {
+  const requeue = () =>
+    run(async () => {
       done.value = await list.redrive(max.value, false, after.value)
     })
-  const goOn = () => {
+  const continueOlder = () => {
     after.value = (done.value ?? dry.value)?.last_id ?? null
     done.value = undefined
     dry.value = undefined
-    void look()
+    void preview()
   }
   const count = dry.value?.data.length ?? 0
-  const canGoOn = done.value?.has_more || (dry.value?.has_more && count === 0)
+  const canContinue = done.value?.has_more || (dry.value?.has_more && count === 0)
   return (
     <>
       <p>
@@ -71,11 +71,11 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
         <input
           type="number"
           min={1}
-          max={MAX.most}
+          max={LIMIT.max}
           value={max.value}
           disabled={done.value !== undefined}
           onInput={({ currentTarget }) => {
-            max.value = Math.min(MAX.most, Math.max(1, Math.floor(currentTarget.valueAsNumber || 1)))
+            max.value = Math.min(LIMIT.max, Math.max(1, Math.floor(currentTarget.valueAsNumber || 1)))
             // A preview is valid for one maximum only.
             dry.value = undefined
           }}
@@ -85,25 +85,25 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
         {done.value ? (
           <p class="note good">{summaryOf(done.value, 'requeued.')}</p>
         ) : (
-          dry.value && <Found found={dry.value} />
+          dry.value && <Preview result={dry.value} />
         )}
       </div>
-      <Refusal of={problem.value} />
+      <ErrorText text={problem.value} />
       <div class="actions end">
         <button type="button" onClick={close}>
           {done.value ? 'Done' : 'Cancel'}
         </button>
-        {canGoOn && (
-          <button type="button" class="primary" disabled={isBusy.value} onClick={goOn}>
+        {canContinue && (
+          <button type="button" class="primary" disabled={isBusy.value} onClick={continueOlder}>
             Preview older ones
           </button>
         )}
-        {!done.value && !canGoOn && (
+        {!done.value && !canContinue && (
           <button
             type="button"
             class="primary"
             disabled={isBusy.value || (dry.value !== undefined && count === 0)}
-            onClick={() => void (dry.value ? putBack() : look())}
+            onClick={() => void (dry.value ? requeue() : preview())}
           >
             {dry.value && count > 0 ? `Requeue ${count}` : 'Preview'}
           </button>
@@ -113,24 +113,24 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
   )
 }
 
-function Found({ found }: { readonly found: Redriven }) {
-  const { data } = found
+function Preview({ result }: { readonly result: RequeueResult }) {
+  const { data } = result
   if (data.length === 0) return <p class="note">No dead letters here can be requeued.</p>
   return (
     <div class="note found">
-      <p>{summaryOf(found, 'to be requeued:')}</p>
+      <p>{summaryOf(result, 'to be requeued:')}</p>
       <ul>
-        {data.slice(0, NAMED).map(({ id, job_id, pool }) => (
+        {data.slice(0, PREVIEW_MAX).map(({ id, job_id, pool }) => (
           <li key={id}>
             <code>{job_id}</code> <span class="dim">{pool}</span>
           </li>
         ))}
       </ul>
-      {data.length > NAMED && <p class="dim">and {data.length - NAMED} more</p>}
+      {data.length > PREVIEW_MAX && <p class="dim">and {data.length - PREVIEW_MAX} more</p>}
     </div>
   )
 }
 
-function summaryOf({ data, has_more }: Redriven, text: string): string {
+function summaryOf({ data, has_more }: RequeueResult, text: string): string {
   return `${data.length} ${text}${has_more ? ' There may be more.' : ''}`
 }

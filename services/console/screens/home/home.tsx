@@ -1,34 +1,34 @@
 import { usePoll } from '#services/console/api/poll.ts'
-import { isOperator, mayCall } from '#services/console/api/session.ts'
+import { canCall, isOperator } from '#services/console/api/session.ts'
 import { Icon } from '#services/console/parts/icon.tsx'
 import { TryIt } from '#services/console/parts/try-it.tsx'
-import { BASE } from '#services/console/place.ts'
-import { advice } from './advice.ts'
+import { BASE } from '#services/console/router.ts'
 import { PlotChoice, PoolCard } from './pool-card.tsx'
-import { hasFigures, look, models, pools, preparations } from './state.ts'
+import { problems } from './problems.ts'
+import { hasMetrics, models, pools, preparations, refresh } from './state.ts'
 
 const REFRESH_MS = 2_000
 
 /** Current problems, load progress, and the statistics of each pool. */
 export function Home() {
-  usePoll(REFRESH_MS, look, [isOperator.value])
+  usePoll(REFRESH_MS, refresh, [isOperator.value])
   return (
     <section class="home">
       <div class="title">
         <h1>Home</h1>
-        {mayCall.value !== false && (
+        {canCall.value !== false && (
           <a class="button primary" href={`${BASE}/playground`}>
             <Icon name="play" /> Try a model
           </a>
         )}
       </div>
-      <Attention />
-      <Preparing />
+      <Problems />
+      <LoadingModels />
       <div class="title">
         <h2>Pools</h2>
         <PlotChoice />
       </div>
-      {!hasFigures.value && (
+      {!hasMetrics.value && (
         <p class="dim">Metrics are served on METRICS_PORT, so only operators see pool statistics here.</p>
       )}
       <div class="grid">
@@ -47,8 +47,8 @@ export function Home() {
   )
 }
 
-function Attention() {
-  const all = advice.value
+function Problems() {
+  const all = problems.value
   if (all.length === 0) {
     // Models that still load are listed below.
     if (preparations.value.length > 0) return null
@@ -60,13 +60,13 @@ function Attention() {
   }
   return (
     <ul class="attention" aria-label="Problems">
-      {all.map(({ what, todo, isBad }) => (
-        <li key={what} class={isBad ? 'note bad' : 'note warn'}>
+      {all.map(({ message, fix, isError }) => (
+        <li key={message} class={isError ? 'note bad' : 'note warn'}>
           <Icon name="warn" />
           <div>
-            <strong>{what}</strong>
+            <strong>{message}</strong>
             <p>
-              <Todo text={todo} />
+              <Fix text={fix} />
             </p>
           </div>
         </li>
@@ -75,7 +75,7 @@ function Attention() {
   )
 }
 
-function Todo({ text }: { readonly text: string }) {
+function Fix({ text }: { readonly text: string }) {
   return <>{partsOf(text).map((part, nth) => (nth % 2 === 1 ? <code key={nth}>{part}</code> : part))}</>
 }
 
@@ -85,17 +85,17 @@ function partsOf(text: string): readonly string[] {
   return command === undefined ? text.split('`') : [before ?? '', command]
 }
 
-function Preparing() {
+function LoadingModels() {
   const all = preparations.value
   if (all.length === 0) return null
   return (
     <div class="card preparing">
       <h2>Loading</h2>
-      {all.map(({ what, share }) => (
-        <label key={what}>
-          <span>{what}</span>
-          <progress value={share} max={1} />
-          <span class="dim">{Math.floor(share * 100)} %</span>
+      {all.map(({ name, progress }) => (
+        <label key={name}>
+          <span>{name}</span>
+          <progress value={progress} max={1} />
+          <span class="dim">{Math.floor(progress * 100)} %</span>
         </label>
       ))}
     </div>

@@ -1,7 +1,7 @@
 import { Plot } from '#services/console/parts/plot.tsx'
-import { brief, lasted } from '#services/console/parts/time.ts'
-import { asked, askFor, BASE } from '#services/console/place.ts'
-import type { ModelShare, Moment, PoolState } from './pools.ts'
+import { durationText, latencyText } from '#services/console/parts/time.ts'
+import { BASE, queryParam, setQuery } from '#services/console/router.ts'
+import type { ModelStats, PoolSample, PoolState } from './pools.ts'
 
 const MODELS_SHOWN = 6
 const jobs = (count: number) => (count === 1 ? '1 job' : `${count.toLocaleString()} jobs`)
@@ -9,28 +9,28 @@ const jobs = (count: number) => (count === 1 ? '1 job' : `${count.toLocaleString
 /** Metrics that the plots can show, by their name in the URL. The first line has the colour of running work, the second that of queued work. */
 const PLOTS = {
   jobs: { name: 'Jobs', lines: ['running', 'waiting'], textOf: jobs, topMin: 1 },
-  wait: { name: 'Oldest wait', lines: ['oldestSeconds'], textOf: brief, topMin: 1 },
-  latency: { name: 'Latency (p50, p95)', lines: ['p50', 'p95'], textOf: brief, topMin: 0.001 },
+  wait: { name: 'Oldest wait', lines: ['oldestSeconds'], textOf: latencyText, topMin: 1 },
+  latency: { name: 'Latency (p50, p95)', lines: ['p50', 'p95'], textOf: latencyText, topMin: 0.001 },
   failures: { name: 'Failures', lines: ['failed'], textOf: String, topMin: 1 },
-} as const satisfies Record<string, Plotted>
+} as const satisfies Record<string, PlottedMetric>
 
-interface Plotted {
+interface PlottedMetric {
   readonly name: string
-  readonly lines: readonly (keyof Moment)[]
+  readonly lines: readonly (keyof PoolSample)[]
   readonly textOf: (most: number) => string
   readonly topMin: number
 }
 
-function plotted(): Plotted {
-  const all: Readonly<Record<string, Plotted>> = PLOTS
-  const name = asked('plot')
+function plottedMetric(): PlottedMetric {
+  const all: Readonly<Record<string, PlottedMetric>> = PLOTS
+  const name = queryParam('plot')
   // The URL may contain any name, including those of Object.prototype.
   return (Object.hasOwn(all, name) ? all[name] : undefined) ?? PLOTS.jobs
 }
 
 /** Selects the metric that the plots of all pools show. */
 export function PlotChoice() {
-  const chosen = plotted()
+  const chosen = plottedMetric()
   return (
     <fieldset class="chips" aria-label="Plotted metric">
       {Object.entries(PLOTS).map(([id, one]) => (
@@ -39,7 +39,7 @@ export function PlotChoice() {
           type="button"
           class="chip"
           aria-pressed={one === chosen}
-          onClick={() => askFor({ plot: id === 'jobs' ? '' : id })}
+          onClick={() => setQuery({ plot: id === 'jobs' ? '' : id })}
         >
           {one.name}
         </button>
@@ -49,12 +49,12 @@ export function PlotChoice() {
 }
 
 export function PoolCard({ pool }: { readonly pool: PoolState }) {
-  const { id, slots, running, waiting, moments, ended, failed, isRecent, workers, latency } = pool
-  const of = latency.isOfRuns ? 'run' : 'first output'
+  const { id, slots, running, waiting, samples, ended, failed, isRecent, workers, latency } = pool
+  const measured = latency.isOfRuns ? 'run' : 'first output'
   const title = latency.isOfRuns ? 'Duration of full runs' : 'Time from the request to its first output'
   const state = pool.isPaused ? 'paused' : slots === 0 ? 'no worker' : running > 0 ? 'active' : 'idle'
-  const { name, lines, textOf, topMin } = plotted()
-  const markOf = (line: keyof Moment) => ['running', 'waiting'][lines.indexOf(line)]
+  const { name, lines, textOf, topMin } = plottedMetric()
+  const markOf = (line: keyof PoolSample) => ['running', 'waiting'][lines.indexOf(line)]
   return (
     <article class="card pool">
       <div class="title">
@@ -69,7 +69,7 @@ export function PoolCard({ pool }: { readonly pool: PoolState }) {
           label={`${id}, ${name}: ${running} of ${slots} slots in use, ${waiting} queued`}
           series={lines.map((line) => ({
             name: markOf(line) ?? '',
-            values: moments.map((moment) => moment[line]),
+            values: samples.map((sample) => sample[line]),
           }))}
           {...{ textOf, topMin }}
         />
@@ -83,11 +83,11 @@ export function PoolCard({ pool }: { readonly pool: PoolState }) {
         <Figure name="queued" value={waiting.toLocaleString()} mark={markOf('waiting')} />
         <Figure
           name="oldest wait"
-          value={pool.oldestSeconds === undefined ? '–' : lasted(pool.oldestSeconds)}
+          value={pool.oldestSeconds === undefined ? '–' : durationText(pool.oldestSeconds)}
           mark={markOf('oldestSeconds')}
         />
-        <Figure name={`${of} p50`} title={title} value={brief(latency.p50)} mark={markOf('p50')} />
-        <Figure name={`${of} p95`} title={title} value={brief(latency.p95)} mark={markOf('p95')} />
+        <Figure name={`${measured} p50`} title={title} value={latencyText(latency.p50)} mark={markOf('p50')} />
+        <Figure name={`${measured} p95`} title={title} value={latencyText(latency.p95)} mark={markOf('p95')} />
         <Figure
           name="failed"
           title={
@@ -145,7 +145,7 @@ function ByModel({ pool: { id, models }, title }: { readonly pool: PoolState; re
         </thead>
         <tbody>
           {models.slice(0, MODELS_SHOWN).map((model) => (
-            <OneModel key={model.id} model={model} />
+            <ModelRow key={model.id} model={model} />
           ))}
         </tbody>
       </table>
@@ -154,26 +154,26 @@ function ByModel({ pool: { id, models }, title }: { readonly pool: PoolState; re
   )
 }
 
-function OneModel({
-  model: { id, waiting, latency, ended, failed, isRecent, prepared },
+function ModelRow({
+  model: { id, waiting, latency, ended, failed, isRecent, loadProgress },
 }: {
-  readonly model: ModelShare
+  readonly model: ModelStats
 }) {
   return (
     <tr>
       <th scope="row">
         {id}
-        {prepared !== undefined && <Prepared share={prepared} />}
+        {loadProgress !== undefined && <LoadState progress={loadProgress} />}
       </th>
       <td>{waiting.toLocaleString()}</td>
-      <td>{brief(latency.p50)}</td>
-      <td>{brief(latency.p95)}</td>
+      <td>{latencyText(latency.p50)}</td>
+      <td>{latencyText(latency.p95)}</td>
       <td class={failed > 0 && isRecent ? 'bad' : undefined}>{ended === 0 ? '–' : `${failed} of ${ended}`}</td>
     </tr>
   )
 }
 
-function Prepared({ share }: { readonly share: number }) {
-  if (share >= 1) return <span class="status ready">ready</span>
-  return <span class="status loading">loading {Math.floor(share * 100)} %</span>
+function LoadState({ progress }: { readonly progress: number }) {
+  if (progress >= 1) return <span class="status ready">ready</span>
+  return <span class="status loading">loading {Math.floor(progress * 100)} %</span>
 }

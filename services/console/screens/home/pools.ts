@@ -1,12 +1,12 @@
 import { serviceNow } from '#services/console/api/clock.ts'
-import { earlier, type Figures, type Latency, latencyOf, preparedOf } from '#services/console/api/metrics.ts'
+import { earlierScrape, type Latency, latencyOf, loadProgressOf, type Metrics } from '#services/console/api/metrics.ts'
 import type { Pool } from '#services/console/api/types.ts'
 
 /** Samples per plot: five minutes at 2 s. */
-const MOMENTS_MAX = 150
+const SAMPLES_MAX = 150
 
 /** One sample of a pool for the plots. */
-export interface Moment {
+export interface PoolSample {
   readonly waiting: number
   readonly running: number
   readonly oldestSeconds: number
@@ -26,11 +26,11 @@ interface Runs {
   readonly isRecent: boolean
 }
 
-export interface ModelShare extends Runs {
+export interface ModelStats extends Runs {
   readonly id: string
   readonly waiting: number
   /** Load progress, 0 to 1; undefined: unknown to this process. */
-  readonly prepared: number | undefined
+  readonly loadProgress: number | undefined
 }
 
 export interface PoolState extends Runs {
@@ -41,15 +41,15 @@ export interface PoolState extends Runs {
   readonly waiting: number
   readonly oldestSeconds: number | undefined
   readonly isPaused: boolean
-  readonly moments: readonly Moment[]
+  readonly samples: readonly PoolSample[]
   /** Most queued first, then slowest. */
-  readonly models: readonly ModelShare[]
+  readonly models: readonly ModelStats[]
 }
 
-const moments = new Map<string, Moment[]>()
+const samples = new Map<string, PoolSample[]>()
 
 /** The current state of a pool. Also records a sample for its plots. @param pool From the admin API; undefined for callers */
-export function stateOf(id: string, now: Figures, pool: Pool | undefined): PoolState {
+export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolState {
   const durable = pool?.durable?.queued
   const waiting = pool
     ? pool.attached.queued + (durable ? durable.normal + durable.low : 0)
@@ -59,9 +59,9 @@ export function stateOf(id: string, now: Figures, pool: Pool | undefined): PoolS
   const runs = runsOf(id, { pool: id }, now)
   const { p50 = 0, p95 = 0 } = runs.latency
   const failed = runs.isRecent ? runs.failed : 0
-  const moment = { waiting, running, oldestSeconds: oldestSeconds ?? 0, p50, p95, failed }
-  const kept = [...(moments.get(id) ?? []), moment].slice(-MOMENTS_MAX)
-  moments.set(id, kept)
+  const sample = { waiting, running, oldestSeconds: oldestSeconds ?? 0, p50, p95, failed }
+  const history = [...(samples.get(id) ?? []), sample].slice(-SAMPLES_MAX)
+  samples.set(id, history)
   return {
     id,
     slots: pool?.slots ?? now.sum('sluice_pool_slots', { pool: id }),
@@ -71,8 +71,8 @@ export function stateOf(id: string, now: Figures, pool: Pool | undefined): PoolS
     oldestSeconds,
     ...runs,
     isPaused: pool?.paused.some(({ what }) => what === 'pool') ?? false,
-    moments: kept,
-    models: sharesOf(id, now),
+    samples: history,
+    models: modelStatsOf(id, now),
   }
 }
 
@@ -81,29 +81,29 @@ function ageOf(at: number | null): number | undefined {
 }
 
 /** Callers cannot read pools, so the age comes from the metrics, which are updated less often. */
-function oldestIn(now: Figures, pool: string): number | undefined {
+function oldestIn(now: Metrics, pool: string): number | undefined {
   const ages = now.all('sluice_jobs_oldest_seconds', { pool, state: 'queued' }).map(({ value }) => value)
   const oldest = Math.max(0, ...ages)
   return oldest > 0 ? oldest : undefined
 }
 
-function sharesOf(pool: string, now: Figures): readonly ModelShare[] {
+function modelStatsOf(pool: string, now: Metrics): readonly ModelStats[] {
   const named = ['sluice_waiting_calls', 'sluice_attempts_total'].flatMap((name) => now.all(name, { pool }))
   const ids = new Set(named.flatMap(({ labels }) => labels.model || []))
-  const shares = [...ids].map((id) => {
+  const stats = [...ids].map((id) => {
     const labels = { pool, model: id }
     const waiting = now.sum('sluice_waiting_calls', labels) + now.sum('sluice_waiting_jobs', labels)
-    return { id, waiting, prepared: preparedOf(id, pool, now), ...runsOf(pool, labels, now) }
+    return { id, waiting, loadProgress: loadProgressOf(id, pool, now), ...runsOf(pool, labels, now) }
   })
-  return shares.toSorted(
+  return stats.toSorted(
     (a, b) => b.waiting - a.waiting || (b.latency.p95 ?? 0) - (a.latency.p95 ?? 0) || (a.id < b.id ? -1 : 1),
   )
 }
 
-function runsOf(pool: string, labels: Readonly<Record<string, string>>, now: Figures): Runs {
-  const endedIn = (figures: Figures | undefined, more: Readonly<Record<string, string>> = {}) =>
-    figures?.sum('sluice_attempts_total', { ...labels, ...more }) ?? 0
-  const before = earlier(now)
+function runsOf(pool: string, labels: Readonly<Record<string, string>>, now: Metrics): Runs {
+  const endedIn = (metrics: Metrics | undefined, more: Readonly<Record<string, string>> = {}) =>
+    metrics?.sum('sluice_attempts_total', { ...labels, ...more }) ?? 0
+  const before = earlierScrape(now)
   const isRecent = endedIn(now) > endedIn(before)
   const base = isRecent ? before : undefined
   const isOfRuns = now.all('sluice_pool_slots', { pool }).length > 0

@@ -1,10 +1,10 @@
-import { askJson } from '#services/console/api/client.ts'
+import { fetchJson } from '#services/console/api/client.ts'
 import type { AnyJob } from '#services/console/api/types.ts'
-import { Copy } from '#services/console/parts/copy.tsx'
-import { useDeed } from '#services/console/parts/deed.ts'
+import { useAction } from '#services/console/parts/action.ts'
+import { CopyButton } from '#services/console/parts/copy-button.tsx'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { Icon } from '#services/console/parts/icon.tsx'
-import { Refusal } from '#services/console/parts/refusal.tsx'
-import { BASE, go } from '#services/console/place.ts'
+import { BASE, navigate } from '#services/console/router.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
 
 interface ActionsProps {
@@ -15,17 +15,17 @@ interface ActionsProps {
 }
 
 export function Actions({ job, isOwn, onDone }: ActionsProps) {
-  const { isBusy, problem, act } = useDeed()
+  const { isBusy, problem, run } = useAction()
   const url = `${isOwn ? '/v1/jobs' : '/v1/admin/jobs'}/${job.id}`
   const cancel = () =>
-    act(async () => {
-      await askJson(`${url}/cancel`, { method: 'POST' })
+    run(async () => {
+      await fetchJson(`${url}/cancel`, { method: 'POST' })
       await onDone()
     })
   const redrive = () =>
-    act(async () => {
-      const { id } = await askJson<AnyJob>(`${url}/redrive`, { method: 'POST' })
-      go(`${BASE}/jobs/${id}`)
+    run(async () => {
+      const { id } = await fetchJson<AnyJob>(`${url}/redrive`, { method: 'POST' })
+      navigate(`${BASE}/jobs/${id}`)
     })
   const canRedrive = ['failed', 'cancelled', 'expired'].includes(job.status)
   return (
@@ -40,9 +40,9 @@ export function Actions({ job, isOwn, onDone }: ActionsProps) {
           <Icon name="again" /> Run again
         </button>
       )}
-      <Copy text={curlOf(url, job)} label="Copy as curl" />
-      <Copy text={job.id} label="Copy ID" />
-      <Refusal of={problem.value} />
+      <CopyButton text={curlOf(url, job)} label="Copy as curl" />
+      <CopyButton text={job.id} label="Copy ID" />
+      <ErrorText text={problem.value} />
     </div>
   )
 }

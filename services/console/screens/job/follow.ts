@@ -1,12 +1,12 @@
 import { signal } from '@preact/signals'
-import { ApiFailure, ask, askJson, wordsOf } from '#services/console/api/client.ts'
+import { ApiFailure, fetchApi, fetchJson, messageOf } from '#services/console/api/client.ts'
 import { eventsOf } from '#services/console/api/events.ts'
 import { isOperator } from '#services/console/api/session.ts'
 import type { Job, OperatorJob } from '#services/console/api/types.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
 import { textOfChunk } from './output.ts'
 
-const AGAIN_MS = 1_500
+const RETRY_DELAY_MS = 1_500
 
 /** One line of the timeline: an event, or consecutive events of one repeated type. */
 export interface Line {
@@ -22,11 +22,11 @@ export interface Line {
 /**
  * Follows a job over its event stream until it finishes, and reconnects after failures with `last-event-id`.
  *
- * A job of another project has no event stream for this key. Operators then see `operated`, which has no input or output.
+ * A job of another project has no event stream for this key. Operators then see `operatorJob`, which has no input or output.
  */
 export class FollowedJob {
   readonly job = signal<Job | undefined>(undefined)
-  readonly operated = signal<OperatorJob | undefined>(undefined)
+  readonly operatorJob = signal<OperatorJob | undefined>(undefined)
   readonly lines = signal<readonly Line[]>([])
   readonly output = signal('')
   readonly problem = signal('')
@@ -38,59 +38,61 @@ export class FollowedJob {
   }
 
   get isKnown(): boolean {
-    return (this.job.peek() ?? this.operated.peek()) !== undefined
+    return (this.job.peek() ?? this.operatorJob.peek()) !== undefined
   }
 
   async follow(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       try {
-        await this.look(signal)
+        await this.refresh(signal)
         if (this.job.value) await this.#read(signal)
         this.problem.value = ''
-        const status = (this.job.value ?? this.operated.value)?.status ?? ''
+        const status = (this.job.value ?? this.operatorJob.value)?.status ?? ''
         if (isEnded(status)) return
       } catch (error) {
         if (signal.aborted) return
-        this.problem.value = wordsOf(error)
+        this.problem.value = messageOf(error)
         if (error instanceof ApiFailure && error.status === 404) return
       }
-      await new Promise((resolve) => setTimeout(resolve, AGAIN_MS))
+      await new Promise((resolve) => setTimeout(resolve, RETRY_DELAY_MS))
     }
   }
 
-  async look(signal?: AbortSignal): Promise<void> {
-    const asking = signal ? { signal } : {}
-    const own = await askJson<Job>(`/v1/jobs/${this.#id}`, asking).catch((error: unknown) => {
-      const isAnothers = error instanceof ApiFailure && [403, 404].includes(error.status)
-      if (isAnothers && isOperator.value !== false) return undefined
+  async refresh(signal?: AbortSignal): Promise<void> {
+    const options = signal ? { signal } : {}
+    const own = await fetchJson<Job>(`/v1/jobs/${this.#id}`, options).catch((error: unknown) => {
+      const isForeign = error instanceof ApiFailure && [403, 404].includes(error.status)
+      if (isForeign && isOperator.value !== false) return undefined
       throw error
     })
     // A response to an older request can arrive after the final event. A finished job does not change.
     if (isEnded(this.job.value?.status ?? '')) return
     this.job.value = own
     if (isOperator.value || !own) {
-      this.operated.value = await askJson<OperatorJob>(`/v1/admin/jobs/${this.#id}`, asking).catch((error: unknown) => {
-        if (own) return undefined
-        throw error
-      })
+      this.operatorJob.value = await fetchJson<OperatorJob>(`/v1/admin/jobs/${this.#id}`, options).catch(
+        (error: unknown) => {
+          if (own) return undefined
+          throw error
+        },
+      )
     }
   }
 
   async #read(signal: AbortSignal): Promise<void> {
     const headers = { 'last-event-id': String(this.#last) }
-    const response = await ask(`/v1/jobs/${this.#id}/events`, { signal, headers })
+    const response = await fetchApi(`/v1/jobs/${this.#id}/events`, { signal, headers })
     if (response.status === 204) return
-    for await (const event of eventsOf(response)) this.#take(event)
+    for await (const event of eventsOf(response)) this.#apply(event)
   }
 
-  #take(event: Record<string, unknown>): void {
+  #apply(event: Record<string, unknown>): void {
     const { type, sequence_number: seq, job, created_at: at } = event as Record<string, never> & { job?: Job }
     if (typeof seq === 'number') this.#last = seq
     if (job) this.job.value = job
     if ((event as { output_reset?: boolean }).output_reset) this.output.value = ''
     if (type === 'job.output.delta') this.output.value += textOfChunk((event as { chunk?: unknown }).chunk)
     this.#add(String(type), Number(at), noteOf(event))
-    if (type === 'job.started' || type === 'job.retrying') void this.look().catch(() => {})
+    if (type === 'job.started' || type === 'job.retrying') void this.refresh().catch(() => {})
   }
 
   /** Consecutive output deltas share a line, and so do progress events, until an event of another type. */

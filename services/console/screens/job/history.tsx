@@ -1,10 +1,10 @@
 import type { OperatorJob } from '#services/console/api/types.ts'
-import { clock, later } from '#services/console/parts/time.ts'
+import { dateTimeText, offsetText } from '#services/console/parts/time.ts'
 import type { FollowedJob, Line } from './follow.ts'
 
 /** The events of a job or, for a job of another project, lines made from its timestamps. Events would reveal its output. */
-export function linesOf({ job, operated, lines }: FollowedJob): readonly Line[] {
-  return job.value || !operated.value ? lines.value : timesOf(operated.value)
+export function linesOf({ job, operatorJob, lines }: FollowedJob): readonly Line[] {
+  return job.value || !operatorJob.value ? lines.value : timesOf(operatorJob.value)
 }
 
 function timesOf({ attempt, worker, error, ...job }: OperatorJob): readonly Line[] {
@@ -47,8 +47,8 @@ export function History({ lines, from }: HistoryProps) {
             ) : (
               <span class="note-text">{note}</span>
             )}
-            <span class="when dim" title={clock(at)}>
-              {later(at - from)}
+            <span class="when dim" title={dateTimeText(at)}>
+              {offsetText(at - from)}
             </span>
           </li>
         ))}

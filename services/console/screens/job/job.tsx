@@ -1,17 +1,18 @@
 import { useEffect, useMemo } from 'preact/hooks'
 import { usePoll } from '#services/console/api/poll.ts'
 import type { AnyJob, Job } from '#services/console/api/types.ts'
-import { Copy } from '#services/console/parts/copy.tsx'
+import { CopyButton } from '#services/console/parts/copy-button.tsx'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { Icon } from '#services/console/parts/icon.tsx'
 import { Status } from '#services/console/parts/status.tsx'
-import { BASE } from '#services/console/place.ts'
+import { BASE } from '#services/console/router.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
 import { Actions } from './actions.tsx'
-import { Input, Steps } from './asked.tsx'
-import { Facts } from './facts.tsx'
-import { Family } from './family.tsx'
+import { Children } from './children.tsx'
+import { Details } from './details.tsx'
 import { FollowedJob } from './follow.ts'
 import { History, linesOf } from './history.tsx'
+import { Input, Steps } from './input.tsx'
 import { textOfResult } from './output.ts'
 
 /** Interval for the queue position and the progress of child jobs, which have no events. */
@@ -24,14 +25,14 @@ export function JobScreen({ id }: { readonly id: string }) {
     void followed.follow(abort.signal)
     return () => abort.abort()
   }, [followed])
-  const shown: AnyJob | undefined = followed.job.value ?? followed.operated.value
-  const isOver = isEnded(shown?.status ?? '')
+  const shown: AnyJob | undefined = followed.job.value ?? followed.operatorJob.value
+  const isFinished = isEnded(shown?.status ?? '')
   usePoll(
     REFRESH_MS,
     async (signal) => {
-      if (followed.isKnown && !isOver) await followed.look(signal)
+      if (followed.isKnown && !isFinished) await followed.refresh(signal)
     },
-    [followed, isOver],
+    [followed, isFinished],
   )
   return (
     <section class="job">
@@ -44,26 +45,22 @@ export function JobScreen({ id }: { readonly id: string }) {
         <h1>
           <code>{id}</code>
         </h1>
-        {shown && <Status of={shown.status} />}
+        {shown && <Status status={shown.status} />}
       </div>
-      {followed.problem.value && (
-        <p class="refusal" role="alert">
-          {followed.problem.value}
-        </p>
-      )}
+      <ErrorText text={followed.problem.value} />
       {shown && (
         <>
-          <Actions job={shown} isOwn={followed.job.value !== undefined} onDone={() => followed.look()} />
-          <Why followed={followed} />
+          <Actions job={shown} isOwn={followed.job.value !== undefined} onDone={() => followed.refresh()} />
+          <Reason followed={followed} />
           <div class="columns">
             <div>
-              <Output job={followed.job.value} said={followed.output.value} />
+              <Output job={followed.job.value} streamed={followed.output.value} />
               {followed.job.value && <Input id={id} />}
-              <Family job={shown} isOwn={followed.job.value !== undefined} />
+              <Children job={shown} isOwn={followed.job.value !== undefined} />
               {stepsOf(shown) > 0 && <Steps id={id} count={stepsOf(shown)} />}
               <History lines={linesOf(followed)} from={shown.created_at} />
             </div>
-            <Facts job={shown} operated={followed.operated.value} />
+            <Details job={shown} operatorJob={followed.operatorJob.value} />
           </div>
         </>
       )}
@@ -76,9 +73,9 @@ function stepsOf(job: AnyJob): number {
 }
 
 /** Why a job is queued, or why it failed. */
-function Why({ followed }: { readonly followed: FollowedJob }) {
-  const job = followed.job.value ?? followed.operated.value
-  const waits = followed.operated.value?.waits
+function Reason({ followed }: { readonly followed: FollowedJob }) {
+  const job = followed.job.value ?? followed.operatorJob.value
+  const waits = followed.operatorJob.value?.waits
   if (job?.error) {
     return (
       <div class="note bad">
@@ -89,7 +86,7 @@ function Why({ followed }: { readonly followed: FollowedJob }) {
   }
   if (job?.status !== 'queued') return null
   const { position } = job.queue
-  const place = position === null ? '' : placeWords(position)
+  const place = position === null ? '' : positionText(position)
   return (
     <div class="note">
       <strong>Queued</strong>
@@ -98,12 +95,12 @@ function Why({ followed }: { readonly followed: FollowedJob }) {
   )
 }
 
-function placeWords(position: number): string {
+function positionText(position: number): string {
   if (position === 0) return 'This job is next in the queue.'
   return position === 1 ? '1 job is ahead in the queue.' : `${position.toLocaleString()} jobs are ahead in the queue.`
 }
 
-function Output({ job, said }: { readonly job: Job | undefined; readonly said: string }) {
+function Output({ job, streamed }: { readonly job: Job | undefined; readonly streamed: string }) {
   if (!job) {
     return (
       <p class="dim card">
@@ -111,14 +108,14 @@ function Output({ job, said }: { readonly job: Job | undefined; readonly said: s
       </p>
     )
   }
-  const text = textOfResult(job.result) ?? said
+  const text = textOfResult(job.result) ?? streamed
   const raw = job.result == null ? '' : JSON.stringify(job.result, null, 2)
   const isRunning = job.status === 'in_progress'
   return (
     <div class="card">
       <div class="title">
         <h2>Output</h2>
-        {text && <Copy text={text} label="Copy" />}
+        {text && <CopyButton text={text} label="Copy" />}
       </div>
       {text ? (
         <pre class="output" aria-live={isRunning ? 'polite' : undefined}>
@@ -126,7 +123,7 @@ function Output({ job, said }: { readonly job: Job | undefined; readonly said: s
           {isRunning && <span class="caret" />}
         </pre>
       ) : (
-        <p class="dim">{emptyWords(job.status, raw !== '')}</p>
+        <p class="dim">{emptyText(job.status, raw !== '')}</p>
       )}
       {raw && (
         <details>
@@ -138,7 +135,7 @@ function Output({ job, said }: { readonly job: Job | undefined; readonly said: s
   )
 }
 
-function emptyWords(status: string, hasResult: boolean): string {
+function emptyText(status: string, hasResult: boolean): string {
   if (status === 'in_progress') return 'Running. Output will appear here.'
   if (hasResult) return 'The response has no text. See the full response below.'
   return status === 'queued' ? 'No output yet.' : 'No output.'

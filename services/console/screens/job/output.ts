@@ -1,6 +1,6 @@
 /** The text fields of all response and chunk formats. */
-interface Said {
-  readonly choices?: readonly { readonly delta?: Words; readonly message?: Words }[]
+interface ResponseShape {
+  readonly choices?: readonly { readonly delta?: MessageShape; readonly message?: MessageShape }[]
   readonly type?: string
   readonly delta?: string | { readonly text?: string; readonly thinking?: string }
   readonly content?: readonly { readonly text?: string }[]
@@ -9,28 +9,28 @@ interface Said {
   readonly stdout?: string
   readonly stderr?: string
 }
-interface Words {
+interface MessageShape {
   readonly content?: string | null
 }
 
 export function textOfChunk(chunk: unknown): string {
-  const said = (chunk ?? {}) as Said
-  const [choice] = said.choices ?? []
+  const value = (chunk ?? {}) as ResponseShape
+  const [choice] = value.choices ?? []
   if (choice) return choice.delta?.content ?? ''
-  if (typeof said.delta === 'string') return said.type?.includes('text.delta') ? said.delta : ''
-  return said.delta?.text ?? ''
+  if (typeof value.delta === 'string') return value.type?.includes('text.delta') ? value.delta : ''
+  return value.delta?.text ?? ''
 }
 
 /** Undefined for a result without text, such as embeddings. */
 export function textOfResult(result: unknown): string | undefined {
   if (typeof result === 'string') return result
-  const said = (result ?? {}) as Said
-  const [choice] = said.choices ?? []
+  const value = (result ?? {}) as ResponseShape
+  const [choice] = value.choices ?? []
   if (choice) return choice.message?.content ?? undefined
-  if (Array.isArray(said.content)) return said.content.map(({ text = '' }) => text).join('')
-  if (Array.isArray(said.output)) {
-    return said.output.flatMap(({ content = [] }) => content.map(({ text = '' }) => text)).join('')
+  if (Array.isArray(value.content)) return value.content.map(({ text = '' }) => text).join('')
+  if (Array.isArray(value.output)) {
+    return value.output.flatMap(({ content = [] }) => content.map(({ text = '' }) => text)).join('')
   }
-  if (said.stdout !== undefined) return [said.stdout, said.stderr].filter(Boolean).join('\n')
-  return said.text
+  if (value.stdout !== undefined) return [value.stdout, value.stderr].filter(Boolean).join('\n')
+  return value.text
 }

@@ -1,5 +1,5 @@
 import { signal } from '@preact/signals'
-import { askJson } from '#services/console/api/client.ts'
+import { fetchJson } from '#services/console/api/client.ts'
 
 /** The subset of `GET /openapi.json` that names the endpoints of jobs. */
 interface Document {
@@ -14,7 +14,7 @@ export const jobEndpoints = signal<readonly string[]>([])
 
 /** Loads the endpoints once per tab. @throws ApiFailure, TypeError */
 export async function loadJobEndpoints(): Promise<void> {
-  if (jobEndpoints.value.length === 0) jobEndpoints.value = endpointsOf(await askJson<Document>('/openapi.json'))
+  if (jobEndpoints.value.length === 0) jobEndpoints.value = endpointsOf(await fetchJson<Document>('/openapi.json'))
 }
 
 /** An endpoint that accepts `Prefer: respond-async` can run as a job. */

@@ -1,10 +1,11 @@
 import { useEffect, useMemo } from 'preact/hooks'
 import { usePoll } from '#services/console/api/poll.ts'
 import { isOperator } from '#services/console/api/session.ts'
-import { asked, askFor, BASE } from '#services/console/place.ts'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
+import { BASE, queryParam, setQuery } from '#services/console/router.ts'
 import { jobEndpoints, loadJobEndpoints } from './endpoints.ts'
-import { GroupOf } from './group.tsx'
 import { type Filter, JobList } from './list.ts'
+import { ParentJob } from './parent-job.tsx'
 import { JobTable } from './table.tsx'
 
 const REFRESH_MS = 2_000
@@ -13,8 +14,8 @@ const STATUSES = ['queued', 'in_progress', 'completed', 'failed', 'cancelled', '
 /** The jobs of the key's project or, for operators, of all projects. */
 export function Jobs() {
   const filter = filterOf()
-  const which = JSON.stringify(filter)
-  const list = useMemo(() => new JobList(filter), [which])
+  const key = JSON.stringify(filter)
+  const list = useMemo(() => new JobList(filter), [key])
   usePoll(REFRESH_MS, (signal) => list.refresh(signal), [list])
   const { jobs, problem, isLoaded, hasMore } = list
   return (
@@ -22,32 +23,28 @@ export function Jobs() {
       <div class="title">
         <h1>Jobs</h1>
         <p class="dim" aria-live="polite">
-          {isLoaded.value ? countWords(jobs.value.length, hasMore.value) : 'Loading…'}
+          {isLoaded.value ? countText(jobs.value.length, hasMore.value) : 'Loading…'}
         </p>
       </div>
-      {filter.group && <GroupOf key={filter.group} id={filter.group} isAll={filter.isAll} />}
+      {filter.group && <ParentJob key={filter.group} id={filter.group} isAll={filter.isAll} />}
       <Filters filter={filter} />
-      {problem.value && (
-        <p class="refusal" role="alert">
-          {problem.value}
-        </p>
-      )}
+      <ErrorText text={problem.value} />
       {isLoaded.value && jobs.value.length === 0 ? <NoJobs filter={filter} /> : <JobTable list={list} />}
     </section>
   )
 }
 
-function countWords(count: number, hasMore: boolean): string {
+function countText(count: number, hasMore: boolean): string {
   return count === 1 && !hasMore ? '1 job' : `${count.toLocaleString()}${hasMore ? '+' : ''} jobs`
 }
 
 function filterOf(): Filter {
-  const isAll = isOperator.value === true && asked('of') !== 'mine'
+  const isAll = isOperator.value === true && queryParam('of') !== 'mine'
   return {
-    status: asked('status'),
-    model: asked('model'),
-    endpoint: asked('endpoint'),
-    group: asked('group'),
+    status: queryParam('status'),
+    model: queryParam('model'),
+    endpoint: queryParam('endpoint'),
+    group: queryParam('group'),
     isAll,
   }
 }
@@ -56,13 +53,13 @@ function Filters({ filter }: { readonly filter: Filter }) {
   return (
     <div class="filters">
       <fieldset class="chips" aria-label="Status">
-        <Chip name="All" isOn={filter.status === ''} onClick={() => askFor({ status: '' })} />
+        <Chip name="All" isOn={filter.status === ''} onClick={() => setQuery({ status: '' })} />
         {STATUSES.map((status) => (
           <Chip
             key={status}
             name={status.replace('_', ' ')}
             isOn={filter.status === status}
-            onClick={() => askFor({ status })}
+            onClick={() => setQuery({ status })}
           />
         ))}
       </fieldset>
@@ -72,7 +69,7 @@ function Filters({ filter }: { readonly filter: Filter }) {
           aria-label="Model"
           placeholder="Model"
           value={filter.model}
-          onChange={({ currentTarget }) => askFor({ model: currentTarget.value.trim() })}
+          onChange={({ currentTarget }) => setQuery({ model: currentTarget.value.trim() })}
         />
       ) : (
         <EndpointFilter endpoint={filter.endpoint} />
@@ -81,7 +78,7 @@ function Filters({ filter }: { readonly filter: Filter }) {
         <select
           aria-label="Project"
           value={filter.isAll ? '' : 'mine'}
-          onChange={({ currentTarget }) => askFor({ of: currentTarget.value })}
+          onChange={({ currentTarget }) => setQuery({ of: currentTarget.value })}
         >
           <option value="">All projects</option>
           <option value="mine">My project</option>
@@ -99,7 +96,7 @@ function EndpointFilter({ endpoint }: { readonly endpoint: string }) {
     <select
       aria-label="Endpoint"
       value={endpoint}
-      onChange={({ currentTarget }) => askFor({ endpoint: currentTarget.value })}
+      onChange={({ currentTarget }) => setQuery({ endpoint: currentTarget.value })}
     >
       <option value="">All endpoints</option>
       {[...endpoints].map((one) => (

@@ -1,5 +1,5 @@
 import { signal } from '@preact/signals'
-import { askJson, wordsOf } from '#services/console/api/client.ts'
+import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import type { AnyJob, Page } from '#services/console/api/types.ts'
 
 const PAGE = 100
@@ -33,20 +33,20 @@ export class JobList {
   #last: string | null = null
   #isLoading = false
   /** Position of the rotation through the unfinished jobs below the first page. */
-  #looked = 0
+  #rotation = 0
 
   constructor(filter: Filter) {
     this.#filter = filter
   }
 
   async refresh(signal: AbortSignal): Promise<void> {
-    await this.#telling(async () => {
+    await this.#reportErrors(async () => {
       const page = await this.#page({}, signal)
       const isFirst = !this.isLoaded.value
-      if (isFirst) this.#goOn(page)
+      if (isFirst) this.#setCursor(page)
       const isGap = !isFirst && page.has_more && !page.data.some(({ id }) => this.#known.has(id))
       if (isGap) this.#reset(page)
-      this.#take(page.data)
+      this.#merge(page.data)
       const open = [...this.#known.values()].filter(({ status }) => !isEnded(status))
       const seen = new Set(page.data.map(({ id }) => id))
       if (open.some(({ id }) => !seen.has(id))) await this.#refreshOpen(open, seen, signal)
@@ -57,10 +57,10 @@ export class JobList {
   async more(): Promise<void> {
     if (this.#isLoading || !this.hasMore.value || this.#known.size >= JOBS_MAX) return
     this.#isLoading = true
-    await this.#telling(async () => {
+    await this.#reportErrors(async () => {
       const page = await this.#page({ after: this.#last ?? '' })
-      this.#goOn(page)
-      this.#take(page.data)
+      this.#setCursor(page)
+      this.#merge(page.data)
       this.#show()
     })
     this.#isLoading = false
@@ -68,17 +68,17 @@ export class JobList {
 
   async #refreshOpen(open: readonly AnyJob[], seen: ReadonlySet<string>, signal: AbortSignal): Promise<void> {
     const below = open.filter(({ id }) => !seen.has(id))
-    const begin = this.#looked < below.length ? this.#looked : 0
-    const asked = below.slice(begin, begin + OPEN_MAX)
-    this.#looked = begin + OPEN_MAX
+    const begin = this.#rotation < below.length ? this.#rotation : 0
+    const batch = below.slice(begin, begin + OPEN_MAX)
+    this.#rotation = begin + OPEN_MAX
     const url = this.#filter.isAll ? '/v1/admin/jobs' : '/v1/jobs'
     const now = await Promise.all(
-      asked.map(({ id }) => askJson<AnyJob>(`${url}/${id}`, { signal }).catch(() => undefined)),
+      batch.map(({ id }) => fetchJson<AnyJob>(`${url}/${id}`, { signal }).catch(() => undefined)),
     )
-    this.#take(now.filter((job) => job !== undefined))
+    this.#merge(now.filter((job) => job !== undefined))
   }
 
-  #goOn({ last_id, has_more }: Page<AnyJob>): void {
+  #setCursor({ last_id, has_more }: Page<AnyJob>): void {
     this.#last = last_id
     this.hasMore.value = has_more && last_id !== null
     this.isLoaded.value = true
@@ -86,17 +86,17 @@ export class JobList {
 
   #reset(page: Page<AnyJob>): void {
     this.#known.clear()
-    this.#goOn(page)
+    this.#setCursor(page)
   }
 
-  #take(jobs: readonly AnyJob[]): void {
+  #merge(jobs: readonly AnyJob[]): void {
     for (const job of jobs) {
-      if (this.#isWanted(job)) this.#known.set(job.id, job)
+      if (this.#matches(job)) this.#known.set(job.id, job)
       else this.#known.delete(job.id)
     }
   }
 
-  #isWanted({ status }: AnyJob): boolean {
+  #matches({ status }: AnyJob): boolean {
     return this.#filter.status === '' || this.#filter.status.split(',').includes(status)
   }
 
@@ -105,12 +105,12 @@ export class JobList {
     this.jobs.value = [...this.#known.values()].toSorted((a, b) => (a.id < b.id ? 1 : -1))
   }
 
-  async #telling(work: () => Promise<void>): Promise<void> {
+  async #reportErrors(work: () => Promise<void>): Promise<void> {
     try {
       await work()
       this.problem.value = ''
     } catch (error) {
-      if ((error as Error).name !== 'AbortError') this.problem.value = wordsOf(error)
+      if ((error as Error).name !== 'AbortError') this.problem.value = messageOf(error)
     }
   }
 
@@ -122,7 +122,7 @@ export class JobList {
     if (!isAll && endpoint) query.set('endpoint', endpoint)
     // The admin API filters by direct parent. The children of a batch are its parts, not its requests.
     if (group) query.set(isAll ? 'parent_id' : 'group', isAll ? group.replace(/^(msg)?batch_/, 'job_') : group)
-    return await askJson(`${isAll ? '/v1/admin/jobs' : '/v1/jobs'}?${query}`, signal ? { signal } : {})
+    return await fetchJson(`${isAll ? '/v1/admin/jobs' : '/v1/jobs'}?${query}`, signal ? { signal } : {})
   }
 }
 

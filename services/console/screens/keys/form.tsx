@@ -2,12 +2,12 @@ import { useSignal } from '@preact/signals'
 import { serviceNow } from '#services/console/api/clock.ts'
 import { ownKey } from '#services/console/api/session.ts'
 import type { ApiKey } from '#services/console/api/types.ts'
-import { useDeed } from '#services/console/parts/deed.ts'
-import { FormEnd } from '#services/console/parts/form-end.tsx'
+import { useAction } from '#services/console/parts/action.ts'
+import { FormActions } from '#services/console/parts/form-actions.tsx'
 import { type Draft, useDraft } from './draft.ts'
 import { LIMIT_NAMES, LimitFields } from './limits.tsx'
 import { Secret } from './secret.tsx'
-import { changeKey, type MadeKey, makeKey, projects } from './state.ts'
+import { type CreatedKey, createKey, projects, updateKey } from './state.ts'
 
 const DAY_SECONDS = 86_400
 /** Lifetimes on offer, in days. */
@@ -23,20 +23,20 @@ interface FormProps {
 /** Creates or edits a key. A new key shows its secret once. */
 export function KeyForm({ before, close }: FormProps) {
   const draft = useDraft(
-    before ? draftOf(before) : { calls: mayGive('calls') ? 'on' : '', admin: mayGive('calls') ? '' : 'on' },
+    before ? draftOf(before) : { calls: canGrant('calls') ? 'on' : '', admin: canGrant('calls') ? '' : 'on' },
   )
-  const made = useSignal<MadeKey | undefined>(undefined)
-  const deed = useDeed()
+  const created = useSignal<CreatedKey | undefined>(undefined)
+  const action = useAction()
   const send = (event: Event) => {
     event.preventDefault()
-    void deed
-      .act(async () => {
-        if (before) await changeKey(before.id, changeOf(draft))
-        else made.value = await makeKey({ ...changeOf(draft), project: draft.text('project') || null })
+    void action
+      .run(async () => {
+        if (before) await updateKey(before.id, bodyOf(draft))
+        else created.value = await createKey({ ...bodyOf(draft), project: draft.text('project') || null })
       })
       .then((isDone) => isDone && before && close())
   }
-  if (made.value) return <Secret of={made.value} close={close} />
+  if (created.value) return <Secret createdKey={created.value} close={close} />
   return (
     <form class="fields" onSubmit={send}>
       <Text draft={draft} name="name" label="Name" hint="e.g. ci-server" />
@@ -48,19 +48,19 @@ export function KeyForm({ before, close }: FormProps) {
             <input
               type="checkbox"
               checked={draft.text(scope) === 'on'}
-              disabled={!mayGive(scope) && draft.text(scope) !== 'on'}
+              disabled={!canGrant(scope) && draft.text(scope) !== 'on'}
               onChange={({ currentTarget }) => draft.set(scope, currentTarget.checked ? 'on' : '')}
             />
             <span>
               {SCOPES[scope]}
-              {!mayGive(scope) && (
+              {!canGrant(scope) && (
                 <small class="dim below">The key you signed in with cannot grant this permission.</small>
               )}
             </span>
           </label>
         ))}
       </fieldset>
-      <EndField draft={draft} before={before} />
+      <ExpiryField draft={draft} before={before} />
       <details>
         <summary>Models, endpoints and limits</summary>
         <div class="fields">
@@ -74,7 +74,7 @@ export function KeyForm({ before, close }: FormProps) {
           <LimitFields draft={draft} />
         </div>
       </details>
-      <FormEnd deed={deed} verb={before ? 'Save' : 'Create'} close={close} />
+      <FormActions action={action} verb={before ? 'Save' : 'Create'} close={close} />
     </form>
   )
 }
@@ -116,11 +116,11 @@ function ProjectField({ draft }: { readonly draft: Draft }) {
   )
 }
 
-function EndField({ draft, before }: { readonly draft: Draft; readonly before: ApiKey | undefined }) {
+function ExpiryField({ draft, before }: { readonly draft: Draft; readonly before: ApiKey | undefined }) {
   return (
     <label>
       <span>Expires</span>
-      <select value={draft.text('end')} onChange={({ currentTarget }) => draft.set('end', currentTarget.value)}>
+      <select value={draft.text('expiry')} onChange={({ currentTarget }) => draft.set('expiry', currentTarget.value)}>
         {before && (
           <option value="">
             Unchanged ({before.expires_at ? new Date(before.expires_at * 1_000).toLocaleDateString() : 'never'})
@@ -138,14 +138,14 @@ function EndField({ draft, before }: { readonly draft: Draft; readonly before: A
 }
 
 /** The chosen expiry in unix seconds; null: never; undefined: unchanged. */
-export function endOf(draft: Draft): number | null | undefined {
-  const text = draft.text('end')
+export function expiryOf(draft: Draft): number | null | undefined {
+  const text = draft.text('expiry')
   if (text === '') return undefined
   return text === 'never' ? null : Math.floor(serviceNow()) + Number(text) * DAY_SECONDS
 }
 
-function changeOf(draft: Draft): object {
-  const expires_at = endOf(draft)
+function bodyOf(draft: Draft): object {
+  const expires_at = expiryOf(draft)
   return {
     name: draft.text('name').trim() || null,
     scopes: (['calls', 'admin'] as const).filter((scope) => draft.text(scope) === 'on'),
@@ -167,6 +167,6 @@ function draftOf({ name, scopes, models, endpoints, limits }: ApiKey): Record<st
 }
 
 /** A key cannot grant scopes that it does not have. */
-function mayGive(scope: string): boolean {
+function canGrant(scope: string): boolean {
   return ownKey.value?.scopes.includes(scope) ?? false
 }

@@ -18,11 +18,11 @@ export function limitTexts(limits: ApiKey['limits']): string[] {
   return LIMIT_NAMES.flatMap((name) => {
     const value = limits[name]
     if (value === undefined) return []
-    return name === 'budget_usd_per_month' ? `$${value}/month` : `${value.toLocaleString()} ${SHORT[name]}`
+    return name === 'budget_usd_per_month' ? `$${value}/month` : `${value.toLocaleString()} ${UNITS[name]}`
   })
 }
 
-const SHORT = {
+const UNITS = {
   requests_per_minute: 'requests/min',
   tokens_per_minute: 'tokens/min',
   running: 'concurrent',

@@ -1,30 +1,30 @@
 import type { Project } from '#services/console/api/types.ts'
-import { useDeed } from '#services/console/parts/deed.ts'
-import { FormEnd } from '#services/console/parts/form-end.tsx'
-import { askFor } from '#services/console/place.ts'
+import { useAction } from '#services/console/parts/action.ts'
+import { FormActions } from '#services/console/parts/form-actions.tsx'
+import { setQuery } from '#services/console/router.ts'
+import { DialogButton } from './dialog-button.tsx'
 import { useDraft } from './draft.ts'
 import { Text } from './form.tsx'
 import { LIMIT_NAMES, LimitFields, limitTexts } from './limits.tsx'
-import { Opens } from './opens.tsx'
-import { projects, setProject } from './state.ts'
+import { projects, saveProject } from './state.ts'
 import { usd } from './usage.tsx'
 
 /** Each project with its budget, limits and usage. */
-export function Projects({ look }: { readonly look: () => void }) {
+export function Projects({ refresh }: { readonly refresh: () => void }) {
   return (
     <>
       <div class="title">
         <h2>Projects</h2>
-        <Opens verb="Create project" title="Create project" onClose={look}>
+        <DialogButton verb="Create project" title="Create project" onClose={refresh}>
           {(close) => <ProjectForm close={close} />}
-        </Opens>
+        </DialogButton>
       </div>
       {projects.value.length === 0 ? (
         <p class="card dim">No projects yet. Create one to give several keys a common budget and common limits.</p>
       ) : (
         <ul class="models" aria-label="Projects">
           {projects.value.map((project) => (
-            <Card key={project.id} project={project} look={look} />
+            <Card key={project.id} project={project} refresh={refresh} />
           ))}
         </ul>
       )}
@@ -32,7 +32,7 @@ export function Projects({ look }: { readonly look: () => void }) {
   )
 }
 
-function Card({ project, look }: { readonly project: Project; readonly look: () => void }) {
+function Card({ project, refresh }: { readonly project: Project; readonly refresh: () => void }) {
   const { id, name, keys, month, budget, limits } = project
   const { budget_usd_per_month: _, ...rest } = limits
   return (
@@ -62,13 +62,13 @@ function Card({ project, look }: { readonly project: Project; readonly look: () 
           type="button"
           class="small"
           aria-label={`Usage of ${name ?? id}`}
-          onClick={() => askFor({ usage: `project:${id}` })}
+          onClick={() => setQuery({ usage: `project:${id}` })}
         >
           Usage
         </button>
-        <Opens verb="Edit" isSmall title={`Edit ${name ?? id}`} onClose={look}>
+        <DialogButton verb="Edit" isSmall title={`Edit ${name ?? id}`} onClose={refresh}>
           {(close) => <ProjectForm before={project} close={close} />}
-        </Opens>
+        </DialogButton>
       </div>
     </li>
   )
@@ -77,21 +77,21 @@ function Card({ project, look }: { readonly project: Project; readonly look: () 
 function ProjectForm({ before, close }: { readonly before?: Project; readonly close: () => void }) {
   const limits = Object.entries(before?.limits ?? {}).map(([name, value]) => [name, String(value)])
   const draft = useDraft({ name: before?.name ?? '', ...Object.fromEntries(limits) })
-  const deed = useDeed()
+  const action = useAction()
   const send = (event: Event) => {
     event.preventDefault()
     const body = {
       name: draft.text('name').trim() || null,
       limits: Object.fromEntries(LIMIT_NAMES.map((name) => [name, draft.number(name)])),
     }
-    void deed.act(() => setProject(before?.id, body)).then((isDone) => isDone && close())
+    void action.run(() => saveProject(before?.id, body)).then((isDone) => isDone && close())
   }
   return (
     <form class="fields" onSubmit={send}>
       <Text draft={draft} name="name" label="Name" hint="e.g. a team or a product" />
       <LimitFields draft={draft} />
       <p class="dim">Limits apply to all keys of the project together, across the fleet. 0 blocks all.</p>
-      <FormEnd deed={deed} verb={before ? 'Save' : 'Create'} close={close} />
+      <FormActions action={action} verb={before ? 'Save' : 'Create'} close={close} />
     </form>
   )
 }

@@ -1,10 +1,10 @@
 import { useEffect, useRef } from 'preact/hooks'
-import { Copy } from '#services/console/parts/copy.tsx'
+import { CopyButton } from '#services/console/parts/copy-button.tsx'
 import { Icon } from '#services/console/parts/icon.tsx'
-import type { MadeKey } from './state.ts'
+import type { CreatedKey } from './state.ts'
 
 /** The secret of a new key. The API returns it once. */
-export function Secret({ of, close }: { readonly of: MadeKey; readonly close: () => void }) {
+export function Secret({ createdKey, close }: { readonly createdKey: CreatedKey; readonly close: () => void }) {
   const secret = useRef<HTMLElement>(null)
   useEffect(() => secret.current?.focus(), [])
   return (
@@ -15,13 +15,13 @@ export function Secret({ of, close }: { readonly of: MadeKey; readonly close: ()
       </p>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: the focus moves here, so that screen readers announce the new key. */}
       <code class="secret" ref={secret} tabIndex={0}>
-        {of.secret}
+        {createdKey.secret}
       </code>
       <p class="dim">
-        Key ID: <code>{of.id}</code>. Send the key as <code>Authorization: Bearer …</code>
+        Key ID: <code>{createdKey.id}</code>. Send the key as <code>Authorization: Bearer …</code>
       </p>
       <div class="actions end">
-        <Copy text={of.secret} label="Copy key" />
+        <CopyButton text={createdKey.secret} label="Copy key" />
         <button type="button" class="primary" onClick={close}>
           Done
         </button>

@@ -1,10 +1,10 @@
 import { signal } from '@preact/signals'
-import { askJson, wordsOf } from '#services/console/api/client.ts'
+import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import type { ApiKey, Page, Project } from '#services/console/api/types.ts'
 
 const PAGE = 100
 /** Maximum number of keys, and of projects, in a tab. */
-const SHOWN_MAX = 1_000
+const ITEMS_MAX = 1_000
 
 /** Projects and keys, newest first. */
 export const projects = signal<readonly Project[]>([])
@@ -13,54 +13,54 @@ export const hasMore = signal(false)
 export const isLoaded = signal(false)
 export const problem = signal('')
 
-export interface Wanted {
+export interface KeyFilter {
   /** Empty: all. */
   readonly project: string
   /** Empty: all. */
   readonly state: string
 }
 
-export async function look({ project, state }: Wanted, abort?: AbortSignal): Promise<void> {
+export async function refresh({ project, state }: KeyFilter, abort?: AbortSignal): Promise<void> {
   try {
-    const wanted = { ...(project && { project }), ...(state && { state }) }
-    const found = await allOf<ApiKey>('/v1/admin/keys', wanted, abort)
-    const all = await allOf<Project>('/v1/admin/projects', {}, abort)
+    const filter = { ...(project && { project }), ...(state && { state }) }
+    const found = await fetchAll<ApiKey>('/v1/admin/keys', filter, abort)
+    const all = await fetchAll<Project>('/v1/admin/projects', {}, abort)
     keys.value = found.data
     hasMore.value = found.has_more
     projects.value = all.data
     isLoaded.value = true
     problem.value = ''
   } catch (error) {
-    if (!abort?.aborted) problem.value = wordsOf(error)
+    if (!abort?.aborted) problem.value = messageOf(error)
   }
 }
 
 /** A new key with its secret, which no other response contains. */
-export type MadeKey = ApiKey & { readonly secret: string }
+export type CreatedKey = ApiKey & { readonly secret: string }
 
 /** @throws ApiFailure */
-export async function makeKey(body: object): Promise<MadeKey> {
-  return await askJson('/v1/admin/keys', { method: 'POST', body })
+export async function createKey(body: object): Promise<CreatedKey> {
+  return await fetchJson('/v1/admin/keys', { method: 'POST', body })
 }
 
 /** @throws ApiFailure */
-export async function changeKey(id: string, body: object): Promise<void> {
-  await askJson(pathOf('keys', id), { method: 'POST', body })
+export async function updateKey(id: string, body: object): Promise<void> {
+  await fetchJson(pathOf('keys', id), { method: 'POST', body })
 }
 
 /** @throws ApiFailure */
-export async function rotateKey(id: string, body: object): Promise<MadeKey> {
-  return await askJson(`${pathOf('keys', id)}/rotate`, { method: 'POST', body })
+export async function rotateKey(id: string, body: object): Promise<CreatedKey> {
+  return await fetchJson(`${pathOf('keys', id)}/rotate`, { method: 'POST', body })
 }
 
 /** @throws ApiFailure */
 export async function revokeKey(id: string): Promise<void> {
-  await askJson(`${pathOf('keys', id)}/revoke`, { method: 'POST' })
+  await fetchJson(`${pathOf('keys', id)}/revoke`, { method: 'POST' })
 }
 
 /** Creates a project, or updates the one with this id. @throws ApiFailure */
-export async function setProject(id: string | undefined, body: object): Promise<void> {
-  await askJson(id === undefined ? '/v1/admin/projects' : pathOf('projects', id), { method: 'POST', body })
+export async function saveProject(id: string | undefined, body: object): Promise<void> {
+  await fetchJson(id === undefined ? '/v1/admin/projects' : pathOf('projects', id), { method: 'POST', body })
 }
 
 /** The name of a project, or its id if it has none. */
@@ -72,14 +72,14 @@ function pathOf(what: 'keys' | 'projects', id: string): string {
   return `/v1/admin/${what}/${encodeURIComponent(id)}`
 }
 
-async function allOf<Item>(path: string, wanted: Record<string, string>, signal?: AbortSignal) {
+async function fetchAll<Item>(path: string, filter: Record<string, string>, signal?: AbortSignal) {
   const data: Item[] = []
   let after: string | null = null
   for (;;) {
-    const query = new URLSearchParams({ limit: String(PAGE), ...wanted, ...(after && { after }) })
-    const page: Page<Item> = await askJson(`${path}?${query}`, signal ? { signal } : {})
+    const query = new URLSearchParams({ limit: String(PAGE), ...filter, ...(after && { after }) })
+    const page: Page<Item> = await fetchJson(`${path}?${query}`, signal ? { signal } : {})
     data.push(...page.data)
     after = page.last_id
-    if (!page.has_more || data.length >= SHOWN_MAX) return { data, has_more: page.has_more }
+    if (!page.has_more || data.length >= ITEMS_MAX) return { data, has_more: page.has_more }
   }
 }

@@ -2,12 +2,12 @@ import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
 import type { z } from 'zod'
 import type { UsageReport } from '#schemas/usage.ts'
-import { askJson } from '#services/console/api/client.ts'
+import { fetchJson } from '#services/console/api/client.ts'
 import { serviceNow } from '#services/console/api/clock.ts'
-import { useDeed } from '#services/console/parts/deed.ts'
+import { useAction } from '#services/console/parts/action.ts'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { Plot } from '#services/console/parts/plot.tsx'
-import { Refusal } from '#services/console/parts/refusal.tsx'
-import { askFor } from '#services/console/place.ts'
+import { setQuery } from '#services/console/router.ts'
 
 const DAY_MS = 86_400_000
 const DAYS = 30
@@ -30,12 +30,12 @@ export function Usage({
   readonly name: string
 }) {
   const report = useSignal<Report | undefined>(undefined)
-  const { problem, act } = useDeed()
+  const { problem, run } = useAction()
   useEffect(() => {
     const from = dayOf(serviceNow() * 1_000 - (DAYS - 1) * DAY_MS)
     const query = new URLSearchParams({ from, to: dayOf(serviceNow() * 1_000), group_by: 'day', [owner]: id })
-    void act(async () => {
-      report.value = await askJson<Report>(`/v1/usage?${query}`)
+    void run(async () => {
+      report.value = await fetchJson<Report>(`/v1/usage?${query}`)
     })
   }, [owner, id])
   return (
@@ -44,23 +44,23 @@ export function Usage({
         <h2>
           Usage of {name}: last {DAYS} days <span class="dim">(UTC)</span>
         </h2>
-        <button type="button" class="small" onClick={() => askFor({ usage: '' })}>
+        <button type="button" class="small" onClick={() => setQuery({ usage: '' })}>
           Close
         </button>
       </div>
-      <Refusal of={problem.value} />
-      {report.value && <Plots of={report.value} />}
+      <ErrorText text={problem.value} />
+      {report.value && <Plots report={report.value} />}
     </section>
   )
 }
 
-function Plots({ of: { data, total } }: { readonly of: Report }) {
+function Plots({ report: { data, total } }: { readonly report: Report }) {
   const days = Array.from({ length: DAYS }, (_, nth) => dayOf(serviceNow() * 1_000 - (DAYS - 1 - nth) * DAY_MS))
   const by = new Map(data.map((sums) => [sums.group, sums]))
-  const values = (of: (sums: Report['data'][number]) => number) =>
+  const values = (pick: (sums: Report['data'][number]) => number) =>
     days.map((day) => {
       const sums = by.get(day)
-      return sums ? of(sums) : 0
+      return sums ? pick(sums) : 0
     })
   const tokens = total.input_tokens + total.output_tokens
   const all = [
@@ -93,7 +93,7 @@ function Plots({ of: { data, total } }: { readonly of: Report }) {
           <Plot
             label={`${name} per day: ${text} in the last ${DAYS} days`}
             series={[{ name: 'running', values: line }]}
-            {...{ moments: DAYS, textOf, topMin }}
+            {...{ samples: DAYS, textOf, topMin }}
           />
           <p class="dim span">
             <span>{days[0]}</span>

@@ -1,6 +1,6 @@
 import { isOperator } from '#services/console/api/session.ts'
 import { Confirm } from '#services/console/parts/confirm.tsx'
-import { ago, brief } from '#services/console/parts/time.ts'
+import { ageText, latencyText } from '#services/console/parts/time.ts'
 import { TryIt } from '#services/console/parts/try-it.tsx'
 import { type ModelState, setPaused } from './state.ts'
 
@@ -10,7 +10,7 @@ interface CardProps {
 }
 
 export function ModelCard({ model, isPoolPaused }: CardProps) {
-  const { id, aliases, capabilities, prepared, pause, served } = model
+  const { id, aliases, capabilities, loadProgress, pause, capacity } = model
   return (
     <li class="card model">
       <div class="title">
@@ -25,21 +25,23 @@ export function ModelCard({ model, isPoolPaused }: CardProps) {
           ))}
         </p>
       )}
-      {prepared !== undefined && prepared < 1 && <progress value={prepared} max={1} aria-label={`Loading ${id}`} />}
-      <Facts model={model} />
+      {loadProgress !== undefined && loadProgress < 1 && (
+        <progress value={loadProgress} max={1} aria-label={`Loading ${id}`} />
+      )}
+      <Stats model={model} />
       <Latencies model={model} />
-      {served !== undefined && served.failing > 0 && (
+      {capacity !== undefined && capacity.failing > 0 && (
         <p class="note bad">
-          {served.failing === served.workers
+          {capacity.failing === capacity.workers
             ? 'Circuit breaker open'
-            : `Circuit breaker open on ${served.failing} of ${served.workers} workers`}
+            : `Circuit breaker open on ${capacity.failing} of ${capacity.workers} workers`}
           : the upstream servers kept failing, so calls are rejected. After a delay one trial call is sent; if it
           succeeds, the breaker closes.
         </p>
       )}
       {pause && (
         <p class="dim">
-          Paused {ago(pause.since)} by <code>{pause.by_key}</code>
+          Paused {ageText(pause.since)} by <code>{pause.by_key}</code>
           {!pause.kept && ' (not saved; ends when the fleet restarts)'}.
         </p>
       )}
@@ -52,31 +54,31 @@ export function ModelCard({ model, isPoolPaused }: CardProps) {
 }
 
 function State({ model, isPoolPaused }: CardProps) {
-  const { prepared, pause, served } = model
+  const { loadProgress, pause, capacity } = model
   if (pause || isPoolPaused) return <span class="status paused">{pause ? 'paused' : 'pool paused'}</span>
-  if (served?.workers === 0) return <span class="status no-worker">no worker</span>
-  if (served && served.failing > 0) return <span class="status failed">failing</span>
-  if (prepared === undefined) return null
-  if (prepared < 1) return <span class="status loading">loading {Math.floor(prepared * 100)} %</span>
+  if (capacity?.workers === 0) return <span class="status no-worker">no worker</span>
+  if (capacity && capacity.failing > 0) return <span class="status failed">failing</span>
+  if (loadProgress === undefined) return null
+  if (loadProgress < 1) return <span class="status loading">loading {Math.floor(loadProgress * 100)} %</span>
   return <span class="status ready">ready</span>
 }
 
-function Facts({ model }: { readonly model: ModelState }) {
-  const { waiting, contextTokens, served } = model
-  const facts: [string, string][] = []
-  if (waiting !== undefined) facts.push(['queued', waiting.toLocaleString()])
-  if (contextTokens !== undefined) facts.push(['context', `${contextTokens.toLocaleString()} tokens`])
-  if (served) {
-    facts.push(['workers', String(served.workers)])
-    facts.push(['slots', `${served.share} / ${served.slots}`])
+function Stats({ model }: { readonly model: ModelState }) {
+  const { waiting, contextTokens, capacity } = model
+  const stats: [string, string][] = []
+  if (waiting !== undefined) stats.push(['queued', waiting.toLocaleString()])
+  if (contextTokens !== undefined) stats.push(['context', `${contextTokens.toLocaleString()} tokens`])
+  if (capacity) {
+    stats.push(['workers', String(capacity.workers)])
+    stats.push(['slots', `${capacity.concurrency} / ${capacity.slots}`])
   }
-  for (const { server, limit } of served?.limits ?? []) {
-    const name = (served?.limits.length ?? 0) > 1 ? `adaptive limit, server ${server + 1}` : 'adaptive limit'
-    facts.push([name, `${limit} concurrent`])
+  for (const { server, limit } of capacity?.limits ?? []) {
+    const name = (capacity?.limits.length ?? 0) > 1 ? `adaptive limit, server ${server + 1}` : 'adaptive limit'
+    stats.push([name, `${limit} concurrent`])
   }
   return (
     <dl>
-      {facts.map(([name, value]) => (
+      {stats.map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>
           <dd>{value}</dd>
@@ -103,8 +105,8 @@ function Latencies({ model: { id, firstOutput, run } }: { readonly model: ModelS
         {known.map(([name, latency]) => (
           <tr key={name}>
             <th scope="row">{name}</th>
-            <td>{brief(latency?.p50)}</td>
-            <td>{brief(latency?.p95)}</td>
+            <td>{latencyText(latency?.p50)}</td>
+            <td>{latencyText(latency?.p95)}</td>
           </tr>
         ))}
       </tbody>
@@ -114,9 +116,9 @@ function Latencies({ model: { id, firstOutput, run } }: { readonly model: ModelS
 
 function PauseModel({ id, isPaused }: { readonly id: string; readonly isPaused: boolean }) {
   return (
-    <Confirm verb={isPaused ? 'Resume' : 'Pause'} what={id} deed={() => setPaused('model', id, !isPaused)}>
+    <Confirm verb={isPaused ? 'Resume' : 'Pause'} what={id} action={() => setPaused('model', id, !isPaused)}>
       {isPaused ? (
-        <p>Queued jobs of this model start again, oldest first.</p>
+        <p>Queued jobs of this model start again, before new ones.</p>
       ) : (
         <p>
           In the whole fleet, jobs of this model stay queued and new calls get a 503. Running work finishes. The model

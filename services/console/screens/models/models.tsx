@@ -1,16 +1,16 @@
 import { usePoll } from '#services/console/api/poll.ts'
 import { isOperator } from '#services/console/api/session.ts'
 import { Confirm } from '#services/console/parts/confirm.tsx'
-import { Refusal } from '#services/console/parts/refusal.tsx'
-import { ago } from '#services/console/parts/time.ts'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
+import { ageText } from '#services/console/parts/time.ts'
 import { ModelCard } from './card.tsx'
-import { isLoaded, look, type PoolModels, pools, problem, setPaused } from './state.ts'
+import { isLoaded, type PoolModels, pools, problem, refresh, setPaused } from './state.ts'
 
 const REFRESH_MS = 2_000
 
 /** Models by pool. Operators also see workers and slots, and can pause a model or a pool. */
 export function Models() {
-  usePoll(REFRESH_MS, look, [isOperator.value])
+  usePoll(REFRESH_MS, refresh, [isOperator.value])
   const count = pools.value.reduce((total, { models }) => total + models.length, 0)
   return (
     <section>
@@ -18,9 +18,9 @@ export function Models() {
         <h1>Models</h1>
         <p class="dim">{isLoaded.value ? (count === 1 ? '1 model' : `${count} models`) : 'Loading…'}</p>
       </div>
-      <Refusal of={problem.value} />
+      <ErrorText text={problem.value} />
       {pools.value.map((one) => (
-        <Pool key={one.pool} of={one} />
+        <Pool key={one.pool} {...one} />
       ))}
       {isLoaded.value && pools.value.length === 0 && (
         <p class="card">
@@ -31,7 +31,7 @@ export function Models() {
   )
 }
 
-function Pool({ of: { pool, pause, models } }: { readonly of: PoolModels }) {
+function Pool({ pool, pause, models }: PoolModels) {
   return (
     <>
       <div class="title pool-title">
@@ -39,7 +39,7 @@ function Pool({ of: { pool, pause, models } }: { readonly of: PoolModels }) {
           {pool}
           {models.length === 0 && <span class="dim none">no models</span>}
         </h2>
-        {pause && <span class="status paused">paused {ago(pause.since)}</span>}
+        {pause && <span class="status paused">paused {ageText(pause.since)}</span>}
         {isOperator.value && <PausePool pool={pool} isPaused={pause !== undefined} />}
       </div>
       {models.length > 0 && (
@@ -55,9 +55,13 @@ function Pool({ of: { pool, pause, models } }: { readonly of: PoolModels }) {
 
 function PausePool({ pool, isPaused }: { readonly pool: string; readonly isPaused: boolean }) {
   return (
-    <Confirm verb={isPaused ? 'Resume' : 'Pause'} what={`pool ${pool}`} deed={() => setPaused('pool', pool, !isPaused)}>
+    <Confirm
+      verb={isPaused ? 'Resume' : 'Pause'}
+      what={`pool ${pool}`}
+      action={() => setPaused('pool', pool, !isPaused)}
+    >
       {isPaused ? (
-        <p>Queued jobs of this pool start again, oldest first.</p>
+        <p>Queued jobs of this pool start again, before new ones.</p>
       ) : (
         <p>
           In the whole fleet, jobs of this pool stay queued and new calls get a 503. Running work finishes. You can

@@ -1,11 +1,11 @@
 import { signal } from '@preact/signals'
-import { askJson, wordsOf } from '#services/console/api/client.ts'
-import { askFigures, type Figures, type Latency, latencyOf, preparedOf } from '#services/console/api/metrics.ts'
-import { askModels } from '#services/console/api/models.ts'
+import { fetchJson, messageOf } from '#services/console/api/client.ts'
+import { fetchMetrics, type Latency, latencyOf, loadProgressOf, type Metrics } from '#services/console/api/metrics.ts'
+import { fetchModels } from '#services/console/api/models.ts'
 import { isOperator } from '#services/console/api/session.ts'
 import type { Page, Pause, Pool, Worker } from '#services/console/api/types.ts'
-import { type NamedModel, withoutAliases } from './names.ts'
-import { type Served, servedOf } from './served.ts'
+import { mergeAliases, type NamedModel } from './aliases.ts'
+import { capacityOf, type ModelCapacity } from './capacity.ts'
 
 export interface ModelState {
   readonly id: string
@@ -15,7 +15,7 @@ export interface ModelState {
   readonly capabilities: readonly string[]
   readonly contextTokens: number | undefined
   /** Load progress, 0 to 1; undefined: unknown to this process. */
-  readonly prepared: number | undefined
+  readonly loadProgress: number | undefined
   /** Queued calls and jobs of all projects; undefined: unknown to this process. */
   readonly waiting: number | undefined
   /** Time from acceptance to the first output, measured by this process. */
@@ -24,7 +24,7 @@ export interface ModelState {
   readonly run: Latency | undefined
   readonly pause: Pause | undefined
   /** For operators only. */
-  readonly served: Served | undefined
+  readonly capacity: ModelCapacity | undefined
 }
 
 export interface PoolModels {
@@ -34,7 +34,7 @@ export interface PoolModels {
 }
 
 /** Data of the admin API. */
-interface Operated {
+interface AdminView {
   readonly workers: readonly Worker[]
   readonly pauses: readonly Pause[]
   readonly pools: readonly string[]
@@ -44,68 +44,69 @@ export const pools = signal<readonly PoolModels[]>([])
 export const isLoaded = signal(false)
 export const problem = signal('')
 
-export async function look(abort: AbortSignal): Promise<void> {
+export async function refresh(abort: AbortSignal): Promise<void> {
   try {
-    const [figures, callable, operated] = await Promise.all([
-      askFigures(abort),
-      askModels(abort),
-      isOperator.value ? askOperated(abort) : undefined,
+    const [metrics, callable, adminView] = await Promise.all([
+      fetchMetrics(abort),
+      fetchModels(abort),
+      isOperator.value ? fetchAdminView(abort) : undefined,
     ])
-    pools.value = show(await withoutAliases(callable, figures, abort), figures, operated)
+    pools.value = show(await mergeAliases(callable, metrics, abort), metrics, adminView)
     isLoaded.value = true
     problem.value = ''
   } catch (error) {
-    if (!abort.aborted) problem.value = wordsOf(error)
+    if (!abort.aborted) problem.value = messageOf(error)
   }
 }
 
 /** Pauses or resumes a model or a pool. @throws ApiFailure */
 export async function setPaused(what: Pause['what'], id: string, isPaused: boolean): Promise<void> {
   const path = `/v1/admin/${what}s/${encodeURIComponent(id)}/${isPaused ? 'pause' : 'resume'}`
-  await askJson(path, { method: 'POST' })
-  await look(new AbortController().signal)
+  await fetchJson(path, { method: 'POST' })
+  await refresh(new AbortController().signal)
 }
 
-async function askOperated(abort: AbortSignal): Promise<Operated> {
+async function fetchAdminView(abort: AbortSignal): Promise<AdminView> {
   const [workers, pauses, all] = await Promise.all([
-    askJson<Page<Worker>>('/v1/admin/workers', { signal: abort }),
-    askJson<Page<Pause>>('/v1/admin/pauses', { signal: abort }),
-    askJson<Page<Pool>>('/v1/admin/pools', { signal: abort }),
+    fetchJson<Page<Worker>>('/v1/admin/workers', { signal: abort }),
+    fetchJson<Page<Pause>>('/v1/admin/pauses', { signal: abort }),
+    fetchJson<Page<Pool>>('/v1/admin/pools', { signal: abort }),
   ])
   return { workers: workers.data, pauses: pauses.data, pools: all.data.map(({ id }) => id) }
 }
 
 function show(
   callable: readonly NamedModel[],
-  figures: Figures | undefined,
-  operated: Operated | undefined,
+  metrics: Metrics | undefined,
+  adminView: AdminView | undefined,
 ): readonly PoolModels[] {
   const poolOf = new Map(callable.map(({ model: { id, capabilities } }) => [id, poolWith(capabilities)]))
-  if (operated) for (const [id, pool] of known(figures, operated.workers)) if (!poolOf.has(id)) poolOf.set(id, pool)
-  const models = [...poolOf].map(([id, pool]) => stateOf(id, pool, { callable, figures, operated }))
-  const names = operated?.pools ?? [...new Set(poolOf.values())]
+  if (adminView)
+    for (const [id, pool] of allModels(metrics, adminView.workers)) if (!poolOf.has(id)) poolOf.set(id, pool)
+  const models = [...poolOf].map(([id, pool]) => stateOf(id, pool, { callable, metrics, adminView }))
+  const names = adminView?.pools ?? [...new Set(poolOf.values())]
   return names.map((pool) => ({
     pool,
-    pause: pauseOf(operated, 'pool', pool),
+    pause: pauseOf(adminView, 'pool', pool),
     models: models.filter((model) => model.pool === pool),
   }))
 }
 
 /** Model id and pool of every model, including those the key may not call. Metrics are preferred, because workers list aliases too. */
-function known(figures: Figures | undefined, workers: readonly Worker[]): readonly (readonly [string, string])[] {
-  const shown = figures
+function allModels(metrics: Metrics | undefined, workers: readonly Worker[]): readonly (readonly [string, string])[] {
+  const shown = metrics
     ?.all('sluice_waiting_calls')
     .map(({ labels }) => [labels.model ?? '', labels.pool ?? ''] as const)
   return shown ?? workers.flatMap(({ role, models }) => (models ?? []).map((id) => [id, role] as const))
 }
 
-interface Seen {
+interface Sources {
   readonly callable: readonly NamedModel[]
-  readonly figures: Figures | undefined
-  readonly operated: Operated | undefined
+  readonly metrics: Metrics | undefined
+  readonly adminView: AdminView | undefined
 }
 
-function stateOf(id: string, pool: string, { callable, figures, operated }: Seen): ModelState {
+function stateOf(id: string, pool: string, { callable, metrics, adminView }: Sources): ModelState {
   const named = callable.find(({ model }) => model.id === id)
   return {
     id,
@@ -113,18 +114,18 @@ function stateOf(id: string, pool: string, { callable, figures, operated }: Seen
     pool,
     capabilities: named?.model.capabilities ?? [],
     contextTokens: named?.model.context_length,
-    prepared: preparedOf(id, pool, figures),
+    loadProgress: loadProgressOf(id, pool, metrics),
     waiting:
-      figures && figures.sum('sluice_waiting_calls', { model: id }) + figures.sum('sluice_waiting_jobs', { model: id }),
-    firstOutput: figures && latencyOf('sluice_job_first_output_seconds', { model: id }, figures),
-    run: figures && latencyOf('sluice_attempt_duration_seconds', { model: id }, figures),
-    pause: pauseOf(operated, 'model', id),
-    served: operated && servedOf(id, pool, operated.workers),
+      metrics && metrics.sum('sluice_waiting_calls', { model: id }) + metrics.sum('sluice_waiting_jobs', { model: id }),
+    firstOutput: metrics && latencyOf('sluice_job_first_output_seconds', { model: id }, metrics),
+    run: metrics && latencyOf('sluice_attempt_duration_seconds', { model: id }, metrics),
+    pause: pauseOf(adminView, 'model', id),
+    capacity: adminView && capacityOf(id, pool, adminView.workers),
   }
 }
 
-function pauseOf(operated: Operated | undefined, what: Pause['what'], id: string): Pause | undefined {
-  return operated?.pauses.find((pause) => pause.what === what && pause.id === id)
+function pauseOf(adminView: AdminView | undefined, what: Pause['what'], id: string): Pause | undefined {
+  return adminView?.pauses.find((pause) => pause.what === what && pause.id === id)
 }
 
 /** The pool of a model by its capabilities (services/ingress/endpoints/models.ts). */

@@ -1,11 +1,12 @@
 import { useSignal } from '@preact/signals'
 import type { FunctionComponent } from 'preact'
-import { wordsOf } from '#services/console/api/client.ts'
+import { messageOf } from '#services/console/api/client.ts'
 import { usePoll } from '#services/console/api/poll.ts'
-import { isOperator, mayCall } from '#services/console/api/session.ts'
-import { Refusal } from '#services/console/parts/refusal.tsx'
-import { asked, BASE } from '#services/console/place.ts'
+import { canCall, isOperator } from '#services/console/api/session.ts'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
+import { BASE, queryParam } from '#services/console/router.ts'
 import { AudioForm } from './audio/audio.tsx'
+import { catalog, loadCatalog, modelsFor } from './catalog.ts'
 import { ChatForm } from './chat/chat.tsx'
 import { CompletionsForm } from './completions/completions.tsx'
 import { EmbeddingsForm } from './embeddings/embeddings.tsx'
@@ -13,7 +14,6 @@ import { ModerationsForm } from './moderations/moderations.tsx'
 import { PythonForm } from './python/python.tsx'
 import { RerankForm } from './rerank/rerank.tsx'
 import { ResearchForm } from './research/research.tsx'
-import { loadServed, modelsFor, served } from './served.ts'
 import { SpeechForm } from './speech/speech.tsx'
 import { MessagesForm } from './text/messages.ts'
 import { ResponsesForm } from './text/responses.ts'
@@ -82,12 +82,12 @@ export function Playground() {
   return (
     <section class="playground">
       <h1>Playground</h1>
-      {mayCall.value === false ? <ForCallers /> : isOperator.value !== undefined && <Forms />}
+      {canCall.value === false ? <NoCallsScope /> : isOperator.value !== undefined && <Forms />}
     </section>
   )
 }
 
-function ForCallers() {
+function NoCallsScope() {
   return (
     <div class="card empty">
       <h2>This key cannot call models</h2>
@@ -110,23 +110,23 @@ function Forms() {
     RETRY_DELAY_MS,
     async (abort) => {
       if (isLoaded.peek()) return
-      await loadServed().then(
+      await loadCatalog().then(
         () => {
           isLoaded.value = true
           problem.value = ''
         },
         (error: unknown) => {
-          if (!abort.aborted) problem.value = wordsOf(error)
+          if (!abort.aborted) problem.value = messageOf(error)
         },
       )
     },
     [],
   )
-  const forms = FORMS.filter(({ path }) => served.value?.reference.paths[path])
-  const form = forms.find(({ id }) => id === asked('form')) ?? forms[0]
+  const forms = FORMS.filter(({ path }) => catalog.value?.reference.paths[path])
+  const form = forms.find(({ id }) => id === queryParam('form')) ?? forms[0]
   return (
     <>
-      <Refusal of={problem.value} />
+      <ErrorText text={problem.value} />
       <nav class="tabs" aria-label="Endpoints">
         {forms.map(({ id, name, path }) => (
           <a
@@ -140,12 +140,12 @@ function Forms() {
         ))}
       </nav>
       {!form && !problem.value && <p class="dim">Loading…</p>}
-      {form && <Chosen key={form.id} form={form} />}
+      {form && <SelectedForm key={form.id} form={form} />}
     </>
   )
 }
 
-function Chosen({ form: { name, path, capability, missing, Content } }: { readonly form: Form }) {
+function SelectedForm({ form: { name, path, capability, missing, Content } }: { readonly form: Form }) {
   if (capability === undefined || modelsFor(capability).length > 0) return <Content />
   return (
     <div class="card empty">

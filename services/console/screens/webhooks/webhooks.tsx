@@ -1,17 +1,17 @@
 import { useMemo } from 'preact/hooks'
-import { askJson } from '#services/console/api/client.ts'
+import { fetchJson } from '#services/console/api/client.ts'
 import { serviceNow } from '#services/console/api/clock.ts'
 import { Pages } from '#services/console/api/pages.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import type { Delivery } from '#services/console/api/types.ts'
-import { useDeed } from '#services/console/parts/deed.ts'
+import { useAction } from '#services/console/parts/action.ts'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { Icon } from '#services/console/parts/icon.tsx'
-import { Older } from '#services/console/parts/older.tsx'
-import { ForOperators } from '#services/console/parts/operators.tsx'
-import { Refusal } from '#services/console/parts/refusal.tsx'
+import { LoadMore } from '#services/console/parts/load-more.tsx'
+import { OperatorsOnly } from '#services/console/parts/operators-only.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
-import { ago, brief, clock, lasted } from '#services/console/parts/time.ts'
-import { asked, askFor, BASE } from '#services/console/place.ts'
+import { ageText, dateTimeText, durationText, latencyText } from '#services/console/parts/time.ts'
+import { BASE, queryParam, setQuery } from '#services/console/router.ts'
 
 const REFRESH_MS = 3_000
 const COLUMNS = ['Event', 'Job', 'Host', 'Attempts', 'Last response', 'Next attempt', 'Created', '']
@@ -33,15 +33,15 @@ const STATUSES: Readonly<Record<string, readonly [text: string, status: string]>
 export function Webhooks() {
   return (
     <section>
-      <ForOperators>
-        <Messages />
-      </ForOperators>
+      <OperatorsOnly>
+        <Deliveries />
+      </OperatorsOnly>
     </section>
   )
 }
 
-function Messages() {
-  const status = asked('status')
+function Deliveries() {
+  const status = queryParam('status')
   const list = useMemo(() => new Pages<Delivery>('/v1/admin/deliveries', { status }), [status])
   usePoll(REFRESH_MS, (signal) => list.refresh(signal), [list])
   const { isLoaded, problem } = list
@@ -57,33 +57,33 @@ function Messages() {
       </p>
       <div class="filters">
         <fieldset class="chips">
-          <legend class="unseen">State</legend>
+          <legend class="visually-hidden">State</legend>
           {STATES.map(({ id, name }) => (
             <button
               key={id}
               type="button"
               class="chip"
               aria-pressed={id === status}
-              onClick={() => askFor({ status: id })}
+              onClick={() => setQuery({ status: id })}
             >
               {name}
             </button>
           ))}
         </fieldset>
       </div>
-      <Refusal of={problem.value} />
-      {isLoaded.value ? <Shown list={list} /> : !problem.value && <p class="dim">Loading…</p>}
+      <ErrorText text={problem.value} />
+      {isLoaded.value ? <DeliveryTable list={list} /> : !problem.value && <p class="dim">Loading…</p>}
     </>
   )
 }
 
-function Shown({ list }: { readonly list: Pages<Delivery> }) {
+function DeliveryTable({ list }: { readonly list: Pages<Delivery> }) {
   const { items } = list
   if (items.value.length === 0) {
     return (
       <div class="empty card">
         <h2>No deliveries</h2>
-        <p class="dim">{STATES.find(({ id }) => id === asked('status'))?.none}</p>
+        <p class="dim">{STATES.find(({ id }) => id === queryParam('status'))?.none}</p>
       </div>
     )
   }
@@ -91,54 +91,54 @@ function Shown({ list }: { readonly list: Pages<Delivery> }) {
     <>
       <Table label="Webhook deliveries" columns={COLUMNS}>
         {items.value.map((delivery) => (
-          <Row key={delivery.id} of={delivery} list={list} />
+          <Row key={delivery.id} delivery={delivery} list={list} />
         ))}
       </Table>
-      <Older list={list} />
+      <LoadMore list={list} />
     </>
   )
 }
 
-function Row({ of, list }: { readonly of: Delivery; readonly list: Pages<Delivery> }) {
-  const { id, type, status, project, job_id, host, attempts, response_status, error, next_at, created_at } = of
+function Row({ delivery, list }: { readonly delivery: Delivery; readonly list: Pages<Delivery> }) {
+  const { id, type, status, project, job_id, host, attempts, response_status, error, next_at, created_at } = delivery
   const [label, style] = STATUSES[status] ?? [status, status]
   return (
     <tr>
-      <Cell of="Event">
+      <Cell column="Event">
         <span class={`status ${style}`}>{label}</span>
         <span class="below">{type}</span>
       </Cell>
-      <Cell of="Job">
+      <Cell column="Job">
         <a href={`${BASE}/jobs/${job_id}`}>
           <code class="breaks">{job_id}</code>
         </a>
         <span class="dim below">project {project}</span>
       </Cell>
-      <Cell of="Host">{host ?? <span class="dim">–</span>}</Cell>
-      <Cell of="Attempts">{attempts}</Cell>
-      <Cell of="Last response">
+      <Cell column="Host">{host ?? <span class="dim">–</span>}</Cell>
+      <Cell column="Attempts">{attempts}</Cell>
+      <Cell column="Last response">
         {/* An error text includes the response status. */}
         <span>{error ?? response_status ?? <span class="dim">not attempted yet</span>}</span>
-        {of.history.length > 0 && <History of={of.history} />}
+        {delivery.history.length > 0 && <Attempts history={delivery.history} />}
       </Cell>
-      <Cell of="Next attempt">{next_at === null ? <span class="dim">–</span> : <Next at={next_at} />}</Cell>
-      <Cell of="Created">
-        <span title={clock(created_at)}>{ago(created_at)}</span>
+      <Cell column="Next attempt">{next_at === null ? <span class="dim">–</span> : <Next at={next_at} />}</Cell>
+      <Cell column="Created">
+        <span title={dateTimeText(created_at)}>{ageText(created_at)}</span>
       </Cell>
-      <Cell>{status !== 'delivered' && <SendAgain id={id} list={list} />}</Cell>
+      <Cell>{status !== 'delivered' && <Resend id={id} list={list} />}</Cell>
     </tr>
   )
 }
 
-function History({ of }: { readonly of: Delivery['history'] }) {
+function Attempts({ history }: { readonly history: Delivery['history'] }) {
   return (
     <details class="tries">
-      <summary>{of.length === 1 ? '1 attempt' : `Last ${of.length} attempts`}</summary>
+      <summary>{history.length === 1 ? '1 attempt' : `Last ${history.length} attempts`}</summary>
       <ol>
-        {of.toReversed().map(({ at, duration_ms, response_status, error }) => (
+        {history.toReversed().map(({ at, duration_ms, response_status, error }) => (
           <li key={`${at} ${duration_ms}`}>
-            <span title={clock(at)}>{ago(at)}</span>
-            <span class="dim">, {brief(duration_ms / 1_000)}</span>
+            <span title={dateTimeText(at)}>{ageText(at)}</span>
+            <span class="dim">, {latencyText(duration_ms / 1_000)}</span>
             <span class="below">{error ?? response_status}</span>
           </li>
         ))}
@@ -149,13 +149,13 @@ function History({ of }: { readonly of: Delivery['history'] }) {
 
 function Next({ at }: { readonly at: number }) {
   const left = at - serviceNow()
-  return <span title={clock(at)}>{left < 1 ? 'now' : `in ${lasted(left)}`}</span>
+  return <span title={dateTimeText(at)}>{left < 1 ? 'now' : `in ${durationText(left)}`}</span>
 }
 
-function SendAgain({ id, list }: { readonly id: string; readonly list: Pages<Delivery> }) {
-  const { isBusy, problem, act } = useDeed()
+function Resend({ id, list }: { readonly id: string; readonly list: Pages<Delivery> }) {
+  const { isBusy, problem, run } = useAction()
   const send = async () => {
-    await askJson(`/v1/admin/deliveries/${encodeURIComponent(id)}/retry`, { method: 'POST' })
+    await fetchJson(`/v1/admin/deliveries/${encodeURIComponent(id)}/retry`, { method: 'POST' })
     await list.refresh()
   }
   return (
@@ -165,11 +165,11 @@ function SendAgain({ id, list }: { readonly id: string; readonly list: Pages<Del
         class="small"
         aria-label={`Resend ${id}`}
         disabled={isBusy.value}
-        onClick={() => void act(send)}
+        onClick={() => void run(send)}
       >
         <Icon name="again" /> Resend
       </button>
-      <Refusal of={problem.value} />
+      <ErrorText text={problem.value} />
     </>
   )
 }

@@ -2,12 +2,12 @@ import { usePoll } from '#services/console/api/poll.ts'
 import { isOperator } from '#services/console/api/session.ts'
 import type { Worker } from '#services/console/api/types.ts'
 import { Confirm } from '#services/console/parts/confirm.tsx'
-import { ForOperators } from '#services/console/parts/operators.tsx'
-import { Refusal } from '#services/console/parts/refusal.tsx'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
+import { OperatorsOnly } from '#services/console/parts/operators-only.tsx'
 import { Status } from '#services/console/parts/status.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
-import { ago } from '#services/console/parts/time.ts'
-import { isLast, isLoaded, look, problem, setDrained, stateOf, workers } from './state.ts'
+import { ageText } from '#services/console/parts/time.ts'
+import { isLoaded, isOnlyActive, problem, refresh, setDrained, stateOf, workers } from './state.ts'
 
 const REFRESH_MS = 2_000
 const COLUMNS = ['Worker', 'Pool', 'Running', 'Models', 'Version', 'State', '']
@@ -20,18 +20,18 @@ export function Workers() {
         <h1>Workers</h1>
         {isLoaded.value && <p class="dim">{countOf(workers.value)}</p>}
       </div>
-      <ForOperators>
+      <OperatorsOnly>
         <Fleet />
-      </ForOperators>
+      </OperatorsOnly>
     </section>
   )
 }
 
 function Fleet() {
-  usePoll(REFRESH_MS, look, [isOperator.value])
+  usePoll(REFRESH_MS, refresh, [isOperator.value])
   return (
     <>
-      <Refusal of={problem.value} />
+      <ErrorText text={problem.value} />
       {isLoaded.value ? (
         <Table label="Workers" columns={COLUMNS}>
           {workers.value.map((worker) => (
@@ -49,26 +49,26 @@ function Row({ worker }: { readonly worker: Worker }) {
   const { id, role, host, pid, version, slots, capacity, running, aside, models, silent, last_seen_at } = worker
   return (
     <tr>
-      <Cell of="Worker">
+      <Cell column="Worker">
         <code>{id}</code>
         {host && <span class="dim below">{pid === null ? host : `${host}, pid ${pid}`}</span>}
       </Cell>
-      <Cell of="Pool">{role}</Cell>
-      <Cell of="Running">
-        {slots > 0 ? <Load running={running} capacity={capacity} aside={aside ?? 0} /> : <None />}
+      <Cell column="Pool">{role}</Cell>
+      <Cell column="Running">
+        {slots > 0 ? <Load running={running} capacity={capacity} aside={aside ?? 0} /> : <Unknown />}
       </Cell>
-      <Cell of="Models">{models?.length ? models.join(', ') : <None />}</Cell>
-      <Cell of="Version">{version ? <code>{version}</code> : <None />}</Cell>
-      <Cell of="State">
-        <Status of={stateOf(worker)} />
-        {silent && <span class="dim below">last heartbeat {ago(last_seen_at)}</span>}
+      <Cell column="Models">{models?.length ? models.join(', ') : <Unknown />}</Cell>
+      <Cell column="Version">{version ? <code>{version}</code> : <Unknown />}</Cell>
+      <Cell column="State">
+        <Status status={stateOf(worker)} />
+        {silent && <span class="dim below">last heartbeat {ageText(last_seen_at)}</span>}
       </Cell>
       <Cell>{slots > 0 && <Drain worker={worker} />}</Cell>
     </tr>
   )
 }
 
-function None() {
+function Unknown() {
   return <span class="dim">–</span>
 }
 
@@ -90,20 +90,20 @@ function Drain({ worker }: { readonly worker: Worker }) {
   const what = `${role} worker`
   if (draining) {
     return (
-      <Confirm verb="Undrain" what={what} deed={() => setDrained(worker, false)}>
-        <Whose worker={worker} />
+      <Confirm verb="Undrain" what={what} action={() => setDrained(worker, false)}>
+        <WorkerName worker={worker} />
         <p>The worker accepts jobs again.</p>
       </Confirm>
     )
   }
   return (
-    <Confirm verb="Drain" what={what} deed={() => setDrained(worker, true)}>
-      <Whose worker={worker} />
+    <Confirm verb="Drain" what={what} action={() => setDrained(worker, true)}>
+      <WorkerName worker={worker} />
       <p>
         The worker accepts no new jobs{running > 0 && `, and finishes the ${running} in flight`}. It stays drained until
         you undrain or stop it.
       </p>
-      {isLast(worker) && (
+      {isOnlyActive(worker) && (
         <p class="note warn">
           No other worker of the pool {role} accepts jobs. Its jobs stay queued until one is available.
         </p>
@@ -112,7 +112,7 @@ function Drain({ worker }: { readonly worker: Worker }) {
   )
 }
 
-function Whose({ worker: { id, host } }: { readonly worker: Worker }) {
+function WorkerName({ worker: { id, host } }: { readonly worker: Worker }) {
   return (
     <p class="dim">
       <code>{id}</code>

@@ -1,17 +1,17 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useRef } from 'preact/hooks'
 import { CallForm } from '#services/console/screens/playground/call/form.tsx'
-import { modelsFor, optionsOf } from '#services/console/screens/playground/served.ts'
+import { modelsFor, optionsOf } from '#services/console/screens/playground/catalog.ts'
 import { PlayButton } from './play-button.tsx'
-import { Spoken } from './spoken.tsx'
 import { audio } from './state.ts'
+import { TranscriptView } from './transcript-view.tsx'
 import { Waveform } from './waveform.tsx'
 
 /** Transcribes a file or a recording and shows words and speakers on the waveform. */
 export function AudioForm() {
   const { run, model, file, values, player, transcript } = audio
   useEffect(() => () => player.stop(), [])
-  const canTell = modelsFor('diarization').some(({ id }) => id === model.value)
+  const canDiarize = modelsFor('diarization').some(({ id }) => id === model.value)
   return (
     <CallForm
       run={run}
@@ -20,13 +20,17 @@ export function AudioForm() {
       values={values}
       verb="Transcribe"
       isReady={file.value !== undefined}
-      send={(options) => audio.transcribe(canTell, options)}
-      beside={<PlayButton player={player} />}
-      outcome={<Heard />}
-      hint={canTell && <SpeakersChoice />}
+      send={(options) => audio.transcribe(canDiarize, options)}
+      extra={<PlayButton player={player} />}
+      outcome={<Result />}
+      hint={canDiarize && <SpeakersChoice />}
       below={
         transcript.value && (
-          <Spoken of={transcript.value} name={file.value?.name ?? 'audio'} onPlay={(at) => player.play(at)} />
+          <TranscriptView
+            transcript={transcript.value}
+            name={file.value?.name ?? 'audio'}
+            onPlay={(at) => player.play(at)}
+          />
         )
       }
     >
@@ -36,7 +40,7 @@ export function AudioForm() {
   )
 }
 
-function Heard() {
+function Result() {
   return (
     <>
       {audio.run.isBusy.value && <p class="dim">Transcribing…</p>}
@@ -73,9 +77,9 @@ function Source() {
     field.current.files = data.files
   }, [file])
   const isRecording = audio.recorder.since.value !== undefined
-  const take = (files: FileList | null | undefined) => {
-    const [taken] = files ?? []
-    if (taken) void audio.take(taken)
+  const load = (files: FileList | null | undefined) => {
+    const [chosen] = files ?? []
+    if (chosen) void audio.load(chosen)
   }
   return (
     // biome-ignore lint/a11y/noStaticElementInteractions: the file field inside is the accessible alternative to dropping.
@@ -91,7 +95,7 @@ function Source() {
       onDrop={(event) => {
         event.preventDefault()
         isOver.value = false
-        take(event.dataTransfer?.files)
+        load(event.dataTransfer?.files)
       }}
     >
       <label>
@@ -100,7 +104,7 @@ function Source() {
           ref={field}
           type="file"
           accept="audio/*,video/mp4,video/webm,.flac,.mp3,.mp4,.mpeg,.mpga,.m4a,.ogg,.wav,.webm"
-          onChange={({ currentTarget }) => take(currentTarget.files)}
+          onChange={({ currentTarget }) => load(currentTarget.files)}
         />
       </label>
       <div class="actions">

@@ -1,5 +1,5 @@
 import { signal } from '@preact/signals'
-import { askJson } from '#services/console/api/client.ts'
+import { fetchJson } from '#services/console/api/client.ts'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
 import { Run } from '#services/console/screens/playground/call/run.ts'
 import { Player } from './player.ts'
@@ -20,7 +20,7 @@ class Audio {
   readonly transcript = signal<Transcript | undefined>(undefined)
   readonly note = signal('')
 
-  async take(file: File): Promise<void> {
+  async load(file: File): Promise<void> {
     this.run.stop()
     this.run.problem.value = undefined
     this.transcript.value = undefined
@@ -33,18 +33,18 @@ class Audio {
   async record(): Promise<void> {
     if (this.recorder.since.value !== undefined) return this.recorder.stop()
     await this.recorder
-      .start((file) => void this.take(file))
+      .start((file) => void this.load(file))
       .catch((error: Error) => {
-        this.run.problem.value = { words: error.message, next: '' }
+        this.run.problem.value = { message: error.message, fix: '' }
       })
   }
 
   /**
    * Sends the file once for words and, if wanted, once for speakers, because no response format has both.
    *
-   * @param canTell Whether the model identifies speakers
+   * @param canDiarize Whether the model identifies speakers
    */
-  async transcribe(canTell: boolean, options: Readonly<Record<string, unknown>>): Promise<void> {
+  async transcribe(canDiarize: boolean, options: Readonly<Record<string, unknown>>): Promise<void> {
     const file = this.file.value
     if (!file) return
     const callOf = (name: string, form: object): Call => ({
@@ -54,7 +54,7 @@ class Audio {
     const granularities = { timestamp_granularities: ['word', 'segment'] }
     const words = callOf('words', { response_format: 'verbose_json', ...granularities })
     const speakers = callOf('speakers', { response_format: 'diarized_json' })
-    const hasSpeakers = canTell && this.wantsSpeakers.value
+    const hasSpeakers = canDiarize && this.wantsSpeakers.value
     this.transcript.value = undefined
     const startedAt = performance.now()
     await this.run.start(hasSpeakers ? [words, speakers] : [words], async (abort) => {
@@ -76,7 +76,7 @@ async function upload<T>({ path, body }: Call, file: File, signal: AbortSignal):
     if (Array.isArray(value)) for (const one of value) form.append(`${name}[]`, String(one))
     else form.set(name, String(value))
   }
-  return await askJson<T>(path, { method: 'POST', body: form, signal })
+  return await fetchJson<T>(path, { method: 'POST', body: form, signal })
 }
 
 export const audio = new Audio()

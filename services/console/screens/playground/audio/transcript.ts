@@ -1,14 +1,14 @@
 import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
 
 /** A segment of a transcript; the speaker is empty without diarization. */
-export interface Said {
+export interface Segment {
   readonly start: number
   readonly end: number
   readonly text: string
   readonly speaker: string
 }
 
-export interface SaidWord extends Word {
+export interface SpeakerWord extends Word {
   readonly speaker: string
 }
 
@@ -16,8 +16,8 @@ export interface SaidWord extends Word {
 export interface Transcript {
   readonly text: string
   readonly duration: number
-  readonly segments: readonly Said[]
-  readonly words: readonly SaidWord[]
+  readonly segments: readonly Segment[]
+  readonly words: readonly SpeakerWord[]
   /** Source of the subtitles. */
   readonly cues: readonly TranscriptSegment[]
   /** In order of first appearance. */
@@ -34,27 +34,29 @@ export interface Verbose {
 
 /** A response with `response_format=diarized_json`. */
 export interface Diarized {
-  readonly segments: readonly Said[]
+  readonly segments: readonly Segment[]
 }
 
 /** Combines the words and times of one response with the speakers of another, if that was requested. */
 export function transcriptOf(verbose: Verbose, diarized: Diarized | undefined): Transcript {
   const { text, duration, segments: cues = [], words = [] } = verbose
-  const turns = diarized?.segments ?? []
+  const segments = diarized?.segments ?? []
   return {
     text,
     duration,
     cues,
-    segments: diarized ? turns : cues.map(({ start, end, text: said }) => ({ start, end, text: said, speaker: '' })),
-    words: words.map((word) => ({ ...word, speaker: speakerAt(turns, (word.start + word.end) / 2) })),
-    speakers: [...new Set(turns.map(({ speaker }) => speaker))],
+    segments: diarized
+      ? segments
+      : cues.map((cue) => ({ start: cue.start, end: cue.end, text: cue.text, speaker: '' })),
+    words: words.map((word) => ({ ...word, speaker: speakerAt(segments, (word.start + word.end) / 2) })),
+    speakers: [...new Set(segments.map(({ speaker }) => speaker))],
   }
 }
 
 /** The speaker at a time, or of the nearest segment; empty without diarization. */
-function speakerAt(turns: readonly Said[], seconds: number): string {
-  const away = ({ start, end }: Said) => Math.max(0, start - seconds, seconds - end)
-  const [first, ...rest] = turns
+function speakerAt(segments: readonly Segment[], seconds: number): string {
+  const away = ({ start, end }: Segment) => Math.max(0, start - seconds, seconds - end)
+  const [first, ...rest] = segments
   if (!first) return ''
-  return rest.reduce((best, turn) => (away(turn) < away(best) ? turn : best), first).speaker
+  return rest.reduce((best, segment) => (away(segment) < away(best) ? segment : best), first).speaker
 }

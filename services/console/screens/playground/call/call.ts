@@ -50,7 +50,7 @@ function quoted(text: string): string {
 }
 
 /** Code that prints the text of one stream event, by SDK method. */
-const READS: Readonly<Record<string, { readonly python: string; readonly typescript: string }>> = {
+const STREAM_READERS: Readonly<Record<string, { readonly python: string; readonly typescript: string }>> = {
   'chat.completions': {
     python: 'if chunk.choices:\n        print(chunk.choices[0].delta.content or "", end="", flush=True)',
     typescript: "process.stdout.write(chunk.choices[0]?.delta.content ?? '')",
@@ -105,7 +105,7 @@ stream = client.${method}.create(
 ${args}
 )
 for chunk in stream:
-    ${READS[method]?.python}`
+    ${STREAM_READERS[method]?.python}`
 }
 
 function typescriptOf(call: Call, origin: string): string {
@@ -127,14 +127,14 @@ console.log(JSON.stringify(answer, null, 2))`
   const fields =
     file === undefined ? json : json.replace('{\n', () => `{\n  "file": createReadStream(${JSON.stringify(file)}),\n`)
   if (into !== undefined) {
-    const kept = `await writeFile(${JSON.stringify(into)}, Buffer.from(await answer.arrayBuffer()))`
-    return `${head}\nconst answer = await client.${method}.create(${fields})\n${kept}`
+    const save = `await writeFile(${JSON.stringify(into)}, Buffer.from(await answer.arrayBuffer()))`
+    return `${head}\nconst answer = await client.${method}.create(${fields})\n${save}`
   }
   if (!body.stream) return `${head}\nconst answer = await client.${method}.create(${fields})\nconsole.log(answer)`
   return `${head}
 const stream = await client.${method}.create(${fields})
 for await (const chunk of stream) {
-  ${READS[method]?.typescript}
+  ${STREAM_READERS[method]?.typescript}
 }`
 }
 

@@ -1,5 +1,5 @@
 import { useSignal } from '@preact/signals'
-import { Copy } from '#services/console/parts/copy.tsx'
+import { CopyButton } from '#services/console/parts/copy-button.tsx'
 import { type Call, codeOf, LANGUAGES, type Language } from './call.ts'
 
 /** Code that repeats the last request, in three languages; nothing before the first request. */
@@ -31,7 +31,7 @@ export function Code({ calls }: { readonly calls: readonly Call[] }) {
             language.value = one
           }}
         />
-        <Copy text={code} label="Copy" />
+        <CopyButton text={code} label="Copy" />
       </div>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable area must be reachable by keyboard. */}
       <pre class="output" tabIndex={0}>

@@ -1,14 +1,14 @@
 import type { Signal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect } from 'preact/hooks'
-import { asked } from '#services/console/place.ts'
-import { modelFor } from '#services/console/screens/playground/served.ts'
+import { queryParam } from '#services/console/router.ts'
+import { modelFor } from '#services/console/screens/playground/catalog.ts'
 import { Code } from './code.tsx'
-import { ModelChoice } from './models.tsx'
+import { ModelChoice } from './model-choice.tsx'
 import { Options } from './options.tsx'
-import { ProblemOf } from './problem.tsx'
+import { RunProblem } from './problem.tsx'
 import type { Run } from './run.ts'
-import { type Field, filledIn } from './schema.ts'
+import { type Field, filledFields } from './schema.ts'
 import { Send } from './send.tsx'
 
 interface CallFormProps {
@@ -27,7 +27,7 @@ interface CallFormProps {
   /** Input fields. */
   readonly children: ComponentChildren
   /** Content next to the submit button. */
-  readonly beside?: ComponentChildren
+  readonly extra?: ComponentChildren
   /** Result within the form. */
   readonly outcome?: ComponentChildren
   /** Content above the options. */
@@ -40,7 +40,7 @@ interface CallFormProps {
 export function CallForm(props: CallFormProps) {
   const { run, model, fields, values, shown, verb, isReady, send } = props
   useEffect(() => {
-    if (model) model.chosen.value = modelFor(model.capability, asked('model') || model.chosen.value)
+    if (model) model.chosen.value = modelFor(model.capability, queryParam('model') || model.chosen.value)
   }, [])
   return (
     <>
@@ -49,15 +49,15 @@ export function CallForm(props: CallFormProps) {
           class="card form"
           onSubmit={(event) => {
             event.preventDefault()
-            void send(filledIn(fields, values.value))
+            void send(filledFields(fields, values.value))
           }}
         >
           {props.children}
           <div class="actions">
             <Send run={run} label={verb} isReady={isReady && model?.chosen.value !== ''} />
-            {props.beside}
+            {props.extra}
           </div>
-          <ProblemOf run={run} />
+          <RunProblem run={run} />
           {props.outcome}
         </form>
         <Options fields={fields} values={values} {...(shown !== undefined && { shown })}>
@@ -71,18 +71,18 @@ export function CallForm(props: CallFormProps) {
   )
 }
 
-interface WordsProps {
+interface TextFieldProps {
   readonly label: string
-  readonly of: Signal<string>
+  readonly text: Signal<string>
   /** Visible lines; absent: a single-line field. */
   readonly rows?: number
   /** The text is source code. */
   readonly isSource?: boolean
 }
 
-export function Words({ label, of, rows, isSource = false }: WordsProps) {
+export function TextField({ label, text, rows, isSource = false }: TextFieldProps) {
   const onInput = ({ currentTarget }: { readonly currentTarget: { readonly value: string } }) => {
-    of.value = currentTarget.value
+    text.value = currentTarget.value
   }
   const source = isSource && ({ class: 'source', spellcheck: false, autocapitalize: 'off' } as const)
   return (
@@ -90,15 +90,15 @@ export function Words({ label, of, rows, isSource = false }: WordsProps) {
     <label>
       <span>{label}</span>
       {rows === undefined ? (
-        <input value={of.value} onInput={onInput} />
+        <input value={text.value} onInput={onInput} />
       ) : (
-        <textarea {...{ rows, ...source }} value={of.value} onInput={onInput} />
+        <textarea {...{ rows, ...source }} value={text.value} onInput={onInput} />
       )}
     </label>
   )
 }
 
 /** The trimmed lines of a text, without empty ones. */
-export function linesOf(text: string): readonly string[] {
+export function nonEmptyLines(text: string): readonly string[] {
   return text.split('\n').flatMap((line) => line.trim() || [])
 }

@@ -1,12 +1,8 @@
+import { ErrorText } from '#services/console/parts/error-text.tsx'
 import type { Run } from './run.ts'
 
 /** The error of the last request with its remedy; nothing after a success. */
-export function ProblemOf({ run }: { readonly run: Run }) {
-  const problem = run.problem.value
-  if (!problem) return null
-  return (
-    <p class="refusal" role="alert">
-      {problem.words} {problem.next}
-    </p>
-  )
+export function RunProblem({ run }: { readonly run: Run }) {
+  const { message = '', fix = '' } = run.problem.value ?? {}
+  return <ErrorText text={[message, fix].filter(Boolean).join(' ')} />
 }

@@ -1,16 +1,16 @@
 import { signal } from '@preact/signals'
-import { ApiFailure, ask, wordsOf } from '#services/console/api/client.ts'
+import { ApiFailure, fetchApi, messageOf } from '#services/console/api/client.ts'
 import { eventsOf } from '#services/console/api/events.ts'
 import type { Call } from './call.ts'
 
 export interface Problem {
-  readonly words: string
+  readonly message: string
   /** Remedy; empty if the error text includes it. */
-  readonly next: string
+  readonly fix: string
 }
 
 /** Remedies by HTTP status. */
-const NEXT: Readonly<Record<number, string>> = {
+const REMEDIES: Readonly<Record<number, string>> = {
   400: 'Fix the request and try again.',
   403: 'Use a key with the required permission. Operators change permissions with npx sluice keys update.',
   404: 'Choose another model, or reload the page to update the list of models.',
@@ -62,13 +62,13 @@ export class Run {
 
   fail(error: unknown): void {
     const status = error instanceof ApiFailure ? error.status : 0
-    this.problem.value = { words: wordsOf(error), next: NEXT[status] ?? '' }
+    this.problem.value = { message: messageOf(error), fix: REMEDIES[status] ?? '' }
   }
 }
 
 /** The events of a streamed response. @throws ApiFailure for an error status or an error event */
 export async function* streamed<Event>({ path, body }: Call, signal: AbortSignal): AsyncGenerator<Event> {
-  const response = await ask(path, { method: 'POST', body, signal })
+  const response = await fetchApi(path, { method: 'POST', body, signal })
   for await (const event of eventsOf(response)) {
     const failure = failureIn(event)
     if (failure) throw new ApiFailure(failure.status ?? 502, failure.message)

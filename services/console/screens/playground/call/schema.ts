@@ -35,7 +35,7 @@ export interface Field {
 }
 
 /** Bounds beyond this are the range of an integer, not a limit to show. */
-const HUGE = 2 ** 52
+const UNLIMITED = 2 ** 52
 
 /** The named options of an endpoint that its schema has. */
 export function fieldsOf(reference: Reference, path: string, names: readonly string[]): readonly Field[] {
@@ -48,7 +48,7 @@ export function fieldsOf(reference: Reference, path: string, names: readonly str
 }
 
 /** The non-empty field values with their JSON types. */
-export function filledIn(
+export function filledFields(
   fields: readonly Field[],
   values: Readonly<Record<string, string>>,
 ): Readonly<Record<string, unknown>> {
@@ -79,8 +79,8 @@ function fieldOf(name: string, property: Schema): Field {
         : types.includes('boolean')
           ? 'switch'
           : 'text',
-    min: minimum !== undefined && minimum > -HUGE ? minimum : undefined,
-    max: maximum !== undefined && maximum < HUGE ? maximum : undefined,
+    min: minimum !== undefined && minimum > -UNLIMITED ? minimum : undefined,
+    max: maximum !== undefined && maximum < UNLIMITED ? maximum : undefined,
     step: types.includes('integer') || name === 'seed' ? 1 : 'any',
     choices: schema.enum ?? [],
     hint: property.description ?? '',

@@ -1,13 +1,13 @@
 import { signal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
-import { asked } from '#services/console/place.ts'
+import { queryParam } from '#services/console/router.ts'
 import { Code } from '#services/console/screens/playground/call/code.tsx'
-import { ModelChoice } from '#services/console/screens/playground/call/models.tsx'
+import { ModelChoice } from '#services/console/screens/playground/call/model-choice.tsx'
 import { Options } from '#services/console/screens/playground/call/options.tsx'
-import { type Field, filledIn } from '#services/console/screens/playground/call/schema.ts'
-import { modelFor, modelsFor, optionsOf } from '#services/console/screens/playground/served.ts'
+import { type Field, filledFields } from '#services/console/screens/playground/call/schema.ts'
+import { modelFor, modelsFor, optionsOf } from '#services/console/screens/playground/catalog.ts'
 import { Conversation } from './conversation.ts'
-import { Say, Turns } from './talk.tsx'
+import { Composer, MessageList } from './messages.tsx'
 
 const OPTIONS = ['max_tokens', 'temperature', 'top_p', 'seed', 'stop', 'presence_penalty', 'frequency_penalty']
 
@@ -20,15 +20,15 @@ const values = signal<Readonly<Record<string, string>>>({ max_tokens: '512' })
 /** A conversation with one model, or with two side by side. It lasts as long as the tab. */
 export function ChatForm() {
   useEffect(() => {
-    first.model.value = modelFor('chat', asked('model') || first.model.value)
+    first.model.value = modelFor('chat', queryParam('model') || first.model.value)
     const others = modelsFor('chat').filter(({ id }) => id !== first.model.value)
     second.model.value = modelFor('chat', second.model.value || (others[0]?.id ?? ''))
   }, [])
   const sides = isCompared.value ? [first, second] : [first]
   const fields = chatFields()
-  const say = (text: string) => {
-    const saying = { system: system.value.trim(), options: filledIn(fields, values.value) }
-    for (const side of sides) void side.say(text, saying)
+  const send = (text: string) => {
+    const sendOptions = { system: system.value.trim(), options: filledFields(fields, values.value) }
+    for (const side of sides) void side.send(text, sendOptions)
   }
   return (
     <>
@@ -36,19 +36,19 @@ export function ChatForm() {
         <div class="card talk">
           <div class={sides.length > 1 ? 'sides' : undefined}>
             {sides.map((side, nth) => (
-              <Turns key={nth} of={side} isOneOfTwo={sides.length > 1} />
+              <MessageList key={nth} conversation={side} isOneOfTwo={sides.length > 1} />
             ))}
           </div>
-          <Say
+          <Composer
             isBusy={sides.some(({ run }) => run.isBusy.value)}
-            onSay={say}
+            onSend={send}
             onStop={() => {
               for (const { run } of sides) run.stop()
             }}
             onClear={() => {
               for (const side of [first, second]) side.clear()
             }}
-            isBegun={sides.some(({ turns }) => turns.value.length > 0)}
+            isStarted={sides.some(({ messages }) => messages.value.length > 0)}
           />
         </div>
         <Options fields={fields} values={values} shown={2}>
@@ -75,7 +75,7 @@ function Models() {
   const toggle = () => {
     second.clear()
     isCompared.value = !isCompared.value
-    if (isCompared.value) second.turns.value = first.turns.value
+    if (isCompared.value) second.messages.value = first.messages.value
   }
   return (
     <>

@@ -1,9 +1,9 @@
 import { signal } from '@preact/signals'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
-import { CallForm, Words } from '#services/console/screens/playground/call/form.tsx'
+import { CallForm, TextField } from '#services/console/screens/playground/call/form.tsx'
 import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
-import { Pace } from '#services/console/screens/playground/chat/conversation.ts'
-import { optionsOf } from '#services/console/screens/playground/served.ts'
+import { optionsOf } from '#services/console/screens/playground/catalog.ts'
+import { RateMeter } from '#services/console/screens/playground/chat/conversation.ts'
 
 const PATH = '/v1/completions'
 const OPTIONS = ['max_tokens', 'temperature', 'top_p', 'seed', 'stop', 'presence_penalty', 'frequency_penalty']
@@ -18,7 +18,7 @@ const model = signal('')
 const prompt = signal('Once upon a time')
 const values = signal<Readonly<Record<string, string>>>({ max_tokens: '64' })
 /** The last prompt and its completion. */
-const written = signal({ prompt: '', text: '', note: '' })
+const completion = signal({ prompt: '', text: '', note: '' })
 
 /** A raw prompt and its completion. */
 export function CompletionsForm() {
@@ -31,20 +31,20 @@ export function CompletionsForm() {
       verb="Complete"
       isReady={prompt.value !== ''}
       send={complete}
-      outcome={<Written />}
+      outcome={<Completion />}
     >
-      <Words label="Prompt" of={prompt} rows={6} />
+      <TextField label="Prompt" text={prompt} rows={6} />
     </CallForm>
   )
 }
 
-function Written() {
-  const { prompt: asked, text, note } = written.value
-  if (!asked) return null
+function Completion() {
+  const { prompt: sentPrompt, text, note } = completion.value
+  if (!sentPrompt) return null
   return (
     <div aria-live="polite">
       <p class="output written">
-        <span class="dim">{asked}</span>
+        <span class="dim">{sentPrompt}</span>
         {text}
         {run.isBusy.value && <span class="caret" />}
       </p>
@@ -54,17 +54,24 @@ function Written() {
 }
 
 async function complete(options: Readonly<Record<string, unknown>>): Promise<void> {
-  const asked = prompt.value
-  const body = { model: model.value, prompt: asked, ...options, stream: true, stream_options: { include_usage: true } }
+  const sentPrompt = prompt.value
+  const body = {
+    model: model.value,
+    prompt: sentPrompt,
+    ...options,
+    stream: true,
+    stream_options: { include_usage: true },
+  }
   const call: Call = { name: model.value, path: PATH, method: 'completions', body }
-  const pace = new Pace()
-  written.value = { prompt: asked, text: '', note: '' }
+  const meter = new RateMeter()
+  completion.value = { prompt: sentPrompt, text: '', note: '' }
   const end = await run.start([call], async (abort) => {
     for await (const { choices = [], usage } of streamed<Chunk>(call, abort)) {
       const added = choices[0]?.text ?? ''
-      pace.saw(added, usage?.completion_tokens)
-      written.value = { ...written.value, text: written.value.text + added }
+      meter.record(added, usage?.completion_tokens)
+      completion.value = { ...completion.value, text: completion.value.text + added }
     }
   })
-  if (end !== 'failed') written.value = { ...written.value, note: end === 'stopped' ? 'stopped' : pace.told() }
+  if (end !== 'failed')
+    completion.value = { ...completion.value, note: end === 'stopped' ? 'stopped' : meter.summary() }
 }

@@ -1,9 +1,9 @@
 import { signal } from '@preact/signals'
-import { askJson } from '#services/console/api/client.ts'
+import { fetchJson } from '#services/console/api/client.ts'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
-import { CallForm, linesOf, Words } from '#services/console/screens/playground/call/form.tsx'
+import { CallForm, nonEmptyLines, TextField } from '#services/console/screens/playground/call/form.tsx'
 import { Run } from '#services/console/screens/playground/call/run.ts'
-import { optionsOf } from '#services/console/screens/playground/served.ts'
+import { optionsOf } from '#services/console/screens/playground/catalog.ts'
 import { HeatMap } from './heat-map.tsx'
 
 const PATH = '/v1/embeddings'
@@ -23,13 +23,13 @@ const run = new Run()
 const model = signal('')
 const text = signal(EXAMPLE)
 const values = signal<Readonly<Record<string, string>>>({})
-const found = signal<{ lines: readonly string[]; vectors: readonly (readonly number[])[]; note: string } | undefined>(
-  undefined,
-)
+const embedded = signal<
+  { lines: readonly string[]; vectors: readonly (readonly number[])[]; note: string } | undefined
+>(undefined)
 
 /** Embeds lines and shows the similarity of each pair. */
 export function EmbeddingsForm() {
-  const lines = linesOf(text.value)
+  const lines = nonEmptyLines(text.value)
   const isTooMany = lines.length > LINES_MAX
   return (
     <CallForm
@@ -40,21 +40,21 @@ export function EmbeddingsForm() {
       verb="Compare"
       isReady={lines.length > 0 && !isTooMany}
       send={(options) => embed(lines, options)}
-      beside={
+      extra={
         <span class={isTooMany ? 'bad' : 'dim'}>
           {isTooMany ? `${lines.length} lines; the maximum is ${LINES_MAX}.` : `${lines.length} lines`}
         </span>
       }
-      outcome={<Found />}
+      outcome={<SimilarityResult />}
     >
-      <Words label="Texts, one per line" of={text} rows={6} />
+      <TextField label="Texts, one per line" text={text} rows={6} />
     </CallForm>
   )
 }
 
-function Found() {
-  if (!found.value) return null
-  const { lines, vectors, note } = found.value
+function SimilarityResult() {
+  if (!embedded.value) return null
+  const { lines, vectors, note } = embedded.value
   return (
     <>
       <HeatMap lines={lines} vectors={vectors} />
@@ -68,10 +68,10 @@ async function embed(input: readonly string[], options: Readonly<Record<string, 
   const call: Call = { name: model.value, path: PATH, method: 'embeddings', body }
   const startedAt = performance.now()
   await run.start([call], async (abort) => {
-    const { data, usage } = await askJson<Answer>(PATH, { method: 'POST', body, signal: abort })
+    const { data, usage } = await fetchJson<Answer>(PATH, { method: 'POST', body, signal: abort })
     const vectors = data.toSorted((a, b) => a.index - b.index).map(({ embedding }) => embedding)
     const ms = Math.round(performance.now() - startedAt)
     const note = `${usage.prompt_tokens} tokens in ${ms} ms · ${vectors[0]?.length ?? 0} dimensions`
-    found.value = { lines: input, vectors, note }
+    embedded.value = { lines: input, vectors, note }
   })
 }

@@ -19,7 +19,7 @@ export function HeatMap({ lines, vectors }: HeatMapProps) {
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable area must be reachable by keyboard. */}
       <section class="heat" tabIndex={0} aria-label="Similarities">
         <table>
-          <caption class="unseen">Cosine similarity of each pair of lines</caption>
+          <caption class="visually-hidden">Cosine similarity of each pair of lines</caption>
           <thead>
             <tr>
               <td />

@@ -1,10 +1,10 @@
 import { signal } from '@preact/signals'
-import { askJson } from '#services/console/api/client.ts'
+import { fetchJson } from '#services/console/api/client.ts'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
-import { CallForm, linesOf, Words } from '#services/console/screens/playground/call/form.tsx'
+import { CallForm, nonEmptyLines, TextField } from '#services/console/screens/playground/call/form.tsx'
 import { Run } from '#services/console/screens/playground/call/run.ts'
 import type { Field } from '#services/console/screens/playground/call/schema.ts'
-import { modelsFor } from '#services/console/screens/playground/served.ts'
+import { modelsFor } from '#services/console/screens/playground/catalog.ts'
 
 const PATH = '/v1/moderations'
 /** Maximum number of categories shown per text. */
@@ -18,7 +18,7 @@ interface Answer {
   }[]
 }
 
-interface Judged {
+interface Moderated {
   readonly line: string
   readonly isFlagged: boolean
   /** Highest first. */
@@ -28,11 +28,11 @@ interface Judged {
 const run = new Run()
 const text = signal('What a lovely morning.\nWhat an ass.')
 const values = signal<Readonly<Record<string, string>>>({})
-const judged = signal<readonly Judged[]>([])
+const moderated = signal<readonly Moderated[]>([])
 
 /** Moderates texts line by line. Without a moderation model, the service uses its word list. */
 export function ModerationsForm() {
-  const lines = linesOf(text.value)
+  const lines = nonEmptyLines(text.value)
   return (
     <CallForm
       run={run}
@@ -41,9 +41,9 @@ export function ModerationsForm() {
       verb="Check"
       isReady={lines.length > 0}
       send={(options) => moderate(lines, options)}
-      outcome={<Judgements />}
+      outcome={<Results />}
     >
-      <Words label="Texts, one per line" of={text} rows={6} />
+      <TextField label="Texts, one per line" text={text} rows={6} />
     </CallForm>
   )
 }
@@ -55,11 +55,11 @@ function modelField(): Field {
   return { name: 'model', label: 'Model', kind: 'choice', choices, ...rest }
 }
 
-function Judgements() {
-  if (judged.value.length === 0) return null
+function Results() {
+  if (moderated.value.length === 0) return null
   return (
     <ul class="ranked" aria-label="Results">
-      {judged.value.map(({ line, isFlagged, scores }, nth) => (
+      {moderated.value.map(({ line, isFlagged, scores }, nth) => (
         <li key={`${nth}-${line}`}>
           <span>{line}</span>
           <strong class={isFlagged ? 'bad' : 'dim'}>{isFlagged ? 'flagged' : 'not flagged'}</strong>
@@ -74,8 +74,8 @@ async function moderate(input: readonly string[], options: Readonly<Record<strin
   const body = { input, ...options }
   const call: Call = { name: 'moderations', path: PATH, method: 'moderations', body }
   await run.start([call], async (abort) => {
-    const { results } = await askJson<Answer>(PATH, { method: 'POST', body, signal: abort })
-    judged.value = results.map(({ flagged, category_scores }, nth) => {
+    const { results } = await fetchJson<Answer>(PATH, { method: 'POST', body, signal: abort })
+    moderated.value = results.map(({ flagged, category_scores }, nth) => {
       const scores = Object.entries(category_scores).filter(([, score]) => score > 0)
       const highest = scores.toSorted(([, a], [, b]) => b - a).slice(0, NAMED_MAX)
       return { line: input[nth] ?? '', isFlagged: flagged, scores: highest }

@@ -2,9 +2,9 @@ import { signal } from '@preact/signals'
 import type { z } from 'zod'
 import type { CodeResult } from '#schemas/code.ts'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
-import { CallForm, Words } from '#services/console/screens/playground/call/form.tsx'
+import { CallForm, TextField } from '#services/console/screens/playground/call/form.tsx'
 import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
-import { optionsOf } from '#services/console/screens/playground/served.ts'
+import { optionsOf } from '#services/console/screens/playground/catalog.ts'
 
 const PATH = '/v1/tools/code'
 const EXAMPLE = `import matplotlib.pyplot as plt
@@ -24,7 +24,7 @@ type Frame =
   | { readonly type: 'code.plot'; readonly plot: Plot }
   | { readonly type: 'code.completed'; readonly result: Result }
 
-interface Ran {
+interface PythonRun {
   readonly stdout: string
   readonly stderr: string
   readonly plots: readonly Plot[]
@@ -32,12 +32,12 @@ interface Ran {
   readonly violations: readonly string[]
 }
 
-const NOTHING: Ran = { stdout: '', stderr: '', plots: [], note: '', violations: [] }
+const EMPTY: PythonRun = { stdout: '', stderr: '', plots: [], note: '', violations: [] }
 
 const run = new Run()
 const code = signal(EXAMPLE)
 const values = signal<Readonly<Record<string, string>>>({})
-const ran = signal<Ran | undefined>(undefined)
+const pythonRun = signal<PythonRun | undefined>(undefined)
 
 /** Runs Python in the sandbox and shows output and figures. */
 export function PythonForm() {
@@ -57,18 +57,18 @@ export function PythonForm() {
         </p>
       }
     >
-      <Words label="Python" of={code} rows={11} isSource />
+      <TextField label="Python" text={code} rows={11} isSource />
     </CallForm>
   )
 }
 
 function Outcome() {
-  if (!ran.value) return null
-  const { stdout, stderr, plots, note, violations } = ran.value
+  if (!pythonRun.value) return null
+  const { stdout, stderr, plots, note, violations } = pythonRun.value
   return (
     <div class="outcome" aria-live="polite">
       {violations.length > 0 && (
-        <div class="refusal">
+        <div class="error-text">
           <p>The sandbox rejected this code. Nothing was run:</p>
           <ul>
             {violations.map((one) => (
@@ -116,18 +116,18 @@ async function execute(options: Readonly<Record<string, unknown>>): Promise<void
     path: PATH,
     body: { lang: 'python', code: code.value, ...options, stream: true },
   }
-  let now = NOTHING
-  ran.value = now
+  let now = EMPTY
+  pythonRun.value = now
   const end = await run.start([call], async (abort) => {
     for await (const frame of streamed<Frame>(call, abort)) {
-      now = after(now, frame)
-      ran.value = now
+      now = applyFrame(now, frame)
+      pythonRun.value = now
     }
   })
-  if (end === 'stopped') ran.value = { ...now, note: 'stopped' }
+  if (end === 'stopped') pythonRun.value = { ...now, note: 'stopped' }
 }
 
-function after(now: Ran, frame: Frame): Ran {
+function applyFrame(now: PythonRun, frame: Frame): PythonRun {
   if (frame.type === 'code.output.delta') return { ...now, [frame.stream]: now[frame.stream] + frame.text }
   if (frame.type === 'code.plot') return { ...now, plots: [...now.plots, frame.plot] }
   if (frame.type !== 'code.completed') return now

@@ -1,9 +1,9 @@
 import { signal } from '@preact/signals'
-import { askJson } from '#services/console/api/client.ts'
+import { fetchJson } from '#services/console/api/client.ts'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
-import { CallForm, linesOf, Words } from '#services/console/screens/playground/call/form.tsx'
+import { CallForm, nonEmptyLines, TextField } from '#services/console/screens/playground/call/form.tsx'
 import { Run } from '#services/console/screens/playground/call/run.ts'
-import { optionsOf } from '#services/console/screens/playground/served.ts'
+import { optionsOf } from '#services/console/screens/playground/catalog.ts'
 
 const PATH = '/v1/rerank'
 
@@ -20,7 +20,7 @@ const ranked = signal<readonly { readonly line: string; readonly score: number }
 
 /** Ranks documents by their relevance to a query. */
 export function RerankForm() {
-  const documents = linesOf(text.value)
+  const documents = nonEmptyLines(text.value)
   return (
     <CallForm
       run={run}
@@ -32,8 +32,8 @@ export function RerankForm() {
       send={(options) => rank(documents, options)}
       outcome={<Ranked />}
     >
-      <Words label="Query" of={query} />
-      <Words label="Documents, one per line" of={text} rows={6} />
+      <TextField label="Query" text={query} />
+      <TextField label="Documents, one per line" text={text} rows={6} />
     </CallForm>
   )
 }
@@ -57,7 +57,7 @@ async function rank(documents: readonly string[], options: Readonly<Record<strin
   const body = { model: model.value, query: query.value, documents, ...options }
   const call: Call = { name: model.value, path: PATH, body }
   await run.start([call], async (abort) => {
-    const { results } = await askJson<Answer>(PATH, { method: 'POST', body, signal: abort })
+    const { results } = await fetchJson<Answer>(PATH, { method: 'POST', body, signal: abort })
     ranked.value = results.map(({ index, relevance_score: score }) => ({ line: documents[index] ?? '', score }))
   })
 }

@@ -18,7 +18,7 @@ export function Report({ text, citations }: ReportProps) {
     <div class="report">
       <article class="card" aria-label="Report">
         {linesOf(text, citations).map((line, nth) => (
-          <ReportLine key={nth} of={line} onChoose={choose} />
+          <ReportLine key={nth} line={line} onChoose={choose} />
         ))}
       </article>
       {citations.length > 0 && (
@@ -32,7 +32,7 @@ export function Report({ text, citations }: ReportProps) {
                 id={`quote-${nth}`}
                 class={`card ${chosen.value === nth ? 'chosen' : ''}`}
               >
-                <Quote of={citation} marker={markerOf(text, citation)} />
+                <Quote citation={citation} marker={markerOf(text, citation)} />
               </li>
             ))}
           </ol>
@@ -42,29 +42,29 @@ export function Report({ text, citations }: ReportProps) {
   )
 }
 
-function ReportLine({ of, onChoose }: { readonly of: Line; readonly onChoose: (nth: number) => void }) {
-  const pieces = of.pieces.map((piece, nth) => <ReportPiece key={nth} of={piece} onChoose={onChoose} />)
-  if (of.type === 'heading') return <h2>{pieces}</h2>
-  return <p class={of.type}>{pieces}</p>
+function ReportLine({ line, onChoose }: { readonly line: Line; readonly onChoose: (nth: number) => void }) {
+  const pieces = line.pieces.map((piece, nth) => <ReportPiece key={nth} piece={piece} onChoose={onChoose} />)
+  if (line.type === 'heading') return <h2>{pieces}</h2>
+  return <p class={line.type}>{pieces}</p>
 }
 
-function ReportPiece({ of, onChoose }: { readonly of: Piece; readonly onChoose: (nth: number) => void }) {
-  if (of.type === 'text') return <>{of.text}</>
-  if (of.type === 'link') return <Link url={of.url} text={of.text} />
+function ReportPiece({ piece, onChoose }: { readonly piece: Piece; readonly onChoose: (nth: number) => void }) {
+  if (piece.type === 'text') return <>{piece.text}</>
+  if (piece.type === 'link') return <Link url={piece.url} text={piece.text} />
   return (
-    <button type="button" class="marker" aria-label={`Citation ${of.text}`} onClick={() => onChoose(of.nth)}>
-      {of.text}
+    <button type="button" class="marker" aria-label={`Citation ${piece.text}`} onClick={() => onChoose(piece.nth)}>
+      {piece.text}
     </button>
   )
 }
 
-function Quote({ of, marker }: { readonly of: Citation; readonly marker: string }) {
+function Quote({ citation, marker }: { readonly citation: Citation; readonly marker: string }) {
   return (
     <>
       <p class="dim">
-        {marker} <Link url={of.url} text={of.title} />
+        {marker} <Link url={citation.url} text={citation.title} />
       </p>
-      <blockquote>{of.quote}</blockquote>
+      <blockquote>{citation.quote}</blockquote>
     </>
   )
 }

@@ -1,8 +1,8 @@
 import { signal } from '@preact/signals'
-import { CallForm, Words } from '#services/console/screens/playground/call/form.tsx'
-import { optionsOf } from '#services/console/screens/playground/served.ts'
+import { CallForm, TextField } from '#services/console/screens/playground/call/form.tsx'
+import { optionsOf } from '#services/console/screens/playground/catalog.ts'
 import { Report } from './report.tsx'
-import { investigate, type Progress, research, run } from './run.ts'
+import { type Progress, research, run, startResearch } from './run.ts'
 
 const OPTIONS = ['reasoning_effort', 'max_sources', 'max_tool_calls', 'max_duration_seconds', 'max_tokens']
 
@@ -22,11 +22,11 @@ export function ResearchForm() {
       shown={3}
       verb="Research"
       isReady={question.value.trim() !== ''}
-      send={(options) => investigate(model.value, question.value.trim(), options)}
+      send={(options) => startResearch(model.value, question.value.trim(), options)}
       outcome={
         now && (
           <>
-            <Steps of={now.progress} isWhole={!run.isBusy.value && now.report !== ''} />
+            <Steps progress={now.progress} isWhole={!run.isBusy.value && now.report !== ''} />
             <p class="dim took">{now.note}</p>
           </>
         )
@@ -39,13 +39,13 @@ export function ResearchForm() {
       }
       below={now?.report && <Report text={now.report} citations={now.citations} />}
     >
-      <Words label="Question" of={question} rows={3} />
+      <TextField label="Question" text={question} rows={3} />
     </CallForm>
   )
 }
 
-function Steps({ of, isWhole }: { readonly of: readonly Progress[]; readonly isWhole: boolean }) {
-  const last = of.at(-1)
+function Steps({ progress, isWhole }: { readonly progress: readonly Progress[]; readonly isWhole: boolean }) {
+  const last = progress.at(-1)
   if (!last) return run.isBusy.value ? <p class="dim">Waiting for a worker…</p> : null
   return (
     <div class="steps">
@@ -54,7 +54,7 @@ function Steps({ of, isWhole }: { readonly of: readonly Progress[]; readonly isW
         Queries: {last.queries}, sources found: {last.sources_found}, read: {last.sources_read}
       </p>
       <ol aria-live="polite">
-        {of.map(({ sequence, phase, message }) => (
+        {progress.map(({ sequence, phase, message }) => (
           <li key={sequence} class="step-row">
             <span class="phase">{phase}</span>
             <span>{message}</span>

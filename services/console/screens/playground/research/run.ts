@@ -35,7 +35,7 @@ export const run = new Run()
 export const research = signal<Research | undefined>(undefined)
 
 /** Starts a research run and follows it until the report is complete. */
-export async function investigate(
+export async function startResearch(
   model: string,
   question: string,
   options: Readonly<Record<string, unknown>>,
@@ -47,7 +47,7 @@ export async function investigate(
   const startedAt = performance.now()
   const end = await run.start([call], async (abort) => {
     for await (const chunk of streamed<Chunk>(call, abort)) {
-      now = after(now, chunk)
+      now = applyChunk(now, chunk)
       research.value = now
     }
   })
@@ -56,7 +56,7 @@ export async function investigate(
   research.value = { ...now, note: end === 'stopped' ? 'stopped' : `${now.note} in ${seconds} s` }
 }
 
-function after(now: Research, { choices = [], research_progress: progress, research: how }: Chunk): Research {
+function applyChunk(now: Research, { choices = [], research_progress: progress, research: how }: Chunk): Research {
   const { content, annotations } = choices[0]?.delta ?? {}
   return {
     progress: progress ? [...now.progress, progress] : now.progress,

@@ -14,8 +14,8 @@ export const MessagesForm = textForm<MessagesEvent>({
   options: ['max_tokens', 'system', 'temperature', 'top_p', 'top_k', 'service_tier'],
   // The Messages API requires max_tokens.
   values: { max_tokens: '512' },
-  words: 'What is a sluice?',
-  asking: (content) => ({ messages: [{ role: 'user', content }] }),
+  input: 'What is a sluice?',
+  toRequest: (content) => ({ messages: [{ role: 'user', content }] }),
   pieceOf: ({ type, delta, usage }) => ({
     text: type === 'content_block_delta' ? delta?.text : undefined,
     tokens: usage?.output_tokens,

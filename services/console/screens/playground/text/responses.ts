@@ -16,8 +16,8 @@ export const ResponsesForm = textForm<ResponsesEvent>({
   capability: 'chat',
   options: ['instructions', 'max_output_tokens', 'temperature', 'top_p', 'store', 'truncation', 'service_tier'],
   values: { max_output_tokens: '512' },
-  words: 'What is a sluice?',
-  asking: (input) => ({ input }),
+  input: 'What is a sluice?',
+  toRequest: (input) => ({ input }),
   pieceOf: ({ type, delta, response }) => ({
     text: TEXTS.has(type) ? delta : undefined,
     tokens: response?.usage?.output_tokens,

@@ -1,9 +1,9 @@
 import { signal } from '@preact/signals'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
-import { CallForm, Words } from '#services/console/screens/playground/call/form.tsx'
+import { CallForm, TextField } from '#services/console/screens/playground/call/form.tsx'
 import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
-import { Pace } from '#services/console/screens/playground/chat/conversation.ts'
-import { optionsOf } from '#services/console/screens/playground/served.ts'
+import { optionsOf } from '#services/console/screens/playground/catalog.ts'
+import { RateMeter } from '#services/console/screens/playground/chat/conversation.ts'
 
 /** The new text of a stream event. */
 export interface Piece {
@@ -21,33 +21,41 @@ interface TextCall<Event> {
   readonly options: readonly string[]
   readonly values: Readonly<Record<string, string>>
   /** Initial input. */
-  readonly words: string
+  readonly input: string
   /** Request fields that carry the input. */
-  readonly asking: (words: string) => Readonly<Record<string, unknown>>
+  readonly toRequest: (input: string) => Readonly<Record<string, unknown>>
   readonly pieceOf: (event: Event) => Piece
 }
 
 /** Creates a form component for an endpoint that streams text. Input and answer last as long as the tab. */
-export function textForm<Event>({ path, method, capability, options, asking, pieceOf, ...first }: TextCall<Event>) {
+export function textForm<Event>({
+  path,
+  method,
+  capability,
+  options,
+  toRequest,
+  pieceOf,
+  ...initial
+}: TextCall<Event>) {
   const run = new Run()
   const model = signal('')
-  const words = signal(first.words)
-  const values = signal(first.values)
+  const input = signal(initial.input)
+  const values = signal(initial.values)
   const answer = signal({ text: '', note: '' })
 
   async function send(filled: Readonly<Record<string, unknown>>): Promise<void> {
-    const body = { model: model.value, ...asking(words.value), ...filled, stream: true }
+    const body = { model: model.value, ...toRequest(input.value), ...filled, stream: true }
     const call: Call = { name: model.value, path, method, body }
-    const pace = new Pace()
+    const meter = new RateMeter()
     answer.value = { text: '', note: '' }
     const end = await run.start([call], async (abort) => {
       for await (const event of streamed<Event>(call, abort)) {
         const { text = '', tokens } = pieceOf(event)
-        pace.saw(text, tokens)
+        meter.record(text, tokens)
         if (text) answer.value = { text: answer.value.text + text, note: '' }
       }
     })
-    if (end !== 'failed') answer.value = { ...answer.value, note: end === 'stopped' ? 'stopped' : pace.told() }
+    if (end !== 'failed') answer.value = { ...answer.value, note: end === 'stopped' ? 'stopped' : meter.summary() }
   }
 
   function Answer() {
@@ -72,11 +80,11 @@ export function textForm<Event>({ path, method, capability, options, asking, pie
         fields={optionsOf(path, options)}
         values={values}
         verb="Send"
-        isReady={words.value !== ''}
+        isReady={input.value !== ''}
         send={send}
         outcome={<Answer />}
       >
-        <Words label="Input" of={words} rows={6} />
+        <TextField label="Input" text={input} rows={6} />
       </CallForm>
     )
   }

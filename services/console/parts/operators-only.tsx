@@ -2,7 +2,7 @@ import type { ComponentChildren } from 'preact'
 import { isOperator } from '#services/console/api/session.ts'
 
 /** Renders its children for keys with the `admin` scope, and an explanation for others. */
-export function ForOperators({ children }: { readonly children: ComponentChildren }) {
+export function OperatorsOnly({ children }: { readonly children: ComponentChildren }) {
   if (isOperator.value === undefined) return <p class="dim">Loading…</p>
   if (isOperator.value) return <>{children}</>
   return (

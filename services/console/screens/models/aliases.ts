@@ -1,5 +1,5 @@
-import { askJson } from '#services/console/api/client.ts'
-import type { Figures } from '#services/console/api/metrics.ts'
+import { fetchJson } from '#services/console/api/client.ts'
+import type { Metrics } from '#services/console/api/metrics.ts'
 import type { Model } from '#services/console/api/types.ts'
 
 export interface NamedModel {
@@ -11,12 +11,12 @@ export interface NamedModel {
 const idOf = new Map<string, string>()
 
 /** Merges alias entries into their model. `GET /v1/models/ALIAS` returns the model that an alias stands for. */
-export async function withoutAliases(
+export async function mergeAliases(
   models: readonly Model[],
-  figures: Figures | undefined,
+  metrics: Metrics | undefined,
   abort: AbortSignal,
 ): Promise<readonly NamedModel[]> {
-  for (const { labels } of figures?.all('sluice_waiting_calls') ?? []) idOf.set(labels.model ?? '', labels.model ?? '')
+  for (const { labels } of metrics?.all('sluice_waiting_calls') ?? []) idOf.set(labels.model ?? '', labels.model ?? '')
   for (const { id } of models) if (!idOf.has(id)) idOf.set(id, await resolve(id, abort))
   return models
     .filter(({ id }) => idOf.get(id) === id)
@@ -27,5 +27,5 @@ export async function withoutAliases(
 }
 
 async function resolve(name: string, abort: AbortSignal): Promise<string> {
-  return (await askJson<Model>(`/v1/models/${encodeURIComponent(name)}`, { signal: abort })).id
+  return (await fetchJson<Model>(`/v1/models/${encodeURIComponent(name)}`, { signal: abort })).id
 }

@@ -1,5 +1,5 @@
 import type { Signal } from '@preact/signals'
-import { modelsFor } from '#services/console/screens/playground/served.ts'
+import { modelsFor } from '#services/console/screens/playground/catalog.ts'
 
 interface ModelChoiceProps {
   /** Required capability, such as `chat`. */

@@ -1,11 +1,11 @@
 import type { Worker } from '#services/console/api/types.ts'
 
 /** The capacity of the fleet for one model. */
-export interface Served {
+export interface ModelCapacity {
   /** Workers that are alive and not drained. */
   readonly workers: number
   /** Calls of this model that can run concurrently. */
-  readonly share: number
+  readonly concurrency: number
   readonly slots: number
   /** Workers with an open circuit breaker for this model. */
   readonly failing: number
@@ -13,15 +13,15 @@ export interface Served {
   readonly limits: readonly { readonly server: number; readonly limit: number }[]
 }
 
-export function servedOf(id: string, pool: string, all: readonly Worker[]): Served {
+export function capacityOf(id: string, pool: string, all: readonly Worker[]): ModelCapacity {
   const workers = all.filter(
     ({ role, models, silent, draining }) =>
       role === pool && !silent && !draining && (models === null || models.includes(id)),
   )
-  const sum = (of: (worker: Worker) => number) => workers.reduce((total, worker) => total + of(worker), 0)
+  const sum = (count: (worker: Worker) => number) => workers.reduce((total, worker) => total + count(worker), 0)
   return {
     workers: workers.length,
-    share: sum((worker) => placesOf(id, worker)),
+    concurrency: sum((worker) => slotsOf(id, worker)),
     slots: sum(({ slots }) => slots),
     failing: workers.filter(({ failing }) => failing.includes(id)).length,
     limits: limitsOf(id, workers),
@@ -29,13 +29,13 @@ export function servedOf(id: string, pool: string, all: readonly Worker[]): Serv
 }
 
 /** A model without a concurrency limit can use every slot. With one limit per kind of work, the highest counts. */
-function placesOf(id: string, { bounds, slots }: Worker): number {
+function slotsOf(id: string, { bounds, slots }: Worker): number {
   const own = bounds.filter(({ model }) => model === id).map(({ capacity }) => capacity)
   return own.length === 0 ? slots : Math.min(slots, Math.max(...own))
 }
 
 /** Workers share their adaptive limits, so the newest generation per server counts. */
-function limitsOf(id: string, workers: readonly Worker[]): Served['limits'] {
+function limitsOf(id: string, workers: readonly Worker[]): ModelCapacity['limits'] {
   const newest = new Map<number, Worker['found'][number]>()
   for (const one of workers.flatMap(({ found }) => found).filter(({ model }) => model === id)) {
     if (one.generation > (newest.get(one.server)?.generation ?? 0)) newest.set(one.server, one)

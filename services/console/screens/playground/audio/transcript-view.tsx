@@ -3,17 +3,17 @@ import { type SubtitleFormat, subtitlesOf } from './subtitles.ts'
 import type { Transcript } from './transcript.ts'
 import { colourOf } from './waveform.tsx'
 
-interface SpokenProps {
-  readonly of: Transcript
+interface TranscriptViewProps {
+  readonly transcript: Transcript
   /** File name of the recording. */
   readonly name: string
   readonly onPlay: (seconds: number) => void
 }
 
 /** A transcript by segment. A timestamp starts playback; subtitles can be downloaded. */
-export function Spoken({ of, name, onPlay }: SpokenProps) {
+export function TranscriptView({ transcript, name, onPlay }: TranscriptViewProps) {
   const stem = name.replace(/\.\w+$/, '')
-  const save = async (format: SubtitleFormat) => download(`${stem}.${format}`, await subtitlesOf(of, format))
+  const save = async (format: SubtitleFormat) => download(`${stem}.${format}`, await subtitlesOf(transcript, format))
   return (
     <div class="card spoken">
       <div class="title">
@@ -25,14 +25,19 @@ export function Spoken({ of, name, onPlay }: SpokenProps) {
           Download .vtt
         </button>
       </div>
-      {of.segments.length === 0 && <p class="dim">No speech detected in this recording.</p>}
+      {transcript.segments.length === 0 && <p class="dim">No speech detected in this recording.</p>}
       <ol>
-        {of.segments.map(({ start, end, text, speaker }) => (
+        {transcript.segments.map(({ start, end, text, speaker }) => (
           <li key={`${start}-${end}`}>
-            <button type="button" class="time" aria-label={`Play from ${stamp(start)}`} onClick={() => onPlay(start)}>
-              {stamp(start)}
+            <button
+              type="button"
+              class="time"
+              aria-label={`Play from ${timestamp(start)}`}
+              onClick={() => onPlay(start)}
+            >
+              {timestamp(start)}
             </button>
-            {speaker && <span class={`speaker ${colourOf(of, speaker)}`}>{speaker}</span>}
+            {speaker && <span class={`speaker ${colourOf(transcript, speaker)}`}>{speaker}</span>}
             <span>{text}</span>
           </li>
         ))}
@@ -41,7 +46,7 @@ export function Spoken({ of, name, onPlay }: SpokenProps) {
   )
 }
 
-function stamp(seconds: number): string {
+function timestamp(seconds: number): string {
   const tenths = Math.floor(seconds * 10)
   const minutes = Math.floor(tenths / 600)
   return `${minutes}:${((tenths % 600) / 10).toFixed(1).padStart(4, '0')}`

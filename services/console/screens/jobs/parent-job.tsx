@@ -1,13 +1,13 @@
 import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
-import { ApiFailure, askJson } from '#services/console/api/client.ts'
+import { ApiFailure, fetchJson } from '#services/console/api/client.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import type { AnyJob } from '#services/console/api/types.ts'
-import { Refusal } from '#services/console/parts/refusal.tsx'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { Status } from '#services/console/parts/status.tsx'
-import { askFor, BASE } from '#services/console/place.ts'
-import { doneOf } from './done.ts'
+import { BASE, setQuery } from '#services/console/router.ts'
 import { isEnded } from './list.ts'
+import { progressText } from './progress.ts'
 
 const REFRESH_MS = 2_000
 const ID = /^[\w-]+$/
@@ -18,7 +18,7 @@ const ID = /^[\w-]+$/
  *
  * @param id Job or batch id from the URL, unchecked
  */
-export function GroupOf({ id, isAll }: { readonly id: string; readonly isAll: boolean }) {
+export function ParentJob({ id, isAll }: { readonly id: string; readonly isAll: boolean }) {
   const job = useSignal<AnyJob | undefined>(undefined)
   const problem = useSignal('')
   const root = id.replace(/^(msg)?batch_/, 'job_')
@@ -31,7 +31,7 @@ export function GroupOf({ id, isAll }: { readonly id: string; readonly isAll: bo
     async (signal) => {
       // An unchecked id such as `../key` would request another path.
       if (!ID.test(root) || isEnded(job.peek()?.status ?? '') || problem.peek()) return
-      await askJson<AnyJob>(`${isAll ? '/v1/admin/jobs' : '/v1/jobs'}/${root}`, { signal }).then(
+      await fetchJson<AnyJob>(`${isAll ? '/v1/admin/jobs' : '/v1/jobs'}/${root}`, { signal }).then(
         (now) => {
           job.value = now
         },
@@ -48,17 +48,17 @@ export function GroupOf({ id, isAll }: { readonly id: string; readonly isAll: bo
     <section class="card group" aria-label="Parent job">
       <div class="title">
         <p>Child jobs of {ID.test(root) ? <a href={`${BASE}/jobs/${root}`}>{name}</a> : name}</p>
-        {job.value && <Status of={job.value.status} />}
-        <button type="button" class="small" onClick={() => askFor({ group: '' })}>
+        {job.value && <Status status={job.value.status} />}
+        <button type="button" class="small" onClick={() => setQuery({ group: '' })}>
           Show all jobs
         </button>
       </div>
-      <Refusal of={problem.value} />
+      <ErrorText text={problem.value} />
       {job.value && counts && (
         <label class="budget">
           <progress value={counts.completed + counts.failed} max={Math.max(1, counts.total)} />
           <span class="dim">
-            {doneOf(job.value)}
+            {progressText(job.value)}
             {counts.failed > 0 && <span class="bad">, {counts.failed.toLocaleString()} not completed</span>}
           </span>
         </label>

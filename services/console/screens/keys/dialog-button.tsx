@@ -2,7 +2,7 @@ import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { Dialog } from '#services/console/parts/dialog.tsx'
 
-interface OpensProps {
+interface DialogButtonProps {
   readonly verb: string
   readonly title: string
   readonly isSmall?: boolean
@@ -12,7 +12,14 @@ interface OpensProps {
 }
 
 /** A button that opens a form in a dialog. */
-export function Opens({ verb, title, isSmall = false, isPrimary = false, onClose, children }: OpensProps) {
+export function DialogButton({
+  verb,
+  title,
+  isSmall = false,
+  isPrimary = false,
+  onClose,
+  children,
+}: DialogButtonProps) {
   const isOpen = useSignal(false)
   return (
     <>

@@ -1,34 +1,34 @@
 import { useSignal } from '@preact/signals'
-import { askJson } from '#services/console/api/client.ts'
+import { fetchJson } from '#services/console/api/client.ts'
 import type { JobInput, Step, StepPage } from '#services/console/api/types.ts'
-import { Copy } from '#services/console/parts/copy.tsx'
-import { useDeed } from '#services/console/parts/deed.ts'
-import { Refusal } from '#services/console/parts/refusal.tsx'
-import { clock } from '#services/console/parts/time.ts'
+import { useAction } from '#services/console/parts/action.ts'
+import { CopyButton } from '#services/console/parts/copy-button.tsx'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
+import { dateTimeText } from '#services/console/parts/time.ts'
 
 const SHOWN_CHARS = 20_000
 
 /** The input of a job, loaded when the section is opened. */
 export function Input({ id }: { readonly id: string }) {
-  const asked = useSignal<JobInput | undefined>(undefined)
-  const { problem, act } = useDeed()
+  const input = useSignal<JobInput | undefined>(undefined)
+  const { problem, run } = useAction()
   const read = () =>
-    act(async () => {
-      asked.value ??= await askJson<JobInput>(`/v1/jobs/${id}/input`)
+    run(async () => {
+      input.value ??= await fetchJson<JobInput>(`/v1/jobs/${id}/input`)
     })
   return (
     <details class="card" onToggle={({ currentTarget }) => currentTarget.open && void read()}>
       <summary class="folded">
         <h2>Input</h2>
       </summary>
-      <Refusal of={problem.value} />
-      {asked.value ? <Asked of={asked.value} /> : !problem.value && <p class="dim">Loading…</p>}
+      <ErrorText text={problem.value} />
+      {input.value ? <InputText jobInput={input.value} /> : !problem.value && <p class="dim">Loading…</p>}
     </details>
   )
 }
 
-function Asked({ of }: { readonly of: JobInput }) {
-  const { input, input_cut: cut, attachments } = of
+function InputText({ jobInput }: { readonly jobInput: JobInput }) {
+  const { input, input_cut: cut, attachments } = jobInput
   const text = cut ? cut.beginning : JSON.stringify(input, null, 2)
   return (
     <>
@@ -36,7 +36,7 @@ function Asked({ of }: { readonly of: JobInput }) {
       <pre class="output">{shown(text)}</pre>
       {attachments > 0 && <p class="dim">{attachments === 1 ? '1 attached file' : `${attachments} attached files`}</p>}
       <p>
-        <Copy text={text} label="Copy" />
+        <CopyButton text={text} label="Copy" />
       </p>
     </>
   )
@@ -45,11 +45,11 @@ function Asked({ of }: { readonly of: JobInput }) {
 /** The recorded steps of a composed job, loaded page by page. */
 export function Steps({ id, count }: { readonly id: string; readonly count: number }) {
   const steps = useSignal<readonly Step[]>([])
-  const { problem, isBusy, act } = useDeed()
+  const { problem, isBusy, run } = useAction()
   const more = () =>
-    act(async () => {
+    run(async () => {
       const after = steps.value.at(-1)?.number ?? 0
-      const page = await askJson<StepPage>(`/v1/jobs/${id}/steps?after=${after}`)
+      const page = await fetchJson<StepPage>(`/v1/jobs/${id}/steps?after=${after}`)
       steps.value = [...steps.value, ...page.data]
     })
   return (
@@ -57,10 +57,10 @@ export function Steps({ id, count }: { readonly id: string; readonly count: numb
       <summary class="folded">
         <h2>Steps</h2> <span class="dim">{count.toLocaleString()}</span>
       </summary>
-      <Refusal of={problem.value} />
+      <ErrorText text={problem.value} />
       <ol class="steps">
         {steps.value.map((step) => (
-          <OneStep key={step.number} step={step} />
+          <StepRow key={step.number} step={step} />
         ))}
       </ol>
       {steps.value.length > 0 && steps.value.length < count && (
@@ -72,7 +72,7 @@ export function Steps({ id, count }: { readonly id: string; readonly count: numb
   )
 }
 
-function OneStep({ step }: { readonly step: Step }) {
+function StepRow({ step }: { readonly step: Step }) {
   const { number, kind, input, input_cut: cut, output, cost, done_at } = step
   const costs = Object.entries((cost ?? {}) as Record<string, number>).map(
     ([unit, amount]) => `${amount.toLocaleString()} ${unit.replaceAll('_', ' ')}`,
@@ -81,7 +81,7 @@ function OneStep({ step }: { readonly step: Step }) {
     <li>
       <details>
         <summary class="folded">
-          {number}. {kind} <span class="dim">{[...costs, clock(done_at)].join(' · ')}</span>
+          {number}. {kind} <span class="dim">{[...costs, dateTimeText(done_at)].join(' · ')}</span>
         </summary>
         <pre class="output">{shown(cut ? cut.beginning : JSON.stringify(input, null, 2))}</pre>
         <pre class="output">{shown(JSON.stringify(output, null, 2))}</pre>

@@ -1,18 +1,18 @@
-import type { Deed } from './deed.ts'
-import { Refusal } from './refusal.tsx'
+import type { Action } from './action.ts'
+import { ErrorText } from './error-text.tsx'
 
-interface FormEndProps {
-  readonly deed: Deed
+interface FormActionsProps {
+  readonly action: Action
   /** Label of the submit button, such as `Create`. */
   readonly verb: string
   readonly close: () => void
 }
 
 /** The error of a form with its Cancel and submit buttons. */
-export function FormEnd({ deed: { isBusy, problem }, verb, close }: FormEndProps) {
+export function FormActions({ action: { isBusy, problem }, verb, close }: FormActionsProps) {
   return (
     <div class="form-end">
-      <Refusal of={problem.value} />
+      <ErrorText text={problem.value} />
       <div class="actions end">
         <button type="button" onClick={close}>
           Cancel

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
-import { servedOf } from '#services/console/screens/models/served.ts'
+import { capacityOf } from '#services/console/screens/models/capacity.ts'
 
-type Worker = Parameters<typeof servedOf>[2][number]
+type Worker = Parameters<typeof capacityOf>[2][number]
 
 const worker = (id: string, more: Partial<Worker> = {}): Worker => ({
   ...{
@@ -35,14 +35,14 @@ it('adds up the capacity of each worker: the highest limit of the model, or ever
     { kind: 'count_tokens', model: 'm', capacity: 2 },
     { kind: 'generate', model: 'other', capacity: 1 },
   ]
-  const served = servedOf('m', 'inference', [worker('wrk_1', { bounds }), worker('wrk_2', { models: null })])
-  expect(served).toMatchObject({ workers: 2, share: 3 + 8, slots: 16 })
+  const capacity = capacityOf('m', 'inference', [worker('wrk_1', { bounds }), worker('wrk_2', { models: null })])
+  expect(capacity).toMatchObject({ workers: 2, concurrency: 3 + 8, slots: 16 })
 })
 
 it('ignores workers that are unresponsive, drained, of another pool, or without the model', () => {
   const others = [{ silent: true }, { draining: true }, { role: 'code' }, { models: ['other'] }]
   const all = others.map((more, nth) => worker(`wrk_${nth}`, more))
-  expect(servedOf('m', 'inference', all)).toEqual({ workers: 0, share: 0, slots: 0, failing: 0, limits: [] })
+  expect(capacityOf('m', 'inference', all)).toEqual({ workers: 0, concurrency: 0, slots: 0, failing: 0, limits: [] })
 })
 
 it('uses the newest adaptive limit per server, and only those of the model', () => {
@@ -52,7 +52,7 @@ it('uses the newest adaptive limit per server, and only those of the model', () 
     { ...old, generation: 3, limit: 20 },
     { ...old, model: 'other' },
   ]
-  const { limits } = servedOf('m', 'inference', [worker('wrk_1', { found: [old] }), worker('wrk_2', { found })])
+  const { limits } = capacityOf('m', 'inference', [worker('wrk_1', { found: [old] }), worker('wrk_2', { found })])
   expect(limits.map(({ server, limit }) => [server, limit])).toEqual([
     [0, 20],
     [1, 9],
@@ -61,5 +61,5 @@ it('uses the newest adaptive limit per server, and only those of the model', () 
 
 it('counts workers with an open circuit breaker', () => {
   const all = [worker('wrk_1', { failing: ['other', 'm'] }), worker('wrk_2', { failing: ['other'] }), worker('wrk_3')]
-  expect(servedOf('m', 'inference', all)).toMatchObject({ workers: 3, failing: 1 })
+  expect(capacityOf('m', 'inference', all)).toMatchObject({ workers: 3, failing: 1 })
 })

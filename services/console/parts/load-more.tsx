@@ -1,20 +1,20 @@
 import type { ReadonlySignal } from '@preact/signals'
-import { useDeed } from './deed.ts'
-import { Refusal } from './refusal.tsx'
+import { useAction } from './action.ts'
+import { ErrorText } from './error-text.tsx'
 
-interface OlderProps {
+interface LoadMoreProps {
   readonly list: { readonly hasMore: ReadonlySignal<boolean>; more(): Promise<void> }
 }
 
 /** A button that loads the next page of a list; absent on the last page. */
-export function Older({ list }: OlderProps) {
-  const { isBusy, problem, act } = useDeed()
+export function LoadMore({ list }: LoadMoreProps) {
+  const { isBusy, problem, run } = useAction()
   return (
     <>
-      <Refusal of={problem.value} />
+      <ErrorText text={problem.value} />
       {list.hasMore.value && (
         <p>
-          <button type="button" disabled={isBusy.value} onClick={() => void act(() => list.more())}>
+          <button type="button" disabled={isBusy.value} onClick={() => void run(() => list.more())}>
             Load more
           </button>
         </p>

@@ -2,24 +2,24 @@ import { expect, it, vi } from 'vitest'
 
 // The session module reads sessionStorage when it is imported.
 vi.stubGlobal('sessionStorage', { getItem: () => null })
-const { Figures, keep } = await import('#services/console/api/metrics.ts')
+const { Metrics, recordScrape } = await import('#services/console/api/metrics.ts')
 const { stateOf } = await import('#services/console/screens/home/pools.ts')
 
-const figures = (began: number, lines: readonly string[]) =>
-  new Figures([`process_start_time_seconds ${began}`, 'sluice_pool_slots{pool="inference"} 8', ...lines].join('\n'))
+const metrics = (began: number, lines: readonly string[]) =>
+  new Metrics([`process_start_time_seconds ${began}`, 'sluice_pool_slots{pool="inference"} 8', ...lines].join('\n'))
 const attempts = (end: string, count: number, model = 'echo-1') =>
   `sluice_attempts_total{pool="inference",model="${model}",end="${end}"} ${count}`
 
 it('restarts counting after a restart of the service, without negative values', () => {
-  const before = figures(1, [attempts('failed', 5)])
-  keep(before, 1_000)
-  const after = figures(2, [attempts('completed', 6), attempts('failed', 1)])
-  keep(after, 3_000)
+  const before = metrics(1, [attempts('failed', 5)])
+  recordScrape(before, 1_000)
+  const after = metrics(2, [attempts('completed', 6), attempts('failed', 1)])
+  recordScrape(after, 3_000)
   const { ended, failed, isRecent, models } = stateOf('inference', after, undefined)
   expect({ ended, failed, isRecent }).toEqual({ ended: 7, failed: 1, isRecent: false })
   expect(models).toMatchObject([{ id: 'echo-1', ended: 7, failed: 1 }])
-  const later = figures(2, [attempts('completed', 8), attempts('failed', 1)])
-  keep(later, 5_000)
+  const later = metrics(2, [attempts('completed', 8), attempts('failed', 1)])
+  recordScrape(later, 5_000)
   expect(stateOf('inference', later, undefined)).toMatchObject({ ended: 2, failed: 0, isRecent: true })
 })
 
@@ -32,7 +32,7 @@ it('parses the metrics of ten times as many models in about ten times the CPU ti
         (_, le) => `sluice_attempt_duration_seconds_bucket{le="${le}",pool="inference",model="m-${nth}"} ${le}`,
       ),
     ]).flat()
-    const now = figures(3, lines)
+    const now = metrics(3, lines)
     const begun = process.cpuUsage()
     expect(stateOf('inference', now, undefined).models.length).toBe(count)
     const { user, system } = process.cpuUsage(begun)

@@ -67,7 +67,7 @@ describe.skipIf(!CHROMIUM)('every screen of the console', { timeout: 8 * PAGE_MS
   })
 
   it.each([
-    ['reference', '/docs', 'Submits a call as a durable job'],
+    ['reference', '/docs', 'Submit a job'],
     ['guide', '/docs/guide', 'Sluice'],
   ])('links to an accessible %s', async (name, path, words) => {
     const faults: string[] = []

@@ -4,33 +4,33 @@ import { Pages } from '#services/console/api/pages.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import { isOperator } from '#services/console/api/session.ts'
 import type { AnyJob } from '#services/console/api/types.ts'
-import { Refusal } from '#services/console/parts/refusal.tsx'
+import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { Status } from '#services/console/parts/status.tsx'
-import { BASE } from '#services/console/place.ts'
-import { doneOf } from '#services/console/screens/jobs/done.ts'
+import { BASE } from '#services/console/router.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
+import { progressText } from '#services/console/screens/jobs/progress.ts'
 
 const REFRESH_MS = 3_000
 /** Maximum depth of the tree; deeper jobs are shown on their own page. */
 const DEPTH_MAX = 4
 
-interface FamilyProps {
+interface ChildrenProps {
   readonly job: AnyJob
   /** The job belongs to the key's project. */
   readonly isOwn: boolean
 }
 
 /** The tree of child jobs; nothing for a job without children. */
-export function Family({ job, isOwn }: FamilyProps) {
+export function Children({ job, isOwn }: ChildrenProps) {
   const counts = job.child_counts
   if (!counts) return null
   const { total, completed, failed } = counts
   return (
-    <section class="card family" aria-label="Child jobs">
+    <section class="card child-jobs" aria-label="Child jobs">
       <div class="title">
         <h2>Child jobs</h2>
         <p class="dim" aria-live="polite">
-          {doneOf(job)}
+          {progressText(job)}
           {failed > 0 && <span class="bad">, {failed.toLocaleString()} not completed</span>}
         </p>
       </div>
@@ -45,25 +45,25 @@ export function Family({ job, isOwn }: FamilyProps) {
   )
 }
 
-function Branch({ job, isOwn, depth }: FamilyProps & { readonly depth: number }) {
+function Branch({ job, isOwn, depth }: ChildrenProps & { readonly depth: number }) {
   const children = useMemo(() => {
     // Jobs of other projects are visible in the admin API only.
     return new Pages<AnyJob>(isOwn ? '/v1/jobs' : '/v1/admin/jobs', { parent_id: job.id })
   }, [job.id, isOwn])
-  const isOver = isEnded(job.status)
+  const isFinished = isEnded(job.status)
   usePoll(
     REFRESH_MS,
     async (signal) => {
       // The children of a finished job do not change.
-      if (!isOver || !children.isLoaded.peek()) await children.refresh(signal)
+      if (!isFinished || !children.isLoaded.peek()) await children.refresh(signal)
     },
-    [children, isOver],
+    [children, isFinished],
   )
   // Ids of child jobs do not sort by time.
   const jobs = children.items.value.toSorted((a, b) => a.created_at - b.created_at || (a.id < b.id ? -1 : 1))
   return (
     <>
-      <Refusal of={children.problem.value} />
+      <ErrorText text={children.problem.value} />
       {children.isLoaded.value && jobs.length === 0 && <p class="dim">The child jobs have expired.</p>}
       <ul class="tree">
         {jobs.map((child) => (
@@ -81,7 +81,7 @@ function Branch({ job, isOwn, depth }: FamilyProps & { readonly depth: number })
   )
 }
 
-function Child({ job, isOwn, depth }: FamilyProps & { readonly depth: number }) {
+function Child({ job, isOwn, depth }: ChildrenProps & { readonly depth: number }) {
   const isOpen = useSignal(false)
   const { id, status, model, endpoint, metadata } = job
   const canOpen = job.child_counts !== undefined && depth < DEPTH_MAX
@@ -103,11 +103,11 @@ function Child({ job, isOwn, depth }: FamilyProps & { readonly depth: number }) 
             {isOpen.value ? '−' : '+'}
           </button>
         )}
-        <Status of={status} />
+        <Status status={status} />
         <a class="child-name" href={`${BASE}/jobs/${id}`} title={id}>
           {custom_id || <code>{id}</code>}
         </a>
-        <span class="dim">{[what, doneOf(job)].filter(Boolean).join(' · ')}</span>
+        <span class="dim">{[what, progressText(job)].filter(Boolean).join(' · ')}</span>
       </div>
       {isOpen.value && <Branch job={job} isOwn={isOwn} depth={depth + 1} />}
     </li>

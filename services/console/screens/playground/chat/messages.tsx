@@ -1,19 +1,25 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useRef } from 'preact/hooks'
 import { Icon } from '#services/console/parts/icon.tsx'
-import { ProblemOf } from '#services/console/screens/playground/call/problem.tsx'
-import type { Conversation, Turn } from './conversation.ts'
+import { RunProblem } from '#services/console/screens/playground/call/problem.tsx'
+import type { ChatMessage, Conversation } from './conversation.ts'
 
 /** The messages of a conversation, scrolled to the newest. */
-export function Turns({ of, isOneOfTwo }: { readonly of: Conversation; readonly isOneOfTwo: boolean }) {
-  const turns = of.turns.value
+export function MessageList({
+  conversation,
+  isOneOfTwo,
+}: {
+  readonly conversation: Conversation
+  readonly isOneOfTwo: boolean
+}) {
+  const messages = conversation.messages.value
   const end = useRef<HTMLDivElement>(null)
-  const length = turns.at(-1)?.content.length ?? 0
+  const length = messages.at(-1)?.content.length ?? 0
   useEffect(() => {
-    const place = end.current?.parentElement
-    if (place) place.scrollTop = place.scrollHeight
-  }, [length, turns.length])
-  const model = of.model.value
+    const scroller = end.current?.parentElement
+    if (scroller) scroller.scrollTop = scroller.scrollHeight
+  }, [length, messages.length])
+  const model = conversation.model.value
   return (
     <div
       class="turns"
@@ -22,61 +28,61 @@ export function Turns({ of, isOneOfTwo }: { readonly of: Conversation; readonly 
       // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable area must be reachable by keyboard.
       tabIndex={0}
     >
-      {turns.length === 0 && (
+      {messages.length === 0 && (
         <p class="dim hint">
           {isOneOfTwo
             ? `Replies of ${model} appear here.`
             : 'Send a message to start. The reply streams in; Stop cancels generation.'}
         </p>
       )}
-      {turns.map((turn, nth) => (
-        <Said
-          key={`${turn.role}-${nth}`}
-          turn={turn}
+      {messages.map((message, nth) => (
+        <Message
+          key={`${message.role}-${nth}`}
+          message={message}
           model={model}
-          isWriting={nth === turns.length - 1 && turn.role === 'assistant' && of.run.isBusy.value}
+          isWriting={nth === messages.length - 1 && message.role === 'assistant' && conversation.run.isBusy.value}
         />
       ))}
-      <ProblemOf run={of.run} />
+      <RunProblem run={conversation.run} />
       <div ref={end} />
     </div>
   )
 }
 
-interface SaidProps {
-  readonly turn: Turn
+interface MessageProps {
+  readonly message: ChatMessage
   readonly model: string
   readonly isWriting: boolean
 }
 
-function Said({ turn, model, isWriting }: SaidProps) {
+function Message({ message, model, isWriting }: MessageProps) {
   return (
-    <div class={`turn ${turn.role}`}>
-      <p class="who dim">{turn.role === 'user' ? 'You' : model}</p>
+    <div class={`turn ${message.role}`}>
+      <p class="who dim">{message.role === 'user' ? 'You' : model}</p>
       <p class="words">
-        {turn.content}
+        {message.content}
         {isWriting && <span class="caret" />}
       </p>
-      {turn.note && <p class="dim took">{turn.note}</p>}
+      {message.note && <p class="dim took">{message.note}</p>}
     </div>
   )
 }
 
-interface SayProps {
+interface ComposerProps {
   readonly isBusy: boolean
-  readonly isBegun: boolean
-  readonly onSay: (text: string) => void
+  readonly isStarted: boolean
+  readonly onSend: (text: string) => void
   readonly onStop: () => void
   readonly onClear: () => void
 }
 
-export function Say({ isBusy, isBegun, onSay, onStop, onClear }: SayProps) {
+export function Composer({ isBusy, isStarted, onSend, onStop, onClear }: ComposerProps) {
   const text = useSignal('')
   const send = () => {
-    const said = text.value.trim()
-    if (!said || isBusy) return
+    const sent = text.value.trim()
+    if (!sent || isBusy) return
     text.value = ''
-    onSay(said)
+    onSend(sent)
   }
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return
@@ -85,7 +91,7 @@ export function Say({ isBusy, isBegun, onSay, onStop, onClear }: SayProps) {
   }
   return (
     <form
-      class="say"
+      class="composer"
       onSubmit={(event) => {
         event.preventDefault()
         send()
@@ -101,7 +107,7 @@ export function Say({ isBusy, isBegun, onSay, onStop, onClear }: SayProps) {
         }}
         onKeyDown={onKeyDown}
       />
-      <div class="say-end">
+      <div class="composer-actions">
         {isBusy ? (
           <button key="stop" type="button" class="primary" onClick={onStop}>
             <Icon name="stop" /> Stop
@@ -111,7 +117,7 @@ export function Say({ isBusy, isBegun, onSay, onStop, onClear }: SayProps) {
             <Icon name="send" /> Send
           </button>
         )}
-        <button type="button" class="small" onClick={onClear} disabled={!isBegun}>
+        <button type="button" class="small" onClick={onClear} disabled={!isStarted}>
           Clear
         </button>
       </div>

@@ -1,33 +1,33 @@
 import { signal } from '@preact/signals'
-import { askJson } from '#services/console/api/client.ts'
+import { fetchJson } from '#services/console/api/client.ts'
 import type { Model, Page } from '#services/console/api/types.ts'
 import { type Field, fieldsOf, type Reference } from './call/schema.ts'
 
 /** Models and endpoints that are available to this key. */
-interface Served {
+interface Catalog {
   readonly models: readonly Model[]
   readonly reference: Reference
 }
 
 /** Undefined until loaded. */
-export const served = signal<Served | undefined>(undefined)
+export const catalog = signal<Catalog | undefined>(undefined)
 
 /** @throws ApiFailure, TypeError */
-export async function loadServed(): Promise<void> {
+export async function loadCatalog(): Promise<void> {
   const [{ data: models }, reference] = await Promise.all([
-    askJson<Page<Model>>('/v1/models'),
-    askJson<Reference>('/openapi.json'),
+    fetchJson<Page<Model>>('/v1/models'),
+    fetchJson<Reference>('/openapi.json'),
   ])
-  served.value = { models, reference }
+  catalog.value = { models, reference }
 }
 
 /** The named options of an endpoint that its schema has; empty until loaded. */
 export function optionsOf(path: string, names: readonly string[]): readonly Field[] {
-  return served.value ? fieldsOf(served.value.reference, path, names) : []
+  return catalog.value ? fieldsOf(catalog.value.reference, path, names) : []
 }
 
 export function modelsFor(capability: string): readonly Model[] {
-  return served.value?.models.filter(({ capabilities }) => capabilities.includes(capability)) ?? []
+  return catalog.value?.models.filter(({ capabilities }) => capabilities.includes(capability)) ?? []
 }
 
 /** The wanted model if it has the capability, else the first model that has it, else an empty string. */

@@ -1,14 +1,14 @@
 import type { AnyJob, OperatorJob } from '#services/console/api/types.ts'
-import { clock, lasted } from '#services/console/parts/time.ts'
-import { BASE } from '#services/console/place.ts'
+import { dateTimeText, durationText } from '#services/console/parts/time.ts'
+import { BASE } from '#services/console/router.ts'
 
-export function Facts({ job, operated }: { readonly job: AnyJob; readonly operated: OperatorJob | undefined }) {
-  const facts = [...factsOf(job), ...(operated ? operatorFactsOf(operated) : []), ...usageOf(job.usage)]
+export function Details({ job, operatorJob }: { readonly job: AnyJob; readonly operatorJob: OperatorJob | undefined }) {
+  const details = [...detailsOf(job), ...(operatorJob ? operatorDetailsOf(operatorJob) : []), ...usageOf(job.usage)]
   return (
-    <aside class="card facts" aria-label="Details">
+    <aside class="card details" aria-label="Details">
       <h2>Details</h2>
       <dl>
-        {facts.map(([name, value]) => (
+        {details.map(([name, value]) => (
           <div key={name}>
             <dt>{name}</dt>
             <dd>{value}</dd>
@@ -27,33 +27,33 @@ export function Facts({ job, operated }: { readonly job: AnyJob; readonly operat
   )
 }
 
-function factsOf(job: AnyJob): [string, string][] {
+function detailsOf(job: AnyJob): [string, string][] {
   const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
   const started = job.started_at
-  const facts: [string, string][] = [
+  const details: [string, string][] = [
     ['Model', job.model],
     ['Endpoint', job.endpoint],
     ['Pool', job.queue.pool],
     ['Priority', job.priority],
     ['Attempt', `${job.attempt} of ${job.max_attempts}`],
-    ['Created', clock(job.created_at)],
+    ['Created', dateTimeText(job.created_at)],
   ]
-  if (started !== null) facts.push(['Queue time', lasted(started - job.created_at)])
-  if (started !== null && ended !== null) facts.push(['Run time', lasted(ended - started)])
-  if (ended === null) facts.push(['Deadline', clock(job.expires_at)])
-  else facts.push(['Result expires', clock(job.result_expires_at)])
-  for (const [name, value] of Object.entries(job.metadata)) facts.push([`metadata.${name}`, value])
-  if ('cost_usd' in job && job.cost_usd !== undefined) facts.push(['Cost', costWords(job.cost_usd)])
-  if (job.request_id) facts.push(['Request ID', job.request_id])
-  return facts
+  if (started !== null) details.push(['Queue time', durationText(started - job.created_at)])
+  if (started !== null && ended !== null) details.push(['Run time', durationText(ended - started)])
+  if (ended === null) details.push(['Deadline', dateTimeText(job.expires_at)])
+  else details.push(['Result expires', dateTimeText(job.result_expires_at)])
+  for (const [name, value] of Object.entries(job.metadata)) details.push([`metadata.${name}`, value])
+  if ('cost_usd' in job && job.cost_usd !== undefined) details.push(['Cost', costText(job.cost_usd)])
+  if (job.request_id) details.push(['Request ID', job.request_id])
+  return details
 }
 
 /** Three significant digits below a dollar, because a call can cost fractions of a cent. */
-function costWords(usd: number): string {
+function costText(usd: number): string {
   return `$${usd >= 1 ? usd.toFixed(2) : Number(usd.toPrecision(3))}`
 }
 
-function operatorFactsOf({ project, worker, tries, crashes }: OperatorJob): [string, string][] {
+function operatorDetailsOf({ project, worker, tries, crashes }: OperatorJob): [string, string][] {
   return [
     ['Project', project],
     ['Worker', worker ?? '–'],
