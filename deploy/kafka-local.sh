@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# kafka-local.sh: a real Apache Kafka (KRaft) for development and tests, without Docker: one node, or a small cluster.
+# kafka-local.sh: runs Apache Kafka (KRaft) for development and tests without Docker, as a single node or a small cluster.
 #
-#   kafka-local.sh start        fetch the jars if needed, start fresh, print the bootstrap addresses
-#   kafka-local.sh resume [N]   start again after `stop` or `kill`: same ports, same data; all nodes, or node N
-#   kafka-local.sh stop [N]     stop by pid (SIGTERM); the data stays until the next `start`
-#   kafka-local.sh kill [N]     the same with SIGKILL, for tests of a crash
-#   kafka-local.sh status       print the addresses and exit 0 if node 1 runs, exit 1 if not
-#   kafka-local.sh check        exit 0 if it could start here, else print what is missing and exit 1
-#   kafka-local.sh fetch        only fetch (to fill a CI cache)
-#   kafka-local.sh clean        stop and delete the run directory (data, logs, pids); the cached jars stay
+#   kafka-local.sh start        download the jars if needed, start with empty data, print the bootstrap addresses
+#   kafka-local.sh resume [N]   restart all nodes, or node N, after `stop` or `kill`, with the same ports and data
+#   kafka-local.sh stop [N]     stop all nodes, or node N, with SIGTERM; the data remains until the next `start`
+#   kafka-local.sh kill [N]     like stop, but with SIGKILL, to simulate a crash
+#   kafka-local.sh status       print the addresses; exit code 0 if node 1 is running, otherwise 1
+#   kafka-local.sh check        exit code 0 if Kafka can start on this machine, otherwise 1 and the reason
+#   kafka-local.sh fetch        only download the jars, for example to fill a CI cache
+#   kafka-local.sh clean        stop and delete the run directory (data, logs, pids); the cached jars remain
 #
-# Needs: bash, ps, a Java 17+ runtime, and Maven for the first fetch only (about 44 MB from Maven Central).
-# Environment, all optional:
-#   KAFKA_VERSION   default 4.3.1 (share groups are on by default since 4.2)
+# Requires bash, ps, a Java 17+ runtime, and Maven for the first download only (about 44 MB from Maven Central).
+# Environment variables, all optional:
+#   KAFKA_VERSION   default 4.3.1 (share groups are enabled by default since 4.2)
 #   KAFKA_CACHE     default ${XDG_CACHE_HOME:-$HOME/.cache}/sluice/kafka
-#   KAFKA_RUN_DIR   default ${TMPDIR:-/tmp}/sluice-kafka-$UID; a folder for each node: one Kafka for each run directory
-#   KAFKA_NODES     default 1. Node 1 is also the controller: stopping it stops elections
-#   KAFKA_HOST      default 127.0.0.1; the address of this machine in a network, so that workers of others reach the broker. It asks
-#                   nobody for a password: only in a network where everybody may read and write
-#   KAFKA_PORT      port of node 1 (the controller takes the next, node N takes port + N); default: a free one
+#   KAFKA_RUN_DIR   default ${TMPDIR:-/tmp}/sluice-kafka-$UID; one cluster per run directory, one subfolder per node
+#   KAFKA_NODES     default 1. Node 1 is also the controller; without it there are no leader elections
+#   KAFKA_HOST      default 127.0.0.1; set it to this machine's address so that workers on other machines can connect.
+#                   The broker has no authentication, so use this only in a trusted network
+#   KAFKA_PORT      port of node 1 (the controller uses the next port, node N uses port + N); default: a free port
 #   KAFKA_HEAP      default 256m
-#   KAFKA_JAVA      more options of the JVM; -XX:TieredStopAtLevel=1 spares a broker that lives for a minute
-#   KAFKA_EXTRA     more lines for server.properties
+#   KAFKA_JAVA      additional JVM options; -XX:TieredStopAtLevel=1 saves CPU for a short-lived broker
+#   KAFKA_EXTRA     additional lines for server.properties
 set -euo pipefail
 
 version=${KAFKA_VERSION:-4.3.1}
@@ -39,18 +39,18 @@ java_version() { "$java" -version 2>&1 | sed -nE '1s/.*version "([^"]+)".*/\1/p'
 
 check() {
   local found; found=$(java_version)
-  [ "${found%%.*}" -ge 17 ] 2>/dev/null || die "the broker needs a Java 17+ runtime (found: ${found:-none}); install one, or set KAFKA_BROKERS"
+  [ "${found%%.*}" -ge 17 ] 2>/dev/null || die "Kafka requires a Java 17+ runtime (found: ${found:-none}); install one, or set KAFKA_BROKERS"
   [ -f "$libs/.complete" ] || command -v mvn >/dev/null ||
-    die "no jars in $libs and no Maven to fetch them; install Maven, copy a filled cache there, or set KAFKA_BROKERS"
+    die "no Kafka jars in $libs and no Maven to download them; install Maven, copy the jars there, or set KAFKA_BROKERS"
 }
 
-# Fetches into a folder of its own and moves it into place, so that two callers at once do no harm.
+# Downloads into a temporary folder and renames it, so that concurrent downloads are safe.
 fetch() {
   check
   [ -f "$libs/.complete" ] && return 0
   mkdir -p "$cache"
   local tmp; tmp=$(mktemp -d "$cache/fetch.XXXXXX")
-  # The broker's pom brings log4j-core but no slf4j binding: without one it logs nothing.
+  # The broker's pom includes log4j-core but no slf4j binding; without a binding Kafka logs nothing.
   cat > "$tmp/pom.xml" <<POM
 <project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>local</groupId><artifactId>kafka-local</artifactId><version>1</version><packaging>pom</packaging>
@@ -59,22 +59,22 @@ fetch() {
  <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.25.4</version></dependency>
 </dependencies></project>
 POM
-  echo "kafka-local: fetching Kafka $version" >&2
+  echo "kafka-local: downloading Kafka $version" >&2
   mvn -q -B -f "$tmp/pom.xml" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$tmp/lib" >&2 ||
-    { rm -rf "$tmp"; die "the fetch failed"; }
-  [ -f "$tmp/lib/kafka_2.13-$version.jar" ] || { rm -rf "$tmp"; die "the fetch left no broker jar"; }
+    { rm -rf "$tmp"; die "the download failed"; }
+  [ -f "$tmp/lib/kafka_2.13-$version.jar" ] || { rm -rf "$tmp"; die "the download contains no broker jar"; }
   touch "$tmp/lib/.complete"
   [ -f "$libs/.complete" ] || { rm -rf "$libs"; mv -T "$tmp/lib" "$libs" 2>/dev/null || true; }
   rm -rf "$tmp"
 }
 
-alive() { # $1 = node: its pid file names a live broker of this run directory
+alive() { # $1 = node; true if its pid file contains the pid of a live broker of this run directory
   local pid; pid=$(cat "$run/$1/pid" 2>/dev/null) || return 1
   [ -n "$pid" ] && case "$(ps -o args= -p "$pid" 2>/dev/null)" in *kafka.Kafka*"$run/$1/server.properties"*) return 0 ;; esac
   return 1
 }
 
-free_port() { # two free neighbours
+free_port() { # two consecutive free ports
   local port
   for _ in $(seq 50); do
     port=$((20000 + RANDOM % 12000))
@@ -99,7 +99,7 @@ controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs=$3
 auto.create.topics.enable=false
-# Internal topics with no more replicas than there are nodes (share groups hang otherwise), and few partitions.
+# Internal topics: few partitions, and at most one replica per node, because share groups hang otherwise.
 offsets.topic.replication.factor=$replicas
 offsets.topic.num.partitions=4
 transaction.state.log.replication.factor=$replicas
@@ -108,15 +108,15 @@ transaction.state.log.num.partitions=4
 share.coordinator.state.topic.replication.factor=$replicas
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=4
-# Tests: no waiting for a second member, short sessions and locks allowed.
+# For tests: no initial rebalance delay; short session timeouts and locks are allowed.
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 group.share.min.session.timeout.ms=1000
 group.share.min.heartbeat.interval.ms=200
 group.share.min.record.lock.duration.ms=1000
-# Assignments at once instead of gathered for a second (4.3; older brokers ignore the line).
+# Compute assignments at once instead of batching them for a second (since 4.3; older brokers ignore the line).
 group.share.assignment.interval.ms=0
-# A dead node is noticed soon.
+# Short failure detection for brokers.
 broker.heartbeat.interval.ms=500
 broker.session.timeout.ms=3000
 num.network.threads=2
@@ -141,19 +141,19 @@ logger.x.level=WARN
 L
 }
 
-# Formatting costs two JVM starts. Its result does not depend on the ports, so it is kept and copied.
-format() { # $1 = where the formatted directory is kept
+# Formatting costs two JVM starts. The result does not depend on the ports, so it is cached and copied.
+format() { # $1 = cache path of the formatted directory
   [ -f "$1/meta.properties" ] && return 0
   local tmp; tmp=$(mktemp -d "$cache/format.XXXXXX")
   properties 1 19092 "$tmp/data" > "$tmp/server.properties"
   "$java" -XX:TieredStopAtLevel=1 -cp "$libs/*" -Dlog4j2.configurationFile="$run/log4j2.properties" kafka.tools.StorageTool \
     format -t AAAAAAAAAAAAAAAAAAAAAA -c "$tmp/server.properties" > "$run/format.log" 2>&1 ||
-    { cat "$run/format.log" >&2; rm -rf "$tmp"; die "the format failed"; }
-  mv -T "$tmp/data" "$1" 2>/dev/null || [ -f "$1/meta.properties" ] || die "the formatted directory could not be kept"
+    { cat "$run/format.log" >&2; rm -rf "$tmp"; die "formatting the storage failed"; }
+  mv -T "$tmp/data" "$1" 2>/dev/null || [ -f "$1/meta.properties" ] || die "could not store the formatted directory"
   rm -rf "$tmp"
 }
 
-prepare() { # $1 = node, $2 = port of node 1, $3 = the formatted directory, which names node 1
+prepare() { # $1 = node, $2 = port of node 1, $3 = the formatted directory, which contains the id of node 1
   rm -rf "${run:?}/$1"; mkdir -p "$run/$1"
   cp -r "$3" "$run/$1/data"
   sed -i.bak -E "s/^node.id=.*/node.id=$1/; s/^directory.id=./directory.id=$1/" "$run/$1/data/meta.properties"
@@ -163,9 +163,9 @@ prepare() { # $1 = node, $2 = port of node 1, $3 = the formatted directory, whic
 
 class_archive() { echo "$cache/classes-$version-$(java_version).jsa"; }
 
-# Starts the JVM of node $1 on what its folder holds.
+# Starts the JVM of node $1 with the files in its folder.
 launch() {
-  # A class-data archive, written when a broker stops, cuts the start by more than half.
+  # A class-data sharing archive, written when a broker stops, more than halves the start time.
   local dir=$run/$1 archive option; archive=$(class_archive)
   if [ -f "$archive" ]; then option=-XX:SharedArchiveFile=$archive; else option=-XX:ArchiveClassesAtExit=$dir/classes.jsa; fi
   : > "$dir/log"
@@ -174,7 +174,7 @@ launch() {
   echo $! > "$dir/pid"
 }
 
-# Waits for node $1; fails without a word, the log says why.
+# Waits for node $1; fails silently, because the log contains the reason.
 await() {
   for _ in $(seq 1200); do
     grep -q 'Kafka Server started' "$run/$1/log" && return 0
@@ -184,7 +184,7 @@ await() {
   return 1
 }
 
-launch_all() { # the nodes $@, side by side: broker and controller wait for each other
+launch_all() { # starts the nodes $@ in parallel, because broker and controller wait for each other
   local node
   for node in "$@"; do launch "$node"; done
   for node in "$@"; do await "$node" || return 1; done
@@ -218,8 +218,8 @@ start() {
   fail_start
 }
 
-resume() { # the nodes $@
-  [ -f "$run/bootstrap" ] || die "nothing to resume in $run: use start"
+resume() { # $@ = nodes
+  [ -f "$run/bootstrap" ] || die "nothing to resume in $run; use start"
   local node stopped=()
   for node in "$@"; do alive "$node" || stopped+=("$node"); done
   [ ${#stopped[@]} -eq 0 ] || launch_all "${stopped[@]}" || fail_start
@@ -234,11 +234,11 @@ stop() { # $1 = node, $2 = signal
     kill -9 "$pid" 2>/dev/null || true
   fi
   rm -f "$run/$1/pid"
-  # Moved at the end, in one step: a broker that starts meanwhile never maps half an archive.
+  # An atomic rename at the end: a broker that starts meanwhile never maps an incomplete archive.
   if [ -f "$run/$1/classes.jsa" ]; then mv "$run/$1/classes.jsa" "$(class_archive)"; fi
 }
 
-each() { # the nodes that a command is for: $1, or all that this run directory has, the controller last
+each() { # prints node $1, or all nodes of this run directory with the controller last
   if [ -n "${1:-}" ]; then echo "$1"; return; fi
   for dir in "$run"/*/; do [ ! -f "$dir/server.properties" ] || basename "$dir"; done | sort -rn
 }
@@ -253,5 +253,5 @@ case ${1:-} in
   check) check ;;
   fetch) fetch; echo "$libs" ;;
   clean) for node in $(each); do stop "$node" TERM; done; rm -rf "$run" ;;
-  *) sed -n '2,22p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
+  *) sed -n '2,24p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

@@ -1,8 +1,9 @@
-# The image of the docker sandbox, for people with a registry:
+# Image of the Docker sandbox, for deployments with a registry:
 #
 #   docker build -f deploy/sandbox.Dockerfile -t REGISTRY/sluice-sandbox:TAG . && docker push REGISTRY/sluice-sandbox:TAG
 #
-# then SANDBOX_IMAGE=REGISTRY/sluice-sandbox:TAG for the code workers. deploy/sandbox-image.sh makes the same without one.
+# Then set SANDBOX_IMAGE=REGISTRY/sluice-sandbox:TAG for the code workers. deploy/sandbox-image.sh builds the same image without a
+# registry.
 FROM python:3.13-slim-bookworm AS build
 COPY shared/sandbox/root/build_root.py shared/sandbox/root/requirements.txt /sandbox/
 RUN pip install --quiet --no-deps --require-hashes --only-binary=:all: --no-compile \
@@ -13,6 +14,6 @@ RUN pip install --quiet --no-deps --require-hashes --only-binary=:all: --no-comp
 FROM scratch
 COPY --from=build /image/ /
 COPY shared/sandbox/python/ /opt/sandbox/
-# Variables and program are told with each container.
+# Environment and command are set when a container is created.
 USER 65534:65534
 WORKDIR /tmp
