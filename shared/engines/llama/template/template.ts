@@ -22,7 +22,7 @@ import type { Piece } from './marks.ts'
 /** Maximum time to start the thread, to compile the template and to render the conversations of probe.ts. */
 const OPEN_MS = 10_000
 /** Maximum time for one conversation. */
-const RENDER_MS = 5_000
+const RENDER_MS = 15_000
 const HEAP_MB = 384
 /** Messages that are handed to the thread at once: about a millisecond. */
 const MESSAGES_AT_ONCE = 500
