@@ -6,9 +6,9 @@ import { JobsApi } from './client/jobs-api.ts'
 import { type Command, Values } from './command.ts'
 import { COMMANDS } from './commands/commands.ts'
 import { CommandError, EXIT, type ExitCode, usageError } from './failure.ts'
-import { layOut } from './text/help.ts'
-import { nearNames } from './text/near.ts'
+import { formatHelp } from './text/help.ts'
 import { Output } from './text/output.ts'
+import { didYouMean, similarNames } from './text/similar-names.ts'
 
 const GLOBAL_OPTIONS = {
   url: { type: 'string' },
@@ -17,20 +17,33 @@ const GLOBAL_OPTIONS = {
   help: { type: 'boolean', short: 'h' },
 } as const
 
-const GLOBAL_HELP = `Everywhere, before or after the command:
-  --url URL   where the service is (default SLUICE_URL, or this machine at PORT, 8080)
-  --key KEY   the API key (default SLUICE_API_KEY, which other users of the machine cannot see)
-  --json      JSON lines also on a terminal
+const GLOBAL_HELP = `Global options, before or after the command:
+  --url URL   base URL of the service (default: SLUICE_URL, or http://127.0.0.1:PORT)
+  --key KEY   API key (default: SLUICE_API_KEY; other users of this machine can see a --key in the process list)
+  --json      print JSON lines, even on a terminal
   -h, --help  show this help
 
-Exit codes: 0 ok · 1 the job failed or expired, or doctor or replay found something · 2 wrong usage or settings · 3 the job was
-cancelled · 4 the service cannot be reached or fails itself · 5 the service refused · 130 interrupted
+Exit codes:
+  0    success
+  1    the job failed or expired, doctor found a failure, or replay found a difference
+  2    invalid command line or settings
+  3    the job was cancelled
+  4    the service cannot be reached, or responded with a server error (5xx)
+  5    the service rejected the request (4xx), or the job has not finished
+  130  interrupted with Ctrl-C
 `
+
+/** Old names of options, each with its replacement. An old name is rejected, and the error names the new one. */
+const RENAMED_OPTIONS: Readonly<Record<string, string>> = {
+  for: 'ttl',
+  overlap: 'grace-period',
+  'start-within': 'start-deadline',
+}
 
 process.exitCode = await main(process.argv.slice(2))
 
 async function main(argv: readonly string[]): Promise<ExitCode> {
-  // A reader that has enough, such as head, is no failure.
+  // A reader that closes the pipe early, such as head, is not an error.
   process.stdout.on('error', () => process.exit(EXIT.ok))
   try {
     return await dispatch(argv)
@@ -46,11 +59,11 @@ async function dispatch(argv: readonly string[]): Promise<ExitCode> {
   if (name === undefined || name === 'help') return help(rest, name)
   const command = commandOf(name)
   const { values, positionals } = parse(command, rest)
-  if (values.help === true) return print(layOut(`${command.help}\n\n${GLOBAL_HELP}`))
+  if (values.help === true) return print(formatHelp(`${command.help}\n\n${GLOBAL_HELP}`))
   return await run(command, new Values(values), positionals)
 }
 
-/** The command, and what stands around it: the options of every command may stand before it. */
+/** Splits the command from the other arguments. Global options may precede the command. */
 function findCommand(argv: readonly string[]): { name: string | undefined; rest: string[] } {
   const args = [...argv]
   const { tokens } = parseArgs({ args, options: GLOBAL_OPTIONS, allowPositionals: true, strict: false, tokens: true })
@@ -66,7 +79,9 @@ async function run(command: Command, values: Values, args: readonly string[]): P
     throw config
   }
   const url = values.text('url') ?? config.url
-  if (!/^https?:$/.test(URL.parse(url)?.protocol ?? '')) throw usageError(`--url ${url}: give http://host:port.`)
+  if (!/^https?:$/.test(URL.parse(url)?.protocol ?? '')) {
+    throw usageError(`--url must be an http or https URL, such as http://127.0.0.1:8080; got '${url}'.`)
+  }
   const http = new HttpClient(url, values.text('key') ?? config.sluiceApiKey)
   try {
     return await command.run({ values, args, config, out, api: new JobsApi(http) })
@@ -89,28 +104,42 @@ function parse(command: Pick<Command, 'options'>, args: string[]) {
     return parseArgs({ args, allowPositionals: true, options: { ...command.options, ...GLOBAL_OPTIONS } })
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error)
-    const [, wrong] = /^Unknown option '--([^']+)'/.exec(message) ?? []
-    if (wrong === undefined) throw usageError(message)
-    const near = nearNames(wrong, Object.keys({ ...command.options, ...GLOBAL_OPTIONS })).map((name) => `--${name}`)
-    throw usageError(`Unknown option '--${wrong}'.`, near.length > 0 ? `Did you mean ${near.join(' or ')}?` : undefined)
+    const [, unknown] = /^Unknown option '--([^']+)'/.exec(message) ?? []
+    throw unknown === undefined ? usageError(message) : unknownOption(unknown, Object.keys(command.options))
   }
+}
+
+function unknownOption(name: string, commandOptions: readonly string[]): CommandError {
+  const renamed = Object.hasOwn(RENAMED_OPTIONS, name) ? RENAMED_OPTIONS[name] : undefined
+  if (renamed !== undefined && commandOptions.includes(renamed)) {
+    return usageError(`Option '--${name}' was renamed.`, `Use --${renamed}.`)
+  }
+  const similar = similarNames(name, [...commandOptions, ...Object.keys(GLOBAL_OPTIONS)]).map((option) => `--${option}`)
+  return usageError(
+    `Unknown option '--${name}'.`,
+    similar.length > 0 ? `Did you mean ${similar.join(' or ')}?` : undefined,
+  )
 }
 
 function commandOf(name: string): Command {
   const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined
-  if (!command) throw usageError(`There is no command ${name}.`, `There are: ${Object.keys(COMMANDS).join(', ')}.`)
+  if (!command) {
+    const names = Object.keys(COMMANDS)
+    throw usageError(`Unknown command '${name}'.`, `${didYouMean(name, names)}Available commands: ${names.join(', ')}.`)
+  }
   return command
 }
 
-/** @param word `help`, where that was the command. */
-function help(rest: readonly string[], word: string | undefined): ExitCode {
+/** @param command `help` if that was the command, undefined if no command was given. */
+function help(rest: readonly string[], command: string | undefined): ExitCode {
   const [topic] = rest
-  if (word !== undefined && topic !== undefined) return print(layOut(`${commandOf(topic).help}\n\n${GLOBAL_HELP}`))
+  if (command !== undefined && topic !== undefined)
+    return print(formatHelp(`${commandOf(topic).help}\n\n${GLOBAL_HELP}`))
   const list = Object.entries(COMMANDS).map(([name, { summary }]) => `  ${name.padEnd(15)}  ${summary}\n`)
-  const text = `Usage: sluice COMMAND [options]\n\nCommands:\n${list.join('')}\n\`sluice COMMAND --help\` says more, with examples.\n`
-  const isAskedFor = word !== undefined || rest.some((option) => option === '--help' || option === '-h')
-  if (isAskedFor) return print(layOut(`${text}\n${GLOBAL_HELP}`))
-  process.stderr.write(layOut(text))
+  const text = `Usage: sluice COMMAND [options]\n\nCommands:\n${list.join('')}\nFor options and examples: sluice COMMAND --help\n`
+  const isRequested = command !== undefined || rest.some((option) => option === '--help' || option === '-h')
+  if (isRequested) return print(formatHelp(`${text}\n${GLOBAL_HELP}`))
+  process.stderr.write(formatHelp(text))
   return EXIT.usage
 }
 
@@ -119,15 +148,17 @@ function print(text: string): ExitCode {
   return EXIT.ok
 }
 
-/** Says what went wrong and what to do next. A defect of ours shows where it is. */
+/** Prints an expected error with its remedy. Any other error is a defect and is rethrown with its stack trace. */
 function report(error: unknown, name = 'COMMAND'): ExitCode {
   if (error instanceof ConfigError) {
-    process.stderr.write(`The settings cannot be used:\n${error.problems.map((line) => `  - ${line}\n`).join('')}`)
+    process.stderr.write(`Invalid settings:\n${error.problems.map((line) => `  - ${line}\n`).join('')}`)
     return EXIT.usage
   }
   if (!(error instanceof CommandError)) throw error
   const help =
-    error.exit === EXIT.usage ? `See: sluice ${Object.hasOwn(COMMANDS, name) ? name : 'COMMAND'} --help` : undefined
+    error.exit === EXIT.usage
+      ? `For help: sluice ${Object.hasOwn(COMMANDS, name) ? name : 'COMMAND'} --help`
+      : undefined
   const next = error.next ?? help
   process.stderr.write(`${error.message}\n${next ? `${next}\n` : ''}`)
   return error.exit

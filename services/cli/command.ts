@@ -4,7 +4,7 @@ import type { JobsApi } from './client/jobs-api.ts'
 import { type ExitCode, usageError } from './failure.ts'
 import type { Output } from './text/output.ts'
 
-/** The values of a command's options, by name: `values.text('name')`. */
+/** Typed access to the options of a command. */
 export class Values {
   readonly #values: Readonly<Record<string, unknown>>
 
@@ -22,16 +22,18 @@ export class Values {
     return Array.isArray(value) ? value.map(String) : []
   }
 
-  /** The parts of one option with commas in it; undefined when it was not given. @throws CommandError when none is left */
+  /** A comma-separated list, or undefined if the option is absent. @throws CommandError for an empty item */
   parts(name: string): string[] | undefined {
     const text = this.text(name)
     if (text === undefined) return undefined
     const parts = text.split(',').map((part) => part.trim())
-    if (parts.some((part) => part === '')) throw usageError(`--${name} ${text}: give values with commas between them.`)
+    if (parts.some((part) => part === '')) {
+      throw usageError(`--${name} must be a comma-separated list without empty items; got '${text}'.`)
+    }
     return parts
   }
 
-  /** The names of the options that were given. */
+  /** Names of the options on the command line. */
   given(): string[] {
     return Object.keys(this.#values)
   }
@@ -40,49 +42,47 @@ export class Values {
     return this.#values[name] === true
   }
 
-  /** A whole number in a range. @throws CommandError for anything else */
+  /** A whole number from `min` to `max`, or undefined if the option is absent. @throws CommandError for any other value */
   count(name: string, min: number, max: number): number | undefined {
     const text = this.text(name)
     if (text === undefined) return undefined
     const count = Number(text)
     if (!/^\d+$/.test(text) || count < min || count > max) {
-      throw usageError(`--${name} ${text}: give a whole number from ${min} to ${max}.`)
+      throw usageError(`--${name} must be a whole number from ${min} to ${max}; got '${text}'.`)
     }
     return count
   }
 }
 
-/** What a command works with. */
 export interface Invocation {
   readonly values: Values
   readonly args: readonly string[]
   readonly config: Config
   readonly out: Output
-  /** The service at `--url`, with the key of `--key`. */
+  /** Client for the service at `--url`, authenticated with `--key`. */
   readonly api: JobsApi
 }
 
-/** One word after `sluice`. */
 export interface Command {
   /** One line in the list of commands. */
   readonly summary: string
-  /** From `Usage:` to the examples. */
+  /** The help page, from `Usage:` to the examples; `formatHelp` wraps it to 80 columns. */
   readonly help: string
   readonly options: ParseArgsOptionsConfig
   run(invocation: Invocation): Promise<ExitCode>
-  /** What it does where the settings cannot be used; absent: they are refused. @param problems One sentence each */
+  /** Replaces `run` if the settings are invalid. A command without this method then fails with exit code 2. */
   runWithoutSettings?(problems: readonly string[], values: Values, out: Output): Promise<ExitCode>
 }
 
-/** The only argument of a command that takes one. @throws CommandError when there is none or more */
+/** The argument of a command that takes exactly one. @throws CommandError for none or several */
 export function onlyArgument(args: readonly string[], name: string): string {
   const [first, second] = args
-  if (first === undefined) throw usageError(`${name} is missing.`)
-  if (second !== undefined) throw usageError(`One ${name} at a time; ${second} is one too many.`)
+  if (first === undefined) throw usageError(`Missing argument: ${name}.`)
+  if (second !== undefined) throw usageError(`Too many arguments: expected one ${name}, also got '${second}'.`)
   return first
 }
 
-/** Refuses arguments of a command that takes none. @throws CommandError */
+/** @throws CommandError if a command that takes no arguments got one */
 export function noArguments(args: readonly string[]): void {
-  if (args[0] !== undefined) throw usageError(`${args[0]} is not understood here.`)
+  if (args[0] !== undefined) throw usageError(`Unexpected argument: '${args[0]}'.`)
 }

@@ -1,11 +1,11 @@
-/** Exit codes of the tool (docs/cli.md). */
+/** Exit codes of the tool (docs/cli.md, Exit codes). */
 export const EXIT = { ok: 0, failed: 1, usage: 2, cancelled: 3, unreachable: 4, refused: 5, interrupted: 130 } as const
 export type ExitCode = (typeof EXIT)[keyof typeof EXIT]
 
-/** A failure for the person at the keyboard: what happened, and what to do next. */
+/** An error that is shown to the user without a stack trace: the problem and, if there is one, the remedy. */
 export class CommandError extends Error {
   readonly exit: ExitCode
-  /** One sentence or command that helps; undefined where the message says it all. */
+  /** The remedy: one sentence or command. */
   readonly next: string | undefined
 
   constructor(exit: ExitCode, message: string, next?: string, cause?: unknown) {

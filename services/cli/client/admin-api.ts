@@ -5,13 +5,13 @@ import { JobPage, JobView } from './job.ts'
 const PAGE_MAX = 100
 const ADMIN = '/v1/admin'
 
-/** Which jobs of all projects. */
+/** Selects jobs of all projects. */
 export interface AdminFilter {
   readonly project?: string | undefined
   readonly pool?: string | undefined
   readonly model?: string | undefined
   readonly statuses?: readonly string[] | undefined
-  /** Older ones are left out; unix seconds. */
+  /** Only jobs created at or after this time, in Unix seconds. */
   readonly since?: number | undefined
 }
 
@@ -23,17 +23,17 @@ const Entry = z.looseObject({
   new_id: z.string().nullish(),
   error: z.looseObject({ message: z.string() }).nullish(),
 })
-const Moved = z.looseObject({ data: z.array(Entry), has_more: z.boolean() })
-/** What became of one of many jobs. */
-export type MovedJob = z.infer<typeof Entry>
+const BulkPage = z.looseObject({ data: z.array(Entry), has_more: z.boolean() })
+/** The outcome of a bulk action for one job. */
+export type BulkResult = z.infer<typeof Entry>
 
-/** A process as the service hears it. */
+/** A process of the fleet, from its last heartbeat. */
 export const WorkerView = z.looseObject({
   id: z.string(),
   role: z.string(),
   version: z.string(),
   slots: z.number(),
-  capacity: z.number().nullish().describe('Absent in answers of older services'),
+  capacity: z.number().nullish().describe('Absent in responses of older services'),
   running: z.number(),
   draining: z.boolean(),
   silent: z.boolean().nullish(),
@@ -58,7 +58,7 @@ const FindingPage = z.looseObject({
   ),
 })
 
-/** A pool, and what waits in it. */
+/** A pool with its queue lengths. */
 export const PoolView = z.looseObject({
   id: z.string(),
   workers: z.number(),
@@ -75,7 +75,7 @@ export const PoolView = z.looseObject({
 })
 export type PoolView = z.infer<typeof PoolView>
 
-/** A webhook message. */
+/** A webhook delivery. */
 export const DeliveryView = z.looseObject({
   id: z.string(),
   project: z.string(),
@@ -90,7 +90,7 @@ export const DeliveryView = z.looseObject({
 })
 export type DeliveryView = z.infer<typeof DeliveryView>
 
-/** A record that no worker could run. */
+/** A queue record that no worker could process. */
 export const DeadLetterView = z.looseObject({
   id: z.string(),
   pool: z.string().nullish(),
@@ -118,7 +118,7 @@ const DeliveryPage = z.looseObject({
 })
 const PauseView = z.looseObject({ what: z.string(), id: z.string(), paused: z.boolean(), kept: z.boolean().nullish() })
 
-/** The operator's door (docs/protocol.md, Operators), as the commands need it. @throws CommandError for every refusal */
+/** Client of the admin API (docs/protocol.md, Operators). @throws CommandError for every error response */
 export class AdminApi {
   readonly http: HttpClient
 
@@ -138,15 +138,15 @@ export class AdminApi {
     return await this.#post(JobView, `jobs/${encodeURIComponent(id)}/redrive`)
   }
 
-  /** Jobs of all projects, newest first, at most `max`, page by page as they are taken. */
+  /** At most `max` jobs of all projects, newest first; fetches pages on demand. */
   async *list({ statuses, since, ...rest }: AdminFilter, max: number): AsyncGenerator<JobView> {
     yield* this.#pages(JobPage, 'jobs', { ...rest, status: statuses?.join(','), since }, max)
   }
 
-  /** Cancels or runs again many jobs at once, newest first. @param isDry Only says which these would be */
-  async many(what: 'cancel' | 'redrive', { statuses, ...filter }: AdminFilter, max: number, isDry: boolean) {
-    const body = { ...filter, status: statuses?.join(','), max, dry_run: isDry }
-    return await this.#post(Moved, `jobs/${what}`, body)
+  /** Cancels or redrives up to `max` jobs, newest first. A dry run only returns the selected jobs. */
+  async bulk(action: 'cancel' | 'redrive', { statuses, ...filter }: AdminFilter, max: number, isDryRun: boolean) {
+    const body = { ...filter, status: statuses?.join(','), max, dry_run: isDryRun }
+    return await this.#post(BulkPage, `jobs/${action}`, body)
   }
 
   async workers(): Promise<WorkerView[]> {
@@ -157,37 +157,40 @@ export class AdminApi {
     return await this.#all(PoolView, 'pools')
   }
 
-  /** Tells a worker to take nothing more, or to take jobs again. Gives it as it is then. */
-  async drain(boot: string, isUndone: boolean): Promise<WorkerView> {
-    return await this.#post(WorkerView, `workers/${encodeURIComponent(boot)}/${isUndone ? 'undrain' : 'drain'}`)
+  /** Starts or ends the drain of a worker. @returns The worker's new state */
+  async drain(id: string, isUndo: boolean): Promise<WorkerView> {
+    return await this.#post(WorkerView, `workers/${encodeURIComponent(id)}/${isUndo ? 'undrain' : 'drain'}`)
   }
 
-  async pause(what: 'model' | 'pool', id: string, isPaused: boolean): Promise<z.infer<typeof PauseView>> {
-    return await this.#post(PauseView, `${what}s/${encodeURIComponent(id)}/${isPaused ? 'pause' : 'resume'}`)
+  async pause(target: 'model' | 'pool', id: string, isPaused: boolean): Promise<z.infer<typeof PauseView>> {
+    return await this.#post(PauseView, `${target}s/${encodeURIComponent(id)}/${isPaused ? 'pause' : 'resume'}`)
   }
 
-  /** Webhook messages that nobody received, newest first, at most `max`. */
+  /** At most `max` webhook deliveries, newest first; pending and failed ones unless `status` is given. */
   deliveries(filter: { project?: string | undefined; status?: string | undefined }, max: number) {
     return this.#pages(DeliveryPage, 'deliveries', filter, max)
   }
 
-  /** Records that no worker could run, newest first, at most `max`. */
+  /** At most `max` dead letters, newest first. */
   deadLetters(filter: { pool?: string | undefined }, max: number) {
     return this.#pages(DeadLetterPage, 'dead-letters', filter, max)
   }
 
-  /** Puts such records back into their queues. @param isDry Only says which these would be */
-  async redriveDead(asked: { pool?: string | undefined; after?: number | undefined }, max: number, isDry: boolean) {
-    return await this.#post(DeadLetterPage, 'dead-letters/redrive', { ...asked, max, dry_run: isDry })
+  /** Requeues up to `max` dead letters. A dry run only returns the selected ones. */
+  async redriveDeadLetters(
+    filter: { pool?: string | undefined; after?: number | undefined },
+    max: number,
+    isDryRun: boolean,
+  ) {
+    return await this.#post(DeadLetterPage, 'dead-letters/redrive', { ...filter, max, dry_run: isDryRun })
   }
 
-  /** Has such a record shown no more. */
-  async discardDead(id: string) {
+  async discardDeadLetter(id: string) {
     const path = `${ADMIN}/dead-letters/${encodeURIComponent(id)}`
     return await this.http.json(DiscardedView, path, { method: 'DELETE' })
   }
 
-  /** What is wrong with the fleet now, or one finding that nothing is. */
+  /** Health checks of the fleet: current problems, or a single `ok`. */
   async fleetFindings() {
     const { data } = await this.http.json(FindingPage, `${ADMIN}/findings?of=fleet`)
     return data.map(({ fix, details, ...finding }) => ({
@@ -201,7 +204,7 @@ export class AdminApi {
     return await this.#post(DeliveryView, `deliveries/${encodeURIComponent(id)}/retry`)
   }
 
-  /** What a list has, at most `max`, page by page as they are taken. */
+  /** At most `max` items of a list; fetches pages on demand. */
   async *#pages<Item>(schema: z.ZodType<Page<Item>>, path: string, filter: Query, max: number): AsyncGenerator<Item> {
     let after: string | undefined
     for (let left = max; left > 0; ) {
@@ -232,8 +235,8 @@ interface Page<Item> {
   readonly last_id?: string | null | undefined
 }
 
-function queryOf(given: Query): string {
+function queryOf(parameters: Query): string {
   const query = new URLSearchParams()
-  for (const [name, value] of Object.entries(given)) if (value !== undefined) query.set(name, String(value))
+  for (const [name, value] of Object.entries(parameters)) if (value !== undefined) query.set(name, String(value))
   return query.toString()
 }

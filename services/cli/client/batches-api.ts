@@ -3,9 +3,8 @@ import { basename } from 'node:path'
 import { FormData } from 'undici'
 import { z } from 'zod'
 import { usageError } from '#services/cli/failure.ts'
-import { type Answer, type HttpClient, refusalOf } from './http.ts'
+import { type HttpClient, type HttpResponse, readApiError } from './http.ts'
 
-/** A batch, as far as the commands show it. */
 export const BatchView = z.looseObject({
   id: z.string(),
   status: z.string(),
@@ -21,7 +20,7 @@ export const BatchView = z.looseObject({
 })
 export type BatchView = z.infer<typeof BatchView>
 
-/** The API of files and batches (docs/batches.md), as the commands need it. @throws CommandError for every refusal */
+/** Client of the files and batches APIs (docs/batches.md). @throws CommandError for every error response */
 export class BatchesApi {
   readonly #http: HttpClient
 
@@ -29,7 +28,7 @@ export class BatchesApi {
     this.#http = http
   }
 
-  /** Uploads a file of requests, which is read as it is sent. @returns Its id */
+  /** Streams a file of requests to the service. @returns The id of the uploaded file */
   async upload(path: string): Promise<string> {
     const blob = await openAsBlob(path).catch((error: Error) => {
       throw usageError(`${path}: ${error.message}`)
@@ -40,7 +39,7 @@ export class BatchesApi {
     return (await this.#http.json(z.looseObject({ id: z.string() }), '/v1/files', { method: 'POST', form })).id
   }
 
-  /** Makes a batch. @param request The body of `POST /v1/batches`. */
+  /** @param request The body of `POST /v1/batches`. */
   async create(request: object): Promise<BatchView> {
     return await this.#http.json(BatchView, '/v1/batches', { method: 'POST', body: request })
   }
@@ -49,19 +48,19 @@ export class BatchesApi {
     return await this.#http.json(BatchView, `/v1/batches/${encodeURIComponent(id)}`)
   }
 
-  /** The bytes of a file. The caller reads them. */
-  async content(file: string): Promise<Answer> {
+  /** The content of a file. The caller reads the body. */
+  async content(file: string): Promise<HttpResponse> {
     return await this.#read(`/v1/files/${encodeURIComponent(file)}/content`)
   }
 
-  /** The results of a batch of messages. The caller reads them. */
-  async messagesResults(id: string): Promise<Answer> {
+  /** The results of a Messages batch. The caller reads the body. */
+  async messagesResults(id: string): Promise<HttpResponse> {
     return await this.#read(`/v1/messages/batches/${encodeURIComponent(id)}/results`)
   }
 
-  async #read(path: string): Promise<Answer> {
-    const answer = await this.#http.send(path, { headers: { accept: '*/*' } })
-    if (answer.statusCode >= 300) throw await refusalOf(answer)
-    return answer
+  async #read(path: string): Promise<HttpResponse> {
+    const response = await this.#http.send(path, { headers: { accept: '*/*' } })
+    if (response.statusCode >= 300) throw await readApiError(response)
+    return response
   }
 }

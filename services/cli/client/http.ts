@@ -1,42 +1,41 @@
 import { Agent, type Dispatcher, type FormData } from 'undici'
 import { z } from 'zod'
 import { CommandError, EXIT } from '#services/cli/failure.ts'
-import { type Refusal, refusal } from './refusal.ts'
+import { type ApiError, apiErrorFrom } from './api-error.ts'
 
 const CONNECT_TIMEOUT_MS = 5_000
-/** Longest silence of the service before an answer, and inside one. Event streams say something every 15 s. */
-const SILENCE_MS_MAX = 45_000
-/** More of an answer that should be JSON is not read. */
+/** Maximum time until the response headers, and between two chunks of a body. Event streams send a comment every 15 s. */
+const IDLE_TIMEOUT_MS = 45_000
+/** Maximum size of a JSON response. */
 const JSON_BYTES_MAX = 64 * 1024 * 1024
 
-/** What a request may say. */
 export interface RequestOptions {
   readonly method?: 'GET' | 'POST' | 'DELETE'
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: unknown
-  /** Sent in the place of a body, as it is read. */
+  /** Streamed instead of `body`. */
   readonly form?: FormData
-  /** Added to the silence that is allowed before the answer: a request that asks the service to wait. */
+  /** Long poll: how long the service may wait before it responds. Added to the timeout for the headers. */
   readonly waitMs?: number
   readonly signal?: AbortSignal
 }
 
-/** An answer whose body has not been read. Read it or dump it. */
-export type Answer = Dispatcher.ResponseData
+/** A response whose body the caller must read or dump. */
+export type HttpResponse = Dispatcher.ResponseData
 
-/** HTTP to one service with one key. The caller closes it. */
+/** HTTP client for one service and one API key. The caller closes it. */
 export class HttpClient {
   readonly url: string
   readonly #key: string | undefined
-  readonly #agent = new Agent({ connect: { timeout: CONNECT_TIMEOUT_MS }, bodyTimeout: SILENCE_MS_MAX })
+  readonly #agent = new Agent({ connect: { timeout: CONNECT_TIMEOUT_MS }, bodyTimeout: IDLE_TIMEOUT_MS })
 
   constructor(url: string, key: string | undefined) {
     this.url = url.replace(/\/+$/, '')
     this.#key = key
   }
 
-  /** Sends a request. @throws CommandError when nobody answers */
-  async send(path: string, options: RequestOptions = {}): Promise<Answer> {
+  /** Sends a request. @throws CommandError if the service cannot be reached */
+  async send(path: string, options: RequestOptions = {}): Promise<HttpResponse> {
     const { method = 'GET', headers, body, form, waitMs = 0, signal } = options
     const { origin, pathname, search } = new URL(this.url + path)
     try {
@@ -51,7 +50,7 @@ export class HttpClient {
           ...headers,
         },
         body: form ?? (body === undefined ? null : JSON.stringify(body)),
-        headersTimeout: SILENCE_MS_MAX + waitMs,
+        headersTimeout: IDLE_TIMEOUT_MS + waitMs,
         ...(signal && { signal }),
       })
     } catch (error) {
@@ -60,16 +59,16 @@ export class HttpClient {
     }
   }
 
-  /** Sends a request and reads its answer. @throws CommandError for every answer but the expected ones */
+  /** Sends a request and parses the JSON response. @throws CommandError for an error status or an unexpected body */
   async json<T>(schema: z.ZodType<T>, path: string, options: RequestOptions = {}): Promise<T> {
-    const answer = await this.send(path, options)
-    if (answer.statusCode >= 300) throw await refusalOf(answer)
-    const parsed = schema.safeParse(await readJson(answer))
+    const response = await this.send(path, options)
+    if (response.statusCode >= 300) throw await readApiError(response)
+    const parsed = schema.safeParse(await readJson(response))
     if (parsed.success) return parsed.data
     throw new CommandError(
       EXIT.unreachable,
-      `What answers at ${this.url} is not this service: ${z.prettifyError(parsed.error)}`,
-      'Check --url or SLUICE_URL.',
+      `Unexpected response from ${this.url}: ${z.prettifyError(parsed.error)}`,
+      'Check --url or SLUICE_URL; another server or a proxy may have responded.',
     )
   }
 
@@ -78,35 +77,39 @@ export class HttpClient {
   }
 }
 
-/** Why an answer refuses, as it says itself. Reads its body. */
-export async function refusalOf(answer: Answer): Promise<Refusal> {
-  const retryAfter = answer.headers['retry-after']
-  return refusal(answer.statusCode, await readJson(answer), typeof retryAfter === 'string' ? retryAfter : undefined)
+/** Reads the body of an error response. */
+export async function readApiError(response: HttpResponse): Promise<ApiError> {
+  const retryAfter = response.headers['retry-after']
+  return apiErrorFrom(
+    response.statusCode,
+    await readJson(response),
+    typeof retryAfter === 'string' ? retryAfter : undefined,
+  )
 }
 
-/** The body as JSON; undefined when it is none. */
-async function readJson(answer: Answer): Promise<unknown> {
+/** The body as JSON, or undefined if it is not JSON or too large. */
+async function readJson(response: HttpResponse): Promise<unknown> {
   const chunks: Buffer[] = []
   let bytes = 0
   try {
-    for await (const chunk of answer.body) {
+    for await (const chunk of response.body) {
       bytes += chunk.length
       if (bytes > JSON_BYTES_MAX) return undefined
       chunks.push(chunk)
     }
     return JSON.parse(Buffer.concat(chunks).toString('utf8'))
   } catch {
-    // Cut off, or a page of some proxy: the status says enough.
+    // Truncated, or an HTML page of a proxy: the caller falls back to the status.
     return undefined
   }
 }
 
 function unreachable(url: string, error: unknown): CommandError {
-  const why = error instanceof Error ? error.message || ((error as NodeJS.ErrnoException).code ?? '') : String(error)
+  const reason = error instanceof Error ? error.message || ((error as NodeJS.ErrnoException).code ?? '') : String(error)
   return new CommandError(
     EXIT.unreachable,
-    `${url} cannot be reached: ${why}`,
-    'Start the service (npm start), or say where it is with --url or SLUICE_URL. `sluice doctor` looks closer.',
+    `Cannot reach ${url}: ${reason}`,
+    'Start the service (npm start), or set its address with --url or SLUICE_URL. For a diagnosis: sluice doctor',
     error,
   )
 }

@@ -2,8 +2,8 @@ import { z } from 'zod'
 import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 
 /*
- * The tool may be older or newer than the service it talks to: it reads the fields it shows, keeps the others, and does
- * without those that are missing (docs/protocol.md, The job object).
+ * Lenient decoding: the tool and the service may have different versions. Unknown fields are preserved, and a missing optional
+ * field is not an error (docs/protocol.md, The job object).
  */
 
 const Progress = z.looseObject({
@@ -11,15 +11,14 @@ const Progress = z.looseObject({
   percent: z.number().nullish(),
   message: z.string().nullish(),
 })
-/** How far a job is, as its handler says. */
 export type Progress = z.infer<typeof Progress>
 
 const Failure = z.looseObject({ code: z.string().nullish(), message: z.string(), status: z.number().nullish() })
 
-/** How many jobs would be started before one that waits. */
+/** Number of jobs that will start before this one. */
 const Queue = z.looseObject({ position: z.number().nullish() })
 
-/** A job as the API shows it. Times are unix seconds. */
+/** A job of the API. Times are in Unix seconds. */
 export const JobView = z.looseObject({
   id: z.string(),
   status: z.string(),
@@ -39,25 +38,27 @@ export const JobView = z.looseObject({
   error: Failure.nullish(),
   usage: z.unknown().optional(),
   last_sequence_number: z.number().nullish(),
-  project: z.string().nullish().describe('Shown to operators'),
-  worker: z.string().nullish().describe('Shown to operators: who runs it, or ran it last'),
-  waits: z.looseObject({ reason: z.string(), message: z.string() }).nullish().describe('Shown to operators'),
+  project: z.string().nullish().describe('Admin keys only'),
+  worker: z.string().nullish().describe('Admin keys only: the worker of the current or last attempt'),
+  waits: z
+    .looseObject({ reason: z.string(), message: z.string() })
+    .nullish()
+    .describe('Admin keys only: why the job is pending'),
 })
 export type JobView = z.infer<typeof JobView>
 
-/** A page of jobs. */
 export const JobPage = z.looseObject({
   data: z.array(JobView),
   has_more: z.boolean(),
-  last_id: z.string().nullish().describe('Where the next page begins: a page may show fewer jobs than were looked at'),
+  last_id: z.string().nullish().describe('Cursor of the next page, which may differ from the last job of this page'),
 })
 export type JobPage = z.infer<typeof JobPage>
 
-/** One event of a job's stream. */
+/** One event of a job's event stream. */
 export const JobEventView = z.looseObject({
   type: z.string(),
-  sequence_number: z.number().nullish().describe('Not on a snapshot: it is no event of the history'),
-  created_at: z.number().nullish().describe('Unix seconds; of the first event those of the submit'),
+  sequence_number: z.number().nullish().describe('Absent on a snapshot, which is not part of the event history'),
+  created_at: z.number().nullish().describe('Unix seconds; for the first event the time of submission'),
   attempt: z.number().nullish(),
   progress: Progress.nullish(),
   queue: Queue.nullish(),
@@ -69,12 +70,12 @@ export const JobEventView = z.looseObject({
 })
 export type JobEventView = z.infer<typeof JobEventView>
 
-/** A step of a composed job, as it was recorded. */
+/** A recorded step of a composed job. */
 export const StepView = z.looseObject({
   number: z.number(),
   kind: z.string(),
   key: z.string(),
-  input: z.unknown().describe('null where it was not kept, or only its beginning'),
+  input: z.unknown().describe('null if it was not recorded, or truncated to `input_cut`'),
   input_cut: z.looseObject({ beginning: z.string(), length: z.number() }).nullish(),
   output: z.unknown(),
   cost: z.record(z.string(), z.number()).nullish(),
@@ -83,38 +84,37 @@ export const StepView = z.looseObject({
 })
 export type StepView = z.infer<typeof StepView>
 
-/** A page of steps. */
 export const StepPage = z.looseObject({
   data: z.array(StepView),
   has_more: z.boolean(),
   last_number: z.number().nullish(),
 })
 
-/** States that never change. */
-const ENDS: Readonly<Record<string, ExitCode>> = {
+/** Terminal statuses, each with its exit code. */
+const EXIT_BY_STATUS: Readonly<Record<string, ExitCode>> = {
   completed: EXIT.ok,
   failed: EXIT.failed,
   expired: EXIT.failed,
   cancelled: EXIT.cancelled,
 }
 
-/** The exit code that says how a job ended; undefined while it goes on. */
-export function exitOf(job: JobView): ExitCode | undefined {
-  return Object.hasOwn(ENDS, job.status) ? ENDS[job.status] : undefined
+/** The exit code of a finished job; undefined for a job that has not finished. */
+export function exitCodeOf(job: JobView): ExitCode | undefined {
+  return Object.hasOwn(EXIT_BY_STATUS, job.status) ? EXIT_BY_STATUS[job.status] : undefined
 }
 
-/** The event that ends a stream: no other follows it. */
-export function isLast(event: JobEventView): boolean {
+/** Whether an event is the last one of its job's stream. */
+export function isFinalEvent(event: JobEventView): boolean {
   const [group, state] = event.type.split('.')
-  return group === 'job' && state !== undefined && Object.hasOwn(ENDS, state)
+  return group === 'job' && state !== undefined && Object.hasOwn(EXIT_BY_STATUS, state)
 }
 
-/** How many jobs come before one that waits: ` (3 before it)`; nothing where that is not known. */
-export function beforeIt({ queue }: Pick<JobView, 'queue'>): string {
-  return typeof queue?.position === 'number' ? ` (${queue.position} before it)` : ''
+/** The queue position of a pending job, such as ` (#4 in queue)`, or an empty text if the position is not available. */
+export function queueText({ queue }: Pick<JobView, 'queue'>): string {
+  return typeof queue?.position === 'number' ? ` (#${queue.position + 1} in queue)` : ''
 }
 
-/** Unix seconds of its end; undefined while it goes on. */
+/** Unix seconds at which the job finished. */
 export function endedAt(job: JobView): number | undefined {
   return job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at ?? undefined
 }

@@ -1,32 +1,31 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { z } from 'zod'
 import { AdminApi } from './admin-api.ts'
-import { type Answer, type HttpClient, refusalOf } from './http.ts'
-import { endedAt, exitOf, JobPage, JobView, StepPage, type StepView } from './job.ts'
-import { Refusal } from './refusal.ts'
+import { ApiError } from './api-error.ts'
+import { type HttpClient, type HttpResponse, readApiError } from './http.ts'
+import { endedAt, exitCodeOf, JobPage, JobView, StepPage, type StepView } from './job.ts'
 
-/** The service waits at most this long for a job in one request (docs/jobs.md, Wait for it). */
+/** Maximum long poll per request (docs/jobs.md). */
 const WAIT_SECONDS_MAX = 60
 const PAGE_MAX = 100
-/** How often an operator looks at another project's job: nobody else can wait for it. */
-const LOOK_MS = 1_000
+/** The admin API has no long poll, so jobs of other projects are polled. */
+const POLL_INTERVAL_MS = 1_000
 
-/** Which jobs to list. */
 export interface JobFilter {
   readonly statuses?: readonly string[] | undefined
   readonly endpoint?: string | undefined
-  /** Those that this batch or job has others do. */
+  /** Id of a batch or composed job: only its child jobs. */
   readonly group?: string | undefined
   readonly metadata?: Readonly<Record<string, string>> | undefined
-  /** Older ones are left out; unix seconds. */
+  /** Only jobs created at or after this time, in Unix seconds. */
   readonly since?: number | undefined
 }
 
 /**
- * The API of durable jobs (docs/jobs.md), as the commands need it. Jobs of other projects are found through the operator's door,
- * where the key opens it.
+ * Client of the jobs API (docs/jobs.md). If the key's own project does not have a job, or the key lacks the `calls` scope, the
+ * client falls back to the admin API. The fallback needs the `admin` scope.
  *
- * @throws CommandError for every refusal
+ * @throws CommandError for every error response
  */
 export class JobsApi {
   readonly http: HttpClient
@@ -43,19 +42,19 @@ export class JobsApi {
     return await this.http.json(JobView, '/v1/jobs', { method: 'POST', ...(headers && { headers }), body: request })
   }
 
-  /** A job as it is, or as it is `waitSeconds` later or at its end, whichever is first. */
+  /** Reads a job. With `waitSeconds`, waits until the job has finished or the time is over. */
   async get(id: string, waitSeconds = 0): Promise<JobView> {
-    return await orAsOperator(
+    return await withAdminFallback(
       () => this.#getOwn(id, waitSeconds),
-      () => this.#getAny(id, waitSeconds),
+      () => this.#getAsAdmin(id, waitSeconds),
     )
   }
 
-  async #getAny(id: string, waitSeconds: number): Promise<JobView> {
+  async #getAsAdmin(id: string, waitSeconds: number): Promise<JobView> {
     for (let left = waitSeconds; ; left--) {
       const job = await this.admin.get(id)
-      if (exitOf(job) !== undefined || left <= 0) return job
-      await delay(LOOK_MS)
+      if (exitCodeOf(job) !== undefined || left <= 0) return job
+      await delay(POLL_INTERVAL_MS)
     }
   }
 
@@ -63,30 +62,30 @@ export class JobsApi {
     for (let left = waitSeconds; ; ) {
       const wait = Math.min(left, WAIT_SECONDS_MAX)
       left -= wait
-      const path = wait > 0 ? `${pathOf(id)}?wait=${wait}` : pathOf(id)
+      const path = wait > 0 ? `${jobPath(id)}?wait=${wait}` : jobPath(id)
       const job = await this.http.json(JobView, path, { waitMs: wait * 1_000 })
-      if (exitOf(job) !== undefined || left === 0) return job
+      if (exitCodeOf(job) !== undefined || left === 0) return job
     }
   }
 
-  /** The result of a completed job as the synchronous call would have answered it. The caller reads it. */
-  async result(id: string): Promise<Answer> {
-    const answer = await this.http.send(`${pathOf(id)}/result`, { headers: { accept: '*/*' } })
-    if (answer.statusCode >= 300) throw await refusalOf(answer)
-    return answer
+  /** The result of a completed job, byte for byte as the synchronous call would have returned it. The caller reads the body. */
+  async result(id: string): Promise<HttpResponse> {
+    const response = await this.http.send(`${jobPath(id)}/result`, { headers: { accept: '*/*' } })
+    if (response.statusCode >= 300) throw await readApiError(response)
+    return response
   }
 
   async cancel(id: string, signal?: AbortSignal): Promise<JobView> {
-    return await orAsOperator(
-      () => this.http.json(JobView, `${pathOf(id)}/cancel`, { method: 'POST', ...(signal && { signal }) }),
+    return await withAdminFallback(
+      () => this.http.json(JobView, `${jobPath(id)}/cancel`, { method: 'POST', ...(signal && { signal }) }),
       () => this.admin.cancel(id),
     )
   }
 
-  /** The steps of a job, in the order they were done, page by page as they are taken. */
+  /** The steps of a job in execution order; fetches pages on demand. */
   async *steps(id: string): AsyncGenerator<StepView> {
     for (let after = 0; ; ) {
-      const page = await this.http.json(StepPage, `${pathOf(id)}/steps?after=${after}`)
+      const page = await this.http.json(StepPage, `${jobPath(id)}/steps?after=${after}`)
       yield* page.data
       const last = page.last_number ?? after
       if (!page.has_more || last <= after) return
@@ -94,28 +93,31 @@ export class JobsApi {
     }
   }
 
-  /** A new job that repeats a failed, cancelled or expired one. */
+  /** Creates a new job from a failed, cancelled or expired one. */
   async redrive(id: string): Promise<JobView> {
-    return await orAsOperator(
-      () => this.http.json(JobView, `${pathOf(id)}/redrive`, { method: 'POST' }),
+    return await withAdminFallback(
+      () => this.http.json(JobView, `${jobPath(id)}/redrive`, { method: 'POST' }),
       () => this.admin.redrive(id),
     )
   }
 
-  /** A new job that runs a composed one again from its record alone. */
+  /** Creates a new job that replays a composed job from its recorded steps. */
   async replay(id: string): Promise<JobView> {
-    return await this.http.json(JobView, `${pathOf(id)}/replay`, { method: 'POST' })
+    return await this.http.json(JobView, `${jobPath(id)}/replay`, { method: 'POST' })
   }
 
-  /** The job that repeats an ended one already, if any. Other children were submitted while it ran. */
-  async findRepeat(job: JobView): Promise<JobView | undefined> {
+  /**
+   * The job that a redrive of this one created, if any. Children that the job submitted itself are older than its end and are
+   * not counted.
+   */
+  async findRedriven(job: JobView): Promise<JobView | undefined> {
     const path = `/v1/jobs?limit=1&parent_id=${encodeURIComponent(job.id)}`
     const [child] = (await this.http.json(JobPage, path)).data
-    const isRepeat = child?.endpoint === job.endpoint && (child?.created_at ?? 0) >= (endedAt(job) ?? 0)
-    return isRepeat ? child : undefined
+    const isRedriven = child?.endpoint === job.endpoint && (child?.created_at ?? 0) >= (endedAt(job) ?? 0)
+    return isRedriven ? child : undefined
   }
 
-  /** Jobs, newest first, at most `max`, page by page as they are taken. */
+  /** At most `max` jobs, newest first; fetches pages on demand. */
   async *list(filter: JobFilter, max: number): AsyncGenerator<JobView> {
     let after: string | undefined
     for (let left = max; left > 0; ) {
@@ -130,7 +132,7 @@ export class JobsApi {
     }
   }
 
-  /** The names of the models this key may use. */
+  /** Ids of the models that this key can use. */
   async models(): Promise<string[]> {
     const Models = z.looseObject({ data: z.array(z.looseObject({ id: z.string() })) })
     return (await this.http.json(Models, '/v1/models')).data.map(({ id }) => id)
@@ -138,25 +140,24 @@ export class JobsApi {
 }
 
 /**
- * What is refused because the job is not one of the key's own project, or the key is for no calls, is asked of the operator's
- * door. Where that does not open, the first refusal stands.
+ * Retries a request with the admin API if the key's own project gave 403 or 404. If the admin API rejects it as well, the first
+ * error is thrown, because its remedy fits most callers.
  */
-async function orAsOperator<T>(own: () => Promise<T>, any: () => Promise<T>): Promise<T> {
+async function withAdminFallback<T>(own: () => Promise<T>, asAdmin: () => Promise<T>): Promise<T> {
   try {
     return await own()
-  } catch (refused) {
-    if (!(refused instanceof Refusal) || (refused.status !== 403 && refused.status !== 404)) throw refused
-    return await any().catch((error: unknown) => {
-      const isShut =
-        error instanceof Refusal && (error.status === 403 || (error.status === 404 && refused.status === 404))
-      throw isShut ? refused : error
+  } catch (ownError) {
+    if (!(ownError instanceof ApiError) || (ownError.status !== 403 && ownError.status !== 404)) throw ownError
+    return await asAdmin().catch((error: unknown) => {
+      const isDenied =
+        error instanceof ApiError && (error.status === 403 || (error.status === 404 && ownError.status === 404))
+      throw isDenied ? ownError : error
     })
   }
 }
 
-/** The path of a job. */
-export function pathOf(id: string): string {
-  // A batch is a job under another name.
+export function jobPath(id: string): string {
+  // A batch is a job with another id prefix.
   return `/v1/jobs/${encodeURIComponent(id.replace(/^(msg)?batch_/, 'job_'))}`
 }
 

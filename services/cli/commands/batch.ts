@@ -7,7 +7,7 @@ import { coloured } from '#services/cli/text/output.ts'
 import { metadataOf } from './submit.ts'
 
 const WINDOW = '24h'
-/** Of the first line, in which its endpoint is looked for. */
+/** How much of the file is read to find the endpoint in its first line. */
 const HEAD_BYTES = 256 * 1024
 
 /** `sluice batch` */
@@ -15,15 +15,15 @@ export const batch: Command = {
   summary: 'Run a file of requests as a batch',
   help: `Usage: sluice batch FILE.jsonl [options]
 
-Uploads a file with a request on each line, and has all of them done when there is room. Ctrl-C stops the following, not the batch. With
---follow it exits 0 when every request has ended, 1 when the batch failed or expired, 3 when it was cancelled. In a pipe the first line
-is the batch with its id, and with --follow the events come after it.
+Uploads a file with one request per line and runs the requests when capacity is free. With --follow the exit code is 0 if every
+request finished, 1 if the batch failed or expired, and 3 if it was cancelled. Ctrl-C stops following but does not cancel the
+batch. In a pipe the first line is the batch with its id; with --follow the events come after it.
 
 Options:
-  --endpoint PATH       what the requests call (default: the url of the first line)
-  --window LENGTH       how long it may take, such as 90m or 24h (default ${WINDOW})
-  --metadata KEY=VALUE  keep this with the batch; may be repeated
-  --follow              show how far it is until it ends
+  --endpoint PATH       endpoint of the requests (default: the url of the first line)
+  --window DURATION     time limit for the whole batch, such as 90m or 24h (default ${WINDOW})
+  --metadata KEY=VALUE  attach metadata to the batch; repeatable
+  --follow              show progress until the batch has finished
 
 Examples:
   sluice batch requests.jsonl --follow
@@ -43,20 +43,21 @@ Examples:
     const batches = new BatchesApi(api.http)
     const input_file_id = await batches.upload(path)
     const completion_window = values.text('window') ?? WINDOW
-    const made = await batches.create({ input_file_id, endpoint, completion_window, ...(metadata && { metadata }) })
+    const created = await batches.create({ input_file_id, endpoint, completion_window, ...(metadata && { metadata }) })
     if (!values.has('follow')) {
-      if (!out.isForPeople) await out.json(made)
-      else await out.write(`${coloured('green', made.id)} ${made.status}\nFollow it: sluice follow ${made.id}\n`)
+      if (!out.isHumanReadable) await out.json(created)
+      else
+        await out.write(`${coloured('green', created.id)} ${created.status}\nTo follow: sluice follow ${created.id}\n`)
       return EXIT.ok
     }
-    // The events that follow name the job behind the batch, whose id is not the one that `sluice results` takes.
-    if (out.isForPeople) out.note(made.id)
-    else await out.json(made)
-    return await followBatch(invocation, made.id, 0)
+    // The later events contain the id of the underlying job, which `sluice results` does not accept.
+    if (out.isHumanReadable) out.note(created.id)
+    else await out.json(created)
+    return await followBatch(invocation, created.id, 0)
   },
 }
 
-/** The endpoint that the first line names. @throws CommandError */
+/** The `url` of the first line. @throws CommandError */
 async function endpointIn(path: string): Promise<string> {
   const file = await open(path).catch((error: Error) => {
     throw usageError(`${path}: ${error.message}`)
@@ -64,18 +65,18 @@ async function endpointIn(path: string): Promise<string> {
   try {
     const { buffer, bytesRead } = await file.read(Buffer.alloc(HEAD_BYTES), 0, HEAD_BYTES, 0)
     const [line = ''] = buffer.toString('utf8', 0, bytesRead).trimStart().split('\n')
-    if (!line.startsWith('{')) throw usageError(`${path}: the first line is no request.`, FORM)
+    if (!line.startsWith('{')) throw usageError(`${path}: the first line is not a request.`, FORMAT_HINT)
     const { url } = JSON.parse(line) as { url?: unknown }
     if (typeof url === 'string') return url
   } catch (error) {
-    // A line that is longer than the head is no JSON here.
+    // A line longer than HEAD_BYTES is cut and therefore not valid JSON.
     if (!(error instanceof SyntaxError)) throw error
   } finally {
     await file.close()
   }
-  throw usageError(`${path}: the first line names no url.`, 'Say what to call with --endpoint.')
+  throw usageError(`${path}: the first line has no url.`, 'Set the endpoint with --endpoint.')
 }
 
-/** For who has a file of something else, such as of prompts: what to call would not help it. */
-const FORM =
-  'Each line is a JSON object with custom_id, method, url and body. docs/batches.md shows how to make such a file of prompts.'
+/** For a file in another format, such as one prompt per line, --endpoint would not help. */
+const FORMAT_HINT =
+  'Each line must be a JSON object with custom_id, method, url and body. docs/batches.md shows how to create one from prompts.'

@@ -23,7 +23,7 @@ import { submit } from './submit.ts'
 import { usage } from './usage.ts'
 import { webhookSecrets } from './webhook-secrets.ts'
 
-const WORKING: Readonly<Record<string, Command>> = {
+const BASE_COMMANDS: Readonly<Record<string, Command>> = {
   submit,
   research,
   batch,
@@ -50,5 +50,8 @@ const WORKING: Readonly<Record<string, Command>> = {
   doctor,
 }
 
-/** Every command by its word, in the order of the help. */
-export const COMMANDS: Readonly<Record<string, Command>> = { ...WORKING, completion: completionOf(WORKING) }
+/** All commands by name, in the order of the help page. */
+export const COMMANDS: Readonly<Record<string, Command>> = {
+  ...BASE_COMMANDS,
+  completion: completionOf(BASE_COMMANDS),
+}

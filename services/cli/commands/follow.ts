@@ -7,16 +7,16 @@ const AFTER_MAX = 2 ** 31 - 1
 
 /** `sluice follow` */
 export const followCommand: Command = {
-  summary: 'Follow a job until it ends',
+  summary: 'Follow a job or batch until it has finished',
   help: `Usage: sluice follow JOB [--after N]
 
-Follows a job or a batch until it ends and exits as it ended: 0 completed, 1 failed or expired, 3 cancelled. On a terminal it shows
-a progress bar and the output as it comes; elsewhere, and with --json, each event as a line of JSON. A lost connection
-is taken up again where it broke, and a service that is just starting is waited for some seconds. Ctrl-C stops the following,
-not the job.
+Follows a job or a batch until it has finished. The exit code is 0 for completed, 1 for failed or expired, and 3 for cancelled. On
+a terminal, shows a progress bar and the output as it arrives. With --json, or when output is not a TTY, prints each event as a
+line of JSON. A lost connection resumes after the last event, and a service that is starting is retried for about 8 seconds.
+Ctrl-C stops following but does not cancel the job.
 
 Options:
-  --after N  leave out the events up to number N
+  --after N  skip events up to sequence number N
 
 Examples:
   sluice follow job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F

@@ -1,8 +1,8 @@
-import { beforeIt, exitOf, type JobView } from '#services/cli/client/job.ts'
+import { exitCodeOf, type JobView, queueText } from '#services/cli/client/job.ts'
 import type { JobFilter } from '#services/cli/client/jobs-api.ts'
 import { type Command, noArguments, type Values } from '#services/cli/command.ts'
 import { EXIT, type ExitCode } from '#services/cli/failure.ts'
-import { adminFilterOf, WHICH_HELP, WHICH_OPTIONS } from '#services/cli/operator/which.ts'
+import { adminFilterOf, JOB_SELECTOR_HELP, JOB_SELECTOR_OPTIONS } from '#services/cli/operator/job-selectors.ts'
 import { ageOf } from '#services/cli/text/job-text.ts'
 import { coloured, tableOf } from '#services/cli/text/output.ts'
 import { timeOf } from '#services/cli/text/time.ts'
@@ -16,17 +16,19 @@ export const jobs: Command = {
   summary: 'List jobs, newest first',
   help: `Usage: sluice jobs [options]
 
-Lists the jobs of this key's project, newest first: a table on a terminal, a line of JSON for each elsewhere and with --json.
+Lists the jobs of your key's project, newest first: a table on a terminal; with --json, or when output is not a TTY, one line of
+JSON per job.
 
 Options:
-  --status LIST    only these, with commas: queued, in_progress, cancelling, completed, failed, cancelled, expired
+  --status LIST    only jobs in these statuses, comma-separated: queued, in_progress, cancelling, completed, failed, cancelled, expired
   --endpoint PATH  only jobs of this endpoint
-  --group ID       only those that this batch or job has others do
-  --metadata KEY=VALUE  only jobs with this metadata; may be repeated
-  --since TIME     only jobs since then: 2030-01-31T08:00:00Z, unix seconds, or 2h ago
-  --limit N        at most so many (default ${LIMIT_DEFAULT}, most ${LIMIT_MAX})
+  --group ID       only child jobs of this batch or composed job
+  --metadata KEY=VALUE
+                   only jobs with this metadata; repeatable
+  --since TIME     only jobs created since 2030-01-31T08:00:00Z, Unix seconds, or a duration such as 2h
+  --limit N        maximum number of jobs (default ${LIMIT_DEFAULT}, maximum ${LIMIT_MAX})
 
-${WHICH_HELP}
+${JOB_SELECTOR_HELP}
 
 Examples:
   sluice jobs --status queued,in_progress
@@ -39,18 +41,18 @@ Examples:
     metadata: { type: 'string', multiple: true },
     since: { type: 'string' },
     limit: { type: 'string' },
-    ...WHICH_OPTIONS,
+    ...JOB_SELECTOR_OPTIONS,
   },
   async run({ values, args, api, out }): Promise<ExitCode> {
     noArguments(args)
-    const ofAll = adminFilterOf(values)
+    const adminFilter = adminFilterOf(values)
     const limit = values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT
     const found: JobView[] = []
-    for await (const job of ofAll ? api.admin.list(ofAll, limit) : api.list(ownFilterOf(values), limit)) {
-      if (out.isForPeople) found.push(job)
+    for await (const job of adminFilter ? api.admin.list(adminFilter, limit) : api.list(ownFilterOf(values), limit)) {
+      if (out.isHumanReadable) found.push(job)
       else await out.json(job)
     }
-    if (out.isForPeople) await out.write(found.length > 0 ? jobTable(found, out.columns) : 'No jobs.\n')
+    if (out.isHumanReadable) await out.write(found.length > 0 ? jobTable(found, out.columns) : 'No jobs.\n')
     return EXIT.ok
   },
 }
@@ -74,21 +76,21 @@ const COLOURS: Readonly<Record<string, 'green' | 'red' | 'yellow'>> = {
   cancelling: 'yellow',
 }
 
-/** Jobs under each other; the status, last in colour, is what people look for. */
+/** A table of jobs. The status comes last and in colour. */
 export function jobTable(found: readonly JobView[], columnsMax: number): string {
   const nowMs = Date.now()
-  const isOfAll = found.some(({ project }) => project)
+  const hasProjects = found.some(({ project }) => project)
   const rows = found.map((job) => {
     const { percent } = job.progress ?? {}
-    const share = typeof percent === 'number' && exitOf(job) === undefined ? ` ${Math.round(percent)} %` : ''
+    const progress = typeof percent === 'number' && exitCodeOf(job) === undefined ? ` ${Math.round(percent)} %` : ''
     const age = ageOf(job.created_at, nowMs)
-    const whose = isOfAll ? [job.project ?? ''] : []
+    const project = hasProjects ? [job.project ?? ''] : []
     return [
-      ...[job.id, ...whose, age, job.endpoint ?? '', job.model ?? '', String(job.attempt ?? '')],
-      `${job.status}${share}${beforeIt(job)}`,
+      ...[job.id, ...project, age, job.endpoint ?? '', job.model ?? '', String(job.attempt ?? '')],
+      `${job.status}${progress}${queueText(job)}`,
     ]
   })
-  const head = ['job', ...(isOfAll ? ['project'] : []), 'age', 'endpoint', 'model', 'attempt', 'status']
+  const head = ['job', ...(hasProjects ? ['project'] : []), 'age', 'endpoint', 'model', 'attempt', 'status']
   const table = { head, rows, spare: ['attempt', 'endpoint'] }
   const [top, ...lines] = tableOf(table, columnsMax).split('\n')
   const tinted = lines.map((line, i) => {

@@ -1,18 +1,18 @@
+import { ApiError } from '#services/cli/client/api-error.ts'
 import type { JobView } from '#services/cli/client/job.ts'
 import type { JobFilter, JobsApi } from '#services/cli/client/jobs-api.ts'
-import { Refusal } from '#services/cli/client/refusal.ts'
 import type { Command, Invocation, Values } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
-import { MANY_MAX, moveMany } from '#services/cli/operator/many.ts'
-import { adminFilterOf, WHICH_HELP, WHICH_OPTIONS } from '#services/cli/operator/which.ts'
+import { BULK_MAX, runBulkAction } from '#services/cli/operator/bulk.ts'
+import { adminFilterOf, JOB_SELECTOR_HELP, JOB_SELECTOR_OPTIONS } from '#services/cli/operator/job-selectors.ts'
 import { plain } from '#services/cli/text/output.ts'
 import { timeOf } from '#services/cli/text/time.ts'
 import { jobTable } from './jobs.ts'
 
 const MAX_DEFAULT = 100
 const MAX_MAX = 10_000
-/** Jobs that a filter looks at, those that were run again before among them. */
-const LOOKED_AT_MAX = 100_000
+/** Maximum jobs that a filter examines, including those that were redriven before. */
+const SCANNED_MAX = 100_000
 const STATUSES: readonly string[] = ['failed', 'expired', 'cancelled']
 
 /** `sluice redrive` */
@@ -21,18 +21,19 @@ export const redrive: Command = {
   help: `Usage: sluice redrive JOB ...
        sluice redrive --status failed [--since TIME] [--endpoint PATH]
 
-Runs jobs again that failed, expired or were cancelled. Each becomes a new job, whose parent_id names the old one; the old
-one stays as it is. With --status, jobs that were run again before are left out, so that it may be said twice.
+Runs failed, expired or cancelled jobs again. For each one a new job is created, with the old id as its parent_id; the old job
+does not change. With --status, jobs that were redriven before are skipped, so running the command twice is safe.
 
 Options:
-  --status LIST    those of this key that ended so: failed, expired, cancelled, with commas
-  --since TIME     of those only jobs since then: 2030-01-31T08:00:00Z, unix seconds, or 2h ago
-  --endpoint PATH  of those only jobs of this endpoint
-  --max N          at most so many, newest first (default ${MAX_DEFAULT}, most ${MAX_MAX})
-  --dry-run        only show which jobs would run again
+  --status LIST    redrive the jobs of your project in these statuses: failed, expired, cancelled
+  --since TIME     with --status: only jobs created since 2030-01-31T08:00:00Z, Unix seconds, or a duration such as 2h
+  --endpoint PATH  with --status: only jobs of this endpoint
+  --max N          maximum number of jobs, newest first (default ${MAX_DEFAULT}, maximum ${MAX_MAX})
+  --dry-run        only list the jobs that would run again
 
-${WHICH_HELP}
-  So does a JOB that is named. At most ${MANY_MAX} of all projects at once.
+${JOB_SELECTOR_HELP}
+
+With --all-projects or --project the maximum of --max is ${BULK_MAX}. A JOB of another project requires the admin scope too.
 
 Examples:
   sluice redrive job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F
@@ -45,20 +46,21 @@ Examples:
     endpoint: { type: 'string' },
     max: { type: 'string' },
     'dry-run': { type: 'boolean' },
-    ...WHICH_OPTIONS,
+    ...JOB_SELECTOR_OPTIONS,
   },
   async run(invocation): Promise<ExitCode> {
     const { values, args, api, out } = invocation
-    const ofAll = adminFilterOf(values)
-    const max = values.count('max', 1, ofAll ? MANY_MAX : MAX_MAX) ?? MAX_DEFAULT
-    if (ofAll) {
+    const adminFilter = adminFilterOf(values)
+    const max = values.count('max', 1, adminFilter ? BULK_MAX : MAX_MAX) ?? MAX_DEFAULT
+    if (adminFilter) {
       requireStatuses(values, args)
-      return await moveMany(invocation, 'redrive', ofAll, max)
+      return await runBulkAction(invocation, 'redrive', adminFilter, max)
     }
     const filter = filterOf(values, args)
     const { found, isCut } = filter ? await select(api, filter, max) : await getAll(api, args, max)
-    if (isCut) out.note(`More jobs than --max ${max}: the newest ${max} are taken.`)
-    if (found.length === 0) out.note('No jobs to run again.')
+    if (isCut)
+      out.note(`More jobs match than --max ${max} allows; only the newest are included. To include more, raise --max.`)
+    if (found.length === 0) out.note('No matching jobs.')
     if (values.has('dry-run')) return await show(invocation, found)
     return await redriveAll(invocation, found)
   },
@@ -68,9 +70,9 @@ function filterOf(values: Values, args: readonly string[]): JobFilter | undefine
   const statuses = values.parts('status')
   const since = values.text('since')
   if (statuses === undefined) {
-    if (args.length === 0) throw usageError('Which jobs? Give their ids, or --status failed.')
+    if (args.length === 0) throw usageError('Missing argument: JOB, or --status such as --status failed.')
     if (since !== undefined || values.text('endpoint') !== undefined) {
-      throw usageError('--since and --endpoint narrow --status, which is not given.')
+      throw usageError('--since and --endpoint require --status.')
     }
     return undefined
   }
@@ -82,26 +84,25 @@ function filterOf(values: Values, args: readonly string[]): JobFilter | undefine
   }
 }
 
-/** @throws CommandError where what is asked for cannot run again, or is asked for twice */
+/** @throws CommandError for job ids in addition to a filter, or for a status that cannot be redriven */
 function requireStatuses(values: Values, args: readonly string[]): void {
-  if (args.length > 0) throw usageError('Give job ids or --status, not both.')
-  const unknown = values.parts('status')?.find((status) => !STATUSES.includes(status))
-  if (unknown !== undefined) throw usageError(`--status ${unknown}: only ${STATUSES.join(', ')} jobs run again.`)
+  if (args.length > 0) throw usageError('Use either job ids or --status, not both.')
+  const invalid = values.parts('status')?.find((status) => !STATUSES.includes(status))
+  if (invalid !== undefined) throw usageError(`--status must be ${STATUSES.join(', ')}; got '${invalid}'.`)
 }
 
-/** Jobs that somebody named. */
 async function getAll(api: JobsApi, ids: readonly string[], max: number): Promise<Found> {
-  if (ids.length > max) throw usageError(`${ids.length} jobs are more than --max ${max}.`)
+  if (ids.length > max) throw usageError(`Too many jobs: got ${ids.length}, but --max is ${max}.`)
   const found: JobView[] = []
   for (const id of ids) found.push(await api.get(id))
   return { found, isCut: false }
 }
 
-/** Jobs that a filter selects, newest first, without those that were run again before. */
+/** Jobs that match a filter, newest first, except those that were redriven before. */
 async function select(api: JobsApi, filter: JobFilter, max: number): Promise<Found> {
   const found: JobView[] = []
-  for await (const job of api.list(filter, LOOKED_AT_MAX)) {
-    if (await api.findRepeat(job)) continue
+  for await (const job of api.list(filter, SCANNED_MAX)) {
+    if (await api.findRedriven(job)) continue
     if (found.length === max) return { found, isCut: true }
     found.push(job)
   }
@@ -110,36 +111,36 @@ async function select(api: JobsApi, filter: JobFilter, max: number): Promise<Fou
 
 interface Found {
   readonly found: readonly JobView[]
-  /** There were more. */
+  /** More jobs matched than `max`. */
   readonly isCut: boolean
 }
 
 async function show({ out }: Invocation, found: readonly JobView[]): Promise<ExitCode> {
-  if (!out.isForPeople) for (const job of found) await out.json({ id: job.id, status: job.status, dry_run: true })
+  if (!out.isHumanReadable) for (const job of found) await out.json({ id: job.id, status: job.status, dry_run: true })
   else if (found.length > 0) await out.write(jobTable(found, out.columns))
-  const which = found.length === 1 ? 'this job' : `these ${found.length} jobs`
-  if (found.length > 0) out.note(`Nothing was run. To run ${which} again, leave out --dry-run.`)
+  const jobs = found.length === 1 ? 'this job' : `these ${found.length} jobs`
+  if (found.length > 0) out.note(`Dry run: nothing was changed. To redrive ${jobs}, omit --dry-run.`)
   return EXIT.ok
 }
 
-/** About one job: another one may still run again. Everything else would be said about each of them. */
-const OF_THE_JOB: readonly number[] = [404, 409]
+/** Statuses of errors about a single job, after which the remaining jobs are still processed. */
+const JOB_ERROR_STATUSES: readonly number[] = [404, 409]
 
-/** One after another. One that is refused does not keep the others from running. */
+/** Redrives jobs one by one. A rejected job does not stop the others. */
 async function redriveAll({ api, out }: Invocation, found: readonly JobView[]): Promise<ExitCode> {
-  let refused = 0
+  let rejected = 0
   for (const { id } of found) {
     try {
       const job = await api.redrive(id)
-      if (out.isForPeople) await out.write(`${id} runs again as ${job.id}\n`)
+      if (out.isHumanReadable) await out.write(`${id} runs again as ${job.id}\n`)
       else await out.json({ id, new_id: job.id, status: job.status })
     } catch (error) {
-      if (!(error instanceof Refusal) || !OF_THE_JOB.includes(error.status) || found.length === 1) throw error
-      refused++
-      if (out.isForPeople) out.note(`${id} is refused: ${plain(error.message)}`)
+      if (!(error instanceof ApiError) || !JOB_ERROR_STATUSES.includes(error.status) || found.length === 1) throw error
+      rejected++
+      if (out.isHumanReadable) out.note(`${id} rejected: ${plain(error.message)}`)
       else await out.json({ id, error: error.message })
     }
   }
-  if (refused === 0) return EXIT.ok
-  throw new CommandError(EXIT.refused, `${refused} of ${found.length} jobs were refused.`)
+  if (rejected === 0) return EXIT.ok
+  throw new CommandError(EXIT.refused, `${rejected} of ${found.length} jobs were rejected.`)
 }

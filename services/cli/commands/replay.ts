@@ -1,30 +1,30 @@
 import { createHash } from 'node:crypto'
-import { exitOf, type JobView, type StepView } from '#services/cli/client/job.ts'
+import { exitCodeOf, type JobView, type StepView } from '#services/cli/client/job.ts'
 import type { Command, Invocation } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
 import { type Comparison, compareRuns, type Divergence } from '#services/cli/replay/compare.ts'
 import { plain } from '#services/cli/text/output.ts'
 
-/** Steps of one run that are held in memory: as many as a job may have. */
+/** Maximum steps per run in memory; equal to the maximum per job. */
 const STEPS_MAX = 1_000
-/** A replay waits for nothing but the service. */
+/** Maximum wait for the replay. A replay makes no external calls, so it finishes quickly. */
 const WAIT_SECONDS = 300
 
 /** `sluice replay` */
 export const replay: Command = {
-  summary: 'Run a composed job again from its record, and show where two runs part',
+  summary: 'Replay a composed job, or compare two runs',
   help: `Usage: sluice replay JOB [OTHER]
 
-Runs a composed job, such as a research, again from its record: a new job whose steps and children are answered by those of JOB, with
-nothing asked for outside, by the service and the settings as they are today. Where that asks for what was not recorded it fails, and
-says what, and what was recorded that is most like it. A run in which a search or a page failed cannot be replayed, for what failed is
-not recorded. Compares the two then. With OTHER it compares JOB with that one, and runs nothing.
+Replays a composed job, such as a research job, with the current service and settings, and compares the two runs. The new job
+makes no external calls: the recorded steps and child jobs of JOB provide all results. If it needs a step that was not recorded,
+then it fails and reports the missing step and the most similar recorded one. A run with a failed search or page cannot be
+replayed, because failures are not recorded. With OTHER, compares JOB with OTHER without running anything.
 
-Compares two runs of composed jobs, such as two researches of one question, by what they asked for outside and what they got: each step
-of the first is the same in the other, got another output, or is missing there. Says where they part first, with the step of the
-other run that is most like it and what differs, and whether both reports are the same. The time at which a run began does not count.
+The comparison is by steps: each step of the first run is "same", has an "other output", or is "missing" in the second. The report
+shows the first difference, the most similar step of the other run, and whether both final reports are equal. Start times are
+ignored.
 
-Exits 0 where the runs are the same, 1 where they part.
+The exit code is 0 for equal runs and 1 for different ones.
 
 Examples:
   sluice replay job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F
@@ -33,9 +33,9 @@ Examples:
   options: {},
   async run(invocation): Promise<ExitCode> {
     const { args, api } = invocation
-    const [first, second, more] = args
-    if (first === undefined) throw usageError('JOB is missing.')
-    if (more !== undefined) throw usageError(`Two jobs at a time; ${more} is one too many.`)
+    const [first, second, extra] = args
+    if (first === undefined) throw usageError('Missing argument: JOB.')
+    if (extra !== undefined) throw usageError(`Too many arguments: expected at most two jobs, also got '${extra}'.`)
     const job = await api.get(first)
     const other = second === undefined ? await replayed(invocation, first) : await api.get(second)
     const comparison = compareRuns(await stepsOf(invocation, first), await stepsOf(invocation, other.id))
@@ -45,13 +45,13 @@ Examples:
   },
 }
 
-/** Replays a job to its end. What it says where it parts from its record is told. */
+/** Replays a job and waits until the replay has finished. Prints the error of a replay that needs an unrecorded step. */
 async function replayed({ api, out }: Invocation, id: string): Promise<JobView> {
   const { id: replay } = await api.replay(id)
   const job = await api.get(replay, WAIT_SECONDS)
-  if (exitOf(job) === undefined) {
-    const next = `Compare them when it has ended: sluice replay ${plain(id)} ${plain(replay)}`
-    throw new CommandError(EXIT.failed, `${plain(replay)} has not ended yet.`, next)
+  if (exitCodeOf(job) === undefined) {
+    const next = `To compare the runs later: sluice replay ${plain(id)} ${plain(replay)}`
+    throw new CommandError(EXIT.failed, `The replay ${plain(replay)} has not finished within ${WAIT_SECONDS} s.`, next)
   }
   if (job.error) out.note(plain(job.error.message))
   return job
@@ -63,25 +63,25 @@ async function stepsOf({ api }: Invocation, id: string): Promise<StepView[]> {
   return steps
 }
 
-/** What a run has come to, without what names it: the message of a completion, else all of its result. */
+/** Hash of a run's status and report, without its ids: the messages of a completion, or otherwise the whole result. */
 function reportHash({ status, result }: JobView): string {
   const completion = result as { choices?: { message?: unknown }[] } | null | undefined
-  const said = completion?.choices?.map(({ message }) => message) ?? result ?? null
+  const report = completion?.choices?.map(({ message }) => message) ?? result ?? null
   return createHash('sha256')
-    .update(JSON.stringify([status, said]))
+    .update(JSON.stringify([status, report]))
     .digest('hex')
 }
 
 async function print({ out }: Invocation, comparison: Comparison, isSameReport: boolean): Promise<void> {
   for (const line of linesOf(comparison)) {
-    if (!out.isForPeople) await out.json(line)
+    if (!out.isHumanReadable) await out.json(line)
     else await out.write(`${String(line.number).padStart(4)} ${plain(line.kind).padEnd(8)} ${line.is}\n`)
   }
   const { divergence } = comparison
-  if (!out.isForPeople)
-    return await out.json({ parts_at: divergence ? partOf(divergence) : null, same_report: isSameReport })
-  for (const line of divergence ? wordsOf(divergence) : []) out.note(line)
-  out.note(isSameReport ? 'The reports are the same.' : 'The reports differ.')
+  if (!out.isHumanReadable)
+    return await out.json({ parts_at: divergence ? divergenceJson(divergence) : null, same_report: isSameReport })
+  for (const line of divergence ? divergenceLines(divergence) : []) out.note(line)
+  out.note(isSameReport ? 'The reports are equal.' : 'The reports differ.')
 }
 
 function linesOf({ steps, more }: Comparison) {
@@ -89,11 +89,17 @@ function linesOf({ steps, more }: Comparison) {
   return [...own, ...more.map(({ number, kind }) => ({ number, kind, is: 'only in the other' }))]
 }
 
-function partOf({ step: { number, kind }, nearest, differences }: Divergence): object {
+function divergenceJson({ step: { number, kind }, nearest, differences }: Divergence): object {
   return { number, kind, nearest: nearest?.number ?? null, differences }
 }
 
-function wordsOf({ step: { number, kind }, nearest, differences }: Divergence): string[] {
-  const likest = nearest ? `The other's step ${nearest.number} is most like it:` : 'The other run has nothing like it.'
-  return [`They part at step ${number}, ${plain(kind)}.`, likest, ...differences.map((line) => `  ${plain(line)}`)]
+function divergenceLines({ step: { number, kind }, nearest, differences }: Divergence): string[] {
+  const similar = nearest
+    ? `Most similar step of the other run: ${nearest.number}. Differences:`
+    : 'The other run has no similar step.'
+  return [
+    `First difference at step ${number} (${plain(kind)}).`,
+    similar,
+    ...differences.map((line) => `  ${plain(line)}`),
+  ]
 }

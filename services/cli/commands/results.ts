@@ -1,19 +1,19 @@
 import { BatchesApi } from '#services/cli/client/batches-api.ts'
-import type { Answer } from '#services/cli/client/http.ts'
+import type { HttpResponse } from '#services/cli/client/http.ts'
 import { type Command, onlyArgument } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { type Output, plain, printable } from '#services/cli/text/output.ts'
 
 /** `sluice results` */
 export const results: Command = {
-  summary: 'Print what came of the requests of a batch',
+  summary: 'Print the results of a batch',
   help: `Usage: sluice results BATCH [--errors]
 
-Prints a line of JSON for each request of a batch: those that were answered, then those that were not. Exits 5 while the batch has not
-ended.
+Prints one line of JSON per request: first the successful requests, then the failed ones. The exit code is 5 if the batch has not
+finished.
 
 Options:
-  --errors  only those that were not answered
+  --errors  print only the failed requests
 
 Examples:
   sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F > answers.jsonl
@@ -27,11 +27,11 @@ Examples:
       return EXIT.ok
     }
     const { status, output_file_id, error_file_id } = await batches.get(id.replace(/^job_/, 'batch_'))
-    if (!ENDED.has(status)) {
+    if (!TERMINAL_STATUSES.has(status)) {
       throw new CommandError(
         EXIT.refused,
-        `${plain(id)} has not ended: it is ${plain(status)}.`,
-        `Follow it: sluice follow ${id}`,
+        `${plain(id)} has not finished; its status is ${plain(status)}.`,
+        `To follow: sluice follow ${id}`,
       )
     }
     for (const file of [...(values.has('errors') ? [] : [output_file_id]), error_file_id]) {
@@ -41,10 +41,10 @@ Examples:
   },
 }
 
-const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'expired', 'cancelled'])
+const TERMINAL_STATUSES: ReadonlySet<string> = new Set(['completed', 'failed', 'expired', 'cancelled'])
 
-async function print({ body }: Answer, out: Output): Promise<void> {
+async function print({ body }: HttpResponse, out: Output): Promise<void> {
   const decoder = new TextDecoder()
   for await (const chunk of body)
-    await out.write(out.isForPeople ? printable(decoder.decode(chunk, { stream: true })) : chunk)
+    await out.write(out.isHumanReadable ? printable(decoder.decode(chunk, { stream: true })) : chunk)
 }

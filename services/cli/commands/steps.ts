@@ -5,12 +5,12 @@ import { plain } from '#services/cli/text/output.ts'
 
 /** `sluice steps` */
 export const steps: Command = {
-  summary: 'Show what a composed job asked for, step by step',
+  summary: 'List the recorded steps of a composed job',
   help: `Usage: sluice steps JOB
 
-Shows the steps of a composed job, such as a research, in the order they were done: what each asked for and what it got. Elsewhere
-than on a terminal, and with --json, each is a line of JSON with all of it. That file is the record of the run: two of them tell
-where two runs parted, and a bug report says more with one.
+Lists the recorded steps of a composed job, such as a research job, in execution order. On a terminal, each line shows a step's
+input. With --json, or when output is not a TTY, each step is a line of JSON with its input and output. Such a file is a complete
+record of the run, useful to compare two runs and to attach to a bug report.
 
 Examples:
   sluice steps job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F
@@ -22,7 +22,7 @@ Examples:
     let count = 0
     for await (const step of api.steps(id)) {
       count++
-      if (!out.isForPeople) await out.json(step)
+      if (!out.isHumanReadable) await out.json(step)
       else
         await out.write(
           `${lineOf(step)
@@ -30,12 +30,12 @@ Examples:
             .toWellFormed()}\n`,
         )
     }
-    if (out.isForPeople && count === 0) out.note('It has done no steps.')
+    if (out.isHumanReadable && count === 0) out.note('This job has no recorded steps.')
     return EXIT.ok
   },
 }
 
 function lineOf({ number, kind, input, input_cut }: StepView): string {
-  const asked = plain(JSON.stringify(input ?? input_cut?.beginning ?? null))
-  return `${String(number).padStart(4)} ${plain(kind).padEnd(8)} ${asked}`
+  const text = plain(JSON.stringify(input ?? input_cut?.beginning ?? null))
+  return `${String(number).padStart(4)} ${plain(kind).padEnd(8)} ${text}`
 }

@@ -10,32 +10,33 @@ const CHAT = '/v1/chat/completions'
 const COMPLETIONS = '/v1/completions'
 const CODE = '/v1/tools/code'
 const MESSAGES = '/v1/messages'
-/** The messages format demands a limit. */
-const MESSAGES_TOKENS = 1_024
+/** Default for `max_tokens`, which the Messages API requires. */
+const MESSAGES_MAX_TOKENS = 1_024
 
 /** `sluice submit` */
 export const submit: Command = {
-  summary: 'Submit a job, and follow it with --follow',
+  summary: 'Submit a job',
   help: `Usage: sluice submit [options]
 
-Submits a durable job: it runs whatever happens to this terminal. The request is the body that the endpoint takes, from
---body, --file or standard input, or made from --model and --prompt.
+Submits a durable job, which keeps running if this terminal is closed. The request is the JSON body of the endpoint. Pass it with
+--body, --file or standard input, or let --model and --prompt build a simple one.
 
 Options:
-  --endpoint PATH        what to call (default ${CHAT})
-  --body JSON            the request
-  --file PATH            the request in a file; - is standard input
-  --model ID             the model of a request made here
-  --prompt TEXT          the prompt of a request made here
-  --stream               record the output as it comes; implied by --follow with --prompt
-  --follow               follow the job until it ends, and exit as it ended
-  --priority low         run it when nothing else waits
-  --run-at TIME          do not start it before: 2030-01-31T08:00:00Z, unix seconds, or 15m from now
-  --deadline LENGTH      when it must have ended, from now or from --run-at, such as 90s, 15m or 2h
-  --start-within LENGTH  how long it may wait for its first start; later it expires
-  --metadata KEY=VALUE   keep this with the job; may be repeated
-  --webhook URL          tell this address when the job ends
-  --idempotency-key KEY  the same key within a day gives the same job
+  --endpoint PATH        endpoint to call (default ${CHAT})
+  --body JSON            request body
+  --file PATH            file with the request body; - is standard input
+  --model ID             model for --prompt
+  --prompt TEXT          build a request with this prompt; requires --model
+  --stream               stream the output as events; implied by --follow with --prompt
+  --follow               follow the job until it has finished; the exit code is that of sluice follow
+  --priority PRIORITY    normal or low; low runs when no other jobs are queued (default normal)
+  --run-at TIME          earliest start: 2030-01-31T08:00:00Z, Unix seconds, or a duration from now such as 15m
+  --deadline DURATION    the job expires if it has not finished within this time, from now or --run-at: 90s, 15m, 2h
+  --start-deadline DURATION
+                         the job expires if it has not started within this time
+  --metadata KEY=VALUE   attach metadata to the job; repeatable
+  --webhook URL          send a webhook to this URL when the job has finished
+  --idempotency-key KEY  a repeated submission with this key within 24 hours returns the same job
 
 Examples:
   sluice submit --model smollm2-135m-instruct --prompt 'Tell me a story.' --follow
@@ -53,7 +54,7 @@ Examples:
     priority: { type: 'string' },
     'run-at': { type: 'string' },
     deadline: { type: 'string' },
-    'start-within': { type: 'string' },
+    'start-deadline': { type: 'string' },
     metadata: { type: 'string', multiple: true },
     webhook: { type: 'string' },
     'idempotency-key': { type: 'string' },
@@ -61,36 +62,36 @@ Examples:
   async run(invocation: Invocation): Promise<ExitCode> {
     const { values, args, api, out } = invocation
     noArguments(args)
-    const job = await api.submit(await requestOf(values), values.text('idempotency-key')).catch(inDoubt)
+    const job = await api.submit(await requestOf(values), values.text('idempotency-key')).catch(explainUnknownOutcome)
     if (values.has('follow')) {
-      if (out.isForPeople) out.note(job.id)
+      if (out.isHumanReadable) out.note(job.id)
       return await follow(invocation, job.id, 0)
     }
-    if (!out.isForPeople) await out.json(job)
-    else await out.write(`${coloured('green', job.id)} ${job.status}\nFollow it: sluice follow ${job.id}\n`)
+    if (!out.isHumanReadable) await out.json(job)
+    else await out.write(`${coloured('green', job.id)} ${job.status}\nTo follow: sluice follow ${job.id}\n`)
     return EXIT.ok
   },
 }
 
-/** An answer that never came says nothing about the job. */
-function inDoubt(error: unknown): never {
+/** Without a response the outcome is unknown: the job may have been created. A refused connection is the exception. */
+function explainUnknownOutcome(error: unknown): never {
   const isRefused = (error as { cause?: NodeJS.ErrnoException }).cause?.code === 'ECONNREFUSED'
   if (!(error instanceof CommandError) || error.exit !== EXIT.unreachable || isRefused) throw error
-  const next = `${error.next ?? ''} The job may have been accepted: look with \`sluice jobs\`, or submit with an --idempotency-key.`
+  const next = `${error.next ?? ''}\nThe job may have been created. Check with sluice jobs, or submit with an --idempotency-key, which is safe to repeat.`
   throw new CommandError(error.exit, error.message, next.trim(), error)
 }
 
-/** The body of `POST /v1/jobs` (docs/jobs.md, Submit). */
+/** The body of `POST /v1/jobs` (docs/jobs.md). */
 async function requestOf(values: Values): Promise<object> {
   const endpoint = values.text('endpoint') ?? CHAT
-  if (!endpoint.startsWith('/')) throw usageError(`--endpoint ${endpoint}: give a path such as ${CHAT}.`)
+  if (!endpoint.startsWith('/')) throw usageError(`--endpoint must be a path such as ${CHAT}; got '${endpoint}'.`)
   const priority = values.text('priority')
   if (priority !== undefined && priority !== 'low' && priority !== 'normal') {
-    throw usageError(`--priority ${priority}: give low or normal.`)
+    throw usageError(`--priority must be low or normal; got '${priority}'.`)
   }
   const runAt = values.text('run-at')
   const deadline = values.text('deadline')
-  const startWithin = values.text('start-within')
+  const startDeadline = values.text('start-deadline')
   const webhook = values.text('webhook')
   const metadata = metadataOf(values.list('metadata'))
   return {
@@ -99,7 +100,7 @@ async function requestOf(values: Values): Promise<object> {
     ...(priority && { priority }),
     ...(runAt !== undefined && { run_at: timeOf('run-at', runAt, Date.now(), 1) }),
     ...(deadline !== undefined && { expires_after_seconds: secondsOf('deadline', deadline) }),
-    ...(startWithin !== undefined && { start_within_seconds: secondsOf('start-within', startWithin) }),
+    ...(startDeadline !== undefined && { start_within_seconds: secondsOf('start-deadline', startDeadline) }),
     ...(webhook !== undefined && { webhook: { url: webhook } }),
     ...(metadata && { metadata }),
   }
@@ -108,9 +109,10 @@ async function requestOf(values: Values): Promise<object> {
 async function bodyOf(values: Values, endpoint: string): Promise<object> {
   const [model, prompt] = [values.text('model'), values.text('prompt')]
   const sources = [values.text('body'), values.text('file'), model ?? prompt].filter((source) => source !== undefined)
-  if (sources.length > 1) throw usageError('Give one of --body, --file, or --model with --prompt.')
+  if (sources.length > 1) throw usageError('Use only one of --body, --file, or --model with --prompt.')
   if (model !== undefined || prompt !== undefined) {
-    if (!model || !prompt) throw usageError('--model and --prompt belong together.')
+    if (!model) throw usageError('--prompt requires --model.')
+    if (!prompt) throw usageError('--model requires --prompt.')
     const isStreamed = values.has('stream') || values.has('follow')
     return { ...shortBody(endpoint, model, prompt), ...(isStreamed && { stream: true }) }
   }
@@ -122,16 +124,16 @@ function shortBody(endpoint: string, model: string, prompt: string): object {
   const messages = [{ role: 'user', content: prompt }]
   if (endpoint === CHAT) return { model, messages }
   if (endpoint === COMPLETIONS) return { model, prompt }
-  if (endpoint === MESSAGES) return { model, max_tokens: MESSAGES_TOKENS, messages }
-  throw usageError(`--prompt makes no request for ${endpoint}.`, 'Give the request with --body or --file.')
+  if (endpoint === MESSAGES) return { model, max_tokens: MESSAGES_MAX_TOKENS, messages }
+  throw usageError(`--prompt does not support the endpoint ${endpoint}.`, 'Pass the request with --body or --file.')
 }
 
 async function readBody(values: Values): Promise<string> {
   const file = values.text('file')
-  const given = values.text('body')
-  if (given !== undefined) return given
+  const body = values.text('body')
+  if (body !== undefined) return body
   if (file === undefined && process.stdin.isTTY) {
-    throw usageError('There is no request.', 'Give it with --body, --file or standard input, or --model and --prompt.')
+    throw usageError('Missing request.', 'Pass it with --body, --file or standard input, or use --model and --prompt.')
   }
   if (file === undefined || file === '-') return await readText(process.stdin)
   return await readFile(file, 'utf8').catch((error: Error) => {
@@ -144,19 +146,19 @@ function parseBody(text: string): object {
   try {
     body = JSON.parse(text)
   } catch (error) {
-    throw usageError(`The request is not JSON: ${error instanceof Error ? error.message : error}`)
+    throw usageError(`The request is not valid JSON: ${error instanceof Error ? error.message : error}`)
   }
   if (typeof body === 'object' && body !== null && !Array.isArray(body)) return body
-  throw usageError('The request is not a JSON object.')
+  throw usageError('The request must be a JSON object.')
 }
 
-/** Metadata as `--metadata KEY=VALUE` gives it; undefined without any. @throws CommandError */
+/** Parses the values of `--metadata KEY=VALUE`; undefined if there are none. @throws CommandError */
 export function metadataOf(pairs: readonly string[]): Record<string, string> | undefined {
   if (pairs.length === 0) return undefined
   return Object.fromEntries(
     pairs.map((pair) => {
       const at = pair.indexOf('=')
-      if (at < 1) throw usageError(`--metadata ${pair}: give KEY=VALUE.`)
+      if (at < 1) throw usageError(`--metadata must have the form KEY=VALUE; got '${pair}'.`)
       return [pair.slice(0, at), pair.slice(at + 1)]
     }),
   )

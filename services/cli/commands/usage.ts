@@ -5,17 +5,17 @@ import { tableOf } from '#services/cli/text/output.ts'
 
 /** `sluice usage` */
 export const usage: Command = {
-  summary: 'Show what was used, and what it cost',
+  summary: 'Show usage, cost and budgets',
   help: `Usage: sluice usage [options]
 
-Shows calls, tokens and costs of this key's project by day of UTC, and what is left of its budget: a table on a terminal, one
-line of JSON elsewhere and with --json. A key for operators sees every project.
+Shows calls, tokens, cost and the remaining budget of your key's project; days are in UTC. The output is a table on a terminal and
+one line of JSON otherwise. A key with the admin scope sees every project.
 
 Options:
-  --from DAY       first day (default: the first of the month)
-  --to DAY         last day (default: today)
-  --group-by WHAT  project, key, model or day (default)
-  --project P      only this project, by its id or its name, for operators
+  --from DAY        first day (default: first day of this month)
+  --to DAY          last day (default: today)
+  --group-by GROUP  project, key, model or day (default day)
+  --project P       only this project, by id or name; requires the admin scope
 
 Examples:
   sluice usage --group-by model
@@ -34,7 +34,7 @@ Examples:
       if (value !== undefined) query.set(name, value)
     }
     const report = await api.http.json(Report, `/v1/usage?${query}`)
-    if (out.isForPeople) await out.write(textOf(report, out.columns))
+    if (out.isHumanReadable) await out.write(textOf(report, out.columns))
     else await out.json(report)
     return EXIT.ok
   },
@@ -43,7 +43,7 @@ Examples:
 const HEAD = ['calls', 'failed', 'input', 'cached', 'output', 'audio s', 'cost $']
 
 function textOf({ group_by, data, total, from, to, has_more, budgets }: UsageReport, columns: number): string {
-  if (data.length === 0) return `Nothing was used from ${from} to ${to}.\n${budgets.map(budgetText).join('')}`
+  if (data.length === 0) return `No usage from ${from} to ${to}.\n${budgets.map(budgetText).join('')}`
   const rows = [...data, { group: 'total', ...total }].map((sums) => [
     sums.group,
     ...[sums.calls, sums.failed, sums.input_tokens, sums.cached_input_tokens, sums.output_tokens].map(String),
@@ -51,10 +51,10 @@ function textOf({ group_by, data, total, from, to, has_more, budgets }: UsageRep
     sums.cost_usd.toFixed(4),
   ])
   const table = tableOf({ head: [group_by, ...HEAD], rows, spare: ['audio s', 'cached', 'failed'] }, columns)
-  return `${table}${has_more ? 'There is more: narrow the days.\n' : ''}${budgets.map(budgetText).join('')}`
+  return `${table}${has_more ? 'Not all groups are shown. For the others, choose a shorter period with --from and --to.\n' : ''}${budgets.map(budgetText).join('')}`
 }
 
 function budgetText({ owner, month, budget_usd, spent_usd, remaining_usd }: UsageReport['budgets'][number]): string {
-  const [spent, left] = [spent_usd.toFixed(4), remaining_usd.toFixed(4)]
-  return `Budget of the ${owner} for ${month}: $${budget_usd}, $${spent} spent, $${left} left.\n`
+  const [spent, remaining] = [spent_usd.toFixed(4), remaining_usd.toFixed(4)]
+  return `Budget of the ${owner} for ${month}: $${budget_usd}, $${spent} spent, $${remaining} remaining.\n`
 }

@@ -1,10 +1,10 @@
 import { type Command, type Invocation, noArguments, onlyArgument } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
-import { projectIdFor } from '#services/cli/keys/rights.ts'
-import { timeText } from '#services/cli/keys/show.ts'
+import { projectIdFor } from '#services/cli/keys/permissions.ts'
 import { author, runOnStore, type StoreAction } from '#services/cli/keys/store.ts'
-import { didYouMean } from '#services/cli/text/near.ts'
+import { timeText } from '#services/cli/keys/tables.ts'
 import { tableOf } from '#services/cli/text/output.ts'
+import { didYouMean } from '#services/cli/text/similar-names.ts'
 import type { KeyStore } from '#shared/keys/keys.ts'
 import {
   DEFAULT_SECRET_ID,
@@ -17,20 +17,20 @@ import {
 
 /** `sluice webhook-secrets` */
 export const webhookSecrets: Command = {
-  summary: 'Show and change the secrets that sign the webhooks of a project',
+  summary: "Show and rotate a project's webhook signing secrets",
   help: `Usage: sluice webhook-secrets list --project P
        sluice webhook-secrets show --project P
        sluice webhook-secrets create --project P
        sluice webhook-secrets delete ID --project P
 
-Each project has a secret of its own from the start. To change it without a gap: create a second one, which signs beside the
-first; give it to the receivers; delete the first. A project has at most ${WEBHOOK_SECRETS_MAX}, and never none. show prints the secrets
-themselves; a project reads its own at GET /v1/webhook-secrets.
+Webhooks of a project are signed with its own secret. To rotate it without downtime: (1) create a second secret, so that
+messages carry both signatures; (2) configure it in the receivers; (3) delete the first one. A project has one to
+${WEBHOOK_SECRETS_MAX} secrets. show prints the secret values; GET /v1/webhook-secrets returns them to the project's keys.
 
-Works on the key store itself, not over HTTP, as sluice keys does. The next message is signed with what there is then.
+Reads and writes the key store directly, as sluice keys does. A change applies from the next message on.
 
 Options:
-  --project P  id or name of a project; of a key without project: the id of the key
+  --project P  id or name of a project; for a standalone key, the id of the key
 
 Examples:
   sluice webhook-secrets create --project search
@@ -51,7 +51,7 @@ async function list(store: KeyStore, args: readonly string[], invocation: Invoca
   noArguments(args)
   const { out } = invocation
   const secrets = await webhookSecretsOf(store, await projectOf(store, invocation))
-  if (!out.isForPeople) for (const one of secrets) await out.json(listed(one))
+  if (!out.isHumanReadable) for (const one of secrets) await out.json(listed(one))
   else {
     const created = (one: WebhookSecret) => (one.id === DEFAULT_SECRET_ID ? '' : timeText(one.created_at))
     const rows = secrets.map((one) => [one.id, hintOf(one), created(one)])
@@ -64,7 +64,7 @@ async function show(store: KeyStore, args: readonly string[], invocation: Invoca
   noArguments(args)
   const { out } = invocation
   for (const one of await webhookSecretsOf(store, await projectOf(store, invocation))) {
-    if (out.isForPeople) await out.write(`${one.secret}\n`)
+    if (out.isHumanReadable) await out.write(`${one.secret}\n`)
     else await out.json({ ...listed(one), secret: one.secret })
   }
   return EXIT.ok
@@ -75,47 +75,52 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
   const { out } = invocation
   const project = await projectOf(store, invocation)
   const secret = newWebhookSecret(project)
-  const [present] = await webhookSecretsOf(store, project)
-  // What has signed so far goes on beside the new one, and is the older of the two.
-  const first = { ...newWebhookSecret(project, present.secret), created_at: secret.created_at - 1 }
+  const [current] = await webhookSecretsOf(store, project)
+  // The derived default secret becomes a stored one, so that it keeps signing and counts as the older secret.
+  const first = { ...newWebhookSecret(project, current.secret), created_at: secret.created_at - 1 }
   if (!(await store.createWebhookSecret(secret, first, author()))) {
-    const next = `Delete one first: sluice webhook-secrets list --project ${project}`
-    throw new CommandError(EXIT.refused, `${project} has ${WEBHOOK_SECRETS_MAX} secrets, which is the most.`, next)
+    const next = `Delete one first. To list them: sluice webhook-secrets list --project ${project}`
+    throw new CommandError(EXIT.refused, `${project} has ${WEBHOOK_SECRETS_MAX} secrets, the maximum.`, next)
   }
-  if (!out.isForPeople) await out.json({ ...listed(secret), secret: secret.secret })
+  if (!out.isHumanReadable) await out.json({ ...listed(secret), secret: secret.secret })
   else {
     await out.write(`${secret.secret}\n`)
-    out.note(`This is ${secret.id}. It signs beside the one there was, until you delete that.`)
+    out.note(`Created ${secret.id}. Messages carry the signatures of both secrets until you delete the old one.`)
   }
   return EXIT.ok
 }
 
 async function remove(store: KeyStore, args: readonly string[], invocation: Invocation): Promise<ExitCode> {
   const { out } = invocation
-  const id = onlyArgument(args, 'the id of a secret')
+  const id = onlyArgument(args, 'ID of a secret')
   const project = await projectOf(store, invocation)
-  const end = await store.deleteWebhookSecret(project, id, author())
-  if (end !== 'deleted') throw await notDeleted(store, project, id, end)
-  if (out.isForPeople) await out.write(`${id} is deleted.\n`)
+  const outcome = await store.deleteWebhookSecret(project, id, author())
+  if (outcome !== 'deleted') throw await notDeleted(store, project, id, outcome)
+  if (out.isHumanReadable) await out.write(`Deleted ${id}.\n`)
   else await out.json({ id, project, deleted: true })
   return EXIT.ok
 }
 
-async function notDeleted(store: KeyStore, project: string, id: string, why: 'last' | 'none'): Promise<CommandError> {
+async function notDeleted(
+  store: KeyStore,
+  project: string,
+  id: string,
+  reason: 'last' | 'none',
+): Promise<CommandError> {
   const secrets = await webhookSecretsOf(store, project)
-  if (why === 'last' || secrets.some((one) => one.id === id)) {
+  if (reason === 'last' || secrets.some((one) => one.id === id)) {
     const next = `Create another first: sluice webhook-secrets create --project ${project}`
-    return new CommandError(EXIT.refused, `${id} is the only secret of ${project}.`, next)
+    return new CommandError(EXIT.refused, `${id} is the only secret of ${project}; a project must have one.`, next)
   }
   const ids = secrets.map((one) => one.id)
-  const next = `${didYouMean(id, ids)}There are: ${ids.join(', ')}`
+  const next = `${didYouMean(id, ids)}Available secrets: ${ids.join(', ')}.`
   return new CommandError(EXIT.refused, `${project} has no secret ${id}.`, next)
 }
 
 async function projectOf(store: KeyStore, { values }: Invocation): Promise<string> {
-  const asked = values.text('project')
-  if (asked !== undefined) return await projectIdFor(store, asked, `--project ${asked}`)
-  throw usageError('Whose? Give --project.', 'See them: sluice projects list')
+  const project = values.text('project')
+  if (project !== undefined) return await projectIdFor(store, project, `--project ${project}`)
+  throw usageError('Missing option: --project.', 'To list projects: sluice projects list')
 }
 
 function listed(secret: WebhookSecret) {

@@ -1,32 +1,32 @@
 import { type Command, onlyArgument } from '#services/cli/command.ts'
 import { EXIT, usageError } from '#services/cli/failure.ts'
 
-/** What a shell can complete after one command. */
-interface Completed {
+/** Completions of one command. */
+interface CommandWords {
   readonly name: string
   readonly summary: string
-  /** What the command does with its first word, such as `create` of `keys`. */
+  /** First arguments with a fixed set of values, such as `create` of `keys`. */
   readonly actions: readonly string[]
   readonly options: readonly string[]
 }
 
 const GLOBAL_OPTIONS = ['--url', '--key', '--json', '--help']
 
-const SHELLS: Readonly<Record<string, (commands: readonly Completed[]) => string>> = {
+const SHELLS: Readonly<Record<string, (commands: readonly CommandWords[]) => string>> = {
   bash: bashScript,
   zsh: zshScript,
   fish: fishScript,
 }
 
-/** `sluice completion`, which completes these commands and itself. */
+/** `sluice completion` for these commands and itself. */
 export function completionOf(commands: Readonly<Record<string, Command>>): Command {
   const completion: Command = {
-    summary: 'Print a script that completes commands in your shell',
+    summary: 'Print a shell completion script',
     help: `Usage: sluice completion bash
        sluice completion zsh
        sluice completion fish
 
-Prints a script with which the shell completes the commands of sluice, their actions and their options.
+Prints a completion script for commands, their actions and their options.
 
 Examples:
   source <(sluice completion bash)      # in ~/.bashrc, for every new shell
@@ -36,22 +36,22 @@ Examples:
     async run({ args, out }) {
       const shell = onlyArgument(args, 'SHELL')
       const script = Object.hasOwn(SHELLS, shell) ? SHELLS[shell] : undefined
-      if (!script) throw usageError(`${shell}: the shell is ${Object.keys(SHELLS).join(', ')}.`)
-      await out.write(script(Object.entries({ ...commands, completion }).map(completedOf)))
+      if (!script) throw usageError(`SHELL must be ${Object.keys(SHELLS).join(', ')}; got '${shell}'.`)
+      await out.write(script(Object.entries({ ...commands, completion }).map(wordsOf)))
       return EXIT.ok
     },
   }
   return completion
 }
 
-function completedOf([name, { summary, help, options }]: readonly [string, Command]): Completed {
+function wordsOf([name, { summary, help, options }]: readonly [string, Command]): CommandWords {
   const usages = help.split('\n\n', 1)[0] ?? ''
   const actions = [...usages.matchAll(new RegExp(`sluice ${name} ([a-z]+)`, 'g'))].map(([, action = '']) => action)
   const own = Object.keys(options).map((option) => `--${option}`)
   return { name, summary, actions: [...new Set(actions)], options: [...own, ...GLOBAL_OPTIONS] }
 }
 
-function bashScript(commands: readonly Completed[]): string {
+function bashScript(commands: readonly CommandWords[]): string {
   const cases = commands.map(
     ({ name, actions, options }) => `    ${name}) words='${options.join(' ')}'; actions='${actions.join(' ')}' ;;`,
   )
@@ -77,7 +77,7 @@ complete -o default -F _sluice sluice
 `
 }
 
-function zshScript(commands: readonly Completed[]): string {
+function zshScript(commands: readonly CommandWords[]): string {
   const listed = commands.map(({ name, summary }) => `    '${name}:${quoted(summary)}'`)
   const cases = commands.map(
     ({ name, actions, options }) => `    ${name}) options=(${options.join(' ')}); actions=(${actions.join(' ')}) ;;`,
@@ -110,7 +110,7 @@ compdef _sluice sluice
 `
 }
 
-function fishScript(commands: readonly Completed[]): string {
+function fishScript(commands: readonly CommandWords[]): string {
   const lines = commands.flatMap(({ name, summary, actions, options }) => [
     `complete -c sluice -f -n 'test (count (__sluice_words)) = 0' -a ${name} -d '${quoted(summary)}'`,
     ...options.map((option) => `complete -c sluice -n '__sluice_after ${name}' -l ${option.slice(2)}`),

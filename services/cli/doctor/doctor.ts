@@ -12,14 +12,16 @@ import { serviceCheck } from './service.ts'
 
 /** `sluice doctor` */
 export const doctor: Command = {
-  summary: 'Check everything the service depends on',
+  summary: 'Check the settings and dependencies of the service',
   help: `Usage: sluice doctor [--json]
 
-Checks what the service depends on, with the settings of this directory and environment, and changes nothing: Node, the
-settings, the data directory, the models and their weights, the sandboxes that can run code here and what each guarantees,
-Postgres (DATABASE_URL), Kafka (KAFKA_BROKERS), the service itself and the key; with a key for operators also the fleet: pools
-without workers, failing upstreams, pauses, dead letters. Each line is OK, SKIP (not
-there, and not needed), WARN or FAIL, and says how to mend what is wrong. Exits 1 when anything is FAIL.
+Checks the dependencies of the service with the settings of this directory and environment, without changing anything: Node,
+settings, data directory, models and weights, sandboxes and their guarantees, Postgres (DATABASE_URL), Kafka (KAFKA_BROKERS), the
+service and the API key. With an admin key, doctor also checks the fleet for pools without workers, failing upstreams, pauses and
+dead letters.
+
+Each line is OK, SKIP (missing but not needed), WARN or FAIL, with a remedy for each problem. The exit code is 1 if any check is
+FAIL.
 
 Examples:
   sluice doctor
@@ -28,18 +30,18 @@ Examples:
   options: {},
   async run({ values, args, config, out, api }): Promise<ExitCode> {
     noArguments(args)
-    const say = printerOf(values, out)
-    await say([nodeFinding(), ok('settings', 'understood')])
-    let isFit = nodeFinding().status !== 'fail'
+    const print = printerOf(values, out)
+    await print([nodeFinding(), ok('settings', 'valid')])
+    let hasPassed = nodeFinding().status !== 'fail'
     for (const check of await checksOf(config, values, api)) {
       const findings = await runCheck(check, config)
-      await say(findings)
-      isFit &&= findings.every(({ status }) => status !== 'fail')
+      await print(findings)
+      hasPassed &&= findings.every(({ status }) => status !== 'fail')
     }
-    return isFit ? EXIT.ok : EXIT.failed
+    return hasPassed ? EXIT.ok : EXIT.failed
   },
   async runWithoutSettings(problems, values, out): Promise<ExitCode> {
-    const fix = 'Mend it in the environment or in .env; .env.example lists every setting.'
+    const fix = 'Fix the setting in the environment or in .env; .env.example lists all settings.'
     await printerOf(values, out)([nodeFinding(), ...problems.map((problem) => failed('settings', problem, fix))])
     return EXIT.failed
   },
@@ -51,11 +53,11 @@ function printerOf(values: Values, out: Output): (findings: readonly Finding[]) 
   }
 }
 
-/** What the service looks at itself, with what it leaves to this command: the sandboxes, each of which is opened, and how it is reached. */
+/** The checks that the service runs itself, plus those of this command only: opening each sandbox, the service and the fleet. */
 async function checksOf(config: Config, values: Values, api: JobsApi): Promise<Check[]> {
   const { sandboxCheck } = await import('#shared/doctor/sandbox.ts')
-  const isTold = values.text('url') !== undefined || config.env.SLUICE_URL !== undefined
+  const isUrlConfigured = values.text('url') !== undefined || config.env.SLUICE_URL !== undefined
   const hasKey = values.text('key') !== undefined || config.sluiceApiKey !== undefined
-  const service = serviceCheck(api, { isTold, hasKey })
+  const service = serviceCheck(api, { isUrlConfigured, hasKey })
   return [...(await checksOfMachine()), sandboxCheck, service, fleetCheck(api)]
 }

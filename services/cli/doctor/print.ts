@@ -9,7 +9,7 @@ const LABELS = {
 } as const
 const NAME_WIDTH = 9
 
-/** One finding on a line, its details and its fix on the next ones. */
+/** Prints the result of a check on one line; details and remedy follow on lines of their own. */
 export async function printFinding(out: Output, { check, status, message, fix, details = [] }: Finding): Promise<void> {
   const [label, colour] = LABELS[status]
   const line = `${coloured(colour, label)}  ${check.padEnd(NAME_WIDTH)}  ${plain(message)}\n`

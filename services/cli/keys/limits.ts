@@ -2,7 +2,7 @@ import type { Values } from '#services/cli/command.ts'
 import { usageError } from '#services/cli/failure.ts'
 import type { Limits } from '#shared/keys/project.ts'
 
-/** The limits by their options. */
+/** Options and their fields in {@link Limits}. */
 const OPTIONS = {
   'requests-per-minute': 'requests_per_minute',
   'tokens-per-minute': 'tokens_per_minute',
@@ -13,37 +13,38 @@ const OPTIONS = {
 } as const satisfies Record<string, keyof Limits>
 
 const COUNT_MAX = 1_000_000_000_000
-/** Takes a limit away, so that the setting holds. */
+/** Removes a limit, so that the service's setting applies. */
 const DEFAULT = 'default'
 
-/** For `parseArgs`. */
 export const LIMIT_OPTIONS = Object.fromEntries(Object.keys(OPTIONS).map((name) => [name, { type: 'string' as const }]))
 
-/** For `--help`. */
-export const LIMIT_HELP = `  --requests-per-minute N, --tokens-per-minute N, --running N, --queued N, --scheduled N, --budget USD
-                    what it may use in the whole fleet: calls, tokens in and out, calls and jobs that run at once, jobs
-                    that wait, jobs that wait for their time, cost in a month of UTC. 0: nothing; default: the setting`
+export const LIMIT_HELP = `  --requests-per-minute N  calls per minute
+  --tokens-per-minute N    input and output tokens per minute
+  --running N              calls and jobs in flight
+  --queued N               queued jobs
+  --scheduled N            jobs with a start time in the future
+  --budget USD             cost per UTC month, in US dollars
+Each limit applies to the whole fleet. 0 blocks everything; default removes the limit, so that the service's setting applies.`
 
 /**
- * The limits after what the options say of them; undefined where they say nothing.
+ * The new limits: `before` with the changes of the options, or undefined if no option sets a limit.
  *
- * @param before Those there are.
- * @throws CommandError for what is no number
+ * @throws CommandError for an invalid number
  */
 export function limitsOf(values: Values, before: Limits = {}): Limits | undefined {
   const limits: Partial<Record<keyof Limits, number>> = { ...before }
-  let isAsked = false
+  let hasChanges = false
   for (const [option, field] of Object.entries(OPTIONS)) {
     const text = values.text(option)
     if (text === undefined) continue
-    isAsked = true
+    hasChanges = true
     if (text === DEFAULT) delete limits[field]
     else limits[field] = option === 'budget' ? amountOf(text) : values.count(option, 0, COUNT_MAX)
   }
-  return isAsked ? (limits as Limits) : undefined
+  return hasChanges ? (limits as Limits) : undefined
 }
 
-/** Limits as a cell of a table. */
+/** Limits as a table cell. */
 export function limitText(limits: Limits = {}): string {
   const shown = Object.entries(OPTIONS).flatMap(([option, field]) => {
     const value = limits[field]
@@ -54,5 +55,5 @@ export function limitText(limits: Limits = {}): string {
 
 function amountOf(text: string): number {
   if (/^\d{1,9}(\.\d{1,6})?$/.test(text)) return Number(text)
-  throw usageError(`--budget ${text}: give an amount such as 25 or 12.50, in US dollars a month, or default.`)
+  throw usageError(`--budget must be US dollars per month, such as 25 or 12.50, or default; got '${text}'.`)
 }

@@ -20,22 +20,24 @@ const OPTION_NAMES = Object.keys(OPTIONS)
 
 /** `sluice dead-letters` */
 export const deadLetters: Command = {
-  summary: 'Show records that no worker could run, put them back, or discard them',
+  summary: 'List, requeue or discard dead letters',
   help: `Usage: sluice dead-letters [--pool POOL] [--limit N]
        sluice dead-letters redrive [--pool POOL] [--max N] [--after ID] [--dry-run]
        sluice dead-letters discard ID ...
 
-Lists the records of all projects that no worker could run, newest first: when, where they came from, and why. They are no jobs,
-calls of a kind that no worker knew, or jobs of another version. redrive puts back into their queues those that can still run: durable
-jobs that the service can read by now. discard has letters shown no more, by their ids; it cannot be taken back. (Jobs that ran and failed: sluice jobs --all-projects --status failed.) Needs a key with the
-scope admin.
+A dead letter is a queue record that no worker could process: an unreadable record, an unsupported kind of call, or a job of an
+unsupported version. Lists dead letters of all projects, newest first, with age, origin and reason. Requires a key with the admin
+scope. For jobs that ran and failed, use sluice jobs --all-projects --status failed.
+
+redrive requeues dead letters that the service can process now; only durable jobs qualify. discard deletes dead letters from the
+list; this cannot be undone.
 
 Options:
-  --pool POOL  only those of one pool
-  --limit N    list at most so many (default ${LIMIT_DEFAULT}, most ${LIMIT_MAX})
-  --max N      put back at most so many, newest first (default ${MAX_DEFAULT}, most ${MAX_MAX})
-  --after ID   put back only those that are older than the letter with this id
-  --dry-run    only show which would be put back
+  --pool POOL  only dead letters of this pool
+  --limit N    list: maximum number of dead letters (default ${LIMIT_DEFAULT}, maximum ${LIMIT_MAX})
+  --max N      redrive: maximum number to requeue, newest first (default ${MAX_DEFAULT}, maximum ${MAX_MAX})
+  --after ID   redrive: only dead letters older than this one
+  --dry-run    redrive: only list what would be requeued
 
 Examples:
   sluice dead-letters --pool inference
@@ -48,8 +50,12 @@ Examples:
     if (action === 'discard') return await discard(invocation, rest)
     const isRedrive = action === 'redrive'
     noArguments(isRedrive ? rest : args)
-    const lost = (isRedrive ? ['limit'] : ['max', 'after', 'dry-run']).find((name) => values.given().includes(name))
-    if (lost !== undefined) throw usageError(`--${lost} goes ${isRedrive ? 'without' : 'with'} redrive.`)
+    const misplaced = (isRedrive ? ['limit'] : ['max', 'after', 'dry-run']).find((name) =>
+      values.given().includes(name),
+    )
+    if (misplaced !== undefined) {
+      throw usageError(`--${misplaced} ${isRedrive ? 'cannot be combined with' : 'requires'} dead-letters redrive.`)
+    }
     return isRedrive ? await redrive(invocation) : await list(invocation)
   },
 }
@@ -58,34 +64,34 @@ async function list({ api, out, values }: Invocation): Promise<ExitCode> {
   const max = values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT
   const found: DeadLetterView[] = []
   for await (const one of api.admin.deadLetters({ pool: values.text('pool') }, max)) {
-    if (out.isForPeople) found.push(one)
+    if (out.isHumanReadable) found.push(one)
     else await out.json(one)
   }
-  if (out.isForPeople) await out.write(found.length > 0 ? letterTable(found, out.columns) : 'No dead letters.\n')
+  if (out.isHumanReadable) await out.write(found.length > 0 ? letterTable(found, out.columns) : 'No dead letters.\n')
   return EXIT.ok
 }
 
 async function redrive({ api, out, values }: Invocation): Promise<ExitCode> {
-  const isDry = values.has('dry-run')
+  const isDryRun = values.has('dry-run')
   const max = values.count('max', 1, MAX_MAX) ?? MAX_DEFAULT
-  const asked = { pool: values.text('pool'), after: values.count('after', 0, Number.MAX_SAFE_INTEGER) }
-  const { data, has_more, last_id } = await api.admin.redriveDead(asked, max, isDry)
-  if (!out.isForPeople) for (const one of data) await out.json(isDry ? { ...one, dry_run: true } : one)
+  const filter = { pool: values.text('pool'), after: values.count('after', 0, Number.MAX_SAFE_INTEGER) }
+  const { data, has_more, last_id } = await api.admin.redriveDeadLetters(filter, max, isDryRun)
+  if (!out.isHumanReadable) for (const one of data) await out.json(isDryRun ? { ...one, dry_run: true } : one)
   else if (data.length > 0) await out.write(letterTable(data, out.columns))
-  if (data.length === 0) out.note('None that can run again.')
-  else if (isDry) out.note('Nothing was done. To do it, leave out --dry-run.')
-  else out.note(`${data.length} went back into their queues.`)
-  if (has_more) out.note(`There are older ones: --after ${last_id} takes these.`)
+  if (data.length === 0) out.note('No dead letters can be requeued.')
+  else if (isDryRun) out.note('Dry run: nothing was changed. To requeue these records, omit --dry-run.')
+  else out.note(`Requeued ${data.length} ${data.length === 1 ? 'record' : 'records'}.`)
+  if (has_more) out.note(`There are older dead letters. To continue with them: --after ${last_id}`)
   return EXIT.ok
 }
 
 async function discard({ api, out, values }: Invocation, ids: readonly string[]): Promise<ExitCode> {
-  const [lost] = OPTION_NAMES.filter((name) => values.given().includes(name))
-  if (lost !== undefined) throw usageError(`--${lost} goes without discard.`)
-  if (ids.length === 0) throw usageError('Which dead letters? Give their ids.', 'See them: sluice dead-letters')
+  const [misplaced] = OPTION_NAMES.filter((name) => values.given().includes(name))
+  if (misplaced !== undefined) throw usageError(`--${misplaced} cannot be combined with dead-letters discard.`)
+  if (ids.length === 0) throw usageError('Missing argument: ID of a dead letter.', 'To list them: sluice dead-letters')
   for (const id of ids) {
-    const one = await api.admin.discardDead(id)
-    if (out.isForPeople) await out.write(`${one.id} is shown no more.\n`)
+    const one = await api.admin.discardDeadLetter(id)
+    if (out.isHumanReadable) await out.write(`Discarded ${one.id}.\n`)
     else await out.json(one)
   }
   return EXIT.ok
@@ -97,6 +103,6 @@ function letterTable(found: readonly DeadLetterView[], columnsMax: number): stri
     const age = ageOf(created_at, nowMs)
     return [id, age, pool ?? '', plain(reason), job_id ?? '', project ?? '', position ?? '', String(bytes)]
   })
-  const head = ['letter', 'age', 'pool', 'why', 'job', 'project', 'position', 'bytes']
-  return tableOf({ head, rows, spare: ['bytes', 'position', 'project'] }, columnsMax)
+  const head = ['id', 'age', 'pool', 'reason', 'job', 'project', 'offset', 'bytes']
+  return tableOf({ head, rows, spare: ['bytes', 'offset', 'project'] }, columnsMax)
 }

@@ -9,17 +9,18 @@ const STATUSES: readonly string[] = ['pending', 'failed', 'delivered']
 
 /** `sluice deliveries` */
 export const deliveries: Command = {
-  summary: 'Show webhook messages, and send again what nobody received',
+  summary: 'List webhook deliveries and resend failed ones',
   help: `Usage: sluice deliveries [options]
        sluice deliveries retry ID ...
 
-Lists the webhook messages of all projects that wait or were given up, newest first, with how the last try went and when the next
-is; with --status delivered those that were received. retry sends some at once; one that was given up has all of its tries again. Needs a key with the scope admin.
+Lists pending and failed webhook deliveries of all projects, newest first, with the outcome of the last attempt and the time of the
+next one. retry sends deliveries immediately. For a failed delivery, retry also restarts the retry schedule. Requires a key with
+the admin scope.
 
 Options:
-  --status S   only these: pending, failed (given up) or delivered
-  --project P  only those of one project, by its id or its name
-  --limit N    at most so many (default ${LIMIT_DEFAULT}, most ${LIMIT_MAX})
+  --status S   only deliveries in this status: pending, failed (retries exhausted) or delivered
+  --project P  only deliveries of one project, by id or name
+  --limit N    maximum number of deliveries (default ${LIMIT_DEFAULT}, maximum ${LIMIT_MAX})
 
 Examples:
   sluice deliveries --status failed
@@ -36,24 +37,24 @@ Examples:
 async function list({ api, out, values }: Invocation): Promise<ExitCode> {
   const [status, project] = [values.text('status'), values.text('project')]
   if (status !== undefined && !STATUSES.includes(status))
-    throw usageError(`--status ${status}: give pending, failed or delivered.`)
+    throw usageError(`--status must be ${STATUSES.join(', ')}; got '${status}'.`)
   const found: DeliveryView[] = []
   for await (const one of api.admin.deliveries(
     { status, project },
     values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT,
   )) {
-    if (out.isForPeople) found.push(one)
+    if (out.isHumanReadable) found.push(one)
     else await out.json(one)
   }
-  if (out.isForPeople) await out.write(found.length > 0 ? deliveryTable(found, out.columns) : 'No messages.\n')
+  if (out.isHumanReadable) await out.write(found.length > 0 ? deliveryTable(found, out.columns) : 'No deliveries.\n')
   return EXIT.ok
 }
 
 async function retry({ api, out }: Invocation, ids: readonly string[]): Promise<ExitCode> {
-  if (ids.length === 0) throw usageError('Which messages? Give their ids.', 'See them: sluice deliveries')
+  if (ids.length === 0) throw usageError('Missing argument: ID of a delivery.', 'To list them: sluice deliveries')
   for (const id of ids) {
     const one = await api.admin.retryDelivery(id)
-    if (out.isForPeople) await out.write(`${one.id} is sent now.\n`)
+    if (out.isHumanReadable) await out.write(`${one.id} will be sent now.\n`)
     else await out.json(one)
   }
   return EXIT.ok
@@ -65,6 +66,6 @@ function deliveryTable(found: readonly DeliveryView[], columnsMax: number): stri
     const last = [one.response_status ?? '', plain(one.error ?? '')].filter(Boolean).join(' ')
     return [one.id, one.project, one.type, one.host ?? '', one.status, String(one.attempts), next, last]
   })
-  const head = ['message', 'project', 'type', 'host', 'status', 'tries', 'next try', 'last try']
-  return tableOf({ head, rows, spare: ['type', 'tries', 'host'] }, columnsMax)
+  const head = ['delivery', 'project', 'type', 'host', 'status', 'attempts', 'next attempt', 'last response']
+  return tableOf({ head, rows, spare: ['type', 'attempts', 'host'] }, columnsMax)
 }

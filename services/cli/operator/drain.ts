@@ -3,63 +3,66 @@ import type { WorkerView } from '#services/cli/client/admin-api.ts'
 import { type Command, type Invocation, onlyArgument } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
 
-/** Longest wait for a worker to be empty: no job may run for longer. */
+/** Maximum --wait; equal to the maximum duration of a job. */
 const WAIT_SECONDS_MAX = 7 * 86_400
-/** How often a worker is looked at: its heartbeats come twice a second. */
-const LOOK_MS = 1_000
+const POLL_INTERVAL_MS = 1_000
 
 /** `sluice drain` */
 export const drain: Command = {
-  summary: 'Let a worker take nothing more, or take jobs again',
+  summary: 'Drain a worker: it starts no new jobs',
   help: `Usage: sluice drain WORKER [--wait N]
        sluice drain WORKER --undo
 
-Tells a worker to take nothing more. It finishes what it has and stays, drained, until it is told otherwise or ends: then it can
-be stopped without that anybody notices. Needs a key with the scope admin.
+The worker starts no new jobs and finishes those in flight. It stays drained until --undo or a restart. A drained worker without
+jobs can be stopped without anyone noticing. Requires a key with the admin scope.
 
 Options:
-  --wait N  wait up to N seconds until it has finished what it has, and say how much is left; exit code 5 when that takes longer
-  --undo    let it take jobs again
+  --wait N  wait up to N seconds until no job is in flight, and print how many remain; exit code 5 on timeout
+  --undo    end the drain: the worker accepts jobs again
 
 Examples:
-  sluice drain wrk_Qm7xT2bV9dKpZ4sR --wait 600 && echo it can be stopped
+  sluice drain wrk_Qm7xT2bV9dKpZ4sR --wait 600 && echo ready to stop
   sluice drain wrk_Qm7xT2bV9dKpZ4sR --undo`,
   options: { undo: { type: 'boolean' }, wait: { type: 'string' } },
   async run(invocation): Promise<ExitCode> {
     const { args, api, out, values } = invocation
     const id = onlyArgument(args, 'WORKER')
     const waitSeconds = values.count('wait', 0, WAIT_SECONDS_MAX)
-    const isUndone = values.has('undo')
-    if (isUndone && waitSeconds !== undefined) throw usageError('Give --wait or --undo, not both.')
-    const worker = await api.admin.drain(id, isUndone)
-    if (waitSeconds !== undefined) return await untilEmpty(invocation, worker, waitSeconds)
-    if (!out.isForPeople) await out.json(worker)
-    else await out.write(`${worker.draining ? sentenceOf(worker) : `${worker.id} takes jobs again.`}\n`)
+    const isUndo = values.has('undo')
+    if (isUndo && waitSeconds !== undefined) throw usageError('Use either --wait or --undo, not both.')
+    const worker = await api.admin.drain(id, isUndo)
+    if (waitSeconds !== undefined) return await waitUntilDrained(invocation, worker, waitSeconds)
+    if (!out.isHumanReadable) await out.json(worker)
+    else await out.write(`${worker.draining ? statusLine(worker) : `${worker.id} accepts jobs again.`}\n`)
     return EXIT.ok
   },
 }
 
-/** Says how many are left as they end. @throws CommandError when it has not finished in time, or takes jobs again */
-async function untilEmpty({ api, out }: Invocation, worker: WorkerView, waitSeconds: number): Promise<ExitCode> {
-  const endsAtMs = Date.now() + waitSeconds * 1_000
-  let [said, empty] = ['', 0]
+/**
+ * Polls the worker until two consecutive polls find no job in flight. One poll is not enough: jobs in slots and calls without a
+ * slot are published separately, and a job that moves between them can be missing from both.
+ *
+ * @throws CommandError on timeout, or if the drain was undone
+ */
+async function waitUntilDrained({ api, out }: Invocation, worker: WorkerView, waitSeconds: number): Promise<ExitCode> {
+  const deadlineMs = Date.now() + waitSeconds * 1_000
+  let [lastLine, emptyPolls] = ['', 0]
   for (let now: WorkerView | undefined = worker; now; now = await find(api, worker.id)) {
-    if (!now.draining) throw new CommandError(EXIT.refused, `${now.id} takes jobs again: somebody has undone it.`)
-    // What it holds without a slot is told by itself, so that one look may miss what moves between the two.
-    empty = heldBy(now) === 0 ? empty + 1 : 0
-    if (empty === 2) return await done(out, now)
-    const sentence = sentenceOf(now)
-    if (empty === 0 && sentence !== said) out.note(sentence)
-    said = sentence
-    if (empty === 0 && Date.now() >= endsAtMs) throw tooLong(now, waitSeconds)
-    await delay(LOOK_MS)
+    if (!now.draining) throw new CommandError(EXIT.refused, `The drain of ${now.id} was undone; it accepts jobs again.`)
+    emptyPolls = inFlight(now) === 0 ? emptyPolls + 1 : 0
+    if (emptyPolls === 2) return await done(out, now)
+    const line = statusLine(now)
+    if (emptyPolls === 0 && line !== lastLine) out.note(line)
+    lastLine = line
+    if (emptyPolls === 0 && Date.now() >= deadlineMs) throw timedOut(now, waitSeconds)
+    await delay(POLL_INTERVAL_MS)
   }
-  // What it had runs elsewhere by now.
-  throw new CommandError(EXIT.refused, `${worker.id} has ended, or nobody hears it any more.`)
+  // The jobs of a lost worker are requeued, so there is nothing left to wait for here.
+  throw new CommandError(EXIT.refused, `${worker.id} has stopped, or its heartbeats no longer arrive.`)
 }
 
 async function done(out: Invocation['out'], worker: WorkerView): Promise<ExitCode> {
-  if (out.isForPeople) await out.write(`${worker.id} is empty.\n`)
+  if (out.isHumanReadable) await out.write(`${worker.id} is drained; no jobs in flight.\n`)
   else await out.json(worker)
   return EXIT.ok
 }
@@ -68,17 +71,21 @@ async function find(api: Invocation['api'], id: string): Promise<WorkerView | un
   return (await api.admin.workers()).find((worker) => worker.id === id)
 }
 
-/** Jobs in slots, and calls without one. */
-function heldBy({ running, aside }: WorkerView): number {
+/** Jobs in slots plus calls that wait without a slot. */
+function inFlight({ running, aside }: WorkerView): number {
   return running + (aside ?? 0)
 }
 
-function sentenceOf(worker: WorkerView): string {
-  const held = heldBy(worker)
-  return `${worker.id} takes nothing more; it has ${held} ${held === 1 ? 'job' : 'jobs'} left.`
+function statusLine(worker: WorkerView): string {
+  return `${worker.id} is draining; ${jobsInFlight(worker)}.`
 }
 
-function tooLong(worker: WorkerView, waitSeconds: number): CommandError {
-  const message = `${worker.id} still has ${heldBy(worker)} after ${waitSeconds} s. It goes on to drain.`
-  return new CommandError(EXIT.refused, message, `Wait on: sluice drain ${worker.id} --wait ${waitSeconds}`)
+function jobsInFlight(worker: WorkerView): string {
+  const count = inFlight(worker)
+  return `${count} ${count === 1 ? 'job' : 'jobs'} in flight`
+}
+
+function timedOut(worker: WorkerView, waitSeconds: number): CommandError {
+  const message = `${worker.id} still has ${jobsInFlight(worker)} after ${waitSeconds} s. The drain continues.`
+  return new CommandError(EXIT.refused, message, `To keep waiting: sluice drain ${worker.id} --wait ${waitSeconds}`)
 }

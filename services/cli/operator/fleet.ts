@@ -6,14 +6,15 @@ import { showRows } from './watch.ts'
 
 /** `sluice workers` */
 export const workers: Command = {
-  summary: 'Show the processes of the fleet',
+  summary: 'List the processes of the fleet',
   help: `Usage: sluice workers [--watch]
 
-Shows every process that is alive: what it is, whether it drains or how long it is silent, how many jobs run of those that its models
-can run at once (its capacity), the calls that it holds aside without a slot, its machine and process, and its models. Needs a key with the scope admin.
+Lists every live process: role, state, running jobs and capacity, calls that wait for a slot, host and process id, version, and
+models. The capacity is the number of jobs that its models can run at once. "suspected" means that heartbeats are missing.
+Requires a key with the admin scope.
 
 Options:
-  --watch  show them anew every two seconds
+  --watch  refresh every two seconds until Ctrl-C
 
 Examples:
   sluice workers
@@ -27,14 +28,15 @@ Examples:
 
 /** `sluice pools` */
 export const pools: Command = {
-  summary: 'Show what works and what waits in each pool',
+  summary: 'List pools with slots and queue lengths',
   help: `Usage: sluice pools [--watch]
 
-Shows each pool: its workers, slots and free slots, the calls and the durable jobs that wait, and since when the oldest of these.
-The column "calls here" counts those of the ingress that answers; jobs are those of all ingresses. Needs a key with the scope admin.
+Lists each pool: workers, slots, free slots, queued calls, queued durable jobs (normal and low priority), scheduled jobs, and the
+age of the oldest queued job. "calls here" counts only the calls of the ingress that responds. Jobs are those of the whole fleet.
+Requires a key with the admin scope.
 
 Options:
-  --watch  show them anew every two seconds
+  --watch  refresh every two seconds until Ctrl-C
 
 Examples:
   sluice pools --watch
@@ -46,21 +48,20 @@ Examples:
   },
 }
 
-/** Processes under each other, in at most `columnsMax` columns. */
 export function workerTable(found: readonly WorkerView[], columnsMax: number): string {
   const nowMs = Date.now()
   const rows = found.map((worker) => {
     const { id, role, version, slots, capacity, running, aside, draining, silent, models, last_seen_at: seen } = worker
-    const state = silent ? `silent ${ageOf(seen ?? 0, nowMs)}` : draining ? 'draining' : 'up'
+    const state = silent ? `suspected ${ageOf(seen ?? 0, nowMs)}` : draining ? 'draining' : 'up'
     const busy = slots === 0 ? '' : `${running}/${capacity ?? slots}`
-    return [id, role, state, busy, aside ? String(aside) : '', placeOf(worker), version, models?.join(',') ?? '']
+    return [id, role, state, busy, aside ? String(aside) : '', processOf(worker), version, models?.join(',') ?? '']
   })
-  const head = ['worker', 'role', 'state', 'running', 'aside', 'process', 'version', 'models']
+  const head = ['worker', 'role', 'state', 'running', 'queued', 'process', 'version', 'models']
   return tableOf({ head, rows, spare: ['version', 'models'] }, columnsMax)
 }
 
-/** Where a worker is; empty where it has not said so. */
-function placeOf({ host, pid }: WorkerView): string {
+/** Host and process id, or an empty text if they were not reported. */
+function processOf({ host, pid }: WorkerView): string {
   return host && pid ? `${host}:${pid}` : ''
 }
 
@@ -71,7 +72,7 @@ function poolTable(found: readonly PoolView[], columnsMax: number): string {
     const queued = durable ? [durable.queued.normal, durable.queued.low, durable.scheduled].map(String) : ['', '', '']
     const age = oldest === null || oldest === undefined ? '' : ageOf(oldest, nowMs)
     const state = paused.map((one) => (one.what === 'pool' ? 'paused' : `${one.id} paused`)).join(', ')
-    const up = draining > 0 ? `${count} (${draining} drain)` : String(count)
+    const up = draining > 0 ? `${count} (${draining} draining)` : String(count)
     return [id, up, String(slots), String(free), String(attached.queued), ...queued, age, state]
   })
   const head = ['pool', 'workers', 'slots', 'free', 'calls here', 'jobs', 'low', 'scheduled', 'oldest', 'paused']

@@ -2,17 +2,17 @@ import type { Command, Invocation } from '#services/cli/command.ts'
 import { EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
 import { plain } from '#services/cli/text/output.ts'
 
-const UNKEPT =
-  'The service has no job store: the pause ends with the processes that run now, and one that starts later does not know of it.'
+const NOT_PERSISTENT =
+  'The service has no job store, so the pause is not persistent: it affects only the processes that are running now.'
 
 /** `sluice pause` */
 export const pause: Command = {
-  summary: 'Start nothing more of a model or a pool',
+  summary: 'Pause a model or a pool: start no more jobs',
   help: `Usage: sluice pause model MODEL
        sluice pause pool POOL
 
-Starts no more jobs of a model or a pool, in the whole fleet and over restarts, until it is resumed. What runs goes on; durable
-jobs stay queued; new calls get 503 with Retry-After. Needs a key with the scope admin.
+Starts no more jobs of a model or a pool in the whole fleet until sluice resume. A pause survives restarts. Running jobs finish,
+durable jobs stay queued, and new calls get 503 with Retry-After. Requires a key with the admin scope.
 
 Examples:
   sluice pause model smollm2-135m-instruct
@@ -23,11 +23,11 @@ Examples:
 
 /** `sluice resume` */
 export const resume: Command = {
-  summary: 'Start jobs of a paused model or pool again',
+  summary: 'Resume a paused model or pool',
   help: `Usage: sluice resume model MODEL
        sluice resume pool POOL
 
-Ends what sluice pause began. What waited is started within a second or so. Needs a key with the scope admin.
+Ends a pause. Queued jobs start within about a second. Requires a key with the admin scope.
 
 Example:
   sluice resume model smollm2-135m-instruct`,
@@ -36,13 +36,14 @@ Example:
 }
 
 async function change({ args, api, out }: Invocation, isPaused: boolean): Promise<ExitCode> {
-  const [what, id, more] = args
-  if ((what !== 'model' && what !== 'pool') || id === undefined)
-    throw usageError('Which? Give model MODEL or pool POOL.')
-  if (more !== undefined) throw usageError(`One ${what} at a time; ${more} is one too many.`)
-  const target = await api.admin.pause(what, id, isPaused)
-  if (out.isForPeople) await out.write(`The ${what} ${plain(target.id)} is ${isPaused ? 'paused' : 'resumed'}.\n`)
+  const [type, id, extra] = args
+  if ((type !== 'model' && type !== 'pool') || id === undefined) {
+    throw usageError('Missing argument: model MODEL or pool POOL.')
+  }
+  if (extra !== undefined) throw usageError(`Too many arguments: expected one ${type}, also got '${extra}'.`)
+  const target = await api.admin.pause(type, id, isPaused)
+  if (out.isHumanReadable) await out.write(`${isPaused ? 'Paused' : 'Resumed'} ${type} ${plain(target.id)}.\n`)
   else await out.json(target)
-  if (isPaused && target.kept === false) out.note(UNKEPT)
+  if (isPaused && target.kept === false) out.note(NOT_PERSISTENT)
   return EXIT.ok
 }

@@ -2,11 +2,11 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { Invocation } from '#services/cli/command.ts'
 import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 
-const WATCH_MS = 2_000
-/** Clears a terminal and goes to its beginning. */
+const REFRESH_INTERVAL_MS = 2_000
+/** Clears the screen and moves the cursor to the top left. */
 const CLEAR = '\x1b[2J\x1b[H'
 
-/** Shows a table once, or with --watch every two seconds until Ctrl-C. */
+/** Prints a table once, or with --watch every two seconds until Ctrl-C. */
 export async function showRows<Row>(
   { out, values }: Invocation,
   read: () => Promise<readonly Row[]>,
@@ -15,9 +15,9 @@ export async function showRows<Row>(
   const isWatching = values.has('watch')
   for (;;) {
     const rows = await read()
-    if (!out.isForPeople) for (const row of rows) await out.json(row)
+    if (!out.isHumanReadable) for (const row of rows) await out.json(row)
     else await out.write((isWatching ? CLEAR : '') + tableOfRows(rows, out.columns))
     if (!isWatching) return EXIT.ok
-    await delay(WATCH_MS)
+    await delay(REFRESH_INTERVAL_MS)
   }
 }

@@ -1,69 +1,69 @@
 import { z } from 'zod'
 import {
-  beforeIt,
   endedAt,
-  exitOf,
-  isLast,
+  exitCodeOf,
+  isFinalEvent,
   type JobEventView,
   type JobView,
   type Progress,
+  queueText,
 } from '#services/cli/client/job.ts'
 import { EXIT } from '#services/cli/failure.ts'
 import { resultText, textOf } from './job-text.ts'
 import { coloured, type Output, plain, printable } from './output.ts'
 
-/** Shows a job's events as they come. */
+/** Displays the events of a followed job. */
 export interface FollowView {
   event(event: JobEventView): Promise<void>
-  cut(why: string, delayMs: number): void
-  /** The last word about a job, also where no event told it. */
+  reconnecting(reason: string, delayMs: number): void
+  /** Shows the final state, even if the stream delivered no final event. */
   end(job: JobView): Promise<void>
-  /** Takes the bar away, whatever happened. Tolerates a second call. */
+  /** Removes the progress bar. Idempotent. */
   close(): void
 }
 
 const BAR_WIDTH = 24
 const REDRAW_MS = 1_000
 
-/** The view for who reads the output: a bar and the text for people, the events as they are for programs. */
+/** A progress bar with the output on a terminal; otherwise one line of JSON per event. */
 export function openFollowView(out: Output): FollowView {
-  return out.isForPeople ? new PeopleView(out) : new LinesView(out)
+  return out.isHumanReadable ? new TerminalView(out) : new JsonLinesView(out)
 }
 
-/** Each event on a line; where none was left to come, the job. */
-class LinesView implements FollowView {
+/** One event per line. If the final event was not received, the last line is the job. */
+class JsonLinesView implements FollowView {
   readonly #out: Output
-  #isTold = false
+  #isFinalShown = false
 
   constructor(out: Output) {
     this.#out = out
   }
 
   async event(event: JobEventView): Promise<void> {
-    this.#isTold ||= isLast(event)
+    this.#isFinalShown ||= isFinalEvent(event)
     await this.#out.json(event)
   }
 
-  cut(why: string, delayMs: number): void {
-    this.#out.note(cutLine(why, delayMs))
+  reconnecting(reason: string, delayMs: number): void {
+    this.#out.note(reconnectLine(reason, delayMs))
   }
 
   async end(job: JobView): Promise<void> {
-    if (!this.#isTold) await this.#out.json(job)
+    if (!this.#isFinalShown) await this.#out.json(job)
   }
 
   close(): void {}
 }
 
 /**
- * Text of the output on the output stream; below it, on the error stream, a bar that is drawn again. Both are the same
- * screen, so the bar is only drawn where a line begins.
+ * Output text goes to stdout and the progress bar to stderr. Both share one screen, so the bar is drawn only while the cursor is
+ * at the start of a line.
  */
-class PeopleView implements FollowView {
+class TerminalView implements FollowView {
   readonly #out: Output
-  /** Since when the bar counts: the submit of the job, as soon as an event tells it. */
+  /** Start of the elapsed time: the submission, once an event contains it. */
   #sinceMs = Date.now()
-  /** The end of the job; undefined while it goes on. */
+  /** When the job finished. */
   #untilMs: number | undefined
   readonly #timer: NodeJS.Timeout | undefined
   #label = 'connecting'
@@ -74,24 +74,24 @@ class PeopleView implements FollowView {
 
   constructor(out: Output) {
     this.#out = out
-    // The seconds go on while nothing happens.
+    // Updates the elapsed time between events.
     if (out.canRedraw) this.#timer = setInterval(() => this.#draw(), REDRAW_MS).unref()
   }
 
   async event(event: JobEventView): Promise<void> {
-    this.#time(event)
+    this.#updateTimes(event)
     const text = event.type === 'job.output.delta' ? textOf(event.chunk) : ''
     if (text) return await this.#write(printable(text))
     if (event.type === 'job.retrying') this.#retry(event)
-    if (event.type === 'job.snapshot') this.#note('Its earlier events are no longer kept.')
+    if (event.type === 'job.snapshot') this.#note('Earlier events of this job have expired.')
     this.#label = event.job?.status ?? LABELS[event.type] ?? this.#label
-    if (event.queue) this.#label += beforeIt(event)
+    if (event.queue) this.#label += queueText(event)
     this.#progress = event.progress ?? event.job?.progress ?? this.#progress
     this.#draw()
   }
 
-  cut(why: string, delayMs: number): void {
-    this.#note(cutLine(why, delayMs))
+  reconnecting(reason: string, delayMs: number): void {
+    this.#note(reconnectLine(reason, delayMs))
   }
 
   async end(job: JobView): Promise<void> {
@@ -106,8 +106,8 @@ class PeopleView implements FollowView {
     this.#erase()
   }
 
-  /** A follower may come long after the submit, and after the end. */
-  #time({ sequence_number, created_at, job }: JobEventView): void {
+  /** Takes submission and end from the event: following may begin long after either. */
+  #updateTimes({ sequence_number, created_at, job }: JobEventView): void {
     const submittedAt = job?.created_at ?? (sequence_number === 1 ? created_at : undefined)
     if (submittedAt != null) this.#sinceMs = submittedAt * 1_000
     const until = job && endedAt(job)
@@ -115,9 +115,9 @@ class PeopleView implements FollowView {
   }
 
   #retry({ attempt, reason, delay_ms, output_reset }: JobEventView): void {
-    const when = delay_ms ? ` again in ${Math.ceil(delay_ms / 1_000)} s` : ' again'
-    const reset = output_reset && this.#hasText ? '; the text above does not count' : ''
-    this.#note(`Attempt ${attempt ?? ''} did not finish${reason ? ` (${plain(reason)})` : ''}: runs${when}${reset}.`)
+    const when = delay_ms ? ` in ${Math.ceil(delay_ms / 1_000)} s` : ''
+    const reset = output_reset && this.#hasText ? '; the output above is discarded' : ''
+    this.#note(`Attempt ${attempt ?? ''} failed${reason ? ` (${plain(reason)})` : ''}; retrying${when}${reset}.`)
     if (output_reset) this.#hasText = false
   }
 
@@ -137,7 +137,7 @@ class PeopleView implements FollowView {
 
   #draw(): void {
     if (!this.#out.canRedraw || !this.#isAtLineStart) return
-    // The clock of the service may be ahead of this one.
+    // Clock skew: the service may be ahead of this machine.
     const seconds = Math.max(0, Math.floor(((this.#untilMs ?? Date.now()) - this.#sinceMs) / 1_000))
     this.#out.redraw(barLine(this.#label, this.#progress, seconds).slice(0, this.#out.columns - 1))
     this.#isDrawn = true
@@ -149,51 +149,53 @@ class PeopleView implements FollowView {
   }
 }
 
-/** What an event without a job says about its state. */
+/** Labels for events that contain no job. */
 const LABELS: Readonly<Record<string, string>> = {
   'job.queued': 'queued',
   'job.started': 'running',
   'job.progress': 'running',
-  'job.retrying': 'waiting to run again',
+  'job.retrying': 'waiting to retry',
   'job.cancelling': 'cancelling',
 }
 
-/** Where a job stands, on one line: `searching ████████░░░░ 40 % (12 s) Reading 3 of 8 sources`. */
+/** The progress line: `searching ████████░░░░ 40 % (12 s) Reading 3 of 8 sources`. */
 export function barLine(label: string, { phase, percent, message }: Progress, seconds: number): string {
   const parts = [plain(phase ?? label)]
   if (typeof percent === 'number') {
-    const share = Math.min(Math.max(percent, 0), 100) / 100
-    const filled = Math.round(share * BAR_WIDTH)
-    parts.push(`${'█'.repeat(filled)}${'░'.repeat(BAR_WIDTH - filled)} ${Math.round(share * 100)} %`)
+    const fraction = Math.min(Math.max(percent, 0), 100) / 100
+    const filled = Math.round(fraction * BAR_WIDTH)
+    parts.push(`${'█'.repeat(filled)}${'░'.repeat(BAR_WIDTH - filled)} ${Math.round(fraction * 100)} %`)
   }
   parts.push(`(${seconds} s)`)
-  // Last, because a narrow terminal cuts it off.
+  // Last, because a narrow terminal truncates the line.
   if (message) parts.push(plain(message))
   return parts.join(' ')
 }
 
-function cutLine(why: string, delayMs: number): string {
-  return `Connection lost (${plain(why)}); trying again in ${Math.ceil(delayMs / 1_000)} s.`
+function reconnectLine(reason: string, delayMs: number): string {
+  return `Connection lost (${plain(reason)}); reconnecting in ${Math.ceil(delayMs / 1_000)} s.`
 }
 
-/** How a job ended, and what to do next. */
 function endLines(job: JobView): string[] {
   if (job.status === 'completed') return [coloured('green', `${job.id} completed${costOf(job)}`)]
-  const why = job.error ? `: ${plain(job.error.message)}${job.error.code ? ` (${plain(job.error.code)})` : ''}` : ''
-  const line = coloured(exitOf(job) === EXIT.cancelled ? 'yellow' : 'red', `${job.id} ${plain(job.status)}${why}`)
-  return [line, `Run it again: sluice redrive ${job.id}`]
+  const reason = job.error ? `: ${plain(job.error.message)}${job.error.code ? ` (${plain(job.error.code)})` : ''}` : ''
+  const line = coloured(
+    exitCodeOf(job) === EXIT.cancelled ? 'yellow' : 'red',
+    `${job.id} ${plain(job.status)}${reason}`,
+  )
+  return [line, `To run the job again: sluice redrive ${job.id}`]
 }
 
-/** What a completed job took: `, 12 tokens in, 40 out, ran 3 s after a wait of 1 s`. */
+/** Tokens and times of a completed job: `, 12 input tokens, 40 output tokens, ran for 3 s after 1 s in the queue`. */
 function costOf({ usage, created_at, started_at, completed_at }: JobView): string {
   const counted = Tokens.safeParse(usage).data
-  const tokens = counted ? `, ${counted.in} tokens in, ${counted.out} out` : ''
+  const tokens = counted ? `, ${counted.in} input tokens, ${counted.out} output tokens` : ''
   if (started_at == null || completed_at == null) return tokens
   const waited = started_at - created_at
-  return `${tokens}, ran ${completed_at - started_at || '< 1'} s${waited > 0 ? ` after a wait of ${waited} s` : ''}`
+  return `${tokens}, ran for ${completed_at - started_at || '< 1'} s${waited > 0 ? ` after ${waited} s in the queue` : ''}`
 }
 
-/** The names of both dialects. */
+/** Field names of the Anthropic and the OpenAI API. */
 const Tokens = z.union([
   z
     .object({ input_tokens: z.number(), output_tokens: z.number() })

@@ -1,14 +1,13 @@
 import { z } from 'zod'
-import { beforeIt, endedAt, type JobView } from '#services/cli/client/job.ts'
+import { endedAt, type JobView, queueText } from '#services/cli/client/job.ts'
 import { plain } from './output.ts'
 
 /*
- * The text a person wants to read, in what the endpoints of the service stream and answer. Everything in a shape that is
- * not known here is shown as JSON or not at all; programs get it whole.
+ * Extracts readable text from streamed chunks and results of all endpoints. A result of an unknown shape is shown as JSON; a
+ * chunk of an unknown shape is not shown. JSON output is never affected.
  */
 
-/** Characters of an answer that are shown with its job. */
-const ANSWER_MAX = 300
+const OUTPUT_CHARS_MAX = 300
 
 const Choices = z.looseObject({ choices: z.array(z.looseObject({ index: z.number().default(0) })) })
 const Content = z.looseObject({ content: z.string() })
@@ -19,13 +18,13 @@ const Blocks = z.looseObject({ content: z.array(z.looseObject({ type: z.string()
 const Transcript = z.looseObject({ text: z.string() })
 const Printed = z.looseObject({ stdout: z.string(), stderr: z.string() })
 
-/** The text in one chunk of streamed output; empty where there is none. Of several choices the first. */
+/** The text in one chunk of streamed output, or an empty text. If the chunk has several choices, the first one counts. */
 export function textOf(chunk: unknown): string {
   const block = BlockDelta.safeParse(chunk).data?.delta.text ?? TranscriptDelta.safeParse(chunk).data?.delta
   return block ?? OutputText.safeParse(chunk).data?.text ?? choiceText(chunk, 'delta') ?? ''
 }
 
-/** The text of a job's result; where it has none the result itself. */
+/** The text of a job's result, or the result as JSON if it contains no text. */
 export function resultText({ result }: JobView): string {
   if (result === null || result === undefined) return ''
   const blocks = Blocks.safeParse(result).data?.content.map(({ text }) => text ?? '')
@@ -43,25 +42,25 @@ function pretty(value: unknown): string {
   return `${JSON.stringify(value, null, 2)}\n`
 }
 
-/** A job for a person: a field on a line. */
+/** A job with one field per line. */
 export function describeJob(job: JobView): string {
   const { progress, error } = job
   const percent = typeof progress?.percent === 'number' ? `${Math.round(progress.percent)} %` : ''
   const fields: [string, string | null | undefined][] = [
     ['id', job.id],
     ['project', job.project],
-    ['status', `${job.status}${beforeIt(job)}`],
-    ['waits', job.waits && `${job.waits.message} (${job.waits.reason})`],
+    ['status', `${job.status}${queueText(job)}`],
+    ['pending', job.waits && `${job.waits.message} (${job.waits.reason})`],
     ['worker', job.worker],
     ['endpoint', job.endpoint],
     ['model', job.model],
     ['attempt', job.attempt ? String(job.attempt) : ''],
-    ['repeats', job.parent_id],
+    ['parent', job.parent_id],
     ['created', timeOf(job.created_at)],
     ['started', timeOf(job.started_at)],
     ['ended', timeOf(endedAt(job))],
     ['progress', [progress?.phase, percent, progress?.message].filter(Boolean).join(' ')],
-    ['answer', excerpt(plain(resultText(job)))],
+    ['output', excerpt(plain(resultText(job)))],
     ['error', error && `${error.message}${error.code ? ` (${error.code})` : ''}`],
   ]
   const shown = fields.filter(([, value]) => value)
@@ -69,16 +68,16 @@ export function describeJob(job: JobView): string {
 }
 
 function excerpt(text: string): string {
-  return text.length > ANSWER_MAX ? `${text.slice(0, ANSWER_MAX).trimEnd()}…` : text
+  return text.length > OUTPUT_CHARS_MAX ? `${text.slice(0, OUTPUT_CHARS_MAX).trimEnd()}…` : text
 }
 
-/** Unix seconds as people of this place write them. */
+/** Unix seconds as local time, in ISO style. */
 function timeOf(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined) return ''
   return new Date(seconds * 1_000).toLocaleString('sv-SE')
 }
 
-/** How long ago, in the largest unit that fits. */
+/** Age in the largest unit that fits. */
 export function ageOf(seconds: number, nowMs: number): string {
   const age = Math.max(0, Math.floor(nowMs / 1_000 - seconds))
   if (age < 60) return `${age} s`

@@ -4,57 +4,56 @@ import { jobTable } from '#services/cli/commands/jobs.ts'
 import { workerTable } from '#services/cli/operator/fleet.ts'
 import { ageOf } from '#services/cli/text/job-text.ts'
 import { beginning, coloured, plain, tableOf } from '#services/cli/text/output.ts'
-import type { ModelView, Snapshot } from './snapshot.ts'
+import { JOBS_MAX, type ModelView, type Snapshot } from './snapshot.ts'
 import { keysLine, sorted, type View } from './view.ts'
 
-/** Everything that a frame depends on, but the snapshot. */
 export interface Frame {
   readonly columns: number
   readonly rows: number
   readonly view: View
   readonly url: string
-  /** Why the snapshot is an old one; undefined where it is not. */
-  readonly trouble: string | undefined
+  /** Why the last read failed, so that the snapshot is stale; undefined if the snapshot is current. */
+  readonly readError: string | undefined
 }
 
-/** Lines that belong to no section: the title and the keys. */
-const OUTSIDE = 2
+/** Lines outside the sections: title and status line. */
+const FIXED_LINES = 2
 
-/** Rows below which a section tells nothing: a blank line, its head, a row, and how many there are below. */
+/** Minimum useful height of a section: a blank line, the table head, one row, and the number of hidden rows. */
 const HEIGHT_MIN = 4
 
 /** A table in the frame. */
 interface Section {
-  /** The one with the lowest goes first where there is too little room for all. */
+  /** The section with the lowest rank is dropped first. */
   readonly rank: number
-  /** Its head, and a line for each row. */
+  /** Table head and rows. */
   readonly lines: readonly string[]
-  /** Rows that the snapshot leaves out. */
+  /** The snapshot contains only a part of the rows. */
   readonly hasMore: boolean
 }
 
 /**
- * A whole screen as lines: at most `rows` of them, none wider than `columns`. Sections that need little room get all of it, and
- * the others share the rest evenly; what is cut off is counted in the last line of its section.
+ * Renders the screen as at most `rows` lines of at most `columns` characters. Small sections are shown completely; the larger ones
+ * share the remaining rows evenly. The last line of a truncated section shows the number of hidden rows.
  */
 export function frameOf(snapshot: Snapshot, frame: Frame): string[] {
-  const { columns, rows, view, trouble } = frame
-  const room = Math.max(0, rows - OUTSIDE)
-  const sections = fitting(sectionsOf(snapshot, frame), room)
-  const heights = shared(sections.map(heightOf), room)
-  const body = sections.flatMap((section, i) => cutDown(section, (heights[i] ?? 0) - 1))
-  const blank = Array.from({ length: Math.max(0, room - body.length) }, () => '')
-  const last = trouble === undefined ? coloured('dim', keysLine(view)) : coloured('red', plain(trouble))
-  return [titleOf(snapshot, frame), ...body, ...blank, last].slice(0, rows).map((line) => narrowed(line, columns))
+  const { columns, rows, view, readError } = frame
+  const height = Math.max(0, rows - FIXED_LINES)
+  const sections = visibleSections(sectionsOf(snapshot, frame), height)
+  const heights = shareRows(sections.map(heightOf), height)
+  const body = sections.flatMap((section, i) => truncated(section, (heights[i] ?? 0) - 1))
+  const blank = Array.from({ length: Math.max(0, height - body.length) }, () => '')
+  const last = readError === undefined ? coloured('dim', keysLine(view)) : coloured('red', plain(readError))
+  return [titleOf(snapshot, frame), ...body, ...blank, last].slice(0, rows).map((line) => fitted(line, columns))
 }
 
 function titleOf({ sees, jobs, has_more_jobs, created_at }: Snapshot, { url }: Frame): string {
-  const waiting = jobs?.filter(({ status }) => status === 'queued').length ?? 0
-  const more = has_more_jobs ? ' or more' : ''
-  const counts = jobs && `${jobs.length - waiting} jobs run, ${waiting} wait${more}`
+  const queued = jobs?.filter(({ status }) => status === 'queued').length ?? 0
+  const countText = (count: number) => `${count}${has_more_jobs && count >= JOBS_MAX ? '+' : ''}`
+  const counts = jobs && `${countText(jobs.length - queued)} running, ${countText(queued)} queued`
   const time = new Date(created_at * 1_000).toLocaleTimeString('sv-SE')
-  const whose = sees === 'all' ? 'all projects' : 'own project'
-  return [`sluice top ${time}`, counts, whose, url].filter(Boolean).join(' · ')
+  const scope = sees === 'all' ? 'all projects' : 'own project'
+  return [`sluice top ${time}`, counts, scope, url].filter(Boolean).join(' · ')
 }
 
 function sectionsOf(snapshot: Snapshot, { columns, view }: Frame): Section[] {
@@ -69,7 +68,7 @@ function sectionsOf(snapshot: Snapshot, { columns, view }: Frame): Section[] {
   return [...sections, { rank: 3, lines: jobLines(jobs, view, columns), hasMore }]
 }
 
-/** Those first of which there is something to tell: the others are cut off sooner. Each part keeps its order. */
+/** Busy rows first, so that idle rows are truncated first. Otherwise the order is preserved. */
 function busyFirst<Row>(rows: readonly Row[], isBusy: (row: Row) => boolean): Row[] {
   return [...rows.filter(isBusy), ...rows.filter((row) => !isBusy(row))]
 }
@@ -83,8 +82,8 @@ function isWorkerBusy({ running, draining, silent }: WorkerView): boolean {
 }
 
 function jobLines(jobs: Snapshot['jobs'], view: View, columns: number): string[] {
-  if (jobs === null) return ['This service keeps no durable jobs.']
-  return jobs.length === 0 ? ['No durable job runs or waits.'] : linesOf(jobTable(sorted(jobs, view), columns))
+  if (jobs === null) return ['Durable jobs are not available: the service has no job store.']
+  return jobs.length === 0 ? ['No running or queued durable jobs.'] : linesOf(jobTable(sorted(jobs, view), columns))
 }
 
 function linesOf(table: string): string[] {
@@ -97,17 +96,17 @@ function poolTable(pools: readonly PoolView[], nowSeconds: number, columnsMax: n
     const { id, workers, draining, slots, running, attached, durable, oldest_queued_at: oldest } = pool
     const queued = durable ? [durable.queued.normal, durable.queued.low, durable.scheduled].map(String) : ['', '', '']
     const age = typeof oldest === 'number' ? ageOf(oldest, nowSeconds * 1_000) : ''
-    const up = draining > 0 ? `${workers} (${draining} drain)` : String(workers)
+    const up = draining > 0 ? `${workers} (${draining} draining)` : String(workers)
     return [id, up, `${running}/${slots}`, String(attached.queued), ...queued, age, stateOf(pool)]
   })
-  const head = ['pool', 'workers', 'running', 'calls here', 'jobs', 'low', 'later', 'oldest', '']
-  return tableOf({ head, rows, spare: ['later', 'low'] }, columnsMax)
+  const head = ['pool', 'workers', 'running', 'calls here', 'jobs', 'low', 'scheduled', 'oldest', '']
+  return tableOf({ head, rows, spare: ['scheduled', 'low'] }, columnsMax)
 }
 
-/** What somebody should know of a pool; empty where it is as it should be. */
+/** An unusual state of a pool, or an empty text. */
 function stateOf(pool: PoolView): string {
   if (pool.paused.some(({ what }) => what === 'pool')) return 'paused'
-  return pool.workers === 0 && waitingIn(pool) > 0 ? 'no worker' : ''
+  return pool.workers === 0 && waitingIn(pool) > 0 ? 'no workers' : ''
 }
 
 function waitingIn({ attached, durable }: PoolView): number {
@@ -115,12 +114,12 @@ function waitingIn({ attached, durable }: PoolView): number {
 }
 
 function modelTable(models: readonly ModelView[], columnsMax: number): string {
-  const seesWorkers = models.some(({ workers }) => workers !== null)
+  const hasWorkers = models.some(({ workers }) => workers !== null)
   const rows = models.map(({ id, workers, capacity, running, waiting, paused }) => {
-    const figures = seesWorkers ? [workers, capacity] : []
+    const figures = hasWorkers ? [workers, capacity] : []
     return [id, ...[...figures, running, waiting].map((figure) => String(figure ?? '')), paused ? 'paused' : '']
   })
-  const head = ['model', ...(seesWorkers ? ['workers', 'at once'] : []), 'jobs run', 'jobs wait', '']
+  const head = ['model', ...(hasWorkers ? ['workers', 'capacity'] : []), 'running', 'queued', '']
   return tableOf({ head, rows, spare: [] }, columnsMax)
 }
 
@@ -128,44 +127,45 @@ function heightOf({ lines }: Section): number {
   return lines.length + 1
 }
 
-/** As many sections as there is room for, without the least important ones. */
-function fitting(sections: readonly Section[], room: number): readonly Section[] {
+/** Drops the sections of the lowest rank until the others fit. */
+function visibleSections(sections: readonly Section[], height: number): readonly Section[] {
   const needed = sections.reduce((sum, section) => sum + Math.min(heightOf(section), HEIGHT_MIN), 0)
-  if (needed <= room || sections.length <= 1) return sections
-  const least = Math.min(...sections.map(({ rank }) => rank))
-  return fitting(
-    sections.filter(({ rank }) => rank !== least),
-    room,
+  if (needed <= height || sections.length <= 1) return sections
+  const lowest = Math.min(...sections.map(({ rank }) => rank))
+  return visibleSections(
+    sections.filter(({ rank }) => rank !== lowest),
+    height,
   )
 }
 
 /**
- * Shares rows among sections that want so many each: who wants less than an even share gets it all.
+ * Max-min fair allocation of rows: a section that needs less than an even share gets all its rows, and the rest is divided
+ * evenly among the others.
  *
- * @returns The rows of each, which together are at most `room`
+ * @returns Rows per section; their sum is at most `total`
  */
-export function shared(wanted: readonly number[], room: number): number[] {
-  const given = wanted.map(() => 0)
-  let left = room
-  const smallestFirst = wanted.map((want, at) => ({ want, at })).toSorted((one, other) => one.want - other.want)
-  for (const [nth, { want, at }] of smallestFirst.entries()) {
-    given[at] = Math.min(want, Math.floor(left / (wanted.length - nth)))
-    left -= given[at]
+export function shareRows(needed: readonly number[], total: number): number[] {
+  const allocated = needed.map(() => 0)
+  let left = total
+  const smallestFirst = needed.map((need, at) => ({ need, at })).toSorted((one, other) => one.need - other.need)
+  for (const [nth, { need, at }] of smallestFirst.entries()) {
+    allocated[at] = Math.min(need, Math.floor(left / (needed.length - nth)))
+    left -= allocated[at]
   }
-  return given
+  return allocated
 }
 
-/** A blank line, and as much of a section as fits `height` lines below it; nothing where not even a row of it does. */
-function cutDown({ lines, hasMore }: Section, height: number): string[] {
+/** A blank line, then as much of the section as fits into `height` lines; empty if not even one row fits. */
+function truncated({ lines, hasMore }: Section, height: number): string[] {
   if (height < Math.min(lines.length, 2)) return []
   if (lines.length <= height) return ['', ...lines]
   const hidden = lines.length - height + 1
   if (height === 2) return ['', ...lines.slice(0, 2)]
-  return ['', ...lines.slice(0, height - 1), coloured('dim', `… ${hidden}${hasMore ? ' or more' : ''} below`)]
+  return ['', ...lines.slice(0, height - 1), coloured('dim', `… ${hidden}${hasMore ? '+' : ''} more`)]
 }
 
-/** A line that fits. One that was too wide loses its colours, whose ends might be cut off. */
-function narrowed(line: string, columns: number): string {
+/** Cuts a line to the width. A cut line loses its colours, because the reset sequence might be cut off. */
+function fitted(line: string, columns: number): string {
   const bare = stripVTControlCharacters(line)
   return bare.length > columns ? `${beginning(bare, columns - 1)}…` : line
 }

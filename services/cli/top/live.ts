@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { ReadStream } from 'node:tty'
-import { Refusal } from '#services/cli/client/refusal.ts'
+import { ApiError } from '#services/cli/client/api-error.ts'
 import type { CommandError } from '#services/cli/failure.ts'
 import type { Output } from '#services/cli/text/output.ts'
 import { frameOf } from './frame.ts'
@@ -8,7 +8,6 @@ import { Screen } from './screen.ts'
 import type { Reader, Snapshot } from './snapshot.ts'
 import { afterKey, FIRST_VIEW, type View } from './view.ts'
 
-/** Where and how often a live view is shown. */
 export interface LiveOptions {
   readonly out: Output
   readonly input: ReadStream
@@ -16,14 +15,15 @@ export interface LiveOptions {
   readonly intervalMs: number
 }
 
-/** Statuses of refusals that pass: too many requests for now. */
-const PASSING = [429]
+/** Client errors that are retried: the rate limit. */
+const RETRYABLE_STATUSES = [429]
 
 /**
- * Shows snapshots until somebody wants no more. A service that is away is told in the last line, below what was read last.
+ * Shows snapshots until the user quits. While the service is unreachable, the view keeps the last snapshot and shows the error in
+ * the last line.
  *
- * @returns The signal that ended it; undefined after q
- * @throws CommandError when the service refuses the key
+ * @returns The signal that ended the view; undefined after q
+ * @throws CommandError if the service rejects the key
  */
 export async function showLive(
   reader: Reader,
@@ -36,11 +36,11 @@ export async function showLive(
 class Live {
   readonly #reader: Reader
   readonly #options: LiveOptions
-  readonly #over = new AbortController()
+  readonly #stop = new AbortController()
   #snapshot: Snapshot
   #view: View = FIRST_VIEW
-  #trouble: string | undefined
-  #refused: CommandError | undefined
+  #readError: string | undefined
+  #rejection: CommandError | undefined
   #signal: NodeJS.Signals | undefined
   #changed = Promise.withResolvers<void>()
 
@@ -61,35 +61,35 @@ class Live {
           this.#end()
         },
       })
-      void this.#keepReading()
-      while (!this.#over.signal.aborted) {
-        // Taken before the frame is made: what changes while it is drawn is drawn next.
+      void this.#readPeriodically()
+      while (!this.#stop.signal.aborted) {
+        // Renewed before drawing, so that a change during the drawing causes another frame.
         this.#changed = Promise.withResolvers()
-        // The last column stays free: clearing to the end of a line that reaches it takes its last letter away.
-        const frame = { columns: out.columns - 1, rows: out.rows, view: this.#view, url, trouble: this.#trouble }
+        // The last column stays empty: "clear to end of line" would erase a character in it.
+        const frame = { columns: out.columns - 1, rows: out.rows, view: this.#view, url, readError: this.#readError }
         await screen.draw(frameOf(this.#snapshot, frame))
         await this.#changed.promise
       }
     }
-    if (this.#refused) throw this.#refused
+    if (this.#rejection) throw this.#rejection
     return this.#signal
   }
 
-  /** Never throws: what goes wrong is shown, or ends the view. */
-  async #keepReading(): Promise<void> {
-    const { signal } = this.#over
+  /** Never throws: an error is displayed, or ends the view. */
+  async #readPeriodically(): Promise<void> {
+    const { signal } = this.#stop
     for (;;) {
       await delay(this.#options.intervalMs, undefined, { signal }).catch(() => {})
       if (signal.aborted) return
       try {
         this.#snapshot = await this.#reader.read()
-        this.#trouble = undefined
+        this.#readError = undefined
       } catch (error) {
-        if (error instanceof Refusal && error.status < 500 && !PASSING.includes(error.status)) {
-          this.#refused = error
+        if (error instanceof ApiError && error.status < 500 && !RETRYABLE_STATUSES.includes(error.status)) {
+          this.#rejection = error
           return this.#end()
         }
-        this.#trouble = `Tries again: ${error instanceof Error ? error.message : String(error)}`
+        this.#readError = `Retrying: ${error instanceof Error ? error.message : String(error)}`
       }
       this.#changed.resolve()
     }
@@ -102,7 +102,7 @@ class Live {
   }
 
   #end(): void {
-    this.#over.abort()
+    this.#stop.abort()
     this.#changed.resolve()
   }
 }

@@ -3,9 +3,9 @@ import type { ReadStream } from 'node:tty'
 import type { Output } from '#services/cli/text/output.ts'
 
 /*
- * A terminal that is drawn as a whole: the alternate screen (xterm's mode 1049), without a cursor (25) and without wrapped
- * lines (7). A frame is one write that clears only what it does not cover, between the marks of a synchronized update (2026),
- * which other terminals ignore: so nothing flickers.
+ * Full-screen terminal output: alternate screen (xterm mode 1049), hidden cursor (25), no line wrap (7). To avoid flicker, a frame
+ * is a single write that overwrites the previous frame and clears only the rest of each line. The write is a synchronized update
+ * (mode 2026), which terminals without support ignore.
  */
 const ENTER = '\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J'
 const LEAVE = '\x1b[?7h\x1b[?25h\x1b[?1049l'
@@ -13,28 +13,27 @@ const FRAME = { begin: '\x1b[?2026h\x1b[H', end: '\x1b[J\x1b[?2026l' } as const
 const TO_LINE_END = '\x1b[K'
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
-/** What the person at the terminal does. */
-export interface Hands {
-  /** A key, by its name in `node:readline`. */
+export interface ScreenHandlers {
+  /** @param name The key's name in `node:readline`. */
   onKey(name: string): void
   onResize(): void
-  /** Ctrl-C, or a signal that ends a process. */
+  /** Ctrl-C, SIGTERM or SIGHUP. */
   onSignal(signal: NodeJS.Signals): void
 }
 
-/** Takes a terminal over. Dispose it: that gives the terminal back as it was, which also happens when the process ends. */
+/** Takes over the terminal until disposed. The terminal is restored on disposal and when the process exits. */
 export class Screen implements Disposable {
   readonly #out: Output
   readonly #input: ReadStream
   readonly #undo: (() => void)[] = []
-  readonly #giveBack = () => this[Symbol.dispose]()
-  #isOver = false
+  readonly #restore = () => this[Symbol.dispose]()
+  #isDisposed = false
 
-  constructor(out: Output, input: ReadStream, { onKey, onResize, onSignal }: Hands) {
+  constructor(out: Output, input: ReadStream, { onKey, onResize, onSignal }: ScreenHandlers) {
     this.#out = out
     this.#input = input
-    process.once('exit', this.#giveBack)
-    this.#undo.push(() => process.off('exit', this.#giveBack), out.onResize(onResize))
+    process.once('exit', this.#restore)
+    this.#undo.push(() => process.off('exit', this.#restore), out.onResize(onResize))
     for (const signal of SIGNALS) {
       const listener = () => onSignal(signal)
       process.on(signal, listener)
@@ -44,23 +43,23 @@ export class Screen implements Disposable {
     void out.write(ENTER)
   }
 
-  /** Shows these lines and nothing else. */
+  /** Replaces the screen content. */
   async draw(lines: readonly string[]): Promise<void> {
     const text = lines.map((line) => line + TO_LINE_END).join('\r\n')
-    if (!this.#isOver) await this.#out.write(FRAME.begin + text + FRAME.end)
+    if (!this.#isDisposed) await this.#out.write(FRAME.begin + text + FRAME.end)
   }
 
   [Symbol.dispose](): void {
-    if (this.#isOver) return
-    this.#isOver = true
+    if (this.#isDisposed) return
+    this.#isDisposed = true
     for (const undo of this.#undo) undo()
-    // A terminal is written to at once, also while the process ends.
+    // Writes to a terminal are synchronous, so this works in an exit handler too.
     void this.#out.write(LEAVE)
   }
 
-  #listen(onKey: Hands['onKey'], onSignal: Hands['onSignal']): void {
+  #listen(onKey: ScreenHandlers['onKey'], onSignal: ScreenHandlers['onSignal']): void {
     const listener = (_text: string | undefined, { name, ctrl }: { name?: string; ctrl?: boolean }) => {
-      // The terminal sends no signal for it while every key comes as it is.
+      // In raw mode the terminal sends no SIGINT for Ctrl-C.
       if (ctrl && name === 'c') onSignal('SIGINT')
       else if (!ctrl && name !== undefined) onKey(name)
     }

@@ -1,44 +1,44 @@
 import type { PoolView, WorkerView } from '#services/cli/client/admin-api.ts'
+import { ApiError } from '#services/cli/client/api-error.ts'
 import type { JobView } from '#services/cli/client/job.ts'
 import type { JobsApi } from '#services/cli/client/jobs-api.ts'
-import { Refusal } from '#services/cli/client/refusal.ts'
 
-/** Jobs that run, and jobs that wait, that one reading takes: with the one that tells of more a page of the service. */
-const JOBS_MAX = 99
+/** Maximum running jobs, and maximum queued jobs, per snapshot. One more, which shows that there are more, makes a page of 100. */
+export const JOBS_MAX = 99
 const RUNNING = ['in_progress', 'cancelling']
 const WAITING = ['queued']
 
-/** A model, what works for it, and its durable jobs among those that were read. */
+/** A model with its workers and its durable jobs of the snapshot. */
 export interface ModelView {
   readonly id: string
-  /** Workers that have it; null where the key may not see workers. */
+  /** Number of workers that serve the model; null without the admin scope. */
   readonly workers: number | null
-  /** How many of its jobs these can have running at once; null where that is not known. */
+  /** Maximum concurrent jobs on these workers; null without the admin scope. */
   readonly capacity: number | null
   readonly running: number
   readonly waiting: number
   readonly paused: boolean
 }
 
-/** What a key may see of a service at one moment. On the wire of `sluice top` as it is. */
+/** The state of the service as visible to a key. `sluice top --once` prints this object as JSON. */
 export interface Snapshot {
   readonly object: 'top'
   /** Unix seconds. */
   readonly created_at: number
-  /** `all`: every project, by the operator's door; `own`: the project of the key. */
+  /** `all`: every project (admin scope); `own`: the project of the key. */
   readonly sees: 'all' | 'own'
-  /** null where the key may not see them. */
+  /** null without the admin scope. */
   readonly pools: readonly PoolView[] | null
-  /** null where the key may not see them. */
+  /** null without the admin scope. */
   readonly workers: readonly WorkerView[] | null
   readonly models: readonly ModelView[]
-  /** Durable jobs that run, then those that wait, each newest first; null where the service keeps none. */
+  /** Running durable jobs, then queued ones, each newest first; null if the service has no job store. */
   readonly jobs: readonly JobView[] | null
-  /** Whether there are more jobs than these. */
+  /** Whether jobs were left out. */
   readonly has_more_jobs: boolean
 }
 
-/** Reads a snapshot, again and again. Whether the key opens the operator's door is asked once. */
+/** Reads snapshots. The first one determines whether the key has the admin scope. */
 export class Reader {
   readonly #api: JobsApi
   #sees: Snapshot['sees'] | undefined
@@ -47,12 +47,12 @@ export class Reader {
     this.#api = api
   }
 
-  /** @throws CommandError when the service refuses the key, or is away */
+  /** @throws CommandError if the service rejects the key or is unreachable */
   async read(): Promise<Snapshot> {
     const fleet = this.#sees === 'own' ? undefined : await this.#findFleet()
     this.#sees ??= fleet ? 'all' : 'own'
     const [names, running, waiting] = await Promise.all([
-      orWhere([403], () => this.#api.models()),
+      undefinedIfRefused([403], () => this.#api.models()),
       this.#findJobs(RUNNING),
       this.#findJobs(WAITING),
     ])
@@ -69,12 +69,12 @@ export class Reader {
     }
   }
 
-  /** Pools and workers; undefined where the key is not for operators, or the service has no door for them. */
+  /** Pools and workers; undefined if the key lacks the admin scope, or if the service has no admin API. */
   async #findFleet(): Promise<Fleet | undefined> {
     const { admin } = this.#api
-    // Once it was open, a shut door is no other view of the same, but the end of a key.
-    const shut = this.#sees === undefined ? [403, 404] : []
-    return await orWhere(shut, async () => {
+    // After a successful read, a 403 means that the key has changed. The view must not silently switch to `own`.
+    const expected = this.#sees === undefined ? [403, 404] : []
+    return await undefinedIfRefused(expected, async () => {
       const [pools, workers] = await Promise.all([admin.pools(), admin.workers()])
       return { pools, workers }
     })
@@ -84,7 +84,7 @@ export class Reader {
     const filter = { statuses }
     const list =
       this.#sees === 'all' ? this.#api.admin.list(filter, JOBS_MAX + 1) : this.#api.list(filter, JOBS_MAX + 1)
-    const jobs = await orWhere(['jobs_unavailable'], () => Array.fromAsync(list))
+    const jobs = await undefinedIfRefused(['jobs_unavailable'], () => Array.fromAsync(list))
     return jobs && { jobs: jobs.slice(0, JOBS_MAX), hasMore: jobs.length > JOBS_MAX }
   }
 }
@@ -94,27 +94,31 @@ interface Fleet {
   readonly workers: readonly WorkerView[]
 }
 
-/** What is read, or undefined where the service refuses with one of these statuses or codes. */
-async function orWhere<T>(refusals: readonly (number | string)[], read: () => Promise<T>): Promise<T | undefined> {
+/** The result of `read`, or undefined for an error response with one of these HTTP statuses or error codes. */
+async function undefinedIfRefused<T>(
+  expected: readonly (number | string)[],
+  read: () => Promise<T>,
+): Promise<T | undefined> {
   try {
     return await read()
   } catch (error) {
-    if (error instanceof Refusal && (refusals.includes(error.status) || refusals.includes(error.code))) return undefined
+    if (error instanceof ApiError && (expected.includes(error.status) || expected.includes(error.code)))
+      return undefined
     throw error
   }
 }
 
-/** The models that the key may call or that some worker has, by name. */
+/** The models that the key can call, and those that any worker serves, sorted by name. */
 function modelsOf(names: readonly string[], jobs: readonly JobView[], fleet: Fleet | undefined): ModelView[] {
   const known = new Set([...names, ...(fleet?.workers ?? []).flatMap(({ models }) => models ?? [])])
   const paused = new Set(fleet?.pools.flatMap((pool) => pool.paused.map(({ what, id }) => `${what} ${id}`)))
   return [...known].toSorted().map((id) => {
     const own = jobs.filter(({ model }) => model === id)
-    const having = fleet?.workers.filter(({ models }) => models?.includes(id))
+    const serving = fleet?.workers.filter(({ models }) => models?.includes(id))
     return {
       id,
-      workers: having?.length ?? null,
-      capacity: having ? capacityOf(id, having) : null,
+      workers: serving?.length ?? null,
+      capacity: serving ? capacityOf(id, serving) : null,
       running: own.filter(({ status }) => RUNNING.includes(status)).length,
       waiting: own.filter(({ status }) => WAITING.includes(status)).length,
       paused: paused.has(`model ${id}`),
@@ -122,7 +126,7 @@ function modelsOf(names: readonly string[], jobs: readonly JobView[], fleet: Fle
   })
 }
 
-/** Jobs of a model that workers can have running at once: as many as their widest bound of it and their slots let. */
+/** Maximum concurrent jobs of a model: per worker the minimum of its slots and its largest concurrency limit for the model. */
 function capacityOf(model: string, workers: readonly WorkerView[]): number {
   return workers.reduce((sum, { slots, draining, bounds }) => {
     const own = bounds?.filter((bound) => bound.model === model).map(({ capacity }) => capacity) ?? []

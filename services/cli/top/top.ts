@@ -7,24 +7,23 @@ const INTERVAL_SECONDS = { default: 2, max: 3_600 } as const
 
 /** `sluice top` */
 export const top: Command = {
-  summary: 'Watch pools, models, workers and jobs, live',
+  summary: 'Live view of pools, models, workers and jobs',
   help: `Usage: sluice top [--interval N] [--once]
 
-Shows what works and what waits, again and again, until q or Ctrl-C: each pool
-with its running and its slots, the calls and durable jobs that wait and since
-when the oldest of these; models; workers; and the jobs that run and wait. That
-is for keys with the scope admin. Any other key sees its models and the jobs of
-its project. Elsewhere than on a terminal one line of JSON tells it once.
+Shows pools with slots and queue lengths, models, workers, and running and
+queued jobs; refreshes until q or Ctrl-C. A key with the admin scope sees the
+whole fleet. Any other key sees its models and the jobs of its project. When
+output is not a TTY, prints one snapshot as a line of JSON.
 
 Keys:
   q                quit
   s a m p e        sort jobs by status, age, model, project or endpoint
-  r                turn the order round
+  r                reverse the order
   up, down, j, k   scroll the jobs; also page up, page down and home
 
 Options:
-  --interval N  seconds between two looks (default ${INTERVAL_SECONDS.default}, most ${INTERVAL_SECONDS.max})
-  --once        one line of JSON, also on a terminal
+  --interval N  refresh interval in seconds (default ${INTERVAL_SECONDS.default}, maximum ${INTERVAL_SECONDS.max})
+  --once        print one snapshot as a line of JSON, even on a terminal
 
 Examples:
   sluice top
@@ -36,13 +35,13 @@ Examples:
     const seconds = values.count('interval', 1, INTERVAL_SECONDS.max) ?? INTERVAL_SECONDS.default
     const reader = new Reader(api)
     const first = await reader.read()
-    if (!out.isForPeople || values.has('once')) {
+    if (!out.isHumanReadable || values.has('once')) {
       await out.json(first)
       return EXIT.ok
     }
     const options = { out, input: process.stdin, url: api.http.url, intervalMs: seconds * 1_000 }
     const signal = await showLive(reader, first, options)
-    // The others end a process as if nobody listened, now that the terminal is as it was.
+    // The terminal is restored. Re-raise the signal, so that the process ends with the status that the signal causes by default.
     if (signal !== undefined && signal !== 'SIGINT') process.kill(process.pid, signal)
     return signal === undefined ? EXIT.ok : EXIT.interrupted
   },

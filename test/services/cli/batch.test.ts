@@ -24,13 +24,13 @@ describe('sluice batch', () => {
     return { custom_id, method: 'POST', url: CHAT, body: { model: 'echo-1', messages: [{ role: 'user', content }] } }
   }
 
-  it('uploads a file, follows its batch, and prints what came of it', async () => {
+  it('uploads a file, follows its batch, and prints the results', async () => {
     const path = await fileOf([line('a', 'hello'), line('b', '!echo error=400')])
     const followed = await run(['batch', path, '--follow', '--metadata', 'report=11'])
     expect(followed.code).toBe(0)
     expect(followed.err).toContain('completed: 1 of 2 requests completed, 1 failed')
-    expect(followed.err).toMatch(/, 1 failed, (< 1|\d+) s from submit to end/)
-    // The events below it name the job behind it.
+    expect(followed.err).toMatch(/, 1 failed, total time (< 1|\d+) s/)
+    // Later events contain the id of the underlying job.
     const { id } = followed.lines[0] as { id: string }
     expect(followed.lines[0]).toMatchObject({ id: expect.stringMatching(/^batch_/), object: 'batch' })
     const printed = await run(['results', id])
@@ -40,7 +40,7 @@ describe('sluice batch', () => {
     expect(listed.lines).toMatchObject([{ endpoint: CHAT, metadata: { custom_id: 'a' }, status: 'completed' }])
   })
 
-  it('leaves the batch to go on at Ctrl-C, and says how to come back to it', async () => {
+  it('keeps the batch running after Ctrl-C and prints how to resume', async () => {
     const path = await fileOf([line('a', '!echo tokens=1000 delay_ms=1000'), line('b', 'hello')])
     let child: ChildProcess | undefined
     const env = { SLUICE_URL: stack.url, SLUICE_API_KEY: TEST_KEY }
@@ -69,17 +69,17 @@ describe('sluice batch', () => {
     expect((await run(['results', id])).lines.map(({ custom_id }) => custom_id)).toEqual(['b', 'a'])
   })
 
-  it('says which line is broken, and what a file lacks', async () => {
+  it('reports the invalid line, and the missing fields of a file', async () => {
     const twice = await run(['batch', await fileOf([line('a', 'x'), line('a', 'y')])])
     expect([twice.code, twice.err]).toEqual([5, expect.stringContaining('Line 2: The custom_id')])
     const endless = await run(['batch', await fileOf([{ custom_id: 'a' }])])
-    expect([endless.code, endless.err]).toEqual([2, expect.stringContaining('names no url')])
+    expect([endless.code, endless.err]).toEqual([2, expect.stringContaining('has no url')])
     const prompts = join(await emptyDirectory(), 'prompts.txt')
     await writeFile(prompts, 'What is a sluice?\n')
     const asked = await run(['batch', prompts])
     expect([asked.code, asked.err]).toEqual([
       2,
-      expect.stringMatching(/is no request\.\s+.*custom_id, method, url and body/),
+      expect.stringMatching(/is not a request\.\s+.*custom_id, method, url and body/),
     ])
     const failed = await run(['batch', await fileOf([line('a', 'x')]), '--endpoint', '/v1/embeddings', '--follow'])
     expect([failed.code, failed.err]).toEqual([1, expect.stringContaining('line 1: The url')])

@@ -1,4 +1,4 @@
-/** The `sluice` command as people and scripts run it: a process of its own, against a running service. */
+/** The `sluice` command as a separate process against a running service. */
 import type { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
@@ -26,7 +26,7 @@ function endedId(lines: Record<string, unknown>[]): string {
   return String((lines.at(-1)?.job as { id?: string } | undefined)?.id)
 }
 
-const say = (prompt: string) => ['submit', '--model', 'echo-1', '--prompt', prompt]
+const chatJob = (prompt: string) => ['submit', '--model', 'echo-1', '--prompt', prompt]
 
 describe('sluice', () => {
   it.each([
@@ -46,64 +46,86 @@ describe('sluice', () => {
     'usage',
     'webhook-secrets',
     'doctor',
-  ])('explains %s with examples and the exit codes, without looking at the settings', async (command) => {
+  ])('prints help for %s with examples and exit codes, even if the settings are invalid', async (command) => {
     const { code, out } = await sluice([command, '--help'], { env: { PORT: 'wrong' } })
     expect(code).toBe(0)
     expect(out).toContain(`Usage: sluice ${command}`)
     expect(out).toMatch(/Examples?:\n {2}sluice /)
-    expect(out).toContain('Exit codes: 0 ok')
+    expect(out).toMatch(/Exit codes:\n {2}0 +success/)
   })
 
   it.each([
-    { args: [], says: 'Usage: sluice COMMAND' },
-    { args: ['--colour'], says: "Unknown option '--colour'" },
-    { args: ['--json', 'fly'], says: 'There is no command fly.' },
-    { args: ['--json', 'jobs', '--limit', '0'], says: 'See: sluice jobs --help' },
-    { args: ['fly'], says: 'There is no command fly.\nThere are: submit, research,' },
-    { args: ['jobs', '--colour'], says: "Unknown option '--colour'" },
-    { args: ['keys', 'create', '--runing', '3'], says: "Unknown option '--runing'.\nDid you mean --running?" },
-    { args: ['jobs', 'job_1'], says: 'job_1 is not understood here.\nSee: sluice jobs --help' },
-    { args: ['jobs', '--limit', '0'], says: '--limit 0: give a whole number from 1 to 10000.' },
-    { args: ['jobs', '--since', 'soon'], says: '--since soon: give a time such as' },
-    { args: ['jobs', '--url', 'ftp://there'], says: '--url ftp://there: give http://host:port.' },
-    { args: ['get'], says: 'JOB is missing.' },
-    { args: ['get', 'a', 'b'], says: 'One JOB at a time' },
-    { args: ['follow', 'job_1', '--after', '-1'], says: "'--after'" },
-    { args: ['submit', '--model', 'm'], says: '--model and --prompt belong together.' },
-    { args: ['submit', '--body', '{}', '--file', 'x'], says: 'Give one of --body, --file, or --model with --prompt.' },
-    { args: ['submit', '--body', '{'], says: 'The request is not JSON' },
-    { args: ['submit', '--body', '[]'], says: 'The request is not a JSON object.' },
-    { args: ['submit'], says: 'The request is not JSON' },
-    { args: ['submit', '--file', 'missing.json'], says: '--file missing.json: ENOENT' },
-    { args: [...say('x'), '--metadata', '=x'], says: '--metadata =x: give KEY=VALUE.' },
-    { args: [...say('x'), '--run-at', '31.1.2030'], says: '--run-at 31.1.2030: give a time' },
-    { args: [...say('x'), '--deadline', '2030-01-31'], says: '--deadline 2030-01-31: give a length of time' },
-    { args: [...say('x'), '--endpoint', '/v1/embeddings'], says: '--prompt makes no request for /v1/embeddings.' },
-    { args: ['redrive'], says: 'Which jobs? Give their ids, or --status failed.' },
-    { args: ['redrive', '--status', 'completed'], says: '--status completed: only failed, expired, cancelled' },
-    { args: ['redrive', 'job_1', '--since', '1d'], says: '--since and --endpoint narrow --status' },
-    { args: ['redrive', 'job_1', '--status', 'failed'], says: 'Give job ids or --status, not both.' },
-    { args: ['steps'], says: 'JOB is missing.' },
-    { args: ['replay'], says: 'JOB is missing.' },
-    { args: ['replay', 'job_1', 'job_2', 'job_3'], says: 'Two jobs at a time; job_3 is one too many.' },
-    { args: ['keys'], says: 'keys: create, list, update, rotate, revoke or audit?' },
-    { args: ['keys', 'create', '--endpoints', 'v1/jobs'], says: '--endpoints v1/jobs: give paths' },
-    { args: ['keys', 'create', '--models', ','], says: '--models ,: give values with commas between them.' },
-    { args: ['keys', 'revoke'], says: 'Give the id of one key.' },
-  ])('refuses $args with exit code 2 and says why', async ({ args, says }) => {
+    { args: [], message: 'Usage: sluice COMMAND' },
+    { args: ['--colour'], message: "Unknown option '--colour'" },
+    { args: ['--json', 'fly'], message: "Unknown command 'fly'." },
+    { args: ['--json', 'jobs', '--limit', '0'], message: 'For help: sluice jobs --help' },
+    { args: ['fly'], message: "Unknown command 'fly'.\nAvailable commands: submit, research," },
+    { args: ['jobs', '--colour'], message: "Unknown option '--colour'" },
+    { args: ['keys', 'create', '--runing', '3'], message: "Unknown option '--runing'.\nDid you mean --running?" },
+    { args: ['keys', 'rotate', 'key_1', '--overlap', '1h'], message: "'--overlap' was renamed.\nUse --grace-period." },
+    { args: ['research', 'Why?', '--for', '5m'], message: "Option '--for' was renamed.\nUse --ttl." },
+    { args: [...chatJob('x'), '--start-within', '1m'], message: 'was renamed.\nUse --start-deadline.' },
+    { args: ['jobs', '--for', '5m'], message: "Unknown option '--for'." },
+    { args: ['jobs', 'job_1'], message: "Unexpected argument: 'job_1'.\nFor help: sluice jobs --help" },
+    { args: ['jobs', '--limit', '0'], message: "--limit must be a whole number from 1 to 10000; got '0'." },
+    { args: ['jobs', '--since', 'soon'], message: '--since must be a time such as' },
+    {
+      args: ['jobs', '--url', 'ftp://there'],
+      message: "--url must be an http or https URL, such as http://127.0.0.1:8080; got 'ftp://there'.",
+    },
+    { args: ['get'], message: 'Missing argument: JOB.' },
+    { args: ['get', 'a', 'b'], message: "Too many arguments: expected one JOB, also got 'b'." },
+    { args: ['follow', 'job_1', '--after', '-1'], message: "'--after'" },
+    { args: ['submit', '--model', 'm'], message: '--model requires --prompt.' },
+    {
+      args: ['submit', '--body', '{}', '--file', 'x'],
+      message: 'Use only one of --body, --file, or --model with --prompt.',
+    },
+    { args: ['submit', '--body', '{'], message: 'The request is not valid JSON' },
+    { args: ['submit', '--body', '[]'], message: 'The request must be a JSON object.' },
+    { args: ['submit'], message: 'The request is not valid JSON' },
+    { args: ['submit', '--file', 'missing.json'], message: '--file missing.json: ENOENT' },
+    { args: [...chatJob('x'), '--metadata', '=x'], message: "--metadata must have the form KEY=VALUE; got '=x'." },
+    { args: [...chatJob('x'), '--run-at', '31.1.2030'], message: '--run-at must be a time' },
+    { args: [...chatJob('x'), '--deadline', '2030-01-31'], message: '--deadline must be a duration' },
+    {
+      args: [...chatJob('x'), '--endpoint', '/v1/embeddings'],
+      message: '--prompt does not support the endpoint /v1/embeddings.',
+    },
+    { args: ['redrive'], message: 'Missing argument: JOB, or --status' },
+    {
+      args: ['redrive', '--status', 'completed'],
+      message: "--status must be failed, expired, cancelled; got 'completed'.",
+    },
+    { args: ['redrive', 'job_1', '--since', '1d'], message: '--since and --endpoint require --status.' },
+    { args: ['redrive', 'job_1', '--status', 'failed'], message: 'Use either job ids or --status, not both.' },
+    { args: ['steps'], message: 'Missing argument: JOB.' },
+    { args: ['replay'], message: 'Missing argument: JOB.' },
+    {
+      args: ['replay', 'job_1', 'job_2', 'job_3'],
+      message: "Too many arguments: expected at most two jobs, also got 'job_3'.",
+    },
+    { args: ['keys'], message: 'Missing action after keys: create, list, update, rotate, revoke or audit.' },
+    { args: ['keys', 'create', '--endpoints', 'v1/jobs'], message: '--endpoints must be paths' },
+    {
+      args: ['keys', 'create', '--models', ','],
+      message: "--models must be a comma-separated list without empty items; got ','.",
+    },
+    { args: ['keys', 'revoke'], message: 'Expected exactly one argument: the ID of a key.' },
+  ])('rejects $args with exit code 2 and the reason', async ({ args, message }) => {
     const { code, out, err } = await sluice(args, { cwd: await emptyDirectory(), env: { SLUICE_URL: NOWHERE } })
-    expect(err).toContain(says)
+    expect(err).toContain(message)
     expect(out).toBe('')
     expect(code).toBe(2)
   })
 
-  it('names every setting that cannot be used, and exits 2', async () => {
+  it('lists all invalid settings and exits with code 2', async () => {
     const { code, err } = await sluice(['jobs'], { env: { PORT: 'x', SLUICE_URL: 'nowhere' } })
     expect(code).toBe(2)
     expect(err).toMatch(/PORT: .*\n.*SLUICE_URL: /)
   })
 
-  it('shows what a setting was set to, unless it is a secret', async () => {
+  it('shows the value of an invalid setting unless it is a secret', async () => {
     const env = { PORT: 'abc', LOG_LEVEL: 'loud', SLUICE_API_KEY: 'short', DATABASE_URL: 'mysql://me:hidden@db/x' }
     const { err } = await sluice(['jobs'], { env })
     expect(err).toContain("PORT: expected a number, got 'abc'\n")
@@ -112,7 +134,7 @@ describe('sluice', () => {
     expect(err).toMatch(/DATABASE_URL: (?!.*hidden).*\n/)
   })
 
-  it('takes the options of every command before it as well', async () => {
+  it('accepts global options before the command', async () => {
     await using stack = await startStack()
     const around = ['--url', stack.url, `--key=${TEST_KEY}`, 'jobs', '--limit', '1']
     expect(await sluice(around, { env: { SLUICE_URL: NOWHERE } })).toMatchObject({ code: 0, out: '', err: '' })
@@ -120,24 +142,24 @@ describe('sluice', () => {
     expect(await sluice(['--json', '--help'])).toMatchObject({ code: 0, err: '' })
   })
 
-  it('exits 4 when nobody answers, and says what to do', async () => {
+  it('exits with code 4 and a remedy if the service is unreachable', async () => {
     const { code, err } = await sluice(['jobs', '--url', NOWHERE])
     expect(code).toBe(4)
-    expect(err).toContain(`${NOWHERE} cannot be reached`)
+    expect(err).toContain(`Cannot reach ${NOWHERE}`)
     expect(err).toContain('npm start')
   })
 
-  it('exits 4 when what answers is something else', async () => {
+  it('exits with code 4 if another server responds', async () => {
     await using stack = await startStack()
     const { code, err } = await against(stack)(['jobs', '--url', `${stack.url}/healthz?`])
     expect(code).toBe(4)
-    expect(err).toContain('is not this service')
+    expect(err).toContain('Unexpected response from')
   })
 
-  it('runs in a Node that is too old for it by starting its own', async () => {
+  it('starts the Node of the project if the current Node is too old', async () => {
     const directory = await emptyDirectory()
     const old = join(directory, 'old.mjs')
-    // As much of an old Node as the launcher can see.
+    // Simulates an old Node as far as the launcher checks.
     await writeFile(
       old,
       `const versions = { ...process.versions, node: '20.11.0' }
@@ -151,10 +173,18 @@ describe('sluice', () => {
 })
 
 describe('a job from the command line', () => {
-  it('is submitted, waited for, and its result printed as the endpoint would answer it', async () => {
+  it('can be submitted and awaited, and its result equals the response of the endpoint', async () => {
     await using stack = await startStack()
     const run = against(stack)
-    const submitted = await run([...say('one two'), '--metadata', 'team=a=b', '--priority', 'low', '--deadline', '15m'])
+    const submitted = await run([
+      ...chatJob('one two'),
+      '--metadata',
+      'team=a=b',
+      '--priority',
+      'low',
+      '--deadline',
+      '15m',
+    ])
     expect(submitted.code).toBe(0)
     const [job] = submitted.lines
     expect(job).toMatchObject({ object: 'job', status: 'queued', metadata: { team: 'a=b' }, priority: 'low' })
@@ -169,7 +199,7 @@ describe('a job from the command line', () => {
     })
   })
 
-  it('takes its request from an option, a file and standard input alike', async () => {
+  it('accepts its request from an option, a file or standard input', async () => {
     await using stack = await startStack()
     const run = against(stack)
     const body = JSON.stringify({ model: 'echo-1', max_tokens: 9, messages: [{ role: 'user', content: 'hi' }] })
@@ -186,23 +216,23 @@ describe('a job from the command line', () => {
     expect(ran.map(({ lines }) => lines[0]?.endpoint)).toEqual(Array(4).fill('/v1/messages'))
   })
 
-  it('is the same job for the same idempotency key, and refused for another request', async () => {
+  it('is returned again for the same idempotency key; another request with that key is rejected', async () => {
     await using stack = await startStack()
     const run = against(stack)
-    const first = await run([...say('one'), '--idempotency-key', 'k1'])
+    const first = await run([...chatJob('one'), '--idempotency-key', 'k1'])
     await run(['get', String(first.lines[0]?.id), '--wait', '30'])
-    const again = await run([...say('one'), '--idempotency-key', 'k1'])
+    const again = await run([...chatJob('one'), '--idempotency-key', 'k1'])
     expect(again.lines[0]?.id).toBe(first.lines[0]?.id)
-    const other = await run([...say('two'), '--idempotency-key', 'k1'])
+    const other = await run([...chatJob('two'), '--idempotency-key', 'k1'])
     expect(other.code).toBe(5)
     expect(other.err).toContain('idempotency_key_reused')
-    expect(other.err).toContain('Take another --idempotency-key.')
+    expect(other.err).toContain('Use another --idempotency-key.')
   })
 
-  it('is followed as lines of JSON, every event once, and the exit code says how it ended', async () => {
+  it('can be followed as JSON lines with each event once and an exit code for the final status', async () => {
     await using stack = await startStack()
     const run = against(stack)
-    const { code, lines } = await run([...say('!echo delay_ms=5\none two three four'), '--follow'])
+    const { code, lines } = await run([...chatJob('!echo delay_ms=5\none two three four'), '--follow'])
     expect(code).toBe(0)
     expect(lines.map(({ sequence_number }) => sequence_number)).toEqual(lines.map((_, i) => i + 1))
     expect(lines.at(-1)).toMatchObject({ type: 'job.completed', job: { status: 'completed' } })
@@ -214,10 +244,10 @@ describe('a job from the command line', () => {
     expect(nothing.lines).toMatchObject([{ object: 'job', status: 'completed' }])
   })
 
-  it('that failed exits 1 and says why, wherever it is asked for', async () => {
+  it('that failed gives exit code 1 and the reason in every command', async () => {
     await using stack = await startStack()
     const run = against(stack)
-    const followed = await run([...say('!echo fail=upstream_refused'), '--follow'])
+    const followed = await run([...chatJob('!echo fail=upstream_refused'), '--follow'])
     expect(followed.code).toBe(1)
     const id = endedId(followed.lines)
     expect((await run(['get', id, '--wait', '1'])).code).toBe(1)
@@ -227,10 +257,10 @@ describe('a job from the command line', () => {
     expect(result.err).toContain(`sluice redrive ${id}`)
   })
 
-  it('is cancelled, exits 3 for whoever follows it, and cannot be cancelled once it has completed', async () => {
+  it('can be cancelled, gives followers exit code 3, and cannot be cancelled after completion', async () => {
     await using stack = await startStack()
     const run = against(stack)
-    const [job] = (await run([...say('!echo first_ms=60000'), '--run-at', '10m'])).lines
+    const [job] = (await run([...chatJob('!echo first_ms=60000'), '--run-at', '10m'])).lines
     const id = String(job?.id)
     const unfinished = await run(['get', id, '--result'])
     expect([unfinished.code, unfinished.out]).toEqual([5, ''])
@@ -241,15 +271,15 @@ describe('a job from the command line', () => {
     expect(cancelled).toMatchObject({ code: 0, lines: [{ id, status: 'cancelled' }] })
     expect((await following).code).toBe(3)
     expect((await run(['get', id, '--result'])).code).toBe(3)
-    const late = await run(['cancel', endedId((await run([...say('x'), '--follow'])).lines)])
+    const late = await run(['cancel', endedId((await run([...chatJob('x'), '--follow'])).lines)])
     expect(late.code).toBe(5)
     expect(late.err).toContain('job_already_finished')
   })
 
-  it('goes on when Ctrl-C ends the following, which says how to take it up again', async () => {
+  it('keeps running after Ctrl-C, which prints how to resume', async () => {
     await using stack = await startStack()
     const run = against(stack)
-    const [job] = (await run([...say('later'), '--run-at', '10m'])).lines
+    const [job] = (await run([...chatJob('later'), '--run-at', '10m'])).lines
     const id = String(job?.id)
     const { code, err } = await run(['follow', id], {
       onStart: (child) => child.stdout?.once('data', () => child.kill('SIGINT')),
@@ -259,7 +289,7 @@ describe('a job from the command line', () => {
     expect((await run(['get', id])).lines[0]?.status).toBe('queued')
   })
 
-  it('that researches is shown step by step, and says where it parts from another run', async () => {
+  it('of research lists its steps and reports the first difference from another run', async () => {
     const folder = await emptyDirectory()
     await writeFile(join(folder, 'herons.md'), '# Herons\n\nHerons build their nests in tall trees near water.\n')
     const research = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
@@ -287,7 +317,7 @@ describe('a job from the command line', () => {
     expect(parted.code).toBe(1)
   })
 
-  it('that researches ends early with a report at Ctrl-C', async () => {
+  it('of research ends early with a partial report after Ctrl-C', async () => {
     await using outside = await startOutside()
     const writer = { ...ECHO_MODEL, id: 'writer-1', engine: { type: 'openai', base_url: `${outside.url}/v1` } }
     const research = { id: 'deep-research', pool: 'research', engine: { type: 'research', writer: writer.id } }
@@ -314,7 +344,7 @@ describe('a job from the command line', () => {
   it.each([
     { first: 'while it is submitted', isEarly: true },
     { first: 'while it runs', isEarly: false },
-  ])('that researches takes a Ctrl-C $first, and is cancelled by a second one', async ({ isEarly }) => {
+  ])('of research accepts a first Ctrl-C $first and is cancelled by the second', async ({ isEarly }) => {
     let cancels = 0
     let child: ReturnType<typeof spawn> | undefined
     const job = { id: 'job_00000000000000000000', status: 'cancelling', created_at: 1 }
@@ -339,26 +369,26 @@ describe('a job from the command line', () => {
       },
     })
     expect(err).toContain('Ending early')
-    expect(err).toContain(`${job.id} is cancelled.`)
+    expect(err).toContain(`Cancelled ${job.id}.`)
     expect([code, cancels]).toEqual([130, 2])
   })
 
   it.each([
-    { args: ['get', 'job_00000000000000000000'], key: TEST_KEY, says: 'job_not_found' },
-    { args: ['follow', 'job_00000000000000000000'], key: TEST_KEY, says: 'sluice jobs' },
-    { args: ['cancel', '../models'], key: TEST_KEY, says: 'job_not_found' },
-    { args: ['jobs'], key: 'sk-not-a-key-of-this', says: 'sluice keys create' },
-    { args: ['jobs', '--status', 'lost'], key: TEST_KEY, says: 'Unknown status' },
+    { args: ['get', 'job_00000000000000000000'], key: TEST_KEY, message: 'job_not_found' },
+    { args: ['follow', 'job_00000000000000000000'], key: TEST_KEY, message: 'sluice jobs' },
+    { args: ['cancel', '../models'], key: TEST_KEY, message: 'job_not_found' },
+    { args: ['jobs'], key: 'sk-not-a-key-of-this', message: 'sluice keys create' },
+    { args: ['jobs', '--status', 'lost'], key: TEST_KEY, message: 'Unknown status' },
     {
       args: ['submit', '--endpoint', '/v1/nothing', '--body', '{}'],
       key: TEST_KEY,
-      says: 'Unknown endpoint',
+      message: 'Unknown endpoint',
     },
-    { args: ['submit', '--model', 'no-such', '--prompt', 'x'], key: TEST_KEY, says: 'model_not_found' },
-  ])('is refused with exit code 5 and what to do: $args', async ({ args, key, says }) => {
+    { args: ['submit', '--model', 'no-such', '--prompt', 'x'], key: TEST_KEY, message: 'model_not_found' },
+  ])('is rejected with exit code 5 and a remedy: $args', async ({ args, key, message }) => {
     await using stack = await startStack()
     const { code, out, err } = await against(stack)(args, { env: { SLUICE_API_KEY: key } })
-    expect(err).toContain(says)
+    expect(err).toContain(message)
     expect([code, out]).toEqual([5, ''])
   })
 })
@@ -369,14 +399,14 @@ describe('jobs from the command line', () => {
     const run = against(stack)
     const failed: string[] = []
     for (const code of ['upstream_refused', 'internal_error']) {
-      const { lines } = await run([...say(`!echo fail=${code}`), '--follow'])
+      const { lines } = await run([...chatJob(`!echo fail=${code}`), '--follow'])
       failed.push(endedId(lines))
     }
-    await run([...say('fine'), '--follow'])
+    await run([...chatJob('fine'), '--follow'])
     return { stack, failed }
   }
 
-  it('are listed newest first, by status and endpoint, as many as asked for', async () => {
+  it('are listed newest first, filtered by status and endpoint, up to --limit', async () => {
     const { stack, failed } = await startWithFailures()
     await using _ = stack
     const run = against(stack)
@@ -391,13 +421,13 @@ describe('jobs from the command line', () => {
     expect(await ids('--since', '2100-01-01')).toEqual([])
   })
 
-  it('are shown before they run again, run again up to a cap, and not a second time', async () => {
+  it('are listed by a dry run, redriven up to --max, and never redriven twice', async () => {
     const { stack, failed } = await startWithFailures()
     await using _ = stack
     const run = against(stack)
     const dry = await run(['redrive', '--status', 'failed', '--since', '1h', '--dry-run'])
     expect(dry.code).toBe(0)
-    expect(dry.err).toContain('Nothing was run. To run these 2 jobs again, leave out --dry-run.')
+    expect(dry.err).toContain('Dry run: nothing was changed. To redrive these 2 jobs, omit --dry-run.')
     expect(dry.lines).toEqual(failed.toReversed().map((id) => ({ id, status: 'failed', dry_run: true })))
     expect((await run(['jobs'])).lines).toHaveLength(3)
     const capped = await run(['redrive', '--status', 'failed', '--max', '1'])
@@ -408,19 +438,19 @@ describe('jobs from the command line', () => {
       parent_id: failed[1],
       status: 'failed',
     })
-    // What ran again failed again: it is the one that is left, beside the one the cap left out.
+    // Left: the redriven job, which failed again, and the job beyond --max.
     const rest = await run(['redrive', '--status', 'failed', '--dry-run'])
     expect(rest.lines.map(({ id }) => id)).toEqual([newId, failed[0]])
   })
 
-  it('run again by their ids; one that may not does not keep the others from it', async () => {
+  it('are redriven by id; a rejected job does not stop the others', async () => {
     const { stack, failed } = await startWithFailures()
     await using _ = stack
     const run = against(stack)
     const [completed] = (await run(['jobs', '--status', 'completed'])).lines
     const { code, lines, err } = await run(['redrive', String(completed?.id), ...failed])
     expect(code).toBe(5)
-    expect(err).toContain('1 of 3 jobs were refused.')
+    expect(err).toContain('1 of 3 jobs were rejected.')
     expect(lines).toMatchObject([{ error: expect.any(String) }, { id: failed[0] }, { id: failed[1] }])
     const alone = await run(['redrive', String(completed?.id)])
     expect([alone.code, alone.out]).toEqual([5, ''])
@@ -432,7 +462,7 @@ describe.each([
   { name: 'keys.json', isThere: true },
   { name: 'Postgres', isThere: postgres !== null },
 ])('keys from the command line, in $name', ({ name, isThere }) => {
-  async function keyPlace(): Promise<Record<string, string>> {
+  async function keyStoreEnvironment(): Promise<Record<string, string>> {
     if (name === 'keys.json') return { DATA_DIR: await emptyDirectory() }
     const database = await openPostgresDatabase(postgres ?? '')
     onTestFinished(() => database[Symbol.asyncDispose]())
@@ -440,7 +470,7 @@ describe.each([
   }
 
   it.skipIf(!isThere)('are created, listed without their secrets, and revoked', async () => {
-    const env = await keyPlace()
+    const env = await keyStoreEnvironment()
     const made = await sluice(['keys', 'create', '--name', 'ci', '--endpoints', '/v1/jobs, /v1/models'], { env })
     expect(made.code).toBe(0)
     const [key] = made.lines
@@ -459,20 +489,20 @@ describe.each([
 
 describe('keys from the command line', () => {
   it.each([
-    { args: ['--endpoints', '/v1/chat'], says: 'There are: /v1/chat/completions, /v1/completions,' },
-    { args: ['--endpoints', '/v1/jobs,/v1/chats'], says: '--endpoints /v1/chats: there is no such endpoint.' },
-    { args: ['--models', 'echo-1,gpt-9'], says: 'There are: echo-1' },
-  ])('are refused with what there is: $args', async ({ args, says }) => {
+    { args: ['--endpoints', '/v1/chat'], message: 'Valid values: /v1/chat/completions, /v1/completions,' },
+    { args: ['--endpoints', '/v1/jobs,/v1/chats'], message: "--endpoints: unknown endpoint '/v1/chats'." },
+    { args: ['--models', 'echo-1,gpt-9'], message: 'Valid values: echo-1' },
+  ])('are rejected with the valid values: $args', async ({ args, message }) => {
     const directory = await emptyDirectory()
     const modelsFile = join(directory, 'models.yaml')
     await writeFile(modelsFile, JSON.stringify({ models: [ECHO_MODEL] }))
     const env = { DATA_DIR: directory, MODELS_FILE: modelsFile }
     const { code, err } = await sluice(['keys', 'create', ...args], { env })
-    expect([code, err]).toEqual([2, expect.stringContaining(says)])
+    expect([code, err]).toEqual([2, expect.stringContaining(message)])
     expect((await sluice(['keys', 'list'], { env })).lines).toEqual([])
   })
 
-  it('are held against the ids of models that are named by an alias', async () => {
+  it('store the id of a model given by an alias', async () => {
     const directory = await emptyDirectory()
     const modelsFile = join(directory, 'models.yaml')
     await writeFile(modelsFile, JSON.stringify({ models: [{ ...ECHO_MODEL, aliases: ['parrot'] }] }))
@@ -481,7 +511,7 @@ describe('keys from the command line', () => {
     expect(lines).toMatchObject([{ models: ['echo-1'] }])
   })
 
-  it('are valid in a running service, and no longer once they are revoked', async () => {
+  it('become valid in a running service, and invalid once revoked', async () => {
     await using stack = await startStack()
     const env = { DATA_DIR: stack.dataDir }
     const made = await sluice(['keys', 'create'], { env })
@@ -494,7 +524,7 @@ describe('keys from the command line', () => {
     await until(async () => (await status()) === 401)
   })
 
-  it('that cannot be reached exit 4', async () => {
+  it('exit with code 4 if the store is unreachable', async () => {
     const { code, err } = await sluice(['keys', 'list'], {
       env: { DATABASE_URL: 'postgres://sluice:secret@127.0.0.1:1/sluice' },
     })
@@ -503,7 +533,7 @@ describe('keys from the command line', () => {
     expect(err).not.toContain('secret')
   })
 
-  it('that are broken are left alone', async () => {
+  it('leave a corrupt keys.json unchanged', async () => {
     const directory = await emptyDirectory()
     await writeFile(join(directory, 'keys.json'), '{')
     const { code, err } = await sluice(['keys', 'create'], { env: { DATA_DIR: directory } })
@@ -524,12 +554,12 @@ describe('sluice doctor', () => {
 
   const of = (ran: Ran, check: string) => ran.lines.filter((line) => line.check === check)
 
-  it('finds nothing wrong with a service that runs', async () => {
+  it('reports no problem of a running service', async () => {
     await using stack = await startStack()
     const env = { ...(await place()), SLUICE_URL: stack.url, SLUICE_API_KEY: TEST_KEY }
     const ran = await sluice(['doctor', '--json'], { env })
     expect(ran.code).toBe(0)
-    // What is switched off, or not needed in one process, is neither fine nor wrong.
+    // Dependencies that are off or not needed in a single process are skipped.
     const unneeded = ['postgres', 'kafka', 'sandbox']
     expect(ran.lines.map(({ check, status }) => `${check} ${status}`)).toEqual(
       ['node', 'settings', 'data', 'models', 'postgres', 'kafka', 'sandbox', 'service', 'key', 'fleet'].map(
@@ -541,7 +571,7 @@ describe('sluice doctor', () => {
     expect(people.out.split('\n')[0]).toMatch(/^OK {4}node {2,}24\./)
   })
 
-  it('says of everything that is wrong how to mend it, and exits 1', async () => {
+  it('reports a remedy for every problem and exits with code 1', async () => {
     const models = { ...ECHO_MODEL, id: 'far', engine: { type: 'openai', base_url: 'http://x/v1', api_key_env: 'FAR' } }
     const llama = { ...ECHO_MODEL, id: 'own', engine: { type: 'llama', file: 'missing.gguf' } }
     const env = await place(JSON.stringify({ models: [models, llama] }))
@@ -573,9 +603,9 @@ describe('sluice doctor', () => {
     expect(of(ran, 'data')[0]?.message).toBe(`${env.DATA_DIR} is not a directory`)
   })
 
-  it('does not fail for a service that nobody said is there, nor for a key that nobody gave', async () => {
+  it('only warns about an unreachable default address or a missing key', async () => {
     const ran = await sluice(['doctor', '--json'], { env: await place() })
-    // Somebody else's service may listen at the default address.
+    // An unrelated service may listen at the default address.
     expect(of(ran, 'service')).toMatchObject([{ status: expect.stringMatching(/ok|warn/) }])
     await using stack = await startStack()
     const keyless = await sluice(['doctor', '--json'], { env: { ...(await place()), SLUICE_URL: stack.url } })
@@ -584,19 +614,19 @@ describe('sluice doctor', () => {
     expect(of(await sluice(['doctor', '--json'], { env: wrong }), 'key')).toMatchObject([{ status: 'fail' }])
   })
 
-  it('looks at the settings first, and at nothing that depends on broken ones', async () => {
+  it('checks the settings first and skips checks that depend on invalid ones', async () => {
     const ran = await sluice(['doctor', '--json'], { env: { PORT: 'x', DRAIN_MS: '-1' } })
     expect(ran.code).toBe(1)
     expect(of(ran, 'settings').map(({ message }) => String(message).split(':')[0])).toEqual(['PORT', 'DRAIN_MS'])
     expect(ran.lines).toHaveLength(3)
   })
 
-  it('names a models file that cannot be used', async () => {
+  it('reports an invalid models file', async () => {
     const ran = await sluice(['doctor', '--json'], { env: await place('models: [{id: 1}]') })
     expect([ran.code, of(ran, 'models')]).toMatchObject([1, [{ status: 'fail', fix: expect.any(String) }]])
   })
 
-  it.skipIf(SANDBOX_MISSING !== undefined)('opens the sandbox and says what it guarantees', async () => {
+  it.skipIf(SANDBOX_MISSING !== undefined)('opens the sandbox and reports its guarantees', async () => {
     const env = { ...(await place()), DATA_DIR: dirname(SANDBOX_DIR), SANDBOX: 'zygote' }
     const [found] = of(await sluice(['doctor', '--json'], { env }), 'sandbox')
     expect(found).toMatchObject({
@@ -606,44 +636,41 @@ describe('sluice doctor', () => {
     })
   })
 
-  it.skipIf(SANDBOX_MISSING !== undefined)(
-    'passes over the sandboxes that are not needed, with the reason',
-    async () => {
-      const env = { ...(await place()), DATA_DIR: dirname(SANDBOX_DIR), SANDBOX: 'auto' }
-      for (const { status, message } of of(await sluice(['doctor', '--json'], { env }), 'sandbox')) {
-        expect(`${status} ${message}`).toMatch(/^(ok \w+: works, (not )?chosen: |skip \w+: not needed, \w+ is used: )/)
-      }
-    },
-  )
+  it.skipIf(SANDBOX_MISSING !== undefined)('skips sandboxes that are not needed and reports why', async () => {
+    const env = { ...(await place()), DATA_DIR: dirname(SANDBOX_DIR), SANDBOX: 'auto' }
+    for (const { status, message } of of(await sluice(['doctor', '--json'], { env }), 'sandbox')) {
+      expect(`${status} ${message}`).toMatch(/^(ok \w+: works, (not )?chosen: |skip \w+: not needed, \w+ is used: )/)
+    }
+  })
 
-  it('says why there is no sandbox, and fetches nothing', async () => {
+  it('reports why no sandbox is available, without downloads', async () => {
     const env = { ...(await place()), SANDBOX: 'wasm' }
     const [found] = of(await sluice(['doctor', '--json'], { env }), 'sandbox')
     expect(found).toMatchObject({ status: 'fail', message: expect.stringMatching(/^wasm: not available/) })
   })
 
-  it('leaves no trace in the data directory', async () => {
+  it('leaves the data directory unchanged', async () => {
     const env = { ...(await place()), SANDBOX: 'auto' }
     await mkdir(env.DATA_DIR)
     expect(of(await sluice(['doctor', '--json'], { env }), 'data')).toMatchObject([{ status: 'ok' }])
     expect(await readdir(env.DATA_DIR)).toEqual([])
   })
 
-  it.skipIf(!postgres)('says whether the schema is that of this version, and changes nothing', async () => {
+  it.skipIf(!postgres)('reports whether the schema is up to date, without changes', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const env = { ...(await place()), DATABASE_URL: database.url }
-    const look = async () => of(await sluice(['doctor', '--json'], { env }), 'postgres')
-    expect(await look()).toMatchObject([
+    const check = async () => of(await sluice(['doctor', '--json'], { env }), 'postgres')
+    expect(await check()).toMatchObject([
       { status: 'ok', message: expect.stringContaining('run at the next start: 001') },
     ])
     expect(await database.query("SELECT to_regclass('migrations') AS found")).toEqual([{ found: null }])
     await database.open()
-    expect(await look()).toMatchObject([{ status: 'ok', message: expect.stringContaining('schema up to date') }])
+    expect(await check()).toMatchObject([{ status: 'ok', message: expect.stringContaining('schema up to date') }])
     await database.query("UPDATE migrations SET hash = 'other'")
-    expect(await look()).toMatchObject([{ status: 'fail', message: expect.stringContaining('another form') }])
+    expect(await check()).toMatchObject([{ status: 'fail', message: expect.stringContaining('another form') }])
   })
 
-  it.skipIf(!kafka)('says whether Kafka has share groups', async () => {
+  it.skipIf(!kafka)('reports whether Kafka supports share groups', async () => {
     const env = { ...(await place()), KAFKA_BROKERS: kafka ?? '', KAFKA_PREFIX: 'doctor.' }
     expect(of(await sluice(['doctor', '--json'], { env }), 'kafka')).toMatchObject([
       { status: 'ok', message: expect.stringContaining('with share groups') },

@@ -1,4 +1,4 @@
-/** How `sluice follow` takes up a stream again and how it shows it, against a server that does what a test says. */
+/** `sluice follow` against a scripted server: resuming a stream and displaying its events. */
 import { once } from 'node:events'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -18,7 +18,7 @@ const ID = 'job_01'
 const job = (status: string, more: object = {}) => JobView.parse({ id: ID, status, created_at: 1_790_000_000, ...more })
 const chunk = (content: string) => ({ choices: [{ index: 0, delta: { content } }] })
 
-/** A history of `count` events: deltas, and the end. */
+/** `count` events: deltas, then the final event. */
 function historyOf(count: number): object[] {
   return Array.from({ length: count }, (_, i) => {
     const head = { sequence_number: i + 1, job_id: ID, created_at: 1_790_000_000 }
@@ -28,13 +28,13 @@ function historyOf(count: number): object[] {
   })
 }
 
-/** What one connection gets: events after a position, `cut` of them and half of the next one; or something else. */
+/** Sends the response for one connection. @param after Value of Last-Event-ID */
 type Script = (after: number, res: ServerResponse, connection: number) => void
 
 const frame = (event: { sequence_number?: number }) =>
   `${event.sequence_number === undefined ? '' : `id: ${event.sequence_number}\n`}data: ${JSON.stringify(event)}\n\n`
 
-/** Sends events and breaks off in the middle of a frame, unless the last one was the end. */
+/** Sends `count` events, then breaks off in the middle of the next frame, if there is one. */
 function sendCut(res: ServerResponse, events: object[], count: number): void {
   const next = events[count]
   res.writeHead(200, { 'content-type': 'text/event-stream' })
@@ -44,7 +44,7 @@ function sendCut(res: ServerResponse, events: object[], count: number): void {
   res.write(half.slice(0, half.length / 2), () => res.destroy())
 }
 
-/** A server of one job's events, and of bodies by their paths. Gives how often it was asked, and by what position. */
+/** A server for one job's events and for fixed bodies by path. `positions` records the Last-Event-ID of each connection. */
 async function serve(script: Script, bodies: Readonly<Record<string, string>> = {}) {
   const positions: number[] = []
   const server = createServer((req: IncomingMessage, res) => {
@@ -64,7 +64,7 @@ async function serve(script: Script, bodies: Readonly<Record<string, string>> = 
   return { http, positions }
 }
 
-/** The same, on a port where nobody listens before `restart`. */
+/** Like `serve`, but the port is closed until `restart`. */
 async function serveLater(script: Script) {
   const positions: number[] = []
   const server = createServer((req, res) => script(0, res, positions.push(Number(req.headers['last-event-id'] ?? 0))))
@@ -81,9 +81,9 @@ async function serveLater(script: Script) {
   return { http, positions, restart: () => void server.listen(port, '127.0.0.1') }
 }
 
-async function collect(http: HttpClient, after = 0, onCut?: (why: string, delayMs: number) => void) {
+async function collect(http: HttpClient, after = 0, onReconnect?: (why: string, delayMs: number) => void) {
   const events: JobEventView[] = []
-  const options = { after, signal: AbortSignal.timeout(25_000), ...(onCut && { onCut }) }
+  const options = { after, signal: AbortSignal.timeout(25_000), ...(onReconnect && { onReconnect }) }
   for await (const event of followEvents(http, ID, options)) events.push(event)
   return events
 }
@@ -92,7 +92,7 @@ const numbers = (events: JobEventView[]) => events.map(({ sequence_number }) => 
 const upTo = (count: number) => Array.from({ length: count }, (_, i) => i + 1)
 
 describe('following a job', () => {
-  it('sees every event once, in order, wherever the stream of 200 is cut', async () => {
+  it('yields each of 200 events once, in order, wherever the connection is lost', async () => {
     const history = historyOf(200)
     const followers = upTo(199).map(async (cut) => {
       const { http, positions } = await serve((after, res, connection) =>
@@ -104,7 +104,7 @@ describe('following a job', () => {
     await Promise.all(followers)
   })
 
-  it('goes on as often as it takes while each connection brings something new', async () => {
+  it('reconnects without limit while each connection delivers a new event', async () => {
     const history = historyOf(30)
     const { http, positions } = await serve((after, res) => sendCut(res, history.slice(after), 1))
     const cuts: number[] = []
@@ -113,7 +113,7 @@ describe('following a job', () => {
     expect(cuts).toHaveLength(29)
   })
 
-  it('drops what comes twice, and takes a missing event for a cut', async () => {
+  it('drops duplicates and treats a gap as a lost connection', async () => {
     const history = historyOf(6)
     const { http, positions } = await serve((_, res, connection) => {
       const sent = connection === 1 ? [...history.slice(0, 2), ...history.slice(3)] : history
@@ -123,14 +123,14 @@ describe('following a job', () => {
     expect(positions).toEqual([0, 2])
   })
 
-  it('begins after the position it is given', async () => {
+  it('starts after the given position', async () => {
     const history = historyOf(5)
     const { http, positions } = await serve((after, res) => sendCut(res, history.slice(after), 5))
     expect(numbers(await collect(http, 3))).toEqual([4, 5])
     expect(positions).toEqual([3])
   })
 
-  it('takes a snapshot in place of what is no longer kept', async () => {
+  it('accepts a snapshot in place of expired events', async () => {
     const [, , , ...rest] = historyOf(5)
     const snapshot = { type: 'job.snapshot', job: job('in_progress') }
     const { http } = await serve((_, res) => sendCut(res, [snapshot, ...rest], 3))
@@ -138,12 +138,12 @@ describe('following a job', () => {
     expect(events.map(({ type }) => type)).toEqual(['job.snapshot', 'job.output.delta', 'job.completed'])
   })
 
-  it('ends without an event where none is left', async () => {
+  it('ends without an event if none is left', async () => {
     const { http } = await serve((_, res) => res.writeHead(204).end())
     expect(await collect(http, 7)).toEqual([])
   })
 
-  it('waits as long as a service that is full or restarts asks for', async () => {
+  it('respects Retry-After of 429 and 503', async () => {
     const history = historyOf(3)
     const { http } = await serve((after, res, connection) => {
       if (connection === 1) res.writeHead(503, { 'retry-after': '0' }).end('{}')
@@ -155,7 +155,7 @@ describe('following a job', () => {
     expect(delays).toEqual([0, 1_000])
   })
 
-  it('gives up after twelve connections that bring nothing, and says how to go on', async () => {
+  it('gives up after twelve connections without a new event and prints how to resume', async () => {
     const history = historyOf(3)
     const { http, positions } = await serve((after, res, connection) => {
       if (connection === 1) sendCut(res, history.slice(after), 2)
@@ -169,14 +169,14 @@ describe('following a job', () => {
     expect(positions).toHaveLength(13)
   })
 
-  it.each([401, 403, 404, 400])('does not come back after a refusal with %d', async (status) => {
+  it.each([401, 403, 404, 400])('does not retry after %d', async (status) => {
     const { http, positions } = await serve((_, res) => res.writeHead(status).end('{"error":{"message":"No."}}'))
     await expect(collect(http)).rejects.toMatchObject({ exit: 5, message: 'No.' })
     expect(positions).toHaveLength(1)
   })
 
   it.each(['data: {"type":\n\n', 'data: {"type":"job.queued","sequence_number":"1"}\n\n'])(
-    'does not come back for what is no event of a job: %j',
+    'does not retry after an invalid event: %j',
     async (text) => {
       const { http, positions } = await serve((_, res) => res.writeHead(200).end(text))
       await expect(collect(http)).rejects.toMatchObject({ exit: 4 })
@@ -184,19 +184,19 @@ describe('following a job', () => {
     },
   )
 
-  it('waits some seconds for a service that nobody has seen yet, and then says what to do', async () => {
+  it('retries an unreachable service for some seconds and then prints a remedy', async () => {
     const http = new HttpClient('http://127.0.0.1:1', undefined)
     onTestFinished(() => http.close())
     const cuts: string[] = []
     await expect(collect(http, 0, (why) => cuts.push(why))).rejects.toMatchObject({
       exit: 4,
-      message: expect.stringContaining('cannot be reached'),
+      message: expect.stringContaining('Cannot reach'),
       next: expect.stringContaining('npm start'),
     })
     expect(cuts).toHaveLength(5)
   })
 
-  it('follows where a service is just starting', async () => {
+  it('follows a service that starts meanwhile', async () => {
     const { http, positions, restart } = await serveLater((after, res) => sendCut(res, historyOf(3).slice(after), 3))
     const cuts: string[] = []
     const events = await collect(http, 0, (why) => {
@@ -204,11 +204,11 @@ describe('following a job', () => {
     })
     expect(numbers(events)).toEqual([1, 2, 3])
     expect(positions).toEqual([0])
-    expect(cuts[0]).toContain('cannot be reached')
+    expect(cuts[0]).toContain('Cannot reach')
   })
 })
 
-/** Streams that remember what was written, by stream. */
+/** Streams that record each write with its stream. */
 function openOutput(isTTY: boolean) {
   const written: string[] = []
   const stream = (mark: string) =>
@@ -235,7 +235,7 @@ const delta = (content: string) => ({ type: 'job.output.delta', chunk: chunk(con
 const ERASE = 'err: \r\x1b[K'
 
 describe('a followed job on a terminal', () => {
-  it('shows a bar with phase, percent and message, which makes room for the output', async () => {
+  it('shows a bar with phase, percent and message, and erases it before output', async () => {
     const { written, view, event } = terminal()
     await event({ type: 'job.progress', progress: { phase: 'searching', percent: 50, message: 'Reading 3/8' } })
     await event(delta('Hello'))
@@ -251,7 +251,7 @@ describe('a followed job on a terminal', () => {
     ])
   })
 
-  it('keeps the bar on one line, and lets no text from elsewhere command the terminal', async () => {
+  it('keeps the bar on one line and strips control characters of untrusted text', async () => {
     const { written, event } = terminal()
     const message = `a\nb\x1b[2J\x07\x9b1A ${'long '.repeat(40)}`
     await event({ type: 'job.progress', progress: { phase: 'x', percent: 250, message } })
@@ -261,14 +261,14 @@ describe('a followed job on a terminal', () => {
     expect(written.at(-1)).toBe('out: one\ttwo\nthree')
   })
 
-  it('says that the text above does not count when an attempt is repeated', async () => {
+  it('reports that the output above is discarded when an attempt is retried', async () => {
     const { written, view, event } = terminal()
     await event(delta('half'))
     await event({ type: 'job.retrying', attempt: 1, reason: 'worker_lost', delay_ms: 1_500, output_reset: true })
     await event(delta('whole'))
     await view.end(job('completed'))
     expect(written.join('\n')).toContain(
-      'err: \nAttempt 1 did not finish (worker_lost): runs again in 2 s; the text above does not count.\n',
+      'err: \nAttempt 1 failed (worker_lost); retrying in 2 s; the output above is discarded.\n',
     )
     expect(written.join('\n')).toContain('out: whole\nout: \n')
   })
@@ -294,20 +294,26 @@ describe('a followed job on a terminal', () => {
   })
 
   it.each([
-    { more: { usage: { input_tokens: 12, output_tokens: 40 } }, said: `${ID} completed, 12 tokens in, 40 out` },
-    { more: { usage: { prompt_tokens: 1, completion_tokens: 2 } }, said: `${ID} completed, 1 tokens in, 2 out` },
+    {
+      more: { usage: { input_tokens: 12, output_tokens: 40 } },
+      summary: `${ID} completed, 12 input tokens, 40 output tokens`,
+    },
+    {
+      more: { usage: { prompt_tokens: 1, completion_tokens: 2 } },
+      summary: `${ID} completed, 1 input tokens, 2 output tokens`,
+    },
     {
       more: { started_at: 1_790_000_002, completed_at: 1_790_000_005 },
-      said: 'completed, ran 3 s after a wait of 2 s',
+      summary: 'completed, ran for 3 s after 2 s in the queue',
     },
-    { more: { started_at: 1_790_000_000, completed_at: 1_790_000_000 }, said: 'completed, ran < 1 s' },
-  ])('ends with what the job took: $said', async ({ more, said }) => {
+    { more: { started_at: 1_790_000_000, completed_at: 1_790_000_000 }, summary: 'completed, ran for < 1 s' },
+  ])('ends with tokens and duration: $summary', async ({ more, summary }) => {
     const { written, view } = terminal()
     await view.end(job('completed', { result: {}, ...more }))
-    expect(written.at(-1)).toContain(said)
+    expect(written.at(-1)).toContain(summary)
   })
 
-  it('prints a result without text as it is', async () => {
+  it('prints a result without text as JSON', async () => {
     const { written, view } = terminal()
     await view.end(job('completed', { result: { data: [1] } }))
     expect(written[0]).toBe('out: {\n  "data": [\n    1\n  ]\n}\n')
@@ -331,14 +337,14 @@ describe('a followed job on a terminal', () => {
     expect(written).toEqual(['out: x'])
   })
 
-  it('says why a job failed, and how to run it again', async () => {
+  it('prints why a job failed and how to run it again', async () => {
     const { written, view } = terminal()
     await view.end(job('failed', { error: { message: 'Too long.', code: 'timeout' } }))
     expect(written.join('')).toContain(`${ID} failed: Too long. (timeout)`)
     expect(written.join('')).toContain(`sluice redrive ${ID}`)
   })
 
-  it('counts the seconds from the submit to the end, whenever somebody comes to follow', async () => {
+  it('shows the time from submission to end, even if following begins later', async () => {
     const { written, event } = terminal()
     const submittedAt = Math.floor(Date.now() / 1_000) - 3_600
     await event({ type: 'job.queued', created_at: submittedAt })
@@ -349,13 +355,13 @@ describe('a followed job on a terminal', () => {
     expect(written[2]).toMatch(/completed \(40 s\)$/)
   })
 
-  it('has seconds in its bar, and no percent where none is known', () => {
+  it('shows seconds but no percentage if none is available', () => {
     expect(barLine('queued', {}, 12)).toBe('queued (12 s)')
   })
 })
 
-describe('a followed job elsewhere', () => {
-  it('is lines of JSON on the output stream, and nothing else', async () => {
+describe('a followed job in a pipe', () => {
+  it('prints JSON lines on stdout and nothing else', async () => {
     const { written, view, event } = terminal(false)
     await event({ type: 'job.progress', progress: { percent: 50 } })
     await event({ type: 'job.completed', job: job('completed') })
@@ -363,7 +369,7 @@ describe('a followed job elsewhere', () => {
     expect(written.map((line) => JSON.parse(line.replace('out: ', '')).type)).toEqual(['job.progress', 'job.completed'])
   })
 
-  it('is the job where no event was left to tell its end', async () => {
+  it('prints the job if no final event was received', async () => {
     const { written, view } = terminal(false)
     await view.end(job('failed'))
     expect(JSON.parse(written.join('').replace('out: ', ''))).toMatchObject({ id: ID, status: 'failed' })
@@ -385,15 +391,15 @@ describe('a job shown by its id', () => {
     return written.join('')
   }
 
-  it('says on a terminal how its answer begins, and how to get all of it', async () => {
+  it('shows the beginning of its output on a terminal and how to get the full result', async () => {
     const text = await show(true, {}, job('completed', { result: ANSWER }))
-    expect(text).toMatch(/answer {4}Paris\. It is\. It is\. .*…\n/)
+    expect(text).toMatch(/output {4}Paris\. It is\. It is\. .*…\n/)
     expect(text.length).toBeLessThan(600)
-    expect(text).toContain(`err: The whole result: sluice get ${ID} --result\n`)
+    expect(text).toContain(`err: For the full result: sluice get ${ID} --result\n`)
     expect(await show(true, {}, job('in_progress'))).not.toContain('--result')
   })
 
-  it('is printed with the end of its line on a terminal, and byte for byte elsewhere', async () => {
+  it('prints its result with a final line break on a terminal, and byte for byte in a pipe', async () => {
     const result = '{"text":"\x9b1Ax"}'
     expect(await show(true, { result: true }, job('completed'), result)).toBe('out: {"text":"x"}out: \n')
     expect(await show(true, { result: true }, job('completed'), '1\n')).toBe('out: 1\n')
@@ -409,7 +415,7 @@ describe('a table', () => {
     progress: { percent: 40 },
   })
 
-  it('of jobs fits a terminal of 80 columns with whole ids and statuses', () => {
+  it('of jobs fits into 80 columns with complete ids and statuses', () => {
     const lines = jobTable([long, job('completed', { model: 'm', progress: { percent: 100 } })], 80).split('\n')
     for (const line of lines) expect(line.length).toBeLessThanOrEqual(80)
     expect(lines[0]).toMatch(/^job +age +model +status$/)
@@ -417,13 +423,13 @@ describe('a table', () => {
     expect(lines[1]).toMatch(new RegExp(`^${long.id} .* a-model-\\S+… +in_progress 40 %$`))
   })
 
-  it('of jobs is whole where there is room', () => {
+  it('of jobs is complete if the terminal is wide enough', () => {
     const lines = jobTable([long], 200).split('\n')
     expect(lines[0]).toMatch(/^job +age +endpoint +model +attempt +status$/)
     expect(lines[1]).toContain(long.model)
   })
 
-  it('is too wide rather than illegible', () => {
+  it('exceeds the width rather than cutting cells below the minimum', () => {
     expect(tableOf({ head: ['id', 'name'], rows: [['0123456789', 'abcdefghij']], spare: [] }, 5)).toBe(
       'id          name\n0123456789  abcde…\n',
     )

@@ -7,7 +7,7 @@ import { emptyDirectory } from '../../support/processes/sluice.ts'
 
 const ROOT = join(import.meta.dirname, '../../..')
 
-it('says in a sentence that npm ci has not ended, where packages are missing', async () => {
+it('asks for npm ci if a dependency is not installed', async () => {
   const directory = await emptyDirectory()
   for (const part of ['services/cli', 'shared', 'schemas', 'package.json']) {
     await cp(join(ROOT, part), join(directory, part), { recursive: true, filter: (path) => !path.endsWith('/python') })

@@ -1,4 +1,4 @@
-/** The operator's commands, against a running service. */
+/** Admin commands against a running service. */
 import { describe, expect, it } from 'vitest'
 import { COMMANDS } from '#services/cli/commands/commands.ts'
 import { bury } from '#shared/jobs/dead-letters.ts'
@@ -8,18 +8,18 @@ import { until } from '../../support/stack.ts'
 
 const ENDLESS = '!echo tokens=100000 delay_ms=40'
 
-/** Runs commands with somebody's key. */
-function of({ stack }: Admin, who: string) {
-  return (...args: string[]) => sluiceHere(args, { SLUICE_URL: stack.url, SLUICE_API_KEY: secretOf(who) })
+/** Runs commands with the key of a user. */
+function commandsAs({ stack }: Admin, user: string) {
+  return (...args: string[]) => sluiceHere(args, { SLUICE_URL: stack.url, SLUICE_API_KEY: secretOf(user) })
 }
 
 describe('an operator at the command line', () => {
-  it('lists, shows, cancels and runs again the jobs of every project with the commands that callers use', async () => {
-    await using door = await openAdmin()
-    const [op, alice] = [of(door, 'op'), of(door, 'alice')]
-    const failed = await door.submit('bob', '!echo fail=upstream_refused')
-    const running = await door.submit('alice', ENDLESS)
-    await until(async () => (await door.job('bob', failed)).status === 'failed')
+  it('can list, show, cancel and redrive jobs of every project', async () => {
+    await using admin = await openAdmin()
+    const [op, alice] = [commandsAs(admin, 'op'), commandsAs(admin, 'alice')]
+    const failed = await admin.submit('bob', '!echo fail=upstream_refused')
+    const running = await admin.submit('alice', ENDLESS)
+    await until(async () => (await admin.job('bob', failed)).status === 'failed')
     const ids = async (...args: string[]) => (await op('jobs', ...args)).lines.map(({ id }) => id)
     expect(await ids('--all-projects')).toEqual([running, failed])
     expect(await ids('--project', 'bob')).toEqual([failed])
@@ -35,57 +35,57 @@ describe('an operator at the command line', () => {
     expect((await op('redrive', failed)).lines).toMatchObject([{ id: failed, new_id: expect.any(String) }])
     expect((await op('cancel', running)).lines).toMatchObject([{ id: running }])
     await until(async () => (await op('get', running, '--wait', '5')).code === 3)
-    const done = await door.submit('alice', 'x')
+    const done = await admin.submit('alice', 'x')
     const asked = await op('get', done, '--wait', '20', '--result')
-    expect(asked).toMatchObject({ code: 5, lines: [], err: expect.stringContaining('belongs to the project alice') })
+    expect(asked).toMatchObject({ code: 5, lines: [], err: expect.stringContaining('belongs to project alice') })
   })
 
-  it('moves many jobs at once, after a dry run', async () => {
-    await using door = await openAdmin()
-    const op = of(door, 'op')
-    const failed = await door.submit('bob', '!echo fail=upstream_refused')
-    await until(async () => (await door.job('bob', failed)).status === 'failed')
+  it('can cancel and redrive jobs in bulk after a dry run', async () => {
+    await using admin = await openAdmin()
+    const op = commandsAs(admin, 'op')
+    const failed = await admin.submit('bob', '!echo fail=upstream_refused')
+    await until(async () => (await admin.job('bob', failed)).status === 'failed')
     const dry = await op('redrive', '--all-projects', '--dry-run')
     expect(dry).toMatchObject({ code: 0, lines: [{ id: failed, dry_run: true }] })
-    expect(dry.err).toContain('Nothing was done.')
+    expect(dry.err).toContain('Dry run: nothing was changed.')
     expect((await op('redrive', '--project', 'bob', '--max', '1')).lines).toMatchObject([
       { new_id: expect.any(String) },
     ])
     expect(await op('redrive', '--project', 'bob', '--status', 'expired')).toMatchObject({
       lines: [],
-      err: 'No such jobs.\n',
+      err: 'No matching jobs.\n',
     })
-    const later = await door.submit('alice', 'x', { run_at: Math.floor(Date.now() / 1_000) + 3_600 })
+    const later = await admin.submit('alice', 'x', { run_at: Math.floor(Date.now() / 1_000) + 3_600 })
     const stopped = await op('cancel', '--project', 'alice', '--status', 'queued')
     expect(stopped.lines).toMatchObject([{ id: later, status: 'cancelled' }])
   })
 
-  it('sees workers and pools, drains one and pauses the other', async () => {
-    await using door = await openAdmin()
-    const op = of(door, 'op')
+  it('can list workers and pools, drain a worker and pause a model', async () => {
+    await using admin = await openAdmin()
+    const op = commandsAs(admin, 'op')
     const worker = (await op('workers')).lines.find(({ role }) => role === 'inference')
     expect((await op('drain', String(worker?.id))).lines).toMatchObject([{ draining: true }])
     expect((await op('drain', String(worker?.id), '--undo')).lines).toMatchObject([{ draining: false }])
     expect((await op('pools')).lines.map(({ id }) => id)).toContain('inference')
     expect((await op('pause', 'model', 'echo-1')).lines).toMatchObject([{ what: 'model', id: 'echo-1', paused: true }])
-    const waiting = await door.submit('alice', 'x')
+    const waiting = await admin.submit('alice', 'x')
     expect((await op('get', waiting)).lines).toMatchObject([{ waits: { reason: 'model_paused' } }])
     expect((await op('resume', 'model', 'echo-1')).lines).toMatchObject([{ paused: false }])
-    await until(async () => (await door.job('alice', waiting)).status === 'completed')
+    await until(async () => (await admin.job('alice', waiting)).status === 'completed')
     expect((await op('pause', 'pool', 'lost')).err).toContain('There are: inference')
     expect(await op('deliveries')).toMatchObject({ code: 0, lines: [] })
   })
 
-  it('waits for a drained worker to be empty, or says what is left', async () => {
-    await using door = await openAdmin()
-    const op = of(door, 'op')
-    const running = await door.submit('alice', ENDLESS)
-    await until(async () => (await door.job('alice', running)).status === 'in_progress')
+  it('can wait for a drained worker, or gets the number of jobs in flight', async () => {
+    await using admin = await openAdmin()
+    const op = commandsAs(admin, 'op')
+    const running = await admin.submit('alice', ENDLESS)
+    await until(async () => (await admin.job('alice', running)).status === 'in_progress')
     const boot = String((await op('workers')).lines.find(({ role }) => role === 'inference')?.id)
     await until(async () => (await op('workers')).lines.some(({ id, running: count }) => id === boot && count === 1))
     const late = await op('drain', boot, '--wait', '0')
-    expect(late).toMatchObject({ code: 5, lines: [], err: expect.stringContaining('it has 1 job left.') })
-    expect(late.err).toContain('still has 1 after 0 s')
+    expect(late).toMatchObject({ code: 5, lines: [], err: expect.stringContaining('is draining; 1 job in flight.') })
+    expect(late.err).toContain('still has 1 job in flight after 0 s')
     const waiting = op('drain', boot, '--wait', '60')
     expect((await op('cancel', running)).code).toBe(0)
     expect(await waiting).toMatchObject({ code: 0, lines: [{ id: boot, draining: true, running: 0 }] })
@@ -94,10 +94,10 @@ describe('an operator at the command line', () => {
     expect(lost.err).not.toContain('SLUICE_URL')
   })
 
-  it('asks for what no worker could run, discards one, and puts nothing back where there is nothing', async () => {
-    await using door = await openAdmin()
-    const op = of(door, 'op')
-    await bury(door.stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from('not a job'))
+  it('can list, discard and redrive dead letters', async () => {
+    await using admin = await openAdmin()
+    const op = commandsAs(admin, 'op')
+    await bury(admin.stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from('not a job'))
     const [letter] = (await op('dead-letters')).lines
     expect(await op('dead-letters', 'discard', String(letter?.id))).toMatchObject({
       ...{ code: 0, lines: [{ id: letter?.id, deleted: true }] },
@@ -109,35 +109,41 @@ describe('an operator at the command line', () => {
     expect(await op('dead-letters', '--pool', 'inference')).toMatchObject({ code: 0, lines: [] })
     expect((await op('dead-letters', '--pool', 'lost')).code).toBe(5)
     const dry = await op('dead-letters', 'redrive', '--dry-run')
-    expect(dry).toMatchObject({ code: 0, lines: [], err: 'None that can run again.\n' })
+    expect(dry).toMatchObject({ code: 0, lines: [], err: 'No dead letters can be requeued.\n' })
   })
 
   it.each([
-    { args: ['dead-letters', '--max', '5'], says: '--max goes with redrive' },
-    { args: ['dead-letters', 'redrive', '--limit', '5'], says: '--limit goes without redrive' },
-    { args: ['dead-letters', 'discard'], says: 'Which dead letters?' },
-    { args: ['dead-letters', 'discard', '7', '--pool', 'code'], says: '--pool goes without discard' },
-    { args: ['dead-letters', 'show'], says: 'show is not understood' },
-    { args: ['drain', 'wrk_1', '--undo', '--wait', '5'], says: 'Give --wait or --undo' },
-    { args: ['drain', 'wrk_1', '--wait', 'x'], says: 'give a whole number' },
-    { args: ['jobs', '--pool', 'code'], says: '--pool and --model narrow' },
-    { args: ['jobs', '--all-projects', '--project', 'p'], says: 'not both' },
-    { args: ['jobs', '--project', 'p', '--endpoint', '/v1/embeddings'], says: '--endpoint does not go with' },
-    { args: ['cancel', '--status', 'queued'], says: '--status goes with --all-projects' },
-    { args: ['cancel', 'job_1', '--all-projects'], says: 'not both' },
-    { args: ['redrive', '--project', 'p', '--max', '1001'], says: 'from 1 to 1000' },
-    { args: ['redrive', '--project', 'p', '--status', 'completed'], says: 'only failed, expired' },
-    { args: ['pause', 'model'], says: 'Give model MODEL or pool POOL.' },
-    { args: ['resume', 'model', 'a', 'b'], says: 'b is one too many' },
-    { args: ['drain'], says: 'WORKER is missing.' },
-    { args: ['deliveries', 'retry'], says: 'Which messages?' },
-    { args: ['deliveries', '--status', 'lost'], says: 'give pending, failed or delivered' },
-  ])('refuses $args with exit code 2 and says why', async ({ args, says }) => {
-    expect(await sluiceHere(args, {})).toMatchObject({ code: 2, lines: [], err: expect.stringContaining(says) })
+    { args: ['dead-letters', '--max', '5'], message: '--max requires dead-letters redrive' },
+    {
+      args: ['dead-letters', 'redrive', '--limit', '5'],
+      message: '--limit cannot be combined with dead-letters redrive',
+    },
+    { args: ['dead-letters', 'discard'], message: 'Missing argument: ID of a dead letter.' },
+    {
+      args: ['dead-letters', 'discard', '7', '--pool', 'code'],
+      message: '--pool cannot be combined with dead-letters discard',
+    },
+    { args: ['dead-letters', 'show'], message: "Unexpected argument: 'show'." },
+    { args: ['drain', 'wrk_1', '--undo', '--wait', '5'], message: 'Use either --wait or --undo' },
+    { args: ['drain', 'wrk_1', '--wait', 'x'], message: '--wait must be a whole number' },
+    { args: ['jobs', '--pool', 'code'], message: '--pool and --model require' },
+    { args: ['jobs', '--all-projects', '--project', 'p'], message: 'not both' },
+    { args: ['jobs', '--project', 'p', '--endpoint', '/v1/embeddings'], message: '--endpoint cannot be combined with' },
+    { args: ['cancel', '--status', 'queued'], message: '--status requires --all-projects' },
+    { args: ['cancel', 'job_1', '--all-projects'], message: 'not both' },
+    { args: ['redrive', '--project', 'p', '--max', '1001'], message: 'from 1 to 1000' },
+    { args: ['redrive', '--project', 'p', '--status', 'completed'], message: '--status must be failed, expired' },
+    { args: ['pause', 'model'], message: 'Missing argument: model MODEL or pool POOL.' },
+    { args: ['resume', 'model', 'a', 'b'], message: "expected one model, also got 'b'" },
+    { args: ['drain'], message: 'Missing argument: WORKER.' },
+    { args: ['deliveries', 'retry'], message: 'Missing argument: ID of a delivery.' },
+    { args: ['deliveries', '--status', 'lost'], message: "--status must be pending, failed, delivered; got 'lost'." },
+  ])('rejects $args with exit code 2 and the reason', async ({ args, message }) => {
+    expect(await sluiceHere(args, {})).toMatchObject({ code: 2, lines: [], err: expect.stringContaining(message) })
   })
 
   it.each(['workers', 'pools', 'drain', 'pause', 'resume', 'deliveries', 'dead-letters'])(
-    'explains %s with examples',
+    'prints help for %s with examples',
     (name) => {
       expect(COMMANDS[name]?.help).toContain(`Usage: sluice ${name}`)
       expect(COMMANDS[name]?.help).toMatch(/Examples?:\n {2}sluice /)

@@ -2,7 +2,7 @@
 import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
-import { nearNames } from '#services/cli/text/near.ts'
+import { similarNames } from '#services/cli/text/similar-names.ts'
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { openPostgresDatabase } from '../../support/jobs/stores.ts'
 import { emptyDirectory } from '../../support/processes/sluice.ts'
@@ -12,7 +12,7 @@ import { ECHO_MODEL, startStack, until } from '../../support/stack.ts'
 const postgres = inject('postgres')
 const inSeconds = (seconds: number) => Math.floor(Date.now() / 1_000) + seconds
 
-/** Runs commands on one store, and gives their first line. */
+/** Runs commands on one key store and returns the first line of their output. */
 async function place(kind: string): Promise<(...args: string[]) => Promise<Record<string, unknown>>> {
   const env: Record<string, string> = {}
   if (kind === 'keys.json') env.DATA_DIR = await emptyDirectory()
@@ -30,7 +30,7 @@ describe.each([
   { kind: 'keys.json', isThere: true },
   { kind: 'Postgres', isThere: postgres !== null },
 ])('projects from the command line, in $kind', ({ kind, isThere }) => {
-  it.skipIf(!isThere)('are made with limits, changed, and shown with their keys; keys are rotated', async () => {
+  it.skipIf(!isThere)('are created with limits, updated, and shown with their keys; keys are rotated', async () => {
     const run = await place(kind)
     const limits = { requests_per_minute: 600, budget_usd_per_month: 12.5 }
     const project = await run(...'projects create --name search --requests-per-minute 600 --budget 12.50'.split(' '))
@@ -40,7 +40,7 @@ describe.each([
     expect(Math.abs(Number(key.expires_at) - inSeconds(30 * 86_400))).toBeLessThan(60)
     const changed = await run(...'projects update search --budget default --queued 9'.split(' '))
     expect(changed.limits).toEqual({ requests_per_minute: 600, queued: 9 })
-    const rotated = await run('keys', 'rotate', String(key.id), '--overlap', '2h', '--expires', 'never')
+    const rotated = await run('keys', 'rotate', String(key.id), '--grace-period', '2h', '--expires', 'never')
     expect(rotated).toMatchObject({ project: project.id, scopes: key.scopes, limits: key.limits })
     expect([rotated.secret === key.secret, rotated.expires_at]).toEqual([false, undefined])
     const { expires_at } = rotated.replaces as { expires_at: number }
@@ -57,12 +57,12 @@ describe.each([
 })
 
 describe('webhook secrets from the command line', () => {
-  it('are shown, changed one after the other, and never all taken away', async () => {
+  it('are listed, rotated, and never all deleted', async () => {
     const env = { DATA_DIR: await emptyDirectory() }
     const run = (command: string) => sluiceHere(['webhook-secrets', ...command.split(' '), '--project', 'key_env'], env)
     const [first] = (await run('show')).lines
     expect(first).toMatchObject({ id: 'default', project: 'key_env', is_default: true })
-    expect((await run('delete default')).err).toContain('default is the only secret of key_env.')
+    expect((await run('delete default')).err).toContain('default is the only secret of key_env')
     const [second] = (await run('create')).lines
     const { lines } = await run('show')
     expect(lines.map(({ secret }) => secret)).toEqual([first?.secret, second?.secret])
@@ -71,12 +71,15 @@ describe('webhook secrets from the command line', () => {
     expect((await run(`delete ${lines[0]?.id}`)).code).toBe(0)
     expect((await run('show')).lines).toEqual([second])
     expect(await run(`delete ${second?.id}`)).toMatchObject({ code: 5, err: expect.stringContaining('is the only') })
-    expect(await run('delete whs_none')).toMatchObject({ code: 5, err: expect.stringContaining('There are: whs_') })
+    expect(await run('delete whs_none')).toMatchObject({
+      code: 5,
+      err: expect.stringContaining('Available secrets: whs_'),
+    })
   })
 })
 
 describe('projects and keys from the command line', () => {
-  it('refuse what is not there, with what is near, and change nothing', async () => {
+  it('reject unknown names with similar ones and change nothing', async () => {
     const directory = await emptyDirectory()
     const modelsFile = join(directory, 'models.yaml')
     await writeFile(modelsFile, JSON.stringify({ models: [ECHO_MODEL] }))
@@ -84,26 +87,26 @@ describe('projects and keys from the command line', () => {
     await sluiceHere(['projects', 'create', '--name', 'search'], env)
     const before = await readFile(join(env.DATA_DIR, 'keys.json'), 'utf8')
     const refusals: [string, number, string][] = [
-      ['keys create --endpoints /v1/mesages', 2, 'Did you mean /v1/messages? There are:'],
-      ['keys create --models echo-2', 2, 'Did you mean echo-1? There are: echo-1'],
-      ['keys create --scopes admn', 2, 'Did you mean admin? There are: calls, admin'],
-      ['keys create --project serch', 5, 'Did you mean search? See them: sluice projects list'],
-      ['keys create --expires 2020-01-01', 2, 'that time is over'],
-      ['keys create --overlap 2h', 2, '--overlap is not understood with keys create.'],
+      ['keys create --endpoints /v1/mesages', 2, 'Did you mean /v1/messages? Valid values:'],
+      ['keys create --models echo-2', 2, 'Did you mean echo-1? Valid values: echo-1'],
+      ['keys create --scopes admn', 2, 'Did you mean admin? Valid values: calls, admin'],
+      ['keys create --project serch', 5, 'Did you mean search? To list projects: sluice projects list'],
+      ['keys create --expires 2020-01-01', 2, '--expires must be in the future'],
+      ['keys create --grace-period 2h', 2, 'keys create does not support --grace-period.'],
       ['keys rotat key_x', 2, 'Did you mean rotate?'],
       ['keys rotate key_env', 5, 'key_env is SLUICE_API_KEY'],
-      ['keys update key_none --name x', 5, 'There is no key key_none.'],
-      ['projects update search', 2, 'There is nothing to change.'],
-      ['projects update search --budget lots', 2, 'give an amount such as 25 or 12.50'],
+      ['keys update key_none --name x', 5, 'No key has the id key_none.'],
+      ['projects update search', 2, 'Nothing to update.'],
+      ['projects update search --budget lots', 2, '--budget must be US dollars per month, such as 25 or 12.50'],
     ]
-    for (const [args, code, says] of refusals) {
+    for (const [args, code, message] of refusals) {
       const ran = await sluiceHere(args.split(' '), env)
-      expect({ args, ...ran }).toEqual({ args, code, lines: [], err: expect.stringContaining(says) })
+      expect({ args, ...ran }).toEqual({ args, code, lines: [], err: expect.stringContaining(message) })
     }
     expect(await readFile(join(env.DATA_DIR, 'keys.json'), 'utf8')).toBe(before)
   })
 
-  it('hand the jobs of an old key to its successor, in a running service', async () => {
+  it('give a rotated key access to the jobs of the old key in a running service', async () => {
     await using stack = await startStack()
     const env = { DATA_DIR: stack.dataDir }
     const [old] = (await sluiceHere(['keys', 'create'], env)).lines
@@ -112,9 +115,9 @@ describe('projects and keys from the command line', () => {
     const body = { model: 'echo-1', messages: [{ role: 'user', content: 'hi' }] }
     const accepted = await stack.post('/v1/jobs', { endpoint: '/v1/chat/completions', body }, as(old?.secret))
     const { id } = (await accepted.json()) as { id: string }
-    const [heir] = (await sluiceHere(['keys', 'rotate', String(old?.id), '--overlap', '0s'], env)).lines
-    expect(heir?.project).toBe(old?.id)
-    await until(async () => (await stack.get(`/v1/jobs/${id}`, as(heir?.secret))).status === 200)
+    const [successor] = (await sluiceHere(['keys', 'rotate', String(old?.id), '--grace-period', '0s'], env)).lines
+    expect(successor?.project).toBe(old?.id)
+    await until(async () => (await stack.get(`/v1/jobs/${id}`, as(successor?.secret))).status === 200)
     await until(async () => (await stack.get(`/v1/jobs/${id}`, as(old?.secret))).status === 401)
     const again = await sluiceHere(['keys', 'rotate', String(old?.id)], env)
     expect([again.code, again.err]).toEqual([5, expect.stringContaining(`sluice keys create --project ${old?.id}`)])
@@ -123,14 +126,14 @@ describe('projects and keys from the command line', () => {
   })
 })
 
-describe('names near a typo', () => {
+describe('names similar to a typo', () => {
   it.each([
     ['/v1/mesages', KEY_ENDPOINTS, ['/v1/messages']],
     ['/v1/chat', KEY_ENDPOINTS, ['/v1/chat/completions']],
     ['Search', ['search', 'research', 'index'], ['search']],
     ['x', ['calls', 'admin'], []],
     ['x'.repeat(100_000), ['x'.repeat(64), 'calls'], ['x'.repeat(64)]],
-  ])('of %j are the likely ones', (wrong, names, near) => {
-    expect(nearNames(wrong, names)).toEqual(near)
+  ])('of %j are suggested', (wrong, names, near) => {
+    expect(similarNames(wrong, names)).toEqual(near)
   })
 })

@@ -1,4 +1,4 @@
-/** `sluice usage`: what was used, for people and for programs. */
+/** `sluice usage` on a terminal and in a pipe. */
 import { PassThrough } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import { describe, expect, it } from 'vitest'
@@ -13,7 +13,7 @@ import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../suppo
 async function run(stack: Stack, values: Record<string, string>, isTTY: boolean): Promise<string> {
   const http = new HttpClient(stack.url, TEST_KEY)
   const [out, err] = [Object.assign(new PassThrough(), { isTTY, columns: 100 }), new PassThrough()]
-  const said = text(out)
+  const stdout = text(out)
   const invocation = { values: new Values(values), args: [], config: parseConfig({}), api: new JobsApi(http) }
   try {
     await usage.run({ ...invocation, out: new Output({ out, err }, false) })
@@ -21,13 +21,13 @@ async function run(stack: Stack, values: Record<string, string>, isTTY: boolean)
     out.end()
     await http.close()
   }
-  return await said
+  return await stdout
 }
 
 describe('sluice usage', () => {
   it('shows a table with its total on a terminal, and one line of JSON in a pipe', async () => {
     await using stack = await startStack({ models: [{ ...ECHO_MODEL, price: { output_per_million: 100_000 } }] })
-    expect(await run(stack, {}, true)).toMatch(/^Nothing was used from \d{4}-\d\d-01 to /)
+    expect(await run(stack, {}, true)).toMatch(/^No usage from \d{4}-\d\d-01 to /)
     const body = { model: 'echo-1', messages: [{ role: 'user', content: '!echo tokens=10' }] }
     await (await stack.post('/v1/chat/completions', body)).text()
     const table = await until(async () => {
@@ -41,7 +41,7 @@ describe('sluice usage', () => {
     expect(report).toMatchObject({ object: 'usage', group_by: 'key', total: { cost_usd: 1, output_tokens: 10 } })
   })
 
-  it('says what the service refuses', async () => {
+  it('reports the error of the service', async () => {
     await using stack = await startStack()
     await expect(run(stack, { from: 'yesterday' }, false)).rejects.toThrow(/from/)
   })

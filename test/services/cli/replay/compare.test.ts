@@ -2,20 +2,20 @@ import { describe, expect, test } from 'vitest'
 import type { StepView } from '#services/cli/client/job.ts'
 import { compareRuns } from '#services/cli/replay/compare.ts'
 
-/** A run of steps, each known by its kind and its input. */
+/** A run of steps; the key of each is its kind and input. */
 const run = (...steps: [kind: string, input: unknown, output?: unknown][]): StepView[] =>
   steps.map(([kind, input, output = null], at) => {
     return { number: at + 1, kind, key: `${kind} ${JSON.stringify(input)}`, input, output }
   })
 
 describe('two runs', () => {
-  test('are the same where they ask for the same and get the same, at whatever time and in whatever order', () => {
+  test('are equal if their steps have equal inputs and outputs, regardless of time and order', () => {
     const one = run(['admit', {}, 1], ['search', { query: 'a' }, [1]], ['search', { query: 'b' }, [2]])
     const two = run(['admit', {}, 2], ['search', { query: 'b' }, [2]], ['search', { query: 'a' }, [1]])
     expect(compareRuns(one, two)).toMatchObject({ divergence: undefined, more: [] })
   })
 
-  test('part at the first step that the other did not do; the most like it is named, with what differs', () => {
+  test('differ at the first missing step; the most similar one is reported with its differences', () => {
     const one = run(
       ['search', { query: 'a', limit: 10 }],
       ['search', { query: 'b', limit: 10 }],
@@ -32,7 +32,7 @@ describe('two runs', () => {
     expect(divergence).toMatchObject({ step: { number: 2 }, nearest: { number: 3 }, differences: ['query: "b" ≠ "d"'] })
   })
 
-  test('part where the same was asked for and something else came of it', () => {
+  test('differ at the first step with another output', () => {
     const one = run(['search', { query: 'a' }, { hits: ['x', 'y'] }])
     const two = run(['search', { query: 'a' }, { hits: ['x', 'z'] }])
     expect(compareRuns(one, two)).toMatchObject({
@@ -41,7 +41,7 @@ describe('two runs', () => {
     })
   })
 
-  test('part where one goes on, and say so where nothing is like it', () => {
+  test('differ if one has more steps, without a similar step if none exists', () => {
     const { divergence } = compareRuns(run(['search', 1]), run(['search', 1], ['read', 2]))
     expect(divergence).toMatchObject({ step: { number: 2, kind: 'read' }, nearest: undefined, differences: [] })
     expect(compareRuns(run(['read', 2]), run(['search', 1])).divergence?.nearest).toBeUndefined()

@@ -1,8 +1,8 @@
-/** What `sluice top` draws, of snapshots that say everything. */
+/** Frames of `sluice top` for complete snapshots. */
 import { describe, expect, it } from 'vitest'
 import { PoolView, WorkerView } from '#services/cli/client/admin-api.ts'
 import { JobView } from '#services/cli/client/job.ts'
-import { frameOf, shared } from '#services/cli/top/frame.ts'
+import { frameOf, shareRows } from '#services/cli/top/frame.ts'
 import type { Snapshot } from '#services/cli/top/snapshot.ts'
 import { afterKey, FIRST_VIEW, sorted, type View } from '#services/cli/top/view.ts'
 
@@ -35,8 +35,8 @@ const snapshot = (more: Partial<Snapshot> = {}): Snapshot => ({
   ...more,
 })
 
-function draw(shown: Snapshot, { columns = 80, rows = 24, view = FIRST_VIEW, trouble = '' } = {}): string[] {
-  return frameOf(shown, { columns, rows, view, url: 'http://127.0.0.1:8080', trouble: trouble || undefined })
+function draw(shown: Snapshot, { columns = 80, rows = 24, view = FIRST_VIEW, readError = '' } = {}): string[] {
+  return frameOf(shown, { columns, rows, view, url: 'http://127.0.0.1:8080', readError: readError || undefined })
 }
 
 describe('a frame', () => {
@@ -48,30 +48,30 @@ describe('a frame', () => {
     [12, 5],
     [1, 1],
     [300, 300],
-  ])('fills %s columns and %s rows, and never more', (columns, rows) => {
+  ])('has at most %s columns and exactly %s rows', (columns, rows) => {
     const lines = draw(snapshot(), { columns, rows })
     expect(lines).toHaveLength(rows)
     for (const line of lines) expect(line.length).toBeLessThanOrEqual(columns)
   })
 
-  it('shows something of every section on 80 columns and 24 rows, and counts what is below', () => {
+  it('shows every section in 80 columns and 24 rows, with the number of hidden rows', () => {
     const text = draw(snapshot()).join('\n')
-    expect(text).toMatch(/^sluice top \d\d:\d\d:\d\d · 0 jobs run, 150 wait or more · all projects/)
+    expect(text).toMatch(/^sluice top \d\d:\d\d:\d\d · 0 running, 150\+ queued · all projects/)
     expect(text).toMatch(/\npool +workers +running +calls here +jobs .*oldest/)
-    expect(text).toMatch(/\nmodel +workers +at once .*\necho-1 +1 +4 +0 +200/)
+    expect(text).toMatch(/\nmodel +workers +capacity .*\necho-1 +1 +4 +0 +200/)
     expect(text).toMatch(/\nworker +role +state/)
     expect(text).toMatch(/\njob +project +age +.*model +status\njob_0{32} /)
-    const below = [...text.matchAll(/… (\d+)( or more)? below/g)].map(([, count, more]) => `${count}${more ?? ''}`)
+    const below = [...text.matchAll(/… (\d+\+?) more/g)].map(([, count]) => count)
     const rows = (pattern: RegExp) => [...text.matchAll(pattern)].length
     expect(below).toEqual([
       String(6 - rows(/^(inference|embeddings|transcription|code|research|batches) /gm)),
       String(30 - rows(/^wrk_/gm)),
-      `${150 - rows(/^job_/gm)} or more`,
+      `${150 - rows(/^job_/gm)}+`,
     ])
     expect(text).toMatch(/q quit · sort: s status↓ a age m model p project e endpoint · r reverse · ↑↓$/)
   })
 
-  it('goes without workers, models and pools, in this order, where there is little room, and keeps the jobs', () => {
+  it('drops workers, models and pools, in this order, if the terminal is low, and always shows jobs', () => {
     const sections = (rows: number) =>
       draw(snapshot(), { rows }).flatMap((line) => /^(pool|model|worker|job) /.exec(line)?.[1] ?? [])
     expect(sections(24)).toEqual(['pool', 'model', 'worker', 'job'])
@@ -80,7 +80,7 @@ describe('a frame', () => {
     expect(sections(7)).toEqual(['job'])
   })
 
-  it('shows busy pools and workers first, and what is wrong with them', () => {
+  it('shows busy pools and workers first, with unusual states', () => {
     const text = draw(
       snapshot({
         pools: [
@@ -91,43 +91,43 @@ describe('a frame', () => {
         workers: [...Array.from({ length: 30 }, (_, nth) => worker(`wrk_${nth}`)), worker('wrk_busy', { running: 3 })],
       }),
     ).join('\n')
-    expect(text).toMatch(/oldest\nidle +0 +0\/0 +3 .* 2 min +no worker\nheld +.* paused\n/)
+    expect(text).toMatch(/oldest\nidle +0 +0\/0 +3 .* 2 min +no workers\nheld +.* paused\n/)
     expect(text).toMatch(/models\nwrk_busy +inference +up +3\/4/)
   })
 
-  it('shows of a worker what its models bear, and its slots where the service does not tell', () => {
+  it('shows the capacity of a worker, or its slots if the service does not report a capacity', () => {
     const workers = [worker('wrk_1', { running: 2, slots: 256, capacity: 2 }), worker('wrk_2', { slots: 256 })]
     const text = draw(snapshot({ workers })).join('\n')
     expect(text).toMatch(/wrk_1 +inference +up +2\/2 .*\n.*wrk_2 +inference +up +0\/256 /)
   })
 
-  it('says nothing of workers and pools to a key that may not see them', () => {
+  it('omits workers and pools for a key without the admin scope', () => {
     const models = [{ id: 'echo-1', workers: null, capacity: null, running: 0, waiting: 1, paused: false }]
     const text = draw(
       snapshot({ sees: 'own', pools: null, workers: null, models, jobs: [job(1)], has_more_jobs: false }),
     )
-    expect(text.join('\n')).toMatch(/own project.*\n\nmodel +jobs run +jobs wait\necho-1 +0 +1\n\njob +age/)
+    expect(text.join('\n')).toMatch(/own project.*\n\nmodel +running +queued\necho-1 +0 +1\n\njob +age/)
     expect(text.join('\n')).not.toMatch(/pool|worker/)
   })
 
-  it('says that there are no jobs, or none ever', () => {
-    expect(draw(snapshot({ jobs: [] }))).toContain('No durable job runs or waits.')
-    expect(draw(snapshot({ jobs: null }))).toContain('This service keeps no durable jobs.')
+  it('shows that there are no jobs, or no job store', () => {
+    expect(draw(snapshot({ jobs: [] }))).toContain('No running or queued durable jobs.')
+    expect(draw(snapshot({ jobs: null }))).toContain('Durable jobs are not available: the service has no job store.')
   })
 
-  it('shows whole characters in the direction of the terminal, however narrow a column is', () => {
+  it('never splits a surrogate pair and strips bidirectional overrides at any width', () => {
     const model = `a\u202egnp.\u2066${'\u{1f600}'.repeat(40)}`
     for (let columns = 30; columns < 90; columns++) {
-      const text = draw(snapshot({ jobs: [job(1, { model })] }), { columns, trouble: model }).join('\n')
+      const text = draw(snapshot({ jobs: [job(1, { model })] }), { columns, readError: model }).join('\n')
       expect([columns, text.isWellFormed(), /[\u202a-\u202e\u2066-\u2069]/.test(text)]).toEqual([columns, true, false])
     }
   })
 
-  it('shows why it is old, and lets no text from elsewhere command the terminal', () => {
+  it('shows the read error of a stale snapshot and strips control characters of untrusted text', () => {
     const lines = draw(snapshot({ jobs: [job(1, { model: 'a\x1b[2Jb\nc' })] }), {
-      trouble: 'Tries again:\n\x1b[2Jgone',
+      readError: 'Retrying:\n\x1b[2Jgone',
     })
-    expect(lines.at(-1)).toBe('Tries again: gone')
+    expect(lines.at(-1)).toBe('Retrying: gone')
     expect(lines.join('\n')).toMatch(/ ab c +queued/)
   })
 })
@@ -155,19 +155,19 @@ describe('the keys', () => {
     { keys: ['a', 'j', 'j', 'j', 'pagedown'], ids: [3] },
     { keys: ['a', 'pagedown', 'home'], ids: [1, 2, 3] },
     { keys: ['a', 'up', 'x', 'constructor'], ids: [1, 2, 3] },
-  ])('$keys give the jobs $ids', ({ keys, ids }) => {
+  ])('$keys show the jobs $ids', ({ keys, ids }) => {
     expect(order(...keys)).toEqual(ids)
   })
 
-  it('keep the last job in sight when there are fewer than before', () => {
+  it('keep the last job visible if the list became shorter', () => {
     expect(sorted(jobs.slice(0, 1), { ...FIRST_VIEW, offset: 2 })).toHaveLength(1)
     expect(sorted([], { ...FIRST_VIEW, offset: 2 })).toEqual([])
   })
 })
 
-it('rows are shared evenly among those that want more than there is, and nothing is given away', () => {
-  expect(shared([2, 50, 50], 22)).toEqual([2, 10, 10])
-  expect(shared([50, 3], 100)).toEqual([50, 3])
-  expect(shared([5, 5], 0)).toEqual([0, 0])
-  expect(shared([], 5)).toEqual([])
+it('rows are shared evenly among the sections that need more than their share', () => {
+  expect(shareRows([2, 50, 50], 22)).toEqual([2, 10, 10])
+  expect(shareRows([50, 3], 100)).toEqual([50, 3])
+  expect(shareRows([5, 5], 0)).toEqual([0, 0])
+  expect(shareRows([], 5)).toEqual([])
 })

@@ -1,4 +1,4 @@
-/** `sluice top` against a running service: in a pipe, and on a terminal of its own. */
+/** `sluice top` against a running service, in a pipe and on a pseudo terminal. */
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { expect, it, onTestFinished } from 'vitest'
@@ -9,39 +9,39 @@ import { LAUNCHER } from '../../../support/processes/sluice.ts'
 import { sluiceHere } from '../../../support/processes/sluice-here.ts'
 import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 
-/** What takes a terminal over, and what gives it back: the alternate screen, the cursor, wrapped lines. */
+/** Escape sequences that enter and leave full-screen mode: alternate screen, cursor, line wrap. */
 const ENTER = '\x1b[?1049h\x1b[?25l\x1b[?7l'
 const LEAVE = '\x1b[?7h\x1b[?25h\x1b[?1049l'
 const ENDLESS = '!echo tokens=100000 delay_ms=40'
 
-const of = (url: string, secret: string) => {
+const topWith = (url: string, secret: string) => {
   return (...args: string[]) => sluiceHere(['top', ...args], { SLUICE_URL: url, SLUICE_API_KEY: secret })
 }
 
-async function openDoor(): Promise<{ door: Admin; running: string; waiting: string; theirs: string }> {
-  const door = await openAdmin()
-  onTestFinished(() => door[Symbol.asyncDispose]())
-  const running = await door.submit('alice', ENDLESS)
-  const waiting = await door.submit('alice', 'x', { run_at: Math.floor(Date.now() / 1_000) + 3_600 })
-  const theirs = await door.submit('bob', ENDLESS)
-  for (const [who, id] of [
+async function startWithJobs(): Promise<{ admin: Admin; running: string; waiting: string; theirs: string }> {
+  const admin = await openAdmin()
+  onTestFinished(() => admin[Symbol.asyncDispose]())
+  const running = await admin.submit('alice', ENDLESS)
+  const waiting = await admin.submit('alice', 'x', { run_at: Math.floor(Date.now() / 1_000) + 3_600 })
+  const theirs = await admin.submit('bob', ENDLESS)
+  for (const [user, id] of [
     ['alice', running],
     ['bob', theirs],
   ] as const) {
-    await until(async () => (await door.job(who, id)).status === 'in_progress')
+    await until(async () => (await admin.job(user, id)).status === 'in_progress')
   }
-  return { door, running, waiting, theirs }
+  return { admin, running, waiting, theirs }
 }
 
-it('one look shows an operator everything, another key what is its own, and a wrong key why not', async () => {
-  const { door, running, waiting, theirs } = await openDoor()
-  const look = (who: string) => of(door.stack.url, secretOf(who))
-  const read = async (who: string, ...args: string[]) => {
-    const { code, err, lines } = await look(who)(...args)
+it('--once shows everything to an admin key, the own project to another key, and an error for an invalid key', async () => {
+  const { admin, running, waiting, theirs } = await startWithJobs()
+  const topAs = (user: string) => topWith(admin.stack.url, secretOf(user))
+  const read = async (user: string, ...args: string[]) => {
+    const { code, err, lines } = await topAs(user)(...args)
     expect({ code, err, count: lines.length }).toEqual({ code: 0, err: '', count: 1 })
     return lines[0] as unknown as Snapshot
   }
-  // A worker says what runs with its next heartbeat.
+  // The next heartbeat contains the number of running jobs.
   await until(async () => (await read('op')).pools?.find(({ id }) => id === 'inference')?.running === 2)
   const all = await read('op', '--once')
   expect(all).toMatchObject({ object: 'top', sees: 'all', has_more_jobs: false })
@@ -53,22 +53,25 @@ it('one look shows an operator everything, another key what is its own, and a wr
   const own = await read('alice')
   expect(own).toMatchObject({ sees: 'own', pools: null, workers: null })
   expect(own.jobs?.map(({ id }) => id)).toEqual([running, waiting])
-  expect(await look('nobody')('--once')).toMatchObject({
+  expect(await topAs('nobody')('--once')).toMatchObject({
     code: 5,
     lines: [],
     err: expect.stringContaining('sluice keys create'),
   })
-  expect(await look('op')('--interval', '0')).toMatchObject({ code: 2, err: expect.stringContaining('from 1 to 3600') })
+  expect(await topAs('op')('--interval', '0')).toMatchObject({
+    code: 2,
+    err: expect.stringContaining('from 1 to 3600'),
+  })
 })
 
-it('on a terminal draws itself anew, sorts, fits another size, and leaves everything as it was', async () => {
-  const { door, running } = await openDoor()
+it('refreshes, sorts, adapts to a new size and restores the terminal', async () => {
+  const { admin, running } = await startWithJobs()
   const ran = await onTerminal(
     ['top', '--interval', '1'],
-    { SLUICE_URL: door.stack.url, SLUICE_API_KEY: secretOf('op') },
+    { SLUICE_URL: admin.stack.url, SLUICE_API_KEY: secretOf('op') },
     [
       { waitFor: running.slice(0, 20), send: 'a' },
-      { waitFor: 'age↓', resize: [30, 60] },
+      { waitFor: 'age↓', resize: [30, 61] },
       { waitFor: 'all projects · …', send: 'q' },
     ],
   )
@@ -83,16 +86,16 @@ it('on a terminal draws itself anew, sorts, fits another size, and leaves everyt
 it.each([
   { how: 'Ctrl-C', step: { send: '\x03' }, code: 130 },
   { how: 'a signal', step: { signal: 15 }, code: -15 },
-])('$how gives the terminal back, and without colours where NO_COLOR asks for that', async ({ step, code }) => {
+])('$how restores the terminal; NO_COLOR disables colours', async ({ step, code }) => {
   await using stack = await startStack({ models: [ECHO_MODEL] })
   const env = { SLUICE_URL: stack.url, SLUICE_API_KEY: 'sk-test-0123456789', NO_COLOR: '1' }
-  const ran = await onTerminal(['top'], env, [{ waitFor: 'No durable job', ...step }])
+  const ran = await onTerminal(['top'], env, [{ waitFor: 'No running or queued', ...step }])
   expect(ran).toMatchObject({ code, isCooked: true })
   expect(ran.text.endsWith(LEAVE)).toBe(true)
   expect(ran.text).not.toContain('\x1b[2m')
 })
 
-/** What is done on the terminal once a text (a regular expression) came after what was done before. */
+/** An action on the terminal, performed when new output matches `waitFor` (a regular expression). */
 interface Step {
   readonly waitFor: string
   readonly send?: string
@@ -101,32 +104,32 @@ interface Step {
   readonly resize?: readonly [number, number]
 }
 
-/** Runs `sluice` on a pseudo terminal of 24 rows and 80 columns. `isCooked`: it reads whole lines again afterwards. */
+/** Runs `sluice` on a pseudo terminal of 24 rows and 80 columns. `isCooked`: afterwards the terminal is in line mode again. */
 async function onTerminal(args: string[], env: Record<string, string>, steps: readonly Step[]) {
   const script = [process.execPath, LAUNCHER, ...args]
-  const told = JSON.stringify({ script, steps })
+  const plan = JSON.stringify({ script, steps })
   const environment = { ...ENVIRONMENT, TERM: 'xterm-256color', ...env }
-  const { stdout } = await promisify(execFile)('python3', ['-c', TERMINAL, told], { env: environment, timeout: 55_000 })
+  const { stdout } = await promisify(execFile)('python3', ['-c', TERMINAL, plan], { env: environment, timeout: 55_000 })
   return JSON.parse(stdout) as { code: number; text: string; isCooked: boolean }
 }
 
 const TERMINAL = `
 import fcntl, json, os, pty, re, select, struct, subprocess, sys, termios, time
-told = json.loads(sys.argv[1])
+plan = json.loads(sys.argv[1])
 ours, theirs = pty.openpty()
 size = lambda rows, columns: fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack('HHHH', rows, columns, 0, 0))
 size(24, 80)
 def own():
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-child = subprocess.Popen(told['script'], stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=own)
+child = subprocess.Popen(plan['script'], stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=own)
 seen, since, end = b'', 0, time.time() + 45
 def more():
     global seen
     if not select.select([ours], [], [], 0.1)[0]: return False
     seen += os.read(ours, 65536)
     return True
-for step in told['steps']:
+for step in plan['steps']:
     while not re.search(step['waitFor'], seen[since:].decode('utf8', 'ignore')):
         if time.time() > end or child.poll() is not None: break
         more()

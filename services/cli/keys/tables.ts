@@ -8,7 +8,7 @@ import { limitText } from './limits.ts'
 
 const SECOND_MS = 1_000
 
-/** A point in time for people: to the minute, in UTC. */
+/** A point in time in UTC, to the minute. */
 export function timeText(seconds: number): string {
   const ms = seconds * SECOND_MS
   return Math.abs(ms) < 8.64e15 ? `${new Date(ms).toISOString().slice(0, 16).replace('T', ' ')}Z` : String(seconds)
@@ -19,9 +19,9 @@ export function keyTable(keys: readonly ApiKey[], columnsMax: number): string {
   const head = ['id', 'secret', 'project', 'age', 'state', 'expires', 'scopes', 'name', 'endpoints', 'models', 'limits']
   const rows = keys.map((key) => {
     const expires = key.expires_at === undefined ? 'never' : timeText(key.expires_at)
-    const whose = [projectIdOf(key), ageOf(key.created_at, nowMs), stateOf(key, nowMs), expires]
-    const rights = [key.endpoints?.join(',') ?? 'all', key.models?.join(',') ?? 'all', limitText(key.limits)]
-    return [key.id, key.hint, ...whose, key.scopes?.join(',') ?? 'calls', key.name ?? '', ...rights]
+    const details = [projectIdOf(key), ageOf(key.created_at, nowMs), stateOf(key, nowMs), expires]
+    const permissions = [key.endpoints?.join(',') ?? 'all', key.models?.join(',') ?? 'all', limitText(key.limits)]
+    return [key.id, key.hint, ...details, key.scopes?.join(',') ?? 'calls', key.name ?? '', ...permissions]
   })
   return tableOf({ head, rows, spare: ['limits', 'models', 'endpoints', 'age'] }, columnsMax)
 }
@@ -39,5 +39,8 @@ export function auditTable(entries: readonly AuditEntry[], columnsMax: number): 
   const rows = entries.map(({ at, author, action, subject, project, change }) => {
     return [timeText(at), action, subject, project ?? '', author, JSON.stringify(change)]
   })
-  return tableOf({ head: ['at', 'action', 'subject', 'project', 'by', 'change'], rows, spare: ['project'] }, columnsMax)
+  return tableOf(
+    { head: ['time', 'action', 'subject', 'project', 'author', 'change'], rows, spare: ['project'] },
+    columnsMax,
+  )
 }
