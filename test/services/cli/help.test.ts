@@ -1,22 +1,33 @@
 import { execFileSync } from 'node:child_process'
+import { readFile } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
 import { COMMANDS } from '#services/cli/commands/commands.ts'
-import { layOut } from '#services/cli/text/help.ts'
+import { formatHelp } from '#services/cli/text/help.ts'
 import { sluice } from '../../support/processes/sluice.ts'
 
 const WORDS = /[^\s\\]+/g
 const names = Object.keys(COMMANDS)
 
 describe('help', () => {
-  it.each(names)('of %s fits 80 columns, and loses no word', (name) => {
+  it.each(names)('of %s fits into 80 columns without losing a word', (name) => {
     const help = COMMANDS[name]?.help ?? ''
-    const laidOut = layOut(help)
+    const laidOut = formatHelp(help)
     expect(laidOut.split('\n').filter((line) => line.length > 80)).toEqual([])
     expect(laidOut.match(WORDS)).toEqual(help.match(WORDS))
   })
 
-  it('breaks examples so that a shell still understands them', () => {
-    const laidOut = layOut(
+  it.each(names)('of %s lists every option, and docs/cli.md lists command and options', async (name) => {
+    const page = await readFile('docs/cli.md', 'utf8')
+    const { help, options } = COMMANDS[name] ?? { help: '', options: {} }
+    expect(page).toMatch(new RegExp(`^\\| .*\`${name}\\b`, 'm'))
+    for (const option of Object.keys(options)) {
+      expect(help).toMatch(new RegExp(`^ {2}--${option}\\b`, 'm'))
+      expect(page).toMatch(new RegExp(`^\\| .*--${option}\\b`, 'm'))
+    }
+  })
+
+  it('breaks examples so that a shell can still run them', () => {
+    const laidOut = formatHelp(
       `Examples:\n  sluice submit --body '{"a":  "two blanks"}' --endpoint /v1/a/long/path/of/an/endpoint | jq .id`,
     )
     const { stdout } = bash(
@@ -31,35 +42,35 @@ describe('help', () => {
     ])
   })
 
-  it('goes on below what an option does', () => {
-    expect(layOut(`Options:\n  --name NAME  ${'word '.repeat(20).trim()}`)).toBe(
+  it('continues an option description in its own column', () => {
+    expect(formatHelp(`Options:\n  --name NAME  ${'word '.repeat(20).trim()}`)).toBe(
       `Options:\n  --name NAME  ${'word '.repeat(13).trim()}\n               ${'word '.repeat(7).trim()}`,
     )
   })
 })
 
-/** What a shell makes of the words of a line, with a real script of ours. */
+/** Completions that a shell offers for a line with the generated script. */
 const SHELLS: Readonly<Record<string, (script: string, line: string) => string[]>> = {
-  /** What its completion function offers. */
+  /** The candidates of the completion function. */
   bash: (script, line) => {
     const words = line.split(' ').map((word) => `'${word}'`)
     const called = `COMP_WORDS=(${words.join(' ')}); COMP_CWORD=${words.length - 1}; _sluice`
     return bash(`${script}\n${called}; printf '%s\n' "\${COMPREPLY[@]}"`).stdout.trim().split('\n')
   },
-  /** What stands on its terminal after the key Tab: one that is offered alone is written out. */
+  /** The terminal content after Tab: a single candidate is inserted. */
   zsh: (script, line) => {
     const typed = execFileSync('zsh', ['-f', '-c', TYPE_IN_ZSH, 'zsh', script, line], { encoding: 'utf8' })
     const last = typed.slice(typed.lastIndexOf('sluice ')).match(/^[\w-:/. ]+/)?.[0] ?? ''
     return [last.trim().split(' ').at(-1) ?? '']
   },
-  /** What it answers to `complete -C`, without the descriptions. */
+  /** The output of `complete -C` without descriptions. */
   fish: (script, line) => {
     const lines = execFileSync('fish', ['-N', '-c', `${script}\ncomplete -C '${line}'`], { encoding: 'utf8' }).trim()
     return lines.split('\n').map((offered) => offered.split('\t')[0] ?? '')
   },
 }
 
-/** A zsh on a terminal of its own gets the script, then a line and Tab; what it shows within a second of the last sign is printed. */
+/** Runs zsh in a pseudo terminal, types the line and Tab, and prints the terminal output once it has been quiet for 2 s. */
 const TYPE_IN_ZSH = `
 zmodload zsh/zpty
 print -r -- "$1" > $TMPPREFIX.sluice
@@ -88,12 +99,12 @@ describe.each(Object.entries(SHELLS))('completion for %s', (shell, offered) => {
     ['sluice --url http://127.0.0.1:1 keys ro', 'rotate'],
     ['sluice submit --pro', '--prompt'],
     ['sluice jobs --he', '--help'],
-  ])('makes of %s the one that fits', async (line, wanted) => {
+  ])('completes %s to the matching word', async (line, wanted) => {
     const { out } = await sluice(['completion', shell])
     expect(offered(out, line)).toEqual([wanted])
   })
 
-  it.skipIf(!isHere || shell === 'zsh')('offers every command, and after an action none again', async () => {
+  it.skipIf(!isHere || shell === 'zsh')('offers every command, and no action after an action', async () => {
     const { out } = await sluice(['completion', shell])
     expect(offered(out, 'sluice ').toSorted()).toEqual(names.toSorted())
     expect(offered(out, 'sluice keys rotate ')).not.toContain('audit')
@@ -101,7 +112,7 @@ describe.each(Object.entries(SHELLS))('completion for %s', (shell, offered) => {
 })
 
 describe('completion', () => {
-  it.each(['zsh', 'fish'])('names every command and option for %s', async (shell) => {
+  it.each(['zsh', 'fish'])('contains every command and option for %s', async (shell) => {
     const { out } = await sluice(['completion', shell])
     for (const [name, { options }] of Object.entries(COMMANDS)) {
       expect(out).toContain(name)
@@ -109,10 +120,10 @@ describe('completion', () => {
     }
   })
 
-  it('refuses other shells', async () => {
+  it('rejects other shells', async () => {
     const { code, err } = await sluice(['completion', 'tcsh'])
     expect(code).toBe(2)
-    expect(err).toContain('tcsh: the shell is bash, zsh, fish.')
+    expect(err).toContain("SHELL must be bash, zsh, fish; got 'tcsh'.")
   })
 })
 
