@@ -1,6 +1,6 @@
 /*
- * Estimates the offset between the clock of the service and that of the browser, which may be hours apart. Ages on a page are computed
- * from times of the service, so the browser's clock alone would show "3 h ago" for a job created a second ago.
+ * Estimates the offset between the clock of the service and that of the browser, which may be hours apart. Pages compute ages
+ * from times of the service, so the clock of the browser alone can be hours off.
  *
  * A `date` header has whole seconds and was written while the request was in flight. Both facts bound the offset, and the value
  * closest to zero within these bounds is used: clocks that may be equal count as equal.

@@ -75,17 +75,18 @@ export function recordScrape(now: Metrics, atMs: number): void {
   const last = history.at(-1)
   // After a restart, earlier counters are higher than current ones and would give negative differences.
   if (last && last.metrics.sum(PROCESS_START) !== now.sum(PROCESS_START)) history.length = 0
-  while (atMs - (history[0]?.atMs ?? atMs) > RECENT_MS) history.shift()
-  if (atMs - (history.at(-1)?.atMs ?? Number.NEGATIVE_INFINITY) >= STEP_MS) history.push({ atMs, metrics: now })
+  while (atMs - (history[0]?.atMs ?? atMs) > WINDOW_MS) history.shift()
+  if (atMs - (history.at(-1)?.atMs ?? Number.NEGATIVE_INFINITY) >= SCRAPE_INTERVAL_MS)
+    history.push({ atMs, metrics: now })
 }
 
 /** The API port returned 404 for the metrics, so callers do not request them again. */
 let isElsewhere = false
 
 /** Window of latencies and failures. */
-const RECENT_MS = 300_000
+const WINDOW_MS = 300_000
 /** Minimum distance of recorded scrapes. With many models a scrape has megabytes. */
-const STEP_MS = 10_000
+const SCRAPE_INTERVAL_MS = 10_000
 const history: { readonly atMs: number; readonly metrics: Metrics }[] = []
 
 /** The oldest recorded scrape of the last five minutes, or undefined if there is none before `now`. */

@@ -2,7 +2,7 @@ import { signal } from '@preact/signals'
 import { fetchJson, messageOf } from './client.ts'
 import type { Page } from './types.ts'
 
-const PAGE = 50
+const PAGE_SIZE = 50
 /** Maximum number of pages. Every refresh requests all loaded pages again. */
 const PAGES_MAX = 10
 
@@ -49,7 +49,9 @@ export class Pages<Item extends { readonly id: string }> {
   }
 
   async #page(after: string, signal?: AbortSignal): Promise<Page<Item>> {
-    const params = Object.entries({ limit: String(PAGE), ...this.#query, after }).filter(([, value]) => value !== '')
+    const params = Object.entries({ limit: String(PAGE_SIZE), ...this.#query, after }).filter(
+      ([, value]) => value !== '',
+    )
     return await fetchJson(`${this.#path}?${new URLSearchParams(params)}`, signal ? { signal } : {})
   }
 }

@@ -129,7 +129,7 @@ describe.skipIf(!CHROMIUM)('the screen Keys', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('is hidden from callers, who send no forbidden requests', async () => {
+  it('is hidden from callers, and sends no forbidden requests for them', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
     await page.getByText('This key shows its own project only.').waitFor()
     expect(await page.getByRole('link', { name: 'Keys', exact: true }).count()).toBe(0)

@@ -13,7 +13,7 @@ import { BASE, queryParam, setQuery } from '#services/console/router.ts'
 import { DeadLetterList } from './list.ts'
 import { Redrive } from './redrive.tsx'
 
-const REFRESH_MS = 5_000
+const REFRESH_INTERVAL_MS = 5_000
 const COLUMNS = ['Reason', 'Pool', 'Job', 'Kind', 'Size', 'Created', '']
 const REASONS: Readonly<Record<string, string>> = {
   not_understood: 'unreadable',
@@ -34,7 +34,7 @@ export function DeadLetters() {
 function Letters() {
   const pool = queryParam('pool')
   const list = useMemo(() => new DeadLetterList(pool), [pool])
-  usePoll(REFRESH_MS, (signal) => list.refresh(signal), [list])
+  usePoll(REFRESH_INTERVAL_MS, (signal) => list.refresh(signal), [list])
   const { letters, isLoaded, problem } = list
   return (
     <>

@@ -2,7 +2,7 @@ import { signal } from '@preact/signals'
 import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import type { DeadLetter, Page } from '#services/console/api/types.ts'
 
-const PAGE = 50
+const PAGE_SIZE = 50
 /** Maximum number of dead letters in a tab. */
 const LETTERS_MAX = 2_000
 
@@ -85,7 +85,7 @@ export class DeadLetterList {
   }
 
   async #page(more: Readonly<Record<string, string>>, signal?: AbortSignal): Promise<Page<DeadLetter>> {
-    const query = new URLSearchParams({ limit: String(PAGE), ...more, ...(this.pool && { pool: this.pool }) })
+    const query = new URLSearchParams({ limit: String(PAGE_SIZE), ...more, ...(this.pool && { pool: this.pool }) })
     return await fetchJson(`/v1/admin/dead-letters?${query}`, signal ? { signal } : {})
   }
 }

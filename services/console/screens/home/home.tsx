@@ -7,11 +7,11 @@ import { PlotChoice, PoolCard } from './pool-card.tsx'
 import { problems } from './problems.ts'
 import { hasMetrics, models, pools, preparations, refresh } from './state.ts'
 
-const REFRESH_MS = 2_000
+const REFRESH_INTERVAL_MS = 2_000
 
 /** Current problems, load progress, and the statistics of each pool. */
 export function Home() {
-  usePoll(REFRESH_MS, refresh, [isOperator.value])
+  usePoll(REFRESH_INTERVAL_MS, refresh, [isOperator.value])
   return (
     <section class="home">
       <div class="title">

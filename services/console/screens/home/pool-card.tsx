@@ -3,7 +3,7 @@ import { durationText, latencyText } from '#services/console/parts/time.ts'
 import { BASE, queryParam, setQuery } from '#services/console/router.ts'
 import type { ModelStats, PoolSample, PoolState } from './pools.ts'
 
-const MODELS_SHOWN = 6
+const MODELS_MAX = 6
 const jobs = (count: number) => (count === 1 ? '1 job' : `${count.toLocaleString()} jobs`)
 
 /** Metrics that the plots can show, by their name in the URL. The first line has the colour of running work, the second that of queued work. */
@@ -126,7 +126,7 @@ function Figure({ name, value, title, mark, isBad = false }: FigureProps) {
 }
 
 function ByModel({ pool: { id, models }, title }: { readonly pool: PoolState; readonly title: string }) {
-  const more = models.length - MODELS_SHOWN
+  const more = models.length - MODELS_MAX
   return (
     <div class="by-model">
       <table aria-label={`Models of ${id}`}>
@@ -144,7 +144,7 @@ function ByModel({ pool: { id, models }, title }: { readonly pool: PoolState; re
           </tr>
         </thead>
         <tbody>
-          {models.slice(0, MODELS_SHOWN).map((model) => (
+          {models.slice(0, MODELS_MAX).map((model) => (
             <ModelRow key={model.id} model={model} />
           ))}
         </tbody>

@@ -10,7 +10,7 @@ import { BASE } from '#services/console/router.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
 import { progressText } from '#services/console/screens/jobs/progress.ts'
 
-const REFRESH_MS = 3_000
+const REFRESH_INTERVAL_MS = 3_000
 /** Maximum depth of the tree; deeper jobs are shown on their own page. */
 const DEPTH_MAX = 4
 
@@ -52,7 +52,7 @@ function Branch({ job, isOwn, depth }: ChildrenProps & { readonly depth: number 
   }, [job.id, isOwn])
   const isFinished = isEnded(job.status)
   usePoll(
-    REFRESH_MS,
+    REFRESH_INTERVAL_MS,
     async (signal) => {
       // The children of a finished job do not change.
       if (!isFinished || !children.isLoaded.peek()) await children.refresh(signal)

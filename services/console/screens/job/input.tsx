@@ -6,7 +6,7 @@ import { CopyButton } from '#services/console/parts/copy-button.tsx'
 import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { dateTimeText } from '#services/console/parts/time.ts'
 
-const SHOWN_CHARS = 20_000
+const SHOWN_CHARS_MAX = 20_000
 
 /** The input of a job, loaded when the section is opened. */
 export function Input({ id }: { readonly id: string }) {
@@ -91,6 +91,6 @@ function StepRow({ step }: { readonly step: Step }) {
 }
 
 function shown(text = 'null'): string {
-  if (text.length <= SHOWN_CHARS) return text
-  return `${text.slice(0, SHOWN_CHARS)}\n… ${(text.length - SHOWN_CHARS).toLocaleString()} more characters`
+  if (text.length <= SHOWN_CHARS_MAX) return text
+  return `${text.slice(0, SHOWN_CHARS_MAX)}\n… ${(text.length - SHOWN_CHARS_MAX).toLocaleString()} more characters`
 }

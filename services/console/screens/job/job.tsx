@@ -16,7 +16,7 @@ import { Input, Steps } from './input.tsx'
 import { textOfResult } from './output.ts'
 
 /** Interval for the queue position and the progress of child jobs, which have no events. */
-const REFRESH_MS = 3_000
+const REFRESH_INTERVAL_MS = 3_000
 
 export function JobScreen({ id }: { readonly id: string }) {
   const followed = useMemo(() => new FollowedJob(id), [id])
@@ -28,7 +28,7 @@ export function JobScreen({ id }: { readonly id: string }) {
   const shown: AnyJob | undefined = followed.job.value ?? followed.operatorJob.value
   const isFinished = isEnded(shown?.status ?? '')
   usePoll(
-    REFRESH_MS,
+    REFRESH_INTERVAL_MS,
     async (signal) => {
       if (followed.isKnown && !isFinished) await followed.refresh(signal)
     },

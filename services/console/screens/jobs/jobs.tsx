@@ -8,7 +8,7 @@ import { type Filter, JobList } from './list.ts'
 import { ParentJob } from './parent-job.tsx'
 import { JobTable } from './table.tsx'
 
-const REFRESH_MS = 2_000
+const REFRESH_INTERVAL_MS = 2_000
 const STATUSES = ['queued', 'in_progress', 'completed', 'failed', 'cancelled', 'expired'] as const
 
 /** The jobs of the key's project or, for operators, of all projects. */
@@ -16,7 +16,7 @@ export function Jobs() {
   const filter = filterOf()
   const key = JSON.stringify(filter)
   const list = useMemo(() => new JobList(filter), [key])
-  usePoll(REFRESH_MS, (signal) => list.refresh(signal), [list])
+  usePoll(REFRESH_INTERVAL_MS, (signal) => list.refresh(signal), [list])
   const { jobs, problem, isLoaded, hasMore } = list
   return (
     <section class="jobs">

@@ -2,7 +2,7 @@ import { signal } from '@preact/signals'
 import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import type { AnyJob, Page } from '#services/console/api/types.ts'
 
-const PAGE = 100
+const PAGE_SIZE = 100
 /** Maximum number of jobs in a tab. */
 export const JOBS_MAX = 20_000
 
@@ -69,8 +69,8 @@ export class JobList {
   async #refreshOpen(open: readonly AnyJob[], seen: ReadonlySet<string>, signal: AbortSignal): Promise<void> {
     const below = open.filter(({ id }) => !seen.has(id))
     const begin = this.#rotation < below.length ? this.#rotation : 0
-    const batch = below.slice(begin, begin + OPEN_MAX)
-    this.#rotation = begin + OPEN_MAX
+    const batch = below.slice(begin, begin + OPEN_READS_MAX)
+    this.#rotation = begin + OPEN_READS_MAX
     const url = this.#filter.isAll ? '/v1/admin/jobs' : '/v1/jobs'
     const now = await Promise.all(
       batch.map(({ id }) => fetchJson<AnyJob>(`${url}/${id}`, { signal }).catch(() => undefined)),
@@ -116,7 +116,7 @@ export class JobList {
 
   async #page(more: Readonly<Record<string, string>>, signal?: AbortSignal): Promise<Page<AnyJob>> {
     const { status, model, endpoint, group, isAll } = this.#filter
-    const query = new URLSearchParams({ limit: String(PAGE), ...more })
+    const query = new URLSearchParams({ limit: String(PAGE_SIZE), ...more })
     if (status) query.set('status', status)
     if (isAll && model) query.set('model', model)
     if (!isAll && endpoint) query.set('endpoint', endpoint)
@@ -127,7 +127,7 @@ export class JobList {
 }
 
 /** Unfinished jobs below the first page that one refresh reads. */
-const OPEN_MAX = 20
+const OPEN_READS_MAX = 20
 
 /** Whether a status is final. */
 export function isEnded(status: string): boolean {

@@ -9,7 +9,7 @@ import { BASE, setQuery } from '#services/console/router.ts'
 import { isEnded } from './list.ts'
 import { progressText } from './progress.ts'
 
-const REFRESH_MS = 2_000
+const REFRESH_INTERVAL_MS = 2_000
 const ID = /^[\w-]+$/
 
 /**
@@ -27,7 +27,7 @@ export function ParentJob({ id, isAll }: { readonly id: string; readonly isAll: 
     problem.value = ''
   }, [root, isAll])
   usePoll(
-    REFRESH_MS,
+    REFRESH_INTERVAL_MS,
     async (signal) => {
       // An unchecked id such as `../key` would request another path.
       if (!ID.test(root) || isEnded(job.peek()?.status ?? '') || problem.peek()) return

@@ -17,7 +17,7 @@ import { Rotate } from './rotate.tsx'
 import { hasMore, isLoaded, keys, nameOf, problem, projects, refresh, revokeKey } from './state.ts'
 import { Usage, usd } from './usage.tsx'
 
-const REFRESH_MS = 10_000
+const REFRESH_INTERVAL_MS = 10_000
 /** An expiry within this time is shown to the minute. */
 const SOON_SECONDS = 172_800
 /** Retention of the last-used date. */
@@ -41,7 +41,7 @@ function KeysAndProjects() {
   const filter = { project: queryParam('project'), state: state === 'all' ? '' : state }
   const refreshList = () => void refresh(filter)
   // Opening the usage of a key also refreshes its row, so both show the same values.
-  usePoll(REFRESH_MS, (signal) => refresh(filter, signal), [filter.project, filter.state, queryParam('usage')])
+  usePoll(REFRESH_INTERVAL_MS, (signal) => refresh(filter, signal), [filter.project, filter.state, queryParam('usage')])
   const [, owner, id] = /^(key|project):(.+)$/.exec(queryParam('usage')) ?? []
   return (
     <>

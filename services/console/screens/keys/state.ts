@@ -2,7 +2,7 @@ import { signal } from '@preact/signals'
 import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import type { ApiKey, Page, Project } from '#services/console/api/types.ts'
 
-const PAGE = 100
+const PAGE_SIZE = 100
 /** Maximum number of keys, and of projects, in a tab. */
 const ITEMS_MAX = 1_000
 
@@ -76,7 +76,7 @@ async function fetchAll<Item>(path: string, filter: Record<string, string>, sign
   const data: Item[] = []
   let after: string | null = null
   for (;;) {
-    const query = new URLSearchParams({ limit: String(PAGE), ...filter, ...(after && { after }) })
+    const query = new URLSearchParams({ limit: String(PAGE_SIZE), ...filter, ...(after && { after }) })
     const page: Page<Item> = await fetchJson(`${path}?${query}`, signal ? { signal } : {})
     data.push(...page.data)
     after = page.last_id

@@ -6,11 +6,11 @@ import { ageText } from '#services/console/parts/time.ts'
 import { ModelCard } from './card.tsx'
 import { isLoaded, type PoolModels, pools, problem, refresh, setPaused } from './state.ts'
 
-const REFRESH_MS = 2_000
+const REFRESH_INTERVAL_MS = 2_000
 
 /** Models by pool. Operators also see workers and slots, and can pause a model or a pool. */
 export function Models() {
-  usePoll(REFRESH_MS, refresh, [isOperator.value])
+  usePoll(REFRESH_INTERVAL_MS, refresh, [isOperator.value])
   const count = pools.value.reduce((total, { models }) => total + models.length, 0)
   return (
     <section>

@@ -13,7 +13,7 @@ import { Cell, Table } from '#services/console/parts/table.tsx'
 import { ageText, dateTimeText, durationText, latencyText } from '#services/console/parts/time.ts'
 import { BASE, queryParam, setQuery } from '#services/console/router.ts'
 
-const REFRESH_MS = 3_000
+const REFRESH_INTERVAL_MS = 3_000
 const COLUMNS = ['Event', 'Job', 'Host', 'Attempts', 'Last response', 'Next attempt', 'Created', '']
 /** Filters, each with the text of its empty state. */
 const STATES = [
@@ -43,7 +43,7 @@ export function Webhooks() {
 function Deliveries() {
   const status = queryParam('status')
   const list = useMemo(() => new Pages<Delivery>('/v1/admin/deliveries', { status }), [status])
-  usePoll(REFRESH_MS, (signal) => list.refresh(signal), [list])
+  usePoll(REFRESH_INTERVAL_MS, (signal) => list.refresh(signal), [list])
   const { isLoaded, problem } = list
   return (
     <>

@@ -9,7 +9,7 @@ import { Cell, Table } from '#services/console/parts/table.tsx'
 import { ageText } from '#services/console/parts/time.ts'
 import { isLoaded, isOnlyActive, problem, refresh, setDrained, stateOf, workers } from './state.ts'
 
-const REFRESH_MS = 2_000
+const REFRESH_INTERVAL_MS = 2_000
 const COLUMNS = ['Worker', 'Pool', 'Running', 'Models', 'Version', 'State', '']
 
 /** All processes of the fleet, with their load and a button to drain each worker. */
@@ -28,7 +28,7 @@ export function Workers() {
 }
 
 function Fleet() {
-  usePoll(REFRESH_MS, refresh, [isOperator.value])
+  usePoll(REFRESH_INTERVAL_MS, refresh, [isOperator.value])
   return (
     <>
       <ErrorText text={problem.value} />

@@ -17,7 +17,7 @@ const isCompared = signal(false)
 const system = signal('')
 const values = signal<Readonly<Record<string, string>>>({ max_tokens: '512' })
 
-/** A conversation with one model, or with two side by side. It lasts as long as the tab. */
+/** A conversation with one model, or with two side by side. The conversation lasts as long as the tab. */
 export function ChatForm() {
   useEffect(() => {
     first.model.value = modelFor('chat', queryParam('model') || first.model.value)

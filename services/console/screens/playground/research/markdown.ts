@@ -11,7 +11,7 @@ export interface Line {
   readonly pieces: readonly Piece[]
 }
 
-/** Private-use characters that delimit citation markers during parsing. They are removed from the report first. */
+/** Private-use characters that delimit citation markers during parsing. The parser first removes these characters from the report. */
 const [OPEN, CLOSE] = ['\uE000', '\uE001']
 /** A delimited citation marker, or a Markdown link. */
 const PARTS = new RegExp(`${OPEN}(\\d+) ([^${CLOSE}]*)${CLOSE}|\\[((?:\\\\.|[^\\]\\\\])*)\\]\\(<([^>]*)>\\)`, 'g')
