@@ -9,8 +9,8 @@ import { findPythonEnv } from '../../../support/processes/python.ts'
 import { startStack } from '../../../support/stack.ts'
 
 /*
- * Schemathesis makes requests of the description of the API, valid ones and broken ones, and looks at each answer: no failure of
- * ours, no status and no type that is not described, no body that breaks its schema.
+ * Schemathesis generates valid and invalid requests from the OpenAPI document. Each response must have a documented status, content type
+ * and schema, and no response may be a server error.
  */
 
 const PINS = ['schemathesis==4.32.5']
@@ -22,7 +22,7 @@ const CHECKS = [
   'response_headers_conformance',
   'response_schema_conformance',
 ]
-/** Requests of each operation; what differs from run to run is left to people, who may give another seed and more of them. */
+/** Requests per operation. The fixed seed makes runs reproducible; the variables allow longer runs by hand. */
 const EXAMPLES = process.env.SCHEMATHESIS_EXAMPLES ?? '3'
 const SEED = process.env.SCHEMATHESIS_SEED ?? '1'
 const PHASES = process.env.SCHEMATHESIS_PHASES ?? 'fuzzing'
@@ -31,14 +31,14 @@ const RUN_MS = 240_000
 const run = promisify(execFile)
 const bin = await findPythonEnv('schemathesis', PINS)
 
-/** What a document says of a body or a parameter, as far as it is made narrower here. */
-interface Known {
+/** The parts of an OpenAPI document that `withExisting` narrows. */
+interface Document {
   paths: Record<string, Record<string, { parameters?: { name: string; in: string; schema: object }[] }>>
   components: { schemas: Record<string, { properties?: Record<string, object> }> }
 }
 
-/** The same, where models and jobs are ones that there are: nearly every other request would be a 404. */
-function withKnown(document: Known, jobId: string): Known {
+/** Restricts models and job ids to existing ones. Otherwise nearly every request would return 404. */
+function withExisting(document: Document, jobId: string): Document {
   for (const { properties } of Object.values(document.components.schemas)) {
     if (properties && 'model' in properties && 'messages' in properties) properties.model = { const: 'echo-1' }
   }
@@ -52,8 +52,8 @@ function withKnown(document: Known, jobId: string): Known {
   return document
 }
 
-describe.skipIf(!bin)('the description of the API, by Schemathesis', { timeout: RUN_MS }, () => {
-  it('holds for every answer to requests that are made of it', async () => {
+describe.skipIf(!bin)('the OpenAPI document, checked by Schemathesis', { timeout: RUN_MS }, () => {
+  it('describes every response to generated requests', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-schemathesis-'))
     const key = keyOf(SECRET, { id: 'key_schemathesis', scopes: ['calls', 'admin'] })
     await writeFile(join(directory, 'keys.json'), JSON.stringify({ keys: [key] }))
@@ -63,8 +63,8 @@ describe.skipIf(!bin)('the description of the API, by Schemathesis', { timeout: 
     const job = await stack.post('/v1/jobs', { endpoint: '/v1/chat/completions', body: call }, { headers })
     const { id } = (await job.json()) as { id: string }
     const document = join(directory, 'openapi.json')
-    const described = (await (await stack.get('/openapi.json')).json()) as Known
-    await writeFile(document, JSON.stringify(withKnown(described, id)))
+    const described = (await (await stack.get('/openapi.json')).json()) as Document
+    await writeFile(document, JSON.stringify(withExisting(described, id)))
 
     const args = [
       ...['run', document, '--url', stack.url, '-H', `authorization: Bearer ${SECRET}`, '--checks', CHECKS.join(',')],
@@ -80,12 +80,11 @@ describe.skipIf(!bin)('the description of the API, by Schemathesis', { timeout: 
         '--warnings',
         'off',
       ],
-      // Without a sandbox code is refused with 503, and what it would pause, which it finds by the lists, with 529: both are described,
-      // and failures of ours all the same.
+      // Excluded: code runs return 503 without a sandbox, and paused models return 503 or 529. `not_a_server_error` reports both.
       ...['--exclude-path-regex', '^/v1/tools/code$|/(pause|drain)$', '--request-timeout', '60'],
     ]
     const schemathesis = join(bin ?? '', 'schemathesis')
-    // It exits with 1 for what it finds.
+    // Schemathesis exits with code 1 if a check fails.
     const { stdout, code } = await run(schemathesis, args, { cwd: directory, timeout: RUN_MS }).then(
       (done) => ({ ...done, code: 0 }),
       (failed: { stdout: string; code: unknown }) => failed,
