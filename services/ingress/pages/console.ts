@@ -1,13 +1,13 @@
 import { existsSync, readdirSync } from 'node:fs'
 import { PageFile } from './files.ts'
 
-/** Where `npm ci` has built the console (services/console/build.ts). */
+/** Build output of the console (services/console/build.ts), created by `npm ci`. */
 const DIST = new URL('../../console/dist/', import.meta.url)
 
-/** Where the console lies. */
+/** Path of the console. */
 export const CONSOLE = '/console'
 
-/** The files of the console, by path. Names of assets have a hash, so they never change. Empty where it was not built. */
+/** Files of the console by path, or an empty map if the console is not built. Asset names contain a hash, so assets are immutable. */
 export function consoleFiles(): ReadonlyMap<string, PageFile> {
   const assets = new URL('assets/', DIST)
   if (!existsSync(assets)) return new Map()
@@ -17,7 +17,7 @@ export function consoleFiles(): ReadonlyMap<string, PageFile> {
   return new Map([[CONSOLE, PageFile.at(new URL('index.html', DIST))], ...files])
 }
 
-/** The file of an address in the console: every screen is one page, which looks at the address itself. */
+/** The file of a path. The console is a single-page application: all paths of its screens return the same page. */
 export function findScreen(files: ReadonlyMap<string, PageFile>, path: string): PageFile | undefined {
   const isScreen = path.startsWith(`${CONSOLE}/`) && !path.startsWith(`${CONSOLE}/assets/`)
   return files.get(isScreen ? CONSOLE : path)

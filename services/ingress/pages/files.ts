@@ -7,7 +7,7 @@ import { newId } from '#shared/id.ts'
 
 const compress = promisify(gzip)
 
-/** Nothing comes from elsewhere, goes elsewhere, or is framed by others (Content Security Policy, level 3). */
+/** Allows only resources of this origin, and no framing (Content Security Policy Level 3). */
 const POLICY = [
   "default-src 'none'",
   "script-src 'self'",
@@ -28,30 +28,29 @@ const TYPES: Readonly<Record<string, string>> = {
   json: 'application/json',
 }
 
-/** How long a browser may keep a file: that of a name with a hash for ever, others as long as they are the same. */
+/** Browser caching. `immutable`: forever, for names with a hash. `checked`: revalidated with an ETag. */
 export type Caching = 'immutable' | 'checked'
 
-/** A file that browsers get: read and compressed once, when it is first asked for. */
+/** A static file, read and compressed once at the first request. */
 export class PageFile {
   readonly #read: () => Promise<Buffer>
   readonly #type: string
   readonly #caching: Caching
   #content: Promise<{ plain: Buffer; gzipped: Buffer; etag: string }> | undefined
 
-  /** @param extension Tells its type. */
+  /** @param extension Selects the content type. */
   constructor(extension: string, read: () => Promise<Buffer>, caching: Caching = 'checked') {
     this.#type = TYPES[extension] ?? 'application/octet-stream'
     this.#read = read
     this.#caching = caching
   }
 
-  /** A file of this directory tree, or of a package. */
   static at(url: URL, caching?: Caching): PageFile {
     const { pathname } = url
     return new PageFile(pathname.slice(pathname.lastIndexOf('.') + 1), () => readFile(url), caching)
   }
 
-  /** Answers GET and HEAD with it. */
+  /** Responds to GET and HEAD. */
   async send(req: IncomingMessage, res: ServerResponse): Promise<void> {
     this.#content ??= this.#load()
     const { plain, gzipped, etag } = await this.#content.catch((error: unknown) => {
@@ -77,7 +76,7 @@ export class PageFile {
   }
 }
 
-/** What every page says to the browser, beside what it is. */
+/** Sets the request id and security headers of a page. */
 export function pageHeaders(res: ServerResponse): void {
   const requestId = newId('req_')
   res.setHeader('x-request-id', requestId)

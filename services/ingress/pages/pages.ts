@@ -9,7 +9,7 @@ import { GUIDE, guideFiles } from './guide/guide.ts'
 
 const require = createRequire(import.meta.url)
 
-/** What browsers and generators of clients get, by path. None of it needs a key: it tells nothing about callers. */
+/** Pages and their files, by path. No API key is required, because they contain no data of clients. */
 const FILES: ReadonlyMap<string, PageFile> = new Map([
   ['/openapi.json', new PageFile('json', describeApi)],
   ['/docs', PageFile.at(new URL('reference/reference.html', import.meta.url))],
@@ -21,14 +21,14 @@ const FILES: ReadonlyMap<string, PageFile> = new Map([
   ...consoleFiles(),
 ])
 
-/** Where a browser is sent that asks for the root. */
+/** Target of the redirect from `/` for browsers. */
 const HOME = FILES.has(CONSOLE) ? CONSOLE : '/docs'
 
 /**
- * Answers what is read in a browser: the console, the guide, the description of the API and its reference. A browser that asks for `/` is
- * sent to the first page; programs get the 404 of the API there.
+ * Serves the console, the guide, the API reference and the OpenAPI document. `/` redirects browsers to the console; other clients receive
+ * the 404 of the API.
  *
- * @returns False when the request is for none of these.
+ * @returns False if the path is none of these.
  */
 export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse): boolean {
   if (req.method !== 'GET' && req.method !== 'HEAD') return false
@@ -41,18 +41,21 @@ export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse):
   file.send(req, res).catch((error: unknown) => {
     log.error({ err: error, path }, 'page not sent')
     if (res.headersSent) res.destroy()
-    else res.writeHead(500, { 'content-type': 'text/plain; charset=utf-8' }).end('This page could not be read.')
+    else
+      res
+        .writeHead(500, { 'content-type': 'text/plain; charset=utf-8' })
+        .end('Internal error: the page could not be loaded. The log has the cause.')
   })
   return true
 }
 
-/** Loaded when it is first asked for: the schemas of all answers are 3 MiB of a process, which needs them for this alone. */
+/** Loads the OpenAPI module at the first request, because the response schemas occupy 3 MiB and are used only here. */
 async function describeApi(): Promise<Buffer> {
   const { openApiDocument } = await import('#services/ingress/openapi/openapi.ts')
   return Buffer.from(JSON.stringify(await inTurns(openApiDocument())))
 }
 
-/** Browsers name HTML; SDKs and curl do not. */
+/** Browsers accept text/html; SDKs and curl do not ask for it. */
 function wantsPage({ headers }: IncomingMessage): boolean {
   return String(headers.accept ?? '').includes('text/html')
 }

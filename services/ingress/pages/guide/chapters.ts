@@ -1,58 +1,60 @@
-/** A page of the guide: a document of docs/ by its name without the extension, and the title that the navigation gives it. */
+/** A page of the guide: the name of a file in docs/ without extension, and the title in the navigation. */
 export interface Chapter {
   readonly name: string
   readonly title: string
 }
 
-/** Pages for one kind of reader, in the order in which they are read. */
+/** A section of the navigation. */
 export interface Part {
   readonly title: string
   readonly chapters: readonly Chapter[]
 }
 
-/** The guide. Every document of docs/ stands in it once, which a test checks. */
+/** Navigation of the guide. A test checks that it has every page of docs/ exactly once. */
 export const PARTS: readonly Part[] = [
-  part('Begin', {
+  part('Get started', {
     'first-steps': 'First steps',
-    comparison: 'What it is for, and what not',
-    clients: 'Clients',
+    comparison: 'Comparison',
+    clients: 'Clients and SDKs',
   }),
-  part('Call it', {
-    endpoints: 'Endpoints',
-    protocol: 'Calls and streams',
-    responses: 'Responses',
-    jobs: 'Jobs that outlive a connection',
+  part('Guides', {
+    text: 'Text generation',
+    responses: 'Responses API',
+    embeddings: 'Embeddings and reranking',
+    transcription: 'Transcription',
+    speech: 'Speech',
+    moderations: 'Moderation',
+    code: 'Code execution',
+    'deep-research': 'Deep research',
+    jobs: 'Durable jobs',
     batches: 'Files and batches',
     webhooks: 'Webhooks',
     websocket: 'WebSocket',
-    streaming: 'Streams and messages',
+    streaming: 'Streaming',
+    echo: 'Echo test model',
+  }),
+  part('Operate', {
+    operations: 'Operations',
+    models: 'Models',
+    keys: 'API keys and projects',
+    usage: 'Usage and cost',
+    reliability: 'Reliability',
+    scale: 'Scaling',
+  }),
+  part('Reference', {
+    endpoints: 'Endpoints',
+    protocol: 'Protocol',
     errors: 'Errors',
     limits: 'Limits',
     cli: 'Command line',
+    glossary: 'Glossary',
   }),
-  part('Pools', {
-    text: 'Text',
-    embeddings: 'Embeddings',
-    transcription: 'Transcription',
-    speech: 'Speech',
-    code: 'Python in a sandbox',
-    'deep-research': 'Deep research',
-    moderations: 'Moderations',
-    echo: 'Echo, the model for tests',
-  }),
-  part('Operate it', {
-    operations: 'Operations',
-    models: 'Models',
-    keys: 'Keys and limits',
-    usage: 'Usage and cost',
-    reliability: 'Reliability',
-    scale: 'Scale',
-    benchmarks: 'Benchmarks',
+  part('Internals', {
     design: 'Design',
+    benchmarks: 'Benchmarks',
   }),
 ]
 
-/** Every page, in the order of the guide. */
 export const CHAPTERS: readonly Chapter[] = PARTS.flatMap(({ chapters }) => chapters)
 
 function part(title: string, titles: Readonly<Record<string, string>>): Part {

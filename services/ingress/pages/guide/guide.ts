@@ -5,31 +5,28 @@ import { PageFile } from '#services/ingress/pages/files.ts'
 import { CHAPTERS, type Chapter, PARTS } from './chapters.ts'
 import { type Section, sectionsOf } from './search-index.ts'
 
-/** Where the guide lies. */
+/** Path of the guide. */
 export const GUIDE = '/docs/guide'
 
 const DOCS = new URL('../../../../docs/', import.meta.url)
-/** What is not written as marked would. */
-const RENDERER = { table: scrollable, code: codeOf, html: shown }
+/** Replacements for renderers of marked. */
+const RENDERER = { table: tableHtml, code: codeHtml, html: withoutComments }
 const NAMES: ReadonlySet<string> = new Set(CHAPTERS.map(({ name }) => name))
 
-/**
- * The guide, by path: a page for each document, which is made of its Markdown when somebody first asks for it. The first page of the
- * guide stands at its root too.
- */
+/** Files of the guide by path. Each page is rendered from Markdown at its first request. The first page is also served at the root. */
 export function guideFiles(): ReadonlyMap<string, PageFile> {
   const pages = CHAPTERS.map((chapter): [string, PageFile] => {
     return [`${GUIDE}/${chapter.name}`, new PageFile('html', async () => Buffer.from(await pageOf(chapter)))]
   })
   const first = pages[0]?.[1]
-  const ours = ['guide.css', 'search.js'].map((name): [string, PageFile] => {
+  const assets = ['guide.css', 'search.js'].map((name): [string, PageFile] => {
     return [`${GUIDE}/${name}`, PageFile.at(new URL(name, import.meta.url))]
   })
   const index = new PageFile('json', async () => Buffer.from(JSON.stringify(await searchIndex())))
-  return new Map([...pages, ...ours, [`${GUIDE}/search.json`, index], ...(first ? [[GUIDE, first] as const] : [])])
+  return new Map([...pages, ...assets, [`${GUIDE}/search.json`, index], ...(first ? [[GUIDE, first] as const] : [])])
 }
 
-/** Every section of the guide. Reading a page lets other work in between. */
+/** All sections of the guide. Each page read yields to the event loop. */
 async function searchIndex(): Promise<Section[]> {
   const sections: Section[] = []
   for (const chapter of CHAPTERS) {
@@ -38,18 +35,18 @@ async function searchIndex(): Promise<Section[]> {
   return sections
 }
 
-/** The document of a chapter as HTML. @throws Error when it cannot be read */
+/** The HTML of a page without its frame. @throws Error if the file cannot be read */
 async function bodyOf({ name }: Chapter): Promise<string> {
   const markdown = await readFile(new URL(`${name}.md`, DOCS), 'utf8')
-  // Made anew for each page: a parser numbers headings of the same name.
+  // A new parser per page, because a parser numbers repeated headings across calls.
   const marked = new Marked({ gfm: true, walkTokens: relink, renderer: RENDERER }, gfmHeadingId())
   return await marked.parse(markdown)
 }
 
-/** @throws Error when the document cannot be read */
+/** @throws Error if the file cannot be read */
 async function pageOf(chapter: Chapter): Promise<string> {
   const body = await bodyOf(chapter)
-  const place = CHAPTERS.indexOf(chapter)
+  const index = CHAPTERS.indexOf(chapter)
   return `<!doctype html>
 <html lang="en">
 <head>
@@ -61,18 +58,18 @@ async function pageOf(chapter: Chapter): Promise<string> {
 <script type="module" src="${GUIDE}/search.js"></script>
 </head>
 <body>
-<a class="skip" href="#content">Skip to the text</a>
+<a class="skip" href="#content">Skip to content</a>
 <header>
 <a class="name" href="${GUIDE}">Sluice guide</a>
 <search class="search"></search>
-<nav class="elsewhere" aria-label="Elsewhere"><a href="/console">Console</a> <a href="/docs">API reference</a></nav>
+<nav class="elsewhere" aria-label="Site"><a href="/console">Console</a> <a href="/docs">API reference</a></nav>
 </header>
 <div class="columns">
 <details class="menu"><summary>All pages</summary>${menu(chapter)}</details>
 <aside>${menu(chapter)}</aside>
 <main id="content">
 ${body}
-<nav class="turn" aria-label="Other pages">${turn('Before', CHAPTERS[place - 1])}${turn('Next', CHAPTERS[place + 1])}</nav>
+<nav class="pager" aria-label="Previous and next page">${pageLink('Previous', CHAPTERS[index - 1])}${pageLink('Next', CHAPTERS[index + 1])}</nav>
 </main>
 </div>
 </body>
@@ -91,12 +88,12 @@ function menu(current: Chapter): string {
   return `<nav class="pages" aria-label="Pages">${parts.join('')}</nav>`
 }
 
-function turn(direction: string, chapter: Chapter | undefined): string {
+function pageLink(direction: string, chapter: Chapter | undefined): string {
   if (!chapter) return '<span></span>'
   return `<a href="${GUIDE}/${chapter.name}"><small>${direction}</small> ${escaped(chapter.title)}</a>`
 }
 
-/** Links between documents lead between pages. What else the repository holds is not served: of such a link the text stays. */
+/** Rewrites links between Markdown files to links between pages. A link to an unserved file becomes plain text. */
 function relink(token: Token): void {
   if (token.type !== 'link') return
   const { href } = token as Tokens.Link
@@ -106,8 +103,8 @@ function relink(token: Token): void {
   else Object.assign(token, { type: 'em' })
 }
 
-/** Wide tables scroll in a frame of their own, which the keyboard reaches as well. */
-function scrollable(this: { parser: { parseInline(tokens: Token[]): string } }, { header, rows, align }: Tokens.Table) {
+/** Wraps a table in a scrollable region that is focusable for keyboard users. */
+function tableHtml(this: { parser: { parseInline(tokens: Token[]): string } }, { header, rows, align }: Tokens.Table) {
   const cells = (row: readonly Tokens.TableCell[], tag: 'th' | 'td') =>
     row.map(({ tokens }, i) => `<${tag} class="${align[i] ?? 'left'}">${this.parser.parseInline(tokens)}</${tag}>`)
   const line = (row: readonly Tokens.TableCell[], tag: 'th' | 'td') => `<tr>${cells(row, tag).join('')}</tr>`
@@ -116,13 +113,13 @@ function scrollable(this: { parser: { parseInline(tokens: Token[]): string } }, 
   return `<div class="table" role="group" aria-label="Table" tabindex="0">${table}</div>\n`
 }
 
-/** Code scrolls as tables do. */
-function codeOf({ text }: Tokens.Code): string {
+/** Code blocks are scrollable regions, like tables. */
+function codeHtml({ text }: Tokens.Code): string {
   return `<pre role="group" aria-label="Code" tabindex="0"><code>${escaped(text)}\n</code></pre>\n`
 }
 
-/** Comments are for whoever changes the document, and for its tests. */
-function shown({ text }: Tokens.HTML | Tokens.Tag): string {
+/** Removes comments, which are for editors and tests. */
+function withoutComments({ text }: Tokens.HTML | Tokens.Tag): string {
   return text.startsWith('<!--') ? '' : text
 }
 

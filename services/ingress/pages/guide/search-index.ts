@@ -1,21 +1,21 @@
-/** A part of a page that a search can find: what stands below one heading, up to the next. */
+/** A search result: the text between a heading and the next one. */
 export interface Section {
-  /** `/docs/guide/jobs#follow-it` */
+  /** Path with anchor, such as `/docs/guide/jobs#limits`. */
   readonly path: string
-  /** Of the page. */
+  /** Title of the page. */
   readonly page: string
   readonly heading: string
-  /** Plain text, with single blanks. */
+  /** Plain text with normalised white space. */
   readonly text: string
 }
 
 const HEADING = /<h[1-4] id="([^"]*)">([\s\S]*?)<\/h[1-4]>/
 
 /**
- * The sections of a page, in their order.
+ * The sections of a page, in page order.
  *
- * @param path Of the page, without an anchor.
- * @param body The page as HTML, as {@link https://marked.js.org marked} writes it.
+ * @param path Path of the page without an anchor.
+ * @param body HTML of the page, as rendered by {@link https://marked.js.org marked} writes it.
  */
 export function sectionsOf(path: string, page: string, body: string): Section[] {
   const [, ...parts] = body.split(HEADING)

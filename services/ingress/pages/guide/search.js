@@ -1,8 +1,8 @@
 /**
- * Search over the guide, in the browser: a combobox with a list of sections (WAI-ARIA Authoring Practices, combobox with list
- * autocomplete). The index comes with the first key. `/` leads to it, arrows move, Enter opens, Escape closes.
+ * Search of the guide in the browser: a combobox with a list of sections (WAI-ARIA Authoring Practices, combobox with list
+ * autocomplete). The index is loaded at the first input. Keys: `/` focuses the search box, arrows select, Enter opens, Escape closes.
  */
-const FOUND_MAX = 12
+const RESULTS_MAX = 12
 const SNIPPET_LENGTH = 150
 
 const box = document.querySelector('.search')
@@ -17,20 +17,20 @@ const input = element('input', {
   'aria-controls': 'found',
   'aria-autocomplete': 'list',
 })
-const list = element('ul', { id: 'found', role: 'listbox', 'aria-label': 'Found sections', hidden: '' })
-const said = element('p', { role: 'status', class: 'said' })
-box.append(input, list, said)
+const list = element('ul', { id: 'found', role: 'listbox', 'aria-label': 'Search results', hidden: '' })
+const status = element('p', { role: 'status', class: 'search-status' })
+box.append(input, list, status)
 
 let index
-let chosen = -1
+let selected = -1
 
 input.addEventListener('input', () => void search())
 input.addEventListener('focus', () => void (input.value && search()))
 input.addEventListener('keydown', (event) => {
   if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
     event.preventDefault()
-    choose(chosen + (event.key === 'ArrowDown' ? 1 : -1))
-  } else if (event.key === 'Enter') list.children[Math.max(chosen, 0)]?.firstChild.click()
+    select(selected + (event.key === 'ArrowDown' ? 1 : -1))
+  } else if (event.key === 'Enter') list.children[Math.max(selected, 0)]?.firstChild.click()
   else if (event.key === 'Escape') close()
 })
 box.addEventListener('focusout', ({ relatedTarget }) => void (box.contains(relatedTarget) || close()))
@@ -50,15 +50,15 @@ async function search() {
   const sections = await index.catch(() => undefined)
   if (!sections) {
     index = undefined
-    said.textContent = 'The index could not be read. Try again.'
+    status.textContent = 'The search index could not be loaded. Try again.'
     return
   }
-  // Somebody may have typed on meanwhile: their words are searched by a later call.
+  // The input has changed while the index was loaded: a later call searches the new words.
   if (wordsOf(input.value).join(' ') !== words.join(' ')) return
   show(find(sections, words), words)
 }
 
-/** Sections that have every word, at the beginning of one of theirs; a word of a heading counts more than any of the text. */
+/** Sections in which every query word is the prefix of a word. Matches in headings rank above matches in text. */
 function find(sections, words) {
   const found = sections.flatMap((section) => {
     const counts = words.map((word) => {
@@ -68,7 +68,7 @@ function find(sections, words) {
     })
     return counts.includes(0) ? [] : [{ section, score: counts.reduce((sum, each) => sum + each) }]
   })
-  return found.sort((a, b) => b.score - a.score).slice(0, FOUND_MAX)
+  return found.sort((a, b) => b.score - a.score).slice(0, RESULTS_MAX)
 }
 
 function show(found, words) {
@@ -83,19 +83,19 @@ function show(found, words) {
     return item
   })
   list.replaceChildren(...items)
-  chosen = -1
+  selected = -1
   input.removeAttribute('aria-activedescendant')
   input.setAttribute('aria-expanded', String(found.length > 0))
   list.hidden = found.length === 0
-  said.textContent = found.length === 0 ? 'Nothing found.' : `${found.length} found, go on with the arrow keys.`
-  said.classList.toggle('nothing', found.length === 0)
+  status.textContent = found.length === 0 ? 'No results.' : `${found.length} results. Use the arrow keys to select.`
+  status.classList.toggle('nothing', found.length === 0)
 }
 
-function choose(wanted) {
+function select(index) {
   if (list.hidden || list.children.length === 0) return
-  list.children[chosen]?.firstChild.setAttribute('aria-selected', 'false')
-  chosen = (wanted + list.children.length) % list.children.length
-  const option = list.children[chosen].firstChild
+  list.children[selected]?.firstChild.setAttribute('aria-selected', 'false')
+  selected = (index + list.children.length) % list.children.length
+  const option = list.children[selected].firstChild
   option.setAttribute('aria-selected', 'true')
   option.scrollIntoView({ block: 'nearest' })
   input.setAttribute('aria-activedescendant', option.id)
@@ -103,14 +103,14 @@ function choose(wanted) {
 
 function close() {
   list.hidden = true
-  chosen = -1
+  selected = -1
   input.setAttribute('aria-expanded', 'false')
   input.removeAttribute('aria-activedescendant')
-  said.textContent = ''
-  said.classList.remove('nothing')
+  status.textContent = ''
+  status.classList.remove('nothing')
 }
 
-/** What stands around the first word that is found. */
+/** Text around the first match. */
 function snippetOf(text, words) {
   const at = Math.max(0, text.search(new RegExp(words.map(escaped).join('|'), 'iu')) - 40)
   const from = at === 0 ? 0 : text.indexOf(' ', at) + 1
@@ -118,7 +118,7 @@ function snippetOf(text, words) {
   return `${from > 0 ? '… ' : ''}${text.slice(from, end)}${end < text.length ? ' …' : ''}`
 }
 
-/** The text with each word marked. It is set as text, never as HTML. */
+/** The text with matches highlighted. The text is inserted as a text node, never as HTML. */
 function marked(text, words) {
   const snippet = element('span', { class: 'snippet' })
   for (const [nth, piece] of text.split(new RegExp(`(${words.map(escaped).join('|')})`, 'giu')).entries()) {

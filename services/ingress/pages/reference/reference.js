@@ -1,4 +1,4 @@
-/* The reference of the API, by Swagger UI from /openapi.json. Nothing is asked of any other host. */
+/* API reference: Swagger UI with /openapi.json. No request goes to another host. */
 window.SwaggerUIBundle({
   url: '/openapi.json',
   dom_id: '#reference',
@@ -13,15 +13,15 @@ window.SwaggerUIBundle({
   validatorUrl: null,
 })
 
-/* Its dark colours are those of a class, which follows what the browser wants. */
+/* Swagger UI has its dark theme under a class. The class follows the colour scheme of the browser. */
 const dark = matchMedia('(prefers-color-scheme: dark)')
 const follow = () => document.documentElement.classList.toggle('dark-mode', dark.matches)
 dark.addEventListener('change', follow)
 follow()
 
 /*
- * What keyboards and screen readers need beyond what it gives them. Each operation is a button with a link in it that does what the button
- * does: it is one thing. Bodies have a name, and what scrolls can be scrolled with keys.
+ * Accessibility fixes for Swagger UI. The link inside the button of each operation duplicates the button, so it is removed from the tab
+ * order. Request bodies get an accessible name. Scrollable examples become focusable, so that keys can scroll them.
  */
 const page = document.querySelector('#reference')
 new MutationObserver(() => {

@@ -5,7 +5,7 @@ import { GUIDE } from '#services/ingress/pages/guide/guide.ts'
 import { type Admin, openAdmin } from '../../../support/admin.ts'
 
 let admin: Admin
-/** The text of every page, by its path. */
+/** HTML of every page, by path. */
 const pages = new Map<string, string>()
 beforeAll(async () => {
   admin = await openAdmin()
@@ -23,12 +23,12 @@ async function read(path: string): Promise<string> {
 const attributes = (html: string, name: string) =>
   [...html.matchAll(new RegExp(` ${name}="([^"]+)"`, 'g'))].map(([, value]) => value ?? '')
 
-it('has every document as a page', () => {
+it('has a page for every Markdown file of docs/', () => {
   const documents = readdirSync('docs').filter((file) => file.endsWith('.md'))
   expect(CHAPTERS.map(({ name }) => `${name}.md`).sort()).toEqual(documents.sort())
 })
 
-it('begins with the first page, and leads each page to all others', async () => {
+it('serves the first page at the root, and links every page to all others', async () => {
   expect(await read(GUIDE)).toBe(pages.get(`${GUIDE}/${CHAPTERS[0]?.name}`))
   for (const [path, html] of pages) {
     expect(html, path).toMatch(/<main id="content">\s*<h1 id=/)
@@ -36,22 +36,22 @@ it('begins with the first page, and leads each page to all others', async () => 
   }
 })
 
-it('has behind every link a page, and behind every anchor a heading', async () => {
-  const elsewhere = new Set<string>()
+it('has a page for every link and a heading for every anchor', async () => {
+  const otherPaths = new Set<string>()
   for (const [path, html] of pages) {
     for (const href of attributes(html, 'href')) {
       if (/^(https?|data):/.test(href)) continue
       const { pathname, hash } = new URL(href, admin.stack.url + path)
       const page = pages.get(pathname)
-      if (!page) elsewhere.add(pathname)
+      if (!page) otherPaths.add(pathname)
       else if (hash) expect(attributes(page, 'id'), `${path}: ${href}`).toContain(decodeURIComponent(hash.slice(1)))
     }
   }
-  elsewhere.delete('/console')
-  for (const path of elsewhere) await read(path)
+  otherPaths.delete('/console')
+  for (const path of otherPaths) await read(path)
 })
 
-it('asks nothing of other hosts, and has neither scripts nor styles inside', () => {
+it('loads nothing from other hosts, and has no inline scripts or styles', () => {
   for (const [path, html] of pages) {
     expect(attributes(html, 'src'), path).toEqual([`${GUIDE}/search.js`])
     expect(html.replace(/<script type="module" src="[^"]*"><\/script>/, ''), path).not.toMatch(
@@ -60,7 +60,7 @@ it('asks nothing of other hosts, and has neither scripts nor styles inside', () 
   }
 })
 
-it('has an index of every section: of plain text, at addresses that are there', async () => {
+it('has a search index of all sections, with plain text and existing paths', async () => {
   const sections = JSON.parse(await read(`${GUIDE}/search.json`)) as { path: string; page: string; text: string }[]
   expect(new Set(sections.map(({ page }) => page))).toEqual(new Set(CHAPTERS.map(({ title }) => title)))
   for (const { path, text } of sections) {

@@ -5,8 +5,8 @@ import { GUIDE } from '#services/ingress/pages/guide/guide.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS } from '../../../support/browser.ts'
 import { type Stack, startStack } from '../../../support/stack.ts'
 
-/** By how many pixels a page is wider than the screen. */
-const BEYOND = 'document.documentElement.scrollWidth - document.documentElement.clientWidth'
+/** Horizontal overflow of the page, in pixels. */
+const OVERFLOW = 'document.documentElement.scrollWidth - document.documentElement.clientWidth'
 
 describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS }, () => {
   let stack: Stack
@@ -28,14 +28,14 @@ describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS },
     page.on('pageerror', (error) => faults.push(error.message))
     page.on('request', (request) => {
       const url = request.url()
-      if (!url.startsWith(stack.url) && !url.startsWith('data:')) faults.push(`asked elsewhere: ${url}`)
+      if (!url.startsWith(stack.url) && !url.startsWith('data:')) faults.push(`request to another host: ${url}`)
     })
     await page.goto(stack.url + GUIDE)
     await page.getByRole('combobox', { name: 'Search the guide' }).waitFor()
     return page
   }
 
-  it('leads by keyboard alone to the section that is looked for', async () => {
+  it('opens a section by keyboard only', async () => {
     const page = await openGuide()
     await page.keyboard.press('/')
     await page.keyboard.type('change the secret')
@@ -53,11 +53,11 @@ describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS },
     await page.getByRole('heading', { name: 'Change the secret' }).waitFor()
   })
 
-  it('says that nothing is found, takes marks for text, and closes with Escape', async () => {
+  it('reports no results, treats HTML as text, and closes with Escape', async () => {
     const page = await openGuide()
     const box = page.getByRole('combobox')
     await box.fill('aardvark<b>(')
-    await page.getByText('Nothing found.').waitFor()
+    await page.getByText('No results.').waitFor()
     await box.fill('Idempotency-Key')
     await page.getByRole('option').first().waitFor()
     expect(await page.locator('mark').allInnerTexts()).toContain('Idempotency-Key')
@@ -70,7 +70,7 @@ describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS },
     ['light', { colorScheme: 'light' }],
     ['dark', { colorScheme: 'dark' }],
     ['narrow', { viewport: { width: 360, height: 720 } }],
-  ] as const)('has no serious fault: %s', async (name, options) => {
+  ] as const)('has no accessibility errors: %s', async (name, options) => {
     const page = await openGuide(options)
     expect(await faultsOf(page, `guide-${name}`)).toEqual([])
     await page.getByRole('combobox').fill('webhook')
@@ -79,21 +79,18 @@ describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS },
     expect(await faultsOf(page, `guide-search-${name}`)).toEqual([])
   })
 
-  it.each([360, 1280])(
-    'has no page that is wider than a screen of %i pixels: tables and code scroll',
-    async (width) => {
-      const page = await openGuide({ viewport: { width, height: 720 } })
-      const wide: string[] = []
-      for (const { name } of CHAPTERS) {
-        await page.goto(`${stack.url}${GUIDE}/${name}`, { waitUntil: 'domcontentloaded' })
-        const beyond = Number(await page.evaluate(BEYOND))
-        if (beyond > 0) wide.push(`${name}: ${beyond}`)
-      }
-      expect(wide).toEqual([])
-    },
-  )
+  it.each([360, 1280])('has no page wider than a screen of %i pixels', async (width) => {
+    const page = await openGuide({ viewport: { width, height: 720 } })
+    const wide: string[] = []
+    for (const { name } of CHAPTERS) {
+      await page.goto(`${stack.url}${GUIDE}/${name}`, { waitUntil: 'domcontentloaded' })
+      const overflow = Number(await page.evaluate(OVERFLOW))
+      if (overflow > 0) wide.push(`${name}: ${overflow}`)
+    }
+    expect(wide, 'pages wider than the screen, with the excess in pixels').toEqual([])
+  })
 
-  it('asks nothing of other hosts, and breaks no policy', () => {
+  it('sends no request to other hosts and violates no content security policy', () => {
     expect(faults).toEqual([])
   })
 })
