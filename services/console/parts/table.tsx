@@ -29,7 +29,7 @@ export function Table({ label, columns, children }: TableProps) {
 /** @param column The column head, shown next to the value on a narrow screen */
 export function Cell({ column = '', children }: { readonly column?: string; readonly children: ComponentChildren }) {
   return (
-    <td data-of={column}>
+    <td data-column={column}>
       <div>{children}</div>
     </td>
   )
