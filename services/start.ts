@@ -7,10 +7,10 @@ import { openPorts, portsService } from '#shared/ports.ts'
 import { compactWhenIdle } from '#shared/process/compact-heap.ts'
 import { type Service, stopAll, stopOnSignals } from '#shared/process/lifecycle.ts'
 import packageJson from '../package.json' with { type: 'json' }
-import { greetingOf } from './greeting.ts'
 import { openHealthPort } from './health-port.ts'
 import type { Ingress } from './ingress/ingress.ts'
 import { ROLES, type Role, SERVICES } from './services.ts'
+import { greetingOf } from './startup-banner.ts'
 
 const HELP = `Usage: node services/main.js [role ...]
 

@@ -1,5 +1,5 @@
 /**
- * Pieces of bytes as one, to be run by `inTurns`: each is let go of as soon as it is copied, so that the list is empty afterwards.
+ * Pieces of bytes as one, to be run by `runYielding`: each is let go of as soon as it is copied, so that the list is empty afterwards.
  *
  * @param bytes How many there are; of the last piece the rest is left out.
  */

@@ -4,7 +4,7 @@ import { every } from './ticks.ts'
 /** Precision while there is something to do: the process wakes so often for it. */
 const PRECISION_MS = 10
 /** How often it is looked whether there is. */
-const LOOK_MS = 1_000
+const SAMPLE_INTERVAL_MS = 1_000
 /** Milliseconds of work between two looks from which on there is. */
 const BUSY_MS = 50
 /** Looks that find nothing to do before it is measured no more. */
@@ -29,7 +29,7 @@ export class LoopDelay {
   #longestMs = 0
 
   constructor() {
-    every(LOOK_MS, () => this.#look(), { keepsAlive: false })
+    every(SAMPLE_INTERVAL_MS, () => this.#look(), { keepsAlive: false })
   }
 
   /** What was measured since the last call, in seconds; what was not is left out. */

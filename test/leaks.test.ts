@@ -136,7 +136,7 @@ function resources(): Record<string, number> {
   return counts
 }
 
-const LEFT = /^(?:sluice_attached_jobs|sluice_pool_running|sluice_queue_lag)\{.*\} (\d+)/gm
+const LEFT = /^(?:sluice_attached_jobs|sluice_pool_running|sluice_queue_unacked_records)\{.*\} (\d+)/gm
 
 async function jobsAndAttempts(): Promise<number> {
   const { body } = await request(`${stack.url}/metrics`, { reset: true })

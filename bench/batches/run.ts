@@ -19,7 +19,7 @@ import { callBeside } from './beside.ts'
 import { ratesOf, type Sample, sliceMemory, tailsOf } from './figures.ts'
 import { Service } from './service.ts'
 
-const LOOK_MS = 500
+const POLL_INTERVAL_MS = 500
 const WARM_UP_MS = 5_000
 /** Of the other project by itself: before the batch, and again behind it. */
 const ALONE_MS = 15_000
@@ -76,7 +76,7 @@ async function watch(service: Service, created: Batch, startedAt: number) {
   const samples: Sample[] = []
   let batch = created
   for (let killed = 0; !ENDED.has(batch.status); ) {
-    await delay(LOOK_MS)
+    await delay(POLL_INTERVAL_MS)
     batch = await look(service, batch)
     const done = batch.request_counts.completed + batch.request_counts.failed
     samples.push({ atMs: performance.now() - startedAt, done, memory: service.memory() })

@@ -2,8 +2,8 @@ import { resolve } from 'node:path'
 import { z } from 'zod'
 import { parseConfig } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
-import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import { ownerOf } from '#shared/jobs/owner.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import { Worker } from '#shared/jobs/worker/worker.ts'
 import { type Handler, handle } from '#shared/kinds/kind.ts'
@@ -56,7 +56,7 @@ export async function openSluice(settings: { databaseUrl?: string; dir: string }
     log,
     observer,
     version: 'bench',
-    store: arbiterOf(store),
+    store: ownerOf(store),
     leaseMs: 9_000,
     bodyRoomBytes: 1024 * 1024,
     onFatal,

@@ -35,7 +35,7 @@ const PARTS: readonly (readonly [string, RegExp])[] = [
   ['key, limits, usage', /callers|shared\/(keys|usage|limits|store)/],
   ['reading and checking the body', /zod|ingress\/body|schemas\/|shared\/json|body-parser|calls\/proxy|durable\/bare/],
   ['engine: the request and the answer of the upstream', /shared\/engines|services\/inference|eventsource-parser/],
-  ['queue: turns, records, worker, attempts', /shared\/(jobs|broker|in-turns|turn-places)|kafka/],
+  ['queue: turns, records, worker, attempts', /shared\/(jobs|broker|yielding|tick-throttle)|kafka/],
   ['endpoint, answer, frames', /shared\/(protocols|kinds)|services\/ingress/],
 ]
 const WRITES = /^(write(Latin1|Utf8|Ucs2)?String|writev|writeBuffer|shutdown)$/

@@ -1,4 +1,4 @@
-import type { TurnTaker } from '#shared/jobs/attached/round.ts'
+import type { TurnTaker } from '#shared/jobs/attached/fair-queue.ts'
 import { TenantTurns } from '#shared/jobs/attached/turns.ts'
 import type { Work } from '#shared/jobs/peers.ts'
 

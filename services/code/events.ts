@@ -1,7 +1,7 @@
 import type { CodeEvent } from '#schemas/code.ts'
 import { TEXT_PIECE_CHARS } from '#shared/kinds/execute.ts'
 import type { SandboxEnd, SandboxEvent } from '#shared/sandbox/sandbox.ts'
-import { isHighSurrogate } from '#shared/whole-characters.ts'
+import { isHighSurrogate } from '#shared/surrogate-buffer.ts'
 
 /** Bytes of a plot in one piece: 256 KiB of base64, and a multiple of three, so that pieces join to one base64. */
 const PLOT_PIECE_BYTES = 192 * 1024

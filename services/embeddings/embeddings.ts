@@ -2,7 +2,7 @@ import type { EmbedEvent, EmbedRequest } from '#schemas/embeddings.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { Batcher } from '#shared/engines/batching/batcher.ts'
 import { CALLS_MAX } from '#shared/engines/embedding.ts'
-import { Served } from '#shared/engines/served.ts'
+import { EngineRegistry } from '#shared/engines/engine-registry.ts'
 import { addressesOf } from '#shared/engines/upstream/servers.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
@@ -13,19 +13,19 @@ import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
+import { InputSemaphore } from './input-semaphore.ts'
 import { Rerankers } from './rerank.ts'
-import { Room } from './room.ts'
 import { textsOf } from './texts.ts'
 import { Vectors } from './vectors.ts'
 
 /** The models of one worker, each with the batcher before its engine. */
-type Batchers = Served<ReturnType<typeof openBatched>>
+type Batchers = EngineRegistry<ReturnType<typeof openBatched>>
 
 /** Starts one worker of the embeddings pool: texts to vectors, those of many jobs in shared calls of each engine. */
 export async function startEmbeddings(ports: Ports): Promise<Service> {
   const openers = await ports.loadEngines()
-  const batchers = new Served(ports.models.served, (model) => openBatched(openers, model))
-  const room = new Room()
+  const batchers = new EngineRegistry(ports.models.served, (model) => openBatched(openers, model))
+  const room = new InputSemaphore()
   const embedOne = (request: EmbedRequest, context: AttemptContext) => embedInRoom(room, batchers, request, context)
   const rerankers = new Rerankers(ports.models.served, openers, embedOne)
   const kinds = {
@@ -66,7 +66,7 @@ function callsOf(engine: ModelConfig['engine']): number {
 
 /** Embeds when there is room for the vectors. */
 async function* embedInRoom(
-  room: Room,
+  room: InputSemaphore,
   batchers: Batchers,
   request: EmbedRequest,
   context: AttemptContext,

@@ -1,15 +1,15 @@
 import type { EmbedEvent, EmbedRequest } from '#schemas/embeddings.ts'
 import type { RerankEvent, RerankRequest } from '#schemas/rerank.ts'
 import { guessTokens } from '#shared/engines/batching/tokens.ts'
+import { EngineRegistry } from '#shared/engines/engine-registry.ts'
 import type { RankedDocument, RerankEngine } from '#shared/engines/rerank.ts'
-import { Served } from '#shared/engines/served.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports } from '#shared/ports.ts'
 import { gather, incomplete } from '#shared/protocols/embeddings/embeddings.ts'
 import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
 import { vectorFromBase64 } from '#shared/vector.ts'
+import { runYielding } from '#shared/yielding.ts'
 
 /** Makes the vectors of a job. */
 type Embed = (request: EmbedRequest, context: AttemptContext) => AsyncIterable<EmbedEvent>
@@ -17,12 +17,12 @@ type Embed = (request: EmbedRequest, context: AttemptContext) => AsyncIterable<E
 /** What reranks in one worker: models that do so themselves, and the vectors of those that embed. */
 export class Rerankers {
   readonly #models: Ports['models']['served']
-  readonly #engines: Served<RerankEngine>
+  readonly #engines: EngineRegistry<RerankEngine>
   readonly #embed: Embed
 
   constructor(models: Ports['models']['served'], openers: EngineOpeners, embed: Embed) {
     this.#models = models
-    this.#engines = new Served(models, (model) => openers.openRerankEngine(model))
+    this.#engines = new EngineRegistry(models, (model) => openers.openRerankEngine(model))
     this.#embed = embed
   }
 
@@ -57,7 +57,7 @@ export class Rerankers {
       throw aboutDocuments(error, documents.length)
     }
     const { vectors, usage } = gather(events)
-    const results = await inTurns(rank(vectors), context.signal)
+    const results = await runYielding(rank(vectors), context.signal)
     return { results: results.slice(0, top_n), tokens: usage.total_tokens }
   }
 }

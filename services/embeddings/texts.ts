@@ -6,7 +6,7 @@ import { inputsTooLong, inputTooLong } from '#shared/engines/batching/limits.ts'
 import { guessTokens, loadTokens } from '#shared/engines/batching/tokens.ts'
 
 /** How long inputs are looked at before other jobs have their turn. */
-const TURN_MS = 5
+const YIELD_INTERVAL_MS = 5
 
 /**
  * The texts of a job: tokens decoded, lengths checked where it takes a tokenizer to know them. Most texts are so short
@@ -21,7 +21,7 @@ export async function textsOf(
 ): Promise<EmbedText[]> {
   const texts: EmbedText[] = []
   const counter = new Counter(inputs, model)
-  let turnEnds = performance.now() + TURN_MS
+  let turnEnds = performance.now() + YIELD_INTERVAL_MS
   for (const [index, input] of inputs.entries()) {
     signal.throwIfAborted()
     const text = typeof input === 'string' ? input : await decode(input, inputs.length > 1 ? index : undefined, model)
@@ -29,7 +29,7 @@ export async function textsOf(
     texts.push({ text, tokens: typeof input === 'string' ? guessTokens(text) : input.length })
     if (performance.now() < turnEnds) continue
     await nextTurn()
-    turnEnds = performance.now() + TURN_MS
+    turnEnds = performance.now() + YIELD_INTERVAL_MS
   }
   return texts
 }

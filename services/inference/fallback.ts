@@ -4,7 +4,7 @@ import type { ContentFindings } from '#shared/content-filter/content-filter.ts'
 import { adaptRequest } from '#shared/engines/adapt.ts'
 import type { ChatEngine } from '#shared/engines/chat.ts'
 import { complete, requireCompletable } from '#shared/engines/completions.ts'
-import { type Attempted, chainOf, type Served, withFallbacks } from '#shared/engines/served.ts'
+import { type Attempted, chainOf, type EngineRegistry, withFallbacks } from '#shared/engines/engine-registry.ts'
 import { estimateUsage } from '#shared/engines/upstream/usage.ts'
 import { isTooLarge, splitEvent } from '#shared/kinds/generate.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
@@ -14,7 +14,7 @@ import { fitPrompt } from './truncate.ts'
 
 /** Generates with the model that was asked for, and, when that fails before any output, with its fallbacks in their order. */
 export function generateWithFallback(
-  engines: Served<ChatEngine>,
+  engines: EngineRegistry<ChatEngine>,
   ports: Pick<Ports, 'models' | 'contentFilter' | 'log'>,
   request: GenerateRequest,
   context: AttemptContext,

@@ -2,9 +2,8 @@ import { z } from 'zod'
 import { type GenerateEvent, GenerateRequest, Part } from '#schemas/generate.ts'
 import { WORD_LIST } from '#schemas/moderations.ts'
 import { adaptRequest } from '#shared/engines/adapt.ts'
-import { Served } from '#shared/engines/served.ts'
+import { EngineRegistry } from '#shared/engines/engine-registry.ts'
 import { estimateUsage, guessInputTokens } from '#shared/engines/upstream/usage.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
@@ -15,6 +14,7 @@ import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { tolerant } from '#shared/tolerant.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { countPrompt, generateWithFallback, isUpstream } from './fallback.ts'
 import { type Generate, generateHosted } from './hosted/hosted.ts'
 import { Moderators } from './moderate.ts'
@@ -42,10 +42,10 @@ const Parts = tolerant(z.array(Part))
 /** Starts one worker of the inference pool: text generation on the engines of the model catalogue. */
 export async function startInference(ports: Ports): Promise<Service> {
   const openers = await ports.loadEngines()
-  const engines = new Served(ports.models.served, (model) => openers.openChatEngine(model))
+  const engines = new EngineRegistry(ports.models.served, (model) => openers.openChatEngine(model))
   const moderators = new Moderators(ports.models.served, openers)
-  const speakers = new Served(ports.models.served, (model) => openers.openSpeechEngine(model))
-  const parse = (body: unknown) => inTurns(readRequest(body))
+  const speakers = new EngineRegistry(ports.models.served, (model) => openers.openSpeechEngine(model))
+  const parse = (body: unknown) => runYielding(readRequest(body))
   const kinds = {
     generate: handle(
       generate,
@@ -95,7 +95,7 @@ export async function startInference(ports: Ports): Promise<Service> {
 }
 
 /**
- * Checks the body of a job, a long conversation in pieces. To be run by `inTurns`.
+ * Checks the body of a job, a long conversation in pieces. To be run by `runYielding`.
  *
  * @throws ZodError when it is not what an ingress sends
  */

@@ -1,6 +1,6 @@
 import { type ModerateEvent, type ModerateRequest, type ModerationInput, WORD_LIST } from '#schemas/moderations.ts'
+import { EngineRegistry } from '#shared/engines/engine-registry.ts'
 import type { ModerationEngine } from '#shared/engines/moderation.ts'
-import { Served } from '#shared/engines/served.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports } from '#shared/ports.ts'
@@ -12,12 +12,12 @@ const PIECE_RESULTS = 64
 /** What judges inputs in one worker: the word list, and the models that moderate. */
 export class Moderators {
   readonly #models: Ports['models']['served']
-  readonly #engines: Served<ModerationEngine>
+  readonly #engines: EngineRegistry<ModerationEngine>
   readonly #wordList: ModerationEngine
 
   constructor(models: Ports['models']['served'], openers: EngineOpeners) {
     this.#models = models
-    this.#engines = new Served(models, (model) => openers.openModerationEngine(model))
+    this.#engines = new EngineRegistry(models, (model) => openers.openModerationEngine(model))
     this.#wordList = openers.openWordList()
   }
 

@@ -1,5 +1,5 @@
 import type { ChatEngine } from '#shared/engines/chat.ts'
-import type { Served } from '#shared/engines/served.ts'
+import type { EngineRegistry } from '#shared/engines/engine-registry.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { PrepareProgress } from '#shared/ports.ts'
 
@@ -7,7 +7,7 @@ import type { PrepareProgress } from '#shared/ports.ts'
  * What a worker does after its models are on its disk: it loads into memory those whose `engine.preload` asks for that, one after the
  * other. A call that comes meanwhile waits for the same loading.
  */
-export function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: Served<ChatEngine>) {
+export function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: EngineRegistry<ChatEngine>) {
   return async (onProgress: PrepareProgress, signal: AbortSignal): Promise<void> => {
     for (const model of served.models) {
       if (model.engine.type !== 'llama' || !model.engine.preload) continue

@@ -1,9 +1,9 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
 import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { hostOf, mayBePublic, type Resolve, requirePublicHost } from '#shared/outbound/guard.ts'
 import { nativeUrlsOf } from '#shared/outbound/native-urls.ts'
+import { runYielding } from '#shared/yielding.ts'
 
 /** Hosts of one request: each is a question to the name server. */
 const HOSTS_MAX = 32
@@ -22,7 +22,7 @@ export async function requirePublicUrls(
   signal: AbortSignal,
   resolve?: Resolve,
 ): Promise<void> {
-  const native = await inTurns(nativeUrlsOf(request), signal)
+  const native = await runYielding(nativeUrlsOf(request), signal)
   const [media, others] = [native.filter(({ isMedia }) => isMedia), native.filter(({ isMedia }) => !isMedia)]
   await requirePublic([...urlsOf(request), ...media.map(({ url }) => url)], 'messages', signal, resolve)
   const urls = others.map(({ url }) => url)
@@ -42,7 +42,7 @@ export async function requirePublic(
   resolve?: Resolve,
   mayBeUnknown = false,
 ): Promise<void> {
-  const hosts = await inTurns(hostsOf(urls, param), signal)
+  const hosts = await runYielding(hostsOf(urls, param), signal)
   if (hosts.size === 0) return
   const check = async () => {
     // One after the other: names that do not resolve would take all of the process's threads for it.

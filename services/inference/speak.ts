@@ -1,12 +1,12 @@
 import type { SpeakEvent, SpeakRequest } from '#schemas/speech.ts'
-import type { Served } from '#shared/engines/served.ts'
+import type { EngineRegistry } from '#shared/engines/engine-registry.ts'
 import type { SpeechEngine } from '#shared/engines/speech.ts'
 import { countText } from '#shared/engines/upstream/usage.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 
 /** Yields the audio as it is made, then what it took: the tokens of the text, which no server tells. @throws ServiceError */
 export async function* speakWith(
-  engines: Served<SpeechEngine>,
+  engines: EngineRegistry<SpeechEngine>,
   request: SpeakRequest,
   { signal }: AttemptContext,
 ): AsyncGenerator<SpeakEvent> {

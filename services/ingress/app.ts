@@ -4,7 +4,7 @@ import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { notFoundMessage } from './answer/not-found.ts'
-import { handsInJob } from './answer/wishes.ts'
+import { isJobSubmission } from './answer/prefer-header.ts'
 import { readJsonBody } from './body/body.ts'
 import type { Call, IngressContext } from './call.ts'
 import { authenticate } from './callers/keys.ts'
@@ -115,7 +115,7 @@ async function answer(context: IngressContext, route: Route, reply: HttpReply, r
   let end: (() => void) | undefined
   try {
     if (route.isCall) {
-      end = await context.limits.enter(key, format, reply, handsInJob(call))
+      end = await context.limits.enter(key, format, reply, isJobSubmission(call))
       await context.budgets.require(key)
     } else context.limits.show(key, format, reply)
     // In no variable of ours: what is suspended keeps all of its variables alive, and a call may take minutes.

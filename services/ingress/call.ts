@@ -13,11 +13,11 @@ import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import type { UsageBatches } from '#shared/usage/usage-batches.ts'
 import type { SubmitTurns } from './answer/submit-turns.ts'
-import type { Pace } from './batches/pace.ts'
+import type { BatchThrottle } from './batches/batch-throttle.ts'
 import type { ApiKey, ApiKeys } from './callers/keys.ts'
 import type { Budgets } from './callers/limits/budgets.ts'
+import type { ConcurrencyLimits } from './callers/limits/concurrency.ts'
 import type { RateLimits } from './callers/limits/limits.ts'
-import type { Places } from './callers/limits/places.ts'
 import type { WireFormat } from './reply/errors.ts'
 import type { Reply } from './reply/reply.ts'
 
@@ -39,7 +39,7 @@ export interface IngressContext {
   readonly blobs: Blobs
   readonly keys: ApiKeys
   readonly limits: RateLimits
-  readonly places: Places
+  readonly places: ConcurrencyLimits
   readonly budgets: Budgets
   /** On its way to the ledger; undefined in a deployment without a store. */
   readonly usage: UsageBatches | undefined
@@ -50,7 +50,7 @@ export interface IngressContext {
   /** Fair queue of projects that submit durable jobs. */
   readonly submits: SubmitTurns
   /** How fast lines of batches become jobs beside calls. */
-  readonly pace: Pace
+  readonly pace: BatchThrottle
 }
 
 /** One API call on its way through the ingress, whichever way it came. Handlers fill in what the access log tells. */

@@ -18,15 +18,15 @@ import { UsageBatches } from '#shared/usage/usage-batches.ts'
 import { ADMIN_METRICS, isMetricsOfOthers } from './admin/metrics.ts'
 import { SubmitTurns } from './answer/submit-turns.ts'
 import { openApp } from './app.ts'
-import { Pace } from './batches/pace.ts'
+import { BatchThrottle } from './batches/batch-throttle.ts'
 import { startBatches } from './batches/pool/pool.ts'
 import type { IngressContext } from './call.ts'
 import { ApiKeys } from './callers/keys.ts'
 import { type AdmittingJobs, admitJob } from './callers/limits/admission.ts'
 import { Budgets } from './callers/limits/budgets.ts'
+import { ConcurrencyLimits } from './callers/limits/concurrency.ts'
 import { Fleet } from './callers/limits/fleet.ts'
 import { RateLimits } from './callers/limits/limits.ts'
-import { Places } from './callers/limits/places.ts'
 import { Cors } from './cors.ts'
 import { answerPage } from './pages/pages.ts'
 import { closeServer, listen, SERVER_BOUNDS } from './server.ts'
@@ -113,7 +113,7 @@ async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, clos
   const [storage, budget] = [openStorage(ports, jobs.boot), openBudget(ports)]
   const durable = await openDurable(ports, jobs, { keys, ...limiting, models, log, closing }, storage)
   const usage = store && new UsageBatches(store.usage, jobs.boot, log)
-  const [submits, pace] = [new SubmitTurns(), new Pace()]
+  const [submits, pace] = [new SubmitTurns(), new BatchThrottle()]
   const context: IngressContext = {
     ...{ config, log, metrics, jobs, durable, closing, models, blobs, store, broker, pauses },
     ...{ keys, ...limiting, usage, budget, storage, submits, pace },
@@ -218,7 +218,7 @@ function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   const limitsOf = (project: string) => keys.limitsOf(project)
   const limits = new RateLimits(config, { limitsOf, fleet, ingresses: () => jobs.presence.ingresses() })
   const mostOf = (project: string) => keys.limitsOfTenant(project).running
-  const places = new Places({ mostOf, tenants: store?.tenants, fleet, clock })
+  const places = new ConcurrencyLimits({ mostOf, tenants: store?.tenants, fleet, clock })
   store?.tenants.limitRunning(places)
   const ingresses = () => jobs.presence.ingresses()
   const budgets = new Budgets({ ledger: store?.usage, log, limitsOf, fleet, ingresses })
@@ -237,8 +237,8 @@ function openStorage({ config, store }: Ports, boot: string): StoredQuota {
 function openBudget({ config, metrics }: Ports): ByteBudget {
   const { bodyBudgetBytes: bytesMax } = config
   const budget = new ByteBudget({ bytesMax, keyBytesMax: bytesMax / 2 })
-  metrics.gauge('sluice_body_bytes', 'Memory that bodies and messages of callers hold', {}, () => budget.held)
-  metrics.gauge('sluice_body_bytes_max', 'Memory that bodies and messages may hold', {}, () => bytesMax)
+  metrics.gauge('sluice_request_body_bytes', 'Memory that bodies and messages of callers hold', {}, () => budget.held)
+  metrics.gauge('sluice_request_body_bytes_max', 'Memory that bodies and messages may hold', {}, () => bytesMax)
   return budget
 }
 

@@ -6,7 +6,7 @@ import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { createServer, STATUS_CODES } from '#shared/process/node-http.ts'
 import { errorHeaders } from '#shared/protocols/errors.ts'
-import { TurnPlaces } from '#shared/turn-places.ts'
+import { TickThrottle } from '#shared/tick-throttle.ts'
 import { errorBody, formatOf } from './reply/errors.ts'
 
 /** How long the HTTP server waits for its clients, in milliseconds, and how many it serves. */
@@ -68,7 +68,7 @@ export async function listen(
   server.timeout = bounds.silenceMs
   server.maxConnections = bounds.connectionsMax
   const exchanges = new Exchanges(bounds.lingerMs)
-  const places = new TurnPlaces()
+  const places = new TickThrottle()
   const onRequest = (req: IncomingMessage, res: ServerResponse) => {
     exchanges.add(req, res)
     const place = places.enter()

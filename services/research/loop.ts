@@ -1,9 +1,9 @@
 import type { ResearchEvent, ResearchPhase, ResearchRequest, ResearchStop } from '#schemas/research/research.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { SearchBackend } from '#shared/search/search.ts'
 import { isUndivided } from '#shared/search/text/scripts.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { Budget, boundsOf } from './budget.ts'
 import { Clock } from './clock.ts'
 import { claimsOf, type Draft } from './draft.ts'
@@ -67,7 +67,7 @@ export async function* runResearch(
   composition: Composition,
   signal: AbortSignal,
 ): AsyncGenerator<ResearchEvent> {
-  const question = await inTurns(takeApart(request), signal)
+  const question = await runYielding(takeApart(request), signal)
   yield* new Run(setup, request, question, composition, signal).events()
 }
 
@@ -212,7 +212,8 @@ class Run {
   async #read(): Promise<boolean> {
     const fresh = await this.#gathering.read()
     const asked = askedTermsIn(this.#question)
-    for (const snapshot of fresh) this.#passages.push(...(await inTurns(countPassages(snapshot, asked), this.#signal)))
+    for (const snapshot of fresh)
+      this.#passages.push(...(await runYielding(countPassages(snapshot, asked), this.#signal)))
     if (!this.#isWeighed) this.#weights = weightsAmong([...vocabularyOf(this.#question).keys()], this.#passages)
     return fresh.length > 0
   }
@@ -230,15 +231,15 @@ class Run {
 
   async #evidence(question: Question): Promise<Evidence> {
     const ranked = await this.#rank(question)
-    const evidence = await inTurns(findEvidence(question, ranked, this.#weights), this.#signal)
+    const evidence = await runYielding(findEvidence(question, ranked, this.#weights), this.#signal)
     // Where nothing answers by its words no other order is an answer.
     if (!this.#ranker || evidence.candidates.length === 0) return evidence
     const again = await this.#ranker.rank(question, ranked, this.#signal)
-    return again ? await inTurns(findEvidence(question, again, this.#weights), this.#signal) : evidence
+    return again ? await runYielding(findEvidence(question, again, this.#weights), this.#signal) : evidence
   }
 
   async #rank(question: Question): Promise<CountedPassage[]> {
-    return await inTurns(rankPassages(question, this.#passages, this.#weights), this.#signal)
+    return await runYielding(rankPassages(question, this.#passages, this.#weights), this.#signal)
   }
 
   /** By the model, where there is one with time to write; by quotes where it cannot. */

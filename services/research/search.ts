@@ -1,9 +1,9 @@
 import type { SearchRequest, SearchResult, SearchResults } from '#schemas/search.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { type Hit, LOCAL_HOST, type ReadOptions, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
 import { AskedTerms, askedTermsOf, languageOf } from '#shared/search/text/asked.ts'
 import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
+import { runYielding } from '#shared/yielding.ts'
 
 /** Hits that are read for what they say; of the others their snippet is told. */
 const READ_MAX = 5
@@ -81,7 +81,7 @@ async function resultOf(
   const rules = where === 'documents' ? { allow: [LOCAL_HOST], deny: [] } : domains
   try {
     const snapshot = await backend.read(hit, { ...reading, domains: rules })
-    return { ...known, excerpt: (await inTurns(excerptOf(snapshot, query))) || snippet }
+    return { ...known, excerpt: (await runYielding(excerptOf(snapshot, query))) || snippet }
   } catch {
     // A page that cannot be read was found nonetheless.
     return { ...known, excerpt: snippet }

@@ -1,13 +1,13 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import type { AudioTools } from '#shared/engines/audio-tools.ts'
-import { chainOf, withFallbacks } from '#shared/engines/served.ts'
+import { chainOf, withFallbacks } from '#shared/engines/engine-registry.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { AttemptContext, Progress } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { audioOf } from './audio.ts'
-import type { AudioPlace, AudioShare } from './audio-share.ts'
+import type { AudioPlace, AudioQuota } from './audio-quota.ts'
 import { withSpeakers } from './diarize.ts'
 import { inspectAudio } from './inspect.ts'
 
@@ -20,7 +20,7 @@ export interface Workbench {
     readonly config: Pick<Ports['config'], 'audioSecondsMax'>
   }
   /** What each key has in work here. */
-  readonly share: AudioShare
+  readonly share: AudioQuota
   readonly tools: AudioTools
   /** The engine of a model, opened when it is first asked for. */
   engineOf(model: ModelConfig): TranscriptionEngine

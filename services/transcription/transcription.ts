@@ -1,4 +1,4 @@
-import { Served } from '#shared/engines/served.ts'
+import { EngineRegistry } from '#shared/engines/engine-registry.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { handle } from '#shared/kinds/kind.ts'
@@ -6,7 +6,7 @@ import { transcribe, translate } from '#shared/kinds/transcribe.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
-import { AudioShare } from './audio-share.ts'
+import { AudioQuota } from './audio-quota.ts'
 import { runTranscription, type Workbench } from './transcribe.ts'
 
 /** Starts one worker of the transcription pool: speech to text on the engines of the model catalogue. */
@@ -31,13 +31,13 @@ export async function startTranscription(ports: Ports): Promise<Service> {
 async function openWorkbench(ports: Ports) {
   const openers = await ports.loadEngines()
   const tools = openers.openAudioTools()
-  const engines = new Served(ports.models.served, (model) => openers.openTranscriptionEngine(model))
+  const engines = new EngineRegistry(ports.models.served, (model) => openers.openTranscriptionEngine(model))
   const { audioSecondsPerKey: secondsPerKey, audioSecondsMax: secondsMax } = ports.config
   let isTold = false
   const bench: Workbench = {
     ports,
     tools,
-    share: new AudioShare({ secondsPerKey, secondsMax }),
+    share: new AudioQuota({ secondsPerKey, secondsMax }),
     engineOf: (model) => engines.of(model),
     onUnchecked(why) {
       if (!isTold) ports.log.warn({ why: why.message }, 'audio is not checked before it goes to its model')

@@ -50,7 +50,7 @@ export interface Broker {
    *
    * @param bytes What it takes of the memory, about. @throws ServiceError `overloaded`
    */
-  hand?(queue: string, said: object, bytes: number): void
+  enqueueLocal?(queue: string, said: object, bytes: number): void
 
   /** Opens a queue for taking. Each call is one member of the group that shares the queue. The caller closes it. */
   openQueue(queue: string): Promise<QueueConsumer>
@@ -63,7 +63,7 @@ export interface Broker {
    * changes what is said from then on. Delivers after the caller's own steps, in the order of the calls; a closed broker
    * drops it, since with it all receivers are gone.
    */
-  pass?(channel: string, partition: number, key: string, said: object): void
+  deliverLocal?(channel: string, partition: number, key: string, said: object): void
 
   /**
    * Receives the records of some partitions of a channel from their ends. Resolves when the positions are fixed: what is sent
@@ -118,7 +118,7 @@ export interface QueueConsumer extends Closable {
 export interface Delivery {
   readonly value: Buffer
   /** What was handed over with no bytes in between, and what {@link value} would say; not to be changed. */
-  readonly said?: object | undefined
+  readonly payload?: object | undefined
   /** Which time this record is handed out, from 1, as far as the broker counts. */
   readonly deliveryCount: number
   /** Partition and offset, for logs and for recognising a redelivery: `jobs.inference/0@17`. */
@@ -134,7 +134,7 @@ export interface ChannelRecord {
   readonly key: string
   readonly value: Buffer
   /** What was passed with no bytes in between, and what {@link value} would say; not to be changed. */
-  readonly said?: object
+  readonly payload?: object
 }
 
 /** One record of a channel, read again. */

@@ -44,7 +44,7 @@ class MemoryDelivery implements Delivery {
     return this.#record.value
   }
 
-  get said(): object | undefined {
+  get payload(): object | undefined {
     return this.#record.said
   }
 

@@ -39,7 +39,7 @@ class MemoryBroker implements Broker {
     this.#queue(queue).put(new StoredRecord(value.length, value))
   }
 
-  hand(queue: string, said: object, bytes: number): void {
+  enqueueLocal(queue: string, said: object, bytes: number): void {
     this.#refuseWhenClosed()
     this.#queue(queue).put(new StoredRecord(bytes, undefined, said))
   }
@@ -58,7 +58,7 @@ class MemoryBroker implements Broker {
     deliver(receivers, { key, value })
   }
 
-  pass(channel: string, partition: number, key: string, said: object): void {
+  deliverLocal(channel: string, partition: number, key: string, said: object): void {
     if (this.#isClosed) return
     const receivers = this.#partition(channel, partition)
     queueMicrotask(() => deliver(receivers, new PassedRecord(key, said)))
@@ -133,15 +133,15 @@ function keep(kept: Kept, record: ChannelRecord): void {
 /** A record whose bytes are made only for who asks for them. */
 class PassedRecord implements ChannelRecord {
   readonly key: string
-  readonly said: object
+  readonly payload: object
 
   constructor(key: string, said: object) {
     this.key = key
-    this.said = said
+    this.payload = said
   }
 
   get value(): Buffer {
-    return Buffer.from(JSON.stringify(this.said))
+    return Buffer.from(JSON.stringify(this.payload))
   }
 }
 

@@ -2,7 +2,7 @@ import { englishDataset, englishRecommendedTransformers, RegExpMatcher } from 'o
 import type { ModerationCategory, ModerationInput, ModerationResult } from '#schemas/moderations.ts'
 import { eachCategory, type ModerationEngine } from '#shared/engines/moderation.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { openProfanityFilter } from './profanity.ts'
 
 /** Characters looked at before other work may have its turn: under a millisecond. */
@@ -53,7 +53,7 @@ export function openWordList(): ModerationEngine {
     return results
   }
   return {
-    moderate: (inputs, { signal }) => inTurns(judgeAll(inputs), signal),
+    moderate: (inputs, { signal }) => runYielding(judgeAll(inputs), signal),
     close: async () => {},
   }
 }

@@ -1,7 +1,7 @@
 import type { GenerateRequest, Logprob } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
-import { isHighSurrogate } from '#shared/whole-characters.ts'
+import { isHighSurrogate } from '#shared/surrogate-buffer.ts'
 
 /** Where an answer stops that this process writes itself: at a stop string, or where its tokens end. */
 

@@ -1,4 +1,4 @@
-import { isLowSurrogate } from '#shared/whole-characters.ts'
+import { isLowSurrogate } from '#shared/surrogate-buffer.ts'
 
 /** Where a text may be cut so that its pieces have the tokens of the whole. */
 

@@ -1,10 +1,10 @@
 import type { EncodeContext, JobEnvelope, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { readJson } from '#shared/json/read.ts'
 import { isSmall, writeJson } from '#shared/json/write.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
+import { runYielding } from '#shared/yielding.ts'
 
 /** Bytes of JSON above which a body travels as a blob (docs/design.md, Topics and records). */
 export const BODY_BYTES_MAX = 64 * 1024
@@ -30,7 +30,7 @@ export function storeBody(id: string, body: unknown, blobs: Blobs): StoredBody |
 }
 
 async function storeLarge(id: string, pieces: Generator<string>, blobs: Blobs): Promise<StoredBody> {
-  const json = await inTurns(gathered(pieces))
+  const json = await runYielding(gathered(pieces))
   // Less than was asked for: it is all.
   const isAll = json.length < WRITE_CHARS
   if (isAll && json.length <= BODY_BYTES_MAX) return { json }
@@ -39,7 +39,7 @@ async function storeLarge(id: string, pieces: Generator<string>, blobs: Blobs): 
 }
 
 async function* bytesOf(first: string, rest: Generator<string>): AsyncGenerator<Buffer> {
-  for (let json = first; json !== ''; json = await inTurns(gathered(rest))) yield Buffer.from(json)
+  for (let json = first; json !== ''; json = await runYielding(gathered(rest))) yield Buffer.from(json)
 }
 
 /** As many of the next pieces as are written together. */
@@ -93,7 +93,7 @@ async function readBlob(blob: string, blobs: Blobs): Promise<unknown> {
     // Not the caller's fault: the blob directory is not shared, or it was emptied.
     throw new ServiceError('internal_error', 'The body of the request could not be read by its worker.', { cause })
   })
-  return await inTurns(readJson(value))
+  return await runYielding(readJson(value))
 }
 
 /** What the store is to keep of a request. A large body goes into a blob under the job's id first. */

@@ -15,7 +15,7 @@ const READ_BYTES_MAX = 128 * 1024
 const READ_AT_ONCE = 500
 /** Records that are looked at for one page, and for how long. */
 export const LOOKED_MAX = 10_000
-const LOOK_MS = 10_000
+const POLL_INTERVAL_MS = 10_000
 
 /** Why nobody could run it, as far as this version can tell. */
 export type DeathReason = 'not_understood' | 'unknown_kind' | 'understood_here'
@@ -119,7 +119,7 @@ class Scan {
   readonly #broker: Pick<Broker, 'history'>
   readonly #discarded = new Set<number>()
   #looked = 0
-  #until = Date.now() + LOOK_MS
+  #until = Date.now() + POLL_INTERVAL_MS
 
   constructor(broker: Pick<Broker, 'history'>) {
     this.#broker = broker
@@ -132,7 +132,7 @@ class Scan {
   /** From now on it may look as long again. */
   begin(): void {
     this.#looked = 0
-    this.#until = Date.now() + LOOK_MS
+    this.#until = Date.now() + POLL_INTERVAL_MS
   }
 
   /** The letters before an offset, newest first. */

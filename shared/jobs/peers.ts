@@ -1,6 +1,6 @@
 import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
-import { BEAT_MS, RHYTHM_MAX } from './rhythm.ts'
+import { HEARTBEAT_INTERVAL_MAX, HEARTBEAT_MS } from './heartbeat.ts'
 
 /** What takes the same places on a worker: jobs of one kind for one model. */
 export interface Work {
@@ -133,7 +133,7 @@ export class Peers {
   /** A process said how often it says that it lives, in milliseconds. */
   protected heardRhythm(boot: string, beatMs: number): void {
     const peer = this.peers.get(boot)
-    if (peer) peer.rhythm = Math.min(RHYTHM_MAX, Math.ceil(beatMs / BEAT_MS))
+    if (peer) peer.rhythm = Math.min(HEARTBEAT_INTERVAL_MAX, Math.ceil(beatMs / HEARTBEAT_MS))
   }
 
   /** A process said what it can start. Of one that was never heard it says nothing yet: its heartbeat comes first. */

@@ -2,11 +2,11 @@ import type { ControlRecord } from '#schemas/event.ts'
 import type { Broker, ChannelRecord, Receiver } from '#shared/broker/broker.ts'
 import type { Log } from '#shared/log/log.ts'
 import { every } from '#shared/ticks.ts'
+import { HEARTBEAT_MS, heartbeatIntervalOf, IDLE_FROM, IDLE_HEARTBEAT_MS, slackMs } from './heartbeat.ts'
 import { type Capacity, type Peer, Peers, type Role } from './peers.ts'
 import { passedControl, readControl } from './records.ts'
-import { BEAT_MS, IDLE_BEAT_MS, IDLE_FROM, rhythmOf, slackMs } from './rhythm.ts'
-import { SkippedLog } from './skipped.ts'
 import { CONTROL } from './topics.ts'
+import { UnknownRecordLog } from './unknown-record-log.ts'
 
 /** Every how many heartbeats a worker says what it can start. */
 const BEATS_PER_CAPACITY = 4
@@ -52,7 +52,7 @@ export interface PresenceListener {
 /**
  * One process on the control channel: tells that it lives, and knows who else does.
  *
- * A peer is lost after `lostMs` without a heartbeat, after more if it rests longer between two (`rhythm.ts`). Silence counts
+ * A peer is lost after `lostMs` without a heartbeat, after more if it rests longer between two (`heartbeat.ts`). Silence counts
  * only while our own heartbeats come back to us: when the channel was down or late, everybody gets a whole lease again, since
  * nobody could be heard.
  */
@@ -63,7 +63,7 @@ export class Presence extends Peers {
   readonly #silentMs: number
   readonly #lostMs: number
   readonly #log: Log
-  readonly #skipped: SkippedLog
+  readonly #skipped: UnknownRecordLog
   #stopTicking: (() => void) | undefined
   /** For the moment in which the silence of a peer becomes too long, where that is before the next beat. */
   #checkTimer: NodeJS.Timeout | undefined
@@ -90,7 +90,7 @@ export class Presence extends Peers {
     this.#silentMs = options.silentMs ?? options.lostMs
     this.#lostMs = options.lostMs
     this.#log = options.log
-    this.#skipped = new SkippedLog(options.log)
+    this.#skipped = new UnknownRecordLog(options.log)
   }
 
   /** Joins the channel; resolves once control records are received. */
@@ -98,7 +98,7 @@ export class Presence extends Peers {
     const presence = new Presence(options)
     presence.#receiver = await options.broker.receive(CONTROL, [0], (record) => presence.#onRecord(record))
     presence.#beat()
-    presence.#stopTicking = every(BEAT_MS, () => {
+    presence.#stopTicking = every(HEARTBEAT_MS, () => {
       presence.#beatInTime()
       presence.#check()
     })
@@ -110,12 +110,12 @@ export class Presence extends Peers {
    * channel works when this is small.
    */
   get silenceMs(): number {
-    return Math.max(0, Date.now() - this.#lastEchoMs - this.beatMs + BEAT_MS)
+    return Math.max(0, Date.now() - this.#lastEchoMs - this.beatMs + HEARTBEAT_MS)
   }
 
   /** How old what a process said last may be while all is well, in milliseconds. */
   get beatMs(): number {
-    return this.#rhythm * BEAT_MS
+    return this.#rhythm * HEARTBEAT_MS
   }
 
   /**
@@ -132,11 +132,11 @@ export class Presence extends Peers {
     const listenedMs = Date.now() - this.#openedAtMs
     if (listenedMs > this.beatMs * (BEATS_PER_CAPACITY + 1)) return true
     const isOpen = ({ slots, capacity }: Peer) => slots > 0 && capacity === undefined
-    return listenedMs > 1.5 * Math.max(this.beatMs, IDLE_BEAT_MS) && ![...this.peers.values()].some(isOpen)
+    return listenedMs > 1.5 * Math.max(this.beatMs, IDLE_HEARTBEAT_MS) && ![...this.peers.values()].some(isOpen)
   }
 
   /** Says what this worker can start, soon: it has changed. */
-  tellCapacity(): void {
+  publishCapacity(): void {
     if (!this.#stopTicking) return
     const waitMs = Math.max(0, this.#capacityToldMs + CAPACITY_MS_MIN * this.#rhythm - Date.now())
     this.#capacityTimer ??= setTimeout(() => this.#sendCapacity(), waitMs)
@@ -144,7 +144,7 @@ export class Presence extends Peers {
 
   /** Tells everyone. A record that cannot be sent is logged: whoever waits for it has a timeout. */
   send(record: ControlRecord): void {
-    if (this.#broker.pass) return this.#broker.pass(CONTROL, 0, '', record)
+    if (this.#broker.deliverLocal) return this.#broker.deliverLocal(CONTROL, 0, '', record)
     this.#broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))).catch((error: unknown) => {
       this.#log.warn({ err: error, type: record.type }, 'control record not sent')
     })
@@ -164,7 +164,7 @@ export class Presence extends Peers {
 
   #beatInTime(): void {
     this.#idle = this.#self.running() > 0 ? 0 : this.#idle + 1
-    const rhythm = rhythmOf(this.peers, this.#self.boot, this.#idle >= IDLE_FROM)
+    const rhythm = heartbeatIntervalOf(this.peers, this.#self.boot, this.#idle >= IDLE_FROM)
     if (rhythm !== this.#rhythm) this.#changeRhythm(rhythm)
     if (++this.#rested >= rhythm) this.#beat()
   }
@@ -213,7 +213,7 @@ export class Presence extends Peers {
   }
 
   #onRecord(heard: ChannelRecord): void {
-    const record = heard.said ? passedControl(heard.said) : readControl(heard.value)
+    const record = heard.payload ? passedControl(heard.payload) : readControl(heard.value)
     if (record === undefined) return this.#skipped.note('control record not understood')
     if (typeof record === 'string') return this.#skipped.note('control record of another version passed over', record)
     if (record.type === 'heartbeat') this.#onHeartbeat(record)
@@ -231,7 +231,7 @@ export class Presence extends Peers {
     // Who has just come would know for two seconds only that there are workers.
     if (!isNew || !this.#self.capacity) return
     this.#isGreeting = true
-    this.tellCapacity()
+    this.publishCapacity()
   }
 
   #onCapacity({ boot, ...capacity }: Extract<ControlRecord, { type: 'capacity' }>): void {
@@ -254,7 +254,7 @@ export class Presence extends Peers {
     const isListening = now - this.#stoodStillAtMs > CHANNEL_LATE_MS
     if (this.silenceMs > CHANNEL_SILENCE_MS && isListening) this.#noteSilence()
     if (this.silenceMs > CHANNEL_LATE_MS) return
-    let nextMs = BEAT_MS
+    let nextMs = HEARTBEAT_MS
     for (const peer of this.peers.values()) {
       if (peer.boot === this.#self.boot) continue
       const silenceMs = now - peer.lastSeenMs - slackMs(Math.max(this.#rhythm, peer.rhythm ?? 1))
@@ -266,7 +266,7 @@ export class Presence extends Peers {
       nextMs = Math.min(nextMs, (peer.isSilent ? this.#lostMs : this.#silentMs) + 1 - silenceMs)
     }
     clearTimeout(this.#checkTimer)
-    if (nextMs < BEAT_MS && nextMs > 0) this.#checkTimer = setTimeout(() => this.#check(), nextMs)
+    if (nextMs < HEARTBEAT_MS && nextMs > 0) this.#checkTimer = setTimeout(() => this.#check(), nextMs)
   }
 
   #noteSilence(): void {

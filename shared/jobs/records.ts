@@ -3,7 +3,7 @@
  * and kinds of job that it has never heard of, and must go on with what it knows.
  *
  * Fields it does not know are stripped (`tolerant.ts`). An event or a control record of a type it does not know is passed
- * over alone; a job it does not know how to run is `foreign` (`foreign-jobs.ts`). What cannot be read at all gives undefined.
+ * over alone; a job it does not know how to run is `foreign` (`unsupported-jobs.ts`). What cannot be read at all gives undefined.
  */
 import { z } from 'zod'
 import { DurableEvent } from '#schemas/durable-job.ts'
@@ -55,7 +55,7 @@ export function readJob(value: Buffer): JobEnvelope | undefined {
 }
 
 /** The envelope of a job that was handed over inside this process: it is of its own version, and needs no check. */
-export function handedJob(said: object): JobEnvelope {
+export function jobOfPayload(said: object): JobEnvelope {
   return said as JobEnvelope
 }
 

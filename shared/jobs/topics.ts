@@ -20,7 +20,7 @@ const DEAD_KEPT_MAX = 50
 
 /**
  * Everybody hears everybody on `control`. A fetch for each heartbeat would cost a fleet of 200 five percent of a core a
- * process (docs/scale.md); a cancel is late by no more than this, times the rhythm of a large fleet (`rhythm.ts`).
+ * process (docs/scale.md); a cancel is late by no more than this, times the rhythm of a large fleet (`heartbeat.ts`).
  */
 const CONTROL_GAP_MS = 50
 const MINUTE_MS = 60_000

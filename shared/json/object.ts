@@ -1,4 +1,4 @@
-import { atOnce } from '#shared/in-turns.ts'
+import { runToEnd } from '#shared/yielding.ts'
 import { refuseShape } from './shape.ts'
 
 /** Characters of a text whose shape is looked at before it is parsed; a shorter one cannot hold up anybody. */
@@ -11,7 +11,7 @@ const SMALL_CHARS = 1_024
  */
 export function objectIn(text: string): Record<string, unknown> | undefined {
   try {
-    if (text.length > SMALL_CHARS) atOnce(refuseShape(Buffer.from(text)))
+    if (text.length > SMALL_CHARS) runToEnd(refuseShape(Buffer.from(text)))
     const value: unknown = JSON.parse(text)
     const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
     return isObject ? (value as Record<string, unknown>) : undefined

@@ -31,7 +31,7 @@ export class JsonSyntaxError extends SyntaxError {
 }
 
 /**
- * Parses JSON, to be run by `inTurns`. Its nesting must be bounded: each level of what is cut is a call.
+ * Parses JSON, to be run by `runYielding`. Its nesting must be bounded: each level of what is cut is a call.
  *
  * @param json UTF-8, which must be valid.
  * @throws JsonSyntaxError

@@ -15,7 +15,7 @@ const VALUES_MAX = 400_000
 /**
  * Refuses JSON that would cost far more than its bytes promise, before it is parsed: 32 MiB of `1,` where messages belong
  * are gigabytes of findings for the schema, 32 MiB of `[` as much for the parser, an object of 400,000 keys seconds. Says
- * nothing about whether it is JSON. To be run by `inTurns`.
+ * nothing about whether it is JSON. To be run by `runYielding`.
  *
  * @param valuesMax Values that it may hold; default: those of a request.
  * @returns How many values there are, about.

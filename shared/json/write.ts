@@ -1,5 +1,5 @@
 import { joinBytes } from '#shared/join-bytes.ts'
-import { isLowSurrogate } from '#shared/whole-characters.ts'
+import { isLowSurrogate } from '#shared/surrogate-buffer.ts'
 
 /**
  * JSON.stringify for large values, in pieces of text. Joined they are exactly its text.
@@ -36,7 +36,7 @@ export function* writeJson(value: unknown, options: WriteOptions = {}): Generato
   if (text !== '') yield text
 }
 
-/** The whole text of a value that may be large, to be run by `inTurns`. */
+/** The whole text of a value that may be large, to be run by `runYielding`. */
 export function* jsonTextIn(value: unknown): Generator<undefined, string> {
   let text = ''
   for (const piece of writeJson(value)) {

@@ -12,7 +12,7 @@ export const AuditEntry = z.object({
 export type AuditEntry = z.infer<typeof AuditEntry>
 
 /** What is done, before it is known when and by whom. */
-export type Deed = Pick<AuditEntry, 'action' | 'subject' | 'project' | 'change'>
+export type AuditAction = Pick<AuditEntry, 'action' | 'subject' | 'project' | 'change'>
 
 /** Who changes what nobody else asked for: the service itself. */
 export const SERVICE = 'service'

@@ -1,8 +1,8 @@
 import { dirname } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { makePrivateFile } from '#shared/directory.ts'
-import { inTurns } from '#shared/in-turns.ts'
-import { AUDIT_LIMIT_MAX, type AuditEntry, type Deed, SERVICE } from './audit.ts'
+import { runYielding } from '#shared/yielding.ts'
+import { AUDIT_LIMIT_MAX, type AuditAction, type AuditEntry, SERVICE } from './audit.ts'
 import {
   keyChanged,
   keyCreated,
@@ -14,8 +14,8 @@ import {
 } from './deeds.ts'
 import { type ApiKey, KEYS_MAX, type KeyChange, type KeyStore } from './keys.ts'
 import { type Kept, KeysFile } from './keys-file.ts'
+import { changed, type Known, readKnownVersion } from './lenient.ts'
 import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
-import { changed, type Known, understoodOf } from './understood.ts'
 import { webhookRootIn } from './webhook-root.ts'
 import { WEBHOOK_SECRETS_MAX, type WebhookSecret } from './webhook-secrets.ts'
 
@@ -146,7 +146,7 @@ class FileKeys implements KeyStore {
     const look = this.#file.look()
     if (look === this.#seen) return this.#known
     const { keys, projects = [], webhook_secrets = [] } = this.#file.read()
-    const known = await inTurns(understoodOf(keys, projects, this.#onProblem))
+    const known = await runYielding(readKnownVersion(keys, projects, this.#onProblem))
     this.#secrets = webhook_secrets
     this.#known = known
     this.#seen = look
@@ -164,7 +164,7 @@ class FileKeys implements KeyStore {
   #changeKey(
     id: string,
     by: string,
-    decide: (key: ApiKey) => { change: object; deed: Deed } | undefined,
+    decide: (key: ApiKey) => { change: object; deed: AuditAction } | undefined,
     also: (kept: Kept) => Kept = (kept) => kept,
   ): ApiKey | undefined {
     let now: ApiKey | undefined

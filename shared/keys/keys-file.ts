@@ -14,10 +14,10 @@ import { dirname, join } from 'node:path'
 import { z } from 'zod'
 import { giveToOwnerOf, makeDirectory, makePrivateFile } from '#shared/directory.ts'
 import { newId } from '#shared/id.ts'
-import { AuditEntry, type Deed } from './audit.ts'
+import { type AuditAction, AuditEntry } from './audit.ts'
 import { KEYS_MAX } from './keys.ts'
+import { KeptKey, KeptProject } from './lenient.ts'
 import { PROJECTS_MAX } from './project.ts'
-import { KeptKey, KeptProject } from './understood.ts'
 import { WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
 /** Written by other versions too: what this one does not know stays as it is when the file is written again. */
@@ -78,7 +78,7 @@ export class KeysFile {
    *
    * @returns False where `decide` made nothing
    */
-  change(by: string, decide: (kept: Kept) => { kept: Kept; deed: Deed } | undefined): boolean {
+  change(by: string, decide: (kept: Kept) => { kept: Kept; deed: AuditAction } | undefined): boolean {
     makeDirectory(dirname(this.path))
     const unlock = this.#lock(join(dirname(this.path), 'keys.lock'))
     try {
@@ -98,7 +98,7 @@ export class KeysFile {
     return lines.flatMap((line) => entryOf(line) ?? []).slice(0, limit)
   }
 
-  #note(by: string, { action, subject, project, change }: Deed): void {
+  #note(by: string, { action, subject, project, change }: AuditAction): void {
     const at = Math.floor(Date.now() / 1_000)
     const entry: AuditEntry = { at, author: by, action, subject, project, change }
     makePrivateFile(this.#auditPath)

@@ -1,10 +1,10 @@
-import { inTurns } from '#shared/in-turns.ts'
 import { PostgresConnection } from '#shared/store/postgres/connection.ts'
 import { migrate } from '#shared/store/postgres/migrate.ts'
 import { compile, valuesOf } from '#shared/store/sql/compile.ts'
 import type { Params, Row } from '#shared/store/sql/sql.ts'
 import type { Statement } from '#shared/store/sql/statements.ts'
-import { AUDIT_LIMIT_MAX, type AuditEntry, type Deed, SERVICE } from './audit.ts'
+import { runYielding } from '#shared/yielding.ts'
+import { AUDIT_LIMIT_MAX, type AuditAction, type AuditEntry, SERVICE } from './audit.ts'
 import {
   keyChanged,
   keyCreated,
@@ -15,9 +15,9 @@ import {
   secretDeleted,
 } from './deeds.ts'
 import { type ApiKey, KEYS_MAX, type KeyChange, type KeyStore } from './keys.ts'
+import { changed, type Known, readKnownVersion } from './lenient.ts'
 import * as rows from './postgres-rows.ts'
 import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
-import { changed, type Known, understoodOf } from './understood.ts'
 import { randomSecret, WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
 /** One that reads, one that writes: keys are few and change seldom. */
@@ -166,7 +166,7 @@ class PostgresKeys implements KeyStore {
     // A change in between is seen next time.
     const projects = (await this.#run(rows.LIST_PROJECTS, {})).map(rows.projectOfRow)
     const keys = (await this.#run(rows.LIST_KEYS, {})).map(rows.keyOfRow)
-    const known = await inTurns(understoodOf(keys, projects, this.#onProblem))
+    const known = await runYielding(readKnownVersion(keys, projects, this.#onProblem))
     this.#known = known
     this.#seen = state
     return known
@@ -176,7 +176,7 @@ class PostgresKeys implements KeyStore {
   async #changeKey(
     id: string,
     by: string,
-    decide: (key: ApiKey) => { change: object; deed: Deed } | undefined,
+    decide: (key: ApiKey) => { change: object; deed: AuditAction } | undefined,
     also: (run: Run) => Promise<void> = async () => {},
   ): Promise<ApiKey | undefined> {
     return await this.#change(by, async (run) => {
@@ -192,7 +192,7 @@ class PostgresKeys implements KeyStore {
   }
 
   /** One transaction, with its entry in the audit where something was done. */
-  async #change<T>(by: string, work: (run: Run) => Promise<{ result: T; deed: Deed | undefined }>): Promise<T> {
+  async #change<T>(by: string, work: (run: Run) => Promise<{ result: T; deed: AuditAction | undefined }>): Promise<T> {
     return await this.#connection.transaction(async (client) => {
       const run = runOn(client)
       const { result, deed } = await work(run)
@@ -224,7 +224,7 @@ async function insertKey(run: Run, key: ApiKey): Promise<void> {
   if (made.length === 0) throw new Error(full(KEYS_MAX, 'keys'))
 }
 
-function noteParams(author: string, { action, subject, project, change }: Deed): Params {
+function noteParams(author: string, { action, subject, project, change }: AuditAction): Params {
   const at = Math.floor(Date.now() / 1_000)
   return { at, author, action, subject, project, change: JSON.stringify(change) }
 }

@@ -63,14 +63,14 @@ export interface Composition {
    *
    * @param key Unique within the job. The events of a key are the same in every attempt.
    */
-  tell(key: string, events: readonly unknown[]): Promise<void>
+  publish(key: string, events: readonly unknown[]): Promise<void>
   /**
-   * As {@link tell}, of events that another attempt could not make again, such as what a model says: they are kept, and
-   * {@link told} gives them. An attempt that finds some tells these, under the same key, before it goes on.
+   * As {@link publish}, of events that another attempt could not make again, such as what a model says: they are kept, and
+   * {@link published} gives them. An attempt that finds some tells these, under the same key, before it goes on.
    */
-  tellKept(key: string, events: readonly unknown[]): Promise<void>
-  /** The events that {@link tellKept} has said under a key, in whichever attempt; undefined where it has not. */
-  told(key: string): Promise<readonly unknown[] | undefined>
+  publishStored(key: string, events: readonly unknown[]): Promise<void>
+  /** The events that {@link publishStored} has said under a key, in whichever attempt; undefined where it has not. */
+  published(key: string): Promise<readonly unknown[] | undefined>
   /** Hands a child to its pool and gives its id; a second time it is the same child. @throws ServiceError `invalid_request` beyond the bounds of a family */
   submit(child: ChildJob): Promise<string>
   /**

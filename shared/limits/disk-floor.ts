@@ -2,7 +2,7 @@ import { statfs } from 'node:fs/promises'
 import { ServiceError } from '#shared/error.ts'
 
 /** How old what was read of the disk may be: less than a fast disk fills by the smallest floor in. */
-const FRESH_MS = 250
+const CACHE_TTL_MS = 250
 /** Part of a disk, and bytes at most, that stay free unless the setting names another amount. */
 const FREE_SHARE = 1 / 20
 const FREE_BYTES_MAX = 1024 ** 3
@@ -31,7 +31,7 @@ export class DiskFloor {
 
   /** @throws ServiceError `overloaded` while less is free. */
   require(): Promise<void> | undefined {
-    if (performance.now() - this.#readAtMs > FRESH_MS) {
+    if (performance.now() - this.#readAtMs > CACHE_TTL_MS) {
       this.#reading ??= this.#look().finally(() => {
         this.#reading = undefined
       })

@@ -8,7 +8,7 @@ import { every } from '#shared/ticks.ts'
 import { ModelCatalogue, readModels } from './models.ts'
 
 /** How often it is looked whether the file has changed. */
-const LOOK_MS = 1_000
+const POLL_INTERVAL_MS = 1_000
 /** Bytes of a file that is read in some milliseconds, with as many aliases as the parser lets it have. */
 const SMALL_BYTES_MAX = 8 * 1024
 /** How long reading a larger one may take, and which memory, in a thread of its own. */
@@ -37,7 +37,7 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
   let isWrong = false
   let loadedAtMs = Date.now()
   let seen: string | undefined
-  metrics.gauge('sluice_models_file_wrong', 'The models file changed and cannot be used', {}, () => Number(isWrong))
+  metrics.gauge('sluice_model_config_invalid', 'The models file changed and cannot be used', {}, () => Number(isWrong))
   metrics.gauge(
     'sluice_models_loaded_timestamp_seconds',
     'When the models file was read last',
@@ -79,7 +79,7 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
     seen = now
   }
   void look()
-  const stopLooking = every(LOOK_MS, () => void look(), { keepsAlive: false })
+  const stopLooking = every(POLL_INTERVAL_MS, () => void look(), { keepsAlive: false })
   if (!hasTerminal) process.on('SIGHUP', read)
   return () => {
     stopLooking()

@@ -38,7 +38,7 @@ const URL_CHARS_MAX = 8_192
 const SCHEME = /^[a-z][a-z0-9+.-]*:(?!\d)/i
 
 /**
- * All different URLs of a request outside of the parts with an internal form. To be run by `inTurns`.
+ * All different URLs of a request outside of the parts with an internal form. To be run by `runYielding`.
  *
  * @throws ServiceError `invalid_value` for too many URLs, and for one that is too long
  */

@@ -1,7 +1,7 @@
 import { every } from '#shared/ticks.ts'
 
 /** How often a worker that takes nothing looks whether there is anything to take. */
-const LOOK_MS = 5_000
+const SAMPLE_INTERVAL_MS = 5_000
 /** How long jobs may wait beside free slots of a worker that takes none of them. */
 const STARVED_MS = 15_000
 
@@ -27,7 +27,7 @@ export class Starvation {
   #isLooking = false
 
   /** Looks by itself until it is closed. @param lag Records that wait; undefined where nobody knows. */
-  constructor(taker: Taker, slots: number, lag: () => Promise<number | undefined>, lookMs = LOOK_MS) {
+  constructor(taker: Taker, slots: number, lag: () => Promise<number | undefined>, lookMs = SAMPLE_INTERVAL_MS) {
     this.#taker = taker
     this.#slots = slots
     this.#lag = lag

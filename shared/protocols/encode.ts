@@ -1,7 +1,7 @@
 import type { GenerateEvent } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { isSmall, jsonTextIn } from '#shared/json/write.ts'
+import { runYielding } from '#shared/yielding.ts'
 
 /** What encoders share. */
 
@@ -39,7 +39,7 @@ export class JsonText {
 /** An answer as it is sent: JSON that is large is written with yields in between. */
 export async function writtenInTurns(value: unknown): Promise<unknown> {
   const isWritten = typeof value === 'string' || value instanceof JsonText || isSmall(value)
-  return isWritten ? value : new JsonText(await inTurns(jsonTextIn(value)))
+  return isWritten ? value : new JsonText(await runYielding(jsonTextIn(value)))
 }
 
 /** The JSON text of a value. */

@@ -51,7 +51,7 @@ const End = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('killed'), message: z.string() }),
 ])
 
-/** A job as a supervisor reads it, to be run by `inTurns`. */
+/** A job as a supervisor reads it, to be run by `runYielding`. */
 export function* encodeJob({ code, timeoutMs, scan, files }: SandboxJob): Generator<undefined, Buffer> {
   const body = yield* withFiles({ code, scan, timeout_ms: timeoutMs, limits: LIMITS }, files)
   const length = Buffer.alloc(4)
@@ -61,7 +61,7 @@ export function* encodeJob({ code, timeoutMs, scan, files }: SandboxJob): Genera
 
 /**
  * An object as JSON with the files of a run in it, by their names, in base64, as a program's process reads them
- * (python/execution.py). To be run by `inTurns`: as one string 16 MiB of them take a fifth of a second.
+ * (python/execution.py). To be run by `runYielding`: as one string 16 MiB of them take a fifth of a second.
  *
  * @param fields One at least.
  */

@@ -15,7 +15,7 @@ import type { Sandbox, SandboxAdapter, SandboxName, SandboxStats } from './sandb
  */
 
 /** When adapters that all failed are tried again. */
-const AGAIN_MS = 60_000
+const RETRY_DELAY_MS = 60_000
 /** A run waits so long for a sandbox that opens; interpreters load their libraries in a few seconds. */
 const OPEN_MS_MAX = 30_000
 /** A preparation that is done sooner was none, since all was there: it is not announced, and callers wait for it. */
@@ -190,7 +190,7 @@ export class ChosenSandbox {
 
   /** Remembers that nothing works, and tries again by itself. */
   #refuse(reasons: readonly string[]): ServiceError {
-    const { isEager, log, againMs = AGAIN_MS } = this.#options
+    const { isEager, log, againMs = RETRY_DELAY_MS } = this.#options
     const reason = `No sandbox works on this machine. ${reasons.join(' ')} More: sluice doctor.`
     this.#become({ name: 'refused', reason, atMs: performance.now() })
     clearTimeout(this.#again)
@@ -210,12 +210,12 @@ export class ChosenSandbox {
 
   #refusal(): ServiceError {
     const { adapters } = this.#options
-    if (adapters.length === 0) return unavailable('Code is not run here: its operator set SANDBOX=off.', AGAIN_MS)
+    if (adapters.length === 0) return unavailable('Code is not run here: its operator set SANDBOX=off.', RETRY_DELAY_MS)
     const state = this.#state
     const now = performance.now()
-    if (state.name === 'refused') return unavailable(state.reason, state.atMs + AGAIN_MS - now)
+    if (state.name === 'refused') return unavailable(state.reason, state.atMs + RETRY_DELAY_MS - now)
     if (state.name === 'absent')
-      return unavailable('The sandbox is prepared after the models. Try again in a minute.', AGAIN_MS)
+      return unavailable('The sandbox is prepared after the models. Try again in a minute.', RETRY_DELAY_MS)
     if (state.name !== 'preparing') return unavailable('The sandbox is being opened. Try again shortly.', 0)
     const { fraction, message, sinceMs } = state
     const leftMs = fraction > 0 ? ((now - sinceMs) / fraction) * (1 - fraction) : 0

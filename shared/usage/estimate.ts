@@ -40,7 +40,7 @@ interface Bounds {
   readonly audio?: { readonly bytes?: number }
 }
 
-/** Estimates a call, to be run by `inTurns`. */
+/** Estimates a call, to be run by `runYielding`. */
 export function* estimateOf({ pool, body }: EstimatedCall, price: Price | undefined): Generator<undefined, Estimate> {
   const { max_tokens = OUTPUT_TOKENS, n = 1, timeout_seconds = 0, audio, max_cost_usd = 0 } = (body ?? {}) as Bounds
   const isText = pool === 'inference' || pool === 'research'

@@ -1,10 +1,10 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import { expect, it } from 'vitest'
-import { TurnPlaces } from '#shared/turn-places.ts'
+import { TickThrottle } from '#shared/tick-throttle.ts'
 
 /** Work that is known by its number. */
 function open() {
-  const places = new TurnPlaces()
+  const places = new TickThrottle()
   const begun: number[] = []
   const add = (nth: number) => {
     const place = places.enter()

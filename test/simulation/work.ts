@@ -113,9 +113,9 @@ export class Witness {
   #watched(composition: Composition, execution: Execution): Composition {
     return {
       step: (kind, input, run) => composition.step(kind, input, run),
-      tell: (key, events) => composition.tell(key, events),
-      tellKept: (key, events) => composition.tellKept(key, events),
-      told: (key) => composition.told(key),
+      publish: (key, events) => composition.publish(key, events),
+      publishStored: (key, events) => composition.publishStored(key, events),
+      published: (key) => composition.published(key),
       submit: (child) => composition.submit(child),
       waitFor: async (ids) => {
         execution.endedAtMs = this.#nowMs()

@@ -79,7 +79,7 @@ const LONGEST = [
   'test/sdk/agents.test.ts',
   'test/sdk/python.test.ts',
   'test/services/ingress/bad-input.test.ts',
-  'test/road.test.ts',
+  'test/end-to-end.test.ts',
   'test/sdk/vercel.test.ts',
   'test/sdk/openai.test.ts',
   'test/shared/broker/broker.test.ts',

@@ -3,10 +3,10 @@ import { ServiceError } from '#shared/error.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import { codeInterpreter } from './code-interpreter.ts'
+import { type DeltaInterval, ResumableStream } from './resumable-stream.ts'
 import { type HostedCall, type Round, readRound, sumOf, withoutHosted } from './round.ts'
 import { searching } from './search.ts'
 import { Spoken } from './spoken.ts'
-import { type Pace, ToldRound } from './told.ts'
 import { type HostedInput, type HostedResult, type HostedRunner, type HostedSettings, notRun } from './tool.ts'
 
 /**
@@ -61,7 +61,7 @@ class HostedAnswer {
   #request: GenerateRequest
   #usage: Usage = { input_tokens: 0, output_tokens: 0 }
   #runs = 0
-  readonly #pace: Pace = { pieces: 0 }
+  readonly #pace: DeltaInterval = { pieces: 0 }
 
   constructor(
     generate: Generate,
@@ -87,25 +87,25 @@ class HostedAnswer {
       this.#usage = sumOf(this.#usage, round.usage)
       const isAnswer = round.hosted.length === 0 || round.finish.reason !== 'tool_calls'
       if (isAnswer || isOver) {
-        await this.#composition.tell(`round.${at}`, [...untold, ...round.functions, finishOf(round, isAnswer)])
+        await this.#composition.publish(`round.${at}`, [...untold, ...round.functions, finishOf(round, isAnswer)])
         return this.#usage
       }
       const runs = this.#take(round.hosted)
-      await this.#composition.tell(`round.${at}`, [...untold, ...runs.map(toldCall)])
+      await this.#composition.publish(`round.${at}`, [...untold, ...runs.map(toldCall)])
       const results = await this.#results(runs)
       const told = runs.map(({ run }, n) => toldResult(run, results[n] as HostedResult))
       if (round.functions.length > 0) {
-        await this.#composition.tell(`results.${at}`, [...told, ...round.functions, round.finish])
+        await this.#composition.publish(`results.${at}`, [...told, ...round.functions, round.finish])
         return this.#usage
       }
-      await this.#composition.tell(`results.${at}`, told)
+      await this.#composition.publish(`results.${at}`, told)
       this.#goOn(round, runs, results)
     }
   }
 
   async #ask(at: number, isOver: boolean): Promise<{ round: Round; untold: readonly GenerateEvent[] }> {
     const request = isOver ? withoutHosted(this.#request) : this.#request
-    const told = await ToldRound.begin(this.#composition, at, this.#pace)
+    const told = await ResumableStream.begin(this.#composition, at, this.#pace)
     const events = await this.#composition.step('generate', { round: at }, async (signal) => {
       const spoken = new Spoken()
       for await (const event of this.#generate(request, { ...this.#context, signal })) {

@@ -1,7 +1,7 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { ChildCounts } from '#services/ingress/jobs/child-counts.ts'
 import { jobObject } from '#services/ingress/jobs/object.ts'
-import type { Wait } from './why.ts'
+import type { Wait } from './pending-reason.ts'
 
 /**
  * A job as operators see it: whose it is, where it is and why, and nothing of what was asked or answered. So its result, the

@@ -2,7 +2,7 @@ import { ListAdminJobs } from '#schemas/admin/admin.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { WORD_LIST } from '#schemas/moderations.ts'
 import { acceptedOf } from '#services/ingress/answer/durable.ts'
-import { idempotencyOf, readIdempotencyKey } from '#services/ingress/answer/wishes.ts'
+import { idempotencyOf, readIdempotencyKey } from '#services/ingress/answer/prefer-header.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
@@ -16,7 +16,7 @@ import type { OperatorJobs, OperatorStore } from '#shared/store/operator.ts'
 import { EVERY_TENANT } from '#shared/store/store.ts'
 import { audit } from './audit.ts'
 import { operatorJob } from './job-object.ts'
-import { whyWaiting } from './why.ts'
+import { pendingReason } from './pending-reason.ts'
 
 /** What an operator asks of the jobs of all projects, as it comes in a query or a body. */
 interface Asked {
@@ -130,5 +130,5 @@ async function sendJob(context: IngressContext, call: Call, job: DurableJob): Pr
   const ahead = isQueued ? await requireOperator(context).countAhead(job) : 0
   const taken = isQueued ? await places.takenOf(job.tenant) : undefined
   const fleet = { presence: jobs.presence, pauses, isBrokerReachable: broker.isReachable }
-  await call.reply.whole(operatorJob(job, whyWaiting(job, fleet, ahead, taken), await childCountsOf(context, job)))
+  await call.reply.whole(operatorJob(job, pendingReason(job, fleet, ahead, taken), await childCountsOf(context, job)))
 }

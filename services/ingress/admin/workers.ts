@@ -10,7 +10,7 @@ import { capacityOf } from './capacity.ts'
 
 /** How long a worker has to say that it does as it was told: a few heartbeats. */
 const CONFIRM_MS = 4_000
-const LOOK_MS = 100
+const POLL_INTERVAL_MS = 100
 /** How often it is told: a record may be lost. */
 const TELL_MS = 1_000
 
@@ -40,7 +40,7 @@ async function setDrained(context: IngressContext, call: Call, drained: boolean)
   worker()
   audit(context, call, drained ? 'drain_worker' : 'undrain_worker', { worker: boot })
   const startedAt = Date.now()
-  for (let toldAt = 0; worker().draining !== drained; await delay(LOOK_MS)) {
+  for (let toldAt = 0; worker().draining !== drained; await delay(POLL_INTERVAL_MS)) {
     if (Date.now() - startedAt > CONFIRM_MS) throw unconfirmed(boot, drained)
     if (Date.now() - toldAt < TELL_MS) continue
     toldAt = Date.now()

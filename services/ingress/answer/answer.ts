@@ -1,7 +1,7 @@
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { type Admission, admit } from '#services/ingress/callers/limits/admission.ts'
 import { encodeContextOf, type JobEndpoint, type PreparedCall, takeBody } from '#services/ingress/endpoints/endpoint.ts'
-import { JobWishes } from '#services/ingress/jobs/wishes.ts'
+import { JobOptions } from '#services/ingress/jobs/job-options.ts'
 import { refusalOf, sendBytes, sendStream } from '#services/ingress/reply/reply.ts'
 import { retryMsMaxOf } from '#services/ingress/reply/retry.ts'
 import type { HeldBytes } from '#shared/byte-budget.ts'
@@ -9,8 +9,8 @@ import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { writtenInTurns } from '#shared/protocols/encode.ts'
 import { answerDurable } from './durable.ts'
+import { readPreferences } from './prefer-header.ts'
 import { CallUsage } from './usage.ts'
-import { readWishes } from './wishes.ts'
 
 /** Most bytes of a character in memory. */
 const CHAR_BYTES = 2
@@ -25,8 +25,8 @@ const HELD_BYTES_MAX = 1024 * 1024
  */
 export function answerCall(context: IngressContext, call: Call, endpoint: JobEndpoint, body: unknown): Promise<void> {
   const { key, facts, headers, advice } = call
-  const wishes = readWishes(headers, body)
-  const asked = JobWishes.of(headers, call.jobFields)
+  const wishes = readPreferences(headers, body)
+  const asked = JobOptions.of(headers, call.jobFields)
   const isDurable = wishes.isDurable || endpoint.isDurable === true || endpoint.isKept?.(context, body, call) === true
   if (!isDurable) asked.refuse(advice.durable)
   else if (!wishes.isAsync) asked.refuseWaiting(advice.async)

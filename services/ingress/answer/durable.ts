@@ -3,13 +3,13 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import {
   encodeOf,
   type JobEndpoint,
-  type KeptAnswers,
   type PreparedCall,
+  type StoredAnswers,
   takeBody,
 } from '#services/ingress/endpoints/endpoint.ts'
+import { boundMetadata, type DurableOptions, type JobOptions } from '#services/ingress/jobs/job-options.ts'
 import { jobObject } from '#services/ingress/jobs/object.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
-import { boundMetadata, type DurableWishes, type JobWishes } from '#services/ingress/jobs/wishes.ts'
 import { sendStream, throwIfRefused } from '#services/ingress/reply/reply.ts'
 import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -18,8 +18,8 @@ import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { AwaitedJob } from '#shared/jobs/durable/wait.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import type { Created } from '#shared/store/store.ts'
+import { idempotencyOf, type Preferences, prefersAsync } from './prefer-header.ts'
 import { RecordedOutput, recordedStream, resultOf } from './recorded.ts'
-import { idempotencyOf, prefersAsync, type Wishes } from './wishes.ts'
 
 /** When callers who poll may come back, in seconds. */
 export const RETRY_AFTER_SECONDS = 2
@@ -36,8 +36,8 @@ export function answerDurable(
   endpoint: JobEndpoint,
   prepared: PreparedCall,
   body: unknown,
-  wishes: Wishes,
-  asked: JobWishes,
+  wishes: Preferences,
+  asked: JobOptions,
 ): Promise<void> {
   boundMetadata(prepared.metadata)
   const { idempotencyKey, isAsync } = wishes
@@ -59,7 +59,7 @@ async function answerCreated(
   endpoint: JobEndpoint,
   prepared: PreparedCall,
   { job, isReplay }: { job: DurableJob; isReplay: boolean },
-  { isDurable, isAsync, waitMs }: Wishes,
+  { isDurable, isAsync, waitMs }: Preferences,
 ): Promise<void> {
   const jobs = requireJobs(context)
   const { reply } = call
@@ -136,7 +136,7 @@ async function sendResult(
   jobs: DurableJobs,
   job: DurableJob,
   prepared: PreparedCall,
-  kept: KeptAnswers | undefined,
+  kept: StoredAnswers | undefined,
 ): Promise<void> {
   reply.open(prepared.isText ? 'text' : 'json')
   const { job: ended, result } = await jobs.waitForResult(job.tenant, job.id, reply.leaving)
@@ -164,7 +164,7 @@ export async function createJob(
   endpoint: JobEndpoint,
   prepared: PreparedCall,
   body: unknown,
-  wishes: DurableWishes,
+  wishes: DurableOptions,
 ): Promise<{ job: DurableJob; isReplay: boolean }> {
   const jobs = requireJobs(context)
   const { idempotencyKey, isAsync, ...more } = wishes

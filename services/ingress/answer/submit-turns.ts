@@ -15,7 +15,7 @@ const CALLS_MS = 10_000
 /** Submits at once, of all projects that take turns. */
 const PERMITS = 2
 /** A submit within this time holds up nobody, in milliseconds. */
-const FREE_MS = 2
+const FREE_RUN_MS = 2
 /** Rest after a submit, in parts of the time beyond that. */
 const RESTS = 2
 const REST_MS_MAX = 200
@@ -49,7 +49,7 @@ export class SubmitTurns {
     try {
       return await submit()
     } finally {
-      const restMs = RESTS * Math.max(0, performance.now() - startedAt - FREE_MS)
+      const restMs = RESTS * Math.max(0, performance.now() - startedAt - FREE_RUN_MS)
       setTimeout(() => this.#permits.release(project), Math.min(restMs, REST_MS_MAX))
     }
   }

@@ -56,7 +56,7 @@ export interface LineRules {
 }
 
 /**
- * The request of one line, to be run by `inTurns`.
+ * The request of one line, to be run by `runYielding`.
  *
  * @throws ServiceError for what is none, with the field in `param`
  */
@@ -115,7 +115,7 @@ export class LineChecker {
     return this.#model
   }
 
-  /** What is wrong with the next line; undefined: nothing. To be run by `inTurns`. */
+  /** What is wrong with the next line; undefined: nothing. To be run by `runYielding`. */
   *check(line: Line): Generator<undefined, LineProblem | undefined> {
     this.#count++
     if (this.#count === REQUESTS_MAX + 1) {

@@ -2,8 +2,8 @@ import type { IncomingMessage } from 'node:http'
 import type { Readable, Transform } from 'node:stream'
 import * as zlib from 'node:zlib'
 import { ServiceError } from '#shared/error.ts'
-import { atOnce, inTurns } from '#shared/in-turns.ts'
 import { joinBytes } from '#shared/join-bytes.ts'
+import { runToEnd, runYielding } from '#shared/yielding.ts'
 
 /** Smallest and largest block that is filled with what comes in small pieces. */
 const BLOCK_BYTES_MIN = 4 * 1024
@@ -181,12 +181,12 @@ export class ByteBlocks {
 
   /** All of them as one. What was pushed is forgotten. */
   async join(): Promise<Buffer> {
-    return this.#only() ?? (await inTurns(joinBytes(this.#taken(), this.bytes)))
+    return this.#only() ?? (await runYielding(joinBytes(this.#taken(), this.bytes)))
   }
 
   /** The same at once: some milliseconds for the largest body. */
   take(): Buffer {
-    return this.#only() ?? atOnce(joinBytes(this.#taken(), this.bytes))
+    return this.#only() ?? runToEnd(joinBytes(this.#taken(), this.bytes))
   }
 
   #only(): Buffer | undefined {

@@ -2,9 +2,9 @@ import { isUtf8 } from 'node:buffer'
 import type { IncomingMessage } from 'node:http'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { type BodyBounds, readBytes, withoutByteOrderMark } from './body-bytes.ts'
 
 /**
@@ -22,10 +22,10 @@ export async function readJsonBody(req: IncomingMessage, bounds: BodyBounds, hel
   const json = withoutByteOrderMark(await readBytes(req, bounds, (bytes) => held.hold(bytes * HELD_PER_BYTE)))
   if (json.length === 0) throw invalid(NO_BODY)
   if (!isUtf8(json)) throw invalid('The body is not valid UTF-8.')
-  const values = await inTurns(refuseShape(json))
+  const values = await runYielding(refuseShape(json))
   held.hold(json.length * HELD_PER_BYTE + values * HELD_PER_VALUE)
   try {
-    return await inTurns(readJson(json))
+    return await runYielding(readJson(json))
   } catch (error) {
     if (!(error instanceof JsonSyntaxError)) throw error
     const message = `We could not parse the JSON body of your request. ${placeOf(error)}`

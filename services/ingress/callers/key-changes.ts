@@ -1,4 +1,4 @@
-import type { Known } from '#shared/keys/understood.ts'
+import type { Known } from '#shared/keys/lenient.ts'
 
 /** Ids of one kind that a log line names; more are counted alone. */
 const IDS_MAX = 20

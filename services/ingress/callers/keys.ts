@@ -2,15 +2,15 @@ import { timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import type { AuditEntry } from '#shared/keys/audit.ts'
 import { type ApiKey, FIRST_KEY_ID, hashOf, type KeyScope, type KeyStore, keyOf, newKey } from '#shared/keys/keys.ts'
+import type { Known } from '#shared/keys/lenient.ts'
 import type { Limits } from '#shared/keys/project.ts'
 import { coversPath, hasScope } from '#shared/keys/scopes.ts'
-import type { Known } from '#shared/keys/understood.ts'
 import { type WebhookSecret, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import type { Log } from '#shared/log/log.ts'
 import { untilTick } from '#shared/ticks.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { keyChanges } from './key-changes.ts'
 
 export type { ApiKey } from '#shared/keys/keys.ts'
@@ -186,7 +186,7 @@ export class ApiKeys {
     this.#inProjects = new Map(inProjects)
     this.#limits = new Map(known.projects.map(({ id, limits }) => [id, limits]))
     this.#alone = new Map(alone.map(({ id, limits }) => [id, limits]))
-    if (before) this.#log.info(await inTurns(keyChanges(before, known)), 'API keys changed')
+    if (before) this.#log.info(await runYielding(keyChanges(before, known)), 'API keys changed')
   }
 
   #withSecret(secret: string): ApiKey | undefined {

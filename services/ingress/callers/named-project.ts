@@ -1,6 +1,6 @@
 import { ServiceError } from '#shared/error.ts'
+import type { Known } from '#shared/keys/lenient.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
-import type { Known } from '#shared/keys/understood.ts'
 import { nearestOf } from '#shared/nearest.ts'
 
 /** Projects that a refusal names: those that are most like what was asked for. */

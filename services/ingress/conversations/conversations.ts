@@ -4,11 +4,11 @@ import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ItemTurns } from '#services/ingress/endpoints/responses/items.ts'
-import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
+import { boundMetadata } from '#services/ingress/jobs/job-options.ts'
 import { ServiceError } from '#shared/error.ts'
-import { atOnce, inTurns } from '#shared/in-turns.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { newConversationId, type StoredConversation } from '#shared/store/conversations.ts'
+import { runToEnd, runYielding } from '#shared/yielding.ts'
 import { changeConversation, getConversation, holdItems, requireConversations, requireRoom } from './held.ts'
 import { keptItems } from './item-form.ts'
 
@@ -19,7 +19,7 @@ const CONVERSATIONS_MAX = 10_000
 export async function createConversation(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateConversation, body)
   const asked = parseBody(CreateConversation, body ?? {}, 'openai')
-  const items = await inTurns(keptItems(asked.items ?? [], 'items'))
+  const items = await runYielding(keptItems(asked.items ?? [], 'items'))
   requireUsable(context, [], items)
   requireRoom(items, 'items')
   const metadata = boundMetadata(asked.metadata ?? undefined) ?? {}
@@ -58,7 +58,7 @@ export async function deleteConversation(context: IngressContext, call: Call): P
 export async function createItems(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateItems, body)
   const { items: asked } = parseBody(CreateItems, body, 'openai')
-  const added = await inTurns(keptItems(asked, 'items'))
+  const added = await runYielding(keptItems(asked, 'items'))
   await change(context, call, ({ items }) => {
     requireUsable(context, items, added)
     return { items: [...items, ...added] }
@@ -124,14 +124,14 @@ function requireUsable({ config }: IngressContext, before: Items, added: Items):
   const { remoteImages } = config
   const turns = new ItemTurns({ model: ANY_MODEL, remoteImages, ...references, nameOf: (name) => name })
   try {
-    for (const item of before) atOnce(turns.add(withoutContent(item), []))
+    for (const item of before) runToEnd(turns.add(withoutContent(item), []))
   } catch {
     // Versions before 2026-12 accepted such items. New ones change nothing about that.
     return
   }
   for (const [index, item] of added.entries()) {
     try {
-      atOnce(turns.add(item, ['items', index]))
+      runToEnd(turns.add(item, ['items', index]))
     } catch (error) {
       if (!(error instanceof ServiceError) || error.param !== 'input') throw error
       throw new ServiceError(error.code, error.message, { cause: error, param: `items[${index}]` })

@@ -26,7 +26,7 @@ const ITEM_ID = /^[\w-]{1,128}$/
 export const CONVERSATION_CHARS_MAX = 2 * 1024 * 1024
 
 /**
- * Items as a conversation keeps them, to be run by `inTurns`: how large they are is known before anything else is looked at.
+ * Items as a conversation keeps them, to be run by `runYielding`: how large they are is known before anything else is looked at.
  *
  * @param field What holds them, such as `items`.
  * @param referenced What references mean, by their ids.

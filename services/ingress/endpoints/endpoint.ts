@@ -42,7 +42,7 @@ export interface PreparedCall {
 }
 
 /** How an endpoint answers calls whose jobs are durable, unless they prefer `respond-async`. */
-export interface KeptAnswers {
+export interface StoredAnswers {
   /** A job that goes on without its caller, as it is. */
   accepted(context: IngressContext, call: Call, job: DurableJob): Promise<void>
   /** Its result as a caller who waited for it is told. */
@@ -61,7 +61,7 @@ export interface JobEndpoint {
   /** Whether the jobs of a call are durable, by its body, which is not checked yet. */
   isKept?(context: IngressContext, body: unknown, caller: Caller): boolean
   /** Its durable jobs are answered in words of its own; default: with the job, and the stream as it was recorded. */
-  readonly kept?: KeptAnswers
+  readonly kept?: StoredAnswers
   /** Looks whether a caller may have a model do its work; default: that of its kind's pool. @throws ServiceError as `getModel` does */
   requireModel?(context: IngressContext, caller: Caller, model: string): void
   /** Its calls may stream: over a WebSocket they do unless their body says otherwise. */

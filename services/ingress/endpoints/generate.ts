@@ -2,8 +2,8 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import type { Pieces } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { decodeChat } from './chat/decode.ts'
 import { decodeCompletions } from './completions/decode.ts'
 import type { DecodeContext } from './decode.ts'
@@ -95,7 +95,7 @@ async function prepareGenerate(
     strictTurns: context.config.strictTurns,
     remoteImages: context.config.remoteImages,
   })
-  const request = await inTurns(decoding)
+  const request = await runYielding(decoding)
   const { model, stream } = request
   Object.assign(
     request,

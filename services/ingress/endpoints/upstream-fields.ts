@@ -1,9 +1,9 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { requireRemoteUrl } from '#services/ingress/body/media.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { nativeUrlsOf } from '#shared/outbound/native-urls.ts'
+import { runYielding } from '#shared/yielding.ts'
 import type { Caller } from './endpoint.ts'
 
 /**
@@ -44,7 +44,7 @@ export function upstreamFields(
  * @throws ServiceError `invalid_value`, `unsupported_value`
  */
 export async function requireNativeUrls(request: GenerateRequest, remoteImages: boolean): Promise<void> {
-  await inTurns(checkNativeUrls(request, remoteImages))
+  await runYielding(checkNativeUrls(request, remoteImages))
 }
 
 function* checkNativeUrls(request: GenerateRequest, remoteImages: boolean): Generator<undefined, void> {

@@ -8,10 +8,10 @@ import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { isSurelyUndone } from '#shared/jobs/durable/durable.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { newFileId } from '#shared/store/files.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { fileObject, requireFiles } from './read.ts'
 
 /** `purpose`, the members of `expires_after`, and some that are ignored. */
@@ -116,11 +116,11 @@ async function storeFile(
       bytes += piece.length
       if (bytes > fileBytesMax) throw tooLarge(fileBytesMax)
       await call.storage.grow(piece.length)
-      await inTurns(lines.push(piece))
+      await runYielding(lines.push(piece))
       hold(lines.held)
       yield piece
     }
-    await inTurns(lines.end())
+    await runYielding(lines.end())
   }
   call.uploads.add(id)
   await context.blobs.put(id, checked())

@@ -1,8 +1,8 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { hasModels } from '#schemas/job.ts'
 import { acceptedOf, RETRY_AFTER_SECONDS, sendAccepted, waitFor } from '#services/ingress/answer/durable.ts'
+import { idempotencyOf, readIdempotencyKey, WAIT_SECONDS_MAX } from '#services/ingress/answer/prefer-header.ts'
 import { resultOf } from '#services/ingress/answer/recorded.ts'
-import { idempotencyOf, readIdempotencyKey, WAIT_SECONDS_MAX } from '#services/ingress/answer/wishes.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
@@ -15,9 +15,9 @@ import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { childCountsOf } from './child-counts.ts'
 import { costOf } from './cost.ts'
+import { refuseJobHeaders } from './job-options.ts'
 import { jobObject } from './object.ts'
 import { findJob, jobIdOf, queryNumber, requireJobs } from './paths.ts'
-import { refuseJobHeaders } from './wishes.ts'
 
 /** GET /v1/jobs/{id}: the job as it is; with `?wait=N` as soon as it has ended, or after N seconds. */
 export async function getJob(context: IngressContext, call: Call): Promise<void> {

@@ -1,14 +1,14 @@
 import { SubmitJob, Webhook } from '#schemas/jobs.ts'
 import { createJob, sendAccepted } from '#services/ingress/answer/durable.ts'
-import { readIdempotencyKey } from '#services/ingress/answer/wishes.ts'
+import { readIdempotencyKey } from '#services/ingress/answer/prefer-header.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { ServiceError } from '#shared/error.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { boundMetadata, JobOptions } from './job-options.ts'
 import { requireJobs } from './paths.ts'
-import { boundMetadata, JobWishes } from './wishes.ts'
 
 /** POST /v1/jobs (docs/jobs.md, Submit): a call to another endpoint, checked as there, to be run as a durable job. */
 export async function submitJob(context: IngressContext, call: Call, body: unknown): Promise<void> {
@@ -17,7 +17,7 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   refuseUnknown(Webhook, (body as { webhook?: unknown } | null)?.webhook, 'webhook.')
   const submit = parseBody(SubmitJob, body, 'openai')
   const { endpoint: path, body: inner, ...fields } = submit
-  const asked = JobWishes.of(call.headers, fields)
+  const asked = JobOptions.of(call.headers, fields)
   const endpoint = findEndpoint(path)
   requireEndpoint(call.key, endpoint.path)
   const { key } = call

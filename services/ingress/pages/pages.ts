@@ -1,8 +1,8 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
-import { inTurns } from '#shared/in-turns.ts'
 import type { Log } from '#shared/log/log.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { CONSOLE, consoleFiles, findScreen } from './console.ts'
 import { PageFile, pageHeaders } from './files.ts'
 import { GUIDE, guideFiles } from './guide/guide.ts'
@@ -52,7 +52,7 @@ export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse):
 /** Loads the OpenAPI module at the first request, because the response schemas occupy 3 MiB and are used only here. */
 async function describeApi(): Promise<Buffer> {
   const { openApiDocument } = await import('#services/ingress/openapi/openapi.ts')
-  return Buffer.from(JSON.stringify(await inTurns(openApiDocument())))
+  return Buffer.from(JSON.stringify(await runYielding(openApiDocument())))
 }
 
 /** Browsers accept text/html; SDKs and curl do not ask for it. */

@@ -1,6 +1,6 @@
 import type { ServerResponse } from 'node:http'
 import { ServiceError } from '#shared/error.ts'
-import { isHighSurrogate } from '#shared/whole-characters.ts'
+import { isHighSurrogate } from '#shared/surrogate-buffer.ts'
 
 /** Characters or bytes written at once: what a client must take within the time for slow readers. */
 const PIECE = 64 * 1024

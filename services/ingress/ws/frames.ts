@@ -20,7 +20,7 @@ const ID_CHARS_MAX = 64
 const SHOWN_BYTES = 1_024
 
 /**
- * Reads a frame, to be run by `inTurns` where it is large. Never throws: whatever a client sends is a frame or an error to
+ * Reads a frame, to be run by `runYielding` where it is large. Never throws: whatever a client sends is a frame or an error to
  * tell it.
  *
  * @param held What the frame holds of the memory, from then on.

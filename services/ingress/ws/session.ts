@@ -9,7 +9,7 @@ import { SocketReply } from '#services/ingress/reply/websocket.ts'
 import type { HeldBytes } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
-import { atOnce, inTurns } from '#shared/in-turns.ts'
+import { runToEnd, runYielding } from '#shared/yielding.ts'
 import type { SocketBounds } from './bounds.ts'
 import { errorFrame, frameText, type ReadFrame, readFrame } from './frames.ts'
 import { Outbox, ReadPause } from './outbox.ts'
@@ -124,11 +124,11 @@ export class Session {
     const held = this.#partial.take()
     if (this.#isClosing) return held.release()
     const reading = readFrame(data, isBinary, held)
-    if (!this.#reading && data.length <= LARGE_BYTES) return this.#onRead(atOnce(reading), held)
+    if (!this.#reading && data.length <= LARGE_BYTES) return this.#onRead(runToEnd(reading), held)
     // Nothing more is read meanwhile but what came in the same piece.
     this.#pause.begin('reading')
     const last = (this.#reading ?? Promise.resolve()).then(async () => {
-      this.#onRead(await inTurns(reading), held)
+      this.#onRead(await runYielding(reading), held)
       if (this.#reading !== last) return
       this.#reading = undefined
       this.#pause.end('reading')

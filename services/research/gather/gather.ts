@@ -4,10 +4,10 @@ import { type ResearchRequest, type ResearchSource, SOURCES_MAX } from '#schemas
 import type { Budget } from '#services/research/budget.ts'
 import type { Clock } from '#services/research/clock.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import type { Cost } from '#shared/kinds/composition.ts'
 import { HITS_MAX, type Hit, type IndexProgress, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
 import { isRepeat, printOf, type TextPrint } from '#shared/search/text/duplicates.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { type Freshness, freshnessOf } from './freshness.ts'
 
 /** Times that something outside is asked, and the longest wait in between. */
@@ -112,7 +112,7 @@ export class Gathering {
   async read(): Promise<Snapshot[]> {
     const chosen = this.#choose()
     const read = await inGroups(chosen, (found) => this.#readOne(found))
-    return await inTurns(this.#keepNew(read), this.#options.signal)
+    return await runYielding(this.#keepNew(read), this.#options.signal)
   }
 
   /** What says the same as a source that was ranked before it is the same source. */

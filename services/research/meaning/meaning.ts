@@ -4,8 +4,8 @@ import type { Clock } from '#services/research/clock.ts'
 import { type CountedPassage, RRF_K } from '#services/research/passages.ts'
 import type { Question } from '#services/research/question.ts'
 import { CHARS_PER_TOKEN, usageOf } from '#services/research/usage.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { nearnessOf } from './nearness.ts'
 
 /** Passages whose vectors are asked for, the best by words; and parts of the question beside itself. */
@@ -71,7 +71,7 @@ export class MeaningRanker {
     this.#budget.settle({ tokens }, { tokens: input + output })
     if (end.state === 'expired') return this.#without('the embeddings were not made in time')
     if (end.state !== 'completed') return this.#without(`no embeddings were made (${end.error.code})`)
-    const cosines = await inTurns(nearnessOf(end.result, asked.length, passages.length), signal)
+    const cosines = await runYielding(nearnessOf(end.result, asked.length, passages.length), signal)
     if (!cosines) return this.#without('the embeddings that were made cannot be compared')
     return new Map(passages.map((passage, at) => [passage, cosines[at] ?? 0]))
   }

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import type { Claim } from '#services/research/draft.ts'
 import { type Verdict, verifyClaim } from '#services/research/verify/verify.ts'
-import { inTurns } from '#shared/in-turns.ts'
+import { runYielding } from '#shared/yielding.ts'
 import type { Ask, Asker } from './ask.ts'
 import type { Judge } from './judge.ts'
 
@@ -49,7 +49,7 @@ export async function checkClaims(
 
 /** By words first; what they leave open by the judge, which can refuse and let pass, but never what words have refused. */
 async function checkAll(judge: Judge, claims: readonly Claim[], round: string): Promise<Checked[]> {
-  const verdicts = await inTurns(verdictsOn(claims))
+  const verdicts = await runYielding(verdictsOn(claims))
   const open = claims.filter((_, at) => verdicts[at]?.verdict === 'undecided')
   const judged = open.length === 0 ? [] : await judge(open, round)
   return claims.map((claim, at) => {

@@ -6,7 +6,7 @@ import { pause, within } from './supervision.ts'
 const READ_MS = 15_000
 /** Longest a partition may be between two leaders, in milliseconds, before its reader hears of it. */
 const LEADERLESS_MS = 10_000
-const AGAIN_MS = 100
+const RETRY_DELAY_MS = 100
 
 /** What a partition keeps: from the offset of its oldest record to that which the next one will have. */
 export interface KeptOffsets {
@@ -72,7 +72,7 @@ async function askKept(client: HistoryClient, topic: string, partition: number):
         throw new ServiceError('overloaded', 'The broker does not say which records it keeps.', { cause })
       }
       client.suspect()
-      await pause(AGAIN_MS, timeout)
+      await pause(RETRY_DELAY_MS, timeout)
     }
   }
 }

@@ -2,7 +2,7 @@ import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { objectIn } from '#shared/json/object.ts'
 import { nativeEvent } from '#shared/native-output.ts'
-import { WholeCharacters } from '#shared/whole-characters.ts'
+import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 
 /**
  * Content blocks of one message, as events.
@@ -165,7 +165,7 @@ function isVisible(event: GenerateEvent): boolean {
 }
 
 class TextBlock implements OpenBlock {
-  readonly #text = new WholeCharacters()
+  readonly #text = new SurrogateBuffer()
   readonly #keepsFields: boolean
   /** Fields that the block begins with, before it is known that it has any content. */
   #opening: Record<string, unknown> | undefined
@@ -214,7 +214,7 @@ class TextBlock implements OpenBlock {
 }
 
 class ThinkingBlock implements OpenBlock {
-  readonly #text = new WholeCharacters()
+  readonly #text = new SurrogateBuffer()
   #signature = ''
 
   constructor(fields: BlockFields, out: GenerateEvent[]) {
@@ -235,7 +235,7 @@ class ThinkingBlock implements OpenBlock {
 class ToolBlock implements OpenBlock {
   readonly #call: number
   readonly #input: unknown
-  readonly #text = new WholeCharacters()
+  readonly #text = new SurrogateBuffer()
   #hasArguments = false
 
   constructor(fields: CallFields, keepsFields: boolean, out: GenerateEvent[]) {

@@ -1,7 +1,7 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import { cutAfter } from '#shared/engines/token-cuts.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
+import { runYielding } from '#shared/yielding.ts'
 
 /** Names of the encodings that token inputs may be of. */
 export type TokenEncoding = ModelConfig['embeddings']['token_encoding']
@@ -88,7 +88,7 @@ class Vocabulary implements Tokens {
   }
 
   async count(text: string, most: number): Promise<number> {
-    return await inTurns(this.#count(text, most))
+    return await runYielding(this.#count(text, most))
   }
 
   *#count(text: string, most: number): Generator<undefined, number> {

@@ -4,7 +4,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { type Budget, getBudget, type Released, StopFilter } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { type Directive, stepsOf, writeScript } from './script.ts'
 import { countPrompt, inventLogprob } from './text.ts'
 
@@ -22,7 +22,7 @@ const TOKENS_AT_ONCE = 128
 export function openEchoEngine(model: ModelConfig): ChatEngine {
   return {
     generate: (request, options) => generate(model, request, options),
-    countTokens: (request, { signal }) => inTurns(countPrompt(request), signal),
+    countTokens: (request, { signal }) => runYielding(countPrompt(request), signal),
     close: async () => {},
   }
 }
@@ -42,7 +42,7 @@ async function* generate(
 ): AsyncGenerator<GenerateEvent> {
   options.signal.throwIfAborted()
   const { directive } = writeScript(request, 0)
-  const inputTokens = await inTurns(countPrompt(request), options.signal)
+  const inputTokens = await runYielding(countPrompt(request), options.signal)
   const budget = getBudget(request, model, inputTokens, model.limits.context_tokens)
   const pace = new EchoPace(directive, options)
   try {

@@ -19,7 +19,7 @@ const WORDS_AND_SIGNS = /[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_]/gu
 const ENDS_IN_WORD = /[\p{L}\p{N}\p{M}_]$/u
 const BEGINS_WITH_WORD = /^[\p{L}\p{N}\p{M}_]/u
 
-/** How many tokens {@link splitTokens} gives, to be run by `inTurns`. A word that is cut counts once. */
+/** How many tokens {@link splitTokens} gives, to be run by `runYielding`. A word that is cut counts once. */
 function* countTokens(text: string): Generator<undefined, number> {
   let count = 0
   let isInWord = false
@@ -50,7 +50,7 @@ export function textOf(turn: Turn | undefined): string {
 }
 
 /**
- * Tokens of the prompt, to be run by `inTurns`: those of all texts, tool calls and tool definitions; one for each image, sound
+ * Tokens of the prompt, to be run by `runYielding`: those of all texts, tool calls and tool definitions; one for each image, sound
  * or file.
  */
 export function* countPrompt(request: GenerateRequest): Generator<undefined, number> {

@@ -2,7 +2,7 @@ import type { Token } from 'node-llama-cpp'
 import type { GenerateRequest, Part, Tool, Turn } from '#schemas/generate.ts'
 import { contextExceeded } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
+import { runYielding } from '#shared/yielding.ts'
 import type { Prompt } from './format.ts'
 import type { LlamaRuntime } from './runtime.ts'
 import type { Conversation, TemplateMessage, TemplateTool } from './template/conversation.ts'
@@ -95,7 +95,7 @@ export function leastTokensOf({ tokenBytesMax }: LlamaRuntime, { messages, prefi
 
 /** The tokens of a prompt. Others have their turn while a long one is cut up. @throws The signal's reason */
 export async function tokensOf({ model }: LlamaRuntime, prompt: Prompt, signal: AbortSignal): Promise<Token[]> {
-  return await inTurns(tokenizePrompt(model, prompt), signal)
+  return await runYielding(tokenizePrompt(model, prompt), signal)
 }
 
 /** @throws ServiceError as {@link writeFitting} */

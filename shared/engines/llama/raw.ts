@@ -2,7 +2,7 @@ import type { Token } from 'node-llama-cpp'
 import type { GenerateRequest } from '#schemas/generate.ts'
 import { contextExceeded } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
+import { runYielding } from '#shared/yielding.ts'
 import type { LlamaRuntime } from './runtime.ts'
 import { tokenizeRaw } from './tokens.ts'
 
@@ -27,7 +27,7 @@ export async function rawTokensOf(
   const text = textOf(request)
   const least = Math.ceil(Buffer.byteLength(text) / tokenBytesMax)
   if (least >= contextTokens) throw inPrompt(contextExceeded(contextTokens, `over ${least - 1}`))
-  const tokens = await inTurns(tokenizeRaw(model, text), signal)
+  const tokens = await runYielding(tokenizeRaw(model, text), signal)
   const { bos, shouldPrependBosToken } = model.tokens
   if (bos !== null && shouldPrependBosToken && tokens[0] !== bos) tokens.unshift(bos)
   return requireFitting(runtime, tokens)

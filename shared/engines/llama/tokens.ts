@@ -7,7 +7,7 @@ const PIECE_CHARS = 4_096
 const PIECE_CHARS_MAX = 16_384
 
 /**
- * A prompt to the tokens of a GGUF model, to be run by `inTurns`: the library takes one to three microseconds a character, and
+ * A prompt to the tokens of a GGUF model, to be run by `runYielding`: the library takes one to three microseconds a character, and
  * a prompt may have 30 million.
  *
  * @returns What llama.cpp gives for the whole, but where more than 16,384 characters have no blank and no stop among them:

@@ -1,7 +1,7 @@
 import type { GenerateEvent } from '#schemas/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { objectIn } from '#shared/json/object.ts'
-import { WholeCharacters } from '#shared/whole-characters.ts'
+import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 
 /*
  * Tool calls of one choice, as many servers write them.
@@ -151,7 +151,7 @@ class CallState {
   readonly #model: string
   readonly #choice: number
   readonly #call: number
-  readonly #text = new WholeCharacters()
+  readonly #text = new SurrogateBuffer()
   readonly #scan = new ObjectScan()
   /** The id as the server gave it, which another call may have too. */
   wireId = ''

@@ -1,7 +1,7 @@
 import type { FinishReason, GenerateEvent, GenerateRequest, Logprob } from '#schemas/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { nativeEvent } from '#shared/native-output.ts'
-import { WholeCharacters } from '#shared/whole-characters.ts'
+import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { Calls } from './calls.ts'
 import { pieces } from './content.ts'
 import { readFinish, type WireFinish } from './finish.ts'
@@ -49,9 +49,9 @@ export class ChoiceState {
   readonly #choice: number
   readonly #request: GenerateRequest
   readonly #isSame: boolean
-  readonly #text = new WholeCharacters()
-  readonly #refusal = new WholeCharacters()
-  readonly #reasoning = new WholeCharacters()
+  readonly #text = new SurrogateBuffer()
+  readonly #refusal = new SurrogateBuffer()
+  readonly #reasoning = new SurrogateBuffer()
   readonly #calls: Calls
   #stopReason: unknown
   #filter: Record<string, unknown> | undefined

@@ -21,7 +21,7 @@ type Entry = z.infer<typeof Answer>['data'][number]
 
 /**
  * Reads the answer of an OpenAI-dialect server: vectors as base64 or as numbers, in whichever order. To be
- * run by `inTurns`.
+ * run by `runYielding`.
  *
  * @throws ServiceError `upstream_error` when it is not one vector for each text. Its `param` is `input`, or names the text
  *   whose vector is bad: what one caller sent may have spoilt the answer to all.

@@ -1,7 +1,7 @@
 import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
 import { EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/event-size.ts'
-import { nextTurn } from '#shared/in-turns.ts'
-import { TurnPlaces } from '#shared/turn-places.ts'
+import { TickThrottle } from '#shared/tick-throttle.ts'
+import { nextTurn } from '#shared/yielding.ts'
 import type { AnswerReader, Decoder } from './decoder.ts'
 import { answerError } from './error.ts'
 import type { Exchange } from './exchange.ts'
@@ -16,7 +16,7 @@ const EVENTS_AT_ONCE = 512
 const LOGPROBS_AT_ONCE = 64
 
 /** Turns in which the answers of this process end: an end is as much work as a few tokens, and tokens of others may have come with it. */
-const ENDS = new TurnPlaces()
+const ENDS = new TickThrottle()
 
 /** The decoder of generated text. */
 export interface AnswerDecoder extends Decoder<GenerateEvent> {

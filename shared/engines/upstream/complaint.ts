@@ -8,7 +8,7 @@
  */
 
 /** The parts of an error body. */
-export interface Complaint {
+export interface UpstreamComplaint {
   readonly message: string | undefined
   readonly type: string | undefined
   readonly code: string | number | undefined
@@ -17,7 +17,7 @@ export interface Complaint {
   readonly status: number | undefined
 }
 
-const NONE: Complaint = { message: undefined, type: undefined, code: undefined, param: null, status: undefined }
+const NONE: UpstreamComplaint = { message: undefined, type: undefined, code: undefined, param: null, status: undefined }
 
 /** Errors inside errors. */
 const DEPTH_MAX = 6
@@ -38,7 +38,7 @@ const CODES = ['code', 'error_code', 'errorCode']
 const STATUSES = ['status', 'status_code', 'statusCode', 'http_status_code', 'http_status', 'error_code']
 
 /** Reads the body of an answer with a bad status. */
-export function complaintIn(text: string): Complaint {
+export function complaintIn(text: string): UpstreamComplaint {
   const body = text.replace(/^\ufeff/, '').trim()
   const value = parsed(body, /^["{[]/) ?? eventIn(body)
   if (value !== undefined) return complaintOf(value)
@@ -47,7 +47,7 @@ export function complaintIn(text: string): Complaint {
 }
 
 /** Reads an error object, or what stands in its place. */
-export function complaintOf(value: unknown, depth = 0): Complaint {
+export function complaintOf(value: unknown, depth = 0): UpstreamComplaint {
   if (depth > DEPTH_MAX) return NONE
   if (typeof value === 'string') {
     const inner = parsed(value)
@@ -66,7 +66,7 @@ export function complaintOf(value: unknown, depth = 0): Complaint {
   }
 }
 
-function ownComplaint(fields: Fields): Complaint {
+function ownComplaint(fields: Fields): UpstreamComplaint {
   const where = Array.isArray(fields.loc) ? fields.loc.filter((step) => step !== 'body').join('.') : ''
   const said = textIn(fields, MESSAGES) ?? textIn(fields, TITLES)
   const { code = valueIn(fields, CODES) } = fields
@@ -79,7 +79,7 @@ function ownComplaint(fields: Fields): Complaint {
   }
 }
 
-function innerComplaint(fields: Fields, depth: number): Complaint {
+function innerComplaint(fields: Fields, depth: number): UpstreamComplaint {
   const { metadata } = fields
   const raw = typeof metadata === 'object' && metadata !== null ? (metadata as Fields).raw : undefined
   const places = raw === undefined ? NESTED.map((name) => fields[name]) : [raw]

@@ -10,8 +10,8 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
-import { type Complaint, complaintIn, complaintOf } from './complaint.ts'
-import type { CleanWords } from './words.ts'
+import { complaintIn, complaintOf, type UpstreamComplaint } from './complaint.ts'
+import type { ErrorSanitizer } from './words.ts'
 
 /** Longest wait an upstream may ask for; SDKs ignore or overdo longer ones (docs/protocol.md, Retries). */
 const RETRY_AFTER_MS_MAX = 60_000
@@ -49,7 +49,7 @@ const CONTEXT_FULL =
 export interface Speaker {
   /** Id of the model, the only name the caller knows the upstream by. */
   readonly model: string
-  readonly clean: CleanWords
+  readonly clean: ErrorSanitizer
   /** A server that we start ourselves: its codes are ours, and mean nothing to callers where they are not in our table. */
   readonly isOurs: boolean
 }
@@ -58,7 +58,7 @@ export interface Speaker {
 class UpstreamAnswer extends Error {
   readonly facts: { readonly status: number; readonly upstream_code?: string; readonly bytes: number }
 
-  constructor(status: number, { code }: Complaint, bytes: number, clean: CleanWords) {
+  constructor(status: number, { code }: UpstreamComplaint, bytes: number, clean: ErrorSanitizer) {
     super('The upstream answered with a failure.')
     this.name = 'UpstreamAnswer'
     const shown = codeOf(code, clean)
@@ -147,7 +147,7 @@ function isFilled(error: unknown): boolean {
 function classify(
   speaker: Speaker,
   status: number,
-  complaint: Complaint,
+  complaint: UpstreamComplaint,
   { how, cause, retryAfterMs }: { how: string; cause: Error; retryAfterMs: number | undefined },
 ): ServiceError {
   const wait = retryAfterMs === undefined ? { cause } : { cause, retryAfterMs }
@@ -167,19 +167,19 @@ function classify(
 }
 
 /** Whether the upstream refuses because its account has no quota, credit or balance left. */
-function isQuota({ message = '', type = '', code }: Complaint): boolean {
+function isQuota({ message = '', type = '', code }: UpstreamComplaint): boolean {
   if (QUOTA_CODES.test(type) || QUOTA_CODES.test(String(code))) return true
   return QUOTA.test(message) && !PASSES.test(message)
 }
 
-function isAboutUs({ message = '', type = '', code }: Complaint): boolean {
+function isAboutUs({ message = '', type = '', code }: UpstreamComplaint): boolean {
   return OURS.test(message) || OUR_CODES.has(type) || OUR_CODES.has(String(code))
 }
 
 function requestError(
   upstream: string,
   status: number,
-  complaint: Complaint,
+  complaint: UpstreamComplaint,
   { clean, isOurs }: Speaker,
   cause: Error,
 ): ServiceError {
@@ -197,7 +197,7 @@ function requestError(
 }
 
 /** An upstream's code as it may be shown; undefined for none, and for words in its place. */
-function codeOf(code: Complaint['code'], clean: CleanWords): string | undefined {
+function codeOf(code: UpstreamComplaint['code'], clean: ErrorSanitizer): string | undefined {
   return typeof code === 'string' && CODE.test(code) && clean(code) === code ? code : undefined
 }
 
@@ -243,7 +243,7 @@ const STATUS_OF_TYPE: Record<string, number> = {
   serviceunavailableerror: 503,
 }
 
-function statusOf({ code, status, type }: Complaint): number {
+function statusOf({ code, status, type }: UpstreamComplaint): number {
   const numeric = Number(code)
   if (isFailureStatus(numeric)) return numeric
   const named = [type, code].map((name) => STATUS_OF_TYPE[String(name).toLowerCase()]).find((found) => found)

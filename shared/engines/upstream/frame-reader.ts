@@ -1,7 +1,7 @@
 import { StringDecoder } from 'node:string_decoder'
 import { createParser, type EventSourceParser } from 'eventsource-parser'
 import { ServiceError } from '#shared/error.ts'
-import { nowOrInTurns } from '#shared/in-turns.ts'
+import { runNowOrYielding } from '#shared/yielding.ts'
 import type { AnswerReader, Decoder } from './decoder.ts'
 import { answerError, errorInAnswer, hasError, type Speaker } from './error.ts'
 import { answerObject, isJson, isSmallFrame, isUnreadable, smallObject } from './json.ts'
@@ -60,11 +60,11 @@ export class FrameReader<Event> implements AnswerReader<Event> {
   }
 
   read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean> {
-    return nowOrInTurns(chunks.length === 0 ? this.endInTurns(out) : this.readInTurns(chunks, out))
+    return runNowOrYielding(chunks.length === 0 ? this.endInTurns(out) : this.readInTurns(chunks, out))
   }
 
   async cut(out: Event[]): Promise<boolean> {
-    await nowOrInTurns(this.endInTurns(out))
+    await runNowOrYielding(this.endInTurns(out))
     return this.isComplete
   }
 

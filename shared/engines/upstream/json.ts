@@ -1,14 +1,14 @@
 import { isUtf8 } from 'node:buffer'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
 import { isSmall, jsonBytesIn } from '#shared/json/write.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { answerError, errorInAnswer, hasError, type Speaker } from './error.ts'
 
 /** The body of a call: others have their turn while a large one is written. */
 export function bodyOf(value: object): string | Promise<Buffer> {
-  return isSmall(value) ? JSON.stringify(value) : inTurns(jsonBytesIn(value))
+  return isSmall(value) ? JSON.stringify(value) : runYielding(jsonBytesIn(value))
 }
 
 /** Bytes of a text that are no more than any code bears, whatever they are: no shape is looked at. */
@@ -22,7 +22,7 @@ const VALUES_MAX = 600_000
 
 /**
  * The JSON object of an answer, or of one frame of it. Whoever answers is not trusted: a large one is read in turns, and one
- * that is nested too deep or holds too much is refused. To be run by `inTurns`.
+ * that is nested too deep or holds too much is refused. To be run by `runYielding`.
  *
  * @throws ServiceError when it is not a JSON object, or is one that tells of an error
  */

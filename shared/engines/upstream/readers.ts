@@ -1,6 +1,6 @@
-import { nowOrInTurns } from '#shared/in-turns.ts'
 import { joinBytes } from '#shared/join-bytes.ts'
 import { endOfString } from '#shared/json/read.ts'
+import { runNowOrYielding } from '#shared/yielding.ts'
 import type { AnswerReader, Decoder, WholeBounds } from './decoder.ts'
 import { answerError, type Speaker } from './error.ts'
 import type { Exchange } from './exchange.ts'
@@ -138,7 +138,7 @@ class WholeReader<Event> implements AnswerReader<Event> {
   }
 
   read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean> {
-    if (chunks.length === 0) return nowOrInTurns(this.#end(out))
+    if (chunks.length === 0) return runNowOrYielding(this.#end(out))
     for (const chunk of chunks) {
       this.#chunks.push(chunk)
       this.#size += chunk.length
@@ -151,7 +151,7 @@ class WholeReader<Event> implements AnswerReader<Event> {
 
   async cut(out: Event[]): Promise<boolean> {
     try {
-      return await nowOrInTurns(this.#end(out))
+      return await runNowOrYielding(this.#end(out))
     } catch (error) {
       if (isUnreadable(error)) return false
       throw error

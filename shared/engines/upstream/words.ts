@@ -6,7 +6,7 @@ import type { UpstreamConfig } from '#schemas/models.ts'
 import { addressesOf } from './servers.ts'
 
 /** Makes a text of the upstream fit for callers: one short line without keys and addresses. */
-export type CleanWords = (text: string) => string
+export type ErrorSanitizer = (text: string) => string
 
 /** Characters that callers see. */
 const SHOWN_MAX = 500
@@ -47,7 +47,7 @@ export function cleanerOf(
   model: string,
   config: UpstreamConfig,
   headers: Readonly<Record<string, string>>,
-): CleanWords {
+): ErrorSanitizer {
   const secrets = anyOf(secretsOf(config, headers), '')
   const hosts = anyOf(hostsOf(config), WORD)
   const name = anyOf(config.model === undefined ? [] : [config.model], WORD)

@@ -51,14 +51,14 @@ export function envelopeOf(spec: NewAttachedJob, reply: AttachedEnvelope['reply'
 }
 
 /** What a job asks of its arbiter. */
-export interface Arbiter {
+export interface JobOwner {
   /** An attempt ended; the arbiter decides and calls `start`, `finish` or nothing. */
   onOutcome(job: AttachedJob, outcome: Outcome): void
   /** More output waits than may; the attempt goes on until it is told to stop. */
   onOverflow(job: AttachedJob, error: ErrorBody): void
   onPause(job: AttachedJob, isPaused: boolean): void
   /** A worker other than the bound one started the attempt. */
-  onIntruder(job: AttachedJob, worker: string): void
+  onStaleWorker(job: AttachedJob, worker: string): void
 }
 
 /**
@@ -88,7 +88,7 @@ export class AttachedJob {
   worker: string | undefined
   startedAtMs: number | undefined
   firstOutputAtMs: number | undefined
-  readonly #arbiter: Arbiter
+  readonly #arbiter: JobOwner
   readonly #isOutput: (event: unknown) => boolean
   readonly #buffer: EventBuffer
   readonly #bytesMax: number
@@ -97,7 +97,7 @@ export class AttachedJob {
   #error: ServiceError | undefined
   #wake: (() => void) | undefined
 
-  constructor(envelope: AttachedEnvelope, arbiter: Arbiter, output: OutputOptions) {
+  constructor(envelope: AttachedEnvelope, arbiter: JobOwner, output: OutputOptions) {
     this.envelope = envelope
     this.id = envelope.id
     this.#arbiter = arbiter
@@ -188,7 +188,7 @@ export class AttachedJob {
       this.startedAtMs ??= Date.now()
       this.#lastSeq = 1
     } else if (this.worker !== worker) {
-      this.#arbiter.onIntruder(this, worker)
+      this.#arbiter.onStaleWorker(this, worker)
     }
   }
 

@@ -8,14 +8,14 @@ import { decide, type Outcome, RetryBudget } from '#shared/jobs/decide.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import { passedReply, readReply, type SkippedEvent } from '#shared/jobs/records.ts'
-import { SkippedLog } from '#shared/jobs/skipped.ts'
 import { jobsTopic, REPLIES, replyShard } from '#shared/jobs/topics.ts'
+import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
 import { every } from '#shared/ticks.ts'
-import { type Arbiter, AttachedJob, envelopeOf, HeldJobs, type NewAttachedJob } from './attached-job.ts'
-import { lateRefusal } from './gate.ts'
-import { Lines } from './lines.ts'
+import { lateRefusal } from './admission-control.ts'
+import { AttachedJob, envelopeOf, HeldJobs, type JobOwner, type NewAttachedJob } from './attached-job.ts'
 import { type AttachedOptions, POLICY } from './options.ts'
 import { Sender } from './sender.ts'
+import { WaitQueues } from './wait-queues.ts'
 
 /** How long a job waits for a worker that could start it, where there is none. */
 const NO_WORKER_MS = 60_000
@@ -31,18 +31,18 @@ const LATE_EVERY_MS = 2_000
  * decides alone what follows a failure, a lost worker, a timeout or a cancel. Nothing of it is stored: when this process
  * ends, so do its jobs, and workers notice by its heartbeats.
  */
-export class AttachedJobs implements Arbiter {
+export class AttachedJobs implements JobOwner {
   readonly boot = newId('ing_', 16)
   presence!: Presence
   isDraining = false
   readonly #options: AttachedOptions
   /** Where workers send what they say to it. */
   readonly #reply = { boot: this.boot, shard: replyShard(this.boot) }
-  readonly #skipped: SkippedLog
+  readonly #skipped: UnknownRecordLog
   readonly #jobs = new HeldJobs()
   readonly #budget = new RetryBudget(0.1, 100)
   #sender!: Sender
-  #lines!: Lines<AttachedJob>
+  #lines!: WaitQueues<AttachedJob>
   #stopLooking: (() => void) | undefined
   #receiver: Closable | undefined
   #stopLosses: (() => void) | undefined
@@ -50,7 +50,7 @@ export class AttachedJobs implements Arbiter {
 
   private constructor(options: AttachedOptions) {
     this.#options = options
-    this.#skipped = new SkippedLog(options.log)
+    this.#skipped = new UnknownRecordLog(options.log)
   }
 
   /** Starts to receive replies and heartbeats. */
@@ -84,7 +84,7 @@ export class AttachedJobs implements Arbiter {
       },
     })
     const { boot, presence } = jobs
-    const lines = new Lines<AttachedJob>(presence)
+    const lines = new WaitQueues<AttachedJob>(presence)
     jobs.#lines = lines
     const onUnsent = (job: AttachedJob, error: unknown) => jobs.#onUnsent(job, error)
     jobs.#sender = new Sender({ ...options, boot, presence, lines, onUnsent })
@@ -205,7 +205,7 @@ export class AttachedJobs implements Arbiter {
     this.presence.send({ type: isPaused ? 'pause' : 'resume', job_id: job.id, attempt: job.attempt })
   }
 
-  onIntruder(job: AttachedJob, worker: string): void {
+  onStaleWorker(job: AttachedJob, worker: string): void {
     this.presence.send({ type: 'cancel', job_id: job.id, attempt: job.attempt, worker })
   }
 
@@ -237,7 +237,7 @@ export class AttachedJobs implements Arbiter {
 
   #onReply(received: ChannelRecord): void {
     // The bytes of what was passed are made only where they are asked for.
-    const record = received.said ? passedReply(received.said) : readReply(received.value)
+    const record = received.payload ? passedReply(received.payload) : readReply(received.value)
     if (!record) return this.#skipped.note('reply not understood')
     for (const type of record.skipped) this.#skipped.note('event not understood', type)
     for (const event of record.events) this.#onEvent(record.worker, event)

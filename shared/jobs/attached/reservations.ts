@@ -88,7 +88,7 @@ export class Reservations {
   }
 
   /** A caller that has a place came before its turn, and is told again when to come. @param backMs That time */
-  tell(tenant: string, body: unknown, backMs: number): void {
+  reserve(tenant: string, body: unknown, backMs: number): void {
     const first = this.#firstOf(tenant, body)
     if (first) first.backMs = backMs
   }

@@ -8,11 +8,11 @@ import type { Presence } from '#shared/jobs/presence.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
 import { every } from '#shared/ticks.ts'
+import { AdmissionControl, type AdmissionControlOptions, type Asked } from './admission-control.ts'
 import type { AttachedJob, NewAttachedJob } from './attached-job.ts'
-import { type Asked, Gate, type GateOptions } from './gate.ts'
-import type { Lines } from './lines.ts'
 import { Shares, type WaitingCalls } from './shares.ts'
 import { TenantTurns } from './turns.ts'
+import type { WaitQueues } from './wait-queues.ts'
 
 /**
  * Jobs in a pool's queue at least, however few slots its workers have: the way to them may take far longer than a job. Of a pool
@@ -20,7 +20,7 @@ import { TenantTurns } from './turns.ts'
  */
 const ROOM_MIN = { alone: 3, shared: 4 }
 /** How often jobs that wait for their turn are looked at, beside each time one of them starts or ends. */
-const TURN_MS = 1_000
+const DISPATCH_INTERVAL_MS = 1_000
 /** Before that nobody should ask again whom a pool had no slot for. */
 const RETRY_MS_MIN = 5_000
 
@@ -31,7 +31,7 @@ export interface SenderOptions {
   readonly broker: Broker
   readonly blobs: Blobs
   readonly presence: Presence
-  readonly lines: Lines<AttachedJob>
+  readonly lines: WaitQueues<AttachedJob>
   readonly log: Log
   /** Longest wait that may be expected of a job when it is accepted. */
   readonly startTimeoutMs: number
@@ -46,7 +46,7 @@ export interface SenderOptions {
 export class Sender {
   readonly #options: SenderOptions
   readonly #turns = new Map<PoolName, TenantTurns<AttachedJob>>()
-  readonly #gate: Gate
+  readonly #gate: AdmissionControl
   readonly #withBlob = new Set<string>()
   readonly #shares: Shares
   readonly #stopTurns: () => void
@@ -58,19 +58,19 @@ export class Sender {
       for (const [pool, turns] of this.#turns) if (turns.hasWaiting) void this.#sendNext(pool)
     }
     const waiting = () => this.#waiting()
-    const ahead: GateOptions['ahead'] = (asked, reserved, own) =>
+    const ahead: AdmissionControlOptions['ahead'] = (asked, reserved, own) =>
       this.#turnsOf(asked.pool).ahead(asked.tenant, asked, reserved, own)
-    this.#gate = new Gate({ ...options, ahead })
-    this.#shares = new Shares({ boot, tell: (record) => presence.send(record), waiting, onTold: sendAll })
-    this.#stopTurns = every(TURN_MS, sendAll)
+    this.#gate = new AdmissionControl({ ...options, ahead })
+    this.#shares = new Shares({ boot, publish: (record) => presence.send(record), waiting, onShares: sendAll })
+    this.#stopTurns = every(DISPATCH_INTERVAL_MS, sendAll)
   }
 
   /** Another process said something: of another ingress it may be what waits there. */
   onControl(record: ControlRecord): void {
-    if (record.type === 'calls_waiting') this.#shares.heard(record)
+    if (record.type === 'calls_waiting') this.#shares.receive(record)
   }
 
-  /** Refuses what cannot start in time (see {@link Gate}). @throws ServiceError `overloaded` */
+  /** Refuses what cannot start in time (see {@link AdmissionControl}). @throws ServiceError `overloaded` */
   admit(asked: Asked): void {
     this.#gate.admit(asked)
   }
@@ -109,7 +109,7 @@ export class Sender {
    */
   #hand(job: AttachedJob, { body, heldBytes }: Pick<NewAttachedJob, 'body' | 'heldBytes'>): Promise<void> | undefined {
     const { broker } = this.#options
-    if (!broker.hand || !broker.isReachable || heldBytes === undefined) return undefined
+    if (!broker.enqueueLocal || !broker.isReachable || heldBytes === undefined) return undefined
     const { pool } = job.envelope
     job.stored = { value: body, bytes: heldBytes }
     this.#turnsOf(pool).enter(job)
@@ -254,7 +254,7 @@ export class Sender {
     job.sentAtMs = Date.now()
     const { broker } = this.#options
     const topic = jobsTopic(envelope.pool)
-    if ('value' in stored) broker.hand?.(topic, { ...envelope, attempt, body: stored.value }, stored.bytes)
+    if ('value' in stored) broker.enqueueLocal?.(topic, { ...envelope, attempt, body: stored.value }, stored.bytes)
     else {
       await broker.submit(topic, recordOf({ ...envelope, attempt }, stored), envelope.deadline_ms - Date.now())
       if (job.attempt === attempt) job.isAtBroker = true

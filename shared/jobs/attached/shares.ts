@@ -5,7 +5,7 @@ import { hashOf } from '#shared/jobs/topics.ts'
 import type { WaitingElsewhere } from './turns.ts'
 
 /** How long a call waits until others hear of it, and how often they hear again: most wait for less. */
-const TELL_MS = 200
+const PUBLISH_INTERVAL_MS = 200
 /** Age from which what an ingress told says nothing any more: it has ended, or cannot be heard. */
 const STALE_MS = 2_000
 /** How long a share serves that was computed: the tenants that wait change with every call. */
@@ -30,11 +30,11 @@ export interface WaitingCalls {
 export interface SharesOptions {
   /** Boot id of this ingress. */
   readonly boot: string
-  readonly tell: (record: WaitingRecord) => void
+  readonly publish: (record: WaitingRecord) => void
   /** What waits here now. */
   readonly waiting: () => Iterable<WaitingCalls>
   /** Others have told what waits with them: shares may have grown. */
-  readonly onTold: () => void
+  readonly onShares: () => void
 }
 
 /** What waits in other ingresses for one pool, or for one kind and model of it. */
@@ -71,16 +71,16 @@ export class Shares {
 
   /** Something waits here: the others hear of it soon, and again for as long as it does. */
   changed(): void {
-    this.#timer ??= setTimeout(() => this.#tell(), TELL_MS)
+    this.#timer ??= setTimeout(() => this.#tell(), PUBLISH_INTERVAL_MS)
   }
 
   /** Another ingress told what waits there. */
-  heard(record: WaitingRecord): void {
+  receive(record: WaitingRecord): void {
     if (record.boot === this.#options.boot) return
     if (record.queues.length > 0) this.#told.set(record.boot, { atMs: Date.now(), record })
     else if (!this.#told.delete(record.boot)) return
     this.#forget()
-    this.#options.onTold()
+    this.#options.onShares()
   }
 
   /** The part of a pool, or of what it runs of one kind and model, that is for this ingress: above 0, 1 where no other waits. */
@@ -154,7 +154,7 @@ export class Shares {
     this.#timer = undefined
     const queues = [...this.#options.waiting()].slice(0, QUEUES_MAX).map(told)
     if (queues.length > 0 || this.#hasTold)
-      this.#options.tell({ type: 'calls_waiting', boot: this.#options.boot, queues })
+      this.#options.publish({ type: 'calls_waiting', boot: this.#options.boot, queues })
     this.#hasTold = queues.length > 0
     if (this.#hasTold) this.changed()
   }

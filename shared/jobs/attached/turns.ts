@@ -1,20 +1,20 @@
 import { type Work, workKey } from '#shared/jobs/peers.ts'
-import { Pace } from './pace.ts'
-import { Round, type TurnTaker } from './round.ts'
+import { FairQueue, type TurnTaker } from './fair-queue.ts'
+import { RateMeter } from './rate-meter.ts'
 
 /** Age from which a job that was sent and still waits, while workers have nothing to do, is taken for lost. */
 const LOST_AFTER_MS = 2_000
 /** How long it takes until a free slot has the next job, mostly: what starts in that time must be in the queue already. */
-const WAY_MS = 50
+const DISPATCH_LATENCY_MS = 50
 /** Jobs of one model that may be with the workers beside those that run: each waits in line for the next place. */
-const AHEAD_MIN = 2
+const PREFETCH_MIN = 2
 
 /** How far a tenant may go beyond what there is room for that has nothing with the workers: by as much again. */
-const FRESH = 2
+const IDLE_TENANT_BURST = 2
 /** Such tenants that are looked at for one turn: those at the front may wait for models that are full. */
-const FRESH_SEEN = 32
+const IDLE_TENANTS_PER_TURN = 32
 /** Rounds that a tenant rests at most, at however many ingresses it waits. */
-const RESTS_MAX = 15
+const SKIPPED_ROUNDS_MAX = 15
 
 const NONE: ReadonlyMap<string, number> = new Map()
 
@@ -50,7 +50,7 @@ interface Model {
   /** Jobs that had it, and wait or run. */
   held: number
   /** How quickly they leave: as many must be on their way. */
-  readonly ends: Pace
+  readonly ends: RateMeter
 }
 
 /**
@@ -71,11 +71,11 @@ export class TenantTurns<Job extends TurnTaker> {
   readonly #heldBy = new Map<string, number>()
   /** Tenants who have nothing of it and wait, those first who have waited longest. */
   readonly #fresh = new Set<string>()
-  readonly #round = new Round<Job>()
+  readonly #round = new FairQueue<Job>()
   /** Rounds in which a tenant gets no turn here, since it gets them elsewhere. */
   readonly #rests = new Map<string, number>()
   readonly #models = new Map<string, Model>()
-  readonly #starts = new Pace()
+  readonly #starts = new RateMeter()
 
   constructor(view: TurnsView) {
     this.#view = view
@@ -147,17 +147,17 @@ export class TenantTurns<Job extends TurnTaker> {
       while (job && this.#hasToRest(job.envelope.tenant)) job = this.#round.next(open)
       if (job) return this.#send(job)
     }
-    return this.#sent.size < FRESH * room ? this.#nextOfFresh() : undefined
+    return this.#sent.size < IDLE_TENANT_BURST * room ? this.#nextOfFresh() : undefined
   }
 
   /** The same of a tenant that has nothing with the workers: it need not wait until those have left who have. */
   #nextOfFresh(): Job | undefined {
     if (this.#fresh.size === 0) return undefined
-    const open = this.#openModels(FRESH)
+    const open = this.#openModels(IDLE_TENANT_BURST)
     if (open.size === 0) return undefined
     let seen = 0
     for (const tenant of this.#fresh) {
-      if (++seen > FRESH_SEEN) return undefined
+      if (++seen > IDLE_TENANTS_PER_TURN) return undefined
       const job = this.#rests.has(tenant) ? undefined : this.#round.nextOf(tenant, open)
       if (job) return this.#send(job)
     }
@@ -220,7 +220,7 @@ export class TenantTurns<Job extends TurnTaker> {
     const key = workKey({ kind, model })
     let known = this.#models.get(key)
     if (!known) {
-      known = { work: { kind, model }, waiting: 0, held: 0, ends: new Pace() }
+      known = { work: { kind, model }, waiting: 0, held: 0, ends: new RateMeter() }
       this.#models.set(key, known)
     }
     return known
@@ -234,7 +234,7 @@ export class TenantTurns<Job extends TurnTaker> {
       if (waiting === 0) continue
       const capacity = this.#view.capacityOf(work)
       const share = capacity === undefined ? Infinity : Math.ceil(Math.min(capacity, most) * this.#view.shareOf(work))
-      if (held < times * (share + Math.max(AHEAD_MIN, ends.in(WAY_MS)))) open.add(key)
+      if (held < times * (share + Math.max(PREFETCH_MIN, ends.in(DISPATCH_LATENCY_MS)))) open.add(key)
     }
     return open
   }
@@ -269,7 +269,7 @@ export class TenantTurns<Job extends TurnTaker> {
     const { tenant } = job.envelope
     this.#round.delete(job)
     this.#round.toEnd(tenant)
-    const rounds = this.#round.has(tenant) ? Math.min(RESTS_MAX, this.#view.spreadOf(tenant) - 1) : 0
+    const rounds = this.#round.has(tenant) ? Math.min(SKIPPED_ROUNDS_MAX, this.#view.spreadOf(tenant) - 1) : 0
     if (rounds > 0) this.#rests.set(tenant, rounds)
     else this.#rests.delete(tenant)
     const model = this.#modelOf(job.envelope)
@@ -308,7 +308,7 @@ export class TenantTurns<Job extends TurnTaker> {
       this.#release(job)
     }
     // Several ingresses that each rounded up would have a queue between them.
-    return Math.max(1, Math.round(least + this.#starts.in(WAY_MS)))
+    return Math.max(1, Math.round(least + this.#starts.in(DISPATCH_LATENCY_MS)))
   }
 }
 

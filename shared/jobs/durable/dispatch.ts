@@ -8,7 +8,7 @@ import { isSmall } from '#shared/json/write.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Moved, QueuedOf } from '#shared/store/store.ts'
 import { TERMINAL } from './follow.ts'
-import { type HintPresence, Hints } from './hints.ts'
+import { type NotifierPresence, QueueNotifier } from './queue-notifier.ts'
 
 /** Bytes of a record above which events are only announced; Kafka refuses 1 MiB by default. */
 const RECORD_BYTES_MAX = 768 * 1024
@@ -22,13 +22,13 @@ const RECORD_BYTES_MAX = 768 * 1024
 export class Dispatcher {
   readonly #broker: Broker
   readonly #log: Log
-  readonly #hints: Hints | undefined
+  readonly #hints: QueueNotifier | undefined
 
   /** @param presence Says whether workers have room for more records; default: they always have */
-  constructor(broker: Broker, log: Log, presence?: () => HintPresence) {
+  constructor(broker: Broker, log: Log, presence?: () => NotifierPresence) {
     this.#broker = broker
     this.#log = log
-    this.#hints = presence && new Hints(presence)
+    this.#hints = presence && new QueueNotifier(presence)
   }
 
   /** Puts a queued job on its queue, or tells workers that it waits. False when the broker did not take it. */
@@ -47,7 +47,7 @@ export class Dispatcher {
     request: unknown,
   ): Promise<boolean> {
     if (this.#hints?.mayPublish(of) === false) {
-      this.#hints.tell(of)
+      this.#hints.notify(of)
       return true
     }
     const job = await find()
@@ -65,14 +65,14 @@ export class Dispatcher {
     }
   }
 
-  /** A job is known to have ended: another may be published in its place (see {@link Hints}). */
+  /** A job is known to have ended: another may be published in its place (see {@link QueueNotifier}). */
   ended(job: DurableJob): void {
     this.#hints?.ended(job)
   }
 
   /** Tells workers that jobs wait, whose records or tellings they may have missed. */
-  tellWaiting(of: QueuedOf): void {
-    this.#hints?.tell(of)
+  notifyWaiting(of: QueuedOf): void {
+    this.#hints?.notify(of)
   }
 
   /**

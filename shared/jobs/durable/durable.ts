@@ -3,8 +3,8 @@ import type { EncodeContext, PoolName, SharedHistory, StoredRequest } from '#sch
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
-import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import { copyBody, storeRequest } from '#shared/jobs/body.ts'
+import { ownerOf } from '#shared/jobs/owner.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import type { Holding, StoredQuota } from '#shared/limits/stored-quota.ts'
@@ -19,10 +19,10 @@ import { eraseJob } from './erase.ts'
 import { cancelsIn, Family } from './family.ts'
 import { follow, LiveEvents, pastOf, TERMINAL } from './follow.ts'
 import { releaseHistory, type SharedBody, shareHistory } from './history.ts'
+import { type JobBounds, JobQuota } from './job-quota.ts'
 import { Positions } from './positions.ts'
 import { repeatOf } from './repeat.ts'
-import { type JobBounds, JobsRoom } from './room.ts'
-import { type ShownStep, showSteps } from './steps.ts'
+import { listSteps, type ShownStep } from './steps.ts'
 import { type WaitOptions, waitForEnd } from './wait.ts'
 
 /** A durable job as its caller asks for it. */
@@ -79,18 +79,18 @@ export class DurableJobs {
   readonly #dispatcher: Dispatcher
   readonly #family: Family
   readonly #live: LiveEvents
-  readonly #room: JobsRoom
+  readonly #room: JobQuota
 
   private constructor(options: DurableJobsOptions, live: LiveEvents) {
-    this.#store = arbiterOf(options.store)
+    this.#store = ownerOf(options.store)
     this.#options = options
     this.#live = live
-    this.#room = new JobsRoom(options.store, options.bounds)
+    this.#room = new JobQuota(options.store, options.bounds)
     this.positions = new Positions(options.store, options.callsWaiting ?? (() => 0))
     this.#dispatcher = new Dispatcher(options.broker, options.log, options.presence)
     const { log, presence } = options
-    const tellOwner = (job: DurableJob) => cancelsIn(presence())(job)
-    this.#family = new Family({ store: this.#store, dispatcher: this.#dispatcher, log, tellOwner })
+    const notifyOwner = (job: DurableJob) => cancelsIn(presence())(job)
+    this.#family = new Family({ store: this.#store, dispatcher: this.#dispatcher, log, notifyOwner })
   }
 
   /** Starts to hear of events. */
@@ -225,9 +225,9 @@ export class DurableJobs {
     return steps === 0 ? [] : await this.#store.listSteps(tenant, id)
   }
 
-  /** Some of them with what they were asked for and gave (see {@link showSteps}). */
+  /** Some of them with what they were asked for and gave (see {@link listSteps}). */
   showSteps(job: DurableJob, after: number, limit: number): Promise<{ steps: ShownStep[]; hasMore: boolean }> {
-    return showSteps(this.#options, job, after, limit)
+    return listSteps(this.#options, job, after, limit)
   }
 
   /**

@@ -28,7 +28,7 @@ export interface FamilyOptions {
   readonly dispatcher: Dispatcher
   readonly log: Log
   /** Tells the worker that runs a job to stop. The flag in the store is the truth; this is quicker. */
-  readonly tellOwner: (job: DurableJob) => void
+  readonly notifyOwner: (job: DurableJob) => void
 }
 
 /**
@@ -66,11 +66,11 @@ export class Family {
   }
 
   async #cancelChildren({ id }: DurableJob): Promise<void> {
-    const { store, dispatcher, tellOwner } = this.#options
+    const { store, dispatcher, notifyOwner } = this.#options
     for (const moved of await store.cancelChildren(id, CANCELS_MAX)) {
       const { job } = moved
       dispatcher.publishMoved(moved)
-      if (job.state === 'in_progress') tellOwner(job)
+      if (job.state === 'in_progress') notifyOwner(job)
       if (TERMINAL.has(job.state)) await this.settle(job)
       else if (job.children > 0) await this.#cancelChildren(job)
     }

@@ -3,8 +3,8 @@ import type { DurableEnd } from '#schemas/event.ts'
 import type { Broker, Closable } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { readEnd, readEvents } from '#shared/jobs/records.ts'
-import { SkippedLog } from '#shared/jobs/skipped.ts'
 import { EVENT_PARTITIONS, EVENTS } from '#shared/jobs/topics.ts'
+import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { JobReads, Scope } from '#shared/store/store.ts'
 
@@ -27,12 +27,12 @@ export function isLast(event: DurableEvent): boolean {
 
 /** Receives the events of durable jobs, and hands them to those who follow the job in this process. */
 export class LiveEvents {
-  readonly #skipped: SkippedLog
+  readonly #skipped: UnknownRecordLog
   readonly #subscriptions = new Map<string, Set<Subscription>>()
   #receiver: Closable | undefined
 
   private constructor(log: Log) {
-    this.#skipped = new SkippedLog(log)
+    this.#skipped = new UnknownRecordLog(log)
   }
 
   /** Starts to receive. */

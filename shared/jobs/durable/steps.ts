@@ -1,9 +1,9 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { readJson } from '#shared/json/read.ts'
 import type { RecordedStep, StepInput } from '#shared/store/family.ts'
 import type { StoreView } from '#shared/store/store.ts'
+import { runYielding } from '#shared/yielding.ts'
 
 /** Bytes of outputs in blobs that are read for one page: it ends where they are more, after one step at least. */
 const PAGE_BYTES_MAX = 4 * 1024 * 1024
@@ -22,7 +22,7 @@ export interface ShownStep extends Omit<RecordedStep, 'output' | 'blob'> {
  * @param after Number of the last one that is left out.
  * @throws ServiceError `not_found` where the output of one is gone
  */
-export async function showSteps(
+export async function listSteps(
   { store, blobs }: { readonly store: StoreView; readonly blobs: Blobs },
   { id, tenant }: DurableJob,
   after: number,
@@ -35,7 +35,7 @@ export async function showSteps(
     if (bytes >= PAGE_BYTES_MAX) break
     const json = 'blob' in output ? await blobs.get(output.blob) : undefined
     bytes += json?.length ?? 0
-    const value = 'blob' in output ? json && (await inTurns(readJson(json))) : output.value
+    const value = 'blob' in output ? json && (await runYielding(readJson(json))) : output.value
     steps.push({ ...row, number: after + steps.length + 1, output: value })
   }
   return { steps, hasMore: rows.length > steps.length }

@@ -7,7 +7,7 @@ import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { BodyRoom, FetchedBody } from './body-room.ts'
+import type { BodyBudget, FetchedBody } from './body-budget.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
 /** Attempts whose body may be handed back unread: in a fleet half upgraded, enough to meet a worker that can read it. */
@@ -52,7 +52,7 @@ export class Attempt {
    *
    * @param turn Waits until it may begin; undefined: at once. Rejects with the reason of its signal.
    */
-  async run(blobs: Blobs, room: BodyRoom, turn?: (signal: AbortSignal) => Promise<void>): Promise<AttemptEnd> {
+  async run(blobs: Blobs, room: BodyBudget, turn?: (signal: AbortSignal) => Promise<void>): Promise<AttemptEnd> {
     const remainingMs = this.job.deadline_ms - Date.now()
     if (remainingMs <= 0) this.#stop('timed_out')
     const deadline = setTimeout(() => this.#stop('timed_out'), Math.max(0, remainingMs))

@@ -2,11 +2,11 @@ import type { ControlRecord } from '#schemas/event.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Attempt, AttemptEnd } from './attempt.ts'
-import type { BodyRoom } from './body-room.ts'
+import type { BodyBudget } from './body-budget.ts'
+import type { ModelBulkheads } from './bulkheads/bulkheads.ts'
+import type { ParkedCalls } from './bulkheads/parked-calls.ts'
+import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
-import type { Aside } from './rooms/aside.ts'
-import type { ModelRooms } from './rooms/rooms.ts'
-import type { Lane, Taking } from './taking.ts'
 
 /** Cancels remembered for jobs this worker has not seen yet. */
 const CANCELS_MAX = 10_000
@@ -18,14 +18,14 @@ export interface PoolObserver {
 
 /** What {@link Attempts} need. */
 export interface AttemptsOptions {
-  readonly aside: Aside
+  readonly aside: ParkedCalls
   readonly boot: string
   readonly blobs: Blobs
-  readonly bodyRoom: BodyRoom
+  readonly bodyRoom: BodyBudget
   readonly observer: PoolObserver
   readonly reporter: Reporter
-  readonly rooms: ModelRooms
-  readonly taking: Taking
+  readonly rooms: ModelBulkheads
+  readonly taking: Poller
 }
 
 /** The attempts that run on one worker, and what the control channel says to them, also before they begin. */

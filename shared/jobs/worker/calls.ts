@@ -5,11 +5,11 @@ import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import { Attempt } from './attempt.ts'
 import type { Attempts } from './attempts.ts'
-import { Passing } from './passing.ts'
+import type { ModelBulkheads } from './bulkheads/bulkheads.ts'
+import type { ParkedCalls } from './bulkheads/parked-calls.ts'
+import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
-import type { Aside } from './rooms/aside.ts'
-import type { ModelRooms } from './rooms/rooms.ts'
-import type { Lane, Taking } from './taking.ts'
+import { Requeue } from './requeue.ts'
 
 /** Deliveries of one record after which its job is called poison; Kafka drops a record silently after five. */
 const DELIVERIES_MAX = 4
@@ -21,25 +21,25 @@ const PASSES_MAX = 2
 
 /** What {@link Calls} need. */
 export interface CallsOptions {
-  readonly aside: Aside
+  readonly aside: ParkedCalls
   readonly attempts: Attempts
   readonly broker: Broker
   readonly log: Log
   readonly pool: PoolName
   readonly presence: () => Presence
   readonly reporter: Reporter
-  readonly rooms: ModelRooms
-  readonly taking: Taking
+  readonly rooms: ModelBulkheads
+  readonly taking: Poller
 }
 
 /** What one worker does with the attached calls that it takes: it runs them, keeps them aside, or passes them on. */
 export class Calls {
   readonly #options: CallsOptions
-  readonly #passing: Passing
+  readonly #passing: Requeue
 
   constructor(options: CallsOptions) {
     this.#options = options
-    this.#passing = new Passing(options)
+    this.#passing = new Requeue(options)
   }
 
   /** Calls that are kept for a moment before they are passed on. */
@@ -49,7 +49,7 @@ export class Calls {
 
   /** Calls passed on so far, each time counted. */
   get passed(): number {
-    return this.#passing.passed
+    return this.#passing.requeued
   }
 
   /** Takes a record. It is acknowledged as soon as its ingress watches over the call, or the queue has it again. */
@@ -73,11 +73,11 @@ export class Calls {
     }
     // Models are rolled out worker by worker: one that comes soon may know it.
     if (!isKnown) {
-      taking.standAside()
+      taking.pause()
       return void events.handedBack()
     }
     if (aside.isFull && !aside.mayStart(lane, rooms.of(job))) return void events.handedBack()
-    void attempts.run(lane, new Attempt(job, kind, events, log, delivery.said !== undefined))
+    void attempts.run(lane, new Attempt(job, kind, events, log, delivery.payload !== undefined))
   }
 
   /** Whether another worker may begin with a call sooner, and its caller still waits. */

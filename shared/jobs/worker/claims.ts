@@ -9,10 +9,10 @@ import type { QueuedOf } from '#shared/store/store.ts'
 import { every } from '#shared/ticks.ts'
 import { Attempt } from './attempt.ts'
 import type { Attempts } from './attempts.ts'
+import type { ModelBulkhead, ModelBulkheads } from './bulkheads/bulkheads.ts'
+import { fewestFirst } from './bulkheads/lending.ts'
 import type { ClaimedJob, DurableRuns } from './durable-runs.ts'
-import { fewestFirst } from './rooms/lending.ts'
-import type { ModelRoom, ModelRooms } from './rooms/rooms.ts'
-import type { Lane, Taking } from './taking.ts'
+import type { Lane, Poller } from './poller.ts'
 
 /** How long a durable job waits for a worker that knows its model, while none does. */
 const UNKNOWN_MODEL_MS = 300_000
@@ -35,8 +35,8 @@ export interface ClaimsOptions {
   readonly log: Log
   readonly presence: Presence
   readonly runs: DurableRuns
-  readonly rooms: ModelRooms
-  readonly taking: Taking
+  readonly rooms: ModelBulkheads
+  readonly taking: Poller
   readonly attempts: Attempts
   /** Jobs that stay in the store for now; default: none. */
   readonly pauses?: Pauses | undefined
@@ -45,7 +45,7 @@ export interface ClaimsOptions {
 /** Slots that were freed together and are taken already, for waiting jobs that are alike. */
 interface Pull {
   readonly lane: Lane
-  readonly room: ModelRoom
+  readonly room: ModelBulkhead
   readonly kind: Handler
   count: number
 }
@@ -53,7 +53,7 @@ interface Pull {
 /** Records that came together, of jobs that are alike: so many may be claimed, in slots that are taken already. */
 interface Hints {
   readonly lane: Lane
-  readonly room: ModelRoom
+  readonly room: ModelBulkhead
   readonly kind: Handler
   readonly deliveries: Delivery[]
 }
@@ -62,7 +62,7 @@ interface Hints {
  * Which durable jobs one worker claims and when, each in a slot.
  *
  * A job that there is no room for stays in the store, where this worker, or another, takes it in turn of its tenant as soon as
- * there is room (`rooms/rooms.ts`): its record is dropped, and nothing is spent.
+ * there is room (`bulkheads/bulkheads.ts`): its record is dropped, and nothing is spent.
  *
  * Attached calls come from the broker, and wait there while slots are filled from the store. So durable jobs take at once what
  * fills half of the slots, and of the others what the broker has nothing for (docs/design.md, Turns).
@@ -77,7 +77,7 @@ export class Claims {
   #offer: NodeJS.Timeout | undefined
   /** By the monotonic clock of this process. */
   #offeredAtMs = Number.NEGATIVE_INFINITY
-  #pulledLast: ModelRoom | undefined
+  #pulledLast: ModelBulkhead | undefined
 
   constructor(options: ClaimsOptions) {
     this.#options = options
@@ -96,7 +96,7 @@ export class Claims {
     delivery.acknowledge()
     // Calls may stand behind it.
     if (this.#offer) this.#offerSlots()
-    if (room.wait(lane.priority)) presence.tellCapacity()
+    if (room.wait(lane.priority)) presence.publishCapacity()
     this.pull()
   }
 
@@ -157,7 +157,7 @@ export class Claims {
    * Whether a job stays in the store: there is no room for it; others wait already, and a pull takes all in turn; or another worker may know
    * its model, which this one does not. When none does for long it is run here all the same, and fails.
    */
-  #mustWait(lane: Lane, room: ModelRoom): boolean {
+  #mustWait(lane: Lane, room: ModelBulkhead): boolean {
     const { pool, presence, rooms } = this.#options
     if (this.#claimable(lane, room, this.#isOffered) <= 0) return true
     if (rooms.knows(room.model)) return room.isWaiting(lane.priority)
@@ -189,7 +189,7 @@ export class Claims {
   }
 
   /** Takes the slots at once; jobs that end together make room for one claim. */
-  #pullFor(lane: Lane, room: ModelRoom, isOffered: boolean): void {
+  #pullFor(lane: Lane, room: ModelBulkhead, isOffered: boolean): void {
     const kind = this.#options.kinds[room.kind]
     const same = this.#pulls.find((pull) => pull.lane === lane && pull.room === room)
     const count = Math.min(this.#claimable(lane, room, isOffered), PULL_MAX - (same?.count ?? 0))
@@ -213,7 +213,7 @@ export class Claims {
   }
 
   /** Claims in turn, in slots that were entered. @returns How many; undefined when the store failed */
-  async #claim(lane: Lane, room: ModelRoom, kind: Handler, count: number): Promise<number | undefined> {
+  async #claim(lane: Lane, room: ModelBulkhead, kind: Handler, count: number): Promise<number | undefined> {
     const { pool, runs } = this.#options
     const { priority } = lane
     const of = { pool, kind: room.kind, model: room.model, priority }
@@ -252,19 +252,19 @@ export class Claims {
   }
 
   /** Durable jobs of a model that may be claimed now. */
-  #claimable(lane: Lane, room: ModelRoom, isOffered: boolean): number {
+  #claimable(lane: Lane, room: ModelBulkhead, isOffered: boolean): number {
     const { pauses, pool, rooms, runs, taking } = this.#options
     if (runs.isLapsed || pauses?.of({ pool, model: room.model })) return 0
     const share = isOffered ? taking.durableShare : Number.POSITIVE_INFINITY
     return Math.min(share, rooms.roomOf(room, taking.freeOf(lane)), room.free(lane.priority))
   }
 
-  #enter(lane: Lane, room: ModelRoom, count = 1): void {
+  #enter(lane: Lane, room: ModelBulkhead, count = 1): void {
     room.enter(lane.priority, count)
     this.#options.taking.enter(lane, count)
   }
 
-  #leave(lane: Lane, room: ModelRoom, count = 1): void {
+  #leave(lane: Lane, room: ModelBulkhead, count = 1): void {
     this.#options.taking.leave(lane, count)
     room.leave(lane.priority, count)
   }

@@ -103,7 +103,7 @@ export class DurableRun implements AttemptSink {
   }
 
   /** See {@link OwnerWrites.tellSoon}. */
-  tellSoon(claimed: Moved): void {
+  publishSoon(claimed: Moved): void {
     this.#writes.tellSoon(claimed)
   }
 

@@ -26,7 +26,7 @@ export interface DurableRunsOptions {
   /** Says whether workers have room for records; see {@link Dispatcher}. */
   readonly presence?: ConstructorParameters<typeof Dispatcher>[2]
   /** Says to the workers of children that these are to stop. */
-  readonly tellOwner: FamilyOptions['tellOwner']
+  readonly notifyOwner: FamilyOptions['notifyOwner']
   readonly log: Log
   readonly boot: string
   readonly role: PoolName
@@ -160,7 +160,7 @@ export class DurableRuns {
     const more = { dispatcher: this.dispatcher, family: this.#family, budget: this.#budget, signal: this.#gone.signal }
     const options = { store, blobs, log, ...more }
     const sink = new DurableRun(job, kind, moved, boot, options)
-    sink.tellSoon(moved)
+    sink.publishSoon(moved)
     // An older attempt that still runs here was taken away: nothing would tell it once it is no longer held.
     this.#held.get(job.id)?.sink.lose()
     this.#held.set(job.id, { attempt, sink })

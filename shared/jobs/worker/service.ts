@@ -1,5 +1,5 @@
 import { missingKeyOf } from '#shared/engines/upstream/key.ts'
-import { arbiterOf } from '#shared/jobs/arbiter.ts'
+import { ownerOf } from '#shared/jobs/owner.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { Starvation } from '#shared/process/starvation.ts'
@@ -30,7 +30,7 @@ export async function startWorker(
   problems: () => string[] = () => [],
 ): Promise<Service> {
   const { config, log, metrics, broker, blobs, version, onFatal } = ports
-  const store = ports.store && arbiterOf(ports.store)
+  const store = ports.store && ownerOf(ports.store)
   const { name, slots } = definition
   warnOfKeys(ports, name)
   const observer: Parameters<typeof Worker.open>[1]['observer'] = {
@@ -51,19 +51,19 @@ export async function startWorker(
   })
   metrics.gauge('sluice_pool_running', 'Attempts that run on this worker', { pool: name }, () => worker.running)
   metrics.gauge(
-    'sluice_pool_aside',
+    'sluice_worker_parked_calls',
     'Calls without a slot: their models have no place',
     { pool: name },
     () => worker.aside,
   )
   metrics.gauge(
-    'sluice_pool_passed_on',
+    'sluice_worker_requeued_total',
     'Calls that went to other workers, which know their models or have places',
     { pool: name },
     () => worker.passed,
   )
   metrics.gauge('sluice_pool_slots', 'Attempts this worker runs at most', { pool: name }, () => slots)
-  metrics.gauge('sluice_queue_lag', 'Records in the queue that nobody acknowledged', { pool: name }, () =>
+  metrics.gauge('sluice_queue_unacked_records', 'Records in the queue that nobody acknowledged', { pool: name }, () =>
     broker.lag(`jobs.${name}`),
   )
   const starved = new Starvation(worker, slots, () => broker.lag(`jobs.${name}`))

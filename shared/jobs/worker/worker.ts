@@ -10,21 +10,21 @@ import { cancelsIn } from '#shared/jobs/durable/family.ts'
 import type { Pauses } from '#shared/jobs/pauses.ts'
 import type { Capacity, Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
-import { handedJob, readJob } from '#shared/jobs/records.ts'
+import { jobOfPayload, readJob } from '#shared/jobs/records.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Store } from '#shared/store/store.ts'
 import { Attempts, type PoolObserver } from './attempts.ts'
-import { BodyRoom } from './body-room.ts'
+import { BodyBudget } from './body-budget.ts'
+import { type ModelBound, ModelBulkheads } from './bulkheads/bulkheads.ts'
+import { ParkedCalls } from './bulkheads/parked-calls.ts'
 import { Calls } from './calls.ts'
 import { Claims } from './claims.ts'
 import { DurableRuns } from './durable-runs.ts'
-import { ForeignJobs } from './foreign-jobs.ts'
+import { type Lane, Poller } from './poller.ts'
 import { Reporter } from './reporter/reporter.ts'
-import { Aside } from './rooms/aside.ts'
-import { type ModelBound, ModelRooms } from './rooms/rooms.ts'
-import { type Lane, Taking } from './taking.ts'
+import { UnsupportedJobs } from './unsupported-jobs.ts'
 
 /** Silence of an ingress after which the jobs it held are nobody's. */
 const INGRESS_LOST_MS = 10_000
@@ -43,7 +43,7 @@ export interface WorkerDefinition {
   readonly models?: Iterable<string>
   /** Models of which fewer jobs can run at once than there are slots. */
   readonly bounds?: readonly ModelBound[]
-  /** Models that share its slots (`rooms/lending.ts`); default: one. */
+  /** Models that share its slots (`bulkheads/lending.ts`); default: one. */
   readonly modelCount?: number
 }
 
@@ -58,9 +58,9 @@ export interface WorkerOptions {
   readonly store: Store | undefined
   /** How long a silent worker keeps its durable jobs. */
   readonly leaseMs: number
-  /** How long jobs that this worker does not know are passed on; default: {@link ForeignJobs}'s. */
+  /** How long jobs that this worker does not know are passed on; default: {@link UnsupportedJobs}'s. */
   readonly passOnMs?: number | undefined
-  /** Memory that bodies from blobs may take here; see {@link BodyRoom}. */
+  /** Memory that bodies from blobs may take here; see {@link BodyBudget}. */
   readonly bodyRoomBytes: number
   /** Limits of servers that it shares with other workers; default: none. */
   readonly upstreams?: UpstreamFleet | undefined
@@ -73,7 +73,7 @@ export interface WorkerOptions {
 /**
  * One worker of a pool (docs/design.md, Topics and records).
  *
- * Takes no more jobs than there are free slots (`taking.ts`), claims (says `started`, or takes the job's row in the store:
+ * Takes no more jobs than there are free slots (`poller.ts`), claims (says `started`, or takes the job's row in the store:
  * `claims.ts`), acknowledges as soon as that is out, runs (`attempts.ts`), reports. So a record is held for milliseconds only,
  * and a long job holds nothing at the broker. Jobs of low priority wait in a lane of their own (`lanes.ts`).
  */
@@ -83,11 +83,11 @@ export class Worker {
   readonly #definition: WorkerDefinition
   readonly #options: WorkerOptions
   readonly #reporter: Reporter
-  readonly #rooms: ModelRooms
-  readonly #taking: Taking
-  readonly #aside: Aside
+  readonly #rooms: ModelBulkheads
+  readonly #taking: Poller
+  readonly #aside: ParkedCalls
   readonly #attempts: Attempts
-  readonly #foreign: ForeignJobs
+  readonly #foreign: UnsupportedJobs
   readonly #calls: Calls
   #durable: DurableRuns | undefined
   #leaveUpstreams: (() => void) | undefined
@@ -98,10 +98,10 @@ export class Worker {
     const { name: pool, slots } = definition
     this.#definition = definition
     this.#options = options
-    const bodyRoom = new BodyRoom(bodyRoomBytes)
+    const bodyRoom = new BodyBudget(bodyRoomBytes)
     const reporter = new Reporter(broker, this.boot, log)
-    const rooms = new ModelRooms(definition)
-    const taking = new Taking({
+    const rooms = new ModelBulkheads(definition)
+    const taking = new Poller({
       slots,
       onDelivery: (lane, delivery) => this.#onDelivery(lane, delivery),
       extra: (free) => rooms.extra(free),
@@ -111,17 +111,17 @@ export class Worker {
         this.#claims?.pull()
         this.#aside.letIn()
         // Who drains it waits until it holds nothing more.
-        if (rooms.hasNews || taking.isHeld) this.presence.tellCapacity()
+        if (rooms.hasNews || taking.isHeld) this.presence.publishCapacity()
       },
     })
-    const aside = new Aside(rooms, taking)
+    const aside = new ParkedCalls(rooms, taking)
     const attempts = new Attempts({ aside, boot: this.boot, blobs, bodyRoom, observer, reporter, rooms, taking })
     this.#aside = aside
     this.#reporter = reporter
     this.#rooms = rooms
     this.#taking = taking
     this.#attempts = attempts
-    this.#foreign = new ForeignJobs({ broker, log, pool, taking, attempts, reporter, passOnMs })
+    this.#foreign = new UnsupportedJobs({ broker, log, pool, taking, attempts, reporter, passOnMs })
     const presence = () => this.presence
     this.#calls = new Calls({ ...{ aside, attempts, broker, log, pool, presence, reporter, rooms, taking } })
   }
@@ -169,7 +169,7 @@ export class Worker {
     return this.#taking.taken
   }
 
-  /** See {@link Taking.idleMs}. */
+  /** See {@link Poller.idleMs}. */
   get idleMs(): number {
     return this.#taking.idleMs
   }
@@ -177,7 +177,7 @@ export class Worker {
   /** It has other models from now on. Resolves when all that ran until now has ended. */
   async change(own: Pick<WorkerDefinition, 'models' | 'bounds' | 'modelCount'>): Promise<void> {
     this.#rooms.change(own)
-    this.presence.tellCapacity()
+    this.presence.publishCapacity()
     this.#taking.free()
     await this.#attempts.untilOver()
   }
@@ -242,7 +242,7 @@ export class Worker {
     const runs = await DurableRuns.open({
       ...{ store, blobs, broker, log, ...lease },
       presence: () => presence,
-      tellOwner: cancelsIn(presence),
+      notifyOwner: cancelsIn(presence),
     })
     this.#durable = runs
     this.#claims = new Claims({ pool, kinds, log, presence, runs, rooms, taking, attempts, pauses })
@@ -267,7 +267,7 @@ export class Worker {
   }
 
   #onDelivery(lane: Lane, delivery: Delivery): void {
-    const job = delivery.said ? handedJob(delivery.said) : readJob(delivery.value)
+    const job = delivery.payload ? jobOfPayload(delivery.payload) : readJob(delivery.value)
     const kind = job && this.#kindOf(job)
     // Not for this version: another worker may know it.
     if (!job || !kind) this.#foreign.onDelivery(lane, delivery)

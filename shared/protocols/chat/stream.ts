@@ -4,7 +4,7 @@ import type { EncodeContext } from '#schemas/job.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { type NativeEvent, NativeReader } from '#shared/native-output.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
-import { WholeCharacters } from '#shared/whole-characters.ts'
+import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import {
   type ChatChoiceFields,
   type ChoiceEvent,
@@ -109,7 +109,7 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
 }
 
 interface CallStream {
-  readonly characters: WholeCharacters
+  readonly characters: SurrogateBuffer
   readonly isCustom: boolean
   isEmpty: boolean
 }
@@ -125,9 +125,9 @@ class ChoiceStream {
   readonly #textClose: string
   readonly #tail: string
   readonly #callId: string
-  readonly #texts = new WholeCharacters()
-  readonly #refusals = new WholeCharacters()
-  readonly #thoughts = new WholeCharacters()
+  readonly #texts = new SurrogateBuffer()
+  readonly #refusals = new SurrogateBuffer()
+  readonly #thoughts = new SurrogateBuffer()
   readonly #calls = new Map<number, CallStream>()
   #hasRole = false
   #finishReason: ChatFinishReason | undefined
@@ -220,7 +220,7 @@ class ChoiceStream {
   #call(call: number, isCustom = false): CallStream {
     const known = this.#calls.get(call)
     if (known !== undefined) return known
-    const made = { characters: new WholeCharacters(), isEmpty: true, isCustom }
+    const made = { characters: new SurrogateBuffer(), isEmpty: true, isCustom }
     this.#calls.set(call, made)
     return made
   }

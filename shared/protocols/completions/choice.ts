@@ -1,6 +1,6 @@
 import type { CompletionChoice, CompletionLogprobs } from '#schemas/completions.ts'
 import type { FinishReason, GenerateEvent, Logprob } from '#schemas/generate.ts'
-import { WholeCharacters } from '#shared/whole-characters.ts'
+import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 
 /** What one event adds to a choice: thoughts and calls have no words in this format. */
 export interface Added {
@@ -12,7 +12,7 @@ export interface Added {
 /** Reads the events of one choice of a completion, in their order. */
 export class ChoiceText {
   isFinished = false
-  readonly #characters = new WholeCharacters()
+  readonly #characters = new SurrogateBuffer()
   /** Code points of the tokens so far. */
   #offset = 0
 

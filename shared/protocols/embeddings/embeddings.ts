@@ -24,7 +24,7 @@ export function encodeEmbeddings(events: readonly EmbedEvent[], context: EncodeC
 }
 
 /** How long an answer is written before others have their turn. */
-const TURN_MS = 5
+const YIELD_INTERVAL_MS = 5
 
 /**
  * The same as text. Numbers take time to write, half a second for the largest answer: others have their turn in between.
@@ -35,13 +35,13 @@ export async function writeEmbeddings(events: readonly EmbedEvent[], context: En
   const { vectors, usage } = gather(events)
   const isBase64 = context.encoding_format === 'base64'
   const data: string[] = []
-  let turnEnds = performance.now() + TURN_MS
+  let turnEnds = performance.now() + YIELD_INTERVAL_MS
   for (const [index, vector] of vectors.entries()) {
     const embedding = isBase64 ? `"${vector}"` : JSON.stringify(numbersOf(vector))
     data.push(`{"object":"embedding","index":${index},"embedding":${embedding}}`)
     if (performance.now() < turnEnds) continue
     await nextTurn()
-    turnEnds = performance.now() + TURN_MS
+    turnEnds = performance.now() + YIELD_INTERVAL_MS
   }
   const rest = `"model":${JSON.stringify(context.model)},"usage":${JSON.stringify(usage)}`
   return new JsonText(`{"object":"list","data":[${data.join(',')}],${rest}}`)

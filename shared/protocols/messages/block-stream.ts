@@ -1,6 +1,6 @@
 import type { OutputBlock } from '#schemas/messages.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
-import { WholeCharacters } from '#shared/whole-characters.ts'
+import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { parseInput } from './encode.ts'
 
 /** What keeps a connection alive, and follows the first block's start as upstream does it. */
@@ -146,7 +146,7 @@ class Block {
   readonly kind: Kind
   signature = ''
   readonly #opening: OutputBlock
-  readonly #characters = new WholeCharacters()
+  readonly #characters = new SurrogateBuffer()
   /** Deltas that wait for the block to be opened. */
   readonly #pending: (string | Delta)[] = []
   #index = 0

@@ -25,7 +25,7 @@ export class OpenHosted implements OpenItem {
     this.item = itemOf(start)
     const { type } = this.item
     out.push(
-      { type: 'response.output_item.added', output_index: index, item: shownItem(this.item, this.#includes) },
+      { type: 'response.output_item.added', output_index: index, item: visibleItem(this.item, this.#includes) },
       { type: `response.${type}.in_progress`, ...this.#at },
     )
     if (this.item.type === 'code_interpreter_call') this.#code(out, start.input.toWellFormed())
@@ -40,7 +40,7 @@ export class OpenHosted implements OpenItem {
     this.item.status = status
     addOutput(this.item, output)
     if (status === 'completed') out.push({ type: `response.${this.item.type}.completed`, ...this.#at })
-    const item = shownItem(this.item, this.#includes)
+    const item = visibleItem(this.item, this.#includes)
     out.push({ type: 'response.output_item.done', output_index: this.#index, item })
   }
 
@@ -97,7 +97,7 @@ function addOutput(item: HostedItem, output: Record<string, unknown>[]): void {
  *
  * @param includes Values of `include`, such as `code_interpreter_call.outputs`.
  */
-export function shownItem<Item extends OutputItem>(item: Item, includes: readonly string[]): Item {
+export function visibleItem<Item extends OutputItem>(item: Item, includes: readonly string[]): Item {
   const shows = (name: string) => includes.includes(name)
   if (item.type === 'code_interpreter_call') {
     return shows('code_interpreter_call.outputs') ? { ...item } : { ...item, outputs: null }

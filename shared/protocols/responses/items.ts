@@ -7,7 +7,7 @@ import type {
   OutputItem,
   ReasoningItem,
 } from '#schemas/responses/response.ts'
-import { WholeCharacters } from '#shared/whole-characters.ts'
+import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { sealReasoning } from './sealed.ts'
 
 /** An event of the stream, but for its number. */
@@ -27,7 +27,7 @@ export interface OpenItem {
 export class OpenMessage implements OpenItem {
   readonly item: Extract<OutputItem, { type: 'message' }>
   readonly #index: number
-  readonly #characters = new WholeCharacters()
+  readonly #characters = new SurrogateBuffer()
 
   /** @param fields Of the upstream's message, such as `phase` */
   constructor(out: ItemEvent[], id: string, index: number, fields: Readonly<Record<string, unknown>> = {}) {
@@ -125,7 +125,7 @@ export class OpenReasoning implements OpenItem {
   readonly item: ReasoningItem
   readonly #index: number
   #place: keyof typeof THOUGHT
-  readonly #characters = new WholeCharacters()
+  readonly #characters = new SurrogateBuffer()
   /** Of the open part. */
   #text = ''
   readonly #seals: boolean
@@ -219,7 +219,7 @@ type CallFields = Readonly<Record<string, unknown>>
 export class OpenCall implements OpenItem {
   readonly item: FunctionCallItem
   readonly #index: number
-  readonly #characters = new WholeCharacters()
+  readonly #characters = new SurrogateBuffer()
 
   constructor(
     out: ItemEvent[],
@@ -262,7 +262,7 @@ export class OpenCall implements OpenItem {
 export class OpenCustomCall implements OpenItem {
   readonly item: CustomCallItem
   readonly #index: number
-  readonly #characters = new WholeCharacters()
+  readonly #characters = new SurrogateBuffer()
 
   constructor(
     out: ItemEvent[],

@@ -2,7 +2,7 @@ import type { NativeUsage, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { ResponseObject, ResponsesError, ResponsesUsage } from '#schemas/responses/response.ts'
 import type { ServiceError } from '#shared/error.ts'
-import { shownItem } from './hosted.ts'
+import { visibleItem } from './hosted.ts'
 
 /** Beginning of the id of a response; what follows is that of its job. */
 export const RESPONSE_PREFIX = 'resp_'
@@ -33,7 +33,7 @@ export function shownResponse(
   { responses }: Pick<EncodeContext, 'responses'>,
 ): ResponseObject {
   if (!responses?.is_hosting) return response
-  return { ...response, output: response.output.map((item) => shownItem(item, responses.includes ?? [])) }
+  return { ...response, output: response.output.map((item) => visibleItem(item, responses.includes ?? [])) }
 }
 
 /** Usage in the form of this API. @param native Usage as the upstream sent it: what it counts beyond that is kept */

@@ -1,5 +1,5 @@
 import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
-import { nowOrInTurns } from '#shared/in-turns.ts'
+import { runNowOrYielding } from '#shared/yielding.ts'
 import { canBreak, columnsBetween, LINE_COLUMNS_MAX, linesOf, type Token, tokensOf } from './cue-text.ts'
 
 /*
@@ -39,12 +39,12 @@ interface Cue {
 
 /** SubRip: numbered cues, decimal commas, a blank line after each. Empty if there is no speech. Long ones are made in turns. */
 export function encodeSrt(segments: readonly TranscriptSegment[], language = ''): string | Promise<string> {
-  return nowOrInTurns(written(segments, language, (cue, index) => `${index + 1}\n${cueIn(cue, ',')}`))
+  return runNowOrYielding(written(segments, language, (cue, index) => `${index + 1}\n${cueIn(cue, ',')}`))
 }
 
 /** WebVTT: a header, cues without numbers, decimal points. Long ones are made in turns. */
 export function encodeVtt(segments: readonly TranscriptSegment[], language = ''): string | Promise<string> {
-  return nowOrInTurns(written(segments, language, (cue) => cueIn(cue, '.'), 'WEBVTT\n\n'))
+  return runNowOrYielding(written(segments, language, (cue) => cueIn(cue, '.'), 'WEBVTT\n\n'))
 }
 
 function* written(

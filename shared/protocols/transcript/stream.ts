@@ -2,7 +2,7 @@ import type { EncodeContext } from '#schemas/job.ts'
 import type { TokenLogprob, TranscribeEvent } from '#schemas/transcription/transcription.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { unfinished } from '#shared/protocols/encode.ts'
-import { WholeCharacters } from '#shared/whole-characters.ts'
+import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { soundSegment, type TranscriptUsage, usageOf } from './gather.ts'
 import { diarizedSegment, encodeTranscript, formOf, segmentId } from './whole.ts'
 
@@ -24,7 +24,7 @@ type TextEvent = Extract<TranscribeEvent, { type: 'text' }>
 export class TranscriptStream implements AnswerStream<TranscribeEvent> {
   readonly #isDiarized: boolean
   readonly #wantsLogprobs: boolean
-  readonly #characters = new WholeCharacters()
+  readonly #characters = new SurrogateBuffer()
   readonly #allLogprobs: TokenLogprob[] = []
   #logprobs: TokenLogprob[] = []
   #blanks = ''

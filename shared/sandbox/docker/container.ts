@@ -2,11 +2,11 @@ import type { Duplex } from 'node:stream'
 import type Docker from 'dockerode'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { Channel, encodeJob } from '#shared/sandbox/channel.ts'
 import { MEMORY_BYTES_MAX, PROCESSES_MAX, SCRATCH_BYTES_MAX } from '#shared/sandbox/limits.ts'
 import { INSIDE_PYTHON, INSIDE_VARIABLES } from '#shared/sandbox/root/root.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
+import { runYielding } from '#shared/yielding.ts'
 import type { PoolMember } from './pool.ts'
 import { SECCOMP_PROFILE } from './seccomp.ts'
 import { AttachedStreams } from './streams.ts'
@@ -112,7 +112,7 @@ export class SandboxContainer implements PoolMember {
 
   /** Runs a job. Call it once. @throws ServiceError `sandbox_lost`; the signal's reason */
   async run(job: SandboxJob, onEvent: (event: SandboxEvent) => void, signal: AbortSignal): Promise<SandboxEnd> {
-    const said = await inTurns(encodeJob(job), signal)
+    const said = await runYielding(encodeJob(job), signal)
     const late = setTimeout(() => this.#end.resolve({ type: 'timeout' }), LOAD_MS_MAX + job.timeoutMs + GRACE_MS)
     const leave = () => this.#end.reject(signal.reason)
     if (signal.aborted) leave()

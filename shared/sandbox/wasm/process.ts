@@ -1,10 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import type { Log } from '#shared/log/log.ts'
 import { Channel, withFiles } from '#shared/sandbox/channel.ts'
 import { PLOT_BYTES_MAX } from '#shared/sandbox/limits.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { type ConfinedChild, collectErrors, spawnConfined } from './child.ts'
 import type { WasmFiles } from './files.ts'
 import { encodeRunFrame, type Frame, FrameReader, splitRun } from './inside/frames.ts'
@@ -90,7 +90,7 @@ export class WasmProcess {
   /** @throws ServiceError `sandbox_lost`; the signal's reason once the run has ended */
   async run(job: SandboxJob, onEvent: (event: SandboxEvent) => void, signal: AbortSignal): Promise<SandboxEnd> {
     const { files, ...fields } = job
-    const said = await inTurns(withFiles(fields, files), signal)
+    const said = await runYielding(withFiles(fields, files), signal)
     signal.throwIfAborted()
     this.#lastRun += 1
     const number = this.#lastRun

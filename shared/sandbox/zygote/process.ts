@@ -8,10 +8,10 @@ import { createInterface } from 'node:readline'
 import type { Readable, Writable } from 'node:stream'
 import { z } from 'zod'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { Channel, encodeJob } from '#shared/sandbox/channel.ts'
 import { INSIDE_DIRECTORY, INSIDE_PYTHON, INSIDE_VARIABLES } from '#shared/sandbox/root/root.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
+import { runYielding } from '#shared/yielding.ts'
 
 /** Longest time to load the libraries: the first start on a busy machine reads 300 MB. */
 const START_MS_MAX = 60_000
@@ -125,7 +125,7 @@ export class ZygoteProcess {
     socket.on('close', () => reject(lost(new Error(this.errors))))
     socket.on('data', (chunk) => attempt(() => channel.take(chunk), reject))
     try {
-      socket.write(await inTurns(encodeJob(job), signal))
+      socket.write(await runYielding(encodeJob(job), signal))
       return await promise
     } finally {
       clearTimeout(overdue)

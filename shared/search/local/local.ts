@@ -1,7 +1,6 @@
 import { basename, extname } from 'node:path'
 import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
 import {
   type DomainRules,
@@ -18,6 +17,7 @@ import {
   TITLE_CHARS_MAX,
 } from '#shared/search/search.ts'
 import { askedTermsOf, languageOf } from '#shared/search/text/asked.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { CorpusIndex, type IndexedFile, PASSAGES_MAX } from './corpus-index.ts'
 import { type Corpus, type FoundFile, listFiles, readFound, urlOf } from './files.ts'
 import { partsOf } from './parts.ts'
@@ -110,7 +110,7 @@ class CorpusBackend implements LocalCorpus {
 
   async weigh(words: readonly string[], signal: AbortSignal): Promise<TermWeights> {
     await this.#ready(signal)
-    const holding = await inTurns(this.#countAll(words.slice(0, 4 * WORDS_MAX)), signal)
+    const holding = await runYielding(this.#countAll(words.slice(0, 4 * WORDS_MAX)), signal)
     return { passages: this.#index.size, holding }
   }
 
@@ -177,7 +177,7 @@ class CorpusBackend implements LocalCorpus {
         if (!isSame(file, known.get(file.path))) await this.#take(file)
         known.delete(file.path)
       }
-      for (const path of known.keys()) await inTurns(this.#index.remove(path), this.#closing.signal)
+      for (const path of known.keys()) await runYielding(this.#index.remove(path), this.#closing.signal)
       this.#hasLooked = true
     } catch (error) {
       if (this.#closing.signal.aborted) throw this.#closing.signal.reason
@@ -189,12 +189,12 @@ class CorpusBackend implements LocalCorpus {
   async #take(file: FoundFile): Promise<void> {
     const { signal } = this.#closing
     try {
-      await inTurns(this.#index.replace(file, await this.#sourcesOf(file), null), signal)
+      await runYielding(this.#index.replace(file, await this.#sourcesOf(file), null), signal)
     } catch (error) {
       signal.throwIfAborted()
       const { code, message } = ServiceError.from(error)
       const problem = code === 'internal_error' ? 'It could not be read.' : message
-      await inTurns(this.#index.replace(file, [], problem), signal)
+      await runYielding(this.#index.replace(file, [], problem), signal)
       this.#options.onProblem?.(`${file.path}: ${problem}`)
     }
   }

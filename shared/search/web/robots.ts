@@ -9,7 +9,7 @@ export type Fetch = (url: string, bytesMax: number, signal: AbortSignal) => Prom
 const BYTES_MAX = 512 * 1024
 const REDIRECTS_MAX = 5
 /** Shorter than the day that RFC 9309 §2.4 allows: a site may change its mind. */
-const KEEP_MS = 3_600_000
+const ROBOTS_TTL_MS = 3_600_000
 /** Of a site that could not say it, or wants nothing to be read. */
 const KEEP_NOTHING_MS = 60_000
 const ORIGINS_MAX = 100
@@ -50,7 +50,7 @@ export class Robots {
     const rules = await this.#load(origin, signal)
     const [oldest] = this.#origins.keys()
     if (this.#origins.size >= ORIGINS_MAX && oldest !== undefined) this.#origins.delete(oldest)
-    this.#origins.set(origin, { rules, untilMs: Date.now() + (rules === 'nothing' ? KEEP_NOTHING_MS : KEEP_MS) })
+    this.#origins.set(origin, { rules, untilMs: Date.now() + (rules === 'nothing' ? KEEP_NOTHING_MS : ROBOTS_TTL_MS) })
     return rules
   }
 

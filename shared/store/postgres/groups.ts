@@ -1,4 +1,4 @@
-import type { MovedRow, Params, WrittenOutput } from '#shared/store/sql/sql.ts'
+import type { Params, TransitionRow, WrittenOutput } from '#shared/store/sql/sql.ts'
 import { busy } from './errors.ts'
 
 /** Jobs of one statement at most, and characters of their parameters. */
@@ -21,7 +21,7 @@ export interface Item {
 interface Waiting extends Item {
   /** When it has waited too long, by the clock of `performance`. */
   readonly giveUpAt: number
-  readonly resolve: (rows: MovedRow[]) => void
+  readonly resolve: (rows: TransitionRow[]) => void
   readonly reject: (error: unknown) => void
 }
 
@@ -35,14 +35,14 @@ interface Waiting extends Item {
  * that statements which wait for each other's locks do not do so in a circle.
  */
 export class Groups {
-  readonly #run: (items: readonly Item[]) => Promise<MovedRow[]>
+  readonly #run: (items: readonly Item[]) => Promise<TransitionRow[]>
   readonly #isReachable: () => boolean
   readonly #waiting: Waiting[] = []
   #underWay = 0
   #isDue = false
 
   /** @param run Does the move or look-up for these jobs, and gives a row for each that it moved or found. */
-  constructor(run: (items: readonly Item[]) => Promise<MovedRow[]>, isReachable: () => boolean) {
+  constructor(run: (items: readonly Item[]) => Promise<TransitionRow[]>, isReachable: () => boolean) {
     this.#run = run
     this.#isReachable = isReachable
   }
@@ -53,7 +53,7 @@ export class Groups {
    * @returns Its row, or none when it was refused or not found.
    * @throws ServiceError `overloaded`
    */
-  add(item: Item): Promise<MovedRow[]> {
+  add(item: Item): Promise<TransitionRow[]> {
     if (this.#waiting.length >= WAITING_MAX) return Promise.reject(busy())
     return new Promise((resolve, reject) => {
       this.#waiting.push({ ...item, resolve, reject, giveUpAt: performance.now() + WAIT_MS_MAX })

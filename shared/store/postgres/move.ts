@@ -1,6 +1,5 @@
 import { replaceNames } from '#shared/store/sql/compile.ts'
 import { CREATE_KEY, type Insert } from '#shared/store/sql/create/inserts.ts'
-import type { Move } from '#shared/store/sql/moves.ts'
 import { pickOf, updateOf } from '#shared/store/sql/sql.ts'
 import {
   ERASE_DELIVERIES,
@@ -12,6 +11,7 @@ import {
   JOB_COLUMNS,
   type Statement,
 } from '#shared/store/sql/statements.ts'
+import type { Move } from '#shared/store/sql/transitions.ts'
 
 /**
  * Moves, inserts and look-ups of jobs as single statements of Postgres: one round trip and one commit each, for one job or

@@ -2,18 +2,18 @@ import { ServiceError } from '#shared/error.ts'
 import { jobIdTime } from '#shared/store/job-id.ts'
 import { type Compiled, parameterOf, valuesOf } from '#shared/store/sql/compile.ts'
 import { CREATE, type Insert } from '#shared/store/sql/create/inserts.ts'
-import type { Move } from '#shared/store/sql/moves.ts'
 import {
   isSweep,
-  type MovedRow,
   type Params,
   type Row,
   type SqlDatabase,
+  type TransitionRow,
   type Write,
   type WrittenOutput,
 } from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
 import { FIND, type Statement } from '#shared/store/sql/statements.ts'
+import type { Move } from '#shared/store/sql/transitions.ts'
 import type { Store } from '#shared/store/store.ts'
 import { PostgresConnection } from './connection.ts'
 import { Groups, type Item } from './groups.ts'
@@ -89,12 +89,12 @@ class PostgresDatabase implements SqlDatabase {
     return await this.#connection.run(statement, (compiled) => valuesOf(compiled, params))
   }
 
-  async move(move: Move, params: Params, output: WrittenOutput): Promise<MovedRow[]> {
-    if (isSweep(move)) return (await this.run(sweepStatement(move), params)) as MovedRow[]
+  async move(move: Move, params: Params, output: WrittenOutput): Promise<TransitionRow[]> {
+    if (isSweep(move)) return (await this.run(sweepStatement(move), params)) as TransitionRow[]
     return await this.#groupsOf(move, moveStatement).add({ id: String(params.id), params, output })
   }
 
-  async insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]> {
+  async insert(insert: Insert, params: Params, hasKey: boolean): Promise<TransitionRow[]> {
     try {
       return await this.#insert(insert, params, hasKey)
     } catch (error) {
@@ -134,8 +134,9 @@ class PostgresDatabase implements SqlDatabase {
     await this.#connection.close()
   }
 
-  async #insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]> {
-    if (insert !== CREATE || hasKey) return (await this.run(insertOneStatement(insert, hasKey), params)) as MovedRow[]
+  async #insert(insert: Insert, params: Params, hasKey: boolean): Promise<TransitionRow[]> {
+    if (insert !== CREATE || hasKey)
+      return (await this.run(insertOneStatement(insert, hasKey), params)) as TransitionRow[]
     return await this.#groupsOf(insert, insertStatement).add({ id: String(params.id), params, output: [] })
   }
 
@@ -144,7 +145,7 @@ class PostgresDatabase implements SqlDatabase {
     if (!groups) {
       const statement = statementOf(what)
       const run = async (items: readonly Item[]) =>
-        (await this.#connection.run(statement, (compiled) => arraysOf(compiled, items))) as MovedRow[]
+        (await this.#connection.run(statement, (compiled) => arraysOf(compiled, items))) as TransitionRow[]
       groups = new Groups(run, () => this.isReachable)
       this.#groups.set(what, groups)
     }

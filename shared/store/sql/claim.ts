@@ -1,6 +1,6 @@
 import type { Dispatch, QueuedOf } from '#shared/store/store.ts'
-import { CLAIM_NEXT } from './moves.ts'
-import type { MovedRow, Params, SqlDatabase } from './sql.ts'
+import type { Params, SqlDatabase, TransitionRow } from './sql.ts'
+import { CLAIM_NEXT } from './transitions.ts'
 import { LOOKED_MAX, lastLooked, TENANTS_AHEAD } from './turns.ts'
 import { dispatchOf } from './writes.ts'
 
@@ -37,7 +37,7 @@ export async function claimInTurn(
 }
 
 /** Whether some tenant gave as many as it could at most; also where the database does not say how many those are. */
-function mayHaveMore([row]: readonly MovedRow[], counts: ReadonlyMap<unknown, readonly MovedRow[]>): boolean {
+function mayHaveMore([row]: readonly TransitionRow[], counts: ReadonlyMap<unknown, readonly TransitionRow[]>): boolean {
   const each = Number(row?.each ?? 1)
   return counts.values().some(({ length }) => length >= each)
 }

@@ -1,8 +1,8 @@
 import type { DurableEvent } from '#schemas/durable-job.ts'
 import type { RunningLimits } from '#shared/store/tenants.ts'
 import type { Insert } from './create/inserts.ts'
-import type { Move } from './moves.ts'
 import type { Statement } from './statements.ts'
+import type { Move } from './transitions.ts'
 import { pickInTurn } from './turns.ts'
 
 /** What a statement is given, by name. */
@@ -15,7 +15,7 @@ export type WrittenOutput = readonly { readonly type: string; readonly data: str
 export type Row = Record<string, unknown>
 
 /** A moved job as a row: its columns, the event it wrote, and `request` where the move gives it. */
-export type MovedRow = Row & { event_type: string | null; event_data: string | null; event_at_ms: number }
+export type TransitionRow = Row & { event_type: string | null; event_data: string | null; event_at_ms: number }
 
 /** A write in the words of each database. Those of SQLite are one transaction. */
 export interface Write {
@@ -41,9 +41,9 @@ export interface SqlDatabase {
   untilWork?(signal: AbortSignal): Promise<void>
   run(statement: Statement, params: Params): Promise<Row[]>
   /** Makes a move with all it writes: its events, the output before them, its webhook messages. */
-  move(move: Move, params: Params, output: WrittenOutput): Promise<MovedRow[]>
+  move(move: Move, params: Params, output: WrittenOutput): Promise<TransitionRow[]>
   /** Inserts a job with its event. With `hasKey` only if the key of the same parameters could be taken. */
-  insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]>
+  insert(insert: Insert, params: Params, hasKey: boolean): Promise<TransitionRow[]>
   /** Erases a job with its events and the addresses of its messages. */
   erase(params: Params): Promise<boolean>
   /** Writes in its own words. */
@@ -61,7 +61,7 @@ export interface SqlDatabase {
 export type EventRow = Omit<DurableEvent, 'data'> & { data: string | null; chunk: number | null }
 
 /** The events a move wrote: the output first, then its own. `last_seq` of the row counts them. */
-export function eventRows(row: MovedRow, output: WrittenOutput, isOwners: boolean): EventRow[] {
+export function eventRows(row: TransitionRow, output: WrittenOutput, isOwners: boolean): EventRow[] {
   const own = row.event_type === null ? [] : [{ type: row.event_type, data: row.event_data }]
   const written = [...output, ...own]
   const first = Number(row.last_seq) - written.length + 1

@@ -4,7 +4,7 @@
  * Names of statements are unique; they name prepared statements.
  */
 
-import { CANCEL_DUE, CANCEL_REQUESTED, SET_BACK_MS } from './moves.ts'
+import { CANCEL_DUE, CANCEL_REQUESTED, SET_BACK_MS } from './transitions.ts'
 
 /** One statement of SQL under its name. */
 export interface Statement {

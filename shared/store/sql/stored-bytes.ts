@@ -2,14 +2,14 @@ import type { HeldBytes, StoredBytes } from '#shared/store/stored-bytes.ts'
 import type { SqlDatabase } from './sql.ts'
 import type { Statement } from './statements.ts'
 
-const KEEP_MS = 60_000
+const COUNT_TTL_MS = 60_000
 /** Rows that one statement adds together. */
 const ROWS_MAX = 500
 
 const HOLD: Statement = {
   name: 'stored_hold',
   sql: `SELECT is_granted, used FROM hold_bytes(CAST(:tenant AS text), CAST(:boot AS text), CAST(:bytes AS bigint),
-          CAST(:most AS bigint), ${KEEP_MS})`,
+          CAST(:most AS bigint), ${COUNT_TTL_MS})`,
 }
 /** An embedded store has one process, which counts its reservations itself. */
 const USED: Statement = {
@@ -31,7 +31,7 @@ const FORGET: Statement = { name: 'stored_forget', sql: 'DELETE FROM reserved_by
 
 /** See {@link StoredBytes}. */
 export class SqlStoredBytes implements StoredBytes {
-  readonly keepMs = KEEP_MS
+  readonly keepMs = COUNT_TTL_MS
   readonly #db: SqlDatabase
 
   constructor(db: SqlDatabase) {

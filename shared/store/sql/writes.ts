@@ -1,8 +1,8 @@
 import type { Dispatch, HeldAttempt, Moved, Output } from '#shared/store/store.ts'
-import type { Move } from './moves.ts'
 import { eventOf, jobOf, jsonOf, jsonText } from './rows.ts'
-import { eventRows, type MovedRow, type Params, type SqlDatabase, type WrittenOutput } from './sql.ts'
+import { eventRows, type Params, type SqlDatabase, type TransitionRow, type WrittenOutput } from './sql.ts'
 import { FIND, FIND_CHUNK } from './statements.ts'
+import type { Move } from './transitions.ts'
 
 /** How moves are made of one job, of many, and by an owner who may have to make one again. */
 
@@ -16,8 +16,8 @@ export async function moveOne(db: SqlDatabase, move: Move, params: Params): Prom
 }
 
 /** Moves up to `limit` jobs, a few at a time. What a failure cuts short gives those that were moved before it. */
-export async function sweep(db: SqlDatabase, move: Move, params: Params, limit: number): Promise<MovedRow[]> {
-  const rows: MovedRow[] = []
+export async function sweep(db: SqlDatabase, move: Move, params: Params, limit: number): Promise<TransitionRow[]> {
+  const rows: TransitionRow[] = []
   for (let isMore = true; isMore && rows.length < limit; ) {
     const most = Math.min(JOBS_MAX, limit - rows.length)
     const moved = await db.move(move, { ...params, limit: most }, []).catch((error: unknown) => {
@@ -67,11 +67,11 @@ async function findWritten(
 }
 
 /** A moved row as its job and the events it wrote. @param output What was written with it */
-export function movedOf(row: MovedRow, output: WrittenOutput = [], isOwners = false): Moved {
+export function movedOf(row: TransitionRow, output: WrittenOutput = [], isOwners = false): Moved {
   return { job: jobOf(row), events: eventRows(row, output, isOwners).map(eventOf) }
 }
 
 /** The same with what it takes to publish it. */
-export function dispatchOf(row: MovedRow): Dispatch {
+export function dispatchOf(row: TransitionRow): Dispatch {
   return { ...movedOf(row), request: jsonOf(row.request) }
 }

@@ -6,15 +6,14 @@ import { ServiceError } from '#shared/error.ts'
 import { type Compiled, compile, valuesOf } from '#shared/store/sql/compile.ts'
 import { CREATE_KEY, type Insert } from '#shared/store/sql/create/inserts.ts'
 import { loadMigrations, missingMigrations } from '#shared/store/sql/migrations.ts'
-import type { Move } from '#shared/store/sql/moves.ts'
 import {
   type EventRow,
   eventRows,
-  type MovedRow,
   type Params,
   pickOf,
   type Row,
   type SqlDatabase,
+  type TransitionRow,
   updateOf,
   type Write,
   type WrittenOutput,
@@ -29,6 +28,7 @@ import {
   JOB_COLUMNS,
   type Statement,
 } from '#shared/store/sql/statements.ts'
+import type { Move } from '#shared/store/sql/transitions.ts'
 import type { Store } from '#shared/store/store.ts'
 import type { RunningLimits } from '#shared/store/tenants.ts'
 import { GroupCommit, translated } from './commit.ts'
@@ -179,23 +179,23 @@ class SqliteDatabase implements SqlDatabase {
     }
   }
 
-  async move(move: Move, params: Params, output: WrittenOutput): Promise<MovedRow[]> {
+  async move(move: Move, params: Params, output: WrittenOutput): Promise<TransitionRow[]> {
     const { reads, also = [] } = move
     const read = reads ? `WITH ${reads.name} AS (${reads.sql('jobs')}) ` : ''
     const sql = read + updateOf(move, pickOf(move, false)) + returning(move)
     return await this.#write(() => {
-      const rows = this.#all(sql, params) as MovedRow[]
+      const rows = this.#all(sql, params) as TransitionRow[]
       for (const row of rows) this.#record(row, eventRows(row, output, move.isOwners ?? false))
       if (rows.length > 0) for (const insert of also) this.#all(insert(MOVED), params)
       return rows
     })
   }
 
-  async insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]> {
+  async insert(insert: Insert, params: Params, hasKey: boolean): Promise<TransitionRow[]> {
     const sql = insert.sql('TRUE') + returning(insert)
     return await this.#write(() => {
       if (hasKey && this.#all(CREATE_KEY, params).length === 0) return []
-      const rows = this.#all(sql, params) as MovedRow[]
+      const rows = this.#all(sql, params) as TransitionRow[]
       for (const row of rows) this.#record(row, eventRows(row, [], false))
       return rows
     })
@@ -237,7 +237,7 @@ class SqliteDatabase implements SqlDatabase {
     this.#db.close()
   }
 
-  #record(row: MovedRow, events: readonly EventRow[]): void {
+  #record(row: TransitionRow, events: readonly EventRow[]): void {
     for (const event of events) this.#all(INSERT_EVENT, event)
     if (row.event_type !== null && row.webhook_url !== null)
       this.#all(INSERT_DELIVERY, { id: String(row.id), type: row.event_type })

@@ -6,7 +6,7 @@ import type { End, Expectation, History } from '../check/history.ts'
 /** How long a client waits for the head of an answer before it calls the outcome unknown. */
 const ANSWER_MS = 8_000
 /** Pause between two tries of a client. */
-const AGAIN_MS = 300
+const RETRY_DELAY_MS = 300
 /** How long `GET ?wait=` is asked to wait, in seconds. */
 const WAIT_SECONDS = 10
 
@@ -58,7 +58,7 @@ export async function submit(clients: Clients, job: Submission, first: number): 
     }
     clients.history.add('submitters', { ...base, phase: phaseOf(answer), ...problemOf(answer) })
     if (isFinal(answer)) return undefined
-    await sleep(AGAIN_MS, clients.signal)
+    await sleep(RETRY_DELAY_MS, clients.signal)
   }
   return undefined
 }
@@ -75,7 +75,7 @@ export async function cancel(clients: Clients, jobId: string, first: number): Pr
     }
     clients.history.add('cancellers', { ...base, phase: phaseOf(answer), ...problemOf(answer) })
     if (isFinal(answer)) return
-    await sleep(AGAIN_MS, clients.signal)
+    await sleep(RETRY_DELAY_MS, clients.signal)
   }
 }
 
@@ -93,7 +93,7 @@ export async function waitForEnd(clients: Clients, jobId: string, first: number)
       clients.history.add('readers', { ...base, phase: 'missing', ingress: ingressOf(clients, turn) })
       return
     }
-    if (answer.status !== 200) await sleep(AGAIN_MS, clients.signal)
+    if (answer.status !== 200) await sleep(RETRY_DELAY_MS, clients.signal)
   }
 }
 
@@ -103,7 +103,7 @@ export async function runQuietly(clients: Clients, body: object): Promise<WireJo
   while (accepted.job && !clients.signal.aborted) {
     const { job } = await call(clients, 'GET', 0, `/v1/jobs/${accepted.job.id}?wait=${WAIT_SECONDS}`)
     if (job && TERMINAL.has(job.status)) return job
-    await sleep(AGAIN_MS, clients.signal)
+    await sleep(RETRY_DELAY_MS, clients.signal)
   }
   return undefined
 }

@@ -1,12 +1,12 @@
 import { expect, it } from 'vitest'
-import { Room } from '#services/embeddings/room.ts'
+import { InputSemaphore } from '#services/embeddings/input-semaphore.ts'
 import { failureOf } from '../../support/sdk.ts'
 
 const never = () => new AbortController().signal
 
 /** A room with so many of the largest jobs in it, and what each does to leave. */
 async function openWith(jobs: number) {
-  const room = new Room()
+  const room = new InputSemaphore()
   const leaves = await Promise.all(Array.from({ length: jobs }, () => room.enter(2_048, never())))
   const entered: string[] = []
   const enter = (name: string, inputs: number, signal = never()) => {

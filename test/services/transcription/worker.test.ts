@@ -1,7 +1,7 @@
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describe, expect, inject, test } from 'vitest'
-import { AudioShare } from '#services/transcription/audio-share.ts'
+import { AudioQuota } from '#services/transcription/audio-quota.ts'
 import { ServiceError } from '#shared/error.ts'
 import {
   type SpeechCall,
@@ -224,7 +224,7 @@ describe('audio of one key', () => {
 })
 
 describe('the share of a key', () => {
-  const share = () => new AudioShare({ secondsPerKey: 100, secondsMax: 1_000 })
+  const share = () => new AudioQuota({ secondsPerKey: 100, secondsMax: 1_000 })
 
   test('is all there is while no other file of it is here, and what is left then', () => {
     const files = share()

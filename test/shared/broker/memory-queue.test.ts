@@ -8,13 +8,13 @@ it('what is handed over is taken as it is, and reads as the same record', async 
   const broker = await openMemoryBroker({ topics: [TOPIC] })
   const taker = await broker.openQueue('jobs')
   const said = { id: 'job_1', body: { text: 'hello' } }
-  broker.hand?.('jobs', said, 100)
+  broker.enqueueLocal?.('jobs', said, 100)
   const [first] = await taker.take(1, signal)
-  expect(first?.said).toBe(said)
+  expect(first?.payload).toBe(said)
   expect(JSON.parse(String(first?.value))).toEqual(said)
   first?.release()
   const [again] = await taker.take(1, signal)
-  expect([again?.said, again?.deliveryCount]).toEqual([said, 2])
+  expect([again?.payload, again?.deliveryCount]).toEqual([said, 2])
   again?.acknowledge()
   expect(await broker.lag('jobs')).toBe(0)
   await taker.close()
@@ -24,8 +24,8 @@ it('what is handed over is taken as it is, and reads as the same record', async 
 it('what is handed over counts against the bound of its queue', async () => {
   const broker = await openMemoryBroker({ topics: [TOPIC] })
   const half = 130 * 1024 * 1024
-  broker.hand?.('jobs', {}, half)
-  expect(() => broker.hand?.('jobs', {}, half)).toThrow('The queue is full')
+  broker.enqueueLocal?.('jobs', {}, half)
+  expect(() => broker.enqueueLocal?.('jobs', {}, half)).toThrow('The queue is full')
   await broker.submit('jobs', Buffer.from('small'))
   await broker.close()
 })

@@ -9,7 +9,7 @@ import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
 import { closeRuntime, type LlamaRuntime, openRuntime } from '#shared/engines/llama/runtime.ts'
 import { leastTokens, tokenizePrompt } from '#shared/engines/llama/tokens.ts'
 import { cutAfter } from '#shared/engines/token-cuts.ts'
-import { atOnce } from '#shared/in-turns.ts'
+import { runToEnd } from '#shared/yielding.ts'
 import { ask, failure, options } from '../../support/engine-calls.ts'
 
 /** Prompts far longer than a context: counted in pieces, or refused without being counted. */
@@ -55,7 +55,7 @@ describe('the echo engine', () => {
     )
     fc.assert(
       fc.property(fc.string({ unit, maxLength: 30 }), (text) => {
-        expect(atOnce(countPrompt(asking(text)))).toBe([...splitTokens(text)].length)
+        expect(runToEnd(countPrompt(asking(text)))).toBe([...splitTokens(text)].length)
       }),
     )
   })
@@ -92,7 +92,7 @@ describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () 
     const prompt = await runtime.format.write({ messages, tools: [], prefill: '' }, new AbortController().signal)
     const { model } = runtime
     const whole = prompt.flatMap((piece) => (typeof piece === 'string' ? model.tokenize(piece) : [piece]))
-    expect(atOnce(tokenizePrompt(model, prompt))).toEqual(whole)
+    expect(runToEnd(tokenizePrompt(model, prompt))).toEqual(whole)
     // What is refused at a glance would be refused when it is counted.
     expect(leastTokens(prompt, runtime.tokenBytesMax)).toBeLessThanOrEqual(whole.length)
   })

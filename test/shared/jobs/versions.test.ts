@@ -16,8 +16,8 @@ import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import { LiveEvents } from '#shared/jobs/durable/follow.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import { readControl, readEvents, readJob, readReply, readStored } from '#shared/jobs/records.ts'
-import { SkippedLog } from '#shared/jobs/skipped.ts'
 import { CONTROL, DEAD, EVENTS, eventPartition, jobsTopic, REPLIES, replyShard } from '#shared/jobs/topics.ts'
+import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
 import { Worker } from '#shared/jobs/worker/worker.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
 import { newKey } from '#shared/keys/keys.ts'
@@ -299,7 +299,7 @@ describe('the control channel', () => {
 
   it('is told in the log once a minute, however much of it there is', () => {
     const lines: { count?: number }[] = []
-    const skipped = new SkippedLog({ warn: (fields: object) => lines.push(fields) } as unknown as Log)
+    const skipped = new UnknownRecordLog({ warn: (fields: object) => lines.push(fields) } as unknown as Log)
     for (let i = 0; i < 10_000; i++) skipped.note('passed over', `type ${i % 100}`)
     // Thirty-two of their own, and one for all the others.
     expect(lines).toHaveLength(33)

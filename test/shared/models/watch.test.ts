@@ -97,18 +97,18 @@ test('a file that becomes wrong changes nothing, says so, and is read when it is
   await using stack = await startStack()
   const file = join(stack.dataDir, 'models.yaml')
   await writeFile(file, 'models: [{id: echo-1, engine: {type: eco}}]')
-  await until(async () => (await metric(stack, 'sluice_models_file_wrong')) === 1)
+  await until(async () => (await metric(stack, 'sluice_model_config_invalid')) === 1)
   expect(await namesOf(stack)).toEqual(['echo-1'])
   expect((await call(stack, 'echo-1')).status).toBe(200)
   await write(file, [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }])
-  await until(async () => (await metric(stack, 'sluice_models_file_wrong')) === 0)
+  await until(async () => (await metric(stack, 'sluice_model_config_invalid')) === 0)
   expect((await call(stack, 'echo-2')).status).toBe(200)
 })
 
 test('a file that takes long to read, is half written, or is gone holds up nobody, and changes nothing', async () => {
   await using stack = await startStack()
   const file = join(stack.dataDir, 'models.yaml')
-  const isWrong = async () => (await metric(stack, 'sluice_models_file_wrong')) === 1
+  const isWrong = async () => (await metric(stack, 'sluice_model_config_invalid')) === 1
   const right = await readFile(file)
   const lag = monitorEventLoopDelay({ resolution: 1 })
   await writeFile(file, `models: [${'a,'.repeat(200_000)}]`)

@@ -1,9 +1,9 @@
 /** The service's end of a supervisor's channel: what it hears, and that it believes nothing beyond the limits. */
 import { describe, expect, test } from 'vitest'
-import { atOnce } from '#shared/in-turns.ts'
 import { Channel, encodeJob } from '#shared/sandbox/channel.ts'
 import { OUTPUT_BYTES_MAX, PLOT_BYTES_MAX, PLOTS_MAX } from '#shared/sandbox/limits.ts'
 import type { SandboxEnd, SandboxEvent } from '#shared/sandbox/sandbox.ts'
+import { runToEnd } from '#shared/yielding.ts'
 
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
 
@@ -72,7 +72,7 @@ describe('channel of a supervisor', () => {
   })
 
   test('a job says its limits after a word that a supervisor looks for', () => {
-    const bytes = atOnce(encodeJob({ code: 'print(1)', timeoutMs: 2_000, scan: true }))
+    const bytes = runToEnd(encodeJob({ code: 'print(1)', timeoutMs: 2_000, scan: true }))
     expect(bytes.subarray(0, 8).toString('latin1')).toBe('\0SANDBOX')
     expect(bytes.readUInt32BE(8)).toBe(bytes.length - 12)
     const job = JSON.parse(bytes.subarray(12).toString())

@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'vitest'
-import { atOnce } from '#shared/in-turns.ts'
 import { isRepeat, printOf } from '#shared/search/text/duplicates.ts'
+import { runToEnd } from '#shared/yielding.ts'
 
 const isSame = (text: string, other: string): boolean => {
-  return atOnce(isRepeat(atOnce(printOf(text)), atOnce(printOf(other))))
+  return runToEnd(isRepeat(runToEnd(printOf(text)), runToEnd(printOf(other))))
 }
 
 const ARTICLE = `The harbour authority will close the northern gate for eleven weeks while engineers replace the hinges.

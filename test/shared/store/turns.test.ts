@@ -5,8 +5,8 @@ import { Client, escapeLiteral } from 'pg'
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { sweepStatement } from '#shared/store/postgres/move.ts'
 import { compile } from '#shared/store/sql/compile.ts'
-import { CLAIM_NEXT } from '#shared/store/sql/moves.ts'
 import { pickOf } from '#shared/store/sql/sql.ts'
+import { CLAIM_NEXT } from '#shared/store/sql/transitions.ts'
 import type { Store } from '#shared/store/store.ts'
 import {
   alive,

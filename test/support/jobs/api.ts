@@ -11,7 +11,7 @@ import { startScheduler } from '#services/scheduler/scheduler.ts'
 import { parseConfig } from '#shared/config/config.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
-import { arbiterOf } from '#shared/jobs/arbiter.ts'
+import { ownerOf } from '#shared/jobs/owner.ts'
 import { openLog } from '#shared/log/log.ts'
 import { openPorts, portsService } from '#shared/ports.ts'
 import { stopAll } from '#shared/process/lifecycle.ts'
@@ -98,7 +98,7 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
   const opened = await openPorts(config, log, 'test', options.isWhole ?? true, (error) => {
     throw error
   })
-  const store = opened.store && (options.wrapStore ?? ((same) => same))(arbiterOf(opened.store))
+  const store = opened.store && (options.wrapStore ?? ((same) => same))(ownerOf(opened.store))
   const ports = { ...opened, store }
   const services = [portsService(opened), await startInference(ports)]
   if (store) services.push(await startScheduler(ports))

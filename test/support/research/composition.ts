@@ -59,15 +59,15 @@ export class MemoryComposition implements Composition {
     return this.cancelled.aborted ? 0 : (this.#options.wrapUpAtMs ?? Number.POSITIVE_INFINITY)
   }
 
-  async tell(): Promise<void> {
+  async publish(): Promise<void> {
     throw new Error('A research tells nothing: it yields its output.')
   }
 
-  async tellKept(): Promise<void> {
-    await this.tell()
+  async publishStored(): Promise<void> {
+    await this.publish()
   }
 
-  async told(): Promise<undefined> {
+  async published(): Promise<undefined> {
     return undefined
   }
 

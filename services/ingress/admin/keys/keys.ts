@@ -11,8 +11,8 @@ import { ServiceError } from '#shared/error.ts'
 import { createKey, OVERLAP_SECONDS, rotateKey, stateOf, whyNotRotated } from '#shared/keys/changes.ts'
 import { type ApiKey, KEYS_MAX } from '#shared/keys/keys.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { authorOf, checkFields, nothingAsked, pageOf, requireProject, requireQuota } from './current-key.ts'
 import { keyObjects } from './objects.ts'
-import { authorOf, checkFields, nothingAsked, pageOf, requireProject, requireRoom } from './of-call.ts'
 import { endOf, keyChangeOf, requireGivable } from './rights.ts'
 
 /** GET /v1/admin/keys: every key, revoked ones too, newest first; never a secret. */
@@ -44,7 +44,7 @@ export async function createAnyKey(context: IngressContext, call: Call, body: un
   const rights = keyChangeOf(context, wishes)
   requireGivable(call, rights)
   const project = typeof asked === 'string' ? requireProject(known, asked) : undefined
-  requireRoom(known.keys.length, KEYS_MAX, 'keys')
+  requireQuota(known.keys.length, KEYS_MAX, 'keys')
   const options = { ...rights, project }
   const { key, secret } = await context.keys.change((store) => createKey(store, options, authorOf(call)))
   audit(context, call, 'create_key', { of_key: key.id, of_project: projectIdOf(key) })
@@ -73,7 +73,7 @@ export async function rotateAnyKey(context: IngressContext, call: Call, body: un
   requireRotatable(old, expires_at !== undefined)
   const expiresAt = endOf(expires_at)
   requireGivable(call, { ...old, expires_at: expiresAt })
-  requireRoom(context.keys.known.keys.length, KEYS_MAX, 'keys')
+  requireQuota(context.keys.known.keys.length, KEYS_MAX, 'keys')
   const rotated = await context.keys.change((store) => {
     return rotateKey(store, old, { expiresAt, overlapSeconds }, authorOf(call))
   })

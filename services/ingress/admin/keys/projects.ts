@@ -8,8 +8,8 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import { changeProject, createProject, limitsAfter } from '#shared/keys/changes.ts'
 import { PROJECTS_MAX, type Project, projectIdOf } from '#shared/keys/project.ts'
+import { authorOf, checkFields, nothingAsked, pageOf, requireQuota } from './current-key.ts'
 import { projectObjects } from './objects.ts'
-import { authorOf, checkFields, nothingAsked, pageOf, requireRoom } from './of-call.ts'
 
 /** GET /v1/admin/projects: those that were made, newest first; a key that names no project is one of its own, and not listed. */
 export async function listProjects(context: IngressContext, call: Call): Promise<void> {
@@ -30,7 +30,7 @@ export async function getProject(context: IngressContext, call: Call): Promise<v
 export async function createAnyProject(context: IngressContext, call: Call, body: unknown): Promise<void> {
   checkFields(ChangeProject, body)
   const { name, limits = {} } = parseBody(ChangeProject, body, 'openai')
-  requireRoom((await context.keys.fresh()).projects.length, PROJECTS_MAX, 'projects')
+  requireQuota((await context.keys.fresh()).projects.length, PROJECTS_MAX, 'projects')
   const wishes = { name: name ?? undefined, limits: limitsAfter({}, limits) }
   const project = await context.keys.change((store) => createProject(store, wishes, authorOf(call)))
   audit(context, call, 'create_project', { of_project: project.id })

@@ -3,7 +3,7 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { modelNotFound } from '#services/ingress/endpoints/model.ts'
 import { ServiceError } from '#shared/error.ts'
 import { limitsAfter } from '#shared/keys/changes.ts'
-import { notGivable, type Rights } from '#shared/keys/giving.ts'
+import { type Rights, rightNotHeld } from '#shared/keys/delegation.ts'
 import type { ApiKey, KeyChange } from '#shared/keys/keys.ts'
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { nearestOf } from '#shared/nearest.ts'
@@ -47,7 +47,7 @@ export function endOf(expiresAt: number | null | undefined): number | undefined 
  * @throws ServiceError `permission_denied`
  */
 export function requireGivable({ key }: Call, given: Rights, before?: Rights): void {
-  const missing = notGivable(key, given, before)
+  const missing = rightNotHeld(key, given, before)
   if (!missing) return
   const { what, param } = missing
   const message = `A key may not give what it has not: this one has not ${what}. Use one that has, or make it where the service runs: sluice keys create --help.`

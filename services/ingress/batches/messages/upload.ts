@@ -5,8 +5,8 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireFiles } from '#services/ingress/files/read.ts'
 import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { RequestsReader } from './requests.ts'
 
 /** Requests that lie in a blob, a line each. */
@@ -41,7 +41,7 @@ export async function readRequests(
   async function* lines(): AsyncGenerator<Buffer> {
     for await (const piece of piecesOf(context, req)) {
       hash.update(piece)
-      for (const line of await inTurns(checkedLines(reader, checker, piece))) {
+      for (const line of await runYielding(checkedLines(reader, checker, piece))) {
         bytes += line.length
         yield line
       }

@@ -1,10 +1,10 @@
 import type { BatchPartRange, BatchPartResult, BatchRequest, Refusals } from '#schemas/batches/batch.ts'
 import { readLine } from '#services/ingress/batches/check.ts'
 import { type Line, linesOf } from '#services/ingress/batches/lines.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { writeJson } from '#shared/json/write.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import { childJobId } from '#shared/store/job-id.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { type Outcome, outcomeLine, outcomeOf } from './outcome.ts'
 import { NO_SUMS, type Sums, sumOf, usageOf } from './sums.ts'
 import type { BatchTools } from './tools.ts'
@@ -46,7 +46,7 @@ export async function writeLines(
     for await (const line of linesOf(blobs, input, lineBytesMax, range)) {
       const outcome = await endOf(line, ends)
       sums = sumOf([sums, sumsOf(outcome)])
-      const { customId } = await inTurns(readLine(line, { dialect, lineBytesMax }))
+      const { customId } = await runYielding(readLine(line, { dialect, lineBytesMax }))
       const value = outcomeLine(dialect, childJobId(ends.id, String(line.number)), customId, outcome)
       const isError = dialect === 'requests' && outcome.type !== 'completed'
       for (const piece of writeJson(value)) {

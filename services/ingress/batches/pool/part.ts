@@ -8,11 +8,11 @@ import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import type { JobAdmission } from '#shared/jobs/durable/durable.ts'
 import type { ChildJob, Composition } from '#shared/kinds/composition.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import { childJobId } from '#shared/store/job-id.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { writeLines } from './part-lines.ts'
 import type { BatchTools } from './tools.ts'
 import { callerOf } from './tools.ts'
@@ -167,7 +167,7 @@ async function childOf(
   line: Line,
 ): Promise<ChildJob> {
   const { dialect, endpoint: path } = request
-  const { customId, body } = await inTurns(readLine(line, { dialect, lineBytesMax }))
+  const { customId, body } = await runYielding(readLine(line, { dialect, lineBytesMax }))
   const endpoint: JobEndpoint = findEndpoint(path)
   const prepared = await endpoint.prepare(context, callerOf(request, tenant), body)
   if (prepared.stream) {

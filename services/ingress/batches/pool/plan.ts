@@ -5,7 +5,7 @@ import { PART_REQUESTS } from '#services/ingress/batches/parts.ts'
 import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
+import { runYielding } from '#shared/yielding.ts'
 import type { BatchTools } from './tools.ts'
 import { callerOf } from './tools.ts'
 
@@ -36,7 +36,7 @@ export async function planBatch(
   const parts: BatchPartRange[] = []
   for await (const line of linesOf(context.blobs, input, lineBytesMax)) {
     const isFirst = checker.count === 0
-    const found = await inTurns(checker.check(line), signal)
+    const found = await runYielding(checker.check(line), signal)
     const problem =
       found ?? (isFirst ? modelProblem(tools, callerOf(request, tenant), request, checker, line) : undefined)
     if (problem) problems.push(problem)

@@ -1,10 +1,10 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import type { DurableJobs, JobAdmission } from '#shared/jobs/durable/durable.ts'
 import type { ApiKey } from '#shared/keys/keys.ts'
 import { estimateOf } from '#shared/usage/estimate.ts'
+import { runYielding } from '#shared/yielding.ts'
 
 /** As many jobs as may wait are followed for their tokens, some for days: nearly always their end is received, not asked for. */
 const TOKENS_POLL_MS = 600_000
@@ -46,7 +46,7 @@ export function admit(context: Limiting, key: KeyOf, call: AdmittedCall): Promis
 }
 
 async function reserve({ budgets, limits, models }: Limiting, key: KeyOf, call: AdmittedCall): Promise<Admission> {
-  const { tokens, nanos } = await inTurns(estimateOf(call, models.priceOf(call)))
+  const { tokens, nanos } = await runYielding(estimateOf(call, models.priceOf(call)))
   let settleTokens: ((used: number) => void) | undefined = await limits.reserveTokens(key, tokens)
   const useTokens = (used: number) => {
     settleTokens?.(used)

@@ -11,7 +11,7 @@ import { refusal } from './refusals.ts'
 
 const NANOS_PER_USD = 1_000_000_000
 /** What was spent is read again after this, while calls come. */
-const FRESH_MS = 1_000
+const CACHE_TTL_MS = 1_000
 /** A call waits for the ledger where what was heard is older: nobody has called for a while, and what ran then has ended since. */
 const STALE_MS = 2_000
 /** Longest wait of a call for that, in milliseconds. */
@@ -156,7 +156,7 @@ export class Budgets {
     for (const budget of budgets) {
       const known = this.#known(budget, month)
       const nowMs = this.#clock()
-      if (nowMs - known.askedAtMs > FRESH_MS) this.#startRead(budget, month, known)
+      if (nowMs - known.askedAtMs > CACHE_TTL_MS) this.#startRead(budget, month, known)
       if (nowMs - known.heardAtMs > STALE_MS) {
         await Promise.all([inTime(known.reading), this.#options.fleet?.ask([known.running])])
         known.heardAtMs = this.#clock()
@@ -219,7 +219,7 @@ export class Budgets {
       setTimeout(() => {
         const month = monthOf(this.#now())
         if (of.isUnread && of.month === month.name) this.#startRead(budget, month, of)
-      }, FRESH_MS).unref()
+      }, CACHE_TTL_MS).unref()
     }
   }
 

@@ -10,7 +10,7 @@ const ASK_MS_MAX = 250
 /** How often the store is tried that is away. */
 const AWAY_MS = 1_000
 /** What is used is heard of at least as often, in milliseconds. */
-const FRESH_MS = 1_000
+const CACHE_TTL_MS = 1_000
 
 type Count = MinuteWindow | Running
 
@@ -58,7 +58,7 @@ export class Fleet {
 
   /** Hears of a count again that is in use and was not heard for long. */
   refresh(count: Count, nowMs: number): void {
-    if (nowMs - count.heardAtMs > FRESH_MS) this.note(count)
+    if (nowMs - count.heardAtMs > CACHE_TTL_MS) this.note(count)
   }
 
   /** Tells the fleet of counts now. Resolves when it has answered, or will not in time. Never rejects. */

@@ -88,7 +88,7 @@ export class RateLimits {
    * find the same place free. Either way `res` gets the headers that tell what is left (docs/protocol.md, Headers); none
    * without limits.
    *
-   * @param isJob It hands in a durable job: that waits for its place among what runs at once of its project (`places.ts`).
+   * @param isJob It hands in a durable job: that waits for its place among what runs at once of its project (`concurrency.ts`).
    * @returns Says that the call has ended.
    * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded` with the time until the limit allows more;
    *   `permission_denied` where it is 0

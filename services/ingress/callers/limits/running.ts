@@ -1,7 +1,7 @@
 import { type FleetRunning, RUNNING_MS } from '#shared/limits/fleet-counts.ts'
 
 /** What was heard within this is as good as now. */
-const FRESH_MS = 1_000
+const CACHE_TTL_MS = 1_000
 
 /** Calls that run at once of one key or project: here, and in the other ingresses as they were last heard. */
 export class Running {
@@ -35,7 +35,7 @@ export class Running {
 
   /** Whether the fleet was heard just now. */
   isFresh(nowMs: number): boolean {
-    return nowMs - this.heardAtMs < FRESH_MS
+    return nowMs - this.heardAtMs < CACHE_TTL_MS
   }
 
   /** The fleet has heard of `told`, and says what runs beside. */

@@ -6,16 +6,16 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { boundMetadata } from '#services/ingress/jobs/job-options.ts'
 import { pageOf, readPairs } from '#services/ingress/jobs/list.ts'
 import { isJobId, requireJobs } from '#services/ingress/jobs/paths.ts'
-import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { fetchBody } from '#shared/jobs/body.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import { jsonTextIn } from '#shared/json/write.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { JsonText } from '#shared/protocols/encode.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { messagesOfTurns } from './stored-messages.ts'
 
 /*
@@ -112,7 +112,7 @@ export async function listCompletionMessages(context: IngressContext, call: Call
   const content = await context.store?.findContent(job.tenant, job.id)
   if (!content?.request) return throwNotFound(completion.id)
   const request = (await fetchBody(readStored(content.request), context.blobs)) as GenerateRequest
-  const messages = await inTurns(messagesOfTurns(request.turns, completion.id))
+  const messages = await runYielding(messagesOfTurns(request.turns, completion.id))
   if (order === 'desc') messages.reverse()
   const at = after === undefined ? -1 : messages.findIndex(({ id }) => id === after)
   if (after !== undefined && at < 0) {
@@ -121,7 +121,7 @@ export async function listCompletionMessages(context: IngressContext, call: Call
   const data: ShownItem[] = []
   let chars = 0
   for (const message of messages.slice(at + 1, at + 1 + limit)) {
-    const text = await inTurns(jsonTextIn(message))
+    const text = await runYielding(jsonTextIn(message))
     chars += text.length
     if (chars > PAGE_CHARS_MAX && data.length > 0) break
     data.push({ id: message.id, text })

@@ -3,10 +3,10 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { execute } from '#shared/kinds/execute.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
-import { isHighSurrogate, isLowSurrogate } from '#shared/whole-characters.ts'
+import { isHighSurrogate, isLowSurrogate } from '#shared/surrogate-buffer.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { userIdOf } from './user.ts'
 
 /** Characters that are counted before others have their turn: about half a millisecond. */
@@ -61,7 +61,7 @@ export const code: JobEndpoint = {
 
 /** Whether it is valid Python is found out where it runs: a syntax error is an answer. */
 async function requireCode(source: string): Promise<void> {
-  const points = source.length > CODE_POINTS_MAX ? await inTurns(codePoints(source)) : 0
+  const points = source.length > CODE_POINTS_MAX ? await runYielding(codePoints(source)) : 0
   if (points > CODE_POINTS_MAX) {
     const message = `Invalid 'code': string too long. Expected a string with maximum length ${CODE_POINTS_MAX}, but got a string with length ${points} instead.`
     throw refuse('string_above_max_length', 'code', message)

@@ -14,7 +14,7 @@ import { ItemTurns } from './items.ts'
 import { decodeTools, toolNames, toolUse } from './tools.ts'
 
 /** What a request builds on, as the store keeps it. */
-export interface Before {
+export interface ConversationContext {
   /** Turns of the response before, without its instructions, and what it said. */
   readonly turns: readonly Turn[]
   readonly items: readonly AnyItem[]
@@ -37,7 +37,7 @@ const PIECE_ITEMS = 100
  */
 export function* decodeResponses(
   body: ResponsesRequest,
-  before: Before,
+  before: ConversationContext,
   context: DecodeContext & { readonly isHosting: boolean },
 ): Pieces<GenerateRequest> {
   const model = context.getModel(body.model)
@@ -78,7 +78,7 @@ export function* decodeResponses(
 
 function* decodeInput(
   { input, instructions, previous_response_id, conversation, prompt }: ResponsesRequest,
-  before: Before,
+  before: ConversationContext,
   { remoteImages }: DecodeContext,
   model: ModelConfig,
   tools: readonly Tool[],

@@ -3,10 +3,10 @@ import { waitFor } from '#services/ingress/answer/durable.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { queryNumber, requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { jsonTextIn } from '#shared/json/write.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { JsonText } from '#shared/protocols/encode.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { findResponse, hasEnded, keptObject, readKept, responseIdOf, turnsOf } from './kept.ts'
 import { streamKept } from './recorded.ts'
 import { itemsOfTurns } from './turn-items.ts'
@@ -62,14 +62,14 @@ export async function listInputItems(context: IngressContext, call: Call): Promi
   }
   const kept = await readKept(context, await find(context, call))
   const turns = turnsOf(kept, await kept.fetchRequest())
-  const items = await inTurns(itemsOfTurns(turns, kept.encode.call_id))
+  const items = await runYielding(itemsOfTurns(turns, kept.encode.call_id))
   if (order === 'desc') items.reverse()
   const from = startOf(items, call.query.after)
   const data = items.slice(from, from + limit)
   const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
   const page = { object: 'list', data, first_id, last_id, has_more: from + limit < items.length }
   // An item may be as large as a body.
-  await call.reply.whole(new JsonText(await inTurns(jsonTextIn(page))))
+  await call.reply.whole(new JsonText(await runYielding(jsonTextIn(page))))
 }
 
 function startOf(items: readonly { readonly id: string }[], after: unknown): number {

@@ -2,7 +2,7 @@ import type { DurableEvent } from '#schemas/durable-job.ts'
 import type { ResponseObject } from '#schemas/responses/response.ts'
 import { resultOf } from '#services/ingress/answer/recorded.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
-import type { KeptAnswers } from '#services/ingress/endpoints/endpoint.ts'
+import type { StoredAnswers } from '#services/ingress/endpoints/endpoint.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { throwIfRefused } from '#services/ingress/reply/reply.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -33,7 +33,7 @@ const IN_PROGRESS = 3
 const ENDS: ReadonlySet<string> = new Set(['response.created', 'response.completed', 'response.incomplete'])
 
 /** How calls are answered whose response is kept. */
-export const keptAnswers: KeptAnswers = {
+export const keptAnswers: StoredAnswers = {
   async accepted(context, { reply }, job) {
     await reply.whole(keptObject(await readKept(context, job)))
   },

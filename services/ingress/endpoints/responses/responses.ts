@@ -13,13 +13,13 @@ import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
 import { requireNativeUrls, upstreamFields } from '#services/ingress/endpoints/upstream-fields.ts'
-import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
+import { boundMetadata } from '#services/ingress/jobs/job-options.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
-import { readBefore } from './before.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { codeFiles, describeFiles } from './code-files.ts'
+import { readBefore } from './conversation-context.ts'
 import { decodeResponses } from './decode.ts'
 import { hostedTools } from './hosted-tools.ts'
 import { RESPONSES_PATH } from './kept.ts'
@@ -98,13 +98,13 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
     isHosting: hosted !== undefined,
   })
   const partsBefore = before.turns.map(({ parts }) => parts.length)
-  const decoded = await inTurns(decoding)
+  const decoded = await runYielding(decoding)
   const request = await withHosted(context, caller, asked, decoded, hosted)
   Object.assign(request, upstreamFields(caller, model, asked.model))
   await requireNativeUrls(request, context.config.remoteImages)
   const { conversation } = before
   if (!conversation) return { request, input: [], history: sharedOf(asked, before, partsBefore, request) }
-  const input = await inTurns(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))
+  const input = await runYielding(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))
   requireRoom([...conversation.items, ...input], 'conversation')
   // Before anything is made of it: the response itself reserves it again.
   using _held = await holdItems(context, projectIdOf(caller.key), input)

@@ -24,7 +24,7 @@ import { ACK } from './wire/records.ts'
 /** How long `take` waits for a first record at most: until the process wakes for others as well. */
 const TAKE_WAIT_MS = 1_000
 /** How long records without a taker are kept. */
-const KEEP_MS = 500
+const ACQUIRED_TTL_MS = 500
 /** With several leaders polls are short: a taker's slots are split among them until their polls end. */
 const SPLIT_POLL_MS = 100
 /** With fewer slots than leaders they are even shorter: the slots go from leader to leader. */
@@ -82,7 +82,7 @@ export class ShareConsumer implements QueueConsumer {
     if (this.#kept.length === 0) await this.#wait(max, signal)
     clearTimeout(this.#keepTimer)
     const records = signal.aborted ? [] : this.#kept.splice(0, max)
-    if (this.#kept.length > 0) this.#keepTimer = setTimeout(() => this.#releaseKept(), KEEP_MS)
+    if (this.#kept.length > 0) this.#keepTimer = setTimeout(() => this.#releaseKept(), ACQUIRED_TTL_MS)
     return records.map((record) => this.#toDelivery(record))
   }
 
@@ -162,7 +162,7 @@ export class ShareConsumer implements QueueConsumer {
     this.#kept.push(...records)
     if (this.#taker) return this.#taker.wake()
     clearTimeout(this.#keepTimer)
-    this.#keepTimer = setTimeout(() => this.#releaseKept(), KEEP_MS)
+    this.#keepTimer = setTimeout(() => this.#releaseKept(), ACQUIRED_TTL_MS)
   }
 
   #releaseKept(): void {

@@ -99,7 +99,7 @@ export function packPieces(pieces: readonly Piece[]): PackedPieces {
   return { text, layout: Int32Array.from(layout) }
 }
 
-/** To be run by `inTurns`. */
+/** To be run by `runYielding`. */
 export function* unpackPieces({ text, layout }: PackedPieces): Generator<undefined, Piece[]> {
   const pieces: Piece[] = []
   let from = 0

@@ -1,8 +1,8 @@
 import { Worker } from 'node:worker_threads'
 import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns, nextTurn } from '#shared/in-turns.ts'
 import { Slots } from '#shared/slots.ts'
+import { nextTurn, runYielding } from '#shared/yielding.ts'
 import {
   type Conversation,
   type PackedPieces,
@@ -63,7 +63,7 @@ export class ModelTemplate {
     await this.#turn.take(signal)
     // A conversation that is being rendered ends in its time, with or without its caller.
     const rendering = this.#render(conversation).finally(() => this.#turn.release())
-    return await inTurns(unpackPieces(await abortable(rendering, signal)), signal)
+    return await runYielding(unpackPieces(await abortable(rendering, signal)), signal)
   }
 
   async close(): Promise<void> {

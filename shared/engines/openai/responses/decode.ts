@@ -5,7 +5,7 @@ import { answerError } from '#shared/engines/upstream/error.ts'
 import { guessInputTokens } from '#shared/engines/upstream/usage.ts'
 import type { ServiceError } from '#shared/error.ts'
 import { nativeEvent } from '#shared/native-output.ts'
-import { WholeCharacters } from '#shared/whole-characters.ts'
+import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { signatureOf } from './thought.ts'
 
 interface WireUsage {
@@ -100,7 +100,7 @@ interface OpenItem {
   isClosed: boolean
   /** Characters passed on, by the part of the item: deltas repeat nothing, and the ends of parts and items repeat all. */
   readonly passed: Map<string, number>
-  readonly texts: Map<string, WholeCharacters>
+  readonly texts: Map<string, SurrogateBuffer>
   annotations: number
 }
 
@@ -227,7 +227,7 @@ export class ResponsesDecoder implements AnswerDecoder {
   #open(wire: WireItem, index: number | undefined, out: GenerateEvent[]): OpenItem {
     if (this.#items.length >= ITEMS_MAX) throw answerError(this.#request.model, `sent more than ${ITEMS_MAX} items`)
     const isNext = wire.type === 'message' && this.#items.at(-1)?.wire.type === 'message'
-    const { passed, texts } = { passed: new Map<string, number>(), texts: new Map<string, WholeCharacters>() }
+    const { passed, texts } = { passed: new Map<string, number>(), texts: new Map<string, SurrogateBuffer>() }
     const item: OpenItem = { wire, call: undefined, isClosed: false, passed, texts, annotations: 0 }
     this.#byIndex.set(index ?? this.#items.length, item)
     if (wire.id) this.#byId.set(wire.id, item)
@@ -428,10 +428,10 @@ function partKey(name: 'text' | 'refusal' | 'thought' | 'summary', index = 0): s
   return `${name}${index}`
 }
 
-function textOf({ texts }: OpenItem, key: string): WholeCharacters {
+function textOf({ texts }: OpenItem, key: string): SurrogateBuffer {
   const known = texts.get(key)
   if (known) return known
-  const made = new WholeCharacters()
+  const made = new SurrogateBuffer()
   texts.set(key, made)
   return made
 }

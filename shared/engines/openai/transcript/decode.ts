@@ -1,7 +1,7 @@
 import type { TokenLogprob, TranscribeEvent, TranscriptSegment } from '#schemas/transcription/transcription.ts'
 import type { Decoder } from '#shared/engines/upstream/decoder.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import { isHighSurrogate, WholeCharacters } from '#shared/whole-characters.ts'
+import { isHighSurrogate, SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { cutByWords, NO_FIGURES, readLogprobs, readSegments, readWords, withWords } from './shapes.ts'
 
 /** Characters of one text event; keeps records small. */
@@ -39,7 +39,7 @@ export interface DecodeOptions {
  */
 export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   readonly #options: DecodeOptions
-  readonly #characters = new WholeCharacters()
+  readonly #characters = new SurrogateBuffer()
   #language: string
   #duration: number | undefined
   #isStarted = false

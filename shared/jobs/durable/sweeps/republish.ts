@@ -1,8 +1,8 @@
 import { PoolName } from '#schemas/job.ts'
-import { isClaimed } from '#shared/jobs/durable/hints.ts'
+import { isClaimed } from '#shared/jobs/durable/queue-notifier.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
-import { slotsKept } from '#shared/jobs/worker/rooms/lanes.ts'
+import { slotsKept } from '#shared/jobs/worker/bulkheads/lanes.ts'
 import type { Backlog } from './backlog.ts'
 import { BATCH_MAX, publish, type SweepContext } from './publish.ts'
 

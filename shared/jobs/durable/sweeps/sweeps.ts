@@ -1,11 +1,11 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
-import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import { sweepBlobs } from '#shared/jobs/durable/blobs.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { cancelsIn, Family } from '#shared/jobs/durable/family.ts'
-import { isClaimed } from '#shared/jobs/durable/hints.ts'
+import { isClaimed } from '#shared/jobs/durable/queue-notifier.ts'
+import { ownerOf } from '#shared/jobs/owner.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
@@ -51,11 +51,11 @@ export class Sweeps {
 
   constructor(options: SweepsOptions) {
     const { broker, log, metrics, presence } = options
-    const store = arbiterOf(options.store)
+    const store = ownerOf(options.store)
     this.#options = options
     const dispatcher = new Dispatcher(broker, log, () => presence)
     this.#context = { store, broker, log, metrics, dispatcher }
-    this.#family = new Family({ store, dispatcher, log, tellOwner: cancelsIn(presence) })
+    this.#family = new Family({ store, dispatcher, log, notifyOwner: cancelsIn(presence) })
     this.#backlog = new Backlog(store, broker, (of) => isClaimed(presence, of))
     this.#backlog.showIn(metrics, options.models.models)
     this.#republisher = new Republisher(this.#context, presence, this.#backlog)
@@ -122,7 +122,7 @@ export class Sweeps {
   /** Counts what waits and runs (see {@link Backlog.read}), and tells workers of what none of them knows of. */
   async readBacklog(): Promise<void> {
     await this.#backlog.read()
-    for (const of of this.#backlog.uncared) this.#context.dispatcher.tellWaiting(of)
+    for (const of of this.#backlog.uncared) this.#context.dispatcher.notifyWaiting(of)
   }
 
   /** Publishes again what the broker seems to have lost. */

@@ -67,15 +67,15 @@ export class Composing implements Composition {
     return await this.#busy(async () => (await this.#steps.do(kind, input, run, (cost) => this.#spend(cost))) as T)
   }
 
-  async tell(key: string, events: readonly unknown[]): Promise<void> {
+  async publish(key: string, events: readonly unknown[]): Promise<void> {
     await this.#tell(key, events, null)
   }
 
-  async tellKept(key: string, events: readonly unknown[]): Promise<void> {
+  async publishStored(key: string, events: readonly unknown[]): Promise<void> {
     await this.#tell(key, events, events)
   }
 
-  async told(key: string): Promise<readonly unknown[] | undefined> {
+  async published(key: string): Promise<readonly unknown[] | undefined> {
     const value = await this.#busy(() => this.#steps.find('tell', { key }))
     return Array.isArray(value) ? value : undefined
   }

@@ -1,6 +1,5 @@
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { fetchBody } from '#shared/jobs/body.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
@@ -9,6 +8,7 @@ import type { ChildEnd, ChildJob, Composition, Cost, StepResult } from '#shared/
 import type { RecordedStep } from '#shared/store/family.ts'
 import { childJobId } from '#shared/store/job-id.ts'
 import type { Store } from '#shared/store/store.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { Children, type ChildrenOptions } from './children.ts'
 import type { Composing } from './compose.ts'
 import { keyOf, lost, valueOfOutput } from './steps.ts'
@@ -77,17 +77,17 @@ export class Replaying implements Composition {
   }
 
   /** A replay says all of it again, in its own record. */
-  async tell(key: string, events: readonly unknown[]): Promise<void> {
-    await this.#options.inner.tell(key, events)
+  async publish(key: string, events: readonly unknown[]): Promise<void> {
+    await this.#options.inner.publish(key, events)
   }
 
-  async tellKept(key: string, events: readonly unknown[]): Promise<void> {
-    await this.#options.inner.tellKept(key, events)
+  async publishStored(key: string, events: readonly unknown[]): Promise<void> {
+    await this.#options.inner.publishStored(key, events)
   }
 
-  async told(key: string): Promise<readonly unknown[] | undefined> {
+  async published(key: string): Promise<readonly unknown[] | undefined> {
     const recorded = async () => (await this.#recorded<unknown[]>('tell', { key }))?.value
-    return (await this.#options.inner.told(key)) ?? (await recorded()) ?? undefined
+    return (await this.#options.inner.published(key)) ?? (await recorded()) ?? undefined
   }
 
   async waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]> {
@@ -107,7 +107,7 @@ export class Replaying implements Composition {
 
   async #recorded<T>(kind: string, input: unknown): Promise<StepResult<T> | undefined> {
     const { of, blobs } = this.#options
-    const { key } = await inTurns(keyOf(kind, input))
+    const { key } = await runYielding(keyOf(kind, input))
     const kept = await this.#read((store) => store.findStep(of, key))
     return kept && { value: (await valueOfOutput(kept.output, blobs)) as T, cost: kept.cost }
   }

@@ -2,7 +2,6 @@ import { createHash } from 'node:crypto'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { BODY_BYTES_MAX } from '#shared/jobs/body.ts'
 import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
 import { readJson } from '#shared/json/read.ts'
@@ -11,6 +10,7 @@ import { type Cost, STEP_BYTES_MAX, type StepResult } from '#shared/kinds/compos
 import type { NewStep, StepOutput } from '#shared/store/family.ts'
 import { newAttachmentKey } from '#shared/store/job-id.ts'
 import type { NewEvent, Store } from '#shared/store/store.ts'
+import { runYielding } from '#shared/yielding.ts'
 
 /** Steps of one job. */
 const STEPS_MAX = 1_000
@@ -62,7 +62,7 @@ export class Steps {
     onCost: (cost: Cost) => void,
     output: readonly NewEvent[] = [],
   ): Promise<unknown> {
-    const { key, text } = await inTurns(keyOf(kind, input))
+    const { key, text } = await runYielding(keyOf(kind, input))
     let done = this.#asked.get(key)
     if (!done) {
       done = this.#once({ kind, key, input: text }, run, output)
@@ -77,7 +77,7 @@ export class Steps {
 
   /** What a step gave that an attempt has committed; undefined where none has. */
   async find(kind: string, input: unknown): Promise<unknown> {
-    const { key } = await inTurns(keyOf(kind, input))
+    const { key } = await runYielding(keyOf(kind, input))
     const asked = this.#asked.get(key)
     return asked ? (await asked).value : (await this.#findKept(key))?.value
   }
@@ -108,7 +108,7 @@ export class Steps {
 
 /** What a step gave, from its row or from its blob. */
 export async function valueOfOutput(output: StepOutput, blobs: Blobs): Promise<unknown> {
-  return 'blob' in output ? await inTurns(readJson(await blobs.get(output.blob))) : output.value
+  return 'blob' in output ? await runYielding(readJson(await blobs.get(output.blob))) : output.value
 }
 
 type Run = (signal: AbortSignal) => Promise<StepResult<unknown>>
@@ -127,7 +127,7 @@ export function tooMuch(what: string): ServiceError {
 async function outputOf(jobId: string, value: unknown, blobs: Blobs) {
   const pieces: Buffer[] = []
   let bytes = 0
-  await inTurns(
+  await runYielding(
     (function* () {
       for (const piece of writeJson(value ?? null)) {
         pieces.push(Buffer.from(piece))

@@ -9,7 +9,7 @@ import { REPLIES } from '#shared/jobs/topics.ts'
 import type { ReportedEvents } from '#shared/jobs/worker/sink.ts'
 import type { Log } from '#shared/log/log.ts'
 import { IngressOutbox, type WrittenEvent } from './ingress-outbox.ts'
-import { PassedEvents } from './passed-events.ts'
+import { LocalEvents } from './local-events.ts'
 
 /** What it takes to tell the events of a job. */
 type ReportedJob = Pick<AttachedEnvelope, 'id' | 'attempt' | 'reply'>
@@ -21,7 +21,7 @@ type ReportedJob = Pick<AttachedEnvelope, 'id' | 'attempt' | 'reply'>
  * So the first event of an idle worker goes out at once, and a busy one sends few, large records. While the broker is away a
  * record is sent again until it is taken: while the process lives nothing is lost, and emitters wait. What the broker will
  * never take costs the one attempt whose event it is. Where no process lies in between, events are passed on as they are
- * (`passed-events.ts`).
+ * (`local-events.ts`).
  */
 export class Reporter {
   readonly #broker: Broker
@@ -37,7 +37,7 @@ export class Reporter {
 
   /** Opens the events of one attempt. */
   open(job: ReportedJob, merge: MergeEvents): ReportedEvents {
-    if (this.#broker.pass) return this.#openPassed(job, merge)
+    if (this.#broker.deliverLocal) return this.#openPassed(job, merge)
     let outbox = this.#outboxes.get(job.reply.boot)
     if (!outbox) {
       outbox = new IngressOutbox((events) => this.#send(job.reply, events))
@@ -59,8 +59,8 @@ export class Reporter {
 
   #openPassed(job: ReportedJob, merge: MergeEvents): ReportedEvents {
     const { boot, shard } = job.reply
-    const pass = (record: ReplyRecord) => this.#broker.pass?.(REPLIES, shard, boot, record)
-    return new PassedEvents(job, { merge, pass, worker: this.#worker })
+    const pass = (record: ReplyRecord) => this.#broker.deliverLocal?.(REPLIES, shard, boot, record)
+    return new LocalEvents(job, { merge, pass, worker: this.#worker })
   }
 
   #send(to: AttachedEnvelope['reply'], events: readonly WrittenEvent[]): Promise<void> {

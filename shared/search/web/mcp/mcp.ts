@@ -23,7 +23,7 @@ import { type McpServer, McpSession, NAME, type ToolAnswer } from './session.ts'
 /** The tool that gives a document, where the server has it. */
 const FETCH_TOOL = 'fetch'
 /** A connection is made anew after it: the tools of a server change. */
-const KEEP_MS = 10 * 60_000
+const SESSION_TTL_MS = 10 * 60_000
 
 /**
  * Makes a search backend of an MCP server (https://modelcontextprotocol.io, streamable HTTP) with the tools that OpenAI's deep
@@ -104,7 +104,10 @@ class McpSearch implements SearchBackend {
   /** The connection that all calls share; leaving it does not end it for others. */
   async #opened(signal: AbortSignal): Promise<McpSession> {
     if (this.#session && this.#session.untilMs < Date.now()) this.#forget(this.#session)
-    this.#session ??= { opening: McpSession.open(this.#server, this.#closing.signal), untilMs: Date.now() + KEEP_MS }
+    this.#session ??= {
+      opening: McpSession.open(this.#server, this.#closing.signal),
+      untilMs: Date.now() + SESSION_TTL_MS,
+    }
     const current = this.#session
     current.opening.catch(() => this.#forget(current))
     return await abortable(current.opening, signal)

@@ -9,7 +9,7 @@ import {
   outputReset,
   STATE,
   WRITTEN,
-} from '#shared/store/sql/moves.ts'
+} from '#shared/store/sql/transitions.ts'
 
 /**
  * The moves of composed jobs (docs/design.md, Families): as in `moves.ts`, a child is a job with a `depth`, and its parent is

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import type { GenerateEvent } from '#schemas/generate.ts'
+import { ResumableStream } from '#services/inference/hosted/resumable-stream.ts'
 import { Spoken } from '#services/inference/hosted/spoken.ts'
-import { ToldRound } from '#services/inference/hosted/told.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 
 /** What callers are told of a round while a model speaks, over attempts that die in it (docs/design.md, Hosted tools). */
@@ -19,7 +19,7 @@ class Record {
     const tellKept = async (key: string, events: readonly unknown[]) => {
       if (!this.kept.has(key)) this.kept.set(key, structuredClone(events))
     }
-    return { told, tellKept } as Partial<Composition> as Composition
+    return { published: told, publishStored: tellKept } as Partial<Composition> as Composition
   }
 
   get told(): unknown[] {
@@ -29,7 +29,7 @@ class Record {
 
 /** One attempt: hears all events, each a while after the one before, and gives what is left to tell. */
 async function attempt(record: Record, said: readonly GenerateEvent[], at = 0): Promise<GenerateEvent[]> {
-  const round = await ToldRound.begin(record.composition, at, { pieces: 0 })
+  const round = await ResumableStream.begin(record.composition, at, { pieces: 0 })
   for (const event of said) {
     await round.hear(event)
     await new Promise((resolve) => setTimeout(resolve, 120))
@@ -67,7 +67,7 @@ it('knows what is left of a round that has ended, though its attempt dies before
   const record = new Record()
   const thought: GenerateEvent = { type: 'reasoning', choice: 0, text: 'Hm', signature: 'sig' }
   await attempt(record, [START, { type: 'reasoning', choice: 0, text: 'Hm' }])
-  const round = await ToldRound.begin(record.composition, 0, { pieces: 0 })
+  const round = await ResumableStream.begin(record.composition, 0, { pieces: 0 })
   expect(round.rest([START, thought, text('Yes.')])).toEqual([{ ...thought, text: '' }, text('Yes.')])
   expect(record.kept.size).toBe(1)
 })

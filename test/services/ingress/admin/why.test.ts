@@ -1,7 +1,7 @@
 /** Why a job waits, for each state of the fleet. */
 import { expect, it } from 'vitest'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import { whyWaiting } from '#services/ingress/admin/why.ts'
+import { pendingReason } from '#services/ingress/admin/pending-reason.ts'
 import { Peers } from '#shared/jobs/peers.ts'
 
 /** Peers that were heard, without a channel. */
@@ -43,21 +43,21 @@ it.each([
   { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1']) },
   { is: 'batch_lane', of: new Heard().worker('wrk_1'), job: job({ priority: 'low' }) },
 ])('is $is', ({ is, of, job: asked = job() }) => {
-  const waits = whyWaiting(asked, fleet(of), 3)
+  const waits = pendingReason(asked, fleet(of), 3)
   expect(waits).toMatchObject({ reason: is, ahead: 3, until: null })
   expect(waits?.message).toMatch(/^[A-Z].*\. 3 jobs of its model and lane are older\.$/)
 })
 
 it('is the broker before the workers, and nothing for a job that runs or has ended', () => {
-  expect(whyWaiting(job(), fleet(new Heard(), false), 1)).toMatchObject({ reason: 'broker_away' })
-  expect(whyWaiting(job({ state: 'waiting' }), fleet(new Heard()), 0)).toMatchObject({
+  expect(pendingReason(job(), fleet(new Heard(), false), 1)).toMatchObject({ reason: 'broker_away' })
+  expect(pendingReason(job({ state: 'waiting' }), fleet(new Heard()), 0)).toMatchObject({
     reason: 'children',
     ahead: null,
   })
-  const retried = whyWaiting(job({ state: 'scheduled', attempt: 2 }), fleet(new Heard()), 0)
+  const retried = pendingReason(job({ state: 'scheduled', attempt: 2 }), fleet(new Heard()), 0)
   expect(retried).toMatchObject({ reason: 'retry_backoff', until: 1_900_000_000 })
   expect(retried?.message).toBe('Attempt 2 failed; the next one is due at 2030-03-17T17:46:40Z.')
   for (const state of ['in_progress', 'completed', 'failed'] as const) {
-    expect(whyWaiting(job({ state }), fleet(new Heard()), 0)).toBeNull()
+    expect(pendingReason(job({ state }), fleet(new Heard()), 0)).toBeNull()
   }
 })

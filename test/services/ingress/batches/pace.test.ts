@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
-import { Pace } from '#services/ingress/batches/pace.ts'
+import { BatchThrottle } from '#services/ingress/batches/batch-throttle.ts'
 
 /** How fast lines of batches become jobs (docs/design.md, Batches). */
 
@@ -16,7 +16,7 @@ const taking = (ms: number) => async () => {
   return ms
 }
 /** Milliseconds until a line is begun. */
-async function waited(pace: Pace): Promise<number> {
+async function waited(pace: BatchThrottle): Promise<number> {
   const from = performance.now()
   let at = Number.NaN
   const line = pace.line(async () => {
@@ -28,13 +28,13 @@ async function waited(pace: Pace): Promise<number> {
 }
 
 it('lines wait for nothing while no calls come, however long each takes', async () => {
-  const pace = new Pace()
+  const pace = new BatchThrottle()
   expect(await pace.line(taking(200), never)).toBe(200)
   expect(await waited(pace)).toBe(0)
 })
 
 it('a line that takes long beside calls is followed by a rest, which is bounded', async () => {
-  const pace = new Pace()
+  const pace = new BatchThrottle()
   pace.noteCall()
   await pace.line(taking(2), never)
   expect(await waited(pace)).toBe(0)
@@ -49,7 +49,7 @@ it('a line that takes long beside calls is followed by a rest, which is bounded'
 })
 
 it('calls of a while ago hold back no line', async () => {
-  const pace = new Pace()
+  const pace = new BatchThrottle()
   pace.noteCall()
   await pace.line(taking(300), never)
   await vi.advanceTimersByTimeAsync(10_001)
@@ -58,7 +58,7 @@ it('calls of a while ago hold back no line', async () => {
 })
 
 it('a line that fails rests as well, and one that waits ends with its signal', async () => {
-  const pace = new Pace()
+  const pace = new BatchThrottle()
   pace.noteCall()
   const failing = async () => {
     await vi.advanceTimersByTimeAsync(102)

@@ -4,7 +4,7 @@ import { WebSocket } from 'ws'
 import { WS_CLOSE, WS_PROTOCOL } from '#schemas/ws.ts'
 import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
 import { ByteBudget } from '#shared/byte-budget.ts'
-import { BodyRoom } from '#shared/jobs/worker/body-room.ts'
+import { BodyBudget } from '#shared/jobs/worker/body-budget.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { OTHER_KEY, startWhole, type WholeProcess } from '../../../support/processes/whole.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
@@ -78,7 +78,7 @@ describe('the room of a worker for bodies', () => {
   const [large, small] = [{ blob: 'b40' }, { blob: 'b10' }]
 
   it('lets bodies wait for each other in the order of their coming', async () => {
-    const room = new BodyRoom(150)
+    const room = new BodyBudget(150)
     const first = await room.fetch(large, blobs, never)
     const entered: string[] = []
     const second = room.fetch(large, blobs, never).then((body) => entered.push('second') && body)
@@ -92,13 +92,13 @@ describe('the room of a worker for bodies', () => {
   })
 
   it('always has room for one alone, and for bodies without a blob', async () => {
-    const room = new BodyRoom(1)
+    const room = new BodyBudget(1)
     await room.fetch(large, blobs, never)
     expect((await room.fetch({ body: 'x' }, blobs, never)).body).toBe('x')
   })
 
   it('keeps nobody waiting for who has left', async () => {
-    const room = new BodyRoom(150)
+    const room = new BodyBudget(150)
     await room.fetch(large, blobs, never)
     const leaving = new AbortController()
     const second = room.fetch(large, blobs, leaving.signal)
@@ -110,7 +110,7 @@ describe('the room of a worker for bodies', () => {
   })
 
   it('has again what a body would have taken that is gone', async () => {
-    const room = new BodyRoom(1)
+    const room = new BodyBudget(1)
     await expect(room.fetch({ blob: 'gone' }, blobs, never)).rejects.toMatchObject({ code: 'internal_error' })
     await room.fetch(large, blobs, never)
   })
@@ -137,7 +137,7 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
     const text = await (await fetch(`${service.url}/metrics`)).text()
     return Number(new RegExp(`^${name} (\\d+)$`, 'm').exec(text)?.[1])
   }
-  const held = () => gauge('sluice_body_bytes')
+  const held = () => gauge('sluice_request_body_bytes')
 
   it('survives 40 calls of 28 MB of one key, and serves another meanwhile', async () => {
     const body = say(`!echo tokens=5 first_ms=2000\n${'日本'.repeat((28 * MIB) / 6)}`)
@@ -175,7 +175,7 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
     }
     await until(() => answers.length > 40, { withinMs: 150_000 })
     for (const answer of answers) expect(answer).toMatch(/^HTTP\/1.1 529 .*retry-after: 2\r\n.*"overloaded_error"/s)
-    expect(await held()).toBeLessThanOrEqual(await gauge('sluice_body_bytes_max'))
+    expect(await held()).toBeLessThanOrEqual(await gauge('sluice_request_body_bytes_max'))
     expect(service.rssMib()).toBeLessThan(900)
     await expectOthersServed()
   })
@@ -203,7 +203,7 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
     const cut = 1006
     expect(codes.filter((code) => code !== WS_CLOSE.overloaded && code !== cut)).toEqual([])
     expect(codes).toContain(WS_CLOSE.overloaded)
-    expect(await held()).toBeLessThanOrEqual(await gauge('sluice_body_bytes_max'))
+    expect(await held()).toBeLessThanOrEqual(await gauge('sluice_request_body_bytes_max'))
     expect(service.rssMib()).toBeLessThan(900)
     await expectOthersServed()
     for (const ws of sockets) ws.terminate()

@@ -1,12 +1,12 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { atOnce, inTurns } from '#shared/in-turns.ts'
 import { JsonSyntaxError, PIECE_BYTES, readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
+import { runToEnd, runYielding } from '#shared/yielding.ts'
 
 /** Large JSON in pieces: what JSON.parse and JSON.stringify do at once, and exactly that. */
 
-const read = (text: string) => atOnce(readJson(Buffer.from(text)))
+const read = (text: string) => runToEnd(readJson(Buffer.from(text)))
 const write = (value: unknown) => [...writeJson(value)].join('')
 
 /** Any JSON, so large that it is cut in other places each time. */
@@ -145,7 +145,7 @@ describe('work that is done in turns', () => {
     function* work() {
       for (let i = 0; i < 20; i++) yield busy(1)
     }
-    await Promise.all(Array.from({ length: 10 }, () => inTurns(work())))
+    await Promise.all(Array.from({ length: 10 }, () => runYielding(work())))
     areDone = true
     // Two hundred milliseconds of work in turns of five; all in each round would be four rounds.
     expect(rounds).toBeGreaterThan(20)
@@ -156,7 +156,7 @@ describe('work that is done in turns', () => {
     function* endless() {
       for (;;) yield
     }
-    const work = inTurns(endless(), abort.signal)
+    const work = runYielding(endless(), abort.signal)
     setTimeout(() => abort.abort(new Error('enough')), 10)
     await expect(work).rejects.toThrow('enough')
   })

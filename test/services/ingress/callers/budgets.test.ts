@@ -2,11 +2,11 @@
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { type BudgetReservation, Budgets } from '#services/ingress/callers/limits/budgets.ts'
 import { Fleet } from '#services/ingress/callers/limits/fleet.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import { openPostgresCounts } from '#shared/limits/postgres.ts'
 import { newJobId } from '#shared/store/job-id.ts'
 import type { Store } from '#shared/store/store.ts'
 import { estimateOf } from '#shared/usage/estimate.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { silentLog } from '../../../support/jobs/jobs.ts'
 import { openPostgresDatabase, openSqliteDatabase } from '../../../support/jobs/stores.ts'
 
@@ -102,7 +102,7 @@ describe('a budget', () => {
 describe('the estimate of a call', () => {
   const price = { input_per_million: 1, output_per_million: 10, per_minute_audio: 6, per_second: 2, per_call: 0.5 }
   const of = async (pool: 'inference' | 'code' | 'transcription', body: object) =>
-    await inTurns(estimateOf({ pool, body }, price))
+    await runYielding(estimateOf({ pool, body }, price))
 
   it('counts the prompt by its characters, media apart, and the output by what is allowed of it', async () => {
     const turns = [

@@ -188,7 +188,7 @@ describe('a key that is gone', () => {
   it('holds nothing any more of a body that still arrives, as soon as its connection is cut', async () => {
     await using own = await startWithFile()
     const held = async () =>
-      Number(/^sluice_body_bytes (\d+)$/m.exec(await (await own.stack.get('/metrics')).text())?.[1])
+      Number(/^sluice_request_body_bytes (\d+)$/m.exec(await (await own.stack.get('/metrics')).text())?.[1])
     using client = await openRaw(own.stack.url)
     const headers = [`authorization: Bearer ${SECRET}`, 'content-type: application/json', 'content-length: 9000000']
     client.send(rawRequest(`POST ${CHAT}`, headers, `{"model":"${'x'.repeat(1_000_000)}`))

@@ -156,7 +156,7 @@ it('a job without retry budget waits longer rather than fail', async () => {
   const kind = { answer: () => ({}), merge: () => undefined }
   const { signal } = new AbortController()
   const dispatcher = new Dispatcher(broker, silentLog)
-  const family = new Family({ store, dispatcher, log: silentLog, tellOwner: () => {} })
+  const family = new Family({ store, dispatcher, log: silentLog, notifyOwner: () => {} })
   const options = { store, blobs: memoryBlobs(), dispatcher, family, log: silentLog, budget, signal }
   const run = new DurableRun(job as never, kind as never, { job: { tries: 0 } } as never, 'wrk_1', options)
   await run.failed({ code: 'overloaded', message: 'Not now.', param: null })

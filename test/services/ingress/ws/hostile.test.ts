@@ -350,7 +350,7 @@ describe('a client that does not read', () => {
 })
 
 describe('the memory for messages', () => {
-  const held = (of: Stack) => gauge(of, 'sluice_body_bytes ')
+  const held = (of: Stack) => gauge(of, 'sluice_request_body_bytes ')
   const head = [
     'GET /v1/ws HTTP/1.1',
     'host: test',

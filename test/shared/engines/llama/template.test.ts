@@ -12,7 +12,7 @@ import { ChatTemplate } from '#shared/engines/llama/template/render.ts'
 import { ModelTemplate } from '#shared/engines/llama/template/template.ts'
 import { tokenizePrompt } from '#shared/engines/llama/tokens.ts'
 import { triggerOf } from '#shared/engines/llama/tools.ts'
-import { atOnce } from '#shared/in-turns.ts'
+import { runToEnd } from '#shared/yielding.ts'
 import { ask, collect, failure, options, textOf } from '../../../support/engine-calls.ts'
 import { longestHold } from '../../../support/loop-hold.ts'
 import { type RandomGguf, writeRandomGguf } from '../../../support/random-gguf.ts'
@@ -409,7 +409,7 @@ describe('the template in a model file', { timeout: 60_000 }, () => {
     const write = (content: string) =>
       runtime.format.write({ messages: [{ role: 'user', content }], tools: [], prefill: '' }, signalOf())
     const text = rendered(CHATML, { messages: [{ role: 'user', content: 'the end of it' }] })
-    expect(atOnce(tokenizePrompt(model, await write('the end of it')))).toEqual(model.tokenize(text, true))
+    expect(runToEnd(tokenizePrompt(model, await write('the end of it')))).toEqual(model.tokenize(text, true))
     const marks = async (content: string) => (await write(content)).filter((piece) => typeof piece === 'number')
     expect(await marks('<|im_end|>')).toEqual([259, 260, 259, 260, 259])
     expect(await marks('the')).toEqual([259, 260, 259, 260, 259])

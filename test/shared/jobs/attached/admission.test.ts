@@ -1,9 +1,9 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
-import { Admission } from '#shared/jobs/attached/admission.ts'
+import { WaitEstimate } from '#shared/jobs/attached/wait-estimate.ts'
 
 it('a job waits as long as the jobs before it take at the measured rate', () => {
-  const admission = new Admission()
+  const admission = new WaitEstimate()
   for (let now = 0; now <= 10_000; now += 100) admission.completed(now)
   // 101 completions in ten seconds: fifty jobs take five.
   expect(admission.estimateMs(50, 10_000)).toBeCloseTo(4_950, -2)
@@ -11,7 +11,7 @@ it('a job waits as long as the jobs before it take at the measured rate', () => 
 })
 
 it('says nothing before there is something to measure, nor long after', () => {
-  const admission = new Admission()
+  const admission = new WaitEstimate()
   for (let i = 0; i < 19; i++) admission.completed(i)
   expect(admission.estimateMs(1_000, 100)).toBe(0)
   admission.completed(20)
@@ -20,7 +20,7 @@ it('says nothing before there is something to measure, nor long after', () => {
 })
 
 it('a pool that has stopped is estimated ever slower', () => {
-  const admission = new Admission()
+  const admission = new WaitEstimate()
   for (let i = 0; i < 100; i++) admission.completed(i * 10)
   const estimates = [1_000, 5_000, 20_000].map((now) => admission.estimateMs(100, now))
   expect(estimates).toEqual([...estimates].sort((a, b) => a - b))
@@ -29,7 +29,7 @@ it('a pool that has stopped is estimated ever slower', () => {
 it('an estimate is finite and grows with the queue, however completions fall', () => {
   fc.assert(
     fc.property(fc.array(fc.nat(2_000), { maxLength: 300 }), fc.integer({ min: 1, max: 10_000 }), (gaps, queued) => {
-      const admission = new Admission()
+      const admission = new WaitEstimate()
       let now = 1_790_000_000_000
       for (const gap of gaps) {
         now += gap
@@ -42,7 +42,7 @@ it('an estimate is finite and grows with the queue, however completions fall', (
 })
 
 it('a busy ingress counts a completion in constant time', () => {
-  const admission = new Admission()
+  const admission = new WaitEstimate()
   // Thirty thousand a second, for the whole window: this would take minutes if each one walked the others.
   for (let i = 0; i < 900_000; i++) admission.completed(Math.floor(i / 30))
   expect(admission.estimateMs(30_000, 30_000)).toBeCloseTo(1_000, -2)
@@ -52,7 +52,7 @@ const PLACES = 2
 const TAKES_MS = 5_000
 
 /** Jobs that have run one after the other, before anything waited. */
-function ran(admission: Admission, count: number, takesMs: number, fromMs = 0): number {
+function ran(admission: WaitEstimate, count: number, takesMs: number, fromMs = 0): number {
   let now = fromMs
   for (let i = 0; i < count; i++) {
     const job = {}
@@ -66,7 +66,7 @@ function ran(admission: Admission, count: number, takesMs: number, fromMs = 0): 
 }
 
 it('a job waits as long as those before it take, over the places, where few have ended', () => {
-  const admission = new Admission()
+  const admission = new WaitEstimate()
   const now = ran(admission, 3, TAKES_MS)
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
   // A quiet time changes nothing of it.
@@ -74,27 +74,27 @@ it('a job waits as long as those before it take, over the places, where few have
 })
 
 it('few calls are not taken for few places', () => {
-  const admission = new Admission()
+  const admission = new WaitEstimate()
   const now = ran(admission, 25, 1_000)
   expect(admission.estimateMs(50, now, 100)).toBe(500)
 })
 
 it('the age of the oldest that runs is the least that one takes, before any has ended', () => {
-  const admission = new Admission()
+  const admission = new WaitEstimate()
   for (const startedAtMs of [0, 1_000]) admission.started({}, startedAtMs)
   expect(admission.estimateMs(10, 4_000, PLACES)).toBe(20_000)
   expect(admission.estimateMs(10, 8_000, PLACES)).toBe(40_000)
-  expect(new Admission().estimateMs(1_000, 8_000, PLACES)).toBe(0)
+  expect(new WaitEstimate().estimateMs(1_000, 8_000, PLACES)).toBe(0)
 })
 
 it('the first of a few does not count for all: its model was loaded meanwhile', () => {
-  const admission = new Admission()
+  const admission = new WaitEstimate()
   const now = ran(admission, 2, TAKES_MS, ran(admission, 1, 60_000))
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })
 
 it('jobs that hang make the estimate grow, however quick those before them were', () => {
-  const admission = new Admission()
+  const admission = new WaitEstimate()
   const now = ran(admission, 10, 1_000)
   for (let i = 0; i < PLACES; i++) admission.started({}, now)
   const estimates = [1_000, 30_000, 300_000].map((ms) => admission.estimateMs(10, now + ms, PLACES))
@@ -104,7 +104,7 @@ it('jobs that hang make the estimate grow, however quick those before them were'
 })
 
 it('places that others have are not counted, once calls have waited for them', () => {
-  const admission = new Admission()
+  const admission = new WaitEstimate()
   const now = ran(admission, 3, TAKES_MS)
   admission.started({}, now)
   admission.entered({}, now)
@@ -113,7 +113,7 @@ it('places that others have are not counted, once calls have waited for them', (
 })
 
 it('attempts that were handed back say nothing of what a job takes', () => {
-  const admission = new Admission()
+  const admission = new WaitEstimate()
   const now = ran(admission, 5, TAKES_MS)
   const job = {}
   for (let i = 0; i < 40; i++) {

@@ -1,6 +1,6 @@
 import { describe, expect, it, test } from 'vitest'
 import type { JobEvent } from '#schemas/event.ts'
-import { type Arbiter, AttachedJob } from '#shared/jobs/attached/attached-job.ts'
+import { AttachedJob, type JobOwner } from '#shared/jobs/attached/attached-job.ts'
 import { envelopeOf, mergeSaid, type Said, textOf } from '../../../support/jobs/jobs.ts'
 
 const KIB = 1024
@@ -8,12 +8,12 @@ const KIB = 1024
 /** A job, what it asked of its arbiter, and words for what workers say. The arbiter only writes down. */
 function openJob(options: { stream?: boolean } = {}) {
   const asked: string[] = []
-  const arbiter: Arbiter = {
+  const arbiter: JobOwner = {
     onOutcome: (_job, outcome) =>
       asked.push(outcome.type === 'failed' ? `failed ${outcome.error.message}` : outcome.type),
     onOverflow: () => asked.push('overflow'),
     onPause: (_job, isPaused) => asked.push(isPaused ? 'pause' : 'resume'),
-    onIntruder: (_job, worker) => asked.push(`intruder ${worker}`),
+    onStaleWorker: (_job, worker) => asked.push(`intruder ${worker}`),
   }
   const isOutput = (delta: unknown) => (delta as Said).text !== ''
   const job = new AttachedJob(envelopeOf({ stream: options.stream ?? true }), arbiter, { merge: mergeSaid, isOutput })

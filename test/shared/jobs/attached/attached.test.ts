@@ -466,8 +466,8 @@ describe('an ingress with attached jobs', () => {
     const body = { text: 'x'.repeat(100_000) }
     const job = await submit({ body, heldBytes: 300_000 })
     const [handed] = await queue.take(1, AbortSignal.timeout(1_000))
-    expect(handed?.said).toMatchObject({ id: job.id, attempt: 1 })
-    expect((handed?.said as { body?: unknown } | undefined)?.body).toBe(body)
+    expect(handed?.payload).toMatchObject({ id: job.id, attempt: 1 })
+    expect((handed?.payload as { body?: unknown } | undefined)?.body).toBe(body)
     expect(JSON.parse(String(handed?.value))).toMatchObject({ id: job.id, body })
     expect(blobs.size).toBe(0)
     const waiting: AttachedJob[] = []

@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { ServiceError } from '#shared/error.ts'
-import { Gate } from '#shared/jobs/attached/gate.ts'
-import { Lines } from '#shared/jobs/attached/lines.ts'
+import { AdmissionControl } from '#shared/jobs/attached/admission-control.ts'
 import { fingerprintOf, Reservations } from '#shared/jobs/attached/reservations.ts'
+import { WaitQueues } from '#shared/jobs/attached/wait-queues.ts'
 
 const START_MS = 4_000
 const STEP_MS = 5
@@ -32,8 +32,8 @@ class Overload {
   readonly toldSeconds: number[] = []
   ended = 0
   #callers = 0
-  readonly #gate = new Gate({
-    lines: new Lines({ capacityOf: () => undefined, slots: () => 0, workers: () => [] }),
+  readonly #gate = new AdmissionControl({
+    lines: new WaitQueues({ capacityOf: () => undefined, slots: () => 0, workers: () => [] }),
     startTimeoutMs: START_MS,
     ahead: ({ tenant }, reserved, own) => this.#ahead(tenant, reserved, own),
   })

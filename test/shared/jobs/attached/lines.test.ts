@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { ServiceError } from '#shared/error.ts'
-import { Gate } from '#shared/jobs/attached/gate.ts'
-import { type InLine, Lines } from '#shared/jobs/attached/lines.ts'
+import { AdmissionControl } from '#shared/jobs/attached/admission-control.ts'
+import { type QueuedJob, WaitQueues } from '#shared/jobs/attached/wait-queues.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 
 const START_MS = 60_000
@@ -16,7 +16,7 @@ afterEach(() => {
   vi.useRealTimers()
 })
 
-interface Call extends InLine {
+interface Call extends QueuedJob {
   readonly nth: number
   readonly cameAtMs: number
   readonly toldMs: number[]
@@ -26,8 +26,8 @@ interface Call extends InLine {
 
 /** Slots that run one call or durable job after the other, and what an ingress knows of them. */
 class SlowPool {
-  readonly lines: Lines<Call>
-  readonly gate: Gate
+  readonly lines: WaitQueues<Call>
+  readonly gate: AdmissionControl
   readonly waiting: Call[] = []
   readonly running = new Set<Call>()
   readonly started: { readonly call: Call; readonly atMs: number }[] = []
@@ -41,8 +41,8 @@ class SlowPool {
     this.#durable = durable
     const waiting = () => (this.#durable > 0 ? [{ ...WORK, priority: 'normal' as const }] : [])
     const worker = () => ({ running: this.running.size, capacity: { waiting: waiting() } }) as unknown as Peer
-    this.lines = new Lines({ capacityOf: () => bound, slots: () => slots, workers: () => [worker()] })
-    this.gate = new Gate({ lines: this.lines, startTimeoutMs: START_MS, ahead: this.#ahead.bind(this) })
+    this.lines = new WaitQueues({ capacityOf: () => bound, slots: () => slots, workers: () => [worker()] })
+    this.gate = new AdmissionControl({ lines: this.lines, startTimeoutMs: START_MS, ahead: this.#ahead.bind(this) })
   }
 
   call(tenant: string, call = this.#newCall(tenant)): Call {

@@ -30,12 +30,12 @@ class Ingress {
   constructor(slots: number, capacityOf: (model: string) => number | undefined = () => undefined) {
     this.shares = new Shares({
       boot: `ing_${fleet.length}`,
-      tell: (record) => {
+      publish: (record) => {
         this.told.push(record)
-        for (const ingress of fleet) ingress.shares.heard(record)
+        for (const ingress of fleet) ingress.shares.receive(record)
       },
       waiting: () => this.#waiting(),
-      onTold: () => {},
+      onShares: () => {},
     })
     this.turns = new TenantTurns({
       room: () => Math.ceil(slots * this.shares.of('inference')),

@@ -7,8 +7,8 @@ import { newId } from '#shared/id.ts'
 import { BODY_BYTES_MAX } from '#shared/jobs/body.ts'
 import { sweepBlobs } from '#shared/jobs/durable/blobs.ts'
 import { DurableJobs, type NewDurableJob } from '#shared/jobs/durable/durable.ts'
-import type { HintPresence } from '#shared/jobs/durable/hints.ts'
-import type { JobBounds } from '#shared/jobs/durable/room.ts'
+import type { JobBounds } from '#shared/jobs/durable/job-quota.ts'
+import type { NotifierPresence } from '#shared/jobs/durable/queue-notifier.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { newAttachmentKey, newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
@@ -54,7 +54,7 @@ async function open(
 }
 
 /** What heartbeats say: one worker with free slots. @param sent Gets what is sent */
-function workersWith(free: number, sent: ControlRecord[]): HintPresence {
+function workersWith(free: number, sent: ControlRecord[]): NotifierPresence {
   const worker: Peer = {
     boot: BOOT,
     role: 'inference',

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { ControlRecord } from '#schemas/event.ts'
-import { type HintPresence, Hints } from '#shared/jobs/durable/hints.ts'
+import { type NotifierPresence, QueueNotifier } from '#shared/jobs/durable/queue-notifier.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { until } from '../../../support/stack.ts'
 
@@ -8,9 +8,9 @@ const JOB = { pool: 'inference', kind: 'generate', model: 'echo-1', priority: 'n
 const LANE = { kind: 'generate', model: 'echo-1', priority: 'normal' } as const
 
 /** What heartbeats say of one worker with free slots, and what is sent. */
-function channel(free: number, more: Partial<HintPresence> = {}) {
+function channel(free: number, more: Partial<NotifierPresence> = {}) {
   const sent: ControlRecord[] = []
-  const presence: HintPresence = {
+  const presence: NotifierPresence = {
     beatMs: 500,
     silenceMs: 0,
     ingresses: () => 1,
@@ -20,7 +20,7 @@ function channel(free: number, more: Partial<HintPresence> = {}) {
     send: (record) => sent.push(record),
     ...more,
   }
-  return { hints: new Hints(() => presence), sent }
+  return { hints: new QueueNotifier(() => presence), sent }
 }
 
 function worker(waiting: NonNullable<Peer['capacity']>['waiting']): Peer {
@@ -30,7 +30,7 @@ function worker(waiting: NonNullable<Peer['capacity']>['waiting']): Peer {
 }
 
 /** How many of many jobs get a record. */
-function published(hints: Hints, count = 1_500): number {
+function published(hints: QueueNotifier, count = 1_500): number {
   return Array.from({ length: count }, () => hints.mayPublish(JOB)).filter(Boolean).length
 }
 
@@ -72,10 +72,10 @@ describe('a durable job', () => {
 
 it('of many jobs without records workers are told in few records, of each kind, model and lane', async () => {
   const { hints, sent } = channel(0)
-  for (let i = 0; i < 1_500; i++) hints.tell(i % 2 ? JOB : { ...JOB, priority: 'low' })
+  for (let i = 0; i < 1_500; i++) hints.notify(i % 2 ? JOB : { ...JOB, priority: 'low' })
   await until(() => sent.length > 0)
   expect(sent).toEqual([{ type: 'jobs_waiting', pool: 'inference', waiting: [{ ...LANE, priority: 'low' }, LANE] }])
-  hints.tell(JOB)
+  hints.notify(JOB)
   await until(() => sent.length > 1)
   expect(sent[1]).toEqual({ type: 'jobs_waiting', pool: 'inference', waiting: [LANE] })
 })

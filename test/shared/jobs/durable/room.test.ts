@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { ServiceError } from '#shared/error.ts'
-import { type JobBounds, JobsRoom } from '#shared/jobs/durable/room.ts'
+import { type JobBounds, JobQuota } from '#shared/jobs/durable/job-quota.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
 import type { Created, Store } from '#shared/store/store.ts'
 import { openScratch } from '../../../simulation/scratch.ts'
@@ -18,17 +18,17 @@ afterEach(async () => {
   scratch[Symbol.dispose]()
 })
 
-function open(bounds: Partial<JobBounds> = {}): JobsRoom {
-  return new JobsRoom(store, { jobsMax: 6, scheduledMax: 6, ...bounds })
+function open(bounds: Partial<JobBounds> = {}): JobQuota {
+  return new JobQuota(store, { jobsMax: 6, scheduledMax: 6, ...bounds })
 }
 
-async function enter(room: JobsRoom, tenant: string, runAtMs?: number, keyId?: string): Promise<Created> {
+async function enter(room: JobQuota, tenant: string, runAtMs?: number, keyId?: string): Promise<Created> {
   const job = newJob({ tenant, ...(keyId !== undefined && { keyId }), ...(runAtMs !== undefined && { runAtMs }) })
   return await room.enter(job, () => store.create(job))
 }
 
 /** How many of so many jobs, all at once, get in; and what the others hear. */
-async function fill(room: JobsRoom, tenant: string, count: number, runAtMs?: number, keyId?: string) {
+async function fill(room: JobQuota, tenant: string, count: number, runAtMs?: number, keyId?: string) {
   const asked = await Promise.allSettled(Array.from({ length: count }, () => enter(room, tenant, runAtMs, keyId)))
   const refused = asked.flatMap((each) => (each.status === 'rejected' ? [(each.reason as ServiceError).status] : []))
   return { made: count - refused.length, refused: [...new Set(refused)] }

@@ -130,7 +130,7 @@ async function claim(
   const dispatcher = new Dispatcher(broker, silentLog)
   const budget = new RetryBudget(0.1, 100)
   const { signal } = new AbortController()
-  const family = new Family({ store: through, dispatcher, log: silentLog, tellOwner: () => {} })
+  const family = new Family({ store: through, dispatcher, log: silentLog, notifyOwner: () => {} })
   const more = { store: through, blobs: memoryBlobs(), dispatcher, family, log: silentLog, budget, signal }
   const run = new DurableRun(job, handler, moved, BOOT, more)
   const lost: string[] = []

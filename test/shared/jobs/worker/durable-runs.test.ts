@@ -70,7 +70,7 @@ function storeWith(other: Partial<Store>): Store {
 
 async function open(through: Store = store, boot = BOOT): Promise<DurableRuns> {
   const self = { boot, role: 'inference', version: 'test', slots: 4, isDraining: () => false } as const
-  const more = { blobs: memoryBlobs(), tellOwner: () => {}, leaseMs: LEASE_MS }
+  const more = { blobs: memoryBlobs(), notifyOwner: () => {}, leaseMs: LEASE_MS }
   return await passing(DurableRuns.open({ store: through, broker, log: silentLog, ...more, ...self }))
 }
 

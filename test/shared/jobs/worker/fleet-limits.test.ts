@@ -77,6 +77,6 @@ test('what one worker was told by a server holds for all of them', async () => {
   await until(() => performance.now() > (calls[0]?.startedAtMs ?? 0) + 5)
   for (const call of calls) limit.busy(call)
   for (const call of calls) limit.end(call)
-  worker.presence.tellCapacity()
+  worker.presence.publishCapacity()
   await until(() => places().join() === '4,4')
 })

@@ -11,7 +11,7 @@ async function openPassing() {
   const records: ChannelRecord[] = []
   await broker.receive(REPLIES, [0], (record) => records.push(record))
   const reporter = new Reporter(broker, 'wrk_1', silentLog)
-  const events = () => records.flatMap(({ said }) => (said as { events: JobEvent[] }).events)
+  const events = () => records.flatMap(({ payload: said }) => (said as { events: JobEvent[] }).events)
   return { reporter, records, events }
 }
 
@@ -82,6 +82,6 @@ describe('the reporter beside its ingress', () => {
     await attempt.event({ text: 'a' })
     await attempt.completed()
     await turn()
-    for (const { said, value } of records) expect(JSON.parse(value.toString())).toEqual(said)
+    for (const { payload: said, value } of records) expect(JSON.parse(value.toString())).toEqual(said)
   })
 })

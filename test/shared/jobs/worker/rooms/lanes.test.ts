@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { laneRoom, type SlotUse } from '#shared/jobs/worker/rooms/lanes.ts'
+import { laneRoom, type SlotUse } from '#shared/jobs/worker/bulkheads/lanes.ts'
 
 const SHARE = { min: 0, max: 1, noNaN: true }
 

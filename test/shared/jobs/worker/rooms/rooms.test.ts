@@ -1,17 +1,17 @@
 import fc from 'fast-check'
 import { afterEach, expect, test, vi } from 'vitest'
-import { LENT_MS } from '#shared/jobs/worker/rooms/lending.ts'
-import { type ModelRoom, ModelRooms } from '#shared/jobs/worker/rooms/rooms.ts'
+import { type ModelBulkhead, ModelBulkheads } from '#shared/jobs/worker/bulkheads/bulkheads.ts'
+import { LENT_MS } from '#shared/jobs/worker/bulkheads/lending.ts'
 
 const models = ['a', 'b', 'c', 'd', 'e']
-const roomOf = (rooms: ModelRooms, model: string) => rooms.of({ kind: 'say', model })
+const roomOf = (rooms: ModelBulkheads, model: string) => rooms.of({ kind: 'say', model })
 
 afterEach(() => {
   vi.useRealTimers()
 })
 
 /** Takes as many slots for a model as it may, one after the other. @returns What is left, below 0 by the extra ones */
-function fill(rooms: ModelRooms, room: ModelRoom, free: number): number {
+function fill(rooms: ModelBulkheads, room: ModelBulkhead, free: number): number {
   let left = free
   while (rooms.roomOf(room, left) > 0) {
     room.begin(undefined)
@@ -27,7 +27,7 @@ test.each([
   [256, [256, 48, 12, 3, 1]],
 ])('of %i slots models that hang one after the other hold %j', (slots, held) => {
   vi.useFakeTimers({ toFake: ['performance'] })
-  const rooms = new ModelRooms({ slots, models, modelCount: 5 })
+  const rooms = new ModelBulkheads({ slots, models, modelCount: 5 })
   let free: number = slots
   for (const model of models.slice(0, held.length)) {
     free = fill(rooms, roomOf(rooms, model), free)
@@ -38,7 +38,7 @@ test.each([
 
 test('a worker of one model gives it every slot, and nothing beyond', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
-  const rooms = new ModelRooms({ slots: 4, models: ['a'] })
+  const rooms = new ModelBulkheads({ slots: 4, models: ['a'] })
   expect(fill(rooms, roomOf(rooms, 'a'), 4)).toBe(0)
   vi.advanceTimersByTime(60_000)
   expect(rooms.extra(0)).toBe(0)
@@ -46,7 +46,7 @@ test('a worker of one model gives it every slot, and nothing beyond', () => {
 
 test('borrowed slots are replaced after a time only, and never for the model that borrowed them', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
-  const rooms = new ModelRooms({ slots: 8, models: ['a', 'b'], modelCount: 2 })
+  const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
   const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
   expect(fill(rooms, a, 8)).toBe(0)
   vi.advanceTimersByTime(LENT_MS - 1)
@@ -57,7 +57,7 @@ test('borrowed slots are replaced after a time only, and never for the model tha
 
 test('models that hold no more than an equal part have borrowed nothing', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
-  const rooms = new ModelRooms({ slots: 8, models: ['a', 'b'], modelCount: 2 })
+  const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
   const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
   for (let i = 0; i < 4; i++) {
     a.begin(undefined)
@@ -76,7 +76,7 @@ test('no more jobs run than the slots and a quarter, and extra ones only for mod
   vi.useFakeTimers({ toFake: ['performance'] })
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 300 }), fc.array(step, { maxLength: 200 }), (slots, steps) => {
-      const rooms = new ModelRooms({ slots, models, modelCount: 5 })
+      const rooms = new ModelBulkheads({ slots, models, modelCount: 5 })
       const ends = new Map(models.map((model) => [model, [] as (() => void)[]]))
       let free: number = slots
       for (const { model, count, does } of steps) {
@@ -98,7 +98,7 @@ test('no more jobs run than the slots and a quarter, and extra ones only for mod
 
 test('attached calls have half of the places of a model that durable jobs fill, and all where there are none', () => {
   const bounds = [{ kind: 'say', model: 'a', capacity: 4 }]
-  const room = roomOf(new ModelRooms({ models, bounds }), 'a')
+  const room = roomOf(new ModelBulkheads({ models, bounds }), 'a')
   const attached = () => {
     let count = 0
     for (; room.hasPlace; count++) room.enter(undefined)
@@ -115,7 +115,7 @@ test('attached calls have half of the places of a model that durable jobs fill, 
 test('a model has as many places as its servers bear now, at least one, and others are told', () => {
   let places: number | undefined
   const bounds = [{ kind: 'say', model: 'a', capacity: 64, now: () => places }]
-  const rooms = new ModelRooms({ slots: 8, models: ['a'], bounds })
+  const rooms = new ModelBulkheads({ slots: 8, models: ['a'], bounds })
   const told = () => rooms.tell()?.bounds.map(({ capacity }) => capacity)
   expect(told()).toEqual([])
   places = 5
@@ -132,7 +132,7 @@ test('a model has as many places as its servers bear now, at least one, and othe
 })
 
 test('a worker whose models change knows the new ones, and counts what runs of the old ones', () => {
-  const rooms = new ModelRooms({ slots: 4, models: ['a'], bounds: [{ kind: 'say', model: 'a', capacity: 1 }] })
+  const rooms = new ModelBulkheads({ slots: 4, models: ['a'], bounds: [{ kind: 'say', model: 'a', capacity: 1 }] })
   roomOf(rooms, 'a').enter(undefined)
   rooms.change({ models: ['b', 'c'], bounds: [{ kind: 'say', model: 'b', capacity: 2 }], modelCount: 2 })
   expect([rooms.knows('a'), rooms.knows('b')]).toEqual([false, true])
@@ -142,12 +142,12 @@ test('a worker whose models change knows the new ones, and counts what runs of t
 
 test('the bounds of models that share the slots are told, though each may fill them', () => {
   const bounds = ['a', 'b'].map((model) => ({ kind: 'say', model, capacity: 4 }))
-  expect(new ModelRooms({ slots: 4, models: ['a', 'b'], bounds, modelCount: 2 }).tell()?.bounds).toEqual(bounds)
-  expect(new ModelRooms({ slots: 4, models: ['a'], bounds: bounds.slice(0, 1) }).tell()?.bounds).toEqual([])
+  expect(new ModelBulkheads({ slots: 4, models: ['a', 'b'], bounds, modelCount: 2 }).tell()?.bounds).toEqual(bounds)
+  expect(new ModelBulkheads({ slots: 4, models: ['a'], bounds: bounds.slice(0, 1) }).tell()?.bounds).toEqual([])
 })
 
 test('that jobs told to wait wait no more is news, which is told once', () => {
-  const rooms = new ModelRooms({ slots: 4, models: ['a'] })
+  const rooms = new ModelBulkheads({ slots: 4, models: ['a'] })
   const room = roomOf(rooms, 'a')
   room.wait('normal')
   expect(rooms.tell()?.waiting).toEqual([{ kind: 'say', model: 'a', priority: 'normal' }])

@@ -1,0 +1,97 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
+import type { Pauses } from '#shared/jobs/pauses.ts'
+import { sentenceOf } from '#shared/jobs/pauses.ts'
+import type { Peers } from '#shared/jobs/peers.ts'
+
+/** Why a job is not started. */
+export interface Wait {
+  readonly reason:
+    | 'scheduled'
+    | 'retry_backoff'
+    | 'children'
+    | 'broker_away'
+    | 'model_paused'
+    | 'pool_paused'
+    | 'no_worker'
+    | 'no_worker_for_model'
+    | 'project_full'
+    | 'slots_taken'
+    | 'model_full'
+    | 'batch_lane'
+    | 'in_turn'
+  readonly message: string
+  /** Unix seconds when it ends by itself, where that is known. */
+  readonly until: number | null
+  /** Older jobs of the same model and lane; null where nobody waits in line. */
+  readonly ahead: number | null
+}
+
+/** What the project of a job runs, and how much it may; undefined where nothing bounds it. */
+type Taken = { readonly most: number; readonly calls: number; readonly jobs: number } | undefined
+
+/** What the fleet is like now. */
+export interface Fleet {
+  readonly presence: Pick<Peers, 'workers' | 'hasModel' | 'slots' | 'freeSlots' | 'capacityOf'>
+  readonly pauses: Pick<Pauses, 'of'>
+  readonly isBrokerReachable: boolean
+}
+
+/** Why a durable job waits; null: it runs, or has ended. @param ahead See {@link Wait} */
+export function pendingReason(job: DurableJob, fleet: Fleet, ahead: number, taken?: Taken): Wait | null {
+  if (job.state === 'scheduled') return timed(job)
+  if (job.state === 'waiting') return wait('children', 'It waits for the jobs that it has submitted.')
+  if (job.state !== 'queued') return null
+  const [reason, message] = whyQueued(job, fleet, taken)
+  return { ...wait(reason, `${message}${aheadOf(ahead)}`), ahead }
+}
+
+function timed({ attempt, run_at_ms }: DurableJob): Wait {
+  const until = Math.floor(run_at_ms / 1_000)
+  const at = new Date(until * 1_000).toISOString().replace('.000', '')
+  if (attempt === 0) return { ...wait('scheduled', `It is not to be started before ${at}.`), until }
+  return { ...wait('retry_backoff', `Attempt ${attempt} failed; the next one is due at ${at}.`), until }
+}
+
+/** The first thing that keeps it: what is named later may be so as well. */
+function whyQueued(
+  job: DurableJob,
+  { presence, pauses, isBrokerReachable }: Fleet,
+  taken: Taken,
+): [Wait['reason'], string] {
+  const { pool, model, kind } = job
+  const pause = pauses.of(job)
+  if (pause) return [`${pause.what}_paused`, sentenceOf(pause)]
+  if (!isBrokerReachable) return ['broker_away', 'The broker cannot be reached.']
+  const workers = presence.workers(pool)
+  const slots = presence.slots(pool)
+  if (workers.length === 0) return ['no_worker', `No ${pool} worker is running.`]
+  if (slots === 0) return ['no_worker', `Each of the ${workers.length} ${pool} workers is being drained.`]
+  if (!presence.hasModel(pool, model)) return ['no_worker_for_model', `No ${pool} worker has the model '${model}'.`]
+  if (taken && taken.calls + taken.jobs >= taken.most) return ['project_full', fullText(taken)]
+  if (presence.freeSlots(pool) === 0) return ['slots_taken', `All ${slots} slots of the pool ${pool} are taken.`]
+  if (job.priority === 'low') return ['batch_lane', 'Jobs of low priority have a part of the slots only.']
+  const places = presence.capacityOf(pool, { kind, model })
+  if (places !== undefined && places < slots && isFull(job, presence))
+    return ['model_full', `Workers run at most ${places} jobs of the model '${model}' at once.`]
+  return ['in_turn', 'It is about to be taken by a worker.']
+}
+
+/** Whether a worker says that it had no room for jobs like this one although it has slots. */
+function isFull({ pool, kind, model, priority }: DurableJob, presence: Fleet['presence']): boolean {
+  const isAlike = (one: { kind: string; model: string; priority: string }) =>
+    one.kind === kind && one.model === model && one.priority === priority
+  return presence.workers(pool).some(({ capacity }) => capacity?.waiting.some(isAlike))
+}
+
+function fullText({ most, calls, jobs }: NonNullable<Taken>): string {
+  const [ofCalls, ofJobs] = [calls === 1 ? '1 call' : `${calls} calls`, jobs === 1 ? '1 job' : `${jobs} jobs`]
+  return `Its project is at its limit of running jobs: it runs ${ofCalls} and ${ofJobs}, and may run ${most} at once.`
+}
+
+function aheadOf(ahead: number): string {
+  return ` ${ahead === 1 ? '1 job' : `${ahead} jobs`} of its model and lane ${ahead === 1 ? 'is' : 'are'} older.`
+}
+
+function wait(reason: Wait['reason'], message: string): Wait {
+  return { reason, message, until: null, ahead: null }
+}

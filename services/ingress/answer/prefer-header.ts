@@ -1,0 +1,112 @@
+import { createHash, type Hash } from 'node:crypto'
+import type { IncomingHttpHeaders } from 'node:http'
+import type { Call } from '#services/ingress/call.ts'
+import { ServiceError } from '#shared/error.ts'
+import { writeJson } from '#shared/json/write.ts'
+import type { IdempotencyKey } from '#shared/store/store.ts'
+import { runYielding } from '#shared/yielding.ts'
+
+/** How a caller wants a call to be answered, beside what it asks. */
+export interface Preferences {
+  /** The job shall outlive the connection. */
+  readonly isDurable: boolean
+  /** Answer 202 with the job rather than wait for its result. */
+  readonly isAsync: boolean
+  /** Milliseconds to wait for the result before the 202. */
+  readonly waitMs: number
+  readonly idempotencyKey: string | undefined
+}
+
+/** Longest `wait` of RFC 7240 that is honoured, and of `?wait=`, in seconds. */
+export const WAIT_SECONDS_MAX = 60
+/** How long a key stands for its job. */
+const IDEMPOTENCY_TTL_MS = 24 * 3_600_000
+
+/**
+ * Reads `Prefer: respond-async, wait=N` (RFC 7240), `Idempotency-Key`, and `background` and `store` of the body.
+ * Preferences that are malformed are ignored, as RFC 7240 has it.
+ *
+ * @throws ServiceError `invalid_request` for a malformed key, `invalid_type` for fields that are no booleans
+ */
+export function readPreferences(headers: IncomingHttpHeaders, body: unknown): Preferences {
+  const preferences = String(headers.prefer ?? '')
+  const wait = /(?:^|[,;])\s*wait *= *"?(\d{1,9})"?\s*(?:[,;]|$)/i.exec(preferences)?.[1]
+  const idempotencyKey = readIdempotencyKey(headers['idempotency-key'])
+  const isAsync = prefersAsync(headers) || readFlag(body, 'background')
+  return {
+    isDurable: isAsync || idempotencyKey !== undefined || readFlag(body, 'store'),
+    isAsync,
+    waitMs: Math.min(Number(wait ?? 0), WAIT_SECONDS_MAX) * 1_000,
+    idempotencyKey,
+  }
+}
+
+/** Whether a call prefers an answer before its result (RFC 7240). */
+export function prefersAsync({ prefer }: IncomingHttpHeaders): boolean {
+  return /(?:^|[,;])\s*respond-async\s*(?:[,;]|$)/i.test(String(prefer ?? ''))
+}
+
+/** Paths whose calls do nothing but hand in work. */
+const HANDS_IN = /^\/v1\/(jobs|files|batches|messages\/batches)(\/|$)/
+
+/** Whether a call makes a durable job, as far as is known of it before its body is read. */
+export function isJobSubmission({ path, headers }: Pick<Call, 'path' | 'headers'>): boolean {
+  if (HANDS_IN.test(path)) return true
+  return headers['idempotency-key'] !== undefined || prefersAsync(headers)
+}
+
+/**
+ * The key of an `Idempotency-Key` header: 1 to 255 visible ASCII characters, with or without quotes (docs/protocol.md,
+ * Idempotency).
+ *
+ * @throws ServiceError `invalid_request`
+ */
+export function readIdempotencyKey(header: string | string[] | undefined): string | undefined {
+  if (header === undefined) return undefined
+  const key = String(header).replace(/^"(.*)"$/, '$1')
+  if (/^[\x21-\x7e]{1,255}$/.test(key)) return key
+  const message = 'The Idempotency-Key must be 1 to 255 visible ASCII characters.'
+  throw new ServiceError('invalid_request', message, { param: 'Idempotency-Key' })
+}
+
+/**
+ * The key of a call with what it stands for: method, path and body (docs/protocol.md, Idempotency).
+ *
+ * @param retentionMs How long an ended job is kept: its key must not outlive it.
+ */
+export async function idempotencyOf(
+  key: string | undefined,
+  { method, path }: Pick<Call, 'method' | 'path'>,
+  body: unknown,
+  retentionMs: number = IDEMPOTENCY_TTL_MS,
+): Promise<IdempotencyKey | undefined> {
+  if (key === undefined) return undefined
+  const hash = createHash('sha256').update(`${path}\n`)
+  await runYielding(hashCanonical(hash, withoutNulls(body)))
+  const fingerprint = hash.digest('hex')
+  return { scope: `${method} ${path}`, key, fingerprint, keepMs: Math.min(IDEMPOTENCY_TTL_MS, retentionMs) }
+}
+
+/** Members that are a request, or part of one, themselves: the call of a durable job, what is asked of the job, its webhook. */
+const PARTS: ReadonlySet<string> = new Set(['body', 'job', 'webhook'])
+
+/** A request without its fields that are null, which count as absent. Inside of other values, such as JSON Schemas, null has a meaning. */
+function withoutNulls(request: unknown): unknown {
+  if (typeof request !== 'object' || request === null || Array.isArray(request)) return request
+  const given = Object.entries(request).filter(([, value]) => value !== null && value !== undefined)
+  return Object.fromEntries(given.map(([name, value]) => [name, PARTS.has(name) ? withoutNulls(value) : value]))
+}
+
+/** JSON with sorted keys: the same request written in another order is the same. Bodies are not nested deep. */
+function* hashCanonical(hash: Hash, body: unknown): Generator<undefined, void> {
+  for (const piece of writeJson(body, { sortsKeys: true })) {
+    hash.update(piece)
+    yield
+  }
+}
+
+function readFlag(body: unknown, field: 'background' | 'store'): boolean {
+  const value = (body as Record<string, unknown> | null)?.[field] ?? false
+  if (typeof value === 'boolean') return value
+  throw new ServiceError('invalid_type', `Invalid type for '${field}': expected a boolean.`, { param: field })
+}

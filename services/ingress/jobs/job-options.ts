@@ -1,0 +1,281 @@
+import { isUtf8 } from 'node:buffer'
+import type { IncomingHttpHeaders } from 'node:http'
+import { isDeepStrictEqual } from 'node:util'
+import { JobFields, Webhook } from '#schemas/jobs.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { IngressContext } from '#services/ingress/call.ts'
+import { ServiceError } from '#shared/error.ts'
+import { checkWebhookUrl } from '#shared/outbound/guard.ts'
+import { isJobId, requireJobs } from './paths.ts'
+
+/**
+ * What is asked of a durable job beside its call (docs/jobs.md, Submit): in the body of `POST /v1/jobs`, in the fields
+ * of a form, in the frame of a WebSocket, or in headers on any of the HTTP calls.
+ *
+ *   x-job-priority: low                              x-job-run-at: 1790000000
+ *   x-job-metadata: {"report":"2026-11"}             x-job-expires-after-seconds: 7200
+ *   x-job-webhook-url: https://example.com/hook      x-job-start-within-seconds: 600
+ *   x-job-webhook-events: job.completed,job.failed   x-job-parent-id: job_…
+ */
+
+const PREFIX = 'x-job-'
+/** A client may send on what it was told by us. */
+const ANSWERED = 'x-job-id'
+/** Longer than metadata can be: 16 pairs of 64 and 512 characters, escaped. */
+const METADATA_CHARS_MAX = 64 * 1024
+/** Events a webhook is told unless it asks for others (docs/webhooks.md). */
+const WEBHOOK_EVENTS_DEFAULT = ['job.completed', 'job.failed', 'job.cancelled', 'job.expired']
+/** How far ahead a job may be scheduled. */
+const RUN_AHEAD_MS_MAX = 7 * 24 * 3_600_000
+
+/** What a durable job may be asked beside its call. */
+export interface DurableOptions {
+  readonly idempotencyKey: string | undefined
+  /** The answer is the job itself, which an idempotency key keeps however the job ends. */
+  readonly isAsync?: boolean | undefined
+  readonly deadlineInMs: number
+  readonly startInMs?: number | undefined
+  readonly runAtMs?: number | undefined
+  readonly priority?: 'normal' | 'low' | undefined
+  readonly parentId?: string | undefined
+  readonly metadata?: Record<string, string> | undefined
+  readonly webhook?: { url: string; events: string[] } | undefined
+}
+
+/** Pairs of metadata a job keeps (docs/protocol.md, Chat requests): every list shows them. */
+const METADATA_PAIRS_MAX = 16
+
+/** Metadata that may be kept. @throws ServiceError `invalid_value` for too many pairs */
+export function boundMetadata(metadata: Record<string, string> | undefined): Record<string, string> | undefined {
+  if (metadata === undefined || Object.keys(metadata).length <= METADATA_PAIRS_MAX) return metadata
+  const message = `Invalid 'metadata': expected at most ${METADATA_PAIRS_MAX} pairs.`
+  throw new ServiceError('invalid_value', message, { param: 'metadata' })
+}
+
+/** A field of a job as a text of a header says it. @throws ServiceError for what cannot be one */
+type ReadHeader = (text: string, header: string) => unknown
+
+/** The headers, each with the path of the field it stands for. */
+const HEADERS = (
+  [
+    ['metadata', readMetadata],
+    ['webhook.url', asText],
+    ['webhook.events', (text) => text.split(',').map((event) => event.trim())],
+    ['priority', asText],
+    ['expires_after_seconds', asNumber],
+    ['start_within_seconds', asNumber],
+    ['run_at', asNumber],
+    ['parent_id', asText],
+  ] satisfies [path: string, read: ReadHeader][]
+).map(([path, read]) => ({ path, read: read as ReadHeader, name: PREFIX + path.replaceAll(/[._]/g, '-') }))
+
+/** Most calls ask nothing of their job: they share this. */
+const NOTHING: JobFields = {}
+
+/** What a job may be asked, once all ways of saying it were looked at. Null counts as absent. */
+export class JobOptions {
+  readonly fields: JobFields
+  readonly #headers: IncomingHttpHeaders
+  /** Names of the fields that headers gave. */
+  readonly #ofHeaders: ReadonlySet<string>
+
+  /**
+   * @param given What was said elsewhere: a body, a form, a frame.
+   * @throws ServiceError A 400 that names the header or the field; `invalid_value` for what is given twice and differs
+   */
+  static of(headers: IncomingHttpHeaders, given: object): JobOptions {
+    const fields = readFields(given)
+    const ofHeaders = readHeaders(headers)
+    for (const [field, value] of Object.entries(ofHeaders)) {
+      if (!Object.hasOwn(fields, field) || isDeepStrictEqual(fields[field as keyof JobFields], value)) continue
+      const header = headerOf(field, headers)
+      const message = `'${field}' is given twice, also as the header '${header}', and differs.`
+      throw new ServiceError('invalid_value', message, { param: header })
+    }
+    return new JobOptions({ ...fields, ...ofHeaders }, headers, new Set(Object.keys(ofHeaders)))
+  }
+
+  private constructor(fields: JobFields, headers: IncomingHttpHeaders, ofHeaders: ReadonlySet<string>) {
+    this.fields = fields
+    this.#headers = headers
+    this.#ofHeaders = ofHeaders
+  }
+
+  /** A body with them: the same call that asks for something else is another request (docs/protocol.md, Idempotency). */
+  joinedWith(body: unknown): unknown {
+    return Object.keys(this.fields).length === 0 ? body : { body, job: this.fields }
+  }
+
+  /** Headers said some of it. */
+  get isOfHeaders(): boolean {
+    return this.#ofHeaders.size > 0
+  }
+
+  /**
+   * Refuses them for a call that is no durable job: it would end without having done what was asked.
+   *
+   * @param how What makes it one.
+   * @throws ServiceError `invalid_request`
+   */
+  refuse(how: string): void {
+    const [field] = Object.keys(this.fields)
+    if (field !== undefined) throw this.#error('invalid_request', field, `is for durable jobs only. ${how}`)
+  }
+
+  /** Refuses what makes no sense for a caller who waits for the answer. @throws ServiceError `invalid_request` */
+  refuseWaiting(how: string): void {
+    if (this.fields.run_at != null) throw this.#error('invalid_request', 'run_at', `is not for who waits. ${how}`)
+  }
+
+  /** A header that nobody knows is a wish that would be granted in silence. @throws ServiceError `unsupported_parameter` */
+  refuseUnknownHeaders(): void {
+    for (const name of Object.keys(this.#headers)) {
+      if (!name.startsWith(PREFIX) || name === ANSWERED || HEADERS.some((header) => header.name === name)) continue
+      const param = excerpt(name)
+      throw new ServiceError('unsupported_parameter', `Unknown header: '${param}'.`, { param })
+    }
+  }
+
+  /**
+   * The wishes as the store understands them.
+   *
+   * @param deadlineInMs Where none is asked for.
+   * @throws ServiceError for what this deployment does not allow, and a parent that is not there
+   */
+  async resolve(context: IngressContext, tenant: string, deadlineInMs: number): Promise<ResolvedOptions> {
+    const { fields } = this
+    this.refuseUnknownHeaders()
+    try {
+      const start = fields.start_within_seconds
+      const wishes = {
+        deadlineInMs: deadlineOf(context, fields) ?? deadlineInMs,
+        startInMs: start == null ? undefined : start * 1_000,
+        runAtMs: runAtOf(fields),
+        priority: fields.priority ?? undefined,
+        metadata: boundMetadata(fields.metadata ?? undefined),
+        webhook: webhookOf(context, fields),
+        parentId: fields.parent_id ?? undefined,
+      }
+      if (wishes.parentId !== undefined) await requireParent(context, tenant, wishes.parentId)
+      return wishes
+    } catch (error) {
+      const [field = ''] = (error instanceof ServiceError ? error.param : undefined)?.split('.') ?? []
+      throw this.#ofHeaders.has(field) ? renamed(error as ServiceError, this.#headers) : error
+    }
+  }
+
+  #error(code: 'invalid_request', field: string, problem: string): ServiceError {
+    const param = this.#ofHeaders.has(field) ? headerOf(field, this.#headers) : field
+    return new ServiceError(code, `'${param}' ${problem}`, { param })
+  }
+}
+
+/** What {@link JobOptions} are once their defaults and bounds are applied. */
+export type ResolvedOptions = Omit<DurableOptions, 'idempotencyKey' | 'isAsync'>
+
+/** Those fields of an object that speak of the job. */
+export function jobFieldsOf(fields: object): object {
+  const entries = Object.entries(fields).filter(([name]) => Object.hasOwn(JobFields.shape, name))
+  return Object.fromEntries(entries)
+}
+
+/** Refuses headers that ask for something where nothing can be asked for. @throws ServiceError `invalid_request` */
+export function refuseJobHeaders(headers: IncomingHttpHeaders, why: string): void {
+  const given = HEADERS.find(({ name }) => headers[name] !== undefined)
+  if (given) throw new ServiceError('invalid_request', `'${given.name}': ${why}`, { param: given.name })
+}
+
+/** @param given With all that was sent: what a webhook does not know is refused. */
+function readFields(given: object): JobFields {
+  if (Object.keys(given).length === 0) return NOTHING
+  refuseUnknown(Webhook, (given as { webhook?: unknown }).webhook, 'webhook.')
+  return definedOf(parseBody(JobFields, given, 'openai'))
+}
+
+/** The header that gave a field. @param field Such as `webhook`, `webhook.url` or `metadata.report`. */
+function headerOf(field: string, headers: IncomingHttpHeaders): string {
+  const whole = HEADERS.find(({ path }) => `${field}.`.startsWith(`${path}.`) || field.startsWith(`${path}[`))
+  const part = HEADERS.find(({ path, name }) => path.startsWith(`${field}.`) && headers[name] !== undefined)
+  return (whole ?? part)?.name ?? field
+}
+
+function readHeaders(headers: IncomingHttpHeaders): JobFields {
+  const raw: Record<string, unknown> = {}
+  for (const { path, name, read } of HEADERS) {
+    const text = headers[name]
+    if (text === undefined) continue
+    const value = read(String(text), name)
+    const [field = '', member] = path.split('.')
+    if (member === undefined) raw[field] = value
+    else raw[field] = { ...(raw[field] as object | undefined), [member]: value }
+  }
+  if (Object.keys(raw).length === 0) return NOTHING
+  try {
+    return definedOf(parseBody(JobFields, raw, 'openai'))
+  } catch (error) {
+    throw error instanceof ServiceError ? renamed(error, headers) : error
+  }
+}
+
+/** The same error, told by the name of the header. */
+function renamed(error: ServiceError, headers: IncomingHttpHeaders): ServiceError {
+  const { code, message, param } = error
+  if (param === null) return error
+  const header = headerOf(param, headers)
+  const named = message.includes(`'${param}'`) ? message.replace(`'${param}'`, `'${header}'`) : `${header}: ${message}`
+  return new ServiceError(code, named, { cause: error, param: header })
+}
+
+function asText(text: string): string {
+  return text
+}
+
+/** What is none stays a text, which the schema refuses. */
+function asNumber(text: string): number | string {
+  return /^\d{1,15}$/.test(text) ? Number(text) : text
+}
+
+/** JSON in a header may be bytes of UTF-8, which Node reads as Latin-1. */
+function readMetadata(text: string, header: string): unknown {
+  const bytes = Buffer.from(text, 'latin1')
+  try {
+    if (text.length <= METADATA_CHARS_MAX) return JSON.parse(isUtf8(bytes) ? bytes.toString() : text)
+  } catch {
+    // Refused below.
+  }
+  throw new ServiceError('invalid_value', `Invalid '${header}': expected a JSON object of texts.`, { param: header })
+}
+
+function deadlineOf({ config }: IngressContext, { expires_after_seconds }: JobFields): number | undefined {
+  if (expires_after_seconds == null) return undefined
+  const ms = expires_after_seconds * 1_000
+  if (ms <= config.jobDeadlineMaxMs) return ms
+  const most = Math.floor(config.jobDeadlineMaxMs / 1_000)
+  const param = 'expires_after_seconds'
+  const message = `Invalid '${param}': integer above maximum value. Expected a value <= ${most}, but got ${expires_after_seconds} instead.`
+  throw new ServiceError('integer_above_max_value', message, { param })
+}
+
+function runAtOf({ run_at }: JobFields): number | undefined {
+  if (run_at == null) return undefined
+  const ms = run_at * 1_000
+  if (ms <= Date.now() + RUN_AHEAD_MS_MAX) return ms
+  const message = 'A job may be scheduled at most 7 days ahead. Times are unix seconds.'
+  throw new ServiceError('invalid_value', message, { param: 'run_at' })
+}
+
+function webhookOf({ config }: IngressContext, { webhook }: JobFields): { url: string; events: string[] } | undefined {
+  if (!webhook) return undefined
+  checkWebhookUrl(webhook.url, { allowPrivate: config.webhookAllowPrivate })
+  return { url: webhook.url, events: webhook.events ?? WEBHOOK_EVENTS_DEFAULT }
+}
+
+async function requireParent(context: IngressContext, tenant: string, id: string): Promise<void> {
+  const isThere = isJobId(id) && (await requireJobs(context).has(tenant, id))
+  if (!isThere) throw new ServiceError('invalid_value', 'There is no such parent job.', { param: 'parent_id' })
+}
+
+function definedOf(fields: JobFields): JobFields {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value != null))
+}

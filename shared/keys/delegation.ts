@@ -1,0 +1,49 @@
+import type { ApiKey } from './keys.ts'
+import { coversPath, hasScope } from './scopes.ts'
+
+/** What makes a key worth having. Limits are none: whoever may make keys may set those of projects. */
+export type Rights = Pick<ApiKey, 'scopes' | 'endpoints' | 'models' | 'expires_at'>
+
+/**
+ * What of the rights of a key may not be given by the holder of another, since that has it not; undefined where it has all.
+ *
+ * @param before What the key has already, which may stay.
+ * @returns Part of a sentence, such as `the scope calls`, and the field that it is in
+ */
+export function rightNotHeld(
+  giver: Rights,
+  given: Rights,
+  before?: Rights,
+): { readonly what: string; readonly param: keyof Rights } | undefined {
+  const holders = before ? [giver, before] : [giver]
+  const scope = (given.scopes ?? ['calls']).find((one) => !holders.some((holder) => hasScope(holder, one)))
+  if (scope) return { what: `the scope ${scope}`, param: 'scopes' }
+  const path = missingOf(
+    given.endpoints,
+    holders.map(({ endpoints }) => endpoints),
+    coversPath,
+  )
+  if (path) return { what: path === ALL ? 'every endpoint' : `the endpoint ${path}`, param: 'endpoints' }
+  const model = missingOf(
+    given.models,
+    holders.map(({ models }) => models),
+    (models, one) => models.includes(one),
+  )
+  if (model) return { what: model === ALL ? 'every model' : `the model ${model}`, param: 'models' }
+  const end = given.expires_at ?? Number.POSITIVE_INFINITY
+  if (holders.some(({ expires_at = Number.POSITIVE_INFINITY }) => end <= expires_at)) return undefined
+  return { what: 'a life as long', param: 'expires_at' }
+}
+
+const ALL = Symbol('all')
+
+/** The first of some names that no holder has; a holder without a list has all. */
+function missingOf(
+  given: readonly string[] | undefined,
+  lists: readonly (readonly string[] | undefined)[],
+  covers: (list: readonly string[], name: string) => boolean,
+): string | typeof ALL | undefined {
+  if (lists.some((list) => list === undefined)) return undefined
+  if (given === undefined) return ALL
+  return given.find((name) => !lists.some((list) => list && covers(list, name)))
+}

@@ -1,0 +1,133 @@
+import { execFile } from 'node:child_process'
+import { copyFile, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { promisify } from 'node:util'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+
+const ROOT = join(import.meta.dirname, '..')
+const BIOME = join(ROOT, 'node_modules/.bin/biome')
+const RUN_MS = 50_000
+
+const ADAPTER = 'Adapters are imported by shared/ports.ts only.'
+const CLIENT = 'Only its adapter imports a client library.'
+const OTHER = 'A service imports no other service: only services/services.ts sees them all.'
+const ROOTED = 'Name it from the root: #shared/…, #services/…'
+const SCHEMAS = 'Schemas import nothing but schemas.'
+
+/** A file, what it imports, and the law that forbids it; undefined where none does. */
+const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = [
+  ['schemas/job.ts', '#shared/id.ts', SCHEMAS],
+  ['schemas/job.ts', '../shared/id.ts', SCHEMAS],
+  ['schemas/job.ts', './error.ts'],
+  ['schemas/job.ts', 'zod'],
+  ['shared/id.ts', '#services/main.js', 'Shared knows no service.'],
+  ['shared/jobs/body.ts', '../id.ts', ROOTED],
+  ['services/ingress/app.ts', '#services/scheduler/scheduler.ts', OTHER],
+  ['services/cli/doctor/doctor.ts', '#services/services.ts', OTHER],
+  ['services/ingress/ws/ws.ts', '#services/ingress/call.ts'],
+  ['services/scheduler/scheduler.ts', '#shared/jobs/owner.ts', 'Only shared/jobs moves a job.'],
+  ['shared/jobs/worker/service.ts', '#shared/jobs/owner.ts'],
+  ['services/ingress/answer/answer.ts', 'express', CLIENT],
+  ['services/ingress/reply/http.ts', 'express'],
+  ['services/services.ts', './ingress/ingress.ts'],
+  ['services/cli/cli.ts', '../../package.json'],
+  ...[
+    'broker/memory.ts',
+    'broker/kafka/kafka.ts',
+    'store/postgres/postgres.ts',
+    'store/sqlite/sqlite.ts',
+    'engines/openai/embeddings.ts',
+    'engines/anthropic/anthropic.ts',
+    'engines/llama/llama.ts',
+    'engines/echo/echo.ts',
+    'engines/local/local.ts',
+    'sandbox/docker/docker.ts',
+    'sandbox/zygote/zygote.ts',
+    'sandbox/wasm/wasm.ts',
+    'blobs/disk.ts',
+    'keys/file.ts',
+    'keys/postgres.ts',
+    'content-filter/profanity.ts',
+    'content-filter/word-list.ts',
+    'local-server/local-server.ts',
+    'search/local/local.ts',
+    'search/web/web.ts',
+  ].flatMap((adapter): [string, string, string?][] => [
+    ['services/embeddings/embeddings.ts', `#shared/${adapter}`, ADAPTER],
+    ['services/cli/doctor/kafka.ts', `#shared/${adapter}`, ADAPTER],
+    ['bench/durable/sluice.ts', `#shared/${adapter}`, ADAPTER],
+    ['shared/jobs/worker/worker.ts', `#shared/${adapter}`, ADAPTER],
+    ['shared/metrics.ts', `./${adapter}`, ADAPTER],
+    ['shared/ports.ts', `./${adapter}`],
+    ['shared/ports/inspect.ts', `#shared/${adapter}`],
+  ]),
+  ['shared/store/store.ts', './postgres/postgres.ts', 'A port does not know its adapters.'],
+  ['shared/store/postgres/postgres.ts', './connection.ts'],
+  ['shared/keys/postgres.ts', '#shared/store/postgres/connection.ts'],
+  ['shared/broker/kafka/share/broker.ts', 'kafkajs', CLIENT],
+  ['shared/broker/kafka/classic/broker.ts', 'kafkajs'],
+  ...[
+    '@platformatic/kafka',
+    'kafkajs',
+    'pg',
+    'node:sqlite',
+    'dockerode',
+    'node-llama-cpp',
+    'gpt-tokenizer/encoding/o200k_base',
+    'undici',
+    'eventsource-parser',
+    'cockatiel',
+    'obscenity',
+    'ws',
+    '@fastify/busboy',
+    'rate-limiter-flexible',
+    'pino',
+    'prom-client',
+    '@modelcontextprotocol/client',
+    'yaml',
+    'bullmq',
+    'pg-boss',
+    'express',
+  ].map((client): [string, string, string] => ['services/cli/doctor/machine.ts', client, CLIENT]),
+]
+
+/** The imports of a file: each as a value and as a dynamic one, a line each. */
+function linesOf(file: string): string[] {
+  return IMPORTS.filter(([from]) => from === file).flatMap(([, to]) => [`import '${to}'`, `await import('${to}')`])
+}
+
+interface Diagnostic {
+  readonly category: string
+  readonly message: string
+  readonly location: { readonly path: string; readonly start: { readonly line: number } }
+}
+
+describe('the laws of who may import whom', () => {
+  let directory: string
+  const broken = new Map<string, string>()
+
+  beforeAll(async () => {
+    directory = await mkdtemp(join(tmpdir(), 'sluice-laws-'))
+    await copyFile(join(ROOT, 'test/laws.grit'), join(directory, 'laws.grit'))
+    const config = { plugins: ['./laws.grit'], linter: { rules: { preset: 'none' } } }
+    await writeFile(join(directory, 'biome.json'), JSON.stringify(config))
+    for (const file of new Set(IMPORTS.map(([from]) => from))) {
+      await mkdir(dirname(join(directory, file)), { recursive: true })
+      await writeFile(join(directory, file), `${linesOf(file).join('\n')}\n`)
+    }
+    const args = ['lint', '--reporter=json', '--max-diagnostics=none', '.']
+    const options = { cwd: directory, timeout: RUN_MS, maxBuffer: 16 * 1024 * 1024 }
+    // It exits with 1 for what it finds.
+    const { stdout } = await promisify(execFile)(BIOME, args, options).catch((error) => error)
+    const { diagnostics } = JSON.parse(stdout) as { diagnostics: Diagnostic[] }
+    for (const { message, location } of diagnostics) broken.set(`${location.path}:${location.start.line}`, message)
+  }, RUN_MS)
+  afterAll(() => rm(directory, { recursive: true, force: true }))
+
+  it.each(IMPORTS)('%s imports %s: %s', (from = '', to = '', law) => {
+    const line = linesOf(from).indexOf(`import '${to}'`) + 1
+    expect(broken.get(`${from}:${line}`)).toBe(law)
+    expect(broken.get(`${from}:${line + 1}`)).toBe(law)
+  })
+})

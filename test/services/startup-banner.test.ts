@@ -1,0 +1,21 @@
+import { expect, it } from 'vitest'
+import { ROLES, type Role } from '#services/services.ts'
+import { greetingOf } from '#services/startup-banner.ts'
+
+const of = (...fetching: readonly Role[]) => {
+  const ingress = { port: 8081, createdKey: undefined }
+  return greetingOf({ host: '127.0.0.1', sluiceApiKey: 'sk-test' }, ingress, { models: [] }, fetching).join('\n')
+}
+
+it('says that the first start fetches models where the process runs some', () => {
+  for (const roles of [ROLES, ['ingress', 'inference'], ['code', 'ingress']] as const) {
+    expect(of(...roles)).toContain('The first start fetches')
+  }
+})
+
+it('says nothing of that where an ingress is alone, or with what fetches nothing, or has it all', () => {
+  for (const roles of [['ingress'], ['scheduler', 'ingress'], []] as const) {
+    expect(of(...roles)).toContain('Sluice listens on http://127.0.0.1:8081')
+    expect(of(...roles)).not.toContain('first start fetches')
+  }
+})
