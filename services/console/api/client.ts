@@ -92,7 +92,7 @@ export async function loadOwnKey(): Promise<void> {
 export function messageOf(error: unknown): string {
   if (error instanceof ApiFailure) return error.message
   const isUnreachable = error instanceof TypeError || (error instanceof DOMException && error.name === 'TimeoutError')
-  if (isUnreachable) return 'The service is not responding. It may be restarting.'
+  if (isUnreachable) return 'The service is not responding; it may be restarting.'
   if (error instanceof SyntaxError) return 'Unexpected response; a proxy may have intercepted the request.'
   return String(error)
 }

@@ -117,7 +117,7 @@ describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
     }
     await expect.poll(later, { timeout: PAGE_MS }).toBe(1)
     await page.clock.runFor(16_000)
-    await page.getByText('The service is not responding. It may be restarting.').waitFor()
+    await page.getByText('The service is not responding; it may be restarting.').waitFor()
     await page.clock.runFor(4_000)
     await expect.poll(() => requests, { timeout: PAGE_MS }).toBe(2)
     await page.context().close()

@@ -43,8 +43,8 @@ function Letters() {
         <Redrive key={pool} list={list} />
       </div>
       <p class="dim">
-        Records that no worker could process. They are deleted after 14 days, whether requeued or not. Requeueing one
-        twice is safe: its job runs once.
+        Records that no worker could process. The service deletes them after 14 days, whether requeued or not.
+        Requeueing a record twice is safe: its job runs once.
       </p>
       <PoolFilter pool={pool} />
       <ErrorText text={problem.value} />

@@ -130,7 +130,7 @@ function NoJobs({ filter }: { readonly filter: Filter }) {
       <p class="dim">
         {isFiltered
           ? 'Remove a filter to see more jobs.'
-          : 'Send any request with the header Prefer: respond-async to run it as a durable job. It appears here.'}
+          : 'To create a durable job, send any request with the header Prefer: respond-async. Jobs appear here.'}
       </p>
       {!isFiltered && (
         <p>

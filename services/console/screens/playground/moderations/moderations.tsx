@@ -26,7 +26,7 @@ interface Moderated {
 }
 
 const run = new Run()
-const text = signal('What a lovely morning.\nWhat an ass.')
+const text = signal('The morning is lovely.\nYou are an ass.')
 const values = signal<Readonly<Record<string, string>>>({})
 const moderated = signal<readonly Moderated[]>([])
 
