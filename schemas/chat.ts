@@ -201,18 +201,25 @@ export const ChatRequest = z.looseObject({
   parallel_tool_calls: z.boolean().nullish().describe('Allow several tool calls in one message'),
   user: z.string().nullish().describe('Deprecated alias of safety_identifier'),
   safety_identifier: z.string().nullish().describe('Id of the end user'),
-  prompt_cache_key: z.string().nullish(),
+  prompt_cache_key: z.string().nullish().describe('Key that groups requests with a common prompt prefix'),
   metadata: Metadata.nullish().describe('At most 16 pairs of text'),
   store: z.boolean().nullish().describe('Store the completion, so that it can be retrieved later. Default: false'),
-  service_tier: Word.nullish(),
+  service_tier: Word.nullish().describe('Passed to an upstream server with the same API'),
   reasoning_effort: Word.nullish().describe('Reasoning effort, such as low, medium or high'),
-  verbosity: Word.nullish(),
-  modalities: z.array(Word).max(16).nullish(),
+  verbosity: Word.nullish().describe('Verbosity of the output, such as low, medium or high'),
+  modalities: z
+    .array(Word)
+    .max(16)
+    .nullish()
+    .describe('Output types. Only text, unless an upstream server with the same API supports others'),
   functions: z
     .array(z.looseObject({ name: z.string().min(1), parameters: JsonObject.nullish() }))
     .max(128)
     .nullish(),
-  function_call: z.union([z.string(), z.looseObject({ name: z.string() })]).nullish(),
+  function_call: z
+    .union([z.string(), z.looseObject({ name: z.string() })])
+    .nullish()
+    .describe('Deprecated form of tool_choice'),
 })
 export type ChatRequest = z.infer<typeof ChatRequest>
 

@@ -22,7 +22,7 @@ export const CodeBody = z.looseObject({
     .max(100)
     .nullish()
     .describe('Packages that the code needs. A missing package is an error; nothing is installed'),
-  stream: z.boolean().nullish(),
+  stream: z.boolean().nullish().describe('Stream the output as server-sent events. Default: false'),
 })
 export type CodeBody = z.infer<typeof CodeBody>
 

@@ -14,7 +14,7 @@ export type EncodingFormat = z.infer<typeof EncodingFormat>
  * could not name the invalid item. Unknown fields are ignored.
  */
 export const EmbeddingsBody = z.looseObject({
-  model: z.string(),
+  model: z.string().describe('Model id or alias'),
   input: z.unknown(),
   encoding_format: EncodingFormat.nullish().transform((format) => format ?? 'float'),
   dimensions: z.int().min(1).nullish().describe('Length of the vectors. Default: the length of the model'),

@@ -17,7 +17,10 @@ export const ExpiresAfter = z.object({
 export type ExpiresAfter = z.infer<typeof ExpiresAfter>
 
 /** Fields of the form of `POST /v1/files`, without the file. */
-export const FileForm = z.object({ purpose: FilePurpose, expires_after: ExpiresAfter.nullish() })
+export const FileForm = z.object({
+  purpose: FilePurpose.describe('batch for the input of a batch'),
+  expires_after: ExpiresAfter.nullish().describe('Expiry of the file'),
+})
 export type FileForm = z.infer<typeof FileForm>
 
 /** Maximum files per page. */
@@ -25,9 +28,9 @@ const PAGE_MAX = 10_000
 
 /** Query of `GET /v1/files`. */
 export const ListFiles = z.object({
-  limit: z.coerce.number().int().min(0).max(PAGE_MAX).default(1_000),
+  limit: z.coerce.number().int().min(0).max(PAGE_MAX).default(1_000).describe('Maximum files per page'),
   after: z.string().max(64).optional().describe('Cursor: id of the last file of the previous page'),
-  order: z.enum(['asc', 'desc']).default('desc'),
+  order: z.enum(['asc', 'desc']).default('desc').describe('desc: newest first'),
   purpose: z
     .string()
     .max(64)

@@ -25,8 +25,8 @@ export type Webhook = z.infer<typeof Webhook>
 
 /** Job options, independent of how the job is submitted (docs/jobs.md, Submit). */
 export const JobFields = z.object({
-  metadata: Metadata.nullish(),
-  webhook: Webhook.nullish(),
+  metadata: Metadata.nullish().describe('At most 16 pairs of text'),
+  webhook: Webhook.nullish().describe('Webhook that reports state transitions of the job'),
   priority: Priority.nullish().describe('low: start only if no job with priority normal waits. Default: normal'),
   expires_after_seconds: z
     .int()

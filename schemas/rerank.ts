@@ -6,8 +6,8 @@ import { INPUTS_MAX } from './embeddings.ts'
  * one at a time. Unknown fields are ignored.
  */
 export const RerankBody = z.looseObject({
-  model: z.string(),
-  query: z.string().min(1),
+  model: z.string().describe('Model id or alias'),
+  query: z.string().min(1).describe('Text to which the documents are compared'),
   documents: z.unknown(),
   top_n: z.int().min(1).nullish().describe('Maximum results. Default: all documents'),
   return_documents: z.boolean().nullish().describe('Include the text of each document in the results'),

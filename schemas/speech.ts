@@ -13,7 +13,7 @@ const Voice = z.union([z.string().min(1).max(1_000), z.object({ id: z.string().m
 
 /** Body of `POST /v1/audio/speech` (docs/speech.md). Unknown fields are ignored. */
 export const SpeechBody = z.looseObject({
-  model: z.string(),
+  model: z.string().describe('Model id or alias'),
   input: z.string().min(1).max(SPEECH_CHARS_MAX).describe('Text to speak'),
   voice: Voice.nullish().describe('Voice name, or an object with an id. Default: the default voice of the server'),
   instructions: z.string().max(SPEECH_CHARS_MAX).nullish().describe('Instructions for tone and style'),

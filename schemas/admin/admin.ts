@@ -5,7 +5,7 @@ import { Text } from './text.ts'
 /** Filters that select jobs of all projects. */
 const JobFilters = {
   project: Text.optional().describe('Project id'),
-  pool: PoolName.optional(),
+  pool: PoolName.optional().describe('Pool name'),
   model: Text.optional().describe('Model id'),
   status: z.string().max(200).optional().describe('Comma-separated job statuses. Default: all'),
 }
@@ -35,7 +35,7 @@ export type ManyJobs = z.infer<typeof ManyJobs>
 
 /** Query of `GET /v1/admin/deliveries`. */
 export const ListDeliveries = z.object({
-  project: Text.optional(),
+  project: Text.optional().describe('Project id'),
   status: z
     .enum(['pending', 'failed', 'delivered'])
     .optional()
@@ -46,7 +46,7 @@ export const ListDeliveries = z.object({
 
 /** Query of `GET /v1/admin/dead-letters`. */
 export const ListDeadLetters = z.object({
-  pool: PoolName.optional(),
+  pool: PoolName.optional().describe('Pool name'),
   limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum items per page'),
   after: z.coerce.number().int().min(0).optional().describe('Cursor: last_id of the previous page'),
 })
@@ -61,7 +61,7 @@ export const ListFindings = z.object({
 
 /** Body of `POST /v1/admin/dead-letters/redrive`. */
 export const RedriveDeadLetters = z.object({
-  pool: PoolName.optional(),
+  pool: PoolName.optional().describe('Pool name'),
   max: z.int().min(1).max(1_000).default(100).describe('Maximum number of objects, newest first'),
   after: z.coerce
     .number()

@@ -24,7 +24,7 @@ const jobFields = {
   status: JobStatus,
   created_at: Seconds,
   run_at: Seconds.nullable().describe('Scheduled start time, in Unix seconds. null: no scheduled start'),
-  started_at: Seconds.nullable(),
+  started_at: Seconds.nullable().describe('First start, in Unix seconds'),
   completed_at: Seconds.nullable(),
   failed_at: Seconds.nullable(),
   cancelled_at: Seconds.nullable(),
@@ -38,17 +38,17 @@ const jobFields = {
     position: z.int().nullable().describe('Number of jobs ahead in the queue. null: unknown, or the job is not queued'),
   }),
   priority: Priority,
-  parent_id: z.string().nullable(),
+  parent_id: z.string().nullable().describe('Parent job, or the job that this one redrives or replays'),
   child_counts: z
     .object({ total: z.int(), completed: z.int(), failed: z.int().describe('Failed, cancelled or expired') })
     .optional()
     .describe('Progress of the requests of a batch, or of the child jobs'),
   error: ErrorAnswer.shape.error.extend({ status: z.int() }).nullable(),
-  usage: z.unknown(),
+  usage: z.unknown().describe('Token usage, in the format of the endpoint'),
   metadata: z.record(z.string(), z.string()),
-  stream: z.boolean(),
-  last_sequence_number: z.int(),
-  request_id: z.string().nullable(),
+  stream: z.boolean().describe('Output deltas are recorded as events'),
+  last_sequence_number: z.int().describe('Sequence number of the latest event'),
+  request_id: z.string().nullable().describe('Id of the request that submitted the job'),
 }
 
 const Truncated = z.object({

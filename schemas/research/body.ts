@@ -24,14 +24,26 @@ export type ResearchMessage = z.infer<typeof ResearchMessage>
  * ignored. `null` means absent.
  */
 export const ResearchBody = z.looseObject({
-  model: z.string().min(1),
-  messages: z.array(ResearchMessage).min(1).max(MESSAGES_MAX),
-  stream: z.boolean().nullish(),
+  model: z.string().min(1).describe('Research model id or alias'),
+  messages: z
+    .array(ResearchMessage)
+    .min(1)
+    .max(MESSAGES_MAX)
+    .describe('Messages, oldest first. The last user message is the question'),
+  stream: z.boolean().nullish().describe('Stream progress and the report as server-sent events. Default: false'),
   stream_options: z.looseObject({ include_usage: z.boolean().nullish() }).nullish(),
-  temperature: z.number().min(0, 'decimal').max(2, 'decimal').nullish(),
+  temperature: z
+    .number()
+    .min(0, 'decimal')
+    .max(2, 'decimal')
+    .nullish()
+    .describe('Sampling temperature of the model that writes the report'),
   max_tokens: z.int().min(1).nullish().describe('Maximum length of the report, in tokens'),
   max_completion_tokens: z.int().min(1).nullish().describe('Alias of max_tokens. Takes precedence'),
-  reasoning_effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).nullish(),
+  reasoning_effort: z
+    .enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max'])
+    .nullish()
+    .describe('Research effort, which selects the default limits'),
   max_sources: z.int().min(1).max(SOURCES_MAX).nullish().describe('Maximum sources to read'),
   max_duration_seconds: z
     .int()
@@ -53,6 +65,6 @@ export const ResearchBody = z.looseObject({
   n: z.int().min(1).max(128).nullish(),
   tools: z.array(z.unknown()).max(128).nullish(),
   logprobs: z.boolean().nullish(),
-  metadata: Metadata.nullish(),
+  metadata: Metadata.nullish().describe('At most 16 pairs of text'),
 })
 export type ResearchBody = z.infer<typeof ResearchBody>

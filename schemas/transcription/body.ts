@@ -27,7 +27,7 @@ const ServerVad = z.object({
 
 /** The decoder checks rules that depend on two fields. */
 export const TranscriptionBody = z.object({
-  model: z.string().min(1),
+  model: z.string().min(1).describe('Model id or alias'),
   language: z.string().nullish().describe('Language of the audio, as ISO 639-1 code. Default: detected'),
   languages: z.array(z.string()).max(KEYWORDS_MAX).nullish().describe('Hint: languages that may occur in the audio'),
   keywords: z
@@ -37,16 +37,24 @@ export const TranscriptionBody = z.object({
     .describe('Hint: words that may occur in the audio'),
   prompt: z.string().max(PROMPT_CHARS_MAX).nullish().describe('Text that guides style and spelling'),
   response_format: TranscriptFormat.nullish().describe('Default: json'),
-  temperature: z.number().min(0, DECIMAL).max(1, DECIMAL).nullish(),
+  temperature: z.number().min(0, DECIMAL).max(1, DECIMAL).nullish().describe('Sampling temperature. Default: 0'),
   timestamp_granularities: z
     .array(z.enum(['word', 'segment']))
     .max(2)
     .nullish(),
-  include: z.array(z.literal('logprobs')).max(1).nullish(),
-  stream: z.boolean().nullish(),
+  include: z.array(z.literal('logprobs')).max(1).nullish().describe('Additional output to include'),
+  stream: z.boolean().nullish().describe('Stream the transcript as server-sent events. Default: false'),
   chunking_strategy: z.union([z.string().describe('auto: split the audio at silences'), ServerVad]).nullish(),
-  known_speaker_names: z.array(z.string().min(1).max(NAME_CHARS_MAX)).max(SPEAKERS_MAX).nullish(),
-  known_speaker_references: z.array(z.string().min(1).max(REFERENCE_CHARS_MAX)).max(SPEAKERS_MAX).nullish(),
+  known_speaker_names: z
+    .array(z.string().min(1).max(NAME_CHARS_MAX))
+    .max(SPEAKERS_MAX)
+    .nullish()
+    .describe('Names of known speakers, at most 4'),
+  known_speaker_references: z
+    .array(z.string().min(1).max(REFERENCE_CHARS_MAX))
+    .max(SPEAKERS_MAX)
+    .nullish()
+    .describe('Voice samples of the known speakers, as data URLs in the same order'),
 })
 export type TranscriptionBody = z.infer<typeof TranscriptionBody>
 

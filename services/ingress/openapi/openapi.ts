@@ -145,6 +145,12 @@ function parametersOf({ path }: Route, { query, pairs, headers = [] }: Operation
     return { name, in: 'query', ...(description !== undefined && { description }), schema: rest }
   })
   if (!pairs) return [...inPath, ...inHeader, ...inQuery]
+  const description = `Only objects with these values, such as ${pairs}[team]=search. All pairs must match`
   const values = { type: 'object', additionalProperties: { type: 'string' } }
-  return [...inPath, ...inHeader, ...inQuery, { name: pairs, in: 'query', style: 'deepObject', schema: values }]
+  return [
+    ...inPath,
+    ...inHeader,
+    ...inQuery,
+    { name: pairs, in: 'query', description, style: 'deepObject', schema: values },
+  ]
 }

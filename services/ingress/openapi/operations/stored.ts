@@ -4,13 +4,22 @@ import { ok } from './shared.ts'
 
 const tag = 'Chat'
 const guide = 'protocol#stored-chat-completions'
+const { limit, after, order } = ListParams.shape
+const PAGE = {
+  limit: limit.describe('Maximum items per page'),
+  after: after.describe('Cursor: last_id of the previous page'),
+  order: order.describe('asc: oldest first'),
+}
 
 /** Chat completions that were created with `store: true`. */
 export const STORED: Operations = {
   'GET /v1/chat/completions': {
     ...{ id: 'listChatCompletions', tag, guide, summary: 'List stored chat completions' },
     description: 'Oldest first by default.',
-    query: ListCompletions,
+    query: ListCompletions.extend({
+      ...PAGE,
+      model: ListCompletions.shape.model.describe('Only completions of this model'),
+    }),
     pairs: 'metadata',
     answers: ok('A page of completions.', 'StoredChatCompletionList'),
   },
@@ -30,7 +39,7 @@ export const STORED: Operations = {
   },
   'GET /v1/chat/completions/:id/messages': {
     ...{ id: 'listChatCompletionMessages', tag, guide, summary: 'List the messages of a stored chat completion' },
-    query: ListParams,
+    query: ListParams.extend(PAGE),
     answers: ok('A page of messages.', 'ChatCompletionMessageList'),
   },
 }
