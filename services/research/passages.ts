@@ -21,6 +21,8 @@ export interface CountedPassage extends Passage {
   readonly source: Snapshot
   /** Terms of its sentences and its heading: those it can be an answer by. */
   readonly terms: ReadonlySet<string>
+  /** Terms of the question for which it uses another word. */
+  readonly similar: ReadonlySet<string>
   /** How often each term counts, by where it stands. */
   readonly counts: ReadonlyMap<string, number>
   readonly length: number
@@ -36,13 +38,17 @@ export function* countPassages(source: Snapshot, asked = NOTHING_ASKED): Generat
     const counts = new Map<string, number>()
     const add = (term: string, weight: number) => counts.set(term, (counts.get(term) ?? 0) + weight)
     const terms = new Set<string>()
+    const similarTerms = new Set<string>()
     let length = 0
     for (const { term } of termsOf(source.text.slice(passage.start, passage.end))) {
       for (const held of [term, ...asked.matching(term)]) {
         add(held, 1)
         terms.add(held)
       }
-      for (const similar of asked.similar(term)) add(similar, SYNONYM_WEIGHT)
+      for (const similar of asked.similar(term)) {
+        add(similar, SYNONYM_WEIGHT)
+        similarTerms.add(similar)
+      }
       length++
     }
     for (const { term } of termsOf(`${passage.heading}\n${passage.context}`)) {
@@ -52,7 +58,7 @@ export function* countPassages(source: Snapshot, asked = NOTHING_ASKED): Generat
       }
     }
     for (const term of title) add(term, TITLE_WEIGHT)
-    passages.push({ ...passage, source, terms, counts, length })
+    passages.push({ ...passage, source, terms, similar: similarTerms, counts, length })
     yield
   }
   return passages

@@ -13,7 +13,6 @@ import { searchOnce } from './search.ts'
 
 /** Starts one worker of the research pool: questions, and reports that cite what was read. */
 export async function startResearch(ports: Ports): Promise<Service> {
-  // Where all roles share a process most never ask: nothing is indexed before the first question.
   let backends: Promise<SearchBackend[]> | undefined
   const search = () =>
     (backends ??= ports.openSearch().catch((error: unknown) => {
@@ -21,6 +20,8 @@ export async function startResearch(ports: Ports): Promise<Service> {
       backends = undefined
       throw error
     }))
+  // A folder of its own may take minutes to index. The project's own pages take a second, and most processes are never asked.
+  if (ports.config.researchCorpus) search().catch(() => {})
   const setupOf = async ({ model }: ResearchRequest, project: string): Promise<ResearchSetup> => {
     const engine = ports.models.find(model)?.engine
     const { writer, embeddings } = engine?.type === 'research' ? engine : {}

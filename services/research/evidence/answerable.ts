@@ -3,7 +3,7 @@
  * answer is worse than none.
  */
 
-import { type CountedPassage, massOf } from '#services/research/passages.ts'
+import type { CountedPassage } from '#services/research/passages.ts'
 import {
   type Anchor,
   anchorsOf,
@@ -32,6 +32,7 @@ const ASKED_MIN = 0.25
 /** Below this weight, as `created` has, what is asked says too little to be looked for. */
 const ASKED_WEIGHT_MIN = 4
 const TITLE_CREDIT = 0.5
+const SYNONYM_CREDIT = 0.7
 /** How well they must fit the type of the answer. */
 const FIT_MIN = 0.5
 /** Sentences that stand together, and passages whose sentences are looked at. */
@@ -70,7 +71,12 @@ export function* partOf(
 
 /** The share of what some terms say that the best passage carries. */
 export function carriedBy(terms: readonly string[], passages: readonly CountedPassage[], weights: Weights): number {
-  return Math.max(0, ...passages.map((passage) => massOf(terms, weights, (term) => passage.terms.has(term))))
+  return Math.max(
+    0,
+    ...passages.map(({ terms: own, similar }) =>
+      creditOf(terms, weights, (term) => (own.has(term) ? 1 : similar.has(term) ? SYNONYM_CREDIT : 0)),
+    ),
+  )
 }
 
 /** Whether one passage carries so much of a part that it may be an answer. */

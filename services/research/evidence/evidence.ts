@@ -286,7 +286,7 @@ function byScore(a: Candidate, b: Candidate): number {
  */
 function gapsOf(question: Question, passages: readonly CountedPassage[], open: readonly Part[]): string[] {
   if (isUndivided(question.text)) return []
-  const isHeld = (term: string) => passages.some((passage) => passage.terms.has(term))
+  const isHeld = (term: string) => passages.some(({ terms, similar }) => terms.has(term) || similar.has(term))
   const held = new Set([...vocabularyOf(question)].filter(([term]) => isHeld(term)).map(([, word]) => word))
   if (held.size === 0 && !question.language.isEnglish) return []
   const missing = new Set(question.terms.values()).difference(held)

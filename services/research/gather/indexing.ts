@@ -1,15 +1,16 @@
 import type { Clock } from '#services/research/clock.ts'
 import type { IndexProgress, SearchBackend } from '#shared/search/search.ts'
 
-/** Time between two looks at how far an index is, and the part of the run's time that is waited in all. */
+/** Time between two looks at how far an index is, their number, and the share of the run's time that is waited in all. */
 const LOOK_MS = 3_000
+const LOOKS_MAX = 2
 const TIME_SHARE = 0.4
 
 /**
- * Waits for indexes that are being made, as after the first start with a large folder, and says how far they are. Each look is a step:
- * a run that is taken up again says the same.
+ * Waits a few seconds for indexes that are being made, as after the first start with a large folder, and yields their progress. Each
+ * look is a step, so that a run that is taken up again yields the same.
  *
- * @returns How far those are that are searched as they are, since the run has no more time for them
+ * @returns Progress of those that are searched as they are
  * @throws The signal's reason
  */
 export async function* waitForIndexes(
@@ -17,7 +18,7 @@ export async function* waitForIndexes(
   clock: Clock,
   signal: AbortSignal,
 ): AsyncGenerator<IndexProgress, IndexProgress | undefined> {
-  const looks = Math.max(1, Math.floor((clock.wholeMs * TIME_SHARE) / LOOK_MS))
+  const looks = Math.min(LOOKS_MAX, Math.max(1, Math.floor((clock.wholeMs * TIME_SHARE) / LOOK_MS)))
   let last: IndexProgress | undefined
   for (const backend of backends.filter((each) => each.indexed)) {
     for (let at = 0; at < looks; at++) {

@@ -17,6 +17,8 @@ const KEEP_MS = 8 * 24 * 3_600_000
 /** Longer than it takes to add one file. */
 const ADDING_MS = 3_600_000
 const BUSY_MS = 5_000
+/** Passages that are added in one transaction. */
+const TOGETHER = 8
 /** Of the tables below; an index of another one is made anew. */
 const VERSION = 6
 
@@ -190,17 +192,30 @@ export class CorpusIndex {
   }
 
   *#addPassages(source: number, snapshot: Snapshot): Generator<void> {
+    const subject = indexed(subjectOf(snapshot))
+    let open: { snippet: string; columns: string[] }[] = []
     for (const { heading, context, start, end } of passagesOf(snapshot)) {
-      this.#together(() => {
-        const body = snapshot.text.slice(start, end)
-        const snippet = body.slice(0, SNIPPET_CHARS_MAX).toWellFormed()
+      const body = snapshot.text.slice(start, end)
+      const snippet = body.slice(0, SNIPPET_CHARS_MAX).toWellFormed()
+      open.push({ snippet, columns: [subject, indexed(`${heading}\n${context}`), indexed(body)] })
+      yield
+      if (open.length < TOGETHER) continue
+      this.#insert(source, open)
+      open = []
+      yield
+    }
+    if (open.length > 0) this.#insert(source, open)
+  }
+
+  #insert(source: number, passages: readonly { snippet: string; columns: readonly string[] }[]): void {
+    this.#together(() => {
+      for (const { snippet, columns } of passages) {
         const place = 'INSERT INTO passage_places (source, snippet) VALUES (?, ?) RETURNING id'
         const [row] = this.#all(place, source, snippet)
         const insert = 'INSERT INTO passages (rowid, title, heading, body) VALUES (?, ?, ?, ?)'
-        this.#all(insert, Number(row?.id), ...[subjectOf(snapshot), `${heading}\n${context}`, body].map(indexed))
-      })
-      yield
-    }
+        this.#all(insert, Number(row?.id), ...columns)
+      }
+    })
   }
 
   /** A term in quotes is a phrase of FTS5, in which no character is an operator. */

@@ -27,6 +27,10 @@ import { watchCorpus } from './watch.ts'
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
 /** When to ask again where no document is indexed yet. */
 const RETRY_MS = 5_000
+/** Documents that are read before their turn to be indexed, and after which the size of the index is looked at. */
+const READ_AHEAD = 3
+const FULL_EACH = 20
+const NOTHING: Promise<Snapshot[]> = Promise.resolve([])
 /** Words of a search that are looked for, and their terms: a word of a script without spaces has several. */
 const WORDS_MAX = 16
 const TERMS_MAX = 48
@@ -71,6 +75,7 @@ class CorpusBackend implements LocalCorpus {
   #looking: Promise<void>
   #next: Promise<void> | undefined
   #hasLooked = false
+  #isFull = false
   /** Of the look that is under way. */
   #progress: IndexProgress = { indexed: 0, documents: 0 }
 
@@ -171,12 +176,19 @@ class CorpusBackend implements LocalCorpus {
     try {
       const found = await listFiles(this.#options.corpus)
       const known = new Map(this.#index.files().map((file) => [file.path, file]))
-      for (const [at, file] of found.entries()) {
+      const changed = found.filter((file) => !isSame(file, known.get(file.path)))
+      const unchanged = found.length - changed.length
+      const reading: Promise<Snapshot[]>[] = []
+      for (const [at, file] of changed.entries()) {
         this.#closing.signal.throwIfAborted()
-        this.#progress = { indexed: at, documents: found.length }
-        if (!isSame(file, known.get(file.path))) await this.#take(file)
-        known.delete(file.path)
+        this.#progress = { indexed: unchanged + at, documents: found.length }
+        // Threads read the next documents while this one is indexed.
+        if (at % FULL_EACH === 0) this.#isFull = this.#index.size >= PASSAGES_MAX
+        for (const next of changed.slice(reading.length, at + READ_AHEAD)) reading.push(this.#sourcesOf(next))
+        await this.#take(file, reading[at] ?? this.#sourcesOf(file))
+        reading[at] = NOTHING
       }
+      for (const { path } of found) known.delete(path)
       for (const path of known.keys()) await runYielding(this.#index.remove(path), this.#closing.signal)
       this.#hasLooked = true
     } catch (error) {
@@ -186,10 +198,10 @@ class CorpusBackend implements LocalCorpus {
   }
 
   /** Reads a file into the index; one that cannot be read is kept with its problem until it changes. */
-  async #take(file: FoundFile): Promise<void> {
+  async #take(file: FoundFile, reading: Promise<Snapshot[]>): Promise<void> {
     const { signal } = this.#closing
     try {
-      await runYielding(this.#index.replace(file, await this.#sourcesOf(file), null), signal)
+      await runYielding(this.#index.replace(file, await reading, null), signal)
     } catch (error) {
       signal.throwIfAborted()
       const { code, message } = ServiceError.from(error)
@@ -199,9 +211,16 @@ class CorpusBackend implements LocalCorpus {
     }
   }
 
-  async #sourcesOf(file: FoundFile): Promise<Snapshot[]> {
+  #sourcesOf(file: FoundFile): Promise<Snapshot[]> {
+    const reading = this.#read(file)
+    // A file that is read ahead may fail before it is waited for.
+    reading.catch(() => {})
+    return reading
+  }
+
+  async #read(file: FoundFile): Promise<Snapshot[]> {
     const { path, type, modifiedMs } = file
-    if (this.#index.size >= PASSAGES_MAX) throw new ServiceError('overloaded', 'The corpus is full.')
+    if (this.#isFull) throw new ServiceError('overloaded', 'The corpus is full.')
     const content = await readFound(file, this.#closing.signal)
     const document = await this.#reader.read(
       { type, bytes: content, charsMax: DOCUMENT_CHARS_MAX },

@@ -1,0 +1,147 @@
+import { describe, expect, test } from 'vitest'
+import type { BlockType, SearchBackend, Snapshot } from '#shared/search/search.ts'
+import { sha256Of } from '#shared/search/snapshot.ts'
+import { TextBuilder } from '#shared/search/text/builder.ts'
+import { PagesBackend, type RunResult, researched, spansOf } from '../../support/research/run.ts'
+
+/** The paragraph below the first heading, which is the answer. */
+const answerOf = ({ report }: RunResult) => report.split('\n\n')[1] ?? ''
+const quotesOf = ({ annotations }: RunResult) => annotations.map(({ url_citation }) => url_citation.quote)
+const ask = (question: string, pages: Record<string, string>) =>
+  researched({ backends: [new PagesBackend(pages)] }, { question })
+
+/** A document as a reader of Word files takes it apart. */
+class BlocksBackend extends PagesBackend implements SearchBackend {
+  readonly #snapshot: Snapshot
+
+  constructor(url: string, blocks: readonly (readonly [BlockType, string])[]) {
+    super({ [url]: blocks.map(([, text]) => text).join('\n') })
+    const builder = new TextBuilder(48 * 1024)
+    for (const [type, text] of blocks) builder.add(type, text)
+    const { title, text, blocks: own } = builder.build()
+    this.#snapshot = { url, title: title || url, text, blocks: own, sha256: sha256Of(text) }
+  }
+
+  override async read(): Promise<Snapshot> {
+    return this.#snapshot
+  }
+}
+
+const SETTINGS = `# Resource settings
+
+buffers_shared (integer)
+
+Sets the amount of memory that the server uses for shared pages of its tables.
+
+The default is typically 128 megabytes, and less if the kernel does not support it.
+
+workers_parallel (integer)
+
+Sets the number of workers that may serve one query together.
+
+The default is eight, and zero disables parallel queries.
+`
+
+describe('the answer', () => {
+  test('is the row of a table that the question is about, with the header, which is never quoted', async () => {
+    const run = await researched(
+      {
+        backends: [
+          new BlocksBackend('limits.docx', [
+            ['heading', 'Limits of the warehouse'],
+            ['text', 'Table 4. Limits of each kind of goods'],
+            ['row', 'Goods\tPallets\tLargest weight'],
+            ['row', 'Timber\t40\t900 kg'],
+            ['row', 'Paint\t12\t350 kg'],
+            ['row', 'Glass\t6\t120 kg'],
+            ['row', 'Wool\t80\t400 kg'],
+          ]),
+        ],
+      },
+      { question: 'What is the largest weight of glass in the warehouse?' },
+    )
+    expect(quotesOf(run)[0]).toBe('Glass\t6\t120 kg')
+    expect(answerOf(run)).toContain('Largest weight: Glass')
+    expect(quotesOf(run).some((quote) => quote.startsWith('Goods'))).toBe(false)
+  })
+
+  test('is the text of a definition whose term is asked for', async () => {
+    const run = await ask('What is the default of buffers_shared?', { 'https://a.example/settings': SETTINGS })
+    expect(answerOf(run)).toMatch(/^buffers_shared \(integer\): The default is typically 128 megabytes/)
+  })
+
+  test('includes a sentence that hangs on the one before', async () => {
+    const page = `# Constitution\n\nThe Harbour Office supervises all pilots of the bay. The head of that Office is elected every four years by the
+captains.\n\n# Pilots\n\nPilots are examined once, and the bay has nineteen pilots.\n`
+    const run = await ask('How often is the head of the Harbour Office elected?', { 'https://a.example/law': page })
+    expect(answerOf(run)).toContain('elected every four years')
+  })
+
+  test('uses another word for the same', async () => {
+    const page = `# Bridge\n\nThe bridge of Wexley was constructed in iron. Work on the bridge commenced in 1874 under Tilda Marlow.\n
+# Ferry\n\nThe ferry of Wexley is painted blue, and was sold in 1990.\n`
+    const run = await ask('When did work on the bridge of Wexley begin?', { 'https://a.example/bridge': page })
+    expect(answerOf(run)).toContain('commenced in 1874')
+  })
+
+  test('is no line of code', async () => {
+    const page = `# Films\n\nINSERT INTO films VALUES ('UA502', 'Bananas', 105, '1971-07-13', 'Comedy', '82 minutes');\n
+A row of films is added by the statement INSERT, whose columns are named in parentheses before the word VALUES.\n`
+    const run = await ask('How are rows of films added by INSERT?', { 'https://a.example/films': page })
+    expect(answerOf(run)).not.toContain('UA502')
+    expect(answerOf(run)).toContain('columns are named in parentheses')
+  })
+
+  test('is short for a simple question, however much the source contains', async () => {
+    const filler = Array.from(
+      { length: 60 },
+      (_, at) => `The tower of Ardmoor has a story number ${at} about its keeper.`,
+    )
+    const page = `# Tower\n\nThe tower of Ardmoor is 61 metres high.\n\n${filler.join('\n\n')}\n`
+    const run = await ask('How high is the tower of Ardmoor?', { 'https://a.example/tower': page })
+    expect(answerOf(run)).toContain('61 metres')
+    expect(run.annotations.length).toBeLessThan(12)
+  })
+})
+
+test('a year that no source has is a gap, and not answered by another year', async () => {
+  const page = '# Harbour of Wexley\n\nIn 2024 the harbour of Wexley had a revenue of 9 million.\n'
+  const run = await ask('What revenue did the harbour of Wexley have in 2021?', { 'https://a.example/harbour': page })
+  expect(run.annotations).toEqual([])
+  expect(run.end.quality.gaps).toContain('2021')
+  const same = await ask('What revenue did the harbour of Wexley have in 2024?', { 'https://a.example/harbour': page })
+  expect(answerOf(same)).toContain('9 million')
+})
+
+test('sections follow the questions of a question, and no quote contains another', async () => {
+  const run = await ask('How often is a lease renewed, and who revokes a key?', {
+    'https://a.example/leases': `# Leases\n\nA lease is renewed three times in nine seconds. It ends without a renewal. A lease that is not renewed frees its
+job.\n\nA worker loses its lease when its clock stops. Each lease names one worker.\n`,
+    'https://b.example/keys': `# Keys\n\nA key is revoked by an administrator such as Tilda Marlow. It cannot be used afterwards. Keys are printed once.\n
+A revoked key is refused at once. Each key belongs to one project.\n`,
+  })
+  expect(answerOf(run)).toContain('three times in nine seconds')
+  expect(answerOf(run)).toContain('revoked by an administrator')
+  const titles = [...run.report.matchAll(/^## (.*)$/gm)].map(([, title]) => title)
+  expect(titles).toContain('who revokes a key')
+  const quotes = quotesOf(run)
+  for (const [at, quote] of quotes.entries())
+    for (const [other, longer] of quotes.entries()) expect(at !== other && longer.includes(quote), quote).toBe(false)
+  expect(spansOf(run).every(({ marker }) => /^\[\d+\]$/.test(marker))).toBe(true)
+})
+
+test('sources that give different values are said to differ', async () => {
+  const run = await ask('How high is the tower of Ardmoor?', {
+    'https://a.example/tower': '# Tower\n\nThe tower of Ardmoor is 61 metres high.\n',
+    'https://b.example/guide': '# Guide\n\nThe tower of Ardmoor is 64 metres high and open on Sundays.\n',
+  })
+  const [, differing = ''] = run.report.split('## Sources differ')
+  expect(differing).toMatch(/6[14] metre here, 6[14] metre in the answer/)
+})
+
+test('headings and terms of definitions are never quoted', async () => {
+  const page = `# Buffers of the server\n\n${SETTINGS}\nMemory of shared buffers of the server\n\nA server that shares its buffers starts sooner than others do.\n`
+  const run = await ask('Which buffers of memory does the server share?', { 'https://a.example/settings': page })
+  for (const quote of quotesOf(run)) expect(quote).not.toMatch(/^(?:Memory of shared buffers|buffers_shared)/)
+  expect(quotesOf(run).length).toBeGreaterThan(0)
+})
