@@ -5,6 +5,7 @@ import {
   type ResearchSource,
 } from '#schemas/research/research.ts'
 import { type ResearchSetup, runResearch } from '#services/research/loop.ts'
+import { openLocalCorpus } from '#shared/search/local/local.ts'
 import type { SearchBackend, Snapshot } from '#shared/search/search.ts'
 import { sha256Of } from '#shared/search/snapshot.ts'
 import { TextBuilder } from '#shared/search/text/builder.ts'
@@ -88,4 +89,11 @@ export function spansOf({ report, annotations }: RunResult): { marker: string; q
     marker: points.slice(start_index, end_index).join(''),
     quote,
   }))
+}
+
+/** A folder of documents as a backend, whole and unwatched. @param index Folder in which its index is stored. */
+export async function openFolder(directory: string, index: string): Promise<SearchBackend> {
+  const corpus = openLocalCorpus({ corpus: { directory, paths: ['.'] }, directory: index })
+  await corpus.refresh()
+  return corpus
 }

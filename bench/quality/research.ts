@@ -1,0 +1,97 @@
+import { execFile } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { rename, stat } from 'node:fs/promises'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import { parseArgs, promisify } from 'node:util'
+import { openFolder, researched } from '../../test/support/research/run.ts'
+import { type QualityScore, scoreReport } from './research/score.ts'
+
+/*
+ * Questions over the documentation of Debian, PyPI and npm packages, answered without a model: is the document cited, the fact among the
+ * first sentences, and the report silent if no document answers? `node bench/quality/research.ts [--split dev|test] [--verbose]`
+ *
+ * The corpus (about 2,000 documents) is fetched once into the cache. The questions were written by somebody who had not read the code;
+ * only those of the split `dev` were looked at during development.
+ */
+
+interface Question {
+  readonly id: string
+  readonly question: string
+  readonly language: string
+  readonly gold: readonly string[]
+  /** Of each group one wording. */
+  readonly facts: readonly (readonly string[])[]
+  readonly table: boolean
+  readonly answerable: boolean
+  readonly split: 'dev' | 'test'
+}
+
+const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice')
+/** Another list of packages gets another number. */
+const CORPUS = join(CACHE, 'quality-corpus-1')
+const FETCH_MS = 1_200_000
+
+const { values } = parseArgs({ options: { split: { type: 'string' }, verbose: { type: 'boolean' } } })
+const file = new URL('./research/questions.json', import.meta.url)
+const questions = (JSON.parse(readFileSync(file, 'utf8')) as Question[]).filter(
+  ({ split }) => values.split === undefined || split === values.split,
+)
+if (!(await stat(CORPUS).catch(() => undefined))) {
+  console.log('fetching the corpus')
+  const script = join(import.meta.dirname, 'research', 'corpus.sh')
+  await promisify(execFile)('bash', [script, `${CORPUS}.part`], { timeout: FETCH_MS, maxBuffer: 16 * 1024 * 1024 })
+  await rename(`${CORPUS}.part`, CORPUS)
+}
+const startedAt = performance.now()
+const corpus = await openFolder(CORPUS, join(CACHE, 'quality-index-1'))
+console.log(`indexed in ${Math.round((performance.now() - startedAt) / 1_000)} s`)
+const scores: QualityScore[] = []
+for (const { id, question, gold, facts, answerable } of questions) {
+  const asked = { id, question, documents: answerable ? [gold] : [], facts: facts.map(patternOf) }
+  const askedAt = performance.now()
+  const run = await researched({ backends: [corpus] }, { question })
+  const score = scoreReport(asked, run, performance.now() - askedAt)
+  scores.push(score)
+  if (values.verbose) console.log(`\n${id} ${JSON.stringify({ ...score, question })}\n${run.report}`)
+}
+await corpus.close()
+for (const split of ['dev', 'test'] as const) {
+  const some = scores.filter(({ question }) => questions.find(({ id }) => id === question.id)?.split === split)
+  if (some.length > 0) print(split, some)
+}
+
+function print(name: string, all: readonly QualityScore[]): void {
+  const answerable = all.filter(({ question }) => question.documents.length > 0)
+  const others = all.filter(({ question }) => question.documents.length === 0)
+  const share = (some: readonly QualityScore[], holds: (score: QualityScore) => boolean) =>
+    `${((100 * some.filter(holds).length) / Math.max(1, some.length)).toFixed(1)} %`
+  console.log(`${name}: ${answerable.length} answerable questions, ${others.length} that no document answers`)
+  console.log(`  gold document cited             ${share(answerable, ({ isGoldCited }) => isGoldCited)}`)
+  console.log(`  a fact in the first sentence    ${share(answerable, ({ inFirst }) => inFirst)}`)
+  console.log(`  a fact in the first three       ${share(answerable, ({ someFirst }) => someFirst)}`)
+  console.log(`  all facts in the first three    ${share(answerable, ({ allFirst }) => allFirst)}`)
+  console.log(`  all facts in the report         ${share(answerable, ({ hasAllFacts }) => hasAllFacts)}`)
+  console.log(`  silent if no document answers   ${share(others, ({ citations }) => citations === 0)}`)
+  console.log(`  a quote contained in another    ${share(all, ({ contained }) => contained > 0)}`)
+  console.log(
+    `  citations, characters (median)  ${medianOf(answerable, ({ citations }) => citations)}, ${medianOf(answerable, ({ chars }) => chars)}`,
+  )
+  console.log(`  milliseconds (median)           ${Math.round(medianOf(all, ({ milliseconds }) => milliseconds))}`)
+}
+
+function medianOf(some: readonly QualityScore[], numberOf: (score: QualityScore) => number): number {
+  return some.map(numberOf).toSorted((a, b) => a - b)[some.length >> 1] ?? Number.NaN
+}
+
+/** One of some wordings; one of Latin letters stands by itself. */
+function patternOf(wordings: readonly string[]): string {
+  const each = wordings.map((wording) => {
+    const literal = wording.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')
+    const isLatin = /^[\x20-\x7e]+$/.test(wording)
+    const before = isLatin && /^\w/.test(wording) ? '(?<![\\p{L}\\p{N}_])' : ''
+    const after = isLatin && /\w$/.test(wording) ? '(?![\\p{L}\\p{N}_])' : ''
+    return before + literal + after
+  })
+  return `/${each.join('|')}/`
+}

@@ -1,0 +1,88 @@
+import type { ResearchAnnotation } from '#schemas/research/research.ts'
+
+/** A question with what a good report cites and states. */
+export interface QualityQuestion {
+  readonly id: string
+  readonly question: string
+  /** Groups of documents, of each of which one must be cited; none for a question that no document answers. */
+  readonly documents: readonly (readonly string[])[]
+  /** Words or regular expressions (`/…/`) that an answer contains. */
+  readonly facts: readonly string[]
+}
+
+/** How one question was answered. */
+export interface QualityScore {
+  readonly question: QualityQuestion
+  readonly isGoldCited: boolean
+  readonly hasAllFacts: boolean
+  /** Some fact, all facts: in the first three statements; some fact in the first one. */
+  readonly someFirst: boolean
+  readonly allFirst: boolean
+  readonly inFirst: boolean
+  readonly citations: number
+  readonly chars: number
+  /** Quotes that another quote of the report contains. */
+  readonly contained: number
+  readonly milliseconds: number
+}
+
+const STATEMENT = /^(?:- )?(.*\[\d+\])$/
+const FIRST = 3
+
+/** Scores a report by its text and its annotations. */
+export function scoreReport(
+  question: QualityQuestion,
+  { report, annotations }: { readonly report: string; readonly annotations: readonly ResearchAnnotation[] },
+  milliseconds: number,
+): QualityScore {
+  const text = shown(report)
+  const first = statementsOf(report).slice(0, FIRST).map(shown)
+  const { documents, facts } = question
+  const cited = new Set(annotations.map(({ url_citation }) => documentOf(url_citation.url)))
+  const holds = (texts: readonly string[]) => (fact: string) => texts.some((each) => patternOf(fact).test(each))
+  return {
+    question,
+    isGoldCited: documents.length > 0 && documents.every((group) => group.some((name) => cited.has(name))),
+    hasAllFacts: facts.length > 0 && facts.every(holds([text])),
+    someFirst: facts.some(holds(first)),
+    allFirst: facts.length > 0 && facts.every(holds([first.join('\n')])),
+    inFirst: facts.some(holds(first.slice(0, 1))),
+    citations: annotations.length,
+    chars: report.length,
+    contained: containedIn(annotations.map(({ url_citation }) => url_citation.quote)),
+    milliseconds,
+  }
+}
+
+/** Lines of a report that end in a citation, in order; a line of several statements is as many. */
+export function statementsOf(report: string): string[] {
+  return report
+    .split('\n')
+    .filter((line) => STATEMENT.test(line))
+    .flatMap((line) => line.split(/(?<=(?<!\\)\[\d+\])\s+(?!\[\d)/))
+}
+
+function containedIn(quotes: readonly string[]): number {
+  const plain = quotes.map((quote) => quote.replace(/\s+/g, ' '))
+  return plain.filter((quote, at) => plain.some((other, n) => n !== at && other.includes(quote))).length
+}
+
+function documentOf(url: string): string {
+  return decodeURIComponent(url.replace(/#.*$/, ''))
+}
+
+function shown(text: string): string {
+  return text
+    .replace(/\\([!-/:-@[-`{-~])/g, '$1')
+    .replace(/\s+/g, ' ')
+    .replace(/[‘’]/g, "'")
+    .replace(/[“”]/g, '"')
+    .replace(/[‐‑]/g, '-')
+}
+
+function patternOf(fact: string): RegExp {
+  const regular = /^\/(.+)\/$/s.exec(fact)?.[1]
+  if (regular !== undefined) return new RegExp(regular, 'iu')
+  const literal = shown(fact).replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')
+  return new RegExp(`(?<![\\p{L}\\p{N}_])${literal}(?![\\p{L}\\p{N}_])`, 'iu')
+}
