@@ -3,7 +3,7 @@ import { type GenerateEvent, GenerateRequest, Part } from '#schemas/generate.ts'
 import { WORD_LIST } from '#schemas/moderations.ts'
 import { adaptRequest } from '#shared/engines/adapt.ts'
 import { EngineRegistry } from '#shared/engines/engine-registry.ts'
-import { estimateUsage, guessInputTokens } from '#shared/engines/upstream/usage.ts'
+import { guessInputTokens } from '#shared/engines/upstream/usage.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
@@ -28,8 +28,8 @@ const PROGRESS_MS = 500
 const CHARS_PER_TOKEN = 4
 
 /**
- * Tokens of a prompt, at a glance, up to which a model in this process counts them: more than any context window. 31 MB of text
- * take the tokenizer half a minute; the count of a larger prompt is an estimate.
+ * Maximum estimated tokens of a prompt that a model in this process counts exactly: more than any context window. The tokenizer needs half a
+ * minute for 31 MB of text, so a larger prompt is estimated by its length. Loading another tokenizer for that would hold the event loop for 0.2 s.
  */
 const COUNTED_TOKENS_MAX = 512 * 1024
 
@@ -65,9 +65,8 @@ export async function startInference(ports: Ports): Promise<Service> {
         const engine = engines.get(request.model)
         const model = ports.models.served.find(request.model)
         const asked = model ? adaptRequest(request, model).request : request
-        const isEstimated = !isAway && guessInputTokens(asked) > COUNTED_TOKENS_MAX
-        const count = isEstimated ? (await estimateUsage(asked, '')).input_tokens : countPrompt(engine, asked, context)
-        yield { input_tokens: await count }
+        const guess = isAway ? 0 : guessInputTokens(asked)
+        yield { input_tokens: guess > COUNTED_TOKENS_MAX ? guess : await countPrompt(engine, asked, context) }
       },
       parse,
     ),
