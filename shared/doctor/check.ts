@@ -1,32 +1,32 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Config } from '#shared/config/config.ts'
 
-/** What a check found out about one thing. */
+/** Result of a check for one subject, such as Kafka or the data directory. */
 export interface Finding {
-  /** What was checked, in one or two words. */
+  /** Name of the check, in one or two words. */
   readonly check: string
   readonly status: 'ok' | 'skip' | 'warn' | 'fail'
   readonly message: string
-  /** How to mend it; undefined where nothing is wrong. */
+  /** The remedy; undefined if nothing is wrong. */
   readonly fix?: string
-  /** Sentences that say more. */
+  /** Further sentences, such as the guarantees of a sandbox. */
   readonly details?: readonly string[]
 }
 
-/** Looks at one thing and changes nothing. What it throws is a failure. */
+/** A read-only check of one dependency. An error that the check throws becomes a finding with status `fail`. */
 export interface Check {
   readonly name: string
-  /** What to do when it throws. */
+  /** The remedy if the check throws. */
   readonly fix: string
-  /** Longest time it may take; default: 20 s. */
+  /** Maximum duration in ms; default 20,000. */
   readonly msMax?: number
   run(config: Config): Promise<readonly Finding[]>
 }
 
-/** Long enough for most checks: connections give up after 5 s. */
+/** Enough for most checks: connections give up after 5 s. */
 const CHECK_MS_MAX = 20_000
 
-/** Runs a check to its end, whatever happens to it. */
+/** Runs a check with its time limit. Never rejects: an error or a timeout becomes a failed finding. */
 export async function runCheck(check: Check, config: Config): Promise<readonly Finding[]> {
   const { name, fix, msMax = CHECK_MS_MAX } = check
   const stop = new AbortController()
@@ -47,7 +47,7 @@ export function ok(check: string, message: string): Finding {
   return { check, status: 'ok', message }
 }
 
-/** Not there, and nothing needs it: the message says why. */
+/** The dependency is missing and not needed. The message gives the reason. */
 export function skipped(check: string, message: string): Finding {
   return { check, status: 'skip', message }
 }
@@ -60,20 +60,20 @@ export function failed(check: string, message: string, fix: string): Finding {
   return { check, status: 'fail', message, fix }
 }
 
-/** The remedy that an adapter gave with the failure, or with its cause. */
+/** The remedy that an adapter attached to the error, or to one of its causes. */
 function fixOf(error: unknown): string | undefined {
   if (!(error instanceof Error)) return undefined
   const { fix } = error as { fix?: unknown }
   return typeof fix === 'string' ? fix : fixOf(error.cause)
 }
 
-/** An error in one line, with the first cause that says more. */
+/** An error in one line, with the first cause that adds information. */
 export function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
-  // Several addresses were tried: the errors are inside, and the message is empty.
+  // If several addresses failed, then the outer message is empty and the inner errors have the reason.
   if (error instanceof AggregateError && error.errors.length > 0) return reasonOf(error.errors[0])
   const cause = error.cause === undefined ? '' : reasonOf(error.cause)
-  // The words around a cause with a remedy are for callers.
+  // If the cause has a remedy, then the outer message was written for API callers: omit it.
   if (fixOf(error.cause) !== undefined) return cause
   return cause && !error.message.includes(cause) ? `${error.message} (${cause})` : error.message
 }

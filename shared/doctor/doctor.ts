@@ -2,8 +2,8 @@ import type { Check } from './check.ts'
 import { blobsCheck, dataCheck, modelsCheck, weightsCheck } from './machine.ts'
 
 /**
- * What the service depends on, in the order in which things fail: what is below needs what is above. `sluice doctor` and the service
- * itself look at the same, so that an operator reads the same sentences in both. Clients are only loaded where they are used.
+ * Checks of this machine's dependencies, ordered so that each check needs only those before it. `sluice doctor` and the service run the same checks,
+ * so both report the same sentences. Client libraries are loaded only when these checks are requested.
  */
 export async function checksOfMachine(): Promise<readonly Check[]> {
   const { postgresCheck } = await import('./postgres.ts')

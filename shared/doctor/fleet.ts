@@ -1,6 +1,6 @@
 import { type Finding, failed, ok, warned } from './check.ts'
 
-/** Seconds for which a job may wait before that is worth telling. */
+/** A pool with free slots for other models, or without any, is reported if a job has waited longer than this. */
 const LONG_WAIT = 60
 
 /** A pool of workers, as an ingress sees it. */
@@ -9,31 +9,31 @@ export interface PoolFacts {
   readonly workers: number
   readonly slots: number
   readonly free: number
-  /** Calls and jobs that wait for it, in the queue and in the store. */
+  /** Calls and durable jobs that are queued, in the broker and in the store. */
   readonly waiting: number
   readonly oldestSeconds: number | undefined
-  /** Models of which some worker runs as many jobs as it may, while others wait. */
+  /** Models for which every permit of some worker is in use while jobs are queued. */
   readonly fullModels: readonly string[]
-  /** Something is served by it, so that it should have a worker. */
+  /** Whether a configured model or feature needs a worker of this pool. */
   readonly isNeeded: boolean
 }
 
-/** What an ingress knows of the fleet at one moment. */
+/** State of the fleet from the view of one ingress. */
 export interface FleetFacts {
   readonly broker: { readonly name: string; readonly isReachable: boolean; readonly missing?: readonly string[] }
-  /** Undefined in a deployment without one. */
+  /** Undefined if this deployment has no store. */
   readonly store: { readonly name: string; readonly isReachable: boolean; readonly isFull: boolean } | undefined
   readonly pools: readonly PoolFacts[]
-  /** Durable jobs that wait or run, and how many may (DURABLE_JOBS_MAX); undefined while that is not known. */
+  /** Unfinished durable jobs and their maximum (DURABLE_JOBS_MAX); undefined until both are known. */
   readonly durable: { readonly count: number; readonly max: number } | undefined
   readonly paused: readonly { readonly what: 'model' | 'pool'; readonly id: string }[]
-  /** Models whose servers all fail, by the workers that say so. */
+  /** Models whose upstreams all fail, with the number of workers that report so. */
   readonly failing: readonly { readonly model: string; readonly workers: number }[]
-  /** Records that no worker could run, of the newest; undefined while that is not known. */
+  /** Dead letters among the newest records; undefined until they were counted. */
   readonly deadLetters: { readonly count: number; readonly hasMore: boolean } | undefined
 }
 
-/** What is wrong with the fleet now and what to do about it, the worst first; one finding that all is well where nothing is. */
+/** Present problems of the fleet with their remedies, failures first. If there is no problem, then the result is one `ok` finding. */
 export function fleetFindings(facts: FleetFacts): readonly Finding[] {
   const { broker, store, pools, durable, paused, failing, deadLetters } = facts
   const findings = [
@@ -47,83 +47,92 @@ export function fleetFindings(facts: FleetFacts): readonly Finding[] {
     ...paused.map(({ what, id }) =>
       warned(
         'pause',
-        `The ${what} '${id}' is paused: nothing of it is started.`,
-        `Start it again: npx sluice resume ${what} ${id}`,
+        `The ${what} '${id}' is paused: its jobs are not started.`,
+        `Resume it: npx sluice resume ${what} ${id}`,
       ),
     ),
     ...(deadLetters && deadLetters.count > 0 ? [deadFinding(deadLetters)] : []),
   ]
   if (findings.length > 0) return findings.toSorted((a, b) => Number(a.status !== 'fail') - Number(b.status !== 'fail'))
   const workers = pools.reduce((sum, pool) => sum + pool.workers, 0)
-  return [ok('fleet', `${workers} ${workers === 1 ? 'worker' : 'workers'}, nothing is stuck`)]
+  return [ok('fleet', `${workers} ${workers === 1 ? 'worker' : 'workers'}, no problems`)]
 }
 
 function brokerAway(name: string): Finding {
-  const message = `The broker (${name}) cannot be reached: new calls are refused, and durable jobs wait until it is back.`
-  return failed('broker', message, 'Start it, or correct KAFKA_BROKERS.')
+  const message = `The broker (${name}) is unreachable: new calls are refused, and durable jobs wait until the broker is back.`
+  return failed('broker', message, 'Start the broker, or correct KAFKA_BROKERS.')
 }
 
 function topicsMissing(topics: readonly string[]): Finding {
-  const message = `Kafka has no topic ${topics.join(', ')}, and the service could not make what is missing: its calls are refused.`
-  return failed('broker', message, 'Make the topic, or allow the service to: the warning in its log has the command.')
+  const message = `Kafka lacks the topic ${topics.join(', ')}, and the service could not create it: calls that need it are refused.`
+  return failed(
+    'broker',
+    message,
+    'Create the topic, or allow the service to create topics: the warning in its log has the command.',
+  )
 }
 
 function storeAway(name: string): Finding {
-  const message = `The store (${name}) cannot be reached: durable jobs are refused and stand still; plain calls go on.`
-  return failed('store', message, 'Start it, or mend DATABASE_URL.')
+  const message = `The store (${name}) is unreachable: new durable jobs are refused and running ones are suspended; plain calls work.`
+  return failed('store', message, 'Start the database, or correct DATABASE_URL.')
 }
 
 function storeFull(name: string): Finding {
-  const message = `The disk of the store (${name}) is full: durable jobs are refused, and those that run cannot end; plain calls go on.`
-  return failed('store', message, 'Make room on that disk, or give the database a larger one: nothing needs a restart.')
+  const message = `The disk of the store (${name}) is full: new durable jobs are refused and running ones cannot end; plain calls work.`
+  return failed('store', message, 'Free space on that disk, or give the database a larger one. No restart is needed.')
 }
 
-/** A project may have as many as are free for others, so one alone is refused when half of the places are taken. */
+/** A project may use as many durable jobs as are still free, so one project alone is refused at half of the maximum. */
 function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Finding[] {
   if (count < max / 2) return []
   const fix =
-    '`npx sluice jobs --all-projects --status queued` says whose they are. Start more workers, cancel what nobody needs, or raise DURABLE_JOBS_MAX.'
+    '`npx sluice jobs --all-projects --status queued` lists them by project. Start more workers, cancel jobs, or raise DURABLE_JOBS_MAX.'
   const [has, most] = [count.toLocaleString('en'), max.toLocaleString('en')]
-  if (count >= max) return [failed('room', `All ${most} places for durable jobs are taken: new ones are refused.`, fix)]
-  const message = `${has} of ${most} places for durable jobs are taken: a project that has as many as are free is refused more.`
+  if (count >= max)
+    return [failed('room', `The maximum of ${most} durable jobs is reached: new ones are refused.`, fix)]
+  const message = `${has} of at most ${most} durable jobs are pending: a project that holds as many as are free is refused more.`
   return [warned('room', message, fix)]
 }
 
 function failingFinding({ model, workers }: FleetFacts['failing'][number]): Finding {
-  const who = workers === 1 ? 'A worker' : `${workers} workers`
-  const message = `The upstream of the model '${model}' keeps failing. ${who} tried it in vain, and its calls are refused for a while.`
-  return failed('upstream', message, 'Look at that server, and at the address and the key of the model in models.yaml.')
+  const reporters = workers === 1 ? '1 worker' : `${workers} workers`
+  const message = `The upstream of '${model}' keeps failing, as ${reporters} reported: its calls are refused until a test call succeeds.`
+  return failed('upstream', message, 'Check that server, and the base_url and key of the model in models.yaml.')
 }
 
 function poolFinding(pool: PoolFacts): Finding[] {
   const { id, workers, slots, waiting, isNeeded } = pool
   const start = `Start one: node services/main.js ${id}`
-  const waits = waiting === 1 ? '1 job waits for it' : `${waiting.toLocaleString('en')} jobs wait for it`
-  if (workers === 0 && waiting > 0) return [failed('pool', `No worker works for the pool ${id}, and ${waits}.`, start)]
-  if (workers === 0) return isNeeded ? [warned('pool', `No worker works for the pool ${id}.`, start)] : []
+  const queued = waiting === 1 ? '1 job queued' : `${waiting.toLocaleString('en')} jobs queued`
+  if (workers === 0 && waiting > 0) return [failed('pool', `The pool ${id} has no worker: ${queued}.`, start)]
+  if (workers === 0) return isNeeded ? [warned('pool', `The pool ${id} has no worker.`, start)] : []
   if (slots === 0) {
-    const fix = `Start another, or let one work again: npx sluice drain WORKER --undo`
-    return [warned('pool', `Every worker of the pool ${id} is being drained.`, fix)]
+    const fix = `Start another worker, or undo a drain: npx sluice drain WORKER --undo`
+    return [warned('pool', `All workers of the pool ${id} are draining.`, fix)]
   }
-  return longWait(pool, waits)
+  return longWait(pool, queued)
 }
 
-/** Whoever waits for long where there is room waits for something that is not wrong, such as a limit of its key. */
-function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts, waits: string): Finding[] {
+/** A long wait despite free slots is intended, for example a limit of the caller's key, so it is not reported. */
+function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts, queued: string): Finding[] {
   if (oldestSeconds <= LONG_WAIT || (free > 0 && fullModels.length === 0)) return []
-  const fix = 'Start more workers, or raise its slots where the machine has room.'
-  const since = `${waits}, and the oldest since ${Math.floor(oldestSeconds)} s`
-  if (free === 0) return [warned('pool', `The pool ${id} is full: all ${slots} slots are taken, ${since}.`, fix)]
-  const which = fullModels.map((model) => `'${model}'`).join(', ')
-  const message = `The pool ${id} runs as many jobs as it may of ${which}: ${since}. Free slots are for its other models.`
+  const fix = 'Start more workers, or raise the slots of the pool if the machine has capacity.'
+  const backlog = `${queued}, oldest ${durationText(oldestSeconds)}`
+  if (free === 0) return [warned('pool', `The pool ${id} is at capacity (${slots} slots): ${backlog}.`, fix)]
+  const models = fullModels.map((model) => `'${model}'`).join(', ')
+  const message = `${models} ${fullModels.length === 1 ? 'is' : 'are'} at capacity in the pool ${id}: ${backlog}. Free slots are for other models.`
   return [warned('pool', message, fix)]
+}
+
+function durationText(seconds: number): string {
+  return seconds < 120 ? `${Math.floor(seconds)} s` : `${Math.round(seconds / 60)} min`
 }
 
 function deadFinding({ count, hasMore }: NonNullable<FleetFacts['deadLetters']>): Finding {
   const what =
-    count === 1 && !hasMore ? '1 record is' : `${count.toLocaleString('en')}${hasMore ? ' or more' : ''} records are`
+    count === 1 && !hasMore ? '1 dead letter' : `${count.toLocaleString('en')}${hasMore ? ' or more' : ''} dead letters`
   const fix =
-    '`npx sluice dead-letters` says why. Put them back with `npx sluice dead-letters redrive`, or have one shown no more with `npx sluice dead-letters discard ID`; the console does both.'
+    '`npx sluice dead-letters` shows the reasons. Requeue them with `npx sluice dead-letters redrive`, or hide one with `npx sluice dead-letters discard ID`; the console offers both.'
   const which = count === 1 && !hasMore ? 'it' : 'them'
-  return warned('dead', `${what} among the dead letters: no worker could run ${which}.`, fix)
+  return warned('dead', `${what}: no worker could run ${which}.`, fix)
 }

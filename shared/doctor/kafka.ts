@@ -2,7 +2,7 @@ import type { KafkaConfig } from '#shared/config/config.ts'
 import { inspectKafka } from '#shared/ports/inspect.ts'
 import { type Check, type Finding, failed, ok, skipped, warned } from './check.ts'
 
-/** Kafka, where KAFKA_BROKERS names one: there, new enough, with share groups and its topics, quick to replace a broker. */
+/** Checks Kafka if KAFKA_BROKERS is set: reachable, new enough, with share groups and all topics, and with a short failover time. */
 export const kafkaCheck: Check = {
   name: 'kafka',
   fix: 'Start Kafka, or correct KAFKA_BROKERS, KAFKA_TLS or the KAFKA_SASL_MECHANISM, KAFKA_USERNAME and KAFKA_PASSWORD.',
@@ -10,7 +10,7 @@ export const kafkaCheck: Check = {
     const { kafka } = config
     if (!kafka) return [skipped('kafka', 'not needed: without KAFKA_BROKERS the queue lives in the process')]
     const { brokers, topics, missing, hasShareGroups, lateFailover } = await inspectKafka(config, kafka)
-    const made = missing.length === topics ? '; topics are made at the first start' : ''
+    const made = missing.length === topics ? '; topics are created at the first start' : ''
     return [
       groupsFinding(kafka, hasShareGroups, `${brokers} ${brokers === 1 ? 'broker' : 'brokers'}${made}`),
       ...(missing.length > 0 && !made ? [missingFinding(missing)] : []),
@@ -21,12 +21,12 @@ export const kafkaCheck: Check = {
 
 function missingFinding(missing: readonly string[]): Finding {
   const message = `missing: ${missing.join(', ')}`
-  const fix = 'A process that runs makes them within seconds; if they stay missing, its log says why. Else start one.'
+  const fix = 'A running process creates them within seconds. If they stay missing, its log has the reason.'
   return warned('kafka', message, fix)
 }
 
 function groupsFinding({ client }: KafkaConfig, hasShare: boolean, brokers: string): Finding {
-  if (client === 'classic') return ok('kafka', `${brokers}; classic groups, as KAFKA_CLIENT says`)
+  if (client === 'classic') return ok('kafka', `${brokers}; classic groups, as set by KAFKA_CLIENT`)
   if (hasShare) return ok('kafka', `${brokers}; 4.2 or later, with share groups`)
   const fix = 'Upgrade to Kafka 4.2 or later, then: kafka-features.sh upgrade --feature share.version=1'
   if (client === 'share') return failed('kafka', `${brokers}; no share groups, but KAFKA_CLIENT=share`, fix)

@@ -10,43 +10,43 @@ import { type Check, type Finding, failed, ok, reasonOf, warned } from './check.
 
 const NODE_MAJOR_MIN = 24
 const GIB = 1024 ** 3
-/** Less free space than this fills up with a few large bodies. */
+/** Below this free space, a few large bodies fill the disk. */
 const FREE_BYTES_MIN = GIB
-/** Less than this is none: a body that goes into a blob may be as large. */
+/** Below this free space, the disk counts as full: one body stored as a blob may be as large. */
 const FULL_BYTES = 32 * 1024 ** 2
 
-/** Whether the Node that runs this can run the service. */
+/** Whether this Node version can run the service. */
 export function nodeFinding(): Finding {
   const version = process.versions.node
   if (Number(version.split('.')[0]) >= NODE_MAJOR_MIN) return ok('node', version)
-  return failed('node', `${version} is too old`, `Run npm ci, which brings Node ${NODE_MAJOR_MIN} along, and use npx.`)
+  return failed('node', `${version} is too old`, `Run npm ci, which installs Node ${NODE_MAJOR_MIN}, and use npx.`)
 }
 
-/** The data directory: there, or can be made; can be written; has room. */
+/** Checks the data directory: exists or can be created, is writable, has free space. */
 export const dataCheck: Check = {
   name: 'data',
-  fix: 'Give DATA_DIR a directory that this user may write.',
+  fix: 'Set DATA_DIR to a directory that this user may write.',
   async run({ dataDir }) {
     return [await directoryFinding(this, 'DATA_DIR', dataDir)]
   },
 }
 
-/** The same of the directory of the blobs, where that is not in the data directory. */
+/** Checks the directory of the blobs, unless it is part of the data directory. */
 export const blobsCheck: Check = {
   name: 'blobs',
-  fix: 'Give BLOB_DIR a directory that this user may write.',
+  fix: 'Set BLOB_DIR to a directory that this user may write.',
   async run({ dataDir, blobDir }) {
     if (!relative(dataDir, blobDir).startsWith('..')) return []
     return [await directoryFinding(this, 'BLOB_DIR', blobDir)]
   },
 }
 
-/** @throws when it cannot be written */
+/** @throws Error if the directory is not writable */
 async function directoryFinding({ name: check, fix: instead }: Check, setting: string, path: string): Promise<Finding> {
   const found = await stat(path).catch(() => undefined)
   if (!found) {
     await access(await nearest(path), constants.W_OK)
-    return ok(check, `${path} is made at the first start`)
+    return ok(check, `${path} is created at the first start`)
   }
   if (!found.isDirectory()) return failed(check, `${path} is not a directory`, instead)
   const probe = join(path, newId('.probe-', 8))
@@ -54,39 +54,39 @@ async function directoryFinding({ name: check, fix: instead }: Check, setting: s
   await rm(probe, { force: true })
   const { bavail, bsize } = await statfs(path)
   const bytes = bavail * bsize
-  const fix = `Make room, or move ${setting} to another disk.`
+  const fix = `Free space, or move ${setting} to another disk.`
   if (bytes < FULL_BYTES) return failed(check, `${path}: its disk is full`, fix)
   const free = `${path}, ${(bytes / GIB).toFixed(1)} GiB free`
   return bytes < FREE_BYTES_MIN ? warned(check, free, fix) : ok(check, free)
 }
 
-/** The nearest directory above that exists. */
+/** The nearest existing ancestor directory. */
 async function nearest(path: string): Promise<string> {
   const parent = dirname(path)
   const isThere = parent === path || (await stat(parent).catch(() => undefined))
   return isThere ? parent : await nearest(parent)
 }
 
-/** The model catalogue, and the keys it needs from the environment. */
+/** Checks the model catalogue, and that the environment has the API keys it names. */
 export const modelsCheck: Check = {
   name: 'models',
-  fix: 'docs/models.md shows what the file looks like; MODELS_FILE says where it is.',
+  fix: 'docs/models.md describes the file; MODELS_FILE is its path.',
   async run({ modelsFile, env }) {
     const { models } = readModels(modelsFile)
     const findings = [ok('models', `${modelsFile}: ${models.map(({ id }) => id).join(', ')}`)]
     for (const { id, engine } of models) {
       const variable = 'api_key_env' in engine ? engine.api_key_env : undefined
       if (!variable || env[variable]) continue
-      findings.push(warned('models', `${id}: ${variable} is not set`, `Set ${variable}, or take api_key_env away.`))
+      findings.push(warned('models', `${id}: ${variable} is not set`, `Set ${variable}, or remove api_key_env.`))
     }
     return findings
   },
 }
 
-/** The weights of models that run inside the worker. */
+/** Checks the weights of models that run inside the worker. */
 export const weightsCheck: Check = {
   name: 'weights',
-  fix: 'Mend models.yaml first.',
+  fix: 'Fix models.yaml first.',
   async run(config) {
     const { models } = readModels(config.modelsFile)
     const found = await Promise.all(models.map((model) => weightsFinding(model, config)))
@@ -99,7 +99,11 @@ async function weightsFinding({ id, engine }: ModelConfig, config: Config): Prom
   const { file, weights } = engine
   if (file !== undefined) return await fileFinding(id, isAbsolute(file) ? file : ownFile(file, config))
   if (weights === undefined || !isKnownWeights(weights)) {
-    return failed('weights', `${id}: ${weights ?? 'none'} is no known set`, 'Name a GGUF with engine.file instead.')
+    return failed(
+      'weights',
+      `${id}: ${weights ?? 'none'} is not a known set of weights`,
+      'Set engine.file to a GGUF file instead.',
+    )
   }
   const state = await getWeightsState(weights, config.weightsDir)
   const again = 'The service prepares them at its start; it needs python3 with pip and the package index.'
@@ -114,7 +118,7 @@ async function fileFinding(id: string, file: string): Promise<Finding> {
     await access(file, constants.R_OK)
     return ok('weights', `${id}: ${file}`)
   } catch (error) {
-    return failed('weights', `${id}: ${reasonOf(error)}`, 'Put the file there, or mend engine.file or MODELS_DIR.')
+    return failed('weights', `${id}: ${reasonOf(error)}`, 'Put the file there, or correct engine.file or MODELS_DIR.')
   }
 }
 

@@ -5,7 +5,7 @@ import { type Check, type Finding, failed, ok, skipped, warned } from './check.t
 
 const VERSION_MIN = 13
 
-/** Postgres, where DATABASE_URL names one: there, new enough, writable, with the schema of this version. */
+/** Checks Postgres if DATABASE_URL is set: reachable, new enough, writable, with the schema of this version. */
 export const postgresCheck: Check = {
   name: 'postgres',
   fix: 'Start Postgres, or correct the host, user or password in DATABASE_URL.',
@@ -17,9 +17,9 @@ export const postgresCheck: Check = {
 }
 
 function withoutPostgres(hasKafka: boolean): Finding {
-  const message = 'not needed: without DATABASE_URL durable jobs and keys are kept in DATA_DIR'
+  const message = 'not needed: without DATABASE_URL durable jobs and keys are stored in DATA_DIR'
   if (!hasKafka) return skipped('postgres', message)
-  const fix = 'Roles in processes of their own keep durable jobs in Postgres only: set DATABASE_URL for a fleet.'
+  const fix = 'Roles in separate processes store durable jobs in Postgres only. Set DATABASE_URL for a fleet.'
   return warned('postgres', 'DATABASE_URL is not set, but KAFKA_BROKERS is', fix)
 }
 
@@ -29,12 +29,12 @@ function findingsOf(facts: PostgresFacts): Finding[] {
   if (major < VERSION_MIN) {
     findings.push(failed('postgres', `${version} is too old`, `Upgrade to Postgres ${VERSION_MIN} or later.`))
   }
-  if (is_standby) findings.push(failed('postgres', 'it is a standby', 'Let DATABASE_URL lead to the primary.'))
+  if (is_standby) findings.push(failed('postgres', 'the server is a standby', 'Set DATABASE_URL to the primary.'))
   if (synchronous_commit === 'off') {
-    const fix = "ALTER SYSTEM SET synchronous_commit = 'on', or accepted jobs are lost in a crash of the server."
+    const fix = "ALTER SYSTEM SET synchronous_commit = 'on'; otherwise a crash of the server loses accepted jobs."
     findings.push(warned('postgres', 'synchronous_commit is off', fix))
   }
-  const through = is_pooled ? [ok('postgres', 'reached through a pooler: statements have no names there')] : []
+  const through = is_pooled ? [ok('postgres', 'reached through a pooler: prepared statements are off')] : []
   return [...findings, ...through, schemaFinding(facts)]
 }
 
@@ -43,16 +43,16 @@ function schemaFinding({ version, can_create, applied }: PostgresFacts): Finding
   const missing = missingMigrations(all, applied)
   if (missing.length === 0) return ok('postgres', `${version}, schema up to date (${all.length} migrations)`)
   const names = missing.map(({ name }) => name).join(', ')
-  if (can_create) return ok('postgres', `${version}, run at the next start: ${names}`)
+  if (can_create) return ok('postgres', `${version}, migrations at the next start: ${names}`)
   const fix = 'GRANT CREATE ON SCHEMA public TO the user of DATABASE_URL, or name a schema with ?options=-csearch_path.'
-  return failed('postgres', `${version}, the schema lacks ${names}, and this user may make no tables`, fix)
+  return failed('postgres', `${version}, the schema lacks ${names}, and this user may not create tables`, fix)
 }
 
-/** Whether bodies and files that other processes write are found here. Nothing to compare with: no finding. */
+/** Whether this process sees the blobs that other processes write. If no process has registered a directory, then there is no finding. */
 async function sharedBlobsFindings({ blobs_id }: PostgresFacts, blobDir: string): Promise<Finding[]> {
   if (blobs_id === undefined) return []
   if ((await findDirectoryId(blobDir)) === blobs_id)
-    return [ok('blobs', `${blobDir} is that of the processes that run`)]
-  const message = `${blobDir} is not the directory of the processes that run: bodies over 64 KiB and files would be missing`
+    return [ok('blobs', `${blobDir} is the directory of the running processes`)]
+  const message = `${blobDir} is not the directory of the running processes: bodies over 64 KiB and files would be missing`
   return [failed('blobs', message, 'Give every process the same BLOB_DIR, such as a network file system.')]
 }

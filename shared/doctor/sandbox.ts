@@ -4,40 +4,40 @@ import type { LoadAdapter } from '#shared/sandbox/choose.ts'
 import type { SandboxName } from '#shared/sandbox/sandbox.ts'
 import { type Check, type Finding, failed, ok, reasonOf, skipped, warned } from './check.ts'
 
-/** Longest wait for one sandbox: interpreters load their libraries first. */
+/** Time limit per sandbox in ms: interpreters load their libraries at the start. */
 const OPEN_MS_MAX = 60_000
 
-/** Where code runs: each sandbox is opened and really runs a line of Python; nothing is fetched or built. */
+/** Checks the sandboxes for code: opens each and runs a line of Python. Nothing is downloaded or built. */
 export const sandboxCheck: Check = {
   name: 'sandbox',
-  fix: 'docs/code.md says what each sandbox needs.',
+  fix: 'docs/code.md lists the requirements of each sandbox.',
   msMax: 4 * OPEN_MS_MAX,
   async run(config) {
-    if (config.sandbox === 'off') return [skipped('sandbox', 'not needed: SANDBOX=off, so no code is run here')]
-    // With it come all adapters, which no other check needs.
+    if (config.sandbox === 'off') return [skipped('sandbox', 'not needed: SANDBOX=off, so no code runs here')]
+    // The import loads every adapter, and no other check needs them.
     const { sandboxAdapters } = await import('#shared/ports.ts')
     const tried: Tried[] = []
     for (const adapter of sandboxAdapters(config, openLog('silent', 'sluice'))) tried.push(await tryAdapter(adapter))
     const chosen = tried.find(({ works }) => works)
-    return tried.map((one) => (chosen ? beside(one, chosen) : withoutSandbox(one, config)))
+    return tried.map((one) => (chosen ? withSandbox(one, chosen) : withoutSandbox(one, config)))
   },
 }
 
-/** One works, so that another does not is no harm. */
-function beside({ name, works, message, details }: Tried, chosen: Tried): Finding {
+/** The finding if some sandbox works: one that does not is skipped rather than failed. */
+function withSandbox({ name, works, message, details }: Tried, chosen: Tried): Finding {
   if (!works) return skipped('sandbox', `${name}: not needed, ${chosen.name} is used: ${message}`)
-  const place = name === chosen.name ? 'works, chosen' : 'works, not chosen'
-  return { ...ok('sandbox', `${name}: ${place}: ${message}`), ...(details && { details }) }
+  const role = name === chosen.name ? 'works, chosen' : 'works, not chosen'
+  return { ...ok('sandbox', `${name}: ${role}: ${message}`), ...(details && { details }) }
 }
 
-/** None works, so it matters why: each is said with what to do. */
+/** The finding if no sandbox works: each is reported with its reason and a remedy. */
 function withoutSandbox({ name, message }: Tried, { sandbox }: Config): Finding {
-  const fix = 'The service prepares it at its start where it can; docs/code.md says what it needs.'
+  const fix = 'The service tries to prepare it at its start; docs/code.md lists its requirements.'
   const text = `${name}: not available: ${message}`
   return sandbox === 'auto' ? warned('sandbox', text, fix) : failed('sandbox', text, fix)
 }
 
-/** What came of trying one. */
+/** Result of opening one sandbox. */
 interface Tried {
   readonly name: SandboxName
   readonly works: boolean

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 
-/** What happened to a key or a project, and by whom: one line for each change, never with a secret or its hash. */
+/** One change of a key, a project or a webhook secret, with its author. An entry never holds a secret or its hash. */
 export const AuditEntry = z.object({
   at: z.int().describe('Unix seconds'),
   author: z.string().describe('`cli:` and the user of the system, `key:` and the id of an admin key, or `service`'),
@@ -11,11 +11,11 @@ export const AuditEntry = z.object({
 })
 export type AuditEntry = z.infer<typeof AuditEntry>
 
-/** What is done, before it is known when and by whom. */
+/** The part of an entry that the change itself determines; time and author are added later. */
 export type AuditAction = Pick<AuditEntry, 'action' | 'subject' | 'project' | 'change'>
 
-/** Who changes what nobody else asked for: the service itself. */
+/** Author of changes that no operator requested, such as the first key. */
 export const SERVICE = 'service'
 
-/** Entries that may be asked for at once. */
+/** Maximum entries per request. */
 export const AUDIT_LIMIT_MAX = 1_000

@@ -1,56 +1,56 @@
 /**
- * What is done to keys and projects, for whoever asks: the command line (`services/cli/commands/keys.ts`) and the operator's
- * door (`services/ingress/admin/keys/`). Each of these checks what was asked in words of its own first.
+ * Operations on keys and projects, shared by the command line (`services/cli/commands/keys.ts`) and the admin API (`services/ingress/admin/keys/`).
+ * Both validate their input first, each with its own messages.
  */
 import { type ApiKey, type KeyOptions, type KeyStore, newKey } from './keys.ts'
 import { type Limits, newProject, type Project, type ProjectChange, projectIdOf } from './project.ts'
 
 const SECOND_MS = 1_000
 
-/** How long a key goes on beside its successor where nobody says otherwise, in seconds: a day. */
+/** Default time for which an old key stays valid next to its successor, in seconds: one day. */
 export const OVERLAP_SECONDS = 86_400
 
-/** A key as it may be shown: everything but its hash. */
+/** A key without its hash, as responses and the command line show it. */
 export type ShownKey = Omit<ApiKey, 'hash'>
 
-/** What may be shown of a key. */
+/** Removes the hash of a key. */
 export function shownKey({ hash: _, ...rest }: ApiKey): ShownKey {
   return rest
 }
 
-/** Whether a key is valid, and else why not. */
+/** Whether a key is valid, or the reason why not. */
 export function stateOf({ revoked, expires_at }: ApiKey, nowMs: number): 'valid' | 'revoked' | 'expired' {
   if (revoked) return 'revoked'
   return expires_at !== undefined && expires_at * SECOND_MS <= nowMs ? 'expired' : 'valid'
 }
 
-/** Makes and keeps a key. @returns With its secret, which nobody can tell later @throws What the store says */
+/** Creates and stores a key. @returns The key and its secret, which cannot be retrieved later @throws Errors of {@link KeyStore.create} */
 export async function createKey(store: KeyStore, options: KeyOptions, by: string) {
   const made = newKey(options)
   await store.create(made.key, by)
   return made
 }
 
-/** Why a key cannot be rotated: it is not valid, or it ends by itself and nobody said when its successor does. */
-export function whyNotRotated(old: ApiKey, isEndSaid: boolean): 'revoked' | 'expired' | 'ends' | undefined {
+/** The reason why a key cannot be rotated. `ends`: the key expires, so the caller must give the expiry of its successor. */
+export function whyNotRotated(old: ApiKey, isEndGiven: boolean): 'revoked' | 'expired' | 'ends' | undefined {
   const state = stateOf(old, Date.now())
   if (state !== 'valid') return state
-  return old.expires_at !== undefined && !isEndSaid ? 'ends' : undefined
+  return old.expires_at !== undefined && !isEndGiven ? 'ends' : undefined
 }
 
-/** How a key is followed by another. */
+/** Options of a rotation. */
 export interface Rotation {
-  /** Of the new key, in unix seconds; undefined: never. */
+  /** Expiry of the new key in Unix seconds; undefined: never. */
   readonly expiresAt: number | undefined
-  /** How long the old key goes on. */
+  /** Time for which the old key stays valid. */
   readonly overlapSeconds: number
 }
 
 /**
- * Makes a new key of the same project with the same rights; the old one ends after the overlap, or earlier where it would have.
+ * Creates a key with the project and rights of the old one. The old key expires after the overlap, or at its own expiry if that is earlier.
  *
- * @returns Undefined where there is no such key any more
- * @throws What the store says
+ * @returns Undefined if the old key does not exist any more
+ * @throws Errors of {@link KeyStore.rotate}
  */
 export async function rotateKey(store: KeyStore, old: ApiKey, { expiresAt, overlapSeconds }: Rotation, by: string) {
   const { name, endpoints, models, scopes, limits } = old
@@ -61,14 +61,14 @@ export async function rotateKey(store: KeyStore, old: ApiKey, { expiresAt, overl
   return ending && { key, secret, ending }
 }
 
-/** Changes a project; one that only keys tell of is made with its first change. */
+/** Changes a project. A project that only keys mention is created with its first change. */
 export async function changeProject(store: KeyStore, id: string, change: ProjectChange, by: string): Promise<Project> {
   const changed = await store.updateProject(id, change, by)
   if (changed) return changed
   return await createProject(store, { id, ...change }, by)
 }
 
-/** Makes and keeps a project. @param wishes Default: an id of its own, and no limits */
+/** Creates and stores a project, by default with a random id and no limits. */
 export async function createProject(
   store: KeyStore,
   { id, name, limits = {} }: ProjectChange & { readonly id?: string },
@@ -79,7 +79,7 @@ export async function createProject(
   return project
 }
 
-/** Limits with a change made to them: null takes one away, so that the setting holds. */
+/** Limits after a change. A null removes a limit, so that the default of the settings applies. */
 export function limitsAfter(
   before: Limits,
   change: { readonly [name in keyof Limits]?: number | null | undefined },

@@ -1,14 +1,14 @@
 import type { ApiKey } from './keys.ts'
 import { coversPath, hasScope } from './scopes.ts'
 
-/** What makes a key worth having. Limits are none: whoever may make keys may set those of projects. */
+/** The rights that limit a key. `limits` are not part of them: a key that may create keys may also set the limits of projects. */
 export type Rights = Pick<ApiKey, 'scopes' | 'endpoints' | 'models' | 'expires_at'>
 
 /**
- * What of the rights of a key may not be given by the holder of another, since that has it not; undefined where it has all.
+ * Privilege escalation check: the first right in `given` that `giver` does not hold itself; undefined if it holds all.
  *
- * @param before What the key has already, which may stay.
- * @returns Part of a sentence, such as `the scope calls`, and the field that it is in
+ * @param before Present rights of the key to change, which may stay.
+ * @returns Part of a sentence, such as `the scope calls`, and the field
  */
 export function rightNotHeld(
   giver: Rights,
@@ -37,7 +37,7 @@ export function rightNotHeld(
 
 const ALL = Symbol('all')
 
-/** The first of some names that no holder has; a holder without a list has all. */
+/** The first name that no holder has. A holder without a list has all. */
 function missingOf(
   given: readonly string[] | undefined,
   lists: readonly (readonly string[] | undefined)[],

@@ -19,15 +19,15 @@ import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
 import { webhookRootIn } from './webhook-root.ts'
 import { WEBHOOK_SECRETS_MAX, type WebhookSecret } from './webhook-secrets.ts'
 
-/** How long a writer waits for another one. A write takes milliseconds. */
+/** Maximum wait for another writer. A write takes milliseconds. */
 const LOCK_TIMEOUT_MS = 5_000
 
 /**
- * The keys and projects in `keys.json` of the data directory, for the processes of one machine. The file may also be edited
- * by hand; without it there are no keys, and the next first key is made anew.
+ * Key store in `keys.json` of the data directory, for the processes of one machine. The file may also be edited by hand. If it is deleted, then the
+ * next start creates a new first key.
  *
- * @param directory Made with the first key.
- * @param onProblem Hears of what is not understood whenever the file has changed.
+ * @param directory Created with the first key.
+ * @param onProblem Called for each invalid key or project, whenever the file has changed.
  */
 export function openFileKeys(directory: string, onProblem: (problem: string) => void = () => undefined): KeyStore {
   return new FileKeys(new KeysFile(directory, lock), onProblem)
@@ -39,7 +39,7 @@ class FileKeys implements KeyStore {
   readonly #onProblem: (problem: string) => void
   #known: Known = { keys: [], projects: [] }
   #secrets: readonly WebhookSecret[] = []
-  /** What the file looked like when it was last read; undefined before. */
+  /** Fingerprint of the file at the last read; undefined before the first. */
   #seen: string | undefined
 
   constructor(file: KeysFile, onProblem: (problem: string) => void) {
@@ -56,17 +56,17 @@ class FileKeys implements KeyStore {
   }
 
   async create(key: ApiKey, by = SERVICE): Promise<void> {
-    this.#file.change(by, (kept) => ({ kept: this.#withKey(kept, key), deed: keyCreated(key) }))
+    this.#file.change(by, (kept) => ({ kept: this.#withKey(kept, key), action: keyCreated(key) }))
   }
 
   async createFirst(key: ApiKey): Promise<boolean> {
     if (this.#file.look()) return false
-    const first = { kept: { keys: [key] }, deed: keyCreated(key) }
+    const first = { kept: { keys: [key] }, action: keyCreated(key) }
     return this.#file.change(SERVICE, () => (this.#file.look() ? undefined : first))
   }
 
   async update(id: string, change: KeyChange, by = SERVICE): Promise<ApiKey | undefined> {
-    return this.#changeKey(id, by, (key) => ({ change, deed: keyChanged('key.updated', key, change) }))
+    return this.#changeKey(id, by, (key) => ({ change, action: keyChanged('key.updated', key, change) }))
   }
 
   async rotate(id: string, successor: ApiKey, endsAt: number, by = SERVICE): Promise<ApiKey | undefined> {
@@ -77,16 +77,16 @@ class FileKeys implements KeyStore {
   async revoke(id: string, by = SERVICE): Promise<ApiKey | undefined> {
     const change = { revoked: true }
     return this.#changeKey(id, by, (key) => {
-      return key.revoked ? undefined : { change, deed: keyChanged('key.revoked', key, {}) }
+      return key.revoked ? undefined : { change, action: keyChanged('key.revoked', key, {}) }
     })
   }
 
   async createProject(project: Project, by = SERVICE): Promise<void> {
     this.#file.change(by, (kept) => {
       const { projects = [] } = kept
-      if (projects.some(({ id }) => id === project.id)) throw new Error(`The project ${project.id} exists.`)
+      if (projects.some(({ id }) => id === project.id)) throw new Error(`The project ${project.id} exists already.`)
       if (projects.length >= PROJECTS_MAX) throw new Error(full(this.#file.path, PROJECTS_MAX, 'projects'))
-      return { kept: { ...kept, projects: [...projects, project] }, deed: projectCreated(project) }
+      return { kept: { ...kept, projects: [...projects, project] }, action: projectCreated(project) }
     })
   }
 
@@ -98,7 +98,7 @@ class FileKeys implements KeyStore {
       const next = changed(found, change)
       now = next as Project
       const projects = kept.projects?.map((project) => (project === found ? next : project))
-      return { kept: { ...kept, projects }, deed: projectChanged(id, change) }
+      return { kept: { ...kept, projects }, action: projectChanged(id, change) }
     })
     return now
   }
@@ -118,7 +118,7 @@ class FileKeys implements KeyStore {
       const own = all.filter(({ project }) => project === secret.project)
       if (own.length >= WEBHOOK_SECRETS_MAX) return undefined
       const added = own.length === 0 ? [first, secret] : [secret]
-      return { kept: { ...kept, webhook_secrets: [...all, ...added] }, deed: secretCreated(secret) }
+      return { kept: { ...kept, webhook_secrets: [...all, ...added] }, action: secretCreated(secret) }
     })
   }
 
@@ -130,7 +130,7 @@ class FileKeys implements KeyStore {
       const found = own.find((secret) => secret.id === id)
       end = !found ? 'none' : own.length > 1 ? 'deleted' : 'last'
       if (!found || end !== 'deleted') return undefined
-      return { kept: { ...kept, webhook_secrets: all.filter((one) => one !== found) }, deed: secretDeleted(found) }
+      return { kept: { ...kept, webhook_secrets: all.filter((one) => one !== found) }, action: secretDeleted(found) }
     })
     return end
   }
@@ -142,7 +142,7 @@ class FileKeys implements KeyStore {
   async close(): Promise<void> {}
 
   async #load(): Promise<Known> {
-    // Looked at before it is read: a change in between is seen next time. fs.watchFile misses what comes before its first look.
+    // The fingerprint is taken before the read, so a change in between is detected next time. fs.watchFile would miss changes before its first poll.
     const look = this.#file.look()
     if (look === this.#seen) return this.#known
     const { keys, projects = [], webhook_secrets = [] } = this.#file.read()
@@ -155,16 +155,23 @@ class FileKeys implements KeyStore {
 
   #withKey(kept: Kept, key: ApiKey): Kept {
     const { keys } = kept
-    if (keys.some(({ id, hash }) => id === key.id || hash === key.hash)) throw new Error(`The key ${key.id} exists.`)
+    if (keys.some(({ id, hash }) => id === key.id || hash === key.hash))
+      throw new Error(`The key ${key.id} exists already.`)
     if (keys.length >= KEYS_MAX) throw new Error(full(this.#file.path, KEYS_MAX, 'keys'))
     return { ...kept, keys: [...keys, key] }
   }
 
-  /** @param decide Gives the change of a key, if there is one. @param also Made in the same step. @returns The key as it is then */
+  /**
+   * Changes one key under the lock.
+   *
+   * @param decide Returns the change, or undefined for none.
+   * @param also A further change in the same write.
+   * @returns The key after the change
+   */
   #changeKey(
     id: string,
     by: string,
-    decide: (key: ApiKey) => { change: object; deed: AuditAction } | undefined,
+    decide: (key: ApiKey) => { change: object; action: AuditAction } | undefined,
     also: (kept: Kept) => Kept = (kept) => kept,
   ): ApiKey | undefined {
     let now: ApiKey | undefined
@@ -175,15 +182,18 @@ class FileKeys implements KeyStore {
       if (!found || !decided) return undefined
       const next = changed(found, decided.change)
       now = next as ApiKey
-      return { kept: also({ ...kept, keys: kept.keys.map((key) => (key === found ? next : key)) }), deed: decided.deed }
+      return {
+        kept: also({ ...kept, keys: kept.keys.map((key) => (key === found ? next : key)) }),
+        action: decided.action,
+      }
     })
     return now
   }
 }
 
 /**
- * The kernel's lock on an empty database file: it ends with its process, however that dies, so it is never stale. Whoever
- * may read the file could hold it for good, so nobody else may.
+ * An exclusive lock on an empty SQLite file. The kernel releases it when the process ends, so the lock is never stale. The file is private: another
+ * user that could read it could hold the lock forever.
  */
 function lock(path: string): () => void {
   makePrivateFile(path)
@@ -198,5 +208,5 @@ function lock(path: string): () => void {
 }
 
 function full(path: string, most: number, what: string): string {
-  return `${path} holds ${most} ${what}, which is the most.`
+  return `${path} holds the maximum of ${most} ${what}.`
 }

@@ -20,7 +20,7 @@ import { KeptKey, KeptProject } from './lenient.ts'
 import { PROJECTS_MAX } from './project.ts'
 import { WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
-/** Written by other versions too: what this one does not know stays as it is when the file is written again. */
+/** Loose, because other versions write the file too: a rewrite preserves unknown fields. */
 const Kept = z.looseObject({
   keys: z.array(KeptKey).max(KEYS_MAX),
   projects: z.array(KeptProject).max(PROJECTS_MAX).optional(),
@@ -29,16 +29,16 @@ const Kept = z.looseObject({
     .max(KEYS_MAX * WEBHOOK_SECRETS_MAX)
     .optional(),
 })
-/** What `keys.json` holds. */
+/** Content of `keys.json`. */
 export type Kept = z.infer<typeof Kept>
 
-/** How much of the end of the audit is read: more than the entries that may be asked for have. */
+/** Bytes read from the end of the audit log: enough for the maximum number of requested entries. */
 const AUDIT_TAIL_BYTES = 1024 * 1024
 
 /**
- * `keys.json`, for the processes of one machine, with `audit.jsonl` beside it, which has a line for each change.
+ * `keys.json`, with one line per change in `audit.jsonl` next to it, for the processes of one machine.
  *
- * A reader sees the old text or the new one. One process at a time changes it.
+ * A reader sees the old text or the new one. A lock admits one writer at a time.
  */
 export class KeysFile {
   readonly path: string
@@ -46,8 +46,8 @@ export class KeysFile {
   readonly #lock: (path: string) => () => void
 
   /**
-   * @param directory Made with the first change.
-   * @param lock Waits until no other process has the lock of a path. @returns Gives it back
+   * @param directory Created with the first change.
+   * @param lock Blocks until this process has the lock of a path. @returns Releases the lock
    */
   constructor(directory: string, lock: (path: string) => () => void) {
     this.#lock = lock
@@ -55,13 +55,13 @@ export class KeysFile {
     this.#auditPath = join(directory, 'audit.jsonl')
   }
 
-  /** What the file looks like from outside: another text when it was changed, empty when it is not there. */
+  /** Fingerprint of the file: differs after each change, empty if the file does not exist. */
   look(): string {
     const stat = statSync(this.path, { throwIfNoEntry: false })
     return stat ? `${stat.ino} ${stat.size} ${stat.mtimeMs} ${stat.ctimeMs}` : ''
   }
 
-  /** @throws Error when the file is there and cannot be understood */
+  /** @throws Error if the file exists and is not valid */
   read(): Kept {
     try {
       return Kept.parse(JSON.parse(readFileSync(this.path, 'utf8')))
@@ -73,18 +73,17 @@ export class KeysFile {
   }
 
   /**
-   * Replaces what is kept by what `decide` makes of it, while no other process does. The audit is written first: there is no
-   * change without its line.
+   * Replaces the content with the result of `decide`, under the lock. The audit line is written first, so no change lacks its line.
    *
-   * @returns False where `decide` made nothing
+   * @returns False if `decide` returned undefined
    */
-  change(by: string, decide: (kept: Kept) => { kept: Kept; deed: AuditAction } | undefined): boolean {
+  change(by: string, decide: (kept: Kept) => { kept: Kept; action: AuditAction } | undefined): boolean {
     makeDirectory(dirname(this.path))
     const unlock = this.#lock(join(dirname(this.path), 'keys.lock'))
     try {
       const decided = decide(this.read())
       if (!decided) return false
-      this.#note(by, decided.deed)
+      this.#note(by, decided.action)
       replaceFile(this.path, `${JSON.stringify(decided.kept, null, 2)}\n`)
       return true
     } finally {
@@ -92,7 +91,7 @@ export class KeysFile {
     }
   }
 
-  /** The last entries of the audit, newest first; lines that are none are passed over. */
+  /** The last audit entries, newest first; invalid lines are skipped. */
   audit(limit: number): AuditEntry[] {
     const lines = tailOf(this.#auditPath).split('\n').filter(Boolean).toReversed()
     return lines.flatMap((line) => entryOf(line) ?? []).slice(0, limit)
@@ -106,7 +105,7 @@ export class KeysFile {
   }
 }
 
-/** A reader sees the old text or the new one, never half of it; only the owner may read either. */
+/** Writes a private draft and renames it, so that a reader sees the old text or the new one. */
 function replaceFile(path: string, text: string): void {
   const draft = `${path}.${newId('', 8)}`
   try {
@@ -119,7 +118,7 @@ function replaceFile(path: string, text: string): void {
   }
 }
 
-/** The end of a file, from the beginning of a line; empty when there is no file. */
+/** The end of a file, from the beginning of a line; empty if the file does not exist. */
 function tailOf(path: string): string {
   if (!statSync(path, { throwIfNoEntry: false })) return ''
   const file = openSync(path, 'r')
@@ -138,7 +137,7 @@ function entryOf(line: string): AuditEntry | undefined {
   try {
     return AuditEntry.parse(JSON.parse(line))
   } catch {
-    // A line that was cut by a full disk tells nothing.
+    // A full disk may have truncated this line.
     return undefined
   }
 }

@@ -5,11 +5,11 @@ import type { AuditEntry } from './audit.ts'
 import { Limits, type Project, type ProjectChange } from './project.ts'
 import type { WebhookSecret, WebhookSecretSource } from './webhook-secrets.ts'
 
-/** What a key is for: `calls` to the API; `admin`, the operator's door. */
+/** Permissions of a key: `calls` for the API, `admin` for the admin API. */
 export const KeyScope = z.enum(['calls', 'admin'])
 export type KeyScope = z.infer<typeof KeyScope>
 
-/** An API key as it is kept: its secret is known to its owner only. */
+/** An API key as it is stored. Only its owner has the secret. */
 export const ApiKey = z.strictObject({
   id: z.string().min(1),
   hash: z
@@ -29,13 +29,13 @@ export const ApiKey = z.strictObject({
 })
 export type ApiKey = z.infer<typeof ApiKey>
 
-/** Keys one store holds, revoked ones included: every ingress keeps them all in memory. */
+/** Maximum keys of one store, including revoked ones: every ingress holds all of them in memory. */
 export const KEYS_MAX = 10_000
 
-/** The id of the key that is made on the first run. */
+/** Id of the key that the first start creates. */
 export const FIRST_KEY_ID = 'key_first'
 
-/** A change of a key: what is there replaces what the key has, and undefined takes it away. */
+/** Changes to a key. A present field replaces the old value; undefined removes it. */
 export interface KeyChange {
   readonly name?: string | undefined
   readonly endpoints?: string[] | undefined
@@ -46,64 +46,64 @@ export interface KeyChange {
 }
 
 /**
- * The key store port: where API keys and their projects are kept. Tables of Postgres for a fleet, `keys.json` by default.
+ * The key store port: API keys, projects and webhook secrets. Postgres for a fleet, `keys.json` by default.
  *
- * Promises every adapter keeps (test/shared/keys/keys.test.ts):
- * - What is resolved is kept, and every process that opened the same store sees it with its next `list`.
- * - Writers that write at once do not undo each other; a reader never sees half a write.
- * - A key is never deleted, only revoked, and stays so. A project is never deleted.
- * - Each change leaves one entry in the audit, which is kept for good. `by` says whose it is (`audit.ts`); default: the service.
- * - A key or project with what this version does not know is not valid here, nor are the keys of such a project: it may be a
- *   limit, which nobody would keep. It stays as it is.
- * - While the store cannot be reached or understood every call rejects; it works again by itself when the store does.
+ * Promises every adapter keeps (test/shared/keys/keys.test.ts).
+ * 1. A resolved change is durable, and every process that opened the same store sees it with its next `list`.
+ * 2. Concurrent writers do not overwrite each other. A reader never sees a partial write.
+ * 3. Keys are never deleted, only revoked, which is final. Projects are never deleted.
+ * 4. Each change adds one audit entry, which is stored forever. `by` is its author (`audit.ts`); default: the service.
+ * 5. A key or project with a field that this version does not support is invalid here, and so are the keys of such a project. The field could be a
+ *    limit that this version would not enforce. The stored record stays unchanged.
+ * 6. While the store is unreachable or unreadable, every call rejects. Calls succeed again when the store is back.
  */
 export interface KeyStore extends WebhookSecretSource {
-  /** For messages: `file` or `postgres`. */
+  /** Name for messages: `file` or `postgres`. */
   readonly name: string
-  /** Every key, revoked ones too, oldest first. Cheap to call each second: the same list again while nothing changed. */
+  /** All keys, revoked ones too, oldest first. Cheap enough for each second: an unchanged store returns the same array. */
   list(): Promise<readonly ApiKey[]>
-  /** Every project that was made, oldest first; not those that a key without project is. As cheap. */
+  /** All created projects, oldest first; a key without a project is not listed. As cheap as {@link list}. */
   listProjects(): Promise<readonly Project[]>
-  /** Adds a key. @throws Error when its id or secret is there already, or at {@link KEYS_MAX} */
+  /** Adds a key. @throws Error if its id or secret exists, or at {@link KEYS_MAX} */
   create(key: ApiKey, by?: string): Promise<void>
   /**
-   * Adds the first key, to a store that never had a key or a project. Of several processes that start at once one wins.
+   * Adds the first key to a store that never had a key or a project. If several processes start at once, then one succeeds.
    *
-   * @returns Whether this call added it.
+   * @returns Whether this call added the key.
    */
   createFirst(key: ApiKey): Promise<boolean>
-  /** Changes a key and gives it; undefined when there is none. */
+  /** Changes a key. @returns The changed key; undefined if it does not exist */
   update(id: string, change: KeyChange, by?: string): Promise<ApiKey | undefined>
   /**
-   * Adds the key that takes the place of another, which ends at a time, or earlier where it would have ended: both or neither.
+   * Adds the successor of a key and sets the expiry of the old one, atomically.
    *
-   * @param endsAt Unix seconds.
-   * @returns The old key; undefined when there is none, and nothing was added
+   * @param endsAt Unix seconds; an earlier expiry of the old key stays.
+   * @returns The old key; undefined if it does not exist, and then nothing is added.
    * @throws Error as {@link create}
    */
   rotate(id: string, successor: ApiKey, endsAt: number, by?: string): Promise<ApiKey | undefined>
-  /** Revokes a key and gives it; undefined when there is none. A second time changes nothing. */
+  /** Revokes a key. A second call changes nothing. @returns The key; undefined if it does not exist */
   revoke(id: string, by?: string): Promise<ApiKey | undefined>
-  /** Adds a project. @throws Error when its id is there already, or at {@link PROJECTS_MAX} */
+  /** Adds a project. @throws Error if its id exists, or at {@link PROJECTS_MAX} */
   createProject(project: Project, by?: string): Promise<void>
-  /** Changes a project and gives it; undefined when there is none. */
+  /** Changes a project. @returns The changed project; undefined if it does not exist */
   updateProject(id: string, change: ProjectChange, by?: string): Promise<Project | undefined>
   /**
-   * Gives a project one more webhook secret.
+   * Adds a webhook secret to a project.
    *
-   * @param first Given to it before, where it has none: what has signed so far goes on.
-   * @returns False where it has as many as it may
+   * @param first Stored before `secret` if the project has none: the derived secret stays valid.
+   * @returns False if the project has {@link WEBHOOK_SECRETS_MAX} secrets
    */
   createWebhookSecret(secret: WebhookSecret, first: WebhookSecret, by?: string): Promise<boolean>
-  /** Takes a webhook secret away from a project, unless it is its last one. */
+  /** Deletes a webhook secret of a project, unless it is the last one. */
   deleteWebhookSecret(project: string, id: string, by?: string): Promise<'deleted' | 'last' | 'none'>
-  /** The last changes, newest first. @param limit Most of them, up to `AUDIT_LIMIT_MAX` */
+  /** The latest audit entries, newest first. @param limit Up to `AUDIT_LIMIT_MAX` */
   listAudit(limit: number): Promise<AuditEntry[]>
-  /** Lets go of everything. Tolerates a second call. */
+  /** Closes all connections. Idempotent. */
   close(): Promise<void>
 }
 
-/** What a key may do, what it is called, and whose it is: fields of {@link ApiKey}. */
+/** Optional fields of a new {@link ApiKey}. */
 export interface KeyOptions {
   /** Default: a random one. */
   readonly id?: string
@@ -117,13 +117,13 @@ export interface KeyOptions {
   readonly limits?: Limits | undefined
 }
 
-/** Makes a key with a random secret of 240 bits, `sk-` and 40 characters. Only its hash is part of the key. */
+/** Creates a key with a random secret of 240 bits: `sk-` and 40 characters. The key holds only a hash of the secret. */
 export function newKey(options: KeyOptions = {}): { key: ApiKey; secret: string } {
   const secret = `sk-${randomBytes(30).toString('base64url')}`
   return { key: keyOf(secret, options), secret }
 }
 
-/** The key that belongs to a secret. */
+/** The key for a given secret. */
 export function keyOf(secret: string, options: KeyOptions = {}): ApiKey {
   const { id, name, endpoints, models, project, expires_at, scopes, limits } = options
   return {
@@ -142,7 +142,7 @@ export function keyOf(secret: string, options: KeyOptions = {}): ApiKey {
   }
 }
 
-/** What is kept of a secret. It has enough entropy that a plain SHA-256 of it cannot be searched. */
+/** SHA-256 of a secret, hex. A slow password hash is not needed: 240 random bits cannot be searched. */
 export function hashOf(secret: string): string {
   return hash('sha256', secret)
 }

@@ -2,53 +2,57 @@ import { z } from 'zod'
 import { ApiKey } from './keys.ts'
 import { Project, projectIdOf } from './project.ts'
 
-/** A key as another version, or a hand, may have written it. */
+/** A stored key, possibly written by another version or by hand. */
 export const KeptKey = ApiKey.extend({ scopes: z.unknown().optional(), limits: z.unknown().optional() }).loose()
 export type KeptKey = z.infer<typeof KeptKey>
 
-/** A project as another version, or a hand, may have written it. */
+/** A stored project, possibly written by another version or by hand. */
 export const KeptProject = Project.extend({ limits: z.unknown().default({}) }).loose()
 export type KeptProject = z.infer<typeof KeptProject>
 
-/** Keys and projects of a store. */
+/** The valid keys and projects of a store. */
 export interface Known {
   readonly keys: readonly ApiKey[]
   readonly projects: readonly Project[]
 }
 
 /**
- * What this version understands of a store, to be read in turns: there may be many. A key or project with what it does not know is left out, and so are the keys of
- * such a project: it may be a limit, of a newer version or misspelt, which nobody would keep.
+ * Selects the keys and projects that this version supports; a generator, so that the caller can yield to the event loop.
  *
- * @param onProblem Hears of each that is left out, in one sentence.
+ * A record with an unsupported field is left out, and so are the keys of such a project. The field may be a limit of a newer version, or a misspelt
+ * one, and this version would not enforce it.
+ *
+ * @param onProblem Called with one sentence per record left out.
  */
 export function* readKnownVersion(
   keys: readonly KeptKey[],
   projects: readonly KeptProject[],
   onProblem: (problem: string) => void,
 ): Generator<undefined, Known> {
-  const strange = new Set<string>()
+  const unsupported = new Set<string>()
   const known = { keys: [] as ApiKey[], projects: [] as Project[] }
   for (const project of projects) {
     const parsed = Project.safeParse(project)
     if (parsed.success) known.projects.push(parsed.data)
     else {
-      strange.add(project.id)
-      onProblem(`the project ${project.id}: ${whyNot(parsed.error)}. Its keys are not valid here until this is mended.`)
+      unsupported.add(project.id)
+      onProblem(
+        `the project ${project.id}: ${whyNot(parsed.error)}. The keys of this project are invalid here until this is fixed.`,
+      )
     }
     yield
   }
   for (const key of keys) {
     const parsed = ApiKey.safeParse(key)
     if (!parsed.success)
-      onProblem(`the key ${key.id}: ${whyNot(parsed.error)}. It is not valid here until this is mended.`)
-    else if (!strange.has(projectIdOf(key))) known.keys.push(parsed.data)
+      onProblem(`the key ${key.id}: ${whyNot(parsed.error)}. The key is invalid here until this is fixed.`)
+    else if (!unsupported.has(projectIdOf(key))) known.keys.push(parsed.data)
     yield
   }
   return known
 }
 
-/** A record with a change made to it: fields that are undefined in the change are gone. */
+/** A copy of a record with a change applied. A field that is undefined in the change is removed. */
 export function changed<T extends object>(record: T, change: object): T {
   return Object.fromEntries(Object.entries({ ...record, ...change }).filter(([, value]) => value !== undefined)) as T
 }

@@ -14,7 +14,7 @@ const JSON_COLUMNS = ['endpoints', 'models', 'scopes', 'limits', 'change'] as co
 const hashOf = (table: string) =>
   `(SELECT concat(count(*), ' ', sum(hashtextextended(${table}::text, 0)::numeric)) FROM ${table})`
 
-/** A text that changes with any key or project: far cheaper each second than these themselves. */
+/** A checksum over all keys and projects. Reading it each second is far cheaper than reading the rows. */
 export const STATE: Statement = {
   name: 'keys_state',
   sql: `SELECT concat(${hashOf('api_keys')}, ' ', ${hashOf('projects')}) AS state`,
@@ -32,14 +32,14 @@ export const CREATE_KEY: Statement = {
   sql: `INSERT INTO api_keys (${KEY_COLUMNS}) SELECT ${KEY_VALUES}
     WHERE (SELECT count(*) FROM api_keys) < ${KEYS_MAX} RETURNING id`,
 }
-/** Every first key has the same id, so that of two at once one meets the other's row. */
+/** Every first key has the same id. If two processes start at once, then the second insert meets the primary key of the first and does nothing. */
 export const CREATE_FIRST_KEY: Statement = {
   name: 'keys_create_first',
   sql: `INSERT INTO api_keys (${KEY_COLUMNS}) SELECT ${KEY_VALUES}
     WHERE NOT EXISTS (SELECT FROM api_keys) AND NOT EXISTS (SELECT FROM projects)
     ON CONFLICT (id) DO NOTHING RETURNING id`,
 }
-/** Nobody else changes it until the transaction ends. */
+/** Locks the row until the transaction ends. */
 export const LOCK_KEY: Statement = {
   name: 'keys_lock',
   sql: `SELECT ${KEY_COLUMNS} FROM api_keys WHERE id = :id FOR UPDATE`,
@@ -62,7 +62,7 @@ export const UPDATE_PROJECT: Statement = {
   name: 'projects_update',
   sql: 'UPDATE projects SET name = :name, limits = :limits WHERE id = :id',
 }
-/** The first of several processes wins. */
+/** If several processes start at once, then the first insert wins. */
 export const CREATE_ROOT: Statement = {
   name: 'webhook_root_create',
   sql: `INSERT INTO webhook_secrets (id, secret, created_at) VALUES ('root', :secret, :created_at) ON CONFLICT (id) DO NOTHING`,
@@ -75,7 +75,7 @@ export const LIST_SECRETS: Statement = {
   name: 'webhook_secrets_list',
   sql: 'SELECT id, project, secret, created_at FROM webhook_secrets WHERE project = :project ORDER BY created_at, id',
 }
-/** Whoever changes the secrets of a project does so alone until the transaction ends. */
+/** Serializes changes to the secrets of one project until the transaction ends. */
 export const LOCK_SECRETS: Statement = {
   name: 'webhook_secrets_lock',
   sql: "SELECT pg_advisory_xact_lock(hashtext('webhook_secrets'), hashtext(:project))",
@@ -121,7 +121,7 @@ export function entryOfRow(row: Row): AuditEntry {
   return AuditEntry.parse({ ...fieldsOf(row), project: row.project })
 }
 
-/** The columns that are not NULL, JSON as what it stands for. */
+/** Columns that are not NULL, with JSON columns parsed. */
 function fieldsOf(row: Row): Row {
   const fields = Object.entries(row).filter(([, value]) => value !== null)
   const isJson = (name: string) => JSON_COLUMNS.some((column) => column === name)

@@ -20,20 +20,20 @@ import * as rows from './postgres-rows.ts'
 import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
 import { randomSecret, WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
-/** One that reads, one that writes: keys are few and change seldom. */
+/** One connection for reads, one for writes: keys are few and rarely change. */
 const CONNECTIONS_MAX = 2
-/** Longer than any of these statements takes; an ingress goes on with the keys it knows meanwhile. */
+/** Longer than any of these statements takes. Meanwhile an ingress uses the keys that it read last. */
 const STATEMENT_TIMEOUT_MS = 5_000
 
 /** Runs a statement of one transaction. */
 type Run = (statement: Statement, params: Params) => Promise<Row[]>
 
 /**
- * The keys and projects in tables of Postgres, for any number of processes. Brings the schema up to date first.
+ * Key store in tables of Postgres, for any number of processes. Updates the schema first.
  *
  * @param url `postgres://user:password@host:port/database`
- * @param onProblem Hears of what is not understood whenever something has changed.
- * @throws ServiceError `overloaded` when it cannot be reached at the start
+ * @param onProblem Called for each invalid key or project, whenever the tables have changed.
+ * @throws ServiceError `overloaded` if Postgres is unreachable at the start
  */
 export async function openPostgresKeys(
   url: string,
@@ -44,7 +44,7 @@ export async function openPostgresKeys(
     url,
     connectionsMax: CONNECTIONS_MAX,
     statementTimeoutMs: STATEMENT_TIMEOUT_MS,
-    // Whoever lists the keys meets the outage, and says so.
+    // The caller of `list` receives the error and logs it.
     onProblem: () => undefined,
   })
   return new PostgresKeys(connection, onProblem)
@@ -55,7 +55,7 @@ class PostgresKeys implements KeyStore {
   readonly #connection: PostgresConnection
   readonly #onProblem: (problem: string) => void
   #known: Known = { keys: [], projects: [] }
-  /** The state of the tables when they were last read, or before that. */
+  /** Checksum of the tables at the last read. */
   #seen: string | undefined
 
   constructor(connection: PostgresConnection, onProblem: (problem: string) => void) {
@@ -74,19 +74,19 @@ class PostgresKeys implements KeyStore {
   async create(key: ApiKey, by = SERVICE): Promise<void> {
     await this.#change(by, async (run) => {
       await insertKey(run, key)
-      return { result: undefined, deed: keyCreated(key) }
+      return { result: undefined, action: keyCreated(key) }
     })
   }
 
   async createFirst(key: ApiKey): Promise<boolean> {
     return await this.#change(SERVICE, async (run) => {
       const isMade = (await run(rows.CREATE_FIRST_KEY, rows.keyParams(key))).length > 0
-      return { result: isMade, deed: isMade ? keyCreated(key) : undefined }
+      return { result: isMade, action: isMade ? keyCreated(key) : undefined }
     })
   }
 
   async update(id: string, change: KeyChange, by = SERVICE): Promise<ApiKey | undefined> {
-    return await this.#changeKey(id, by, (key) => ({ change, deed: keyChanged('key.updated', key, change) }))
+    return await this.#changeKey(id, by, (key) => ({ change, action: keyChanged('key.updated', key, change) }))
   }
 
   async rotate(id: string, successor: ApiKey, endsAt: number, by = SERVICE): Promise<ApiKey | undefined> {
@@ -97,7 +97,7 @@ class PostgresKeys implements KeyStore {
   async revoke(id: string, by = SERVICE): Promise<ApiKey | undefined> {
     const change = { revoked: true }
     return await this.#changeKey(id, by, (key) => {
-      return key.revoked ? undefined : { change, deed: keyChanged('key.revoked', key, {}) }
+      return key.revoked ? undefined : { change, action: keyChanged('key.revoked', key, {}) }
     })
   }
 
@@ -105,18 +105,18 @@ class PostgresKeys implements KeyStore {
     await this.#change(by, async (run) => {
       const made = await run(rows.CREATE_PROJECT, rows.projectParams(project))
       if (made.length === 0) throw new Error(full(PROJECTS_MAX, 'projects'))
-      return { result: undefined, deed: projectCreated(project) }
+      return { result: undefined, action: projectCreated(project) }
     })
   }
 
   async updateProject(id: string, change: ProjectChange, by = SERVICE): Promise<Project | undefined> {
     return await this.#change(by, async (run) => {
       const [row] = await run(rows.LOCK_PROJECT, { id })
-      if (!row) return { result: undefined, deed: undefined }
+      if (!row) return { result: undefined, action: undefined }
       const next = changed(rows.projectOfRow(row), change) as Project
       const { name, limits } = rows.projectParams(next)
       await run(rows.UPDATE_PROJECT, { id, name: name ?? null, limits: limits ?? null })
-      return { result: next, deed: projectChanged(id, change) }
+      return { result: next, action: projectChanged(id, change) }
     })
   }
 
@@ -134,9 +134,9 @@ class PostgresKeys implements KeyStore {
   async createWebhookSecret(secret: WebhookSecret, first: WebhookSecret, by = SERVICE): Promise<boolean> {
     return await this.#change(by, async (run) => {
       const own = await ownSecrets(run, secret.project)
-      if (own.length >= WEBHOOK_SECRETS_MAX) return { result: false, deed: undefined }
+      if (own.length >= WEBHOOK_SECRETS_MAX) return { result: false, action: undefined }
       for (const one of own.length === 0 ? [first, secret] : [secret]) await run(rows.CREATE_SECRET, { ...one })
-      return { result: true, deed: secretCreated(secret) }
+      return { result: true, action: secretCreated(secret) }
     })
   }
 
@@ -144,10 +144,10 @@ class PostgresKeys implements KeyStore {
     return await this.#change(by, async (run) => {
       const own = await ownSecrets(run, project)
       const found = own.find((secret) => secret.id === id)
-      if (!found) return { result: 'none', deed: undefined }
-      if (own.length === 1) return { result: 'last', deed: undefined }
+      if (!found) return { result: 'none', action: undefined }
+      if (own.length === 1) return { result: 'last', action: undefined }
       await run(rows.DELETE_SECRET, { project, id })
-      return { result: 'deleted', deed: secretDeleted(found) }
+      return { result: 'deleted', action: secretDeleted(found) }
     })
   }
 
@@ -163,7 +163,7 @@ class PostgresKeys implements KeyStore {
     const [row] = await this.#run(rows.STATE, {})
     const state = String(row?.state)
     if (state === this.#seen) return this.#known
-    // A change in between is seen next time.
+    // The checksum was read first, so a change in between is detected next time.
     const projects = (await this.#run(rows.LIST_PROJECTS, {})).map(rows.projectOfRow)
     const keys = (await this.#run(rows.LIST_KEYS, {})).map(rows.keyOfRow)
     const known = await runYielding(readKnownVersion(keys, projects, this.#onProblem))
@@ -172,31 +172,40 @@ class PostgresKeys implements KeyStore {
     return known
   }
 
-  /** @param decide Gives the change of a key, if there is one. @param also Made in the same step. @returns The key as it is then */
+  /**
+   * Changes one key in a transaction.
+   *
+   * @param decide Returns the change, or undefined for none.
+   * @param also A further change in the same transaction.
+   * @returns The key after the change
+   */
   async #changeKey(
     id: string,
     by: string,
-    decide: (key: ApiKey) => { change: object; deed: AuditAction } | undefined,
+    decide: (key: ApiKey) => { change: object; action: AuditAction } | undefined,
     also: (run: Run) => Promise<void> = async () => {},
   ): Promise<ApiKey | undefined> {
     return await this.#change(by, async (run) => {
       const [row] = await run(rows.LOCK_KEY, { id })
       const found = row && (rows.keyOfRow(row) as ApiKey)
       const decided = found && decide(found)
-      if (!decided) return { result: found, deed: undefined }
+      if (!decided) return { result: found, action: undefined }
       const next = changed(found, decided.change)
       await run(rows.UPDATE_KEY, rows.keyParams(next))
       await also(run)
-      return { result: next, deed: decided.deed }
+      return { result: next, action: decided.action }
     })
   }
 
-  /** One transaction, with its entry in the audit where something was done. */
-  async #change<T>(by: string, work: (run: Run) => Promise<{ result: T; deed: AuditAction | undefined }>): Promise<T> {
+  /** Runs one transaction, with its audit entry if something was changed. */
+  async #change<T>(
+    by: string,
+    work: (run: Run) => Promise<{ result: T; action: AuditAction | undefined }>,
+  ): Promise<T> {
     return await this.#connection.transaction(async (client) => {
       const run = runOn(client)
-      const { result, deed } = await work(run)
-      if (deed) await run(rows.NOTE, noteParams(by, deed))
+      const { result, action } = await work(run)
+      if (action) await run(rows.NOTE, noteParams(by, action))
       return result
     })
   }
@@ -213,7 +222,7 @@ function runOn(client: { query(text: string, values: unknown[]): Promise<{ rows:
   }
 }
 
-/** The secrets of a project, which nobody else changes until the transaction ends. */
+/** The secrets of a project, locked until the transaction ends. */
 async function ownSecrets(run: Run, project: string): Promise<WebhookSecret[]> {
   await run(rows.LOCK_SECRETS, { project })
   return (await run(rows.LIST_SECRETS, { project })).map((row) => WebhookSecret.parse(row))
@@ -230,5 +239,5 @@ function noteParams(author: string, { action, subject, project, change }: AuditA
 }
 
 function full(most: number, what: string): string {
-  return `The database holds ${most} ${what}, which is the most.`
+  return `The database holds the maximum of ${most} ${what}.`
 }

@@ -3,7 +3,7 @@ import { newId } from '#shared/id.ts'
 
 const Count = z.int().min(0)
 
-/** What a project or a key may use, in the whole fleet. Absent: the setting that holds for all; 0: nothing. */
+/** Limits of a project or a key over the whole fleet. An absent limit means the default of the settings; 0 allows nothing. */
 export const Limits = z.strictObject({
   requests_per_minute: Count.optional().describe('Calls'),
   tokens_per_minute: Count.optional().describe('Tokens in and out'),
@@ -14,7 +14,7 @@ export const Limits = z.strictObject({
 })
 export type Limits = z.infer<typeof Limits>
 
-/** Who jobs, idempotency keys, limits, usage and webhook secrets belong to: the tenant. It has any number of keys. */
+/** The tenant: owner of jobs, idempotency keys, limits, usage and webhook secrets. A project has any number of keys. */
 export const Project = z.strictObject({
   id: z.string().min(1),
   name: z.string().optional().describe('Whose or what for, for people'),
@@ -23,22 +23,22 @@ export const Project = z.strictObject({
 })
 export type Project = z.infer<typeof Project>
 
-/** A change of a project: what is there replaces what the project has, and an undefined name takes it away. */
+/** Changes to a project. A present field replaces the old value; `name: undefined` removes the name. */
 export interface ProjectChange {
   readonly name?: string | undefined
   readonly limits?: Limits
 }
 
-/** Projects one store holds: every ingress keeps them all in memory. */
+/** Maximum projects of one store: every ingress holds all of them in memory. */
 export const PROJECTS_MAX = 10_000
 
-/** Makes a project with an id of its own. */
+/** Creates a project, with a random id by default. */
 export function newProject({ id, name, limits = {} }: Partial<Pick<Project, 'id' | 'name' | 'limits'>> = {}): Project {
   const created_at = Math.floor(Date.now() / 1_000)
   return { id: id ?? newId('proj_', 16), ...(name !== undefined && { name }), created_at, limits }
 }
 
-/** The project of a key. One that names none is a project of its own. */
+/** The project of a key; a key without one is a project by itself, under the id of the key. */
 export function projectIdOf(key: { readonly id: string; readonly project?: string | undefined }): string {
   return key.project ?? key.id
 }

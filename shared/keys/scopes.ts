@@ -1,8 +1,10 @@
 import type { ApiKey, KeyScope } from './keys.ts'
 
 /**
- * Paths a key may be limited to. Jobs, batches with their files, and WebSockets stand for calls to the others, each of which is
- * checked; every key has them. The routes of the ingress are the same (test/services/ingress/callers/key-scopes.test.ts).
+ * Paths that a key's `endpoints` may list. Every key may use jobs, batches, files and WebSockets: they carry calls to other paths, and each such call
+ * is checked.
+ *
+ * test/services/ingress/callers/key-scopes.test.ts compares this list with the routes of the ingress.
  */
 export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/chat/completions',
@@ -29,21 +31,18 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/ws',
 ]
 
-/**
- * The operator's door. What lies below it is for keys with the scope `admin`, whatever paths they are limited to, and for no
- * others.
- */
+/** Root of the admin API. Paths below it require the scope `admin` and ignore the `endpoints` of a key. */
 export const ADMIN_PATH = '/v1/admin'
 
 /**
- * Whether a key is for something. One that names no scope is for calls. `admin` opens the operator's door: what is shown and
- * moved there is that of every project.
+ * Whether a key has a scope. A key without a list has the scope `calls`. The scope `admin` is not limited to one project: an admin key reads and
+ * changes all of them.
  */
 export function hasScope({ scopes = ['calls'] }: Pick<ApiKey, 'scopes'>, scope: KeyScope): boolean {
   return scopes.includes(scope)
 }
 
-/** Whether the right to some paths is one to `path`: a path covers those below it. */
+/** Whether a list of endpoints permits `path`. An endpoint includes all paths below it. */
 export function coversPath(endpoints: readonly string[], path: string): boolean {
   return endpoints.some((endpoint) => path === endpoint || path.startsWith(`${endpoint}/`))
 }

@@ -5,10 +5,10 @@ import { newId } from '#shared/id.ts'
 import { randomSecret, SecretText } from './webhook-secrets.ts'
 
 /**
- * The secret in the file `webhook-root` of the data directory, which is made once and only its owner may read. It is no part
- * of `keys.json`: whether that file is there says whether there was ever a key.
+ * The secret in the file `webhook-root` of the data directory, created once and readable by its owner only. A separate file is needed: the existence
+ * of `keys.json` means that a key was once created.
  *
- * @throws Error when the file does not hold a secret
+ * @throws Error if the file does not hold a secret
  */
 export async function webhookRootIn(directory: string): Promise<string> {
   const path = join(directory, 'webhook-root')
@@ -18,14 +18,16 @@ export async function webhookRootIn(directory: string): Promise<string> {
     return await readSecret(path)
   })
   if (SecretText.safeParse(secret).success) return secret
-  throw new Error(`${path} holds no secret. Delete it to make a new one: default webhook secrets change with it.`)
+  throw new Error(
+    `${path} holds no secret. Delete the file to create a new one; this changes all default webhook secrets.`,
+  )
 }
 
 async function readSecret(path: string): Promise<string> {
   return (await readFile(path, 'utf8')).trim()
 }
 
-/** Linked into place whole: of several processes that start together one wins, and all read the same. */
+/** Writes a draft, then links it to its path. If several processes start together, then one link succeeds and all read the same secret. */
 async function createSecret(directory: string, path: string): Promise<void> {
   const partial = join(directory, newId('.partial-'))
   makeDirectory(directory)

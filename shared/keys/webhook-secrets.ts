@@ -5,10 +5,10 @@ import { newId } from '#shared/id.ts'
 const PREFIX = 'whsec_'
 const SECRET_BYTES = 32
 
-/** A secret as Standard Webhooks writes it: `whsec_` and the base64 of 24 to 64 bytes. */
+/** A secret in the form of Standard Webhooks: `whsec_` and the base64 of 24 to 64 bytes. */
 export const SecretText = z.string().regex(/^whsec_[A-Za-z0-9+/]{32,88}={0,2}$/, 'must be a webhook secret')
 
-/** A secret that signs the webhooks of one project. It is kept as it is: a hash signs nothing. */
+/** A secret that signs the webhooks of one project. The secret itself is stored, because signing needs it: a hash would not do. */
 export const WebhookSecret = z.strictObject({
   id: z.string().min(1),
   project: z.string().min(1),
@@ -17,22 +17,22 @@ export const WebhookSecret = z.strictObject({
 })
 export type WebhookSecret = z.infer<typeof WebhookSecret>
 
-/** Secrets of one project that sign at once: the one that receivers have, and the one that they are given next. */
+/** Maximum secrets per project. All of them sign: during a rotation, the receivers have the old one and are given the new one. */
 export const WEBHOOK_SECRETS_MAX = 2
-/** The id of the secret of a project that was given none. */
+/** Id of the derived secret of a project that has no stored one. */
 export const DEFAULT_SECRET_ID = 'default'
 
-/** Where webhook secrets are read; part of the key store. */
+/** The part of the key store that reads webhook secrets. */
 export interface WebhookSecretSource {
-  /** The secret that defaults are derived from, which nobody else is given. Made and kept by the first call of any process. */
+  /** The secret from which defaults are derived, never shown to a caller. The first call of any process creates and stores it. */
   webhookRoot(): Promise<string>
-  /** The secrets a project was given, oldest first, at most {@link WEBHOOK_SECRETS_MAX}. */
+  /** Stored secrets of a project, oldest first, at most {@link WEBHOOK_SECRETS_MAX}. */
   listWebhookSecrets(project: string): Promise<readonly WebhookSecret[]>
 }
 
 /**
- * The secrets that sign the webhooks of a project: those that it was given, else one that is derived from the root, so that
- * knowing that of one project tells nothing of another's.
+ * The secrets that sign the webhooks of a project: the stored ones, or else one derived from the root by HMAC-SHA256 of the project id. A derived
+ * secret reveals nothing about the secrets of other projects.
  */
 export async function webhookSecretsOf(
   source: WebhookSecretSource,
@@ -48,22 +48,22 @@ export async function webhookSecretsOf(
   return [{ id: DEFAULT_SECRET_ID, project, secret, created_at: 0 }]
 }
 
-/** Makes a secret of 256 bits for a project. */
+/** Creates a webhook secret of 256 random bits for a project. */
 export function newWebhookSecret(project: string, secret = randomSecret()): WebhookSecret {
   return { id: newId('whs_', 16), project, secret, created_at: Math.floor(Date.now() / 1_000) }
 }
 
-/** A secret of 256 random bits. */
+/** 256 random bits in the form of Standard Webhooks. */
 export function randomSecret(): string {
   return textOf(randomBytes(SECRET_BYTES))
 }
 
-/** The bytes of a secret, as the signature wants them. */
+/** The bytes of a secret, as the HMAC key. */
 export function webhookKeyOf(secret: string): Buffer {
   return Buffer.from(secret.slice(PREFIX.length), 'base64')
 }
 
-/** A secret as it may be shown: enough to recognise it. */
+/** A secret with its middle hidden, to recognise it in lists. */
 export function hintOf({ secret }: Pick<WebhookSecret, 'secret'>): string {
   return `${PREFIX}...${secret.slice(-5)}`
 }

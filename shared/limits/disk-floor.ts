@@ -1,12 +1,12 @@
 import { statfs } from 'node:fs/promises'
 import { ServiceError } from '#shared/error.ts'
 
-/** How old what was read of the disk may be: less than a fast disk fills by the smallest floor in. */
+/** Cache lifetime of the free space. A fast disk needs longer than this to fill the smallest floor. */
 const CACHE_TTL_MS = 250
-/** Part of a disk, and bytes at most, that stay free unless the setting names another amount. */
+/** The default floor is 5 % of the disk, at most 1 GiB. */
 const FREE_SHARE = 1 / 20
 const FREE_BYTES_MAX = 1024 ** 3
-/** Time after which a purge may have freed some. */
+/** Retry-After in ms: by then a purge may have freed space. */
 const RETRY_MS = 60_000
 
 /** Free space of a disk, in bytes. */
@@ -15,7 +15,7 @@ export interface DiskSpace {
   readonly size: number
 }
 
-/** Refuses new data once a disk is nearly full, while results, logs and the database still find room. */
+/** Rejects new data when a disk is nearly full. The remaining space is for results of accepted jobs, logs and the database. */
 export class DiskFloor {
   readonly #read: () => Promise<DiskSpace[]>
   readonly #freeMin: number | undefined
@@ -29,7 +29,7 @@ export class DiskFloor {
     this.#freeMin = freeMin
   }
 
-  /** @throws ServiceError `overloaded` while less is free. */
+  /** Checks the free space, cached for 250 ms. @throws ServiceError `overloaded` if it is below the floor */
   require(): Promise<void> | undefined {
     if (performance.now() - this.#readAtMs > CACHE_TTL_MS) {
       this.#reading ??= this.#look().finally(() => {
@@ -45,7 +45,7 @@ export class DiskFloor {
   }
 
   async #look(): Promise<void> {
-    // A directory that cannot be read is no reason to refuse: what is written there says why.
+    // An unreadable directory does not refuse data: the write itself reports the reason.
     const spaces = await this.#read().catch(() => [])
     this.#readAtMs = performance.now()
     const low = spaces.find((space) => space.free < this.#minOf(space))
@@ -63,7 +63,7 @@ async function spaceOf(directory: string): Promise<DiskSpace> {
 }
 
 function full({ free }: DiskSpace, min: number): ServiceError {
-  const message = `The disk of the service has ${mebibytes(free)} free, and nothing new is stored below ${mebibytes(min)} (DISK_FREE_BYTES_MIN). Only whoever runs this service can free some.`
+  const message = `The disk of the service has ${mebibytes(free)} free, and nothing new is stored below ${mebibytes(min)} (DISK_FREE_BYTES_MIN). Only the operator of this service can free space.`
   return new ServiceError('overloaded', message, { retryAfterMs: RETRY_MS, isUndone: true })
 }
 

@@ -1,55 +1,57 @@
-/** Names that one call takes at most. */
+/** Maximum names per call. */
 export const NAMES_MAX = 500
-/** How long a limit a minute counts what was used, in milliseconds. */
+/** Length of a rate-limit window, in ms. */
 export const WINDOW_MS = 60_000
-/** How long what an ingress has said about its running calls counts, in milliseconds; it says it again before. */
+/** Lifetime of an ingress's report of its running calls, in ms. The ingress renews the report earlier. */
 export const RUNNING_MS = 15_000
 
-/** What the whole fleet has used in the minute under way. */
+/** Usage of one name by the whole fleet in the present window. */
 export interface FleetWindow {
   readonly name: string
   readonly used: number
-  /** Milliseconds until the next one begins. */
+  /** Milliseconds until the next window begins. */
   readonly leftMs: number
 }
 
-/** What runs beside the calls of one process, of what one name counts. */
+/** Load of one name outside the asking process. */
 export interface FleetRunning {
   readonly name: string
-  /** Calls in other processes. */
+  /** Calls that run in other processes. */
   readonly elsewhere: number
-  /** Durable jobs, in the whole fleet. */
+  /** Running durable jobs of the whole fleet. */
   readonly jobs: number
 }
 
-/** Under which name those calls of a tenant are counted that leave the rest of its places to durable jobs. */
+/** Name under which the calls of a tenant are counted that share a concurrency limit with its durable jobs. */
 export function callsName(tenant: string): string {
   return `calls ${tenant}`
 }
 
 /**
- * What all ingresses of a fleet count together, by the name of what is counted. A table of Postgres; an embedded service has
- * one ingress, which needs nobody to count with.
+ * Counts that all ingresses of a fleet share, by name; a table of Postgres. An embedded service has one ingress and needs none.
  *
- * Promises every adapter keeps (test/shared/limits/fleet-counts.test.ts):
- * - Of writers that write at once each sees what those before it have written: sums are exact.
- * - A minute begins with its first use. Only the clock of the store counts, and one that jumps back begins a new minute.
- * - What a process has said about its running calls ends {@link RUNNING_MS} after it last said so: nobody who dies holds a place.
- * - Nothing here is worth keeping: the store may lose it all when it breaks.
- * - While it cannot be reached every call rejects, at once when `isReachable` is false; it works again by itself.
+ * Promises every adapter keeps (test/shared/limits/fleet-counts.test.ts).
+ * 1. Concurrent writers see each other's sums, so totals are exact.
+ * 2. A window begins with its first use. Only the clock of the store counts; if that clock jumps back, then a new window begins.
+ * 3. A report of running calls expires {@link RUNNING_MS} after its last renewal, so a dead process holds no permits.
+ * 4. The counts need not be durable: the store may lose all of them in a crash.
+ * 5. While the store is unreachable, every call rejects, at once if `isReachable` is false. Calls succeed again when the store is back.
  */
 export interface FleetCounts {
   readonly isReachable: boolean
-  /** Adds what was used, or gives it back below 0; 0 only asks. Gives each name, which may come once, at most {@link NAMES_MAX}. */
+  /**
+   * Adds amounts and returns the present window of each name. A negative amount gives back; 0 only reads. At most {@link NAMES_MAX} names, each at
+   * most once.
+   */
   add(used: readonly { readonly name: string; readonly amount: number }[]): Promise<FleetWindow[]>
   /**
-   * Says how many calls run in the process `boot`. Gives how many run in all others, for each name, with the bounds of {@link add};
-   * of a name that {@link callsName} makes also how many durable jobs do: from then on claims keep to what was said.
+   * Reports the number of calls that run in the process `boot`, and returns the load of each name elsewhere. The bounds are those of {@link add}. For
+   * a name of {@link callsName}, the result includes running durable jobs, and later claims take the report into account.
    */
   setRunning(
     boot: string,
     running: readonly { readonly name: string; readonly count: number }[],
   ): Promise<FleetRunning[]>
-  /** Lets go of everything. Tolerates a second call. */
+  /** Closes all connections. Idempotent. */
   close(): Promise<void>
 }

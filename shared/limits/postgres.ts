@@ -4,16 +4,16 @@ import type { Params } from '#shared/store/sql/sql.ts'
 import type { Statement } from '#shared/store/sql/statements.ts'
 import { type FleetCounts, type FleetWindow, RUNNING_MS, WINDOW_MS } from './fleet-counts.ts'
 
-/** One for each of the two statements: an ingress makes one of either at a time. */
+/** One connection for each of the two statements: an ingress runs at most one of either at a time. */
 const CONNECTIONS_MAX = 2
-/** Longer than they take, unless the database has stopped: callers wait far less. */
+/** Longer than the statements take unless the database hangs. Callers wait far less. */
 const STATEMENT_TIMEOUT_MS = 2_000
 
-/** What others have written while a statement waited for its lock was written at a later time than its own, by less than this. */
+/** A statement that waits for a row lock has an older `now_ms()` than the row it then reads, by less than this. */
 const WAIT_MS = 5_000
-/** Over, or begun by a clock that was set back since. */
+/** The window is over, or its end is too far ahead because the clock of the database was set back. */
 const IS_OVER = `(held.ends_at_ms <= now_ms() OR held.ends_at_ms > now_ms() + ${WINDOW_MS + WAIT_MS})`
-/** Rows in the order of their names, or two writers would wait for each other. */
+/** Rows are ordered by name: two writers that lock the same rows in different orders would deadlock. */
 const ADD: Statement = {
   name: 'limits_add',
   sql: `INSERT INTO rate_windows AS held (name, used, ends_at_ms)
@@ -27,7 +27,7 @@ const ADD: Statement = {
 
 const UNTIL = `CAST(said.value->>'until_ms' AS bigint)`
 const IS_VALID = `${UNTIL} > now_ms() AND ${UNTIL} <= now_ms() + ${RUNNING_MS + WAIT_MS}`
-/** One row holds what all have said of a name, so that of two who say at once the second sees the first. */
+/** One row holds the reports of all processes for a name. The row lock makes the second of two concurrent reports see the first. */
 const SET_RUNNING: Statement = {
   name: 'limits_running',
   sql: `INSERT INTO running_calls AS held (name, said)
@@ -42,11 +42,11 @@ const SET_RUNNING: Statement = {
 }
 
 /**
- * The counts in the tables `rate_windows` and `running_calls` of Postgres, which the job store makes. Connections of its own:
- * a store that has much to do must not hold up calls.
+ * Fleet counts in the tables `rate_windows` and `running_calls` of Postgres, whose schema the job store creates. The connections are separate, so
+ * that a busy store does not delay calls.
  *
  * @param url `postgres://user:password@host:port/database`
- * @param onProblem Hears of each outage once, and of its end.
+ * @param onProblem Called once when an outage begins and once when it ends.
  */
 export function openPostgresCounts(
   url: string,

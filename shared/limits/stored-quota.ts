@@ -6,65 +6,64 @@ import type { DiskFloor } from './disk-floor.ts'
 /*
  * One quota of stored bytes per project, over files, bodies and results of jobs, and conversations.
  *
- * The store counts what is committed (`shared/store/stored-bytes.ts`). What is on its way is reserved before it is written: a stream in steps of what
- * it has received, anything else as a whole. An ingress reserves a little more than it needs, so that small jobs ask the store once per
- * mebibyte rather than once each. When the row is committed the reservation has done its work and is used up: from then on the row counts.
+ * The store counts committed rows (`shared/store/stored-bytes.ts`). Bytes are reserved before they are written: a stream reserves in steps as it
+ * arrives, anything else reserves its whole size. An ingress reserves 1 MiB more than it needs, so that small jobs ask the store once per mebibyte
+ * rather than once each. When a row commits, its reservation is consumed: from then on the row counts.
  *
- *     quota 100 MiB, stored 98: twelve uploads at once reserve 1 MiB each; two are admitted, ten are refused at their first bytes.
+ * Example: the quota is 100 MiB, of which 98 are stored. Twelve uploads reserve 1 MiB each at once: two are admitted, and ten are refused at their
+ * first bytes.
  *
- * Results and events of jobs are counted, and never refused: they were paid for. A process that dies leaves reservations that end by
- * themselves.
+ * Results and events of jobs are counted but never refused, because the caller has paid for them. If a process dies, then its reservations expire.
  */
 
-/** What a process reserves of a project beyond what it needs now, in bytes. */
+/** Bytes that a process reserves for a project in addition to its present need. */
 const SPARE_BYTES = 1024 ** 2
-/** Time after which a reservation that is not needed any more is given back. */
+/** Time after which an unused reservation is released. */
 const IDLE_MS = 2_000
 
-/** What {@link StoredQuota} needs. */
 export interface StoredQuotaOptions {
-  /** Undefined: nothing is stored but blobs of calls that run. */
+  /** Undefined if this deployment stores only the blobs of running calls. */
   readonly bytes: StoredBytes | undefined
   /** Boot id of this process. */
   readonly boot: string
-  /** Bytes that one project may store. */
+  /** Maximum stored bytes per project. */
   readonly most: number
   readonly floor: Pick<DiskFloor, 'require'>
 }
 
-/** What this process is about to store of one project. */
+/** Reservations of this process for one project. */
 interface Project {
   readonly tenant: string
   /** Bytes of all holdings. */
   held: number
-  /** Bytes that the store has granted and that no committed row has used up. */
+  /** Bytes that the store granted and that no committed row has consumed. */
   granted: number
-  /** Bytes that the store has of this process: `granted`, and what was used up since. */
+  /** Bytes that the store counts for this process: `granted` plus the bytes consumed since the last request. */
   told: number
   last: Promise<unknown>
   timer: NodeJS.Timeout | undefined
 }
 
-/** What is on its way to the store, or to a blob, of one call or job. */
+/** Reserved bytes of one call or job. `dispose` releases them. */
 export interface Holding extends Disposable {
-  /** Bytes so far. */
+  /** Bytes received so far. */
   readonly bytes: number
-  /** Reserves what is to come, where that is known: of many that come at once as many are admitted as fit. @throws ServiceError As {@link grow} */
+  /** Reserves a known size in advance, so that of many concurrent uploads only those that fit are admitted. @throws ServiceError as {@link grow} */
   expect(bytes: number): Promise<void> | undefined
   /**
-   * More is about to be written.
+   * Reserves bytes before they are written.
    *
-   * @returns Undefined: at once.
-   * @throws ServiceError `insufficient_quota` when the project may not store them; `overloaded` when the disk is nearly full
+   * @returns Undefined if the reservation needed no request to the store
+   * @throws ServiceError `insufficient_quota` if the quota of the project is exceeded; `overloaded` if the disk is nearly full
    */
   grow(bytes: number): Promise<void> | undefined
-  /** A committed row counts the bytes from now on: the holding is empty. */
+  /** The bytes are now counted by a committed row; the holding becomes empty. */
   stored(): void
-  /** Blobs whose bytes are reserved before they are written. */
+  /** Wraps a blob store so that bytes are reserved before they are written. */
   over(blobs: Blobs): Blobs
 }
 
-/** Reserves bytes of projects (see above). */
+/** Reserves bytes for the projects of one process. */
 export class StoredQuota {
   readonly #options: StoredQuotaOptions
   readonly #projects = new Map<string, Project>()
@@ -78,17 +77,17 @@ export class StoredQuota {
     return new ProjectHolding(this, tenant)
   }
 
-  /** Gives all reservations back. */
+  /** Releases all reservations. */
   async close(): Promise<void> {
     this.#isClosed = true
     for (const project of this.#projects.values()) {
       clearTimeout(project.timer)
-      // They end by themselves.
+      // If this fails, then the reservations expire.
       if (project.told > 0) await this.#ask(project, 0).catch(() => {})
     }
   }
 
-  /** To be called by holdings alone. */
+  /** For holdings only. */
   take(tenant: string, bytes: number): Promise<void> | undefined {
     const low = this.#options.floor.require()
     low?.catch(() => {})
@@ -98,12 +97,12 @@ export class StoredQuota {
       return undefined
     }
     const taken = project.last.then(() => low).then(() => this.#take(project, bytes))
-    // One after the other: of two that ask at once the second sees what the first was granted.
+    // Serialized: the second of two concurrent requests sees what the first was granted.
     project.last = taken.catch(() => {})
     return taken
   }
 
-  /** To be called by holdings alone. @param stored Those of them that a row counts. */
+  /** For holdings only. @param stored The part of `bytes` that a committed row counts. */
   giveBack(tenant: string, bytes: number, stored: number): void {
     const project = this.#projectOf(tenant)
     project.held -= bytes
@@ -129,7 +128,7 @@ export class StoredQuota {
     const before = project.granted
     const answer = (await bytes?.hold(project.tenant, boot, wanted, most)) ?? { isGranted: wanted <= most, used: 0 }
     if (!answer.isGranted) return answer
-    // Rows that were committed meanwhile have used up some of it.
+    // Rows committed during the request have consumed part of the grant.
     project.granted = wanted - Math.max(0, before - project.granted)
     project.told = wanted
     return answer
@@ -144,7 +143,7 @@ export class StoredQuota {
     return project
   }
 
-  /** Renews what is held, and gives back what is not. */
+  /** Renews the reservations in use and releases the others. */
   #tidyLater(project: Project): void {
     if (project.timer || this.#isClosed) return
     const delayMs = project.held > 0 ? (this.#options.bytes?.keepMs ?? IDLE_MS) / 3 : IDLE_MS
@@ -234,6 +233,6 @@ class ProjectHolding implements Holding {
 }
 
 function full(used: number, most: number): ServiceError {
-  const message = `This project stores ${used} bytes of the ${most} that it may (FILES_BYTES_MAX_PER_PROJECT), with what is on its way. Delete files, batches, responses, conversations or jobs that have ended, or wait until they are not kept any more.`
+  const message = `This project uses ${used} of its ${most} bytes (FILES_BYTES_MAX_PER_PROJECT), including uploads in progress. Delete files, batches, responses, conversations or finished jobs, or wait until their retention ends.`
   return new ServiceError('insufficient_quota', message, { isUndone: true })
 }

@@ -22,36 +22,34 @@ import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
 import type { UpstreamFleet } from '#shared/engines/upstream/share.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** What engines of models are opened with. */
+/** Dependencies of the engines. */
 export interface EngineOptions {
   readonly config: Config
   /** See `Ports.upstreams`. */
   readonly upstreams: UpstreamFleet
-  /** To the local model server. */
+  /** Connects to the local model server. */
   readonly connect: Parameters<typeof openLocalEmbeddings>[1]
 }
 
-/** What opens the engine of a model, and what audio takes beside one. Whoever opens one closes it. */
+/**
+ * Opens the engine of a model by its configuration, in this process or behind HTTP. The caller closes each engine.
+ *
+ * `openChatEngine` throws ServiceError `model_not_supported` if the model does not generate text.
+ */
 export interface EngineOpeners {
-  /** Of one that generates text. @throws ServiceError `model_not_supported` */
   openChatEngine(model: ModelConfig): ChatEngine
-  /** Of one that embeds texts. */
   openEmbeddingEngine(model: ModelConfig): EmbeddingEngine
-  /** Of one that reranks. */
   openRerankEngine(model: ModelConfig): RerankEngine
-  /** Of one that moderates. */
   openModerationEngine(model: ModelConfig): ModerationEngine
   /** The moderation engine that needs no model. */
   openWordList(): ModerationEngine
-  /** Of one that speaks. */
   openSpeechEngine(model: ModelConfig): SpeechEngine
-  /** Of one that transcribes. */
   openTranscriptionEngine(model: ModelConfig): TranscriptionEngine
-  /** What decodes audio and tells speakers apart. */
+  /** Audio decoding and diarization, shared by all transcription engines. */
   openAudioTools(): AudioTools
 }
 
-/** What opens the engines of models, here and behind HTTP. */
+/** The production implementation of {@link EngineOpeners}. */
 export function engineOpeners({ config, upstreams, connect }: EngineOptions): EngineOpeners {
   return {
     openChatEngine: (model) => openChat(model, config, upstreams),

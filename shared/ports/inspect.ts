@@ -4,13 +4,11 @@ import type { Config, KafkaConfig } from '#shared/config/config.ts'
 import { topicsFor } from '#shared/jobs/topics.ts'
 import type { PostgresFacts } from '#shared/store/postgres/inspect.ts'
 
-/*
- * What the adapters would meet, for whoever asks before they are opened. Clients are only loaded where they are used.
- */
+/* Read-only inspection of Kafka and Postgres for `sluice doctor`, before any adapter is opened. Client libraries are loaded only when used. */
 
 export type { PostgresFacts }
 
-/** Looks at the Kafka of the settings and changes nothing. @throws when no broker answers */
+/** Inspects the Kafka cluster of the settings without changing it. @throws Error if no broker answers */
 export async function inspectKafka(config: Config, kafka: KafkaConfig): Promise<KafkaFacts> {
   const { inspectKafka } = await import('#shared/broker/kafka/inspect.ts')
   return await inspectKafka({
@@ -25,7 +23,7 @@ export async function inspectKafka(config: Config, kafka: KafkaConfig): Promise<
   })
 }
 
-/** Looks at a Postgres and changes nothing. @throws ServiceError when it does not answer */
+/** Inspects a Postgres server without changing it. @throws ServiceError if the server does not answer */
 export async function inspectPostgres(url: string): Promise<PostgresFacts> {
   const { inspectPostgres } = await import('#shared/store/postgres/inspect.ts')
   return await inspectPostgres(url)

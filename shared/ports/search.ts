@@ -13,18 +13,18 @@ import { openMcpSearch } from '#shared/search/web/mcp/mcp.ts'
 import { WebPages } from '#shared/search/web/pages.ts'
 import { openWebSearch } from '#shared/search/web/web.ts'
 
-/** This project's own pages, which are there wherever it runs. */
+/** Pages of this project, which exist in every installation. */
 const OWN: Corpus = { directory: resolve(import.meta.dirname, '../..'), paths: ['README.md', 'docs'] }
 
 /**
- * Opens what the settings let researches search: each service of the web that has a key or an address, and the folder that is
- * named. Where there is neither, the project's own pages. The caller closes them.
+ * Opens the search backends of the settings: each configured web search, and the folder RESEARCH_CORPUS. If neither is set, then the backend searches
+ * the pages of this project. The caller closes the backends.
  */
 export function openSearchBackends(config: Config, log: Log): SearchBackend[] {
   const web = openWeb(config)
   if (web.length > 0 && !config.researchCorpus) return web
   const own = config.researchCorpus ? { directory: resolve(config.researchCorpus), paths: ['.'] } : OWN
-  const onProblem = (problem: string) => log.warn({ problem }, 'document of the corpus not read')
+  const onProblem = (problem: string) => log.warn({ problem }, 'corpus document not read')
   return [openLocalCorpus({ corpus: own, directory: join(config.dataDir, 'corpus'), onProblem }), ...web]
 }
 

@@ -31,7 +31,7 @@ describe('the findings of the service', () => {
       message: expect.stringContaining('echo-1'),
     })
     const dead = (await found('?of=fleet')).find(({ check }) => check === 'dead')
-    expect(dead).toMatchObject({ status: 'warn', message: expect.stringMatching(/^1 record is/) })
+    expect(dead).toMatchObject({ status: 'warn', message: expect.stringMatching(/^1 dead letter: /) })
     await admin.as('op').post('/v1/admin/models/echo-1/pause')
     await until(async () =>
       (await found()).some(({ check, fix }) => check === 'pause' && fix?.includes('resume model echo-1')),

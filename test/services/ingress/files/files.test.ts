@@ -159,7 +159,7 @@ describe('files', () => {
     const full = {
       status: 429,
       code: 'insufficient_quota',
-      message: expect.stringMatching(/This project stores \d+ bytes of the \d+ that it may/),
+      message: expect.stringMatching(/This project uses \d+ of its \d+ bytes/),
     }
     const { ids: fillers } = await fill(900_000)
     await expect(make(slow.id)).rejects.toMatchObject(full)
