@@ -84,10 +84,10 @@ const TYPES = Object.keys(ASKED) as AnswerType[]
 const MEASURES: readonly (readonly [RegExp, RegExp])[] = [
   [
     /\bhow (?:long|often|old|soon|fast|quickly)\b|\b(?:timeout|duration|interval|delay|period)\b/i,
-    /\b(?:\p{N}[\p{N}.,]*|an?|one|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|thirty|few|several|every|each)[ -]?(?:ms|s|min|h|milliseconds?|seconds?|minutes?|hours?|days?|weeks?|months?|years?|times?|decades?)\b|\b(?:hourly|daily|weekly|monthly|yearly|annually|once|twice)\b/iu,
+    /\b(?:\p{N}[\p{N}.,]*|an?|one|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|thirty|few|several|every|each)[ -]?(?:ms|s|min|h|d|milliseconds?|seconds?|minutes?|hours?|days?|weeks?|months?|years?|times?|decades?)\b|\b(?:hourly|daily|weekly|monthly|yearly|annually|once|twice)\b/iu,
   ],
   [
-    /\bhow (?:large|big|much)\b|\b(?:size|memory|space|largest|smallest)\b/i,
+    /\bhow (?:large|big|much)\b|\b(?:size|memory|space)\b/i,
     /\p{N}[\p{N}.,]*\s?(?:[kKMGTP]i?B?|bytes?|bits?|kilobytes?|megabytes?|gigabytes?|terabytes?|blocks?|pages?|%|percent|characters?|lines?)\b/u,
   ],
   [
@@ -155,6 +155,8 @@ function definitionFit(text: string, question: string): number {
 const NAMES_MAX = 20
 const COUNTED = /\bhow many ((?:\p{L}+ ){0,2}?\p{L}{3,})/iu
 
+/** Nouns of which a number without a unit is no answer. */
+const UNIT_REQUIRED = /\b(?:timeout|duration|interval|delay|period|price|fee|cost|salary|percentage)\b/i
 /** The default of something is a number with the word `default` next to it. */
 const DEFAULT = /\b(?:defaults?|initial(?:ly)?|preset|standard)\b/i
 const ASKS_DEFAULT = /\bdefaults?\b|\bout of the box\b|\bfreshly installed\b|\bunless (?:I|you|one|we) /i
@@ -180,6 +182,7 @@ function measureFit(text: string, question: string): number {
     )
     if (near.test(text)) return 1
   }
+  if (UNIT_REQUIRED.test(question) && measure.length > 0) return 0.4
   return measure.length > 0 || counted ? 0.5 : 0.7
 }
 

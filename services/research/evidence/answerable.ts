@@ -15,6 +15,7 @@ import {
 import type { Snapshot } from '#shared/search/search.ts'
 import type { AskedTerms } from '#shared/search/text/asked.ts'
 import { folded } from '#shared/search/text/fold.ts'
+import type { Sentence } from '#shared/search/text/sentences.ts'
 import { subjectOf, termSet } from '#shared/search/text/terms.ts'
 import { answerTypesOf, fitOf, requiredOf } from './answer-type.ts'
 
@@ -106,8 +107,8 @@ export function* isAnswered(
   const isVague = asked.reduce((sum, term) => sum + (weights.get(term) ?? 0), 0) < ASKED_WEIGHT_MIN
   const isCompared = answerTypesOf(text, isEnglish).includes('compare')
   for (const passage of passages.slice(0, PASSAGES_MAX)) {
-    for (const { holds, said } of together(passage, ofQuestion)) {
-      if (!isAnchored(anchors, passage, said, isCompared)) continue
+    for (const { holds, said, about } of together(passage, ofQuestion)) {
+      if (!isAnchored(anchors, passage, `${about}\n${said}`, isCompared)) continue
       const carries = (some: Iterable<string>) => creditOf(some, weights, holds)
       if (names.size > 0 && carries(names) < NAMES_MIN) continue
       if (!isVague && carries(asked) < ASKED_MIN) continue
@@ -137,19 +138,22 @@ export function isAnchored(
 function* together(
   { source, heading, sentences: all }: CountedPassage,
   asked: AskedTerms,
-): Generator<{ said: string; holds: (term: string) => number }> {
+): Generator<{ said: string; about: string; holds: (term: string) => number }> {
   const sentences = all.filter(({ isCode }) => !isCode)
   const above = asked.heldIn(heading)
+  const about = (sentence: Sentence) => (sentence.contexts ?? []).map((span) => span.text).join('\n')
   const title = asked.heldIn(subjectOf(source))
-  const own = sentences.map((sentence) => asked.heldIn(sentence.text))
+  const own = sentences.map((sentence) => asked.heldIn(`${sentence.text}\n${about(sentence)}`))
+  const similar = own.map((terms) => new Set([...terms].flatMap((term) => asked.similar(term))))
   for (const [at, first] of sentences.entries()) {
     const some = own.slice(at, at + TOGETHER)
     const last = sentences[Math.min(at + TOGETHER, sentences.length) - 1] ?? first
     const holds = (term: string) => {
       if (above.has(term) || some.some((terms) => terms.has(term))) return 1
+      if (similar.slice(at, at + TOGETHER).some((terms) => terms.has(term))) return SYNONYM_CREDIT
       return title.has(term) ? TITLE_CREDIT : 0
     }
-    yield { said: source.text.slice(first.start, last.end), holds }
+    yield { said: source.text.slice(first.start, last.end), about: about(first), holds }
   }
 }
 
