@@ -1,7 +1,6 @@
 /**
- * Which test files a run takes. `npm test` is the inner loop: the road, the parts by themselves, the SDKs of others, and the
- * broker's promises on one small Kafka. What needs a model, a Postgres, containers, fleets of processes or minutes is left to
- * `npm run test:all`. A new file is in the inner loop unless it stands here.
+ * Test files of a run. `npm test` is the short tier: end-to-end calls, units, SDKs of others and the broker suite on one small Kafka. Files that
+ * need a model, Postgres, containers, fleets of processes or minutes run with `npm run test:all`. A new file runs in both unless it is listed here.
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { relative } from 'node:path'
@@ -9,7 +8,7 @@ import { BaseSequencer, parseCLI, type TestSpecification } from 'vitest/node'
 
 export const ALL = 'test/**/*.test.ts'
 
-/** What `npm test` leaves out. */
+/** Files that `npm test` leaves out. */
 const LONG = [
   // Fleets of processes, crashes and faults.
   'test/{burst,event-loop,fleet,leaks,outage,poison,upgrade}.test.ts',
@@ -35,6 +34,7 @@ const LONG = [
   // Models, with their weights and libraries.
   'test/shared/local-server/**',
   'test/shared/engines/{chat-engine,embedded,long-prompts,upstream-katan,upstream-words}.test.ts',
+  'test/shared/engines/llama/{prompt-cache,template}.test.ts',
   'test/shared/engines/transcription/engines.test.ts',
   'test/services/transcription/{diarize,transcription}.test.ts',
   'test/services/embeddings/{embeddings,local,room}.test.ts',
@@ -51,7 +51,7 @@ const LONG = [
   'test/services/ingress/openapi/schemathesis.test.ts',
 ]
 
-/** Files that take a minute or so, longest first: they begin first, so that nothing waits for them alone at the end. */
+/** Files that take about a minute, longest first. A run starts with these, so that none runs alone at the end. */
 const LONGEST = [
   'test/chaos/outages.test.ts',
   'test/docs/commands.test.ts',
@@ -100,8 +100,8 @@ export class LongestFirst extends BaseSequencer {
 }
 
 /**
- * What a run leaves out: nothing where files are named or all are asked for (`--mode all`), else what takes long. Files whose
- * results are there already (SLUICE_TEST_DONE, a JSON report of vitest) do not run again.
+ * Files that a run leaves out: none if files are named, else {@link LONG}. With `--mode all` only files with results in SLUICE_TEST_DONE, a JSON
+ * report of vitest, are left out.
  */
 export function leftOut(mode: string): string[] {
   if (namedFiles().length > 0) return []
