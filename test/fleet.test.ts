@@ -42,7 +42,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
     for (const ending of whole) expect(ending).toMatchObject({ status: 200, isWhole: true })
     for (const ending of streams)
       expect(Number(ending.isWhole) + Number(ending.isErrorFrame), ending.text.slice(-300)).toBe(1)
-    const retried = ingress.log.filter((line) => line.msg === 'job tried again' && line.reason === 'lost')
+    const retried = ingress.log.filter((line) => line.msg === 'job retried' && line.reason === 'lost')
     expect(retried.length).toBeGreaterThan(0)
     expect(streams.some((ending) => ending.isErrorFrame)).toBe(true)
     expect(streams.some((ending) => ending.isWhole)).toBe(true)

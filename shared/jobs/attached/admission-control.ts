@@ -4,48 +4,69 @@ import type { Work } from '#shared/jobs/peers.ts'
 import type { Place } from './reservations.ts'
 import type { WaitQueue, WaitQueues } from './wait-queues.ts'
 
-/** The part of the longest wait that those find who come back when they were told to: the rest is for what changes meanwhile. */
+/** Retry-After targets 80 % of `startTimeoutMs`; the other 20 % absorbs estimation error. */
 const RETRY_TARGET_RATIO = 0.8
-/** The part below which whoever comes is let in, however many are expected back: some never come. */
+/**
+ * If the wait without reservations is below 50 % of `startTimeoutMs`, then any caller is admitted: some reserved callers never
+ * return.
+ */
 const OPEN_ADMISSION_RATIO = 0.5
-/** Callers are told to come back a little after their turn is expected, so that a fleet that ran fewer jobs than expected catches up. */
+/** Retry-After is 3 % later than the computed time, so that workers that were slower than estimated can catch up. */
 const RETRY_AFTER_MARGIN = 1.03
-/** A caller that comes in its turn is let in though it must wait so much longer than the longest wait: in milliseconds, and as a part of that. */
+/** Wait beyond `startTimeoutMs` that is accepted for a returning caller: 5 s, or half of `startTimeoutMs` if that is shorter. */
 const RETURNING_GRACE_MS = 5_000
 const RETURNING_GRACE_RATIO = 0.5
-/** Before that nobody should come back. */
+/** Minimum Retry-After. */
 const RETRY_MS_MIN = 1_000
-/** The longest time that is told to a caller of whom nobody said what it obeys: every SDK obeys it. */
+/** Cap on Retry-After for unknown clients. Every known SDK honours 60 s. */
 const RETRY_MS_MAX = 60_000
 
-/** What {@link AdmissionControl} needs. */
 export interface AdmissionControlOptions {
   readonly lines: Pick<WaitQueues, 'of' | 'estimateMs'>
-  /** Longest wait that may be expected of a job when it is accepted. */
+  /** Maximum estimated wait, in ms, with which a job is admitted. */
   readonly startTimeoutMs: number
   /**
-   * Jobs that would be run before a new one of a tenant.
+   * Number of jobs that would run before a new job of the tenant.
    *
-   * @param reserved Jobs of each tenant that are expected
-   * @param own Those of this tenant that are expected before it, if not all
+   * @param reserved Expected returning callers of each tenant, which count as waiting jobs
+   * @param own Expected returning callers of the job's own tenant; default: its entry in `reserved`
    */
   readonly ahead: (asked: Asked, reserved: ReadonlyMap<string, number>, own?: number) => number
 }
 
-/** Whose turn it is that a job would wait for. */
+/** A job that asks for admission, or that has been admitted. */
 export interface Asked extends Work {
   readonly pool: PoolName
   readonly tenant: string
   readonly body?: unknown
-  /** The longest `Retry-After` that its caller obeys, in milliseconds; default: a minute. */
+  /** Longest `Retry-After` that this caller's SDK honours, in ms; default: one minute. */
   readonly retryMsMax?: number | undefined
 }
 
 const NONE: ReadonlyMap<string, number> = new Map()
 
 /**
- * Refuses jobs that would wait too long, each with a time of its own to come back: that at which those before it have been run or
- * have come back themselves. Then it is let in, before any that are new (docs/design.md, Turns).
+ * Admission control for attached jobs (docs/design.md, Turns).
+ *
+ * The problem: if a queue grows without bound, then every caller waits until its timeout and all work is wasted. If rejected
+ * callers return at random, then new callers overtake them and some never get in.
+ *
+ * The invariant: an admitted job is expected to start within `startTimeoutMs`. A rejected caller that returns on time is admitted
+ * before newer callers.
+ *
+ * How it works:
+ * 1. Estimate the wait: jobs ahead in the fair queue, times the interval between two starts. Reserved callers count as if they
+ *   waited.
+ * 2. If the estimate fits `startTimeoutMs`, then admit the job.
+ * 3. Otherwise reserve a position and reject with a Retry-After: the moment at which the remaining wait is 80 % of
+ *   `startTimeoutMs`.
+ * 4. If the caller returns when its reservation is due, then only earlier returning callers count as ahead. A grace of up to 5 s
+ *   applies.
+ *
+ * Example: `startTimeoutMs` is 60 s and the estimate is 100 s. Then Retry-After is (100 − 48) × 1.03 = 53.6 s.
+ *
+ * Rejected alternative: a constant Retry-After. All rejected callers would return together, find the queue full and be rejected
+ * again.
  */
 export class AdmissionControl {
   readonly #options: AdmissionControlOptions
@@ -54,7 +75,7 @@ export class AdmissionControl {
     this.#options = options
   }
 
-  /** @throws ServiceError `overloaded`, with the time after which the job could start in time */
+  /** @throws ServiceError `overloaded`, with the Retry-After after which the job could start within `startTimeoutMs` */
   admit(asked: Asked): void {
     const { startTimeoutMs, lines } = this.#options
     const { reservations } = lines.of(asked)
@@ -63,7 +84,8 @@ export class AdmissionControl {
     const place = reservations.counts.has(tenant) ? reservations.find(tenant, body, now) : undefined
     const isTurn = place !== undefined && this.#isTurn(place, now)
     const waitMs = this.estimateMs(asked)
-    // In its turn a caller is behind those only who came in theirs and found no room. Without these it would overtake them by chance.
+    // A returning caller queues only behind earlier returning callers that found the queue full. Counting them keeps the order
+    // FIFO.
     const wholeMs = isTurn
       ? this.estimateMs(asked, reservations.lateCounts, place.before)
       : this.estimateMs(asked, reservations.counts)
@@ -73,39 +95,38 @@ export class AdmissionControl {
     )
     if (place && mayEnter) reservations.drop(tenant, body)
     if (mayEnter) return
-    // Who comes too early is told the same time again.
+    // A caller that returns too early receives its unchanged time again.
     if (place && !isTurn) {
-      const backMs = place.isBack ? now + toldMs(place.atMs - now, retryMsMax) : place.backMs
+      const backMs = place.isBack ? now + retryAfterOf(place.atMs - now, retryMsMax) : place.backMs
       reservations.reserve(tenant, body, backMs)
       throw refusal(waitMs, backMs - now, retryMsMax)
     }
     const afterMs = Math.max(RETRY_MS_MIN, (wholeMs - startTimeoutMs * RETRY_TARGET_RATIO) * RETRY_AFTER_MARGIN)
-    const times = { atMs: now + afterMs, backMs: now + toldMs(afterMs, retryMsMax) }
+    const times = { atMs: now + afterMs, backMs: now + retryAfterOf(afterMs, retryMsMax) }
     if (place) reservations.defer(tenant, body, times, now)
     else reservations.add(tenant, body, times, now)
     throw refusal(wholeMs, afterMs, retryMsMax)
   }
 
-  /** How long a new job would wait, in milliseconds. See {@link AdmissionControlOptions.ahead} */
+  /** Estimated wait of a new job, in ms. See {@link AdmissionControlOptions.ahead} for the parameters. */
   estimateMs(asked: Asked, reserved = NONE, own?: number): number {
     const ahead = this.#options.ahead(asked, reserved, own)
     return ahead === 0 ? 0 : this.#options.lines.estimateMs(asked, ahead)
   }
 
-  /** A job ended well: others like it need not wait as long. */
+  /** Records a successful end, which updates the completion rate of the queue. */
   completed(job: Asked): void {
     this.#lineOf(job).admission.completed(Date.now())
   }
 
   /**
-   * Whether a place may be taken: its time has come, or its caller came when it was told to, sooner than that since it was told the
-   * longest time that is obeyed, and would not wait longer than may be.
+   * True if the reservation is due. Also true if the caller honoured a capped Retry-After and its remaining wait fits the limit.
    */
   #isTurn({ isDue, isBack, atMs }: Place, now: number): boolean {
     return isDue || (isBack && atMs - now <= this.#options.startTimeoutMs * (1 - RETRY_TARGET_RATIO))
   }
 
-  /** Whether a job may enter. @param wholeMs What it would wait if all came that are expected before it */
+  /** @param wholeMs Estimated wait if every caller with a reservation before this one returns */
   #isOpen(waitMs: number, wholeMs: number): boolean {
     const { startTimeoutMs } = this.#options
     return wholeMs <= startTimeoutMs || waitMs <= startTimeoutMs * OPEN_ADMISSION_RATIO
@@ -116,22 +137,28 @@ export class AdmissionControl {
   }
 }
 
-/** For who would rather wait than come back. SDKs that came back in vain show this as their error. */
-const AS_JOB = 'hand it in as a job, which waits for its turn (Prefer: respond-async)'
+/** Alternative for callers that prefer to wait. After fruitless retries, SDKs show this text as their error. */
+const AS_JOB = 'submit it as a durable job, which waits in its queue (Prefer: respond-async)'
 
-/** What a caller hears that would wait too long. @param afterMs When it is to come back @param mostMs The longest time that it obeys */
+/**
+ * @param waitMs Estimated wait, for the message @param afterMs Computed Retry-After @param mostMs Cap that the caller's SDK
+ * honours
+ */
 function refusal(waitMs: number, afterMs: number, mostMs?: number): ServiceError {
-  const retryAfterMs = toldMs(afterMs, mostMs)
+  const retryAfterMs = retryAfterOf(afterMs, mostMs)
   const [wait, back] = [Math.round(waitMs / 1_000), Math.ceil(retryAfterMs / 1_000)]
   const message = `The queue is full: a call would wait about ${wait} s. Try again in ${back} s, or ${AS_JOB}.`
   return new ServiceError('overloaded', message, { retryAfterMs })
 }
 
-/** The same for one that waits already and will not start in time. @param startTimeoutMs Longest wait that may be expected */
+/**
+ * The rejection of a job that already waits and will not start in time. @param waitMs Remaining wait @param startTimeoutMs
+ * Maximum wait
+ */
 export function lateRefusal(waitMs: number, startTimeoutMs: number): ServiceError {
   return refusal(waitMs, waitMs - startTimeoutMs * RETRY_TARGET_RATIO)
 }
 
-function toldMs(ms: number, mostMs = RETRY_MS_MAX): number {
+function retryAfterOf(ms: number, mostMs = RETRY_MS_MAX): number {
   return Math.min(mostMs, Math.max(RETRY_MS_MIN, ms))
 }

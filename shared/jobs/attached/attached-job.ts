@@ -9,39 +9,42 @@ import { EventBuffer, type MergeEvents } from '#shared/jobs/event-buffer.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import type { SkippedEvent } from '#shared/jobs/records.ts'
 
-/** Buffered bytes of unread output at which the worker is told to pause, and at which it may go on. */
+/** Bytes of unread output at which the worker is asked to pause, and at which the worker may resume. */
 const PAUSE_BYTES = 256 * 1024
 const RESUME_BYTES = 64 * 1024
-/** Buffered bytes at which the job ends: a whole answer of that size, or a worker that ignores the pause. */
+/** Bytes of unread output at which the job fails: one complete answer of that size, or a worker that ignores the pause. */
 const BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
-/** How the output of a kind of job is kept for its reader. */
+/** How the ingress buffers the output of one kind of job. */
 export interface OutputOptions {
   readonly merge: MergeEvents
-  /** Whether an event is output a caller would see twice if the job ran again. */
+  /** True for an event that the caller would receive twice if the job ran again. */
   readonly isOutput: (event: unknown) => boolean
-  /** Bytes of unread output at which the job ends; default: 8 MiB, those of a long text. */
+  /** Bytes of unread output at which the job fails; default: 8 MiB. */
   readonly answerBytesMax?: number | undefined
 }
 
-/** An attached job as its caller asks for it. */
+/** A request for a new attached job. */
 export interface NewAttachedJob extends OutputOptions {
   readonly pool: PoolName
   readonly kind: string
   readonly tenant: string
   readonly model: string
   readonly body: unknown
-  /** Bytes of memory that somebody accounts for until the call has ended, so that the body may stay there; absent: it is stored. */
+  /**
+   * Bytes that the caller has charged to a memory budget until the call ends, so that the body may stay in memory. Absent: store
+   * the body.
+   */
   readonly heldBytes?: number | undefined
   readonly stream: boolean
   readonly timeoutMs: number
   readonly requestId: string
   readonly traceparent: string | undefined
-  /** The longest `Retry-After` that its caller obeys, in milliseconds; default: a minute. */
+  /** Longest `Retry-After` that this caller's SDK honours, in ms; default: one minute. */
   readonly retryMsMax?: number | undefined
 }
 
-/** The envelope of its first attempt. @param reply Where its events go */
+/** Builds the envelope of the first attempt. @param reply Address to which workers send the job's events */
 export function envelopeOf(spec: NewAttachedJob, reply: AttachedEnvelope['reply']): AttachedEnvelope {
   const { pool, kind, tenant, model, stream, traceparent, requestId, timeoutMs } = spec
   const now = Date.now()
@@ -50,36 +53,40 @@ export function envelopeOf(spec: NewAttachedJob, reply: AttachedEnvelope['reply'
   return { ...head, stream, traceparent, request_id: requestId }
 }
 
-/** What a job asks of its arbiter. */
+/** The owner of attached jobs, as an {@link AttachedJob} calls it. */
 export interface JobOwner {
-  /** An attempt ended; the arbiter decides and calls `start`, `finish` or nothing. */
+  /** An attempt ended. The owner decides about the job and ends it, requeues it or ignores the outcome. */
   onOutcome(job: AttachedJob, outcome: Outcome): void
-  /** More output waits than may; the attempt goes on until it is told to stop. */
+  /** Unread output exceeds the limit. The attempt keeps running until the owner stops it. */
   onOverflow(job: AttachedJob, error: ErrorBody): void
   onPause(job: AttachedJob, isPaused: boolean): void
-  /** A worker other than the bound one started the attempt. */
+  /** A second worker started an attempt that is bound to another worker. */
   onStaleWorker(job: AttachedJob, worker: string): void
 }
 
 /**
- * One attached job, seen by the ingress that holds it.
+ * One attached job, as the ingress that owns it sees it: `queued → running → done`, and back to `queued` for a new attempt.
  *
- * `queued → running → done`, and back to `queued` when the arbiter tries again. Output of an attempt is taken only from
- * the worker whose `started` came first, in the order of `seq`, without gaps; all else is dropped.
+ * The first worker that sends `started` is bound to the attempt. Only its events count, in the order of `seq` and without gaps. A
+ * gap means lost events, so the attempt counts as lost. Events of other workers or other attempts are dropped. Thus the caller
+ * never receives output of two workers mixed.
  */
 export class AttachedJob {
-  /** Without the body, which a large job must not keep in memory. */
+  /** The body is not part of the envelope: a large body must not stay in memory for the life of the job. */
   readonly envelope: AttachedEnvelope
   readonly id: string
-  /** What it waits for: its deadline, a worker that starts the attempt, the next attempt. They are its arbiter's. */
+  /**
+   * Timers, set and cleared by the owner: the job's deadline, the wait for a worker to start, and the delay before the next
+   * attempt.
+   */
   readonly timers: Partial<Record<'deadline' | 'start' | 'retry', NodeJS.Timeout>> = {}
-  /** Where the body is, once it is taken. */
+  /** The body, or a reference to its blob. Undefined until the body is accepted. */
   stored: StoredBody | HandedBody | undefined
   state: 'queued' | 'running' | 'done' = 'queued'
   attempt = 1
-  /** When an attempt was sent last, so that a worker may have it; undefined before the first. */
+  /** Time at which the last attempt was sent; undefined before the first. If set, then a worker may have the job. */
   sentAtMs: number | undefined
-  /** The broker has taken the record of the current attempt. */
+  /** True if the broker acknowledged the record of the current attempt. */
   isAtBroker = false
   tries = 0
   crashes = 0
@@ -88,7 +95,7 @@ export class AttachedJob {
   worker: string | undefined
   startedAtMs: number | undefined
   firstOutputAtMs: number | undefined
-  readonly #arbiter: JobOwner
+  readonly #owner: JobOwner
   readonly #isOutput: (event: unknown) => boolean
   readonly #buffer: EventBuffer
   readonly #bytesMax: number
@@ -97,30 +104,33 @@ export class AttachedJob {
   #error: ServiceError | undefined
   #wake: (() => void) | undefined
 
-  constructor(envelope: AttachedEnvelope, arbiter: JobOwner, output: OutputOptions) {
+  constructor(envelope: AttachedEnvelope, owner: JobOwner, output: OutputOptions) {
     this.envelope = envelope
     this.id = envelope.id
-    this.#arbiter = arbiter
+    this.#owner = owner
     this.#isOutput = output.isOutput
     this.#buffer = new EventBuffer(output.merge)
     this.#bytesMax = output.answerBytesMax ?? BUFFER_BYTES_MAX
   }
 
-  /** Number of the last event of the current attempt; 0 before it started. */
+  /** Sequence number of the last event of the current attempt; 0 before it started. */
   get lastSeq(): number {
     return this.#lastSeq
   }
 
-  /** The caller may have seen output of this job, so another attempt would repeat it. A whole answer is seen at the end. */
+  /**
+   * True if the caller may have received output, so that another attempt would repeat it. An unstreamed answer is sent only at
+   * the end.
+   */
   get hasOutput(): boolean {
     return this.envelope.stream && this.firstOutputAtMs !== undefined
   }
 
   /**
-   * Waits for output. Gives the events that came since the last call, merged, at least one; undefined after the last.
-   * A job that does not stream gives all of them at once, when it is done.
+   * Returns the events since the last call, merged, and waits until there is at least one. Returns undefined after the last
+   * event. A job without streaming returns all events at once when it is done.
    *
-   * @throws ServiceError When the job failed. Events that came before the failure are given first.
+   * @throws ServiceError if the job failed; the events before the failure are returned first
    */
   next(): Promise<unknown[] | undefined> {
     return new Promise((resolve, reject) => {
@@ -137,7 +147,7 @@ export class AttachedJob {
     })
   }
 
-  /** Ends the job for its reader: no event is taken after this. */
+  /** Ends the job for its reader and drops all later events. */
   finish(error?: ErrorBody): void {
     if (this.state === 'done') return
     this.state = 'done'
@@ -145,7 +155,7 @@ export class AttachedJob {
     this.#wake?.()
   }
 
-  /** Makes the job wait for a worker again, as the next attempt. Output that nobody may have seen is dropped. */
+  /** Starts the next attempt. Unread output of the old attempt is dropped, because the caller has not received it. */
   requeue(): void {
     this.state = 'queued'
     this.attempt++
@@ -156,26 +166,25 @@ export class AttachedJob {
     this.#pauseOrResume()
   }
 
-  /** Takes one event from a worker. */
   onEvent(worker: string, event: JobEvent | SkippedEvent): void {
     if (this.state === 'done' || event.attempt !== this.attempt) return
     if (event.type === 'started') return this.#onStarted(worker)
     if (worker !== this.worker || event.seq <= this.#lastSeq) return
-    if (event.seq !== this.#lastSeq + 1) return this.#arbiter.onOutcome(this, { type: 'lost' })
+    if (event.seq !== this.#lastSeq + 1) return this.#owner.onOutcome(this, { type: 'lost' })
     this.#lastSeq = event.seq
     switch (event.type) {
       case 'delta':
         return this.#onOutput(event.deltas)
       case 'completed':
         this.#onOutput(event.deltas)
-        // Too much unread output has already ended the job otherwise.
-        if (this.state === 'running') this.#arbiter.onOutcome(this, { type: 'completed' })
+        // If the answer exceeded the buffer, then `onOverflow` has already ended the job.
+        if (this.state === 'running') this.#owner.onOutcome(this, { type: 'completed' })
         return
       case 'failed':
-        return this.#arbiter.onOutcome(this, { type: 'failed', error: event.error })
+        return this.#owner.onOutcome(this, { type: 'failed', error: event.error })
       case 'handed_back':
-        return this.#arbiter.onOutcome(this, { type: 'handed_back' })
-      // What it says this version cannot know; what comes after it must not look like a gap.
+        return this.#owner.onOutcome(this, { type: 'handed_back' })
+      // An event of a newer version: ignored, but its sequence number counts, so that the next event is not seen as a gap.
       case 'skipped':
         return
     }
@@ -188,7 +197,7 @@ export class AttachedJob {
       this.startedAtMs ??= Date.now()
       this.#lastSeq = 1
     } else if (this.worker !== worker) {
-      this.#arbiter.onStaleWorker(this, worker)
+      this.#owner.onStaleWorker(this, worker)
     }
   }
 
@@ -199,7 +208,7 @@ export class AttachedJob {
     }
     if (this.#buffer.bytes > this.#bytesMax) {
       const error = this.envelope.stream ? UNPAUSED : answerTooLarge(this.#bytesMax).toBody()
-      return this.#arbiter.onOverflow(this, error)
+      return this.#owner.onOverflow(this, error)
     }
     this.#pauseOrResume()
     this.#wake?.()
@@ -210,7 +219,7 @@ export class AttachedJob {
     const isFull = this.#buffer.bytes > (this.#isPaused ? RESUME_BYTES : PAUSE_BYTES)
     if (isFull === this.#isPaused || this.state === 'done') return
     this.#isPaused = isFull
-    this.#arbiter.onPause(this, isFull)
+    this.#owner.onPause(this, isFull)
   }
 }
 
@@ -220,34 +229,33 @@ const UNPAUSED: ErrorBody = {
   param: null,
 }
 
-/** The jobs that one ingress holds, by their ids. */
+/** Attached jobs of one ingress, by id. */
 export class HeldJobs extends Map<string, AttachedJob> {
-  /** Those of a pool that wait or run. */
   count(pool: PoolName, state: 'queued' | 'running'): number {
     let count = 0
     for (const job of this.values()) if (job.envelope.pool === pool && job.state === state) count++
     return count
   }
 
-  /** When the oldest of a pool came that waits, in unix milliseconds; undefined where none does. */
+  /** Creation time of the oldest queued job of a pool, in unix milliseconds; undefined if none is queued. */
   oldestQueuedAtMs(pool: PoolName): number | undefined {
-    // They are in the order in which they came.
+    // A Map iterates in insertion order, so the first match is the oldest.
     for (const { envelope, state } of this.values()) {
       if (envelope.pool === pool && state === 'queued') return envelope.created_at_ms
     }
     return undefined
   }
 
-  /** Those that a worker runs. @param boot Its boot id */
+  /** Jobs whose current attempt runs on a worker. @param boot Boot id of the worker */
   runBy(boot: string): AttachedJob[] {
     return [...this.values()].filter((job) => job.worker === boot)
   }
 
   /**
-   * Those of a silent worker that run a second time at no cost: they have seen no output, and lose less work than certainty
-   * takes. Once a job: workers that are often slow must not use up its attempts.
+   * Jobs of a suspected worker that can run again at little cost: no output was sent. Less work
+   * is lost than the wait for certainty takes. At most once per job, so that slow workers do not use up its attempts.
    *
-   * @param workerLostMs Silence after which the worker is surely dead.
+   * @param workerLostMs Silence after which the worker is declared dead
    */
   cheapToRepeat({ boot, lastSeenMs }: Peer, workerLostMs: number): AttachedJob[] {
     const isCheap = ({ hasOutput, crashes, startedAtMs = 0 }: AttachedJob) =>

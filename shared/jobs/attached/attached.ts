@@ -17,26 +17,34 @@ import { type AttachedOptions, POLICY } from './options.ts'
 import { Sender } from './sender.ts'
 import { WaitQueues } from './wait-queues.ts'
 
-/** How long a job waits for a worker that could start it, where there is none. */
+/** Maximum wait of a job for a worker that can run it, if no such worker is known. */
 const NO_WORKER_MS = 60_000
-/** Silence after which an attempt counts as lost whose events may be gone: workers send again what the broker did not take. */
+/**
+ * After the reply topic was lost, an attempt without a new event for this long counts as lost. Workers resend unacknowledged
+ * events sooner.
+ */
 const REPLY_LOSS_MS = 10_000
-/** How often those are looked for that wait and will not start in time. */
+/** Interval at which waiting jobs that will not start in time are rejected. */
 const LATE_EVERY_MS = 2_000
 
 /**
- * The arbiter of attached jobs: the ingress process that holds their connections (docs/design.md, Arbiters).
+ * The owner of attached jobs: the ingress process that holds their connections (docs/design.md, Arbiters).
  *
- * It submits each job in its tenant's turn, binds it to the worker whose `started` comes first, passes its output on, and
- * decides alone what follows a failure, a lost worker, a timeout or a cancel. Nothing of it is stored: when this process
- * ends, so do its jobs, and workers notice by its heartbeats.
+ * Life of a job:
+ * 1. Admission control accepts or rejects it ({@link Sender}).
+ * 2. The fair queue of its tenant releases it to the pool's topic.
+ * 3. The first worker that sends `started` is bound to it, and its output goes to the caller.
+ * 4. After a failure, a lost worker, a timeout or a cancel, {@link decide} chooses between a new attempt and the end.
+ *
+ * One process decides alone, so no consensus and no store is needed. The price: if this process ends, then its jobs end too.
+ * Workers detect that by missing heartbeats and stop the work.
  */
 export class AttachedJobs implements JobOwner {
   readonly boot = newId('ing_', 16)
   presence!: Presence
   isDraining = false
   readonly #options: AttachedOptions
-  /** Where workers send what they say to it. */
+  /** Address to which workers send the events of this ingress's jobs. */
   readonly #reply = { boot: this.boot, shard: replyShard(this.boot) }
   readonly #skipped: UnknownRecordLog
   readonly #jobs = new HeldJobs()
@@ -53,11 +61,11 @@ export class AttachedJobs implements JobOwner {
     this.#skipped = new UnknownRecordLog(options.log)
   }
 
-  /** Starts to receive replies and heartbeats. */
   static async open(options: AttachedOptions): Promise<AttachedJobs> {
     const jobs = new AttachedJobs(options)
     jobs.#receiver = await options.broker.receive(REPLIES, [jobs.#reply.shard], (record) => {
-      // Another replica may share the shard: the key tells whose record it is without parsing it.
+      // Several ingresses may share a shard. The key names the receiving ingress, so that foreign records are dropped without
+      // parsing.
       if (record.key === jobs.boot) jobs.#onReply(record)
     })
     jobs.presence = await Presence.open({
@@ -76,7 +84,7 @@ export class AttachedJobs implements JobOwner {
       listener: {
         onSilent: (peer) => jobs.#onWorkerSilent(peer),
         onLost: ({ boot }) => jobs.#lose(jobs.#jobs.runBy(boot), { worker: boot }, 'worker lost'),
-        // The channel is heard before there is anything to send.
+        // The control channel delivers before the sender exists.
         onControl: (record) => {
           jobs.#sender?.onControl(record)
           options.pauses?.onControl(record)
@@ -93,44 +101,46 @@ export class AttachedJobs implements JobOwner {
     return jobs
   }
 
-  /** Jobs held now. */
+  /** Number of jobs that have not ended. */
   get size(): number {
     return this.#jobs.size
   }
 
-  /** Jobs of a pool held now, that wait or run. */
+  /** Jobs of a pool in one state. */
   count(pool: PoolName, state: 'queued' | 'running'): number {
     return this.#jobs.count(pool, state)
   }
 
-  /** When the oldest job of a pool came that waits here, in unix milliseconds; undefined where none does. */
+  /** Creation time of the oldest queued job of a pool, in unix milliseconds; undefined if none is queued. */
   oldestQueuedAtMs(pool: PoolName): number | undefined {
     return this.#jobs.oldestQueuedAtMs(pool)
   }
 
-  /** Jobs of a pool that wait for their turn, in all ingresses as far as they are known. */
+  /** Jobs of a pool in the fair queues of all ingresses. Other ingresses count as of their last report. */
   callsWaiting(pool: PoolName): number {
     return this.#sender.callsWaiting(pool)
   }
 
-  /** Jobs of a model that wait for their turn here. */
+  /** Jobs of a model in the fair queue of this ingress. */
   waitingOf(pool: PoolName, model: string): number {
     return this.#sender.waitingOf(pool, model)
   }
 
   /**
-   * Accepts a job and sends it to its pool. Resolves once the broker has it, or while it waits for the turn of its tenant.
+   * Admits a job and sends it to its pool. Resolves once the broker has the record, or at once if the job waits in the fair
+   * queue.
    *
-   * @throws ServiceError `overloaded` when too many jobs are held, or the broker cannot be reached
+   * @throws ServiceError `overloaded` if admission control rejects it, too many jobs are in progress, or the broker is
+   * unreachable
    */
   async submit(spec: NewAttachedJob): Promise<AttachedJob> {
     if (this.isDraining) throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
     if (this.#jobs.size >= this.#options.jobsMax) {
-      const message = 'Too many requests are under way. Try again shortly.'
+      const message = 'Too many requests are in progress. Try again shortly.'
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000 })
     }
     if (this.#options.broker.missing?.includes(REPLIES)) {
-      throw new ServiceError('overloaded', 'No answer can come back: the topic of replies is missing in Kafka.')
+      throw new ServiceError('overloaded', 'No answer can be received: the Kafka topic for replies is missing.')
     }
     this.#options.pauses?.refuse(spec)
     this.#sender.admit(spec)
@@ -143,7 +153,7 @@ export class AttachedJobs implements JobOwner {
     try {
       await this.#sender.accept(job, spec)
     } catch (error) {
-      // A record whose acknowledgement was lost may be in the queue all the same.
+      // The acknowledgement may be lost although the record is in the queue, so a worker could still start the job.
       this.#stopWorker(job)
       this.#end(job, 'failed', ServiceError.from(error).toBody())
       throw error
@@ -151,15 +161,18 @@ export class AttachedJobs implements JobOwner {
     return job
   }
 
-  /** The caller does not want it any more: the work stops, wherever it is. @param error What its reader gets, if still there */
+  /**
+   * Ends a job and stops its worker, because the caller is no longer interested. @param error Error for the reader, if it is
+   * still connected
+   */
   cancel(job: AttachedJob, error?: ErrorBody): void {
     this.onOutcome(job, { type: 'cancelled', error })
   }
 
-  /** Ends every job that is still held. @param error What their readers get. */
+  /** Fails every remaining job. @param error Error for their readers */
   failAll(error: ErrorBody): void {
     const held = [...this.#jobs.values()]
-    // Or the end of each would send the next.
+    // Empty the fair queue first. Otherwise each end would release the next job.
     this.#sender.forget(held)
     for (const job of held) {
       this.#stopWorker(job)
@@ -167,7 +180,7 @@ export class AttachedJobs implements JobOwner {
     }
   }
 
-  /** Leaves the channels. Jobs still held are failed. */
+  /** Fails the remaining jobs and leaves the channels. */
   async close(): Promise<void> {
     this.#sender.close()
     this.#stopLooking?.()
@@ -187,7 +200,7 @@ export class AttachedJobs implements JobOwner {
     const { tries, crashes, handBacks, hasOutput } = job
     const history = { tries, crashes, handBacks, hasOutput, remainingMs }
     const decision = decide(outcome, history, POLICY, this.#budget.canSpend, Math.random())
-    // Whoever may still run it must stop, unless it said itself that it did. Only this attempt: another may follow.
+    // A lost attempt may still run on a slow worker. Only this attempt is cancelled, because a new one may follow.
     if (outcome.type === 'lost') this.presence.send({ type: 'cancel', job_id: job.id, attempt: job.attempt })
     if (outcome.type === 'cancelled' || outcome.type === 'timed_out') this.#stopWorker(job)
     if (decision.do === 'complete') this.#end(job, 'completed')
@@ -210,7 +223,7 @@ export class AttachedJobs implements JobOwner {
   }
 
   #retry(job: AttachedJob, reason: string, delayMs: number): void {
-    // It goes from worker to worker, and none that lives has its model.
+    // Workers hand the job back in turn, and no live worker has its model.
     const waitedMs = Date.now() - job.envelope.created_at_ms
     const isTooLate = reason === 'handed_back' && waitedMs >= Math.min(this.#options.startTimeoutMs, NO_WORKER_MS)
     const error = isTooLate ? this.#sender.unstartedError(job, waitedMs) : undefined
@@ -218,12 +231,12 @@ export class AttachedJobs implements JobOwner {
     if (reason === 'failed') this.#budget.spend()
     this.#options.observer.onRetry(job, reason)
     const { id: job_id, attempt, worker } = job
-    this.#options.log.info({ job_id, attempt, reason, delay_ms: delayMs, worker }, 'job tried again')
+    this.#options.log.info({ job_id, attempt, reason, delay_ms: delayMs, worker }, 'job retried')
     job.requeue()
     this.#lines.entered(job)
     this.#sender.leave(job)
     job.timers.retry = setTimeout(() => {
-      // The pool may have no worker left: this attempt waits no longer for one than the first.
+      // The pool may have lost its last worker. The new attempt has the same start timeout as the first.
       this.#awaitStart(job)
       this.#sender.sendAgain(job)
     }, delayMs)
@@ -236,7 +249,7 @@ export class AttachedJobs implements JobOwner {
   }
 
   #onReply(received: ChannelRecord): void {
-    // The bytes of what was passed are made only where they are asked for.
+    // A reply of the same process is passed as an object. Bytes are parsed only if the reply came through the broker.
     const record = received.payload ? passedReply(received.payload) : readReply(received.value)
     if (!record) return this.#skipped.note('reply not understood')
     for (const type of record.skipped) this.#skipped.note('event not understood', type)
@@ -254,12 +267,14 @@ export class AttachedJobs implements JobOwner {
         this.presence.expect(worker, job.envelope.pool)
       }
     } else if (event.type === 'started') {
-      // Cancelled while it waited: its worker did not hear of it then.
+      // The job was cancelled while it was queued, before the worker could receive the cancel.
       this.presence.send({ type: 'cancel', job_id: event.job_id, worker })
     }
   }
 
-  /** It need not be dead: what costs nothing to run a second time does so, where a slot is free for it. */
+  /**
+   * The worker is suspected, not dead. Jobs that are cheap to repeat start elsewhere, at most as many as there are free slots.
+   */
   #onWorkerSilent(worker: Peer): void {
     const jobs = this.#jobs.cheapToRepeat(worker, this.#options.workerLostMs)
     const free = jobs[0] ? this.presence.freeSlots(jobs[0].envelope.pool) : 0
@@ -271,7 +286,7 @@ export class AttachedJobs implements JobOwner {
     for (const job of jobs) this.onOutcome(job, { type: 'lost' })
   }
 
-  /** Records that the broker had taken are gone with their topic: those of jobs that wait, or events of jobs that run. */
+  /** The broker lost a topic with acknowledged records: queued jobs of a pool, or events of running jobs. */
   #onLoss(name: string): void {
     const atBroker = [...this.#jobs.values()].filter(({ isAtBroker }) => isAtBroker)
     if (name !== REPLIES) {
@@ -289,12 +304,12 @@ export class AttachedJobs implements JobOwner {
   }
 
   #onUnsent(job: AttachedJob, error: unknown): void {
-    // It may have arrived all the same.
+    // The record may have arrived in spite of the error.
     this.presence.send({ type: 'cancel', job_id: job.id, attempt: job.attempt })
     this.onOutcome(job, { type: 'failed', error: ServiceError.from(error).toBody() })
   }
 
-  /** It goes on waiting, to its deadline, as long as somebody can start it. */
+  /** The job keeps waiting until its deadline as long as a live worker can start it. */
   #onUnstarted(job: AttachedJob, waitMs: number): void {
     if (job.state !== 'queued') return
     const error = this.#lines.mayBeLost(job) ? this.#sender.unstartedError(job, waitMs) : undefined
@@ -303,7 +318,9 @@ export class AttachedJobs implements JobOwner {
     this.#end(job, 'failed', error)
   }
 
-  /** Those that wait hear it as early as it is known. While the broker is away nothing is. */
+  /**
+   * Rejects waiting jobs as soon as their lateness is predictable. If the broker is unreachable, then no prediction is possible.
+   */
   #refuseLate(): void {
     if (!this.#options.broker.isReachable) return
     const { startTimeoutMs } = this.#options
@@ -314,7 +331,7 @@ export class AttachedJobs implements JobOwner {
   }
 
   #stopWorker(job: AttachedJob): void {
-    // Workers remember the cancels of jobs they have not seen, and not without end.
+    // Workers remember cancels of unseen jobs only in bounded number, so a cancel is sent only if a worker may have the job.
     if (job.sentAtMs !== undefined) this.presence.send({ type: 'cancel', job_id: job.id })
   }
 

@@ -1,22 +1,21 @@
-/** How far back completions count. */
+/** Length of the sliding window. */
 const WINDOW_MS = 30_000
-/** Completions are counted by the second, so that a busy ingress holds thirty numbers and not a hundred thousand times. */
+/** Completions are counted per second, so that the window holds 30 numbers instead of one entry per job. */
 const BUCKET_MS = 1_000
-/** Completions below which the rate says nothing. */
+/** Minimum number of completions for a rate. */
 const SAMPLES_MIN = 20
 
-/** Completions from `fromMs` on, for one second. */
+/** Completions within one second, which starts at `fromMs`. */
 interface Bucket {
   readonly fromMs: number
   count: number
 }
 
-/** The rate at which jobs ended of late. */
+/** Rate at which jobs completed during the last 30 seconds. */
 export class Completions {
   /** Oldest first. */
   readonly #buckets: Bucket[] = []
 
-  /** A job ended at `now`. */
   add(now: number): void {
     const last = this.#buckets.at(-1)
     if (last && now - last.fromMs < BUCKET_MS) {
@@ -27,7 +26,7 @@ export class Completions {
     this.#forget(now)
   }
 
-  /** Milliseconds from one to the next; undefined where these are too few. @param sinceMs Earlier ones do not count */
+  /** Mean interval between completions in ms; undefined if there are fewer than 20. @param sinceMs Ignores earlier completions */
   everyMs(now: number, sinceMs = 0): number | undefined {
     this.#forget(now)
     let [fromMs, count] = [now, 0]

@@ -1,41 +1,50 @@
 import { type Work, workKey } from '#shared/jobs/peers.ts'
 import { TenantCounts } from './tenant-counts.ts'
 
-/** A job that waits for its turn. */
+/** A job in a fair queue. */
 export interface TurnTaker {
   readonly envelope: Work & { readonly tenant: string }
 }
 
-/** The jobs of one tenant that wait, by their model; the oldest first. */
+/** Waiting jobs of one tenant: work key → jobs, oldest first. */
 interface Own<Job> {
-  /** Who has a lower one comes first. */
+  /** Position in the round: the tenant with the lowest rank is served first. */
   rank: number
   readonly jobs: Map<string, Set<Job>>
 }
 
-/** Those who wait for one model. */
+/** Tenants that wait for one model. */
 interface Line {
-  /** Of the tenants, in order. */
+  /** Ranks of the tenants, ascending. */
   readonly ranks: number[]
   readonly counts: TenantCounts
 }
 
 /**
- * The jobs that wait, and the order in which their tenants have turns. Each model has a line of its own, so that nobody looks
- * through those who wait for one that is busy: what a turn costs does not depend on how many tenants wait.
+ * Fair queue: round robin over tenants, first in first out within a tenant.
+ *
+ * The problem: in a plain FIFO, a tenant that sends 1,000 calls delays every other tenant by 1,000 calls. A scan over all waiting
+ * jobs would also pass thousands of jobs whose model has no free capacity.
+ *
+ * How it works: each tenant has a rank, and the lowest rank is served first. After its turn a tenant gets the highest rank. An
+ * index per model (kind and model) lists the ranks of the tenants that wait for it. To find the next job, only the
+ * first rank of each model with free capacity is compared. Thus the cost does not depend on the number of waiting tenants.
+ *
+ * Example: tenant A has 1,000 calls waiting, then B adds one. The order is A, B, A, A and so on: B waits behind at most one call
+ * of A.
  */
 export class FairQueue<Job extends TurnTaker> {
   readonly #tenants = new Map<string, Own<Job>>()
   readonly #byRank = new Map<number, Own<Job>>()
   readonly #lines = new Map<string, Line>()
-  /** The order in which jobs came; those that come again have negative numbers. */
+  /** Arrival number of each job. Jobs that were put first have numbers of 0 or below. */
   readonly #order = new WeakMap<Job, number>()
   #last = 0
   #first = 0
-  /** Of all models but these. */
+  /** Cached counts over all models except those in `without`. */
   #others: { readonly without: ReadonlySet<string>; readonly counts: TenantCounts } | undefined
 
-  /** Tenants of whom jobs wait. */
+  /** Number of tenants with waiting jobs. */
   get size(): number {
     return this.#tenants.size
   }
@@ -44,7 +53,7 @@ export class FairQueue<Job extends TurnTaker> {
     return this.#tenants.has(tenant)
   }
 
-  /** A job waits, as the last one of its tenant. */
+  /** Appends a job behind the other jobs of its tenant. */
   add(job: Job): void {
     this.#order.set(job, ++this.#last)
     const key = workKey(job.envelope)
@@ -55,7 +64,7 @@ export class FairQueue<Job extends TurnTaker> {
     this.#count(key, job.envelope.tenant, 1)
   }
 
-  /** A job waits, before all others. */
+  /** Puts a job before all others, and its tenant first in the round. */
   addFirst(job: Job): void {
     this.#order.set(job, --this.#first)
     const key = workKey(job.envelope)
@@ -67,7 +76,7 @@ export class FairQueue<Job extends TurnTaker> {
     this.#count(key, job.envelope.tenant, 1)
   }
 
-  /** A job waits no more. @returns Whether it did */
+  /** Removes a job. @returns True if it was waiting */
   delete(job: Job): boolean {
     const { tenant } = job.envelope
     const key = workKey(job.envelope)
@@ -84,13 +93,16 @@ export class FairQueue<Job extends TurnTaker> {
     return true
   }
 
-  /** A tenant comes last in the round. */
+  /** Moves a tenant to the end of the round. */
   toEnd(tenant: string): void {
     const own = this.#tenants.get(tenant)
     if (own) this.#move(own, ++this.#last)
   }
 
-  /** The oldest job for one of these models of the tenant that comes first. */
+  /**
+   * The oldest matching job of the first tenant in the round, without removing it. @param open Work keys of models with free
+   * capacity
+   */
   next(open: ReadonlySet<string>): Job | undefined {
     let rank = Number.POSITIVE_INFINITY
     for (const key of open) rank = Math.min(rank, this.#lines.get(key)?.ranks[0] ?? rank)
@@ -98,18 +110,18 @@ export class FairQueue<Job extends TurnTaker> {
     return own && this.#oldestOf(own, open)
   }
 
-  /** The same of one tenant. */
+  /** The oldest matching job of one tenant, without removing it. */
   nextOf(tenant: string, open: ReadonlySet<string>): Job | undefined {
     const own = this.#tenants.get(tenant)
     return own && this.#oldestOf(own, open)
   }
 
-  /** Who waits for a model, by {@link workKey}. */
+  /** Waiting jobs of each tenant for one model. @param key See {@link workKey} */
   countsOf(key: string): TenantCounts {
     return this.#lines.get(key)?.counts ?? new TenantCounts()
   }
 
-  /** Who waits for any model but some. Cheap while these are the same as the time before. */
+  /** Waiting jobs of each tenant for all models except `keys`. Cheap if the last call had the same `keys`. */
   countsWithout(keys: ReadonlySet<string>): TenantCounts {
     if (this.#others && isSame(this.#others.without, keys)) return this.#others.counts
     const counts = new TenantCounts()
@@ -167,7 +179,7 @@ export class FairQueue<Job extends TurnTaker> {
   }
 }
 
-/** Where a rank is among others, or would be. Most are new, and last. */
+/** Index of a rank in the sorted array, or where it belongs. Most ranks are new and belong at the end. */
 function placeOf(ranks: readonly number[], rank: number): number {
   if (rank > (ranks.at(-1) ?? Number.NEGATIVE_INFINITY)) return ranks.length
   let [from, to] = [0, ranks.length]

@@ -6,37 +6,36 @@ import type { Pauses } from '#shared/jobs/pauses.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { AttachedJob } from './attached-job.ts'
 
-/** Retries of attached jobs: few and quick, since somebody waits. */
+/** Retries of attached jobs are few and quick, because a caller waits on an open connection. */
 export const POLICY: RetryPolicy = {
   triesMax: 3,
   crashesMax: 3,
   backoff: { baseMs: 250, maxMs: 4_000 },
-  // About a minute.
+  // 40 hand-backs take about a minute.
   handBacksMax: 40,
   delayMsMax: 5_000,
 }
 
-/** What happened, for metrics. */
+/** Callbacks for metrics. */
 export interface AttachedObserver {
   onRetry(job: AttachedJob, reason: string): void
   onEnd(job: AttachedJob, end: 'completed' | 'failed' | 'cancelled', error?: ErrorBody): void
 }
 
-/** What {@link AttachedJobs.open} needs. */
 export interface AttachedOptions {
   readonly broker: Broker
   readonly blobs: Blobs
   readonly log: Log
   readonly observer: AttachedObserver
   readonly version: string
-  /** Silence of a worker after which its calls without output are run by another. */
+  /** Silence after which a worker is suspected, in ms: its calls without output may run elsewhere. */
   readonly workerSilentMs: number
-  /** Silence of a worker after which streams it has begun are failed. */
+  /** Silence after which a worker is declared dead, in ms: its running streams fail. */
   readonly workerLostMs: number
-  /** Longest wait that may be expected of a job when it is accepted. */
+  /** Maximum estimated wait, in ms, with which a job is admitted. */
   readonly startTimeoutMs: number
-  /** Most jobs held at once. */
+  /** Maximum number of jobs in progress. */
   readonly jobsMax: number
-  /** Work that is not started for now; default: none. */
+  /** Paused models and pools, for which new jobs are refused; default: none. */
   readonly pauses?: Pauses | undefined
 }

@@ -1,19 +1,18 @@
-/** Measured in spans of this length: in shorter ones jobs that began together would look like a fast pace. */
+/** Length of one measuring interval. A shorter one would mistake jobs that start together for a high rate. */
 const SPAN_MS = 250
 
-/** The pace at which something happened of late: in this span of time, or in the one before where that was busier. */
+/** Recent event rate: the larger of the current and the previous interval of 250 ms. */
 export class RateMeter {
   #fromMs = 0
   #before = 0
   #now = 0
 
-  /** It happened once more. */
   add(): void {
     this.#roll()
     this.#now++
   }
 
-  /** How often it happens in so many milliseconds: a number with a fraction. */
+  /** Expected number of events within `ms`, possibly fractional. */
   in(ms: number): number {
     this.#roll()
     return (Math.max(this.#before, this.#now) * ms) / SPAN_MS

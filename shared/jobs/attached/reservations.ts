@@ -1,69 +1,73 @@
-/** Callers that may have been told when to come back; one tenant has no more of them than places are free for others. */
+/** Maximum number of reservations. One tenant may use at most as many as remain free for the others. */
 const RESERVED_MAX = 50_000
-/** Longest time ahead that is remembered. */
+/** Maximum distance of a reservation into the future: one hour. */
 const AHEAD_MS_MAX = 3_600_000
-/** A caller may come so much before its time. */
+/** A caller may return this much before its time. */
 const EARLY_MS = 500
-/** And so much after it, or a quarter of what it was told to wait, where that is more. */
+/** A reservation expires this long after its time, or after a quarter of its wait if that is longer. */
 const LATE_MS = 5_000
-/** How often those are looked for that did not come. */
+/** Interval at which expired reservations are removed. */
 const SWEEP_MS = 1_000
-/** Parts of a request that are looked at to know it again, and characters at each end of a text. */
+/** Bounds of the fingerprint: parts of a request, and characters at each end of a text. */
 const PARTS_MAX = 500
 const CHARS = 40
 
-/** The times of a place. */
 export interface PlaceTimes {
-  /** When it is its turn. */
+  /** Time at which the reservation is due. */
   readonly atMs: number
-  /** When its caller was told to come back: then, or before, where that is longer than it would wait. */
+  /**
+   * Time at which the caller was asked to return. Earlier than `atMs` if the caller's SDK does not honour so long a Retry-After.
+   */
   readonly backMs: number
 }
 
-/** The place of a caller that has come. */
+/** The reservation of a caller that has returned. */
 export interface Place extends PlaceTimes {
-  /** Its turn has come. */
+  /** The reservation is due. */
   readonly isDue: boolean
-  /** It has come when it was told to, or later. */
+  /** The caller returned at the requested time or later. */
   readonly isBack: boolean
-  /** Callers of its tenant that came when it was their turn, found no room, and are before it. */
+  /** Callers of the same tenant that returned when due, found the queue full and come before this one. */
   readonly before: number
 }
 
-/** A place, and until when it is kept. */
+/** A reservation. `untilMs` is its expiry. */
 interface Reservation {
   atMs: number
   backMs: number
   untilMs: number
-  /** Its caller came when it was its turn, found no room, and was the nth of its tenant that did. */
+  /** If the caller returned when due and found the queue full: its number among such callers of the tenant. */
   nth?: number
 }
 
-/** The places of a tenant. */
 interface Tenant {
-  /** By request: the places of callers with equal requests, the earliest first. */
+  /** Fingerprint of the request → reservations of equal requests, earliest first. */
   readonly places: Map<string, Reservation[]>
-  /** How many callers came when it was their turn and found no room, and how many of these have left. */
+  /** Number of callers that returned when due and found the queue full, and how many of those have left again. */
   late: number
   left: number
 }
 
 /**
- * The places of callers that were refused and told when to come back. New callers are behind them, or those who do as they are told
- * would find the place taken each time. Nobody gives a name: a caller is known by its tenant and its request.
+ * Queue positions of callers that were rejected with a Retry-After.
  *
- * Who does not come back in time loses the place. All is bounded; what is beyond is told a time, and has no place.
+ * The problem: HTTP callers that were rejected hold no connection, and newer callers could overtake them each time. A caller also
+ * has no name that the ingress could recognise.
+ *
+ * How it works: a reservation counts as a waiting job for every newer caller. A returning caller is recognised by its tenant and
+ * the fingerprint of its request ({@link fingerprintOf}). If the caller does not return in time, then its reservation expires. At
+ * most 50,000 reservations exist; further callers receive a Retry-After without one.
  */
 export class Reservations {
   readonly #tenants = new Map<string, Tenant>()
-  /** How many each tenant has. */
+  /** Reservations of each tenant. */
   readonly counts = new Map<string, number>()
-  /** How many of these are of callers that came when it was their turn, and found no room. */
+  /** Reservations whose caller returned when due and found the queue full, by tenant. */
   readonly lateCounts = new Map<string, number>()
   #total = 0
   #sweptAtMs = 0
 
-  /** The place of a caller, unless it has none. */
+  /** The earliest reservation for a request, or undefined. */
   find(tenant: string, body: unknown, now: number): Place | undefined {
     this.#sweep(now)
     const first = this.#firstOf(tenant, body)
@@ -74,7 +78,6 @@ export class Reservations {
     return { atMs, backMs, before, isDue: now >= atMs - EARLY_MS, isBack: now >= backMs - EARLY_MS }
   }
 
-  /** A caller has its place kept from a time on. */
   add(tenant: string, body: unknown, { atMs, backMs }: PlaceTimes, now: number): void {
     const count = this.counts.get(tenant) ?? 0
     if (atMs - now > AHEAD_MS_MAX || count >= RESERVED_MAX - this.#total) return
@@ -87,27 +90,30 @@ export class Reservations {
     this.#total++
   }
 
-  /** A caller that has a place came before its turn, and is told again when to come. @param backMs That time */
+  /** Stores a new return time for a caller that came too early. */
   reserve(tenant: string, body: unknown, backMs: number): void {
     const first = this.#firstOf(tenant, body)
     if (first) first.backMs = backMs
   }
 
-  /** A caller that has a place came when it was its turn, and there was no room. It stands before all whose turn comes later. */
+  /**
+   * Moves the reservation of a caller that returned when due and found the queue full. That caller stays ahead of all
+   * reservations due later.
+   */
   defer(tenant: string, body: unknown, { atMs, backMs }: PlaceTimes, now: number): void {
     const own = this.#tenants.get(tenant)
     const same = own?.places.get(fingerprintOf(body))
     const first = same?.[0]
     if (!own || !same || !first) return
     Object.assign(first, { atMs, backMs, untilMs: keptUntil(atMs, now) })
-    // Another with an equal request may be due before.
+    // Another reservation of an equal request may now be earlier.
     inOrder(same)
     if (first.nth !== undefined) return
     first.nth = own.late++
     change(this.lateCounts, tenant, 1)
   }
 
-  /** A caller gives its place back, or has taken it. */
+  /** Removes a reservation: the caller was admitted. */
   drop(tenant: string, body: unknown): void {
     const own = this.#tenants.get(tenant)
     const key = fingerprintOf(body)
@@ -150,7 +156,7 @@ export class Reservations {
   }
 }
 
-/** The earliest first. */
+/** Sorts in place, earliest first. */
 function inOrder(places: Reservation[]): Reservation[] {
   return places.sort((a, b) => a.atMs - b.atMs)
 }
@@ -161,14 +167,14 @@ function change(counts: Map<string, number>, tenant: string, more: number): void
   else counts.delete(tenant)
 }
 
-/** Until when a place is kept. */
+/** Expiry of a reservation that is due at `atMs`. */
 function keptUntil(atMs: number, now: number): number {
   return atMs + Math.max(LATE_MS, (atMs - now) / 4)
 }
 
 /**
- * What a request is known by: a hash (FNV-1a) of the lengths and ends of its texts, the last parts first. It costs the same for
- * very large ones; where two are alike they have each other's places.
+ * Recognises a repeated request: an FNV-1a hash over the length and both ends of each text, last parts first. The cost is bounded
+ * for large requests. If two requests collide, then their callers may swap reservations, which is harmless.
  */
 export function fingerprintOf(body: unknown): string {
   let hash = 0x811c9dc5

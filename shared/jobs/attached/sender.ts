@@ -15,16 +15,15 @@ import { TenantTurns } from './turns.ts'
 import type { WaitQueues } from './wait-queues.ts'
 
 /**
- * Jobs in a pool's queue at least, however few slots its workers have: the way to them may take far longer than a job. Of a pool
- * with four slots one more waits for no longer than a job takes. One more where others share it, each of which has one or more.
+ * Minimum prefetch per ingress: 3 jobs, or 4 if several ingresses share the pool. Small pools need it, because a round trip to
+ * the broker may outlast a job.
  */
 const ROOM_MIN = { alone: 3, shared: 4 }
-/** How often jobs that wait for their turn are looked at, beside each time one of them starts or ends. */
+/** Interval at which waiting jobs are dispatched, in addition to each start and end of a job. */
 const DISPATCH_INTERVAL_MS = 1_000
-/** Before that nobody should ask again whom a pool had no slot for. */
+/** Minimum Retry-After if a pool has no free slot. */
 const RETRY_MS_MIN = 5_000
 
-/** What a {@link Sender} needs. */
 export interface SenderOptions {
   /** Boot id of this ingress. */
   readonly boot: string
@@ -33,15 +32,15 @@ export interface SenderOptions {
   readonly presence: Presence
   readonly lines: WaitQueues<AttachedJob>
   readonly log: Log
-  /** Longest wait that may be expected of a job when it is accepted. */
+  /** Maximum estimated wait, in ms, with which a job is admitted. */
   readonly startTimeoutMs: number
-  /** Called when the broker, which can be reached, did not take an attempt in its turn. */
+  /** Called if a reachable broker rejected an attempt that the fair queue had released. */
   readonly onUnsent: (job: AttachedJob, error: unknown) => void
 }
 
 /**
- * Puts attached jobs on the queues of their pools, each in the turn of its tenant, and refuses those that would wait too long.
- * Whoever made it closes it.
+ * Sends attached jobs to the topics of their pools: admission control, then the fair queue, then the broker. The creator closes
+ * it.
  */
 export class Sender {
   readonly #options: SenderOptions
@@ -65,17 +64,19 @@ export class Sender {
     this.#stopTurns = every(DISPATCH_INTERVAL_MS, sendAll)
   }
 
-  /** Another process said something: of another ingress it may be what waits there. */
+  /** Handles the reports of other ingresses about their waiting calls. */
   onControl(record: ControlRecord): void {
     if (record.type === 'calls_waiting') this.#shares.receive(record)
   }
 
-  /** Refuses what cannot start in time (see {@link AdmissionControl}). @throws ServiceError `overloaded` */
+  /** Rejects a job that cannot start in time (see {@link AdmissionControl}). @throws ServiceError `overloaded` */
   admit(asked: Asked): void {
     this.#gate.admit(asked)
   }
 
-  /** What the caller of a job hears that nobody will start; undefined while somebody may. @param waitMs How long it waited */
+  /**
+   * The error for a job that no live worker can start, or undefined if one still can. @param waitMs Time that the job has waited
+   */
   unstartedError(job: AttachedJob, waitMs: number): ErrorBody | undefined {
     const why = whyUnstarted(this.#options.presence, job, waitMs)
     if (why === undefined) return undefined
@@ -83,31 +84,34 @@ export class Sender {
     return { code: 'overloaded', message: `${why} Try again later.`, param: null, retry_after_ms }
   }
 
-  /** A job ended well: others like it need not wait as long. */
+  /** Records a successful end, which updates the completion rate of the queue. */
   completed(job: AttachedJob): void {
     this.#gate.completed(job.envelope)
   }
 
   /**
-   * Takes the body of a new job, for all of its attempts, and sends it in its turn. Settles when the broker has it, or while it waits
-   * for its turn. While the broker is away nobody gets a turn, and a new job is refused at once.
+   * Stores the body of a new job for all of its attempts and puts the job into the fair queue. Resolves when the broker has the
+   * record, or at once if the job has to wait. If the broker is unreachable, then the job is refused at once.
    *
    * @throws ServiceError `overloaded`
    */
   async accept(job: AttachedJob, spec: Pick<NewAttachedJob, 'body' | 'heldBytes'>): Promise<void> {
-    const handing = this.#hand(job, spec)
-    if (handing) return await handing
+    const sending = this.#sendLocal(job, spec)
+    if (sending) return await sending
     const storing = this.#store(job, spec.body)
     if (storing) await storing
-    // It may have been ended meanwhile; its reader hears of it.
+    // The job may have ended in the meantime; its reader receives the reason.
     if (job.state !== 'done') await this.#send(job)
   }
 
   /**
-   * Hands a new job to the workers of this process with its body as it is, where its turn has come at once and its caller accounts
-   * for the body. Undefined where it must be stored: what waits is small.
+   * Passes a new job to a worker of this process with its body in memory. Applies only if the job starts at once and its body is
+   * charged to a memory budget. Otherwise returns undefined, and the body must be stored: waiting jobs hold little memory.
    */
-  #hand(job: AttachedJob, { body, heldBytes }: Pick<NewAttachedJob, 'body' | 'heldBytes'>): Promise<void> | undefined {
+  #sendLocal(
+    job: AttachedJob,
+    { body, heldBytes }: Pick<NewAttachedJob, 'body' | 'heldBytes'>,
+  ): Promise<void> | undefined {
     const { broker } = this.#options
     if (!broker.enqueueLocal || !broker.isReachable || heldBytes === undefined) return undefined
     const { pool } = job.envelope
@@ -120,7 +124,7 @@ export class Sender {
     return undefined
   }
 
-  /** A large body goes into a blob before the job waits for its turn. Undefined when it is stored already. */
+  /** Moves a large body into a blob before the job waits. Returns undefined if no blob was needed. */
   #store(job: AttachedJob, body: unknown): Promise<void> | undefined {
     const stored = storeBody(job.id, body, this.#options.blobs)
     if (!(stored instanceof Promise)) {
@@ -134,7 +138,7 @@ export class Sender {
     })
   }
 
-  /** Undefined while it waits for its turn. */
+  /** Returns undefined if the job waits in the fair queue. */
   #send(job: AttachedJob): Promise<void> | undefined {
     if (!this.#options.broker.isReachable) return this.#publish(job)
     const { pool } = job.envelope
@@ -142,7 +146,7 @@ export class Sender {
     return this.#sendNext(pool, job)
   }
 
-  /** Sends the next attempt of a job that had its turn, before all others. */
+  /** Sends the next attempt of a job before all other jobs. */
   sendAgain(job: AttachedJob): void {
     const { pool } = job.envelope
     this.#turnsOf(pool).leave(job)
@@ -150,34 +154,34 @@ export class Sender {
     void this.#sendNext(pool)
   }
 
-  /** A worker has the job: the next may be on its way. */
+  /** A worker started the job, so the next one may be sent. */
   start(job: AttachedJob): void {
     const { pool } = job.envelope
     if (this.#turnsOf(pool).start(job)) void this.#sendNext(pool)
   }
 
-  /** A job waits and runs no more. */
+  /** Removes a job that has neither a queue position nor a worker: it ended, or its attempt did. */
   leave(job: AttachedJob): void {
     const { pool } = job.envelope
     if (this.#turnsOf(pool).leave(job)) void this.#sendNext(pool)
   }
 
-  /** Jobs of a pool that wait for their turn, in all ingresses as far as they are known. */
+  /** Jobs of a pool in the fair queues of all ingresses. Other ingresses count as of their last report. */
   callsWaiting(pool: PoolName): number {
     return this.#turnsOf(pool).waiting + this.#shares.callsElsewhere(pool)
   }
 
-  /** Jobs of a model that wait for their turn. */
+  /** Jobs of a model in the fair queue of this ingress. */
   waitingOf(pool: PoolName, model: string): number {
     return this.#turnsOf(pool).waitingOf(model)
   }
 
-  /** Nobody waits any more, and nobody is sent. */
+  /** Removes jobs without releasing others in their place. */
   forget(jobs: Iterable<AttachedJob>): void {
     for (const job of jobs) this.#turnsOf(job.envelope.pool).leave(job)
   }
 
-  /** Deletes what was stored of a job that has ended. */
+  /** Deletes the body blob of a job that has ended. */
   dropBlob(job: AttachedJob): void {
     if (!this.#withBlob.delete(job.id)) return
     this.#options.blobs.delete(job.id).catch((error: unknown) => {
@@ -185,7 +189,7 @@ export class Sender {
     })
   }
 
-  /** Gives no more turns. */
+  /** Stops dispatching. */
   close(): void {
     this.#stopTurns()
     this.#shares.close()
@@ -209,8 +213,9 @@ export class Sender {
   }
 
   /**
-   * Those that are free, and a quarter of all where many end at once: whoever comes to a pool that is full waits behind no
-   * more than these. What workers said of their free slots may be older than what they have got from here.
+   * Prefetch of this ingress, in jobs: its share of the free slots, or of a quarter of all slots if that is more. A new call in a
+   * full pool waits only behind this many. Reported free slots may be older than the jobs sent from here, so own running jobs are
+   * subtracted.
    */
   #roomIn(pool: PoolName, running: number): number {
     const { presence } = this.#options
@@ -224,7 +229,10 @@ export class Sender {
     for (const [pool, turns] of this.#turns) for (const calls of turns.calls()) yield { pool, ...calls }
   }
 
-  /** Publishes every job whose turn it is. @returns Settles when the broker has `own`; undefined if that still waits */
+  /**
+   * Publishes every job that may be sent now. @returns A promise that settles when the broker has `own`; undefined if `own` still
+   * waits
+   */
   #sendNext(pool: PoolName, own?: AttachedJob): Promise<void> | undefined {
     const turns = this.#turnsOf(pool)
     let sending: Promise<void> | undefined
@@ -236,14 +244,14 @@ export class Sender {
     return sending
   }
 
-  /** Publishes a job whose caller waits for its output already: it hears there of a failure. */
+  /** Publishes a job whose caller already reads the output, where a failure is reported. */
   #publishLater(job: AttachedJob): void {
     const { attempt } = job
     this.#publish(job).catch((error: unknown) => {
-      // Not acknowledged in time, yet it arrived: the attempt runs.
+      // The acknowledgement timed out, but the record arrived: the attempt runs.
       if (job.state !== 'queued' || job.attempt !== attempt) return
       if (this.#options.broker.isReachable) this.#options.onUnsent(job, error)
-      // It waits for the broker as those do that are in its queue.
+      // The broker is unreachable: the job waits first in the fair queue.
       else this.sendAgain(job)
     })
   }
@@ -266,7 +274,7 @@ function whyUnstarted(presence: Presence, { envelope, sentAtMs }: AttachedJob, w
   const { pool, model } = envelope
   if (presence.workers(pool).length === 0) return `No ${pool} worker is running.`
   if (!presence.hasModel(pool, model)) return `No ${pool} worker has the model '${model}'.`
-  // The broker may lose what it has taken.
+  // The broker may have lost an acknowledged record.
   const isLost = sentAtMs !== undefined && Date.now() - sentAtMs >= waitMs && presence.freeSlots(pool) > 0
   return isLost ? 'No worker has taken the request.' : undefined
 }

@@ -4,13 +4,13 @@ import { type Work, workKey } from '#shared/jobs/peers.ts'
 import { hashOf } from '#shared/jobs/topics.ts'
 import type { WaitingElsewhere } from './turns.ts'
 
-/** How long a call waits until others hear of it, and how often they hear again: most wait for less. */
+/** Interval of the reports. Most calls start sooner and are never reported. */
 const PUBLISH_INTERVAL_MS = 200
-/** Age from which what an ingress told says nothing any more: it has ended, or cannot be heard. */
+/** Age at which a report of another ingress expires: that ingress ended or is unreachable. */
 const STALE_MS = 2_000
-/** How long a share serves that was computed: the tenants that wait change with every call. */
+/** Cache lifetime of a computed share. The set of waiting tenants changes with every call. */
 const SHARE_MS = 50
-/** What is told of at most: queues, and tenants of each. The tenants beyond are counted. */
+/** Maximum queues per report, and tenants listed per queue. Further tenants are only counted. */
 const QUEUES_MAX = 32
 const TENANTS_MAX = 32
 
@@ -18,7 +18,7 @@ const NONE: ReadonlyMap<string, WaitingElsewhere> = new Map()
 
 type WaitingRecord = Extract<ControlRecord, { type: 'calls_waiting' }>
 
-/** Calls of one kind and model that wait in this ingress for their turn, and whose they are. */
+/** Calls of one kind and model in the fair queue of this ingress, with their tenants. */
 export interface WaitingCalls {
   readonly pool: PoolName
   readonly work: Work
@@ -26,64 +26,71 @@ export interface WaitingCalls {
   readonly tenants: ReadonlySet<string>
 }
 
-/** What {@link Shares} need. */
 export interface SharesOptions {
   /** Boot id of this ingress. */
   readonly boot: string
   readonly publish: (record: WaitingRecord) => void
-  /** What waits here now. */
+  /** Calls in the fair queues of this ingress. */
   readonly waiting: () => Iterable<WaitingCalls>
-  /** Others have told what waits with them: shares may have grown. */
+  /** Called after a report of another ingress, because shares may have grown. */
   readonly onShares: () => void
 }
 
-/** What waits in other ingresses for one pool, or for one kind and model of it. */
+/** Calls in other ingresses for one pool, or for one kind and model of a pool. */
 interface Others {
   calls: number
-  /** By kind and model. */
+  /** Calls by work key. */
   readonly works: Map<string, WaitingElsewhere>
-  /** At how many of them calls of a tenant wait, by its hash. */
+  /** Hash of a tenant → number of other ingresses at which calls of that tenant wait. */
   readonly tenants: Map<string, number>
-  /** Tenants that were only counted. */
+  /** Tenants that were counted but not listed. */
   unlisted: number
 }
 
 /**
- * How the ingresses divide a pool: each has as much of its queue as it has of the tenants that wait, where one that waits at
- * several counts for a part at each. So it makes no difference to a tenant how many ingresses it or others use
- * (docs/design.md, Turns).
+ * How several ingresses divide the queue of a pool (docs/design.md, Turns).
  *
- * An ingress that has calls waiting tells so on `control`. One alone has everything; nobody has less than one place. What is
- * known of others is up to a fifth of a second old: until then more is in the queue than has to be, or less.
+ * The problem: each ingress is fair only to its own tenants. If every ingress had the same share, then a tenant alone on one
+ * ingress would get more than ten tenants together on another.
+ *
+ * How it works: an ingress with waiting calls publishes its tenants (hashed) on `control` every 200 ms. The share of an ingress
+ * is its number of waiting tenants divided by the number of all. A tenant that waits at n ingresses counts 1/n at each, so using
+ * several ingresses is no advantage.
+ *
+ * Example: tenants A and B wait at the first ingress, B and C at the second. Each ingress counts 1.5 of 3 tenants, so each share
+ * is 1/2.
+ *
+ * A single ingress has a share of 1, and no ingress sends less than one job. Reports are up to 200 ms old, so the queue may
+ * briefly be longer or shorter than intended.
  */
 export class Shares {
   readonly #options: SharesOptions
-  readonly #told = new Map<string, { readonly atMs: number; readonly record: WaitingRecord }>()
-  /** By pool, and by pool, kind and model. Undefined: to be made anew. */
+  readonly #reports = new Map<string, { readonly atMs: number; readonly record: WaitingRecord }>()
+  /** By pool, and by pool with work key. Undefined: recompute. */
   #others: Map<string, Others> | undefined
   readonly #shares = new Map<string, { readonly atMs: number; readonly share: number }>()
-  #hasTold = false
+  #hasReported = false
   #timer: NodeJS.Timeout | undefined
 
   constructor(options: SharesOptions) {
     this.#options = options
   }
 
-  /** Something waits here: the others hear of it soon, and again for as long as it does. */
+  /** Schedules a report. Reports repeat as long as calls wait. */
   changed(): void {
-    this.#timer ??= setTimeout(() => this.#tell(), PUBLISH_INTERVAL_MS)
+    this.#timer ??= setTimeout(() => this.#report(), PUBLISH_INTERVAL_MS)
   }
 
-  /** Another ingress told what waits there. */
+  /** Stores the report of another ingress. */
   receive(record: WaitingRecord): void {
     if (record.boot === this.#options.boot) return
-    if (record.queues.length > 0) this.#told.set(record.boot, { atMs: Date.now(), record })
-    else if (!this.#told.delete(record.boot)) return
+    if (record.queues.length > 0) this.#reports.set(record.boot, { atMs: Date.now(), record })
+    else if (!this.#reports.delete(record.boot)) return
     this.#forget()
     this.#options.onShares()
   }
 
-  /** The part of a pool, or of what it runs of one kind and model, that is for this ingress: above 0, 1 where no other waits. */
+  /** Share of this ingress in a pool, or in one kind and model of it: above 0, and 1 if no other ingress has waiting calls. */
   of(pool: PoolName, work?: Work): number {
     const others = this.#othersOf(pool, work)
     if (!others) return 1
@@ -95,13 +102,12 @@ export class Shares {
     return share
   }
 
-  /** At how many ingresses calls of a tenant wait for a pool, this one counted. */
+  /** Number of ingresses at which calls of a tenant wait for a pool, including this one. */
   spread(pool: PoolName, tenant: string): number {
     const others = this.#othersOf(pool)
     return 1 + (others?.tenants.get(hashed(tenant)) ?? 0)
   }
 
-  /** Calls that wait for a pool in other ingresses. */
   callsElsewhere(pool: PoolName): number {
     return this.#othersOf(pool)?.calls ?? 0
   }
@@ -121,7 +127,7 @@ export class Shares {
     for (const tenant of here) own += 1 / (1 + (tenants.get(tenant) ?? 0))
     let theirs = unlisted
     for (const [tenant, ingresses] of tenants) theirs += ingresses / (ingresses + (here.has(tenant) ? 1 : 0))
-    // Nothing of it waits here at this moment: what comes next has the share of one tenant.
+    // No call waits here now: the next one gets the share of one tenant.
     return own === 0 ? 1 / (1 + theirs) : own / (own + theirs)
   }
 
@@ -135,13 +141,13 @@ export class Shares {
   }
 
   #othersOf(pool: PoolName, work?: Work): Others | undefined {
-    if (this.#told.size === 0) return undefined
-    for (const [boot, { atMs }] of this.#told) {
+    if (this.#reports.size === 0) return undefined
+    for (const [boot, { atMs }] of this.#reports) {
       if (Date.now() - atMs <= STALE_MS) continue
-      this.#told.delete(boot)
+      this.#reports.delete(boot)
       this.#forget()
     }
-    this.#others ??= othersIn([...this.#told.values()].map(({ record }) => record))
+    this.#others ??= othersIn([...this.#reports.values()].map(({ record }) => record))
     return this.#others.get(keyOf(pool, work))
   }
 
@@ -150,17 +156,17 @@ export class Shares {
     this.#shares.clear()
   }
 
-  #tell(): void {
+  #report(): void {
     this.#timer = undefined
-    const queues = [...this.#options.waiting()].slice(0, QUEUES_MAX).map(told)
-    if (queues.length > 0 || this.#hasTold)
+    const queues = [...this.#options.waiting()].slice(0, QUEUES_MAX).map(reportOf)
+    if (queues.length > 0 || this.#hasReported)
       this.#options.publish({ type: 'calls_waiting', boot: this.#options.boot, queues })
-    this.#hasTold = queues.length > 0
-    if (this.#hasTold) this.changed()
+    this.#hasReported = queues.length > 0
+    if (this.#hasReported) this.changed()
   }
 }
 
-function told({ pool, work, calls, tenants }: WaitingCalls): WaitingRecord['queues'][number] {
+function reportOf({ pool, work, calls, tenants }: WaitingCalls): WaitingRecord['queues'][number] {
   const listed: string[] = []
   for (const tenant of tenants) {
     if (listed.length === TENANTS_MAX) break
@@ -172,7 +178,7 @@ function told({ pool, work, calls, tenants }: WaitingCalls): WaitingRecord['queu
 function othersIn(records: readonly WaitingRecord[]): Map<string, Others> {
   const others = new Map<string, Others>()
   for (const { queues } of records) {
-    /** A tenant counts once for an ingress, for however many models its calls wait. */
+    /** A tenant counts once per ingress, even if its calls wait for several models. */
     const counted = new Set<string>()
     for (const queue of queues) {
       for (const key of [queue.pool, `${queue.pool} ${workKey(queue)}`]) {
@@ -197,7 +203,7 @@ function keyOf(pool: PoolName, work: Work | undefined): string {
   return work ? `${pool} ${workKey(work)}` : pool
 }
 
-/** Who reads the channel need not learn whose calls they are. */
+/** Tenants are hashed, so that readers of the channel cannot identify them. */
 function hashed(tenant: string): string {
   return hashOf(tenant).toString(36)
 }

@@ -1,7 +1,9 @@
-/** How many jobs each of many tenants has, so kept that sums over all of them cost as little as over a few. */
+/** Number of jobs of each tenant, with capped sums whose cost does not depend on the number of tenants. */
 export class TenantCounts {
   readonly #of = new Map<string, number>()
-  /** How many tenants have more than so many. */
+  /**
+   * `#above[n]` is the number of tenants with more than n jobs. Thus the sum with a cap of m is `#above[0] + … + #above[m - 1]`.
+   */
   readonly #above: number[] = []
   #total = 0
 
@@ -9,12 +11,12 @@ export class TenantCounts {
     return this.#of.get(tenant) ?? 0
   }
 
-  /** Those that have any. */
+  /** Tenants with at least one job. */
   tenants(): Iterable<string> {
     return this.#of.keys()
   }
 
-  /** A tenant has one more, or one less. */
+  /** Adds or removes one job of a tenant. */
   change(tenant: string, by: 1 | -1): void {
     const before = this.of(tenant)
     const after = before + by
@@ -26,12 +28,11 @@ export class TenantCounts {
     this.#total += by
   }
 
-  /** Adds what others have. */
   addAll(others: TenantCounts): void {
     for (const [tenant, count] of others.#of) for (let n = 0; n < count; n++) this.change(tenant, 1)
   }
 
-  /** Jobs of all tenants together, of each no more than so many. */
+  /** Sum over all tenants, in which each tenant counts at most `most` jobs. */
   sum(most: number): number {
     if (most >= this.#above.length) return this.#total
     let sum = 0

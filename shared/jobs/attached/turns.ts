@@ -2,78 +2,92 @@ import { type Work, workKey } from '#shared/jobs/peers.ts'
 import { FairQueue, type TurnTaker } from './fair-queue.ts'
 import { RateMeter } from './rate-meter.ts'
 
-/** Age from which a job that was sent and still waits, while workers have nothing to do, is taken for lost. */
+/** A job that was sent this long ago and has not started counts as lost if workers are idle. */
 const LOST_AFTER_MS = 2_000
-/** How long it takes until a free slot has the next job, mostly: what starts in that time must be in the queue already. */
+/** Usual time in ms from a free slot to the start of the next job. Jobs that start within it must already be in the queue. */
 const DISPATCH_LATENCY_MS = 50
-/** Jobs of one model that may be with the workers beside those that run: each waits in line for the next place. */
+/** Minimum prefetch per model: jobs sent to the workers in addition to those that run. */
 const PREFETCH_MIN = 2
 
-/** How far a tenant may go beyond what there is room for that has nothing with the workers: by as much again. */
+/** Burst for a tenant without jobs at the workers: it may use up to twice the prefetch. */
 const IDLE_TENANT_BURST = 2
-/** Such tenants that are looked at for one turn: those at the front may wait for models that are full. */
+/** Maximum number of such tenants examined per call. The first ones may wait for models without capacity. */
 const IDLE_TENANTS_PER_TURN = 32
-/** Rounds that a tenant rests at most, at however many ingresses it waits. */
+/** Maximum number of rounds that a tenant skips, however many ingresses it uses. */
 const SKIPPED_ROUNDS_MAX = 15
 
 const NONE: ReadonlyMap<string, number> = new Map()
 
-/** Jobs of one kind and model that wait in other ingresses. */
+/** Jobs of one kind and model in the fair queues of other ingresses. */
 export interface WaitingElsewhere {
   readonly work: Work
   readonly calls: number
 }
 
-/** What {@link Turns} need to know of a pool. */
+/** State of a pool as {@link TenantTurns} sees it. */
 export interface TurnsView {
-  /** Jobs that slots of the pool's workers can begin with soon, of this ingress, with a fraction; undefined while nothing can be sent. */
+  /**
+   * Prefetch of this ingress: jobs that may be sent before a slot is free, possibly fractional. Undefined if nothing can be sent.
+   */
   room(): number | undefined
   /** Slots of the pool's workers. */
   slots(): number
-  /** Jobs of one kind and model that the workers can have running at once; undefined where only their slots bound them. */
+  /** Maximum concurrent jobs of one kind and model in the pool; undefined if only slots limit them. */
   capacityOf(work: Work): number | undefined
-  /** Jobs that wait for their turn in other ingresses, by {@link workKey}. */
+  /** Jobs in the fair queues of other ingresses, by {@link workKey}. */
   waitingElsewhere(): ReadonlyMap<string, WaitingElsewhere>
-  /** The part of that which is for this ingress, above 0 and at most 1. */
+  /** Share of this ingress in that capacity, above 0 and at most 1. */
   shareOf(work: Work): number
-  /** At how many ingresses jobs of a tenant wait, this one counted. */
+  /** Number of ingresses at which jobs of a tenant wait, including this one. */
   spreadOf(tenant: string): number
-  /** Whether workers of the pool wait for work. */
+  /** True if workers of the pool have free slots. */
   isIdle(): boolean
 }
 
 /** Jobs of one kind and model. */
 interface Model {
   readonly work: Work
-  /** Jobs that wait for their turn. */
+  /** Jobs in the fair queue. */
   waiting: number
-  /** Jobs that had it, and wait or run. */
+  /** Jobs that were sent to the workers and have not ended. */
   held: number
-  /** How quickly they leave: as many must be on their way. */
+  /** Rate at which jobs end: as many must be on their way. */
   readonly ends: RateMeter
 }
 
 /**
- * Fair turns of tenants at one pool: only so many jobs wait in the pool's queue, which is first come first served, as keep
- * its workers busy, and of each model only so many are with the workers as they can start soon. The others wait here, and
- * go one of each tenant after the other. So a call of one tenant waits behind that room and one call of each other tenant,
- * however many those have sent before (docs/design.md, Turns), and not at all behind calls of a model that is busy. One model may
- * have all slots; if others wait for them too, each has a max-min fair part ({@link maxMinPart}). A tenant
- * whose calls wait at n ingresses gets a turn in one of n rounds.
+ * Dispatcher of one pool: decides which waiting job is sent next (docs/design.md, Turns).
+ *
+ * The problem: a pool's topic is a plain FIFO. If every call went there at once, then one tenant with 1,000 calls would delay all
+ * others.
+ *
+ * The invariant: only as many jobs are in the topic as keep its workers busy (the prefetch). Each model has only as many sent jobs
+ * as its workers can start soon. All others wait here in a {@link FairQueue}.
+ *
+ * How it works:
+ * 1. A job is sent if the prefetch is not used up and its model has capacity.
+ * 2. The next tenant in the round is served. A tenant that waits at n ingresses skips n − 1 rounds here.
+ * 3. A tenant without any job at the workers may exceed the prefetch by a factor of two. Thus long jobs of others do not block
+ *   it.
+ * 4. If several models compete for the slots, then each gets its max-min fair part ({@link maxMinPart}); alone, a model may use
+ *   all slots.
+ *
+ * Example: 40 slots, prefetch 10. A new tenant waits behind at most 10 sent jobs and one job of each other tenant. A call of a
+ * fast model never waits behind calls of a busy one.
  */
 export class TenantTurns<Job extends TurnTaker> {
   readonly #view: TurnsView
-  /** What was let go and that no worker has, with the time of its turn; oldest first. */
+  /** Sent jobs that no worker has started, with the time of sending; oldest first. */
   readonly #sent = new Map<Job, number>()
-  /** What was let go and has not left. */
+  /** Sent jobs that have not ended. */
   readonly #held = new Set<Job>()
-  /** How much of that each tenant has. */
+  /** Number of sent jobs of each tenant. */
   readonly #heldBy = new Map<string, number>()
-  /** Tenants who have nothing of it and wait, those first who have waited longest. */
-  readonly #fresh = new Set<string>()
+  /** Waiting tenants without a sent job; longest waiting first. */
+  readonly #idleTenants = new Set<string>()
   readonly #round = new FairQueue<Job>()
-  /** Rounds in which a tenant gets no turn here, since it gets them elsewhere. */
-  readonly #rests = new Map<string, number>()
+  /** Rounds that a tenant still skips here, because it is served at other ingresses too. */
+  readonly #skippedRounds = new Map<string, number>()
   readonly #models = new Map<string, Model>()
   readonly #starts = new RateMeter()
 
@@ -81,54 +95,53 @@ export class TenantTurns<Job extends TurnTaker> {
     this.#view = view
   }
 
-  /** Whether some job waits for its turn. */
   get hasWaiting(): boolean {
     return this.#round.size > 0
   }
 
-  /** Jobs that workers have: they run, or wait there for a place of their model. */
+  /** Jobs at the workers: running, or waiting there for the bulkhead of their model. */
   get running(): number {
     return this.#held.size - this.#sent.size
   }
 
-  /** Jobs that wait for their turn. */
+  /** Jobs in the fair queue. */
   get waiting(): number {
     let count = 0
     for (const { waiting } of this.#models.values()) count += waiting
     return count
   }
 
-  /** A job asks for its turn. It is given by {@link next}, maybe at once. */
+  /** Adds a job. A call of {@link next} returns it, possibly at once. */
   enter(job: Job): void {
     this.#round.add(job)
-    this.#noteFresh(job.envelope.tenant)
+    this.#noteIdleTenant(job.envelope.tenant)
     this.#modelOf(job.envelope).waiting++
   }
 
-  /** A job that had its turn asks again: before all others. */
+  /** Adds the next attempt of a job, before all others. */
   enterFirst(job: Job): void {
     this.#round.addFirst(job)
-    this.#rests.delete(job.envelope.tenant)
-    this.#noteFresh(job.envelope.tenant)
+    this.#skippedRounds.delete(job.envelope.tenant)
+    this.#noteIdleTenant(job.envelope.tenant)
     this.#modelOf(job.envelope).waiting++
   }
 
-  /** A worker has the job. @returns Whether that made room for the next */
+  /** A worker started the job. @returns True if another job may be sent */
   start(job: Job): boolean {
     if (!this.#sent.delete(job)) return false
     this.#starts.add()
     return true
   }
 
-  /** A job waits and runs no more: it ended, or its attempt did. @returns Whether that made room for the next */
+  /** Removes a job that ended or whose attempt ended. @returns True if another job may be sent */
   leave(job: Job): boolean {
     this.start(job)
     if (this.#release(job)) return true
     if (!this.#round.delete(job)) return false
     const { tenant } = job.envelope
     if (!this.#round.has(tenant)) {
-      this.#rests.delete(tenant)
-      this.#fresh.delete(tenant)
+      this.#skippedRounds.delete(tenant)
+      this.#idleTenants.delete(tenant)
     }
     const model = this.#modelOf(job.envelope)
     model.waiting--
@@ -136,39 +149,39 @@ export class TenantTurns<Job extends TurnTaker> {
     return false
   }
 
-  /** The job whose turn it is now; undefined when none waits that there is room for. */
+  /** Removes and returns the job to send now; undefined if none may be sent. */
   next(): Job | undefined {
     if (this.#round.size === 0) return undefined
     const room = this.#room()
     if (this.#sent.size < room) {
       const open = this.#openModels(1)
-      // A tenant that rests comes again at the end of the round: where no other has a turn, it has it after all.
+      // A skipped tenant moves to the end of the round. If no other tenant has a sendable job, then it is served after all.
       let job = open.size > 0 ? this.#round.next(open) : undefined
-      while (job && this.#hasToRest(job.envelope.tenant)) job = this.#round.next(open)
+      while (job && this.#skipsRound(job.envelope.tenant)) job = this.#round.next(open)
       if (job) return this.#send(job)
     }
-    return this.#sent.size < IDLE_TENANT_BURST * room ? this.#nextOfFresh() : undefined
+    return this.#sent.size < IDLE_TENANT_BURST * room ? this.#nextOfIdleTenant() : undefined
   }
 
-  /** The same of a tenant that has nothing with the workers: it need not wait until those have left who have. */
-  #nextOfFresh(): Job | undefined {
-    if (this.#fresh.size === 0) return undefined
+  /** Next job of a tenant without jobs at the workers, so that the tenant need not wait for the end of others' jobs. */
+  #nextOfIdleTenant(): Job | undefined {
+    if (this.#idleTenants.size === 0) return undefined
     const open = this.#openModels(IDLE_TENANT_BURST)
     if (open.size === 0) return undefined
     let seen = 0
-    for (const tenant of this.#fresh) {
+    for (const tenant of this.#idleTenants) {
       if (++seen > IDLE_TENANTS_PER_TURN) return undefined
-      const job = this.#rests.has(tenant) ? undefined : this.#round.nextOf(tenant, open)
+      const job = this.#skippedRounds.has(tenant) ? undefined : this.#round.nextOf(tenant, open)
       if (job) return this.#send(job)
     }
     return undefined
   }
 
-  #noteFresh(tenant: string): void {
-    if (!this.#heldBy.has(tenant) && this.#round.has(tenant)) this.#fresh.add(tenant)
+  #noteIdleTenant(tenant: string): void {
+    if (!this.#heldBy.has(tenant) && this.#round.has(tenant)) this.#idleTenants.add(tenant)
   }
 
-  /** What waits, by what it is. */
+  /** Waiting jobs by kind and model. */
   *calls(): Generator<{ work: Work; calls: number; tenants: ReadonlySet<string> }> {
     for (const [key, { work, waiting }] of this.#models) {
       if (waiting > 0) yield { work, calls: waiting, tenants: new Set(this.#round.countsOf(key).tenants()) }
@@ -176,11 +189,11 @@ export class TenantTurns<Job extends TurnTaker> {
   }
 
   /**
-   * Jobs that would be run before a new one of a tenant: those of its model where that has a bound, else those of all models
-   * that have none.
+   * Number of jobs that would run before a new job of a tenant. If its model has a capacity, then jobs of that model count;
+   * otherwise jobs of all models without one.
    *
-   * @param reserved Jobs of each tenant that are expected before it.
-   * @param own Those of its own tenant, where it is not before all of these.
+   * @param reserved Expected returning callers of each tenant, counted as waiting
+   * @param own Expected returning callers of the job's own tenant that come before it
    */
   ahead(
     tenant: string,
@@ -192,7 +205,7 @@ export class TenantTurns<Job extends TurnTaker> {
     let ahead = isBounded ? (this.#models.get(workKey(work))?.held ?? 0) : this.#sent.size
     if (this.#round.size + reserved.size === 0) return ahead
     const counts = isBounded ? this.#round.countsOf(workKey(work)) : this.#round.countsWithout(this.#bounded())
-    // Of each other tenant one for each of ours, and one more where it comes first in the round.
+    // Round robin: while k jobs of this tenant are served, each other tenant gets at most k + 1.
     const most = counts.of(tenant) + own + 1
     ahead += counts.sum(most)
     for (const [each, all] of reserved) {
@@ -203,7 +216,7 @@ export class TenantTurns<Job extends TurnTaker> {
     return ahead
   }
 
-  /** Jobs of a model that wait for their turn. */
+  /** Jobs of a model in the fair queue. */
   waitingOf(model: string): number {
     let count = 0
     for (const { work, waiting } of this.#models.values()) if (work.model === model) count += waiting
@@ -226,7 +239,7 @@ export class TenantTurns<Job extends TurnTaker> {
     return known
   }
 
-  /** Models with waiting jobs, of which the workers can start some soon. @param times How many times what they can start */
+  /** Work keys of models that have waiting jobs and capacity to start one soon. @param times Factor on that capacity */
   #openModels(times: number): ReadonlySet<string> {
     const open = new Set<string>()
     const most = this.#mostOfEach()
@@ -239,7 +252,7 @@ export class TenantTurns<Job extends TurnTaker> {
     return open
   }
 
-  /** Jobs that one model may have with the workers while others wait for the same slots; all of them while none does. */
+  /** Maximum jobs of one model at the workers while several models compete for the slots; Infinity without competition. */
   #mostOfEach(): number {
     const elsewhere = this.#view.waitingElsewhere()
     if (this.#models.size + elsewhere.size < 2) return Number.POSITIVE_INFINITY
@@ -255,13 +268,13 @@ export class TenantTurns<Job extends TurnTaker> {
     return maxMinPart(wanted, this.#view.slots())
   }
 
-  /** Goes to the end of the round where it rests. */
-  #hasToRest(tenant: string): boolean {
-    const rounds = this.#rests.get(tenant) ?? 0
+  /** True if the tenant skips this round. If so, then the tenant moves to the end. */
+  #skipsRound(tenant: string): boolean {
+    const rounds = this.#skippedRounds.get(tenant) ?? 0
     if (rounds === 0) return false
     this.#round.toEnd(tenant)
-    if (rounds > 1) this.#rests.set(tenant, rounds - 1)
-    else this.#rests.delete(tenant)
+    if (rounds > 1) this.#skippedRounds.set(tenant, rounds - 1)
+    else this.#skippedRounds.delete(tenant)
     return true
   }
 
@@ -270,26 +283,26 @@ export class TenantTurns<Job extends TurnTaker> {
     this.#round.delete(job)
     this.#round.toEnd(tenant)
     const rounds = this.#round.has(tenant) ? Math.min(SKIPPED_ROUNDS_MAX, this.#view.spreadOf(tenant) - 1) : 0
-    if (rounds > 0) this.#rests.set(tenant, rounds)
-    else this.#rests.delete(tenant)
+    if (rounds > 0) this.#skippedRounds.set(tenant, rounds)
+    else this.#skippedRounds.delete(tenant)
     const model = this.#modelOf(job.envelope)
     model.waiting--
     model.held++
     this.#held.add(job)
     this.#heldBy.set(tenant, (this.#heldBy.get(tenant) ?? 0) + 1)
-    this.#fresh.delete(tenant)
+    this.#idleTenants.delete(tenant)
     this.#sent.set(job, Date.now())
     return job
   }
 
-  /** Gives the place of a job back. False: it held none. */
+  /** Frees the capacity of a job. @returns False if the job was not sent */
   #release(job: Job): boolean {
     if (!this.#held.delete(job)) return false
     const { tenant } = job.envelope
     const left = (this.#heldBy.get(tenant) ?? 0) - 1
     if (left > 0) this.#heldBy.set(tenant, left)
     else this.#heldBy.delete(tenant)
-    this.#noteFresh(tenant)
+    this.#noteIdleTenant(tenant)
     const model = this.#modelOf(job.envelope)
     model.held--
     model.ends.add()
@@ -297,26 +310,26 @@ export class TenantTurns<Job extends TurnTaker> {
     return true
   }
 
-  /** Jobs that may be sent and not yet begun. */
+  /** Maximum number of sent jobs that have not started. */
   #room(): number {
     const least = this.#view.room()
     if (least === undefined) return 0
-    // The broker may lose everything: what was sent then fails in its time, but must not keep the others waiting.
+    // The broker may lose every record. A lost job fails at its own timeout, but must not block the others until then.
     for (const [job, sentAtMs] of this.#sent) {
       if (Date.now() - sentAtMs < LOST_AFTER_MS || !this.#view.isIdle()) break
       this.#sent.delete(job)
       this.#release(job)
     }
-    // Several ingresses that each rounded up would have a queue between them.
+    // Rounded to nearest: if several ingresses rounded up, then their sum would exceed the pool.
     return Math.max(1, Math.round(least + this.#starts.in(DISPATCH_LATENCY_MS)))
   }
 }
 
 /**
- * Maximum that each of several may have of a number of slots, so that none can have more without taking from one that has fewer
- * (max-min fairness). Infinity while there is enough for all.
+ * Max-min fairness: the largest part that each consumer may have, so that no consumer takes from one that has less. Infinity if
+ * there is enough for all.
  *
- * @example maxMinPart([256, 10], 256) // 246: the one that wants 10 gets them, the other the rest
+ * @example maxMinPart([256, 10], 256) // 246: the consumer that wants 10 gets 10, the other one the rest
  */
 export function maxMinPart(wanted: readonly number[], slots: number): number {
   let left = slots

@@ -1,54 +1,57 @@
 import { Completions } from './completions.ts'
 
-/** Jobs of which the time counts that they took: the last ones. */
+/** Number of recent jobs whose duration counts. */
 const TIMES_MAX = 32
-/** Jobs below which the shortest time counts: the first may have waited until its model was loaded. */
+/** Below this number of jobs the shortest duration counts, because the first jobs may include a model load. */
 const TIMES_MIN = 5
-/** Running jobs that are looked at, the oldest first. */
+/** Maximum number of running jobs examined, oldest first. */
 const RUNNING_MAX = 1_000
-/** A job that waited so long has found no free place: the rate of completions is that of all places. */
+/** If a job has waited this long, then no slot was free: the completion rate is that of all slots. */
 const BUSY_MS = 250
-/** After such a wait, or twice the time of a job, places that this ingress could have are taken by its jobs. */
+/** After a wait of this long, or of two job durations, this ingress uses all slots that it can get. */
 const SETTLED_MS = 5_000
-/** How long it counts how many jobs ran at once: this long, or twice. */
+/** Window of the concurrency peak: between one and two of these. */
 const PEAK_MS = 30_000
 
 /**
- * Estimates how long a new job would wait, from what this ingress sees of those that take the same places (docs/design.md, Turns).
+ * Estimates the wait of a new job from the jobs that compete for the same slots (docs/design.md, Turns).
  *
- * While jobs wait it is the rate at which they end. Before twenty of them have, it is the time that one takes, over the places that
- * there are: of those that still run the time so far counts where that is longer. With several ingresses each sees its share of
- * both, so the ratio holds.
+ * While jobs wait, the estimate is (jobs ahead) × (interval between completions). Before 20 completions, the interval is (job
+ * duration) / (slots). A running job that has already exceeded the usual duration counts with its elapsed time.
+ *
+ * Several ingresses: each sees its own share of both the jobs and the completions, so the ratio stays correct.
+ *
+ * Example: 30 jobs ahead and 2 completions per second give 15 s.
  */
 export class WaitEstimate<Job = unknown> {
   readonly #completions = new Completions()
-  /** When each came, or comes again; oldest first. */
+  /** Waiting jobs with their arrival time; oldest first. */
   readonly #waiting = new Map<Job, number>()
-  /** When each started; oldest first. */
+  /** Running jobs with their start time; oldest first. */
   readonly #running = new Map<Job, number>()
-  /** What the last ones took, in milliseconds. */
+  /** Durations of recent jobs, in ms. */
   readonly #times: number[] = []
   #busySinceMs: number | undefined
   #peak = { fromMs: 0, before: 0, now: 0 }
 
-  /** Jobs that wait, in the order in which they came, each with the time of that. */
+  /** Waiting jobs in order of arrival, with the arrival time. */
   get waiting(): ReadonlyMap<Job, number> {
     return this.#waiting
   }
 
-  /** A job waits for a place, maybe again. */
+  /** A job waits, possibly for another attempt. */
   entered(job: Job, now: number): void {
     this.forget(job)
     this.#waiting.set(job, now)
   }
 
-  /** A job is not in this line any more. What it has taken says nothing: it was handed back, or its worker died. */
+  /** Removes a job without counting its duration: the job was handed back, or its worker died. */
   forget(job: Job): void {
     this.#waiting.delete(job)
     this.#running.delete(job)
   }
 
-  /** A job has a place. */
+  /** A worker started the job. */
   started(job: Job, now: number): void {
     this.#waiting.delete(job)
     this.#running.set(job, now)
@@ -56,7 +59,7 @@ export class WaitEstimate<Job = unknown> {
     this.#peak.now = Math.max(this.#peak.now, this.#running.size)
   }
 
-  /** A job waits and runs no more, whatever its end. */
+  /** Removes a job that ended in any way, and counts its duration if it ran. */
   left(job: Job, now: number): void {
     const startedAtMs = this.#running.get(job)
     this.forget(job)
@@ -65,35 +68,35 @@ export class WaitEstimate<Job = unknown> {
     if (this.#times.length > TIMES_MAX) this.#times.shift()
   }
 
-  /** A job ended well at `now`. */
+  /** Counts a successful end. */
   completed(now: number): void {
     this.#busySince(now)
     this.#completions.add(now)
   }
 
   /**
-   * Milliseconds a job that is accepted now would wait; 0 while nothing waits, or too little is known.
+   * Estimated wait of a new job in ms; 0 if nothing waits or there is no data.
    *
-   * @param queued Jobs of this ingress that would be run before it.
-   * @param places Jobs that run at once; 0: nobody knows.
+   * @param queued Jobs of this ingress that would run before it
+   * @param places Slots that run such jobs; 0: unknown
    */
   estimateMs(queued: number, now: number, places = 0): number {
     return queued === 0 ? 0 : queued * (this.everyMs(now, places) ?? 0)
   }
 
-  /** Milliseconds from the start of one job to that of the next while jobs wait; undefined: too little is known. */
+  /** Interval in ms between the starts of two jobs while jobs wait; undefined without data. */
   everyMs(now: number, places: number): number | undefined {
     const busySinceMs = this.#busySince(now)
     const busyMs = busySinceMs === undefined ? undefined : this.#completions.everyMs(now, busySinceMs)
     if (busyMs !== undefined) return busyMs
-    // Fewer may have been asked for than could be run.
+    // An upper bound: demand may have been lower than capacity.
     const leastMs = this.#completions.everyMs(now)
     const takesMs = this.#takesMs(now)
     if (takesMs === undefined || places === 0) return leastMs
     return Math.min(takesMs / this.#usable(places, takesMs, now), leastMs ?? Number.POSITIVE_INFINITY)
   }
 
-  /** What a job takes, those that run counted as far as they have come beyond that. */
+  /** Mean duration in ms. Running jobs that exceed it count with their elapsed time. */
   #takesMs(now: number): number | undefined {
     const ended = this.#times.length
     const [oldest] = this.#running.values()
@@ -108,7 +111,7 @@ export class WaitEstimate<Job = unknown> {
     return sum / count
   }
 
-  /** Of the places those that this ingress gets, as far as that has been seen: others may have theirs. */
+  /** Slots that this ingress really gets, once that has been observed; other ingresses may use the rest. */
   #usable(places: number, takesMs: number, now: number): number {
     const [oldest] = this.#waiting.values()
     if (oldest === undefined || now - oldest < Math.max(SETTLED_MS, 2 * takesMs)) return places

@@ -4,53 +4,56 @@ import type { Presence } from '#shared/jobs/presence.ts'
 import { Reservations } from './reservations.ts'
 import { WaitEstimate } from './wait-estimate.ts'
 
-/** How many times its longest wait a job is let wait before it is said to be too late: estimates err. */
+/** A waiting job is rejected only if its estimate exceeds twice the maximum wait, because estimates err. */
 const LATE_FACTOR = 2
-/** How long it serves how many places there are: it is asked for every call, and workers tell it less often. */
+/** Cache lifetime of the capacity: read on every call, updated less often. */
 const CAPACITY_TTL_MS = 100
 
-/** What a line sees of a job. */
 export interface QueuedJob {
   readonly envelope: Work & { readonly pool: PoolName; readonly tenant: string }
-  /** When it was put into the queue of its pool; undefined before that. */
+  /** Time at which the job was sent to its pool; undefined before that. */
   readonly sentAtMs: number | undefined
 }
 
-/** What is known of jobs that wait for the same places. */
+/** Jobs that compete for the same slots, with the estimate of their wait. */
 export interface WaitQueue<Job extends QueuedJob = QueuedJob> {
   readonly admission: WaitEstimate<Job>
   readonly reservations: Reservations
-  /** Jobs of one model alone, which runs fewer at once than there are slots. */
+  /** True for the queue of one model whose own concurrency limit is below the number of slots. */
   readonly isBounded: boolean
-  /** When the youngest was sent of those that have started. */
+  /** Latest time of sending among the jobs that have started. */
   servedSentAtMs: number
-  /** Jobs that run at once, as of a time. */
+  /** Cached number of slots for these jobs. */
   places: { readonly atMs: number; readonly count: number } | undefined
 }
 
 /** A job that will not start in time. */
 export interface LateJob<Job> {
   readonly job: Job
-  /** How long it would still wait, in milliseconds. */
+  /** Estimated remaining wait, in ms. */
   readonly waitMs: number
 }
 
-/** What {@link WaitQueues} need of the control channel. */
 type LinesPresence = Pick<Presence, 'capacityOf' | 'slots' | 'workers'>
 
-/** The lines before the places of workers: one for each pool, and for each model that has a bound of its own. */
+/** Wait estimates and reservations: one set for each pool, and one for each model that has its own concurrency limit. */
 export class WaitQueues<Job extends QueuedJob = QueuedJob> {
   readonly #presence: LinesPresence
-  /** By pool, and by model where that has a bound of its own: a quick one says nothing of a slow one. */
+  /**
+   * By pool, or by pool and model if the model has its own limit. Durations of a fast model do not predict those of a slow one.
+   */
   readonly #lines = new Map<string, WaitQueue<Job>>()
-  /** A bound may be heard of when jobs of its model wait already: they leave the line that they are in. */
+  /**
+   * The queue in which each job was counted. The limit of a model may become known while jobs wait; those jobs stay in their
+   * queue.
+   */
   readonly #lineOf = new WeakMap<Job, WaitQueue<Job>>()
 
   constructor(presence: LinesPresence) {
     this.#presence = presence
   }
 
-  /** The line that a new job would wait in. */
+  /** The queue in which a new job would wait. */
   of(work: QueuedJob['envelope'] | (Work & { readonly pool: PoolName })): WaitQueue<Job> {
     const isBounded = this.#presence.capacityOf(work.pool, work) !== undefined
     const key = isBounded ? `${work.pool} ${workKey(work)}` : work.pool
@@ -67,7 +70,7 @@ export class WaitQueues<Job extends QueuedJob = QueuedJob> {
     return line
   }
 
-  /** A job waits, maybe again. */
+  /** A job waits, possibly for another attempt. */
   entered(job: Job): void {
     this.#lineOf.get(job)?.admission.forget(job)
     const line = this.of(job.envelope)
@@ -75,28 +78,28 @@ export class WaitQueues<Job extends QueuedJob = QueuedJob> {
     line.admission.entered(job, Date.now())
   }
 
-  /** A worker has the job. */
+  /** A worker started the job. */
   started(job: Job): void {
     const line = this.#lineOf.get(job)
     line?.admission.started(job, Date.now())
     if (line) line.servedSentAtMs = Math.max(line.servedSentAtMs, job.sentAtMs ?? 0)
   }
 
-  /** A job waits and runs no more. */
+  /** Removes a job that ended. */
   left(job: Job): void {
     this.#lineOf.get(job)?.admission.left(job, Date.now())
     this.#lineOf.delete(job)
   }
 
-  /** How long a new job would wait, in milliseconds. @param ahead Jobs that would be run before it */
+  /** Estimated wait of a new job, in ms. @param ahead Jobs that would run before it */
   estimateMs(work: Work & { readonly pool: PoolName }, ahead: number): number {
     const line = this.of(work)
     return line.admission.estimateMs(ahead, Date.now(), this.#placesOf(line, work))
   }
 
   /**
-   * Whether the queue may have lost a job that was sent long ago. One of a model with a bound waits at a worker for its place, as
-   * long as something runs and none that was sent later has started.
+   * True if the broker may have lost a job that was sent long ago. A job of a limited model may instead wait at a worker for its
+   * bulkhead. That is possible while some job runs and no later job has started.
    */
   mayBeLost(job: Job): boolean {
     const line = this.#lineOf.get(job)
@@ -104,7 +107,7 @@ export class WaitQueues<Job extends QueuedJob = QueuedJob> {
     return this.#presence.workers(job.envelope.pool).every(({ running }) => running === 0)
   }
 
-  /** Jobs that must be expected to wait far longer than they may, by where they stand in turn of their tenants. */
+  /** Jobs whose total wait will exceed the maximum by far, by their position in the fair order. */
   *late(waitMsMax: number): Generator<LateJob<Job>> {
     const now = Date.now()
     for (const line of this.#lines.values()) {
@@ -126,7 +129,7 @@ export class WaitQueues<Job extends QueuedJob = QueuedJob> {
     return line.places.count
   }
 
-  /** Jobs that run at once; half of the places while durable jobs wait for them. */
+  /** Concurrent jobs that the pool can run; half of that while durable jobs wait for the same slots. */
   #places(work: Work & { readonly pool: PoolName }): number {
     const { pool, kind, model } = work
     const bound = this.#presence.capacityOf(pool, work)
@@ -139,13 +142,13 @@ export class WaitQueues<Job extends QueuedJob = QueuedJob> {
   }
 }
 
-/** How long the job waits that came first. */
+/** Wait of the oldest job so far. */
 function waitedMs(admission: WaitEstimate<never> | WaitEstimate<QueuedJob>, now: number): number {
   const [oldest = now] = admission.waiting.values()
   return now - oldest
 }
 
-/** Jobs with how many go before each: one of each tenant in every round, in the order in which they came. */
+/** Jobs in fair order, with the number of jobs before each: one job of each tenant per round, in order of arrival. */
 function inTurn<Job extends QueuedJob>(jobs: readonly Job[]): [Job, number][] {
   const counts = new Map<string, number>()
   const rounds: Job[][] = []

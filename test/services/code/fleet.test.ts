@@ -108,7 +108,7 @@ describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers in proces
         expect(status).toBe(200)
         expect(JSON.parse(text)).toMatchObject({ success: true, stdout: '1\n' })
       }
-      const again = ingress.log.filter(({ msg, reason }) => msg === 'job tried again' && reason === 'lost').length
+      const again = ingress.log.filter(({ msg, reason }) => msg === 'job retried' && reason === 'lost').length
       expect(again).toBeGreaterThan(0)
       const ends = await Promise.all(streams)
       const failed = ends.filter(({ text }) => lastCode(text) === 'worker_lost')

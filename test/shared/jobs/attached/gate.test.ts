@@ -76,7 +76,7 @@ class Overload {
     } catch (error) {
       const { message, retryAfterMs = 0 } = ServiceError.from(error)
       const seconds = Math.ceil(retryAfterMs / 1_000)
-      expect(message).toMatch(`Try again in ${seconds} s, or hand it in as a job`)
+      expect(message).toMatch(`Try again in ${seconds} s, or submit it as a durable job`)
       this.toldSeconds.push(seconds)
       if (!this.#comesBack(this.#callers)) return
       const atMs = Date.now() + seconds * 1_000
