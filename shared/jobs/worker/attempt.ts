@@ -10,22 +10,23 @@ import type { Log } from '#shared/log/log.ts'
 import type { BodyBudget, FetchedBody } from './body-budget.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
-/** Attempts whose body may be handed back unread: in a fleet half upgraded, enough to meet a worker that can read it. */
+/**
+ * Maximum attempts at which an unreadable body is handed back. During a rolling upgrade, that suffices to reach a newer worker.
+ */
 const UNREAD_ATTEMPTS_MAX = 10
-/** How long such a body is kept, or a fleet without such a worker would run in circles. */
+/** Delay before such a hand-back, in ms. Without a delay, a fleet of old workers would pass the job around in a tight loop. */
 const UNREAD_MS = 100
 
-/** How an attempt ended, for metrics. `lost`: the job was given to somebody else. `parked`: it waits for children. */
+/** End of an attempt, as a metric label. `lost`: another worker owns the job now. `parked`: the job waits for child jobs. */
 export type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back' | 'lost' | 'parked'
 
-/** Why an attempt was aborted. */
 type AbortReason = 'cancelled' | 'timed_out' | 'handed_back' | 'lost'
 
 /**
  * One execution of one job on this worker, from `started` to its last event.
  *
- * Abort is an outcome here, not an error: cancel ends the attempt as cancelled, the deadline as `timeout`, drain by handing
- * the job back.
+ * An abort is an outcome, not an error. A cancel ends the attempt as cancelled, the deadline as `timeout`, and a drain hands the
+ * job back.
  */
 export class Attempt {
   readonly job: JobEnvelope
@@ -35,7 +36,7 @@ export class Attempt {
   readonly #abort = new AbortController()
   readonly #parked = Promise.withResolvers<'parked'>()
   #pause: PromiseWithResolvers<void> | undefined
-  /** The body is as its ingress made it, in this process. */
+  /** The body is an object that an ingress of this process made, already in the form that the handler expects. */
   readonly #isAsMade: boolean
   #hasOutput = false
 
@@ -48,9 +49,9 @@ export class Attempt {
   }
 
   /**
-   * Runs to the end; never throws. Resolves when the last event is with the broker.
+   * Runs to the end and never throws. Resolves when the last event is sent.
    *
-   * @param turn Waits until it may begin; undefined: at once. Rejects with the reason of its signal.
+   * @param turn Waits for the bulkhead of the model; undefined: start at once. Rejects with the reason of its signal
    */
   async run(blobs: Blobs, room: BodyBudget, turn?: (signal: AbortSignal) => Promise<void>): Promise<AttemptEnd> {
     const remainingMs = this.job.deadline_ms - Date.now()
@@ -62,41 +63,42 @@ export class Attempt {
       fetched = await room.fetch(this.job, blobs, this.#abort.signal)
       const body = this.#isAsMade ? fetched.body : await this.#read(fetched.body)
       const work = this.job.stream ? this.#stream(body) : this.#whole(body)
-      // A handler that waits for children goes no further: it runs again when they have ended.
+      // A handler that waits for child jobs is abandoned here. A new attempt runs when the children have ended.
       if ((await Promise.race([work, this.#parked.promise])) === 'parked') return await this.#park()
       await this.#sink.completed()
       return 'completed'
     } catch (error) {
-      return await this.#onError(error).catch((cause: unknown) => this.#onUntold(cause))
+      return await this.#onError(error).catch((cause: unknown) => this.#onUnreported(cause))
     } finally {
       clearTimeout(deadline)
       fetched?.release()
     }
   }
 
-  /** Its arbiter does not want it any more. @param isPartial It may write what there is first */
+  /**
+   * Cancels the attempt on behalf of the job's owner. @param isPartial If true, then the handler may write a partial result first
+   */
   cancel(isPartial = false): void {
     if (isPartial && this.#sink.wrapUp) this.#sink.wrapUp()
     else this.#stop('cancelled')
   }
 
-  /** Somebody else has the job: stop, and say nothing. */
+  /** Stops without any report, because another worker owns the job now. */
   lose(): void {
     this.#stop('lost')
   }
 
-  /** This worker must end now: let another one run it, if nothing was sent yet. */
+  /** Hands the job back for another worker, unless output was sent. Used when this worker exits. */
   handBack(): void {
     this.#stop('handed_back')
   }
 
-  /** Holds the output back until {@link resume}: the reader is slow. */
+  /** Stops sending output until {@link resume}, because the reader is slow. */
   pause(): void {
-    // Nobody would end a pause of an attempt that is to stop.
+    // If the attempt is stopping, then no resume would follow.
     if (!this.#abort.signal.aborted) this.#pause ??= Promise.withResolvers<void>()
   }
 
-  /** Lets the output flow again. */
   resume(): void {
     this.#pause?.resolve()
     this.#pause = undefined
@@ -116,11 +118,11 @@ export class Attempt {
       if (room) await room
       if (this.#pause) await this.#pause.promise
     }
-    // An engine that ends quietly when aborted has not completed.
+    // An engine that returns normally after an abort has not completed its work.
     signal.throwIfAborted()
   }
 
-  /** Nothing is sent before the end, so that the job can run again elsewhere until then. */
+  /** Output is sent only at the end, so that the job can still run elsewhere until then. */
   async #whole(body: unknown): Promise<void> {
     const { signal } = this.#abort
     const buffer = new EventBuffer(this.#kind.merge)
@@ -134,7 +136,9 @@ export class Attempt {
     for (const event of buffer.takeAll()) await this.#sink.event(event)
   }
 
-  /** A body in a form that this version does not know is for another worker, as long as the job has not met many of us. */
+  /**
+   * Parses the body. If this version cannot, then the job is handed back for a newer worker, at most a limited number of times.
+   */
   async #read(body: unknown): Promise<unknown> {
     try {
       return await this.#kind.parse(body)
@@ -142,7 +146,7 @@ export class Attempt {
       if (cause instanceof ServiceError || this.job.attempt > UNREAD_ATTEMPTS_MAX) throw cause
       this.#log.warn({ job_id: this.job.id, attempt: this.job.attempt, err: cause }, 'body not understood; handed back')
       await delay(UNREAD_MS, undefined, { signal: this.#abort.signal }).catch(() => {
-        // Only the abort can reject, and it is looked at next.
+        // Only the abort can reject, and the next statement handles it.
       })
       this.#stop('handed_back')
       throw cause
@@ -163,7 +167,7 @@ export class Attempt {
       tenant,
       traceparent,
       onProgress: sink.onProgress,
-      // Most kinds compose nothing.
+      // Created on demand: most kinds are not composed.
       get composition() {
         composition ??= sink.compose?.(signal, park)
         return composition
@@ -180,7 +184,7 @@ export class Attempt {
     const { signal } = this.#abort
     if (signal.aborted) return await this.#onAbort(signal.reason as AbortReason)
     const failure = ServiceError.from(error)
-    // There was nothing to write: it ends as any other that is cancelled.
+    // There was no partial result: the job ends as cancelled.
     if (failure.code === 'job_cancelled' && this.#sink.isWrappingUp) return await this.#onAbort('cancelled')
     this.#log.warn(
       { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: failure },
@@ -190,9 +194,9 @@ export class Attempt {
     return 'failed'
   }
 
-  /** Its end could not be told: whoever watches over the job finds out by our silence. */
-  #onUntold(cause: unknown): AttemptEnd {
-    this.#log.error({ err: cause, job_id: this.job.id, attempt: this.job.attempt }, 'end of an attempt not told')
+  /** The end could not be reported. The owner detects that by missing heartbeats or an expired lease. */
+  #onUnreported(cause: unknown): AttemptEnd {
+    this.#log.error({ err: cause, job_id: this.job.id, attempt: this.job.attempt }, 'attempt result not published')
     return 'lost'
   }
 

@@ -8,15 +8,14 @@ import type { ParkedCalls } from './bulkheads/parked-calls.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
 
-/** Cancels remembered for jobs this worker has not seen yet. */
+/** Maximum number of cancels remembered for jobs that have not arrived yet. */
 const CANCELS_MAX = 10_000
 
-/** What happened, for metrics. */
+/** Callback for metrics. */
 export interface PoolObserver {
   onEnd(job: JobEnvelope, end: AttemptEnd, durationMs: number): void
 }
 
-/** What {@link Attempts} need. */
 export interface AttemptsOptions {
   readonly aside: ParkedCalls
   readonly boot: string
@@ -28,15 +27,15 @@ export interface AttemptsOptions {
   readonly taking: Poller
 }
 
-/** The attempts that run on one worker, and what the control channel says to them, also before they begin. */
+/** Running attempts of one worker. Applies control records (cancel, pause, resume), even if they arrive before their job. */
 export class Attempts {
   readonly #options: AttemptsOptions
   readonly #running = new Map<string, Attempt>()
-  /** Ingresses that fell silent while jobs of theirs ran here. */
+  /** Ingresses that missed heartbeats while their jobs ran here. */
   readonly #silent = new Set<string>()
-  /** Whether it may write what there is, by what was cancelled. */
+  /** Cancels received before their job: job key → whether the cancel allows a partial result. */
   readonly #cancelled = new Map<string, boolean>()
-  /** Who waits for the end of which attempts. */
+  /** Waiters for the end of a set of attempts. */
   readonly #awaited = new Set<{ readonly left: Set<Attempt>; readonly done: () => void }>()
   #isHandingBack = false
 
@@ -44,7 +43,10 @@ export class Attempts {
     this.#options = options
   }
 
-  /** Runs one to its end, in a slot of its lane. An attached one waits aside until its model has a place. */
+  /**
+   * Runs one attempt to its end in a slot of its lane. If the bulkhead of its model is full, then an attached call is parked
+   * first.
+   */
   async run(lane: Lane, attempt: Attempt): Promise<void> {
     const { aside, blobs, bodyRoom, observer, rooms, taking } = this.#options
     const { job } = attempt
@@ -64,7 +66,7 @@ export class Attempts {
     if (isAttached) taking.countAttached(1)
     const mustWait = isAttached && !aside.mayStart(lane, room)
     if (!mustWait) enter()
-    // A claim that came through when it was too late.
+    // The claim succeeded after the drain had already handed back the other attempts.
     if (this.#isHandingBack) attempt.handBack()
     try {
       const turn = mustWait
@@ -90,19 +92,19 @@ export class Attempts {
     return this.#running.has(keyOf(job.id, job.attempt))
   }
 
-  /** Whether an attempt was cancelled before it came; `partial`: it may write what there is. Says so once. */
+  /** Whether an attempt was cancelled before it arrived; `partial`: the cancel allows a partial result. Clears the mark. */
   wasCancelled({ id, attempt }: Pick<JobEnvelope, 'id' | 'attempt'>): false | 'at once' | 'partial' {
     const key = keyOf(id, attempt)
     const isPartial = this.#cancelled.get(key)
     return this.#cancelled.delete(key) && (isPartial ? 'partial' : 'at once')
   }
 
-  /** The same of a job as a whole. */
+  /** Whether the whole job, rather than one attempt, was cancelled before it arrived. Clears the mark. */
   wasJobCancelled({ id }: Pick<JobEnvelope, 'id'>): boolean {
     return this.#cancelled.delete(id)
   }
 
-  /** Resolves when all that run now have ended. */
+  /** Resolves when every attempt that runs now has ended. */
   async untilOver(): Promise<void> {
     if (this.#running.size === 0) return
     const { promise, resolve } = Promise.withResolvers<void>()
@@ -110,7 +112,7 @@ export class Attempts {
     await promise
   }
 
-  /** Hands back all that run, and those that still come. */
+  /** Hands back all running attempts and those that still arrive. */
   handBackAll(): void {
     this.#isHandingBack = true
     for (const attempt of this.#running.values()) attempt.handBack()
@@ -123,7 +125,10 @@ export class Attempts {
     else if (record.type === 'cancel' && (record.worker ?? boot) === boot) this.#onCancel(record)
   }
 
-  /** Its callers are gone, or it was only silent: then it hears that its jobs have ended here. */
+  /**
+   * The ingress missed its heartbeats. All its jobs are handed back. If the ingress was only slow, then
+   * it receives the hand-back events.
+   */
   onPeerLost(boot: string): void {
     this.#silent.add(boot)
     for (const attempt of this.#of(boot)) attempt.handBack()
@@ -140,7 +145,7 @@ export class Attempts {
     if (!isRunning) this.#remember(attempt === undefined ? id : keyOf(id, attempt), partial)
   }
 
-  /** A job that is cancelled before it is taken must not run; the oldest are forgotten first. */
+  /** A job that is cancelled before it arrives must not run. Beyond the limit, the oldest cancels are dropped. */
   #remember(cancelled: string, isPartial: boolean): void {
     this.#cancelled.set(cancelled, isPartial)
     const [oldest = cancelled] = this.#cancelled.keys()
@@ -161,7 +166,7 @@ export class Attempts {
     this.#options.reporter.drop(boot)
   }
 
-  /** Those of one ingress. */
+  /** Attempts of one ingress. */
   *#of(boot: string): Generator<Attempt> {
     for (const attempt of this.#running.values()) if (attempt.job.reply?.boot === boot) yield attempt
   }

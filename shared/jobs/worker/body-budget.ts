@@ -4,15 +4,18 @@ import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
 import { bytesOfBody, fetchBody } from '#shared/jobs/body.ts'
 import { Slots } from '#shared/slots.ts'
 
-/** A body that was fetched. Release it when the job has ended. */
+/** A body in memory. Call `release` when its job has ended. */
 export interface FetchedBody {
   readonly body: unknown
   release(): void
 }
 
 /**
- * The memory that bodies from blobs may take in a worker, as long as their jobs run: a slot is made for a small one. What has
- * no room waits for it in the order of its coming, until its signal aborts. One alone always has room.
+ * Memory budget for bodies from blobs in one worker. Slots limit the number of jobs, but a few large bodies could still exhaust
+ * memory.
+ *
+ * A body that exceeds the remaining budget waits in order of arrival, until its signal aborts. A single body larger than the
+ * budget is admitted alone.
  */
 export class BodyBudget {
   readonly #held: Slots
@@ -21,14 +24,14 @@ export class BodyBudget {
     this.#held = new Slots(bytesMax)
   }
 
-  /** The body of a job. @throws The signal's reason; ServiceError as {@link fetchBody} */
+  /** Fetches the body of a job. @throws The signal's reason; ServiceError as {@link fetchBody} */
   async fetch(
     job: Pick<JobEnvelope, 'body' | 'blob' | 'history'>,
     blobs: Blobs,
     signal: AbortSignal,
   ): Promise<FetchedBody> {
     if (job.blob === undefined && !job.history) return { body: job.body, release() {} }
-    // Of what is gone fetchBody tells.
+    // If the blob is gone, then fetchBody reports that.
     const bytes = (await bytesOfBody(job, blobs).catch(() => 0)) * HELD_PER_BYTE
     if (bytes > 0) await this.#held.take(signal, bytes)
     const release = once(() => this.#held.release(bytes))

@@ -11,15 +11,14 @@ import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
 import { Requeue } from './requeue.ts'
 
-/** Deliveries of one record after which its job is called poison; Kafka drops a record silently after five. */
+/** Deliveries of one record after which its job counts as poison. Kafka drops a record silently after five. */
 const DELIVERIES_MAX = 4
-/** Age at which a queued job has surely been preceded by a heartbeat of its ingress. */
+/** Age at which the first heartbeat of a job's ingress must have arrived. */
 const ORPHAN_AGE_MS = 5_000
 
-/** How often a call is passed on whose model has places here, all of them taken. */
+/** Maximum number of requeues of a call whose model this worker has, but without a free permit. */
 const PASSES_MAX = 2
 
-/** What {@link Calls} need. */
 export interface CallsOptions {
   readonly aside: ParkedCalls
   readonly attempts: Attempts
@@ -32,7 +31,13 @@ export interface CallsOptions {
   readonly taking: Poller
 }
 
-/** What one worker does with the attached calls that it takes: it runs them, keeps them aside, or passes them on. */
+/**
+ * Handles the attached calls that one worker takes: runs, parks or requeues them.
+ *
+ * 1. If this worker does not have the model but another one does, then the call is requeued.
+ * 2. If the bulkhead of the model is full here, then the call is requeued at most twice, so that another worker can start it.
+ * 3. After that, the call is parked here until a permit is free (`bulkheads/parked-calls.ts`).
+ */
 export class Calls {
   readonly #options: CallsOptions
   readonly #passing: Requeue
@@ -42,17 +47,19 @@ export class Calls {
     this.#passing = new Requeue(options)
   }
 
-  /** Calls that are kept for a moment before they are passed on. */
+  /** Calls that wait for a short delay before they are requeued. */
   get kept(): number {
     return this.#passing.kept
   }
 
-  /** Calls passed on so far, each time counted. */
+  /** Requeued calls so far; each requeue counts. */
   get passed(): number {
     return this.#passing.requeued
   }
 
-  /** Takes a record. It is acknowledged as soon as its ingress watches over the call, or the queue has it again. */
+  /**
+   * Handles one record. The record is acknowledged when the ingress knows of the start, or when the queue has the record again.
+   */
   onDelivery(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
     const { aside, attempts, log, reporter, rooms, taking } = this.#options
     if (attempts.wasJobCancelled(job) || attempts.wasCancelled(job) || attempts.has(job)) return delivery.acknowledge()
@@ -64,14 +71,18 @@ export class Calls {
     if (this.#mayPass(lane, job, isKnown) && this.#passing.take(lane, delivery, job)) return
     if (!taking.mayKeep(lane)) return delivery.release()
     const events = reporter.open(job, kind.merge)
-    // The broker has seen the record as soon as `started` is out: from then on the ingress watches over the job.
+    // After `started` is sent, the ingress supervises the job, so the broker need not.
     void events.started().then(() => delivery.acknowledge())
     if (delivery.deliveryCount >= DELIVERIES_MAX) {
       log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'poison job')
-      void events.failed({ code: 'internal_error', message: 'The request keeps ending its workers.', param: null })
+      void events.failed({
+        code: 'internal_error',
+        message: 'The request ended several workers and is not retried.',
+        param: null,
+      })
       return
     }
-    // Models are rolled out worker by worker: one that comes soon may know it.
+    // Models are rolled out worker by worker: another worker may soon have this one.
     if (!isKnown) {
       taking.pause()
       return void events.handedBack()
@@ -80,7 +91,7 @@ export class Calls {
     void attempts.run(lane, new Attempt(job, kind, events, log, delivery.payload !== undefined))
   }
 
-  /** Whether another worker may begin with a call sooner, and its caller still waits. */
+  /** True if another worker may start the call sooner and its deadline has not passed. */
   #mayPass(lane: Lane, job: AttachedEnvelope, isKnown: boolean): boolean {
     const { aside, pool, rooms } = this.#options
     const presence = this.#options.presence()
@@ -89,11 +100,13 @@ export class Calls {
     if (!isKnown) return !presence.hasHeardAll || presence.hasModel(pool, model)
     const room = rooms.of(job)
     if (room.hasPlace || aside.mayStart(lane, room) || presence.knowing(pool, model).length < 2) return false
-    // Others may have places where this one has none.
+    // This worker has no permit for the model, but others may have some.
     return room.most === 0 || this.#passing.timesSeen(job) < PASSES_MAX
   }
 
-  /** Nobody waits for the job: its ingress was never heard. A young job may have overtaken its first heartbeat. */
+  /**
+   * True if the ingress of the job is dead: no heartbeat was ever received. A young job may have overtaken the first heartbeat.
+   */
   #isOrphan(job: AttachedEnvelope): boolean {
     return Date.now() - job.created_at_ms > ORPHAN_AGE_MS && this.#options.presence().isUnheard(job.reply.boot)
   }

@@ -14,21 +14,23 @@ import { fewestFirst } from './bulkheads/lending.ts'
 import type { ClaimedJob, DurableRuns } from './durable-runs.ts'
 import type { Lane, Poller } from './poller.ts'
 
-/** How long a durable job waits for a worker that knows its model, while none does. */
+/** Time for which a durable job waits for a worker that has its model, if none does. */
 const UNKNOWN_MODEL_MS = 300_000
-/** Waiting jobs claimed in one statement at most: each may have a body of 64 KiB. */
+/** Maximum number of jobs per claim statement: each may have a body of 64 KiB. */
 const PULL_MAX = 64
-/** Kinds, models and lanes that are remembered of which jobs are held back; more are told of by the scheduler. */
+/** Maximum entries in `#held`; beyond it, the scheduler re-announces the queue. */
 const HELD_MAX = 1_000
-/** How often it is looked whether waiting jobs can be claimed, beside each time a job ends. */
+/** Interval at which waiting jobs are claimed, in addition to each end of a job. */
 const PULL_MS = 1_000
-/** How long slots beyond the share of durable jobs are left to attached calls: some times what it takes to ask the broker. */
+/** Time for which slots beyond the share of durable jobs are offered to attached calls: several round trips to the broker. */
 const OFFER_MS = 25
-/** The same while none have come of late, and how often: so the first is seen, for at most a twentieth of the time of all slots. */
+/**
+ * Offer for the case that no attached call arrived recently, and its interval. At most 1/20 of the time of all slots is spent on
+ * it.
+ */
 const FIRST_OFFER_MS = 100
 const FIRST_OFFER_EVERY_MS = 1_000
 
-/** What {@link Claims} need. */
 export interface ClaimsOptions {
   readonly pool: PoolName
   readonly kinds: Readonly<Record<string, Handler>>
@@ -38,11 +40,11 @@ export interface ClaimsOptions {
   readonly rooms: ModelBulkheads
   readonly taking: Poller
   readonly attempts: Attempts
-  /** Jobs that stay in the store for now; default: none. */
+  /** Paused models and pools, whose jobs stay in the store; default: none. */
   readonly pauses?: Pauses | undefined
 }
 
-/** Slots that were freed together and are taken already, for waiting jobs that are alike. */
+/** Slots reserved for one claim of similar waiting jobs. */
 interface Pull {
   readonly lane: Lane
   readonly room: ModelBulkhead
@@ -50,7 +52,7 @@ interface Pull {
   count: number
 }
 
-/** Records that came together, of jobs that are alike: so many may be claimed, in slots that are taken already. */
+/** Records of similar jobs that arrived together. Each has a reserved slot. */
 interface Hints {
   readonly lane: Lane
   readonly room: ModelBulkhead
@@ -59,23 +61,29 @@ interface Hints {
 }
 
 /**
- * Which durable jobs one worker claims and when, each in a slot.
+ * Decides which durable jobs this worker claims, and when.
  *
- * A job that there is no room for stays in the store, where this worker, or another, takes it in turn of its tenant as soon as
- * there is room (`bulkheads/bulkheads.ts`): its record is dropped, and nothing is spent.
+ * The invariant: each claim has a reserved slot, and a permit of its model's bulkhead.
  *
- * Attached calls come from the broker, and wait there while slots are filled from the store. So durable jobs take at once what
- * fills half of the slots, and of the others what the broker has nothing for (docs/design.md, Turns).
+ * How it works: a record in the queue is only a hint that some job waits. The store decides which job is next, in tenant order.
+ * If no slot is free, then the record is acknowledged and dropped, and no attempt is spent. A later pull claims the job, here or
+ * on another worker.
+ *
+ * Fairness with attached calls: durable jobs may always fill half of the slots at once. The other half is offered to the broker
+ * for 25 ms first, and durable jobs get the rest (docs/design.md, Turns).
+ *
+ * Example: 8 slots, a backlog of durable jobs, and steady calls. Durable jobs claim 4 slots at once. When a fifth slot is free,
+ * attached calls have 25 ms to take it.
  */
 export class Claims {
   readonly #options: ClaimsOptions
   readonly #stopPulling: () => void
   readonly #hints: Hints[] = []
   readonly #pulls: Pull[] = []
-  /** Of what jobs wait that none could be claimed of, since their tenants run as much as they may. */
+  /** Queues that returned no job although jobs wait: every waiting tenant is at its concurrency limit. */
   readonly #held = new Map<string, QueuedOf>()
   #offer: NodeJS.Timeout | undefined
-  /** By the monotonic clock of this process. */
+  /** Monotonic clock of this process. */
   #offeredAtMs = Number.NEGATIVE_INFINITY
   #pulledLast: ModelBulkhead | undefined
 
@@ -85,22 +93,21 @@ export class Claims {
   }
 
   /**
-   * Claims a job like that of a record, which is a hint that one waits: the next in turn. The record is acknowledged in any case,
-   * for what still waits is claimed when there is room, or told of again; so the broker never reaches its own limit of
-   * deliveries.
+   * Claims the next job like that of a record, in tenant order. The record is always acknowledged: a job that stays in the store
+   * is claimed later or announced again. Thus the broker never reaches its delivery limit.
    */
   onDelivery(lane: Lane, delivery: Delivery, envelope: JobEnvelope, kind: Handler): void {
     const { presence, rooms } = this.#options
     const room = rooms.of(envelope)
     if (!this.#mustWait(lane, room)) return this.#hint({ lane, room, kind, deliveries: [delivery] })
     delivery.acknowledge()
-    // Calls may stand behind it.
+    // Attached calls may be queued behind this record.
     if (this.#offer) this.#offerSlots()
     if (room.wait(lane.priority)) presence.publishCapacity()
     this.pull()
   }
 
-  /** Claims what waits in the store, as far as there is room. */
+  /** Claims waiting jobs from the store, up to the free slots. */
   pull(): void {
     const { rooms, taking } = this.#options
     const [first] = rooms.waiting()
@@ -113,25 +120,25 @@ export class Claims {
     this.#offerSlots()
   }
 
-  /** The same, and what was held back looks again whether it may be claimed. */
+  /** Retries queues whose tenants were all at their limits, then pulls. */
   #pullHeld(): void {
     for (const { kind, model, priority } of this.#held.values()) this.#options.rooms.of({ kind, model }).wait(priority)
     this.#held.clear()
     this.pull()
   }
 
-  /** Claims nothing more by itself. */
+  /** Stops claiming on its own initiative. */
   stop(): void {
     this.#stopPulling()
     clearTimeout(this.#offer)
   }
 
-  /** Whether slots beyond the share of durable jobs are left to attached calls. */
+  /** True while slots beyond the share of durable jobs are offered to attached calls. */
   get #isOffered(): boolean {
     return this.#offer !== undefined || this.#options.taking.isAttachedExpected
   }
 
-  /** Leaves slots to attached calls for a while from now on. */
+  /** Offers slots to attached calls for a limited time from now on. */
   #offerSlots(): void {
     clearTimeout(this.#offer)
     const ms = this.#options.taking.isAttachedExpected ? OFFER_MS : FIRST_OFFER_MS
@@ -141,21 +148,22 @@ export class Claims {
     }, ms)
   }
 
-  /** @param isOffered What is not the share of durable jobs is left to attached calls. */
+  /** @param isOffered If true, then only the share of durable jobs is claimed */
   #pullAll(isOffered: boolean): void {
     const { rooms, taking } = this.#options
     if (taking.stopped.aborted) return
     const waiting = [...rooms.waiting()]
     const next = this.#pulledLast ? waiting.indexOf(this.#pulledLast) + 1 : 0
-    // Models that hold as many slots as each other take turns: the first one would have every slot that is freed.
+    // Models with equally many slots alternate. Otherwise the first one would get every freed slot.
     for (const room of fewestFirst([...waiting.slice(next), ...waiting.slice(0, next)])) {
       for (const lane of taking.lanes) if (room.isWaiting(lane.priority)) this.#pullFor(lane, room, isOffered)
     }
   }
 
   /**
-   * Whether a job stays in the store: there is no room for it; others wait already, and a pull takes all in turn; or another worker may know
-   * its model, which this one does not. When none does for long it is run here all the same, and fails.
+   * True if this worker should not claim now. First reason: no slot is free. Second: jobs of this queue already wait, and a pull
+   * serves them in tenant order. Third: another worker knows the model, but this one does not.
+   * A model unknown to every worker for UNKNOWN_MODEL_MS is claimed anyway, so that the job fails with a reason.
    */
   #mustWait(lane: Lane, room: ModelBulkhead): boolean {
     const { pool, presence, rooms } = this.#options
@@ -165,7 +173,7 @@ export class Claims {
     return isNew || presence.hasModel(pool, room.model)
   }
 
-  /** Takes a slot for a record at once; those that come with it are claimed in one go. */
+  /** Reserves a slot for a record. Records that arrive together are claimed in one statement. */
   #hint(hint: Hints): void {
     const { lane, room, deliveries } = hint
     this.#enter(lane, room)
@@ -183,12 +191,12 @@ export class Claims {
     const { length: count } = deliveries
     const claimed = await this.#claim(lane, room, kind, count)
     for (const delivery of deliveries) delivery.acknowledge()
-    // The store failed: the timer tries again.
+    // The store failed: the timer retries.
     if (claimed === undefined) room.wait(lane.priority)
     if (claimed !== count) this.#options.taking.free()
   }
 
-  /** Takes the slots at once; jobs that end together make room for one claim. */
+  /** Reserves the slots at once. Jobs that end together share one claim statement. */
   #pullFor(lane: Lane, room: ModelBulkhead, isOffered: boolean): void {
     const kind = this.#options.kinds[room.kind]
     const same = this.#pulls.find((pull) => pull.lane === lane && pull.room === room)
@@ -208,11 +216,11 @@ export class Claims {
     room.beginPull(lane.priority)
     const claimed = await this.#claim(lane, room, kind, count)
     room.endPull(lane.priority, claimed === undefined || claimed === count)
-    // Not when the store failed: the timer tries again.
+    // If the store failed, then the timer retries instead.
     if (claimed !== undefined) this.#options.taking.free()
   }
 
-  /** Claims in turn, in slots that were entered. @returns How many; undefined when the store failed */
+  /** Claims in tenant order, in reserved slots. @returns Number of claimed jobs; undefined if the store failed */
   async #claim(lane: Lane, room: ModelBulkhead, kind: Handler, count: number): Promise<number | undefined> {
     const { pool, runs } = this.#options
     const { priority } = lane
@@ -221,12 +229,15 @@ export class Claims {
     if (claimed && claimed.length < count) void this.#noteHeld(of)
     this.#leave(lane, room, count)
     for (const job of claimed ?? []) void this.#run(lane, kind, job)
-    // The lane has work, wherever it came from.
+    // The lane is busy, whether its work came from the queue or from the store.
     if (claimed && claimed.length > 0) lane.busyAtMs = Date.now()
     return claimed?.length
   }
 
-  /** Fewer were claimed than there was room for. Where some wait all the same, nobody else would say when they may run. */
+  /**
+   * Fewer jobs were claimed than slots were reserved. If jobs still wait, then their tenants are at their limits, and no event
+   * announces the change.
+   */
   async #noteHeld(of: QueuedOf): Promise<void> {
     if (this.#held.size < HELD_MAX && (await this.#options.runs.isWaiting(of))) {
       this.#held.set(`${of.priority} ${workKey(of)}`, of)
@@ -242,16 +253,16 @@ export class Claims {
       else attempt.handBack()
     }
     if (runs.isLapsed) attempt.handBack()
-    // A cancel that was faster than the answer to the claim found nothing to stop.
+    // A cancel that overtook the response of the claim found no attempt to stop.
     const cancel = attempts.wasCancelled(job)
     if (cancel) attempt.cancel(cancel === 'partial')
     await attempts.run(lane, attempt)
     runs.release(job)
-    // Its tenant may run another one in its place.
+    // The tenant of the ended job may now run another one.
     if (this.#held.size > 0) this.#pullHeld()
   }
 
-  /** Durable jobs of a model that may be claimed now. */
+  /** Number of durable jobs of a model that may be claimed now. */
   #claimable(lane: Lane, room: ModelBulkhead, isOffered: boolean): number {
     const { pauses, pool, rooms, runs, taking } = this.#options
     if (runs.isLapsed || pauses?.of({ pool, model: room.model })) return 0

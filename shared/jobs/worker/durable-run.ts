@@ -19,18 +19,18 @@ import { outputOf, usageOf } from './durable-output.ts'
 import { delay, OwnerWrites } from './owner-writes.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
-/** Output is committed in chunks of this time (docs/design.md, Commit before you speak). */
+/** Interval at which output is committed (docs/design.md, Commit before you speak). */
 const FLUSH_MS = 50
-/** A store that takes long is asked less often: writes of one run fill at most this share of the time. */
+/** Maximum fraction of the time that writes of one run may take. A slow store is thus written to less often. */
 const BUSY_SHARE = 1 / 4
-/** One slow write must not silence a run for long. */
+/** Maximum pause between writes, so that one slow write does not silence a run for long. */
 const PAUSE_MS_MAX = 2_000
-/** Unwritten output of one run at which its engine is made to wait. */
+/** Bytes of uncommitted output at which the engine has to wait. */
 const BACKLOG_BYTES = 256 * 1024
-/** Progress is told at most twice a second, and once more when an attempt ends (docs/protocol.md, Job events). */
+/** Minimum interval between progress events of one attempt (docs/protocol.md, Job events). */
 const PROGRESS_MS = 500
 
-/** Retries of durable jobs: nobody holds a connection, so they may take their time. */
+/** Retries of durable jobs may be slow, because no caller holds a connection. */
 export const DURABLE_POLICY: RetryPolicy = {
   triesMax: 3,
   crashesMax: 3,
@@ -39,10 +39,9 @@ export const DURABLE_POLICY: RetryPolicy = {
   delayMsMax: 3_600_000,
 }
 
-/** The same while the retry budget is used up: many jobs fail at once, so they are spread over a longer time. */
+/** Retries while the retry budget is exhausted: many jobs fail at once, so their retries are spread over a longer time. */
 const PATIENT_POLICY: RetryPolicy = { ...DURABLE_POLICY, backoff: { baseMs: 60_000, maxMs: 300_000 } }
 
-/** What a run works with. */
 export interface RunOptions {
   readonly store: Store
   readonly blobs: Blobs
@@ -50,19 +49,21 @@ export interface RunOptions {
   readonly family: Family
   readonly log: Log
   readonly budget: RetryBudget
-  /** Aborts when the process gives up on what it still has to write. */
+  /** Aborts when the process abandons its pending writes. */
   readonly signal: AbortSignal
 }
 
 /**
- * What one attempt of a durable job writes to the store, in order (see {@link OwnerWrites}). While the store cannot be reached
- * the engine waits. When a guard refuses, the job is no longer ours: `onStop`.
+ * Output of one attempt of a durable job: commits events to the store, in order (see {@link OwnerWrites}).
+ *
+ * While the store is unreachable, the engine waits (backpressure). If the store rejects a write, then another worker owns the
+ * job, and `onStop` is called.
  */
 export class DurableRun implements AttemptSink {
   readonly canRestart = true
   /**
-   * Called when the attempt is to stop: the store wants it cancelled, or cancelled once it has written what there is (`partial`),
-   * the job is no longer ours, or may not be for long (it is to be handed back).
+   * Called when the attempt must stop. `cancelled`: the job was cancelled. `partial`: the job was cancelled and may write a
+   * partial result. `lost`: another worker owns the job. `lapsed`: the lease is about to expire, so the job is handed back.
    */
   onStop: (reason: 'cancelled' | 'partial' | 'lost' | 'lapsed') => void = () => {}
   readonly #job: JobEnvelope
@@ -70,24 +71,24 @@ export class DurableRun implements AttemptSink {
   readonly #writes: OwnerWrites
   readonly #options: RunOptions
   readonly #kind: Pick<Kind, 'childrenAtOnce' | 'wrapUpMs'>
-  /** In the words of the endpoint that the job stands for. */
+  /** Encodes output in the format of the API endpoint that was called. */
   readonly #answer: Answer
   #stream: AnswerStream | undefined
   readonly #whole: EventBuffer
   readonly #bytesMax: number
   readonly #pending: EventBuffer
   #parkedOn: readonly string[] = []
-  /** Aborts when the job is to write what there is. */
+  /** Aborts when the job is to write a partial result. */
   readonly #wrapsUp = new AbortController()
   #progress: Progress | undefined
   #progressAtMs = 0
   /** First failure of an encoder. */
   #encodingError: unknown
   #flush: Promise<void> | undefined
-  /** Aborts when the run is about to end: what waits to be written goes along with the end. */
+  /** Aborts when the run is about to end: pending output is then committed together with the end. */
   readonly #ending = new AbortController()
 
-  /** @param moved The claim. */
+  /** @param moved The claim */
   constructor(job: JobEnvelope, kind: Kind, moved: Moved, boot: string, options: RunOptions) {
     this.#job = job
     this.#claimed = moved.job
@@ -98,13 +99,13 @@ export class DurableRun implements AttemptSink {
     this.#whole = new EventBuffer(kind.merge)
     this.#bytesMax = kind.answerBytesMax ?? ANSWER_BYTES_MAX
     this.#pending = new EventBuffer(kind.merge)
-    // An attempt before was told so.
+    // A partial result was already requested from an earlier attempt.
     if (moved.job.cancel_requested_at_ms !== null) this.#wrapsUp.abort()
   }
 
-  /** See {@link OwnerWrites.tellSoon}. */
+  /** See {@link OwnerWrites.publishSoon}. */
   publishSoon(claimed: Moved): void {
-    this.#writes.tellSoon(claimed)
+    this.#writes.publishSoon(claimed)
   }
 
   get isWrappingUp(): boolean {
@@ -115,23 +116,23 @@ export class DurableRun implements AttemptSink {
     this.#wrapsUp.abort()
   }
 
-  /** Gives a promise of room when there is none. @throws ServiceError `answer_too_large` */
+  /** Adds an event. Returns a promise to wait for if the buffer is full. @throws ServiceError `answer_too_large` */
   event(event: unknown): Promise<void> | undefined {
-    this.#hear(event)
+    this.#collect(event)
     if (!this.#job.stream) return undefined
     this.#pending.push(event)
     this.#flush ??= this.#flushSoon()
     return this.#pending.bytes > BACKLOG_BYTES ? this.#flush : undefined
   }
 
-  #hear(event: unknown): void {
+  #collect(event: unknown): void {
     this.#whole.push(event)
     if (this.#whole.bytes > this.#bytesMax) throw answerTooLarge(this.#bytesMax)
   }
 
-  /** Takes events that a step remembers, and gives them as they are written. */
-  readonly #say = (events: readonly unknown[]): NewEvent[] => {
-    for (const event of events) this.#hear(event)
+  /** Encodes events that a step commits together with its result. */
+  readonly #encodeStep = (events: readonly unknown[]): NewEvent[] => {
+    for (const event of events) this.#collect(event)
     if (!this.#job.stream) return []
     return events.flatMap((event) => (this.#open()?.push(event) ?? []).map(outputOf))
   }
@@ -143,11 +144,11 @@ export class DurableRun implements AttemptSink {
 
   async completed(): Promise<void> {
     await this.#stopFlushing()
-    // Output that could not be encoded is missing from the record: such a job has not ended well.
+    // Output that could not be encoded is missing from the record, so the job must not end as completed.
     if (this.#encodingError !== undefined) throw this.#encodingError
     const events = this.#whole.takeAll()
     const result = await this.#answer.whole(events, this.#encode)
-    const output = this.#takeOutput(this.#hasTold)
+    const output = this.#takeOutput(this.#hasProgress)
     if (this.#job.stream) output.push(...(this.#open()?.end() ?? []).map(outputOf))
     const usage = usageOf(result, events)
     const metered = this.#metered(events)
@@ -165,8 +166,8 @@ export class DurableRun implements AttemptSink {
     const { canSpend } = budget
     const policy = canSpend ? DURABLE_POLICY : PATIENT_POLICY
     const decision = decide({ type: 'failed', error }, history, policy, true, Math.random())
-    // What the next attempt waits for is told in any case.
-    const output = this.#takeOutputIfEncodable(decision.do === 'retry' || this.#hasTold)
+    // The progress of the next attempt is published in any case.
+    const output = this.#takeOutputIfEncodable(decision.do === 'retry' || this.#hasProgress)
     if (decision.do === 'retry') {
       const { delayMs } = decision
       if (canSpend && isTried) budget.spend()
@@ -188,7 +189,7 @@ export class DurableRun implements AttemptSink {
     const inner = new Composing({
       ...options,
       takeOutput: () => this.#takeOutput(),
-      say: this.#say,
+      say: this.#encodeStep,
       wrapUpAtMs: this.#job.deadline_ms - this.#wrapUpMs,
       cancelled: this.#wrapsUp.signal,
       onPark: (ids) => {
@@ -202,28 +203,28 @@ export class DurableRun implements AttemptSink {
 
   async parked(): Promise<void> {
     await this.#stopFlushing()
-    const on = { ids: this.#parkedOn, wrapUpMs: this.#wrapUpMs, output: this.#takeOutput(this.#hasTold) }
+    const on = { ids: this.#parkedOn, wrapUpMs: this.#wrapUpMs, output: this.#takeOutput(this.#hasProgress) }
     await this.#queued(await this.#writes.write(() => (run) => this.#options.store.park(run, on)))
   }
 
   async cancelled(): Promise<void> {
     await this.#stopFlushing()
-    const output = this.#hasTold ? this.#takeProgress() : []
+    const output = this.#hasProgress ? this.#takeProgress() : []
     const metered = this.#metered(this.#whole.takeAll())
     await this.#writes.write(() => (run) => this.#options.store.honourCancel(run, output, metered))
   }
 
-  /** A job that is answered from a record uses nothing again. */
+  /** A replayed job consumes nothing new. */
   #metered(events: readonly unknown[]): Metered {
     return this.#job.replay_of === undefined ? meteredOf(events) : NOTHING
   }
 
-  /** The job is no longer ours: a write that waits to be made again is given up. A second call does nothing. */
+  /** Another worker owns the job: pending retries of writes are abandoned. A second call does nothing. */
   lose(): void {
     this.#writes.lose()
   }
 
-  /** Publishes the job where it waits for a worker again. */
+  /** Publishes the job if it is queued again. */
   async #queued(moved: Moved | undefined): Promise<void> {
     if (moved?.job.state !== 'queued') return
     const { store, dispatcher } = this.#options
@@ -231,24 +232,24 @@ export class DurableRun implements AttemptSink {
     if (content) await dispatcher.publishJob(moved.job, content.request)
   }
 
-  /** This attempt, or one before, has told its progress. */
-  get #hasTold(): boolean {
+  /** True if this attempt, or an earlier one, published progress. */
+  get #hasProgress(): boolean {
     return this.#progressAtMs > 0 || this.#claimed.progress !== null
   }
 
-  /** Of all its time, which begins with the first start, so that each attempt says the same. */
+  /** Derived from the job's total time since its first start, so that every attempt uses the same value. */
   get #wrapUpMs(): number {
     const { deadline_ms, started_at_ms, run_at_ms } = this.#claimed
     return this.#kind.wrapUpMs ?? wrapUpMsOf(deadline_ms - (started_at_ms ?? run_at_ms))
   }
 
   async #stopFlushing(): Promise<void> {
-    // With a reason, since making an AbortError takes a stack.
+    // An explicit reason avoids the cost of a stack trace for an AbortError.
     this.#ending.abort('ended')
     await this.#flush
   }
 
-  /** One flush at a time; it goes on while there is more. Never rejects. */
+  /** At most one flush runs, and it repeats while there is more output. Never rejects. */
   async #flushSoon(): Promise<void> {
     try {
       while (!this.#writes.isLost && (!this.#pending.isEmpty || this.#progress)) {
@@ -260,13 +261,13 @@ export class DurableRun implements AttemptSink {
         })
       }
     } catch (error) {
-      this.#options.log.error({ err: error, job_id: this.#job.id }, 'output not written')
+      this.#options.log.error({ err: error, job_id: this.#job.id }, 'output not committed')
     } finally {
       this.#flush = undefined
     }
   }
 
-  /** The first output goes out at once. */
+  /** The first output is committed at once. */
   #pauseMs(): number {
     if (!this.#pending.isEmpty && this.#writes.count === 0) return 0
     const pauseMs = Math.min(Math.max(FLUSH_MS, this.#writes.writeMs / BUSY_SHARE), PAUSE_MS_MAX)
@@ -274,8 +275,10 @@ export class DurableRun implements AttemptSink {
     return Math.max(pauseMs, this.#progressAtMs + PROGRESS_MS - Date.now())
   }
 
-  /** @param tellsProgress Of a job that is over before it told any progress nobody waited for it. */
-  #takeOutput(tellsProgress = Date.now() - this.#progressAtMs >= PROGRESS_MS): NewEvent[] {
+  /**
+   * @param withProgress If false, then pending progress is dropped: a job that ends before its first progress event needs none
+   */
+  #takeOutput(withProgress = Date.now() - this.#progressAtMs >= PROGRESS_MS): NewEvent[] {
     const output: NewEvent[] = []
     try {
       for (const event of this.#pending.takeAll()) output.push(...(this.#open()?.push(event) ?? []).map(outputOf))
@@ -283,16 +286,16 @@ export class DurableRun implements AttemptSink {
       this.#encodingError ??= error
       throw error
     }
-    return [...output, ...(tellsProgress ? this.#takeProgress() : [])]
+    return [...output, ...(withProgress ? this.#takeProgress() : [])]
   }
 
-  /** The output of a failed attempt: if it cannot be encoded either, the job fails without it instead of never ending. */
-  #takeOutputIfEncodable(tellsProgress: boolean): NewEvent[] {
+  /** Output of a failed attempt. If encoding fails as well, then the job fails without output instead of never ending. */
+  #takeOutputIfEncodable(withProgress: boolean): NewEvent[] {
     try {
-      return this.#takeOutput(tellsProgress)
+      return this.#takeOutput(withProgress)
     } catch (error) {
       this.#options.log.error({ err: error, job_id: this.#job.id }, 'output of a failed attempt not encoded')
-      return tellsProgress ? this.#takeProgress() : []
+      return withProgress ? this.#takeProgress() : []
     }
   }
 
@@ -304,10 +307,10 @@ export class DurableRun implements AttemptSink {
     return [{ type: 'job.progress', data: { progress } }]
   }
 
-  /** @throws ServiceError `internal_error` for a job that nothing of ours has made */
+  /** @throws ServiceError `internal_error` for a job that no ingress of this service made */
   get #encode(): EncodeContext {
     if (this.#job.encode) return this.#job.encode
-    throw new ServiceError('internal_error', 'The job does not say how its output is kept.')
+    throw new ServiceError('internal_error', 'The job has no encoding for its output.')
   }
 
   #open(): AnswerStream | undefined {

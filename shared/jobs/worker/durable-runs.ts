@@ -12,20 +12,19 @@ import type { Dispatch, Moved, QueuedOf, Store } from '#shared/store/store.ts'
 import { every } from '#shared/ticks.ts'
 import { DurableRun } from './durable-run.ts'
 
-/** Models and lanes of which it is remembered whose turn was last; the oldest are forgotten first. */
+/** Maximum number of queues whose last served tenant is remembered; the oldest are dropped first. */
 const TURNS_MAX = 1_000
-/** Time that runs have to stop before their lease ends, and the share of the lease it is at most. */
+/** Time for runs to stop before their lease expires, and its maximum fraction of the lease. */
 const STOP_MS = 1_000
 const STOP_SHARE = 1 / 6
 
-/** What {@link DurableRuns.open} needs. */
 export interface DurableRunsOptions {
   readonly store: Store
   readonly broker: Broker
   readonly blobs: Blobs
-  /** Says whether workers have room for records; see {@link Dispatcher}. */
+  /** Workers' free slots; see {@link Dispatcher}. */
   readonly presence?: ConstructorParameters<typeof Dispatcher>[2]
-  /** Says to the workers of children that these are to stop. */
+  /** Sends a cancel to the workers of child jobs. */
   readonly notifyOwner: FamilyOptions['notifyOwner']
   readonly log: Log
   readonly boot: string
@@ -36,33 +35,44 @@ export interface DurableRunsOptions {
   readonly isDraining: () => boolean
 }
 
-/** A claimed job: its envelope with the attempt, and where the attempt writes. */
+/** A claimed job: its envelope with the attempt number, and the sink for its output. */
 export interface ClaimedJob {
   readonly job: JobEnvelope
   readonly sink: DurableRun
 }
 
-/** One run in the hands of this worker, as the lease keeper sees it. */
+/** A run of this worker, as lease renewal sees it. */
 interface Held {
   readonly attempt: number
   readonly sink: DurableRun
 }
 
 /**
- * The durable jobs of one worker: it keeps the process' lease in the store, claims, and compares what the store says is
- * ours with what runs here (docs/design.md, Leases).
+ * Leases and claims of the durable jobs of one worker (docs/design.md, Leases).
  *
- * What the store took away is aborted, what it wants cancelled is cancelled, and what it gave us without our hearing of it
- * (a claim whose answer was lost) is handed back. When the lease could not be renewed, all runs stop before others may run
- * their jobs, and nothing is claimed: this process counts the time itself, for it may be the only one that cannot reach the
- * store. The jobs are handed back as soon as it can.
+ * The problem: a worker may hang, or lose its connection to the store, while another worker takes over its jobs. Two workers must
+ * not run one job for long, and never both commit.
+ *
+ * The invariant: a job has one owner, and every write names the owner and the attempt. The store rejects writes of former owners.
+ * This worker also stops its runs before its lease expires.
+ *
+ * How it works:
+ * 1. One lease per process, not per job, is renewed every third of `leaseMs`. The response lists all jobs that the store assigns
+ *   to this process.
+ * 2. A run whose job is missing in the list is aborted. A run with a cancel request is cancelled.
+ * 3. A listed job without a run is an orphaned claim, whose response was lost. That job is handed back.
+ * 4. If no renewal succeeds in time, then all runs stop and nothing is claimed. The process measures that with its own monotonic
+ *   clock, because it may be the only one that cannot reach the store.
+ *
+ * Example: `leaseMs` is 15 s, so renewals are sent every 5 s. After a failed renewal, runs stop 14 s after the last successful
+ * one, a second before another worker may claim their jobs.
  */
 export class DurableRuns {
   readonly dispatcher: Dispatcher
   readonly #family: Family
   readonly #options: DurableRunsOptions
   readonly #held = new Map<string, Held>()
-  /** The tenant that was served last, of each kind, model and lane. */
+  /** The tenant served last, for each kind, model and lane. */
   readonly #served = new Map<string, string>()
   readonly #pulls = new Set<Promise<unknown>>()
   readonly #budget = new RetryBudget(0.1, 100)
@@ -71,10 +81,10 @@ export class DurableRuns {
   #renewing: Promise<void> = Promise.resolve()
   #reconciling: Promise<unknown> = Promise.resolve()
   #isStoreDown = false
-  /** By the monotonic clock of this process. */
+  /** Monotonic clock of this process. */
   #stopAtMs = Number.NEGATIVE_INFINITY
   #lapseTimer: NodeJS.Timeout | undefined
-  /** How often the lease was over before it was renewed. */
+  /** Number of times that the lease expired before a renewal. */
   #lapses = 0
 
   private constructor(options: DurableRunsOptions) {
@@ -83,7 +93,7 @@ export class DurableRuns {
     this.#family = new Family({ ...options, dispatcher: this.dispatcher })
   }
 
-  /** Takes out the lease, without which nothing can be claimed. A store that is down is waited for while jobs come. */
+  /** Acquires the lease, without which nothing can be claimed. If the store is down, then renewals continue in the background. */
   static async open(options: DurableRunsOptions): Promise<DurableRuns> {
     const runs = new DurableRuns(options)
     await runs.#renew()
@@ -93,14 +103,14 @@ export class DurableRuns {
     return runs
   }
 
-  /** The lease is over, or about to be: nothing may run. */
+  /** True if the lease has expired or is about to: nothing may run. */
   get isLapsed(): boolean {
     return performance.now() >= this.#stopAtMs
   }
 
   /**
-   * Claims queued jobs of a model for this worker, at most `limit`, in turn of their tenants (docs/design.md, Turns). Undefined
-   * when the store cannot say: should it have given some all the same, they are handed back.
+   * Claims at most `limit` queued jobs of a model in tenant order (docs/design.md, Turns). Returns undefined if the store failed.
+   * If the claim was committed nevertheless, then the orphaned jobs are handed back later.
    */
   async claimNext(of: QueuedOf, kind: Kind, limit: number): Promise<ClaimedJob[] | undefined> {
     if (this.isLapsed) return undefined
@@ -111,34 +121,34 @@ export class DurableRuns {
     this.#pulls.add(pull)
     try {
       const claimed = await pull
-      // Others may run by now what was claimed under a lease that has ended since.
+      // The claim was made under a lease that has expired since, so others may already run these jobs.
       if (this.#lapses !== lapses) return undefined
       this.#serve(turns, claimed)
       return claimed.flatMap((dispatch) => this.#holdNext(dispatch, kind) ?? [])
     } catch (error) {
-      log.info({ err: error, model: of.model }, 'waiting jobs not claimed; trying again')
+      log.info({ err: error, model: of.model }, 'claim failed; retrying')
       return undefined
     } finally {
       this.#pulls.delete(pull)
     }
   }
 
-  /** Whether jobs of a model wait; false while the store cannot say. */
+  /** True if jobs of a model wait; false if the store is unreachable. */
   async isWaiting(of: QueuedOf): Promise<boolean> {
     return await this.#options.store.tenants.isWaiting(of).catch(() => false)
   }
 
-  /** The attempt of a claimed job has ended. */
+  /** Forgets the claim of an attempt that has ended. */
   release(job: JobEnvelope): void {
     if (this.#held.get(job.id)?.attempt === job.attempt) this.#held.delete(job.id)
   }
 
-  /** Gives up what cannot be written: the runs end, and their jobs are reaped. */
+  /** Abandons pending writes. The runs end, and the scheduler requeues their jobs after the lease expired. */
   giveUp(): void {
     this.#gone.abort()
   }
 
-  /** Gives up what could not be written, and says that this process is gone: what it still owns may be reaped. */
+  /** Abandons pending writes and releases the lease, so that the scheduler requeues remaining jobs at once. */
   async close(): Promise<void> {
     this.#stopRenewing?.()
     clearTimeout(this.#lapseTimer)
@@ -146,7 +156,7 @@ export class DurableRuns {
     await this.#renewing
     await this.#reconciling
     await this.#options.store.goodbye(this.#options.boot).catch((error: unknown) => {
-      this.#options.log.info({ err: error }, 'goodbye not stored; the lease runs out')
+      this.#options.log.info({ err: error }, 'deregistration failed; the lease expires')
     })
   }
 
@@ -154,20 +164,20 @@ export class DurableRuns {
     const { store, blobs, boot, log } = this.#options
     this.#budget.earn()
     const { attempt, deadline_ms } = moved.job
-    // The store's clock may differ from ours: only durations are compared.
+    // The store's clock may differ from this one, so only durations are compared.
     const remainingMs = deadline_ms - (moved.events.at(-1)?.at_ms ?? Date.now())
     const job = { ...envelope, attempt, deadline_ms: Date.now() + remainingMs }
     const more = { dispatcher: this.dispatcher, family: this.#family, budget: this.#budget, signal: this.#gone.signal }
     const options = { store, blobs, log, ...more }
     const sink = new DurableRun(job, kind, moved, boot, options)
     sink.publishSoon(moved)
-    // An older attempt that still runs here was taken away: nothing would tell it once it is no longer held.
+    // An older attempt of this job still runs here and has lost ownership. Once replaced in the map, no renewal would stop it.
     this.#held.get(job.id)?.sink.lose()
     this.#held.set(job.id, { attempt, sink })
     return { job, sink }
   }
 
-  /** One of many: what is wrong with it is its own. */
+  /** An invalid job must not affect the others of the same claim. */
   #holdNext(dispatch: Dispatch, kind: Kind): ClaimedJob | undefined {
     try {
       return this.#hold(dispatch, envelopeOf(dispatch.job, StoredRequest.parse(dispatch.request)), kind)
@@ -177,7 +187,7 @@ export class DurableRuns {
     }
   }
 
-  /** Tenants had their turns: in their order, round and round, from the one after the last. */
+  /** Advances the round robin over tenants: in order of their names, starting after the tenant served last. */
   #serve(turns: string, claimed: readonly Dispatch[]): void {
     const last = this.#served.get(turns) ?? ''
     const tenants = claimed.map(({ job }) => job.tenant).toSorted()
@@ -192,17 +202,17 @@ export class DurableRuns {
   async #renew(): Promise<void> {
     const { store, boot, role, version, slots, leaseMs, isDraining } = this.#options
     const before = [...this.#held]
-    const askedAtMs = performance.now()
+    const requestedAtMs = performance.now()
     try {
       const owned = await store.renew({ boot, role, slots, version, draining: isDraining(), leaseMs })
-      if (this.#isStoreDown) this.#options.log.info({}, 'store is back')
+      if (this.#isStoreDown) this.#options.log.info({}, 'store reachable again')
       this.#isStoreDown = false
-      this.#lives(askedAtMs + leaseMs)
+      this.#extendLease(requestedAtMs + leaseMs)
       this.#stopLost(before, owned)
       for (const job of owned) if (job.isCancelRequested || job.isToWrapUp) this.#cancel(job)
-      // It waits for claims under way, and must not keep the lease waiting.
+      // Reconciliation waits for claims in progress, and must not delay the next renewal.
       const reconciled = this.#reconcile(owned).catch((error: unknown) => {
-        this.#options.log.info({ err: error }, 'jobs claimed without an answer not handed back; trying again')
+        this.#options.log.info({ err: error }, 'orphaned claims not released; retrying')
       })
       this.#reconciling = Promise.all([this.#reconciling, reconciled])
     } catch (error) {
@@ -211,8 +221,8 @@ export class DurableRuns {
     }
   }
 
-  /** The lease holds until then, at least: the store counts from a later moment. */
-  #lives(untilMs: number): void {
+  /** Extends the lease. The store counts from a later moment, so this process always stops first. */
+  #extendLease(untilMs: number): void {
     if (this.isLapsed) this.#lapses++
     this.#stopAtMs = untilMs - Math.min(STOP_MS, this.#options.leaseMs * STOP_SHARE)
     clearTimeout(this.#lapseTimer)
@@ -224,7 +234,7 @@ export class DurableRuns {
     for (const { sink } of this.#held.values()) sink.onStop('lapsed')
   }
 
-  /** Only what was held before the store was asked can be missing in its answer. */
+  /** Only jobs held before the request was sent can be missing in its response. */
   #stopLost(before: [string, Held][], owned: OwnedJob[]): void {
     const attempts = new Map(owned.map(({ id, attempt }) => [id, attempt]))
     for (const [id, held] of before) {
@@ -237,21 +247,22 @@ export class DurableRuns {
     if (held?.attempt === attempt) held.sink.onStop(isPartial ? 'partial' : 'cancelled')
   }
 
-  /** Hands back what the store gave us without our hearing of it. */
+  /** Hands back orphaned claims: jobs that the store assigned, but whose response was lost. */
   async #reconcile(owned: readonly OwnedJob[]): Promise<void> {
     const isUnknown = ({ id }: OwnedJob) => !this.#held.has(id)
     if (!owned.some(isUnknown)) return
-    // Their answers may say that the job is ours.
+    // Responses in progress may contain these jobs.
     await Promise.allSettled(this.#pulls)
     for (const job of owned.filter(isUnknown)) await this.#handBack(job)
   }
 
   async #handBack({ id, attempt }: OwnedJob): Promise<void> {
-    // Chunk 0: it is refused when the job has written, so it was ours and has ended meanwhile.
+    // Chunk 0: the store rejects the hand-back if the job has already written output. Then the claim was received, and its run
+    // has ended in the meantime.
     const { store, boot } = this.#options
     const moved = await store.handBack({ id, attempt, boot, chunk: 0 })
     if (!moved) return
-    this.#options.log.warn({ job_id: id, attempt }, 'job claimed without an answer; handed back')
+    this.#options.log.warn({ job_id: id, attempt }, 'orphaned claim handed back')
     this.dispatcher.publishMoved(moved)
     void this.#family.onMoved(moved.job)
     const content = await store.findContent(moved.job.tenant, id)

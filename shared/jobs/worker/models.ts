@@ -4,24 +4,24 @@ import { addressesOf, IN_FLIGHT_MAX } from '#shared/engines/upstream/servers.ts'
 import type { Models } from '#shared/models/models.ts'
 import type { WorkerDefinition } from './worker.ts'
 
-/** What a worker says of its models. */
+/** Models of a worker, as its definition lists them. */
 export type OwnModels = Required<Pick<WorkerDefinition, 'models' | 'bounds' | 'modelCount'>>
 
-/** What differs from pool to pool in {@link modelsOf}. */
+/** Differences between pools for {@link modelsOf}. */
 export interface OwnModelsOptions {
   readonly pool: PoolName
-  /** The kinds of job that take a place in a model's engine. */
+  /** Kinds of job that occupy the engine of a model. */
   readonly kinds: readonly string[]
   readonly slots: number
-  /** Its jobs share calls, so the bound of an engine is none of theirs. */
+  /** Jobs share calls (batching), so the concurrency limit of an engine does not apply to them. */
   readonly isBatched?: boolean
-  /** Calls that the engine of a model bears now, where that changes. */
+  /** Current concurrency limit of a model's engine, if the limit is adaptive. */
   readonly placesOf?: (model: string) => number | undefined
 }
 
 /**
- * The models a worker of a pool can run, and how many jobs of each at once: as many as its engine runs, up to the slots. The
- * bound of a model that can fill them is named only if its engine may lower it, or other models share the slots.
+ * Models that a worker of a pool can run, with the concurrency limit of each: that of its engine, at most the number of slots. A
+ * limit is published only if it is below the slots, is adaptive, or several models share the slots.
  */
 export function modelsOf({ models }: Models, options: OwnModelsOptions): OwnModels {
   const { pool, kinds, slots, isBatched = false, placesOf } = options
@@ -38,7 +38,7 @@ export function modelsOf({ models }: Models, options: OwnModelsOptions): OwnMode
   }
 }
 
-/** Calls that one engine in one worker runs at once; the others wait in its line. */
+/** Concurrent calls of one engine in one worker; further calls wait in the engine's queue. */
 function callsAtOnce(engine: EngineConfig): number {
   switch (engine.type) {
     case 'llama':

@@ -4,35 +4,35 @@ import type { Family } from '#shared/jobs/durable/family.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { HeldAttempt, Moved } from '#shared/store/store.ts'
 
-/** How long the event of a claim waits for the first write, to be told with it: of a short job everything is told at once. */
-const TOLD_WITH_MS = 20
-/** Wait before a write that the store could not take is made again. */
+/** Time for which the event of a claim waits for the first write. For a short job, all events then travel in one record. */
+const PUBLISH_DELAY_MS = 20
+/** Delay before a failed write is retried, in ms. */
 const REWRITE_MS = { min: 100, max: 2_000 }
 
-/** A write of the owner, under its number. */
+/** A numbered write of the owner. */
 export type OwnerWrite = (run: HeldAttempt) => Promise<Moved | undefined>
 
-/** What {@link OwnerWrites} need. */
 export interface OwnerWritesOptions {
   readonly dispatcher: Dispatcher
   readonly family: Family
   readonly log: Log
-  /** Aborts when the process gives up on what it still has to write. */
+  /** Aborts when the process abandons its pending writes. */
   readonly signal: AbortSignal
 }
 
 /**
- * The writes of one attempt of a durable job: one after the other, each numbered.
+ * Writes of one attempt of a durable job: sequential, and numbered (`chunk`).
  *
- * Commit before you speak: events are published once the store has them. While the store cannot be reached the same write
- * is made again until it can. When a guard refuses, the job is no longer ours.
+ * Commit before publish: an event is published only after the store has committed it, so no subscriber sees an event that a crash
+ * could undo. If the store is unreachable, then the same write is retried with the same number. Thus the store can detect a
+ * repeated write whose response was lost. If the store rejects a write, then another worker owns the job.
  */
 export class OwnerWrites {
   readonly #run: Omit<HeldAttempt, 'chunk'>
   readonly #options: OwnerWritesOptions
   readonly #onLost: () => void
   readonly #lost = new AbortController()
-  #untold: Moved | undefined
+  #unpublished: Moved | undefined
   #timer: NodeJS.Timeout | undefined
   #last: Promise<unknown> = Promise.resolve()
   #count = 0
@@ -44,18 +44,18 @@ export class OwnerWrites {
     this.#onLost = onLost
   }
 
-  /** Tells of the claim with the first write, or a little later where none follows. Call it at most once, before any write. */
-  tellSoon(claimed: Moved): void {
-    this.#untold = claimed
-    this.#timer = setTimeout(() => this.#tell(), TOLD_WITH_MS)
+  /** Publishes the claim together with the first write, or 20 ms later if none follows. Call at most once, before any write. */
+  publishSoon(claimed: Moved): void {
+    this.#unpublished = claimed
+    this.#timer = setTimeout(() => this.#publish(), PUBLISH_DELAY_MS)
   }
 
-  /** Writes made so far. */
+  /** Number of writes so far. */
   get count(): number {
     return this.#count
   }
 
-  /** How long the last one took. */
+  /** Duration of the last write, in ms. */
   get writeMs(): number {
     return this.#writeMs
   }
@@ -65,25 +65,25 @@ export class OwnerWrites {
   }
 
   /**
-   * Writes when those before are written. Undefined when the job is no longer ours, or there was nothing to write.
+   * Writes after all earlier writes. Returns undefined if another worker owns the job, or if there was nothing to write.
    *
-   * @param prepare Called in its turn, so that what waits goes in order; may find nothing to write.
-   * @param result What it writes as the result of the job, for those who wait for that.
+   * @param prepare Called when all earlier writes are done; may return undefined if there is nothing to write
+   * @param result The result of the job, for callers that wait for its end
    */
   write(prepare: () => OwnerWrite | undefined, result?: unknown): Promise<Moved | undefined> {
     const written = this.#last.then(() => this.#writeNext(prepare, result))
     this.#last = written.catch(() => {
-      // Its caller hears of it; the next one has its turn.
+      // The caller receives the error; later writes continue.
     })
     return written
   }
 
-  /** Reads something as soon as the store can say. Undefined when the job is no longer ours. */
+  /** Reads from the store and retries while it is unreachable. Returns undefined if another worker owns the job. */
   async read<T>(ask: () => Promise<T>): Promise<T | undefined> {
     return await this.#persist(ask)
   }
 
-  /** The job is no longer ours: a write that waits to be made again is given up. A second call does nothing. */
+  /** Another worker owns the job: pending retries are abandoned. A second call does nothing. */
   lose(): void {
     if (this.isLost) return
     this.#lost.abort()
@@ -97,26 +97,26 @@ export class OwnerWrites {
     const moved = await this.#persist(() => write(run))
     if (moved) {
       this.#count++
-      this.#tell(moved, result)
+      this.#publish(moved, result)
       void this.#options.family.onMoved(moved.job)
       return moved
     }
     if (this.isLost) return undefined
-    this.#options.log.info({ job_id: run.id, attempt: run.attempt }, 'job is no longer ours')
+    this.#options.log.info({ job_id: run.id, attempt: run.attempt }, 'job ownership lost')
     this.lose()
     return undefined
   }
 
-  #tell(moved?: Moved, result?: unknown): void {
+  #publish(moved?: Moved, result?: unknown): void {
     clearTimeout(this.#timer)
-    const [first, last] = [this.#untold ?? moved, moved ?? this.#untold]
-    this.#untold = undefined
+    const [first, last] = [this.#unpublished ?? moved, moved ?? this.#unpublished]
+    this.#unpublished = undefined
     if (!first || !last) return
     const events = first === last ? last.events : [...first.events, ...last.events]
     this.#options.dispatcher.publishMoved({ job: last.job, events }, result)
   }
 
-  /** Asks the store until it has answered. @throws What is not an outage, or when the process ends */
+  /** Retries until the store responds. @throws Any error except an outage; an outage if the process exits */
   async #persist<T>(ask: () => Promise<T>): Promise<T | undefined> {
     const { signal } = this.#options
     for (let waitMs = REWRITE_MS.min; ; waitMs = Math.min(waitMs * 2, REWRITE_MS.max)) {
@@ -134,7 +134,7 @@ export class OwnerWrites {
   }
 }
 
-/** Resolves after a time, or when `signal` aborts. */
+/** Resolves after `ms`, or when `signal` aborts. */
 export function delay(ms: number, signal: AbortSignal): Promise<void> {
   if (ms <= 0 || signal.aborted) return Promise.resolve()
   return new Promise((resolve) => {

@@ -3,44 +3,47 @@ import type { Priority } from '#schemas/durable-job.ts'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import { laneRoom, slotsKept } from './bulkheads/lanes.ts'
 
-/** Jobs that may be taken at once, and beyond that a quarter of the free slots: a burst spreads over the workers. */
+/** Minimum batch of records per poll; above that, a quarter of the free slots. A burst thus spreads over the workers. */
 const TAKE_MIN = 8
-/** How long a worker takes nothing after a call that it had to hand back: it comes again, and is to meet another one. */
+/** Pause after a hand-back, in ms, so that another worker takes the call next. */
 const POLL_PAUSE_MS = 50
-/** How long after its last job the interactive lane still counts as having work. */
+/** Time after its last job for which the interactive lane counts as busy. */
 const LANE_BUSY_MS = 1_000
 /** Interval at which a full worker checks whether time alone has opened slots: a lane borrows, or borrowed slots are replaced. */
 const FULL_CHECK_MS = 250
-/** How long after the last attached call more of them are expected. */
+/** Time after the last attached call for which more of them are expected. */
 const ATTACHED_MS = 10_000
 
-/** One queue of a pool, as this worker takes from it. */
+/** One queue of a pool, with the state of this worker's polling. */
 export interface Lane {
   readonly priority: Priority
   readonly consumer: QueueConsumer
   running: number
-  /** When it last gave a job. */
+  /** Time at which the lane last delivered a job. */
   busyAtMs: number
-  /** How many jobs are asked for now; 0: none. */
+  /** Number of records requested by the pending poll; 0: none is pending. */
   asked: number
-  /** Stops asking. It serves for many times, until it is used. */
+  /** Aborts the pending poll. Replaced after use. */
   abort: AbortController
 }
 
-/** What {@link Poller} needs. */
 export interface PollerOptions {
   readonly slots: number
-  /** Jobs beyond the slots that models without any may start now ({@link ModelBulkheads.extra}); default: none. */
+  /** Extra slots for models without a slot ({@link ModelBulkheads.extra}); default: none. */
   readonly extra?: (free: number) => number
-  /** Whether another worker could start what waits in the queue; default: none could. */
+  /** True if another worker could start queued jobs; default: none could. */
   readonly hasFreePeer?: () => boolean
-  /** A record was taken: whoever uses a slot for it enters the lane. */
+  /** Called for each record. If a slot is needed, then the callee calls {@link Poller.enter}. */
   onDelivery(lane: Lane, delivery: Delivery): void
-  /** A slot was freed, or may have opened. */
+  /** Called when a slot was freed or may have opened. */
   onFree(): void
 }
 
-/** The consume loop of a worker: takes no more records than there are free slots, from each lane what it may fill. */
+/**
+ * Consume loop of a worker: takes at most as many records as there are free slots, from each lane up to its limit.
+ *
+ * No prefetch here: a record that waits in a full worker could have started on another one.
+ */
 export class Poller {
   readonly lanes: Lane[] = []
   readonly #options: PollerOptions
@@ -49,36 +52,36 @@ export class Poller {
   #freed: PromiseWithResolvers<void> | undefined
   #lastTurnMs = Date.now()
   #taken = 0
-  /** Attached calls in slots, and all that are here. */
+  /** Attached calls in slots, and all attached calls on this worker. */
   #attached = 0
   #attachedHere = 0
-  /** By the monotonic clock of this process. */
+  /** Monotonic clock of this process. */
   #attachedAtMs = Number.NEGATIVE_INFINITY
-  #asideMs = 0
+  #pauseMs = 0
   #isOnHold = false
 
   constructor(options: PollerOptions) {
     this.#options = options
   }
 
-  /** Begins to take. @param onFatal The loop broke for good. */
+  /** Starts the loop. @param onFatal Called if the loop failed permanently */
   start(lanes: readonly Pick<Lane, 'priority' | 'consumer'>[], onFatal: (error: unknown) => void): void {
     for (const lane of lanes)
       this.lanes.push({ ...lane, running: 0, busyAtMs: 0, asked: 0, abort: new AbortController() })
     this.#loop = Promise.all(this.lanes.map((lane) => this.#takeForEver(lane))).catch(onFatal)
   }
 
-  /** Aborts when nothing more is taken. */
+  /** Aborts when polling ends for good. */
   get stopped(): AbortSignal {
     return this.#stop.signal
   }
 
-  /** Nothing is taken now, be it for good or while an operator drains the worker. */
+  /** True if no records are taken: stopped, or drained by an operator. */
   get isHeld(): boolean {
     return this.#isOnHold || this.stopped.aborted
   }
 
-  /** Takes nothing new, or takes jobs again; what runs goes on. */
+  /** Pauses or resumes taking jobs; running jobs continue. */
   hold(isOnHold: boolean): void {
     this.#isOnHold = isOnHold
     for (const lane of this.lanes) stopAsking(lane)
@@ -97,17 +100,19 @@ export class Poller {
     return this.#taken
   }
 
-  /** Milliseconds since the loop last came round. With free slots this stays near a second. */
+  /**
+   * Milliseconds since the last iteration of the loop. With free slots, the value stays around a second; a full worker reports 0.
+   */
   get idleMs(): number {
     return this.running >= this.#options.slots ? 0 : Date.now() - this.#lastTurnMs
   }
 
-  /** Whether a job may start: a slot is free, or an extra one is open. */
+  /** True if a job may start: a slot or an extra slot is free. */
   get hasRoom(): boolean {
     return this.lanes.some((lane) => this.freeOf(lane) > 0 || this.#extraOf(lane) > 0)
   }
 
-  /** Records of a lane that may be taken now. Extra slots count only if no other worker could start what is taken. */
+  /** Records that a lane may take now. Extra slots count only if no other worker could start the job. */
   roomOf(lane: Lane): number {
     const free = this.freeOf(lane)
     if (free > 0) return free
@@ -115,12 +120,15 @@ export class Poller {
     return extra > 0 && !this.#options.hasFreePeer?.() ? extra : 0
   }
 
-  /** Whether a call that was taken stays here. Beside extra jobs it waits without a slot: a call of another model may be behind it. */
+  /**
+   * True if a taken call may stay here. While extra jobs run, a call waits without a slot, because the next record may be of
+   * another model.
+   */
   mayKeep(lane: Lane): boolean {
     return this.roomOf(lane) > 0 || (!this.#isOnHold && this.running > this.#options.slots)
   }
 
-  /** Slots that a lane may fill now; below 0 by the extra ones in use. */
+  /** Free slots of a lane; negative while extra slots are in use. */
   freeOf(lane: Lane): number {
     if (this.#isOnHold) return Number.NEGATIVE_INFINITY
     const { slots } = this.#options
@@ -128,54 +136,54 @@ export class Poller {
     if (!interactive || !batch) return slots - this.running
     const isInteractiveBusy = Date.now() - interactive.busyAtMs < LANE_BUSY_MS
     const free = laneRoom(lane.priority, { slots, running: this.running, batch: batch.running, isInteractiveBusy })
-    // Extra jobs of the batch lane take nothing from the slots that are kept for the interactive one.
+    // Extra jobs of the batch lane do not reduce the slots reserved for the interactive lane.
     return lane === interactive ? free + Math.max(0, batch.running - (slots - slotsKept(slots))) : free
   }
 
-  /** Whether attached calls are here, or came of late: more of them may wait in the queue. */
+  /** True if attached calls are here or arrived recently, so that more may be queued. */
   get isAttachedExpected(): boolean {
     return this.#attachedHere > 0 || performance.now() - this.#attachedAtMs < ATTACHED_MS
   }
 
-  /** Slots that durable jobs may take although attached calls wait: half of all are theirs. */
+  /** Slots that durable jobs may take while attached calls wait: always half of the capacity. */
   get durableShare(): number {
     return Math.ceil(this.#options.slots / 2) - (this.running - this.#attached)
   }
 
-  /** An attached call has come, which may wait for a slot, or has left. */
+  /** Counts an attached call that arrived (and may wait for a slot) or left. */
   countAttached(count: 1 | -1): void {
     this.#attachedHere += count
     this.#attachedAtMs = performance.now()
   }
 
-  /** Jobs take slots, be it that they run or that they are about to be claimed. */
+  /** Occupies slots, for running jobs or for claims in progress. */
   enter(lane: Lane, count = 1, isAttached = false): void {
     lane.running += count
     if (isAttached) this.#attached += count
-    // Both lanes ask for jobs at once: what one has got, the other must not ask for any longer.
+    // Both lanes poll at once. After one lane received jobs, the other must not request more than remains.
     for (const one of this.lanes) if (one.asked > 0 && one.asked > this.roomOf(one)) stopAsking(one)
   }
 
-  /** They need them no more; whoever has left for good {@link free frees} them. */
+  /** Releases slots without announcing them; {@link free} announces them. */
   leave(lane: Lane, count = 1, isAttached = false): void {
     lane.running -= count
     if (isAttached) this.#attached -= count
   }
 
-  /** Slots are free for others. */
+  /** Announces free slots. */
   free(): void {
     this.#freed?.resolve()
     this.#freed = undefined
     this.#options.onFree()
   }
 
-  /** It is better if another worker takes the next job: nothing is taken for so long. */
+  /** Stops polling for a short time, so that another worker takes the next job. */
   pause(ms = POLL_PAUSE_MS): void {
-    this.#asideMs = Math.max(this.#asideMs, ms)
+    this.#pauseMs = Math.max(this.#pauseMs, ms)
     for (const lane of this.lanes) stopAsking(lane)
   }
 
-  /** Takes nothing new; resolves when what was asked for has come. A second call waits as well. */
+  /** Takes no new jobs. Resolves when pending polls have returned. A second call waits as well. */
   async stop(): Promise<void> {
     this.#stop.abort()
     for (const lane of this.lanes) stopAsking(lane)
@@ -183,7 +191,7 @@ export class Poller {
     await this.#loop
   }
 
-  /** Resolves when no slot is in use. @param isEmpty And this holds as well, which is asked each time a job has ended */
+  /** Resolves when no slot is in use and `isEmpty` returns true. @param isEmpty Evaluated after each end of a job */
   async untilEmpty(isEmpty = () => true): Promise<void> {
     while (this.running > 0 || !isEmpty()) await this.#untilFreed()
   }
@@ -202,7 +210,7 @@ export class Poller {
     }
   }
 
-  /** Resolves when a slot was freed, or to true when only time has passed. */
+  /** Resolves when a slot was freed (false), or when the check interval has passed (true). */
   async #untilFreedOrLate(): Promise<boolean> {
     const late = setTimeout(FULL_CHECK_MS, true, { ref: false })
     return await Promise.race([this.#untilFreed().then(() => false), late])
@@ -222,8 +230,8 @@ export class Poller {
       this.#taken++
       this.#options.onDelivery(lane, delivery)
     }
-    if (this.#asideMs > 0) await setTimeout(this.#asideMs, undefined, { ref: false })
-    this.#asideMs = 0
+    if (this.#pauseMs > 0) await setTimeout(this.#pauseMs, undefined, { ref: false })
+    this.#pauseMs = 0
   }
 
   #untilFreed(): Promise<void> {

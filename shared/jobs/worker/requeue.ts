@@ -4,16 +4,15 @@ import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Lane, Poller } from './poller.ts'
 
-/** How much longer a call is kept each time it comes back, before it goes on again, and how long at most. */
+/** Delay before a returning call is requeued, in ms: `step` more for each return, up to `most`. */
 const REQUEUE_DELAY_MS = { step: 5, most: 50 }
-/** How long this worker takes nothing then: long enough for another one that waits to take the call. */
+/** Pause of this worker's polling after a requeue, in ms: long enough for another waiting worker to take the call. */
 const POLL_PAUSE_MS = 2
-/** Calls that are kept at once, each with a body of 64 KiB at most; more are handed back. */
+/** Maximum number of delayed calls, each with a body of at most 64 KiB; further ones are handed back. */
 const KEPT_MAX = 256
-/** Calls that are known again; the oldest are forgotten first. */
+/** Maximum number of calls whose returns are counted; the oldest are dropped first. */
 const SEEN_MAX = 1_000
 
-/** What {@link Requeue} needs. */
 export interface RequeueOptions {
   readonly broker: Broker
   readonly pool: PoolName
@@ -21,38 +20,38 @@ export interface RequeueOptions {
 }
 
 /**
- * Attached calls of models that this worker does not know and another one does, or has no place for: each goes back to the queue as it came, so that it
- * is no attempt, and its ingress hears nothing of it. It takes no slot here.
+ * Requeues attached calls that another worker can run sooner, because this one lacks the model or a permit for it.
  *
- * At first it goes at once; one that comes back finds its workers full, and is kept for some milliseconds more each time.
+ * The record goes back unchanged, so no attempt is counted and the ingress is not involved. No slot is used here. The first
+ * requeue is immediate. If the call returns, then all workers are full, and each further requeue waits 5 ms longer.
  */
 export class Requeue {
   readonly #options: RequeueOptions
-  /** How often each came by. */
+  /** Number of returns of each call. */
   readonly #seen = new Map<string, number>()
   #kept = 0
-  #passed = 0
+  #requeued = 0
 
   constructor(options: RequeueOptions) {
     this.#options = options
   }
 
-  /** Calls that are kept now. */
+  /** Calls that are delayed now. */
   get kept(): number {
     return this.#kept
   }
 
-  /** Calls passed on so far, each time counted. */
+  /** Requeued calls so far; each requeue counts. */
   get requeued(): number {
-    return this.#passed
+    return this.#requeued
   }
 
-  /** How often a call came by and was passed on. */
+  /** Number of requeues of a call by this worker. */
   timesSeen({ id, attempt }: AttachedEnvelope): number {
     return this.#seen.get(`${id}:${attempt}`) ?? 0
   }
 
-  /** Passes a call on. @returns False where there are too many: it is handed back */
+  /** Requeues a call. @returns False if too many calls are delayed: the caller hands the job back */
   take({ priority }: Lane, delivery: Delivery, job: AttachedEnvelope): boolean {
     if (this.#kept >= KEPT_MAX) return false
     this.#kept++
@@ -64,18 +63,18 @@ export class Requeue {
     const { broker, taking } = this.#options
     if (keepMs > 0) {
       await delay(keepMs, undefined, { signal: taking.stopped }).catch(() => {
-        // Only the abort can reject: the call goes on at once.
+        // Only the abort can reject: the call is requeued at once.
       })
     }
-    this.#passed++
+    this.#requeued++
     taking.pause(POLL_PAUSE_MS)
-    // Twice in the queue, should this process die in between, costs no more than a second start that is refused.
+    // If this process crashes here, then the record exists twice. The ingress then rejects the second start.
     await broker.submit(topic, delivery.value).then(
       () => delivery.acknowledge(),
       () => delivery.release(),
     )
     this.#kept--
-    // Whoever drains the worker waits for this.
+    // A drain waits for the last delayed call.
     if (taking.stopped.aborted) taking.free()
   }
 

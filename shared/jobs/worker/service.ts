@@ -6,22 +6,22 @@ import { Starvation } from '#shared/process/starvation.ts'
 import type { OwnModels } from './models.ts'
 import { Worker, type WorkerDefinition } from './worker.ts'
 
-/** Silence of the consume loop after which the worker makes no progress. */
+/** Time without an iteration of the consume loop after which the worker counts as stuck. */
 const IDLE_MS_MAX = 10_000
 
-/** A pool with models. */
+/** Definition of a pool whose models may change. */
 export interface Pool extends Omit<WorkerDefinition, keyof OwnModels> {
-  /** Its models, as they are now; absent: it has none. */
+  /** Current models; absent: the pool has no models. */
   readonly own?: () => OwnModels
-  /** Closes what serves models that are no more. @param untilOver What runs now has ended */
+  /** Closes the engines of removed models. @param untilOver Resolves when all attempts that run now have ended */
   readonly retire?: (untilOver: Promise<void>) => Promise<void>
 }
 
 /**
- * Starts one worker of a pool as a service: its loop, its metrics, its health. It follows the changes of its models.
+ * Starts one worker of a pool as a service, with metrics and health, and applies model changes.
  *
- * @param close Closes what the kinds work with; after the last attempt has ended.
- * @param problems Sentences that say why the kinds cannot work now.
+ * @param close Closes the resources of the kinds after the last attempt
+ * @param problems Health problems of the kinds, as sentences
  */
 export async function startWorker(
   ports: Ports,
@@ -35,7 +35,7 @@ export async function startWorker(
   warnOfKeys(ports, name)
   const observer: Parameters<typeof Worker.open>[1]['observer'] = {
     onEnd: (job, end, durationMs) => {
-      // A batch has a place where others have a model, and none of its own.
+      // For a batch, the model field holds the batch's target and would create one time series per value.
       const model = job.pool === 'batches' ? '' : job.model
       metrics.attempts.inc({ pool: job.pool, model, end })
       metrics.attemptSeconds.observe({ pool: job.pool, model }, durationMs / 1_000)

@@ -2,40 +2,45 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { Progress } from '#shared/kinds/kind.ts'
 
-/** Bytes of a whole answer at which it is refused, unless its kind says otherwise. */
+/** Bytes of a complete answer above which it is refused, unless its kind sets another limit. */
 export const ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
 /**
- * Where an attempt says what it made and how it ended: to its ingress, or into the store. Each end resolves when it is
- * told for good, and only one of them is called.
+ * Receiver of an attempt's output and end: the ingress, or the store. Exactly one end method is called, and its promise resolves
+ * when the end is sent or committed.
  */
 export interface AttemptSink {
-  /** Whether the job can run again although output of this attempt was told. */
+  /** Whether the job can run again after output of this attempt was published. */
   readonly canRestart: boolean
-  /** Gives a promise of room for more when there is none. @throws ServiceError `answer_too_large`; `internal_error` for a piece that nothing can carry */
+  /**
+   * Adds an event. Returns a promise to wait for if the buffer is full. @throws ServiceError `answer_too_large`; `internal_error`
+   * for an event too large for any record
+   */
   event(event: unknown): Promise<void> | undefined
   readonly onProgress?: ((progress: Progress) => void) | undefined
-  /** @throws ServiceError When the output is not that of a finished job; nothing is told then */
+  /** @throws ServiceError if the output is not that of a finished job; nothing is published then */
   completed(): Promise<void>
-  /** @param isInfrastructure See {@link ServiceError.isInfrastructure}: where the job can wait, the attempt is made again */
+  /** @param isInfrastructure See {@link ServiceError.isInfrastructure}: a job that can wait is then retried */
   failed(error: ErrorBody, isInfrastructure?: boolean): Promise<void>
   handedBack(): Promise<void>
   cancelled(): Promise<void>
   /**
-   * What its handler composes with; undefined where the job has nothing that remembers.
+   * Steps and child jobs for the handler; undefined for jobs without a store.
    *
-   * @param onPark The attempt is to end here with {@link parked}: its handler goes no further.
+   * @param onPark Called when the attempt must end with {@link parked}: the handler does not continue
    */
   compose?(signal: AbortSignal, onPark: () => void): Composition
   parked?(): Promise<void>
-  /** The job was cancelled, and is to write what there is; absent where nothing can. A second call does nothing. */
+  /**
+   * The job was cancelled and may write a partial result; absent if no partial result is possible. A second call does nothing.
+   */
   wrapUp?(): void
-  /** Whether it was told so. */
+  /** True after {@link wrapUp}. */
   readonly isWrappingUp?: boolean
 }
 
-/** Where an attempt of an attached job says what it made: its ingress. */
+/** Sink of an attached job's attempt: its ingress. */
 export interface ReportedEvents extends AttemptSink {
-  /** Says that it has begun, and with whom. Resolves when the broker has it. */
+  /** Reports the start, with the boot id of this worker. Resolves when the broker has the event. */
   started(): Promise<void>
 }

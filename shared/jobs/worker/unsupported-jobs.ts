@@ -12,16 +12,15 @@ import type { Attempts } from './attempts.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
 
-/** How long a job that this worker does not know is passed on, from when it was first seen here. */
+/** Time for which an unknown job is requeued, from its first arrival here. */
 const PASS_ON_MS = 5_000
-/** How long it is kept before it goes back: one that only old workers could take must not run in circles. */
+/** Delay before a requeue, in ms. Without a delay, a fleet of old workers would pass the record around in a tight loop. */
 const REQUEUE_DELAY_MS = { base: 150, spread: 200 }
-/** How long a record that could not be buried is kept before somebody tries again; the broker counts those tries. */
+/** Delay before a record is released if the dead-letter topic refused it. The broker counts those deliveries. */
 const BURY_AGAIN_MS = 5_000
-/** Jobs whose first sight is remembered; the oldest are forgotten first. */
+/** Maximum number of jobs whose first arrival is remembered; the oldest are dropped first. */
 const SEEN_MAX = 1_000
 
-/** What {@link UnsupportedJobs} needs. */
 export interface ForeignOptions {
   readonly broker: Broker
   readonly log: Log
@@ -29,17 +28,17 @@ export interface ForeignOptions {
   readonly taking: Poller
   readonly attempts: Attempts
   readonly reporter: Reporter
-  /** Default: 5 s. */
+  /** Default: 5,000 ms. */
   readonly passOnMs?: number | undefined
 }
 
 /**
- * Jobs that this worker cannot run and another one may: while a fleet is upgraded, a newer ingress sends kinds of job, or
- * forms of them, that only newer workers know.
+ * Jobs of a kind or format that this version does not know. During a rolling upgrade, a newer ingress sends jobs that only newer
+ * workers can run.
  *
- * Such a record goes to the end of its queue, as it came, for whoever takes it next, until this worker has seen the job for a
- * few seconds. It is put there anew rather than released: a share group drops a record without a word that was released too
- * often, and a classic group gives it to the same worker again.
+ * The record is appended to its queue again, unchanged, until this worker has seen the job for five seconds. Rejected
+ * alternative: releasing the record. A Kafka share group silently drops a record that was released too often, and a classic group
+ * redelivers it to the same worker.
  */
 export class UnsupportedJobs {
   readonly #options: ForeignOptions
@@ -51,7 +50,7 @@ export class UnsupportedJobs {
     this.#skipped = new UnknownRecordLog(options.log)
   }
 
-  /** Takes a record that this version cannot run. What cannot be read by any is buried. */
+  /** Handles a record that this version cannot run. A record that no version can read becomes a dead letter. */
   onDelivery(lane: Lane, delivery: Delivery): void {
     const job = readForeign(delivery.value)
     if (!job) return this.#bury(delivery)
@@ -62,7 +61,7 @@ export class UnsupportedJobs {
 
   async #handle(lane: Lane, delivery: Delivery, job: ForeignJob): Promise<void> {
     const { passOnMs = PASS_ON_MS, taking } = this.#options
-    // It has gone round for long enough: nobody who knows it seems to be there.
+    // No worker with that kind seems to exist.
     if (Date.now() - this.#firstSeen(job) > passOnMs) return this.#giveUp(delivery, job)
     taking.enter(lane)
     await this.#passOn(lane, delivery, job)
@@ -70,22 +69,21 @@ export class UnsupportedJobs {
     taking.free()
   }
 
-  /** Passes a job on, once. */
   async #passOn({ priority }: Lane, delivery: Delivery, job: ForeignJob): Promise<void> {
     const { broker, pool, taking } = this.#options
     this.#skipped.note('job of another version passed on', job.kind.slice(0, 40))
     const signal = taking.stopped
     await delay(REQUEUE_DELAY_MS.base + Math.random() * REQUEUE_DELAY_MS.spread, undefined, { signal }).catch(() => {
-      // Only the abort can reject: the record goes back at once.
+      // Only the abort can reject: the record is requeued at once.
     })
-    // Twice in the queue, should this process die in between, costs no more than a second start that is refused.
+    // If this process crashes here, then the record exists twice. The owner then rejects the second start.
     await broker.submit(jobsTopic(pool, priority), delivery.value).then(
       () => delivery.acknowledge(),
       () => delivery.release(),
     )
   }
 
-  /** Its caller is told; a durable job waits in the store, whence it is published again. */
+  /** The caller receives an error. A durable job stays in the store and is published again later. */
   #giveUp(delivery: Delivery, job: ForeignJob): void {
     if (!job.reply) return delivery.acknowledge()
     const events = this.#options.reporter.open({ ...job, reply: job.reply }, () => undefined)
@@ -94,14 +92,14 @@ export class UnsupportedJobs {
     this.#bury(delivery)
   }
 
-  /** A record nobody can read goes to `dead`, raw; the queue moves on. */
+  /** Moves an unreadable record to the dead-letter topic, so that the queue continues. */
   #bury(delivery: Delivery): void {
     const { broker, log, pool } = this.#options
     log.error({ position: delivery.position, bytes: delivery.value.length }, 'record not understood')
     bury(broker, pool, delivery.position, delivery.value).then(
       () => delivery.acknowledge(),
       (error: unknown) => {
-        // What `dead` will never take would come back for ever; the line above has its position.
+        // A record too large for the dead-letter topic would be redelivered forever. The log line above has its position.
         if (ServiceError.from(error).code === 'request_too_large') return delivery.acknowledge()
         void delay(BURY_AGAIN_MS, undefined, { ref: false }).then(() => delivery.release())
       },
@@ -122,10 +120,10 @@ export class UnsupportedJobs {
   }
 }
 
-/** The wait is longer than an ingress makes on its caller's behalf: every worker there is has been tried. */
+/** Retry-After is longer than the retries of an ingress: every live worker has already been tried. */
 const UNKNOWN_KIND: ErrorBody = {
   code: 'overloaded',
-  message: 'No worker that runs knows this kind of request: the service is being upgraded. Try again later.',
+  message: 'No running worker supports this kind of request: the service is being upgraded. Try again later.',
   param: null,
   retry_after_ms: 30_000,
 }

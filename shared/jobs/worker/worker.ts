@@ -26,56 +26,59 @@ import { type Lane, Poller } from './poller.ts'
 import { Reporter } from './reporter/reporter.ts'
 import { UnsupportedJobs } from './unsupported-jobs.ts'
 
-/** Silence of an ingress after which the jobs it held are nobody's. */
+/** Silence after which an ingress is declared dead: its attached jobs have lost their owner. */
 const INGRESS_LOST_MS = 10_000
-/** Lanes of a pool; without a store there are no jobs of low priority. */
+/** Lanes of a pool. Without a store, no job has low priority. */
 const LANES: readonly Priority[] = ['normal', 'low']
 
-/** What a worker can start whose slots alone bound it. */
+/** Capacity of a worker that only its slots limit. */
 const UNBOUNDED: Capacity = { models: null, bounds: [], waiting: [] }
 
-/** What a worker is: its pool, its kinds of job, and how many jobs it runs at once. */
+/** Configuration of a worker: its pool, its kinds of job, and the number of concurrent jobs. */
 export interface WorkerDefinition {
   readonly name: PoolName
   readonly slots: number
   readonly kinds: Readonly<Record<string, Handler>>
-  /** Ids and aliases of the models it can run; default: whichever is asked for. */
+  /** Ids and aliases of its models; default: any requested model. */
   readonly models?: Iterable<string>
-  /** Models of which fewer jobs can run at once than there are slots. */
+  /** Models whose concurrency limit is below the number of slots. */
   readonly bounds?: readonly ModelBound[]
-  /** Models that share its slots (`bulkheads/lending.ts`); default: one. */
+  /** Number of models that share the slots (`bulkheads/lending.ts`); default: 1. */
   readonly modelCount?: number
 }
 
-/** What {@link Worker.open} needs. */
 export interface WorkerOptions {
   readonly broker: Broker
   readonly blobs: Blobs
   readonly log: Log
   readonly observer: PoolObserver
   readonly version: string
-  /** Arbiter of durable jobs; undefined where there are none. */
+  /** Owner of durable jobs; undefined if there are none. */
   readonly store: Store | undefined
-  /** How long a silent worker keeps its durable jobs. */
+  /** Duration of the lease on durable jobs, in ms. */
   readonly leaseMs: number
-  /** How long jobs that this worker does not know are passed on; default: {@link UnsupportedJobs}'s. */
+  /** Time for which jobs of an unknown kind are requeued, in ms; default: {@link UnsupportedJobs} decides. */
   readonly passOnMs?: number | undefined
-  /** Memory that bodies from blobs may take here; see {@link BodyBudget}. */
+  /** Memory budget for bodies from blobs, in bytes; see {@link BodyBudget}. */
   readonly bodyRoomBytes: number
-  /** Limits of servers that it shares with other workers; default: none. */
+  /** Concurrency limits of upstream servers that several workers share; default: none. */
   readonly upstreams?: UpstreamFleet | undefined
-  /** Work that is not started for now; default: none. */
+  /** Paused models and pools; default: none. */
   readonly pauses?: Pauses | undefined
-  /** The loop broke for good: the process must end. */
+  /** Called if the consume loop failed permanently: the process must exit. */
   readonly onFatal: (error: unknown) => void
 }
 
 /**
  * One worker of a pool (docs/design.md, Topics and records).
  *
- * Takes no more jobs than there are free slots (`poller.ts`), claims (says `started`, or takes the job's row in the store:
- * `claims.ts`), acknowledges as soon as that is out, runs (`attempts.ts`), reports. So a record is held for milliseconds only,
- * and a long job holds nothing at the broker. Jobs of low priority wait in a lane of their own (`lanes.ts`).
+ * 1. Takes at most as many records as there are free slots (`poller.ts`).
+ * 2. Claims the job: sends `started` to the ingress, or updates the job's row in the store (`claims.ts`).
+ * 3. Acknowledges the record at once. Records are thus in flight for milliseconds, even if the job runs for an hour.
+ * 4. Runs the attempt (`attempts.ts`) and reports its events (`reporter/reporter.ts`).
+ *
+ * Jobs of low priority have their own lane (`lanes.ts`). Rejected alternative: acknowledging at the end of the job. The broker
+ * would then redeliver long jobs, and Kafka drops a record after five deliveries.
  */
 export class Worker {
   readonly boot = newId('wrk_', 16)
@@ -106,11 +109,11 @@ export class Worker {
       onDelivery: (lane, delivery) => this.#onDelivery(lane, delivery),
       extra: (free) => rooms.extra(free),
       hasFreePeer: () => this.#hasFreePeer(),
-      // Durable jobs take their share at once, calls that wait aside what is left, and the queue what they leave.
+      // Freed slots go first to durable jobs up to their share, then to parked calls, then to the queue.
       onFree: () => {
         this.#claims?.pull()
         this.#aside.letIn()
-        // Who drains it waits until it holds nothing more.
+        // An operator who drains the worker waits for the report that it is empty.
         if (rooms.hasNews || taking.isHeld) this.presence.publishCapacity()
       },
     })
@@ -144,22 +147,22 @@ export class Worker {
     return worker
   }
 
-  /** Attempts that run now, claims, and jobs that are passed on to other workers: each takes a slot. */
+  /** Slots in use: running attempts, claims in progress, and jobs that wait to be requeued. */
   get running(): number {
     return this.#taking.running
   }
 
-  /** Calls that this worker holds without a slot: their models have no place for them. */
+  /** Calls held without a slot, because the bulkhead of their model is full. */
   get aside(): number {
     return this.#aside.size
   }
 
-  /** It takes nothing more: the process ends, or an operator drains it. */
+  /** True if the worker takes no new jobs: its process exits, or an operator drains it. */
   get isDraining(): boolean {
     return this.#taking.isHeld
   }
 
-  /** Calls of other workers' models that this one has passed on so far, each time counted. */
+  /** Requeued calls so far; each requeue counts. */
   get passed(): number {
     return this.#calls.passed
   }
@@ -174,7 +177,7 @@ export class Worker {
     return this.#taking.idleMs
   }
 
-  /** It has other models from now on. Resolves when all that ran until now has ended. */
+  /** Replaces the models. Resolves when every attempt that runs now has ended. */
   async change(own: Pick<WorkerDefinition, 'models' | 'bounds' | 'modelCount'>): Promise<void> {
     this.#rooms.change(own)
     this.presence.publishCapacity()
@@ -183,13 +186,14 @@ export class Worker {
   }
 
   /**
-   * Takes nothing new and waits for what runs; at `signal` hands back what still runs. A second call waits as well.
+   * Takes no new jobs and waits for running ones. When `signal` aborts, the remaining ones are handed back. A second call waits
+   * as well.
    */
   async drain(signal: AbortSignal): Promise<void> {
     this.#claims?.stop()
     await this.#taking.stop()
     const handBackAll = () => {
-      // Its time is over: a store that is away must not keep the process from ending.
+      // The grace period is over: an unreachable store must not prevent the process from exiting.
       if (this.#options.store?.isReachable === false) this.#durable?.giveUp()
       this.#attempts.handBackAll()
     }
@@ -199,7 +203,7 @@ export class Worker {
     signal.removeEventListener('abort', handBackAll)
   }
 
-  /** Leaves the pool. What still runs is handed back first. */
+  /** Hands back running jobs and leaves the pool. */
   async close(): Promise<void> {
     await this.drain(AbortSignal.abort())
     await this.#taking.close()
@@ -223,7 +227,7 @@ export class Worker {
         slots: () => slots,
         running: () => this.running,
         isDraining: () => this.#taking.isHeld,
-        capacity: () => this.#tell(),
+        capacity: () => this.#capacity(),
       },
       listener: {
         onLost: (peer) => this.#attempts.onPeerLost(peer.boot),
@@ -248,7 +252,7 @@ export class Worker {
     this.#claims = new Claims({ pool, kinds, log, presence, runs, rooms, taking, attempts, pauses })
   }
 
-  #tell(): Capacity {
+  #capacity(): Capacity {
     const capacity = this.#rooms.tell() ?? UNBOUNDED
     const found = this.#options.upstreams?.tell(capacity.models ?? []) ?? []
     const failing = this.#options.upstreams?.failing(capacity.models ?? []) ?? []
@@ -269,7 +273,7 @@ export class Worker {
   #onDelivery(lane: Lane, delivery: Delivery): void {
     const job = delivery.payload ? jobOfPayload(delivery.payload) : readJob(delivery.value)
     const kind = job && this.#kindOf(job)
-    // Not for this version: another worker may know it.
+    // Another worker may know a kind that this version does not.
     if (!job || !kind) this.#foreign.onDelivery(lane, delivery)
     else if (isAttached(job)) this.#calls.onDelivery(lane, delivery, job, kind)
     else if (this.#claims) this.#claims.onDelivery(lane, delivery, job, kind)
@@ -281,7 +285,7 @@ export class Worker {
     return Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
   }
 
-  /** Whether another worker has a free slot for whatever this one could take. */
+  /** True if another worker has a free slot for any job that this one could take. */
   #hasFreePeer(): boolean {
     return this.presence
       .workers(this.#definition.name)
@@ -291,7 +295,7 @@ export class Worker {
       })
   }
 
-  /** A worker may have found out something, may be new, or has no room for jobs that this one may have room for. */
+  /** Another worker published its capacity: shared upstream limits and waiting durable jobs may have changed. */
   #onCapacity({ boot, role, capacity }: Peer): void {
     if (role !== this.#definition.name || !capacity) return
     this.#options.upstreams?.hear(boot === this.boot ? [] : (capacity.found ?? []))

@@ -180,7 +180,7 @@ describe('a job that a worker does not know', () => {
     const call = await submit(jobs, 'dance')
     await expect(call.next()).rejects.toMatchObject({
       code: 'overloaded',
-      message: expect.stringContaining('No worker that runs knows this kind of request'),
+      message: expect.stringContaining('No running worker supports this kind of request'),
       retryAfterMs: 30_000,
     })
     await until(() => dead.length === 1)
