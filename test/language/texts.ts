@@ -12,14 +12,14 @@ export interface Text {
 }
 
 const CODE = /^(?:services|shared|schemas|test|bench|examples)\/.*\.tsx?$/
-const PAGES = /^(?:README|ARCHITECTURE|CONTRIBUTING|SECURITY)\.md$|^docs\/(?!adr\/).*\.md$|^test\/support\/README\.md$/
+const PAGES = /^(?:README|ARCHITECTURE|CONTRIBUTING|SECURITY)\.md$|^docs\/.*\.md$|^test\/support\/README\.md$/
 /** Files whose string literals are messages to people. */
 const MESSAGES = /^services\/(?:cli|console)\/|^services\/ingress\/openapi\/|^schemas\/error\.ts$/
 /** The rules themselves quote what they forbid. */
 const OWN = /^test\/language\//
 const MESSAGE_WORDS_MIN = 3
 
-const BLOCK_OR_LINE = /\/\*\*?([\s\S]*?)\*\/|((?:^[ \t]*\/\/.*\n?)+)/gm
+const BLOCK_OR_LINE = /(?<![\w'`)}\]*])\/\*\*?([\s\S]*?)\*\/|((?:^[ \t]*\/\/.*\n?)+)/gm
 const LITERAL = /'((?:[^'\\\n]|\\.)*)'|`((?:[^`\\]|\\.)*)`|>([^<>{}]*[a-z][^<>{}]*)</g
 const IDENTIFIER = /\b(?:class|interface|type|const|function\*?|readonly|let)\s+#?([A-Za-z_$][\w$]*)/g
 

@@ -37,7 +37,7 @@ const LONG = [
   'test/shared/engines/llama/{prompt-cache,template}.test.ts',
   'test/shared/engines/transcription/engines.test.ts',
   'test/services/transcription/{diarize,transcription}.test.ts',
-  'test/services/embeddings/{embeddings,local,room}.test.ts',
+  'test/services/embeddings/{embeddings,local,input-semaphore}.test.ts',
   'test/services/inference/preload.test.ts',
   // Coding agents, which npm installs.
   'test/sdk/agents.test.ts',

@@ -72,7 +72,7 @@ describe('an operator at the command line', () => {
     expect((await op('get', waiting)).lines).toMatchObject([{ waits: { reason: 'model_paused' } }])
     expect((await op('resume', 'model', 'echo-1')).lines).toMatchObject([{ paused: false }])
     await until(async () => (await admin.job('alice', waiting)).status === 'completed')
-    expect((await op('pause', 'pool', 'lost')).err).toContain('There are: inference')
+    expect((await op('pause', 'pool', 'lost')).err).toContain('Known pools: inference')
     expect(await op('deliveries')).toMatchObject({ code: 0, lines: [] })
   })
 

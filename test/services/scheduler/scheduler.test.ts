@@ -539,7 +539,7 @@ describe('a loop', () => {
     isAway = false
     await until(() => turns > 2)
     expect(loop.problem).toBeUndefined()
-    expect(lines).toEqual(['scheduler loop failed; trying again', 'scheduler loop works again'])
+    expect(lines).toEqual(['scheduler loop failed; retrying', 'scheduler loop recovered'])
     held = Promise.withResolvers<void>()
     const before = turns
     await until(() => turns > before)

@@ -1,4 +1,4 @@
-import { mkdtemp, rm, symlink } from 'node:fs/promises'
+import { mkdtemp, readFile, rm, symlink } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest'
@@ -19,6 +19,8 @@ const PATH = '/v1/audio/transcriptions'
 const MODELS = [
   { id: MODEL, pool: 'transcription', engine: { type: 'local', model: MODEL }, transcription: { languages: ['en'] } },
 ]
+/** Eight seconds of synthetic German: `espeak-ng -v de+f3 -s 140`, in Opus. */
+const GERMAN = new URL('../../support/speech/german.ogg', import.meta.url)
 const clips = (await findEnvironment()) && (await findSpeech())
 const MODES = [
   ['embedded', undefined],
@@ -161,6 +163,22 @@ for (const [mode, kafka] of MODES) {
         'known_speaker_references[]': `data:audio/wav;base64,${waveOf(silence(1)).toString('base64')}`,
       }
       expect(await refusal(bytes, fields)).toMatchObject({ status: 400, param: 'known_speaker_references[0]' })
+    })
+
+    testOnce('in another language is refused by an English-only model unless language is set', async () => {
+      const german = await readFile(GERMAN)
+      const refused = await upload(german, {})
+      expect({ status: refused.status, ...((await refused.json()) as { error: Json }).error }).toMatchObject({
+        status: 400,
+        code: 'unsupported_value',
+        param: 'language',
+        message: expect.stringMatching(/knows English only.*Set model to .*whisper-base.*or set language to 'en'/),
+      })
+      const statuses = [
+        (await upload(german, { language: 'en' })).status,
+        (await upload(clip('beckett').bytes, {})).status,
+      ]
+      expect(statuses, 'German with language, English without').toEqual([200, 200])
     })
 
     test('that nobody waits for any more frees the model for the next caller', async () => {

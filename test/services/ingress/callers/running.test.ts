@@ -127,7 +127,7 @@ describe('what a project may run at once', () => {
       expect(await waits(next)).toMatchObject({
         reason: 'project_full',
         message: expect.stringContaining(
-          'at its limit of running jobs: it runs 0 calls and 1 job, and may run 1 at once.',
+          'at its concurrency limit: 0 calls and 1 job are running, and 1 may run at once.',
         ),
       })
       // An equal call that waits for a job of its own takes no place from it.
