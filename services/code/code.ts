@@ -6,7 +6,7 @@ import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { runCode, type Workbench } from './run.ts'
 
-/** Starts one worker of the code pool: Python that nobody trusts, in the sandbox of this process. */
+/** Starts one worker of the code pool, which runs untrusted Python in the sandbox of this process. */
 export async function startCode(ports: Ports): Promise<Service> {
   const { sandbox, config } = ports
   const bench = openWorkbench(ports)
@@ -18,7 +18,7 @@ export async function startCode(ports: Ports): Promise<Service> {
 }
 
 function openWorkbench({ sandbox, blobs, metrics, log }: Ports): Workbench {
-  const help = 'Interpreters of the sandbox, by whether they wait for a run or run'
+  const help = 'Sandbox interpreters, by state (idle or busy)'
   metrics.gauge('sluice_sandbox_interpreters', help, { state: 'idle' }, () => sandbox.stats().idle)
   metrics.gauge('sluice_sandbox_interpreters', help, { state: 'busy' }, () => sandbox.stats().busy)
   return {

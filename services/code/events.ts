@@ -3,10 +3,12 @@ import { TEXT_PIECE_CHARS } from '#shared/kinds/execute.ts'
 import type { SandboxEnd, SandboxEvent } from '#shared/sandbox/sandbox.ts'
 import { isHighSurrogate } from '#shared/surrogate-buffer.ts'
 
-/** Bytes of a plot in one piece: 256 KiB of base64, and a multiple of three, so that pieces join to one base64. */
+/**
+ * Maximum bytes of a plot in one piece: 256 KiB of base64. A multiple of three, so that the pieces concatenate to one valid base64 text.
+ */
 const PLOT_PIECE_BYTES = 192 * 1024
 
-/** What a sandbox gives, in pieces that fit into records of the queue. */
+/** Splits an event of a sandbox into pieces that fit into records of the queue. */
 export function* piecesOf(event: SandboxEvent): Generator<CodeEvent> {
   if (event.type === 'plot') yield* plotPieces(event.png)
   else yield* textPieces(event.stream, event.text)
@@ -15,7 +17,7 @@ export function* piecesOf(event: SandboxEvent): Generator<CodeEvent> {
 function* textPieces(stream: 'stdout' | 'stderr', text: string): Generator<CodeEvent> {
   for (let start = 0; start < text.length; ) {
     let end = Math.min(text.length, start + TEXT_PIECE_CHARS)
-    // Half a character is none: it goes along with its other half.
+    // Never split a surrogate pair.
     if (end < text.length && isHighSurrogate(text.charCodeAt(end - 1))) end--
     yield { type: 'output', stream, piece: text.slice(start, end) }
     start = end
@@ -31,10 +33,9 @@ function* plotPieces(png: Uint8Array): Generator<CodeEvent> {
 }
 
 /**
- * How a run ended, by the cases of docs/code.md, The result: a last message on stderr where the service ended it, then
- * the end.
+ * The last events of a run (docs/code.md, The result). If the service ended the run, then a message on stderr precedes the end event.
  *
- * @param isLineOpen Stderr does not end in a line feed.
+ * @param isLineOpen Whether stderr does not end in a line feed.
  */
 export function* endOf(
   end: SandboxEnd,

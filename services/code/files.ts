@@ -3,7 +3,7 @@ import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { SandboxFile } from '#shared/sandbox/sandbox.ts'
 
-/** Reads the files of a run. @throws ServiceError `not_found` for one that was deleted since the run was asked for */
+/** Reads the input files of a run. @throws ServiceError `not_found` for a file that was deleted after the run was submitted */
 export async function readFiles(blobs: Blobs, files: readonly CodeFile[]): Promise<SandboxFile[]> {
   const read: SandboxFile[] = []
   for (const { id, name } of files) read.push({ name, bytes: await readFile(blobs, id, name) })

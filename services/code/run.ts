@@ -12,14 +12,13 @@ import { readFiles } from './files.ts'
 /** How a run ended, for metrics and the log. */
 export type RunEnd = 'ok' | 'error' | 'violations' | 'timeout' | 'killed' | 'cancelled' | 'failed'
 
-/** What a run tells about itself when it is over. Never its code or its output. */
+/** Facts of a finished run for metrics and logs. The code and its output are never logged. */
 export interface RunFacts {
   readonly sandbox: Sandbox['name']
   readonly end: RunEnd
   readonly seconds: number
 }
 
-/** What runs work with. */
 export interface Workbench {
   readonly sandbox: ChosenSandbox
   readonly blobs: Blobs
@@ -27,11 +26,11 @@ export interface Workbench {
 }
 
 /**
- * Runs code in the sandbox. Yields its output while it goes on, in order, then how it ended.
+ * Runs code in the sandbox. Yields its output in order while the code runs, then its end.
  *
- * Leaving early ends the run: this resolves when its processes have ended.
+ * If the consumer leaves early, then the run is killed; the generator returns when its processes have ended.
  *
- * @throws ServiceError `sandbox_lost`, `sandbox_unavailable`; `not_found` for a file that is gone; the signal's reason
+ * @throws ServiceError `sandbox_lost`, `sandbox_unavailable`; `not_found` for a deleted file; the signal's reason
  */
 export async function* runCode(
   bench: Workbench,
@@ -48,7 +47,7 @@ export async function* runCode(
   }
 }
 
-/** One run: takes what the sandbox gives as it comes, and hands it on as it is asked for. */
+/** One run: buffers the sandbox's events until the consumer takes them. */
 class CodeRun {
   readonly #bench: Workbench
   readonly #sandbox: Sandbox
@@ -56,9 +55,9 @@ class CodeRun {
   readonly #files: readonly SandboxFile[]
   readonly #context: AttemptContext
   #startedAt = performance.now()
-  /** How long it took; a slow reader hears of its end later. */
+  /** Duration of the run, measured at its end and not when a slow reader has received all output. */
   #seconds = 0
-  /** Bounded by what a sandbox lets out of a run (shared/sandbox/limits.ts): 2 MiB of text and 20 MiB of plots. */
+  /** Bounded by the sandbox's output limits (shared/sandbox/limits.ts): 2 MiB of text and 20 MiB of plots. */
   readonly #pieces = new EventBuffer(mergeCodeEvents)
   #isLineOpen = false
   #end: SandboxEnd | undefined
@@ -95,7 +94,7 @@ class CodeRun {
     yield* endOf(this.#end, this.#request.timeout_seconds, this.#seconds, this.#isLineOpen)
   }
 
-  /** Ends it, if it still goes on. */
+  /** Kills the run if it is still running, and waits for its end. */
   async close(): Promise<void> {
     this.#context.signal.removeEventListener('abort', this.#leave)
     this.#left.abort()
@@ -114,7 +113,7 @@ class CodeRun {
       })
     } catch (error) {
       this.#error = error ?? new ServiceError('sandbox_lost', 'The sandbox broke.')
-      // It cannot start runs any more: the next one looks for one that can.
+      // This sandbox cannot start runs any more. Discard it, so that the next run chooses another one.
       if (ServiceError.from(error).code === 'sandbox_unavailable') this.#bench.sandbox.discard(this.#sandbox)
     }
     this.#seconds = (performance.now() - this.#startedAt) / 1_000

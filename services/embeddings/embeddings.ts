@@ -18,15 +18,16 @@ import { Rerankers } from './rerank.ts'
 import { textsOf } from './texts.ts'
 import { Vectors } from './vectors.ts'
 
-/** The models of one worker, each with the batcher before its engine. */
+/** One engine per model of this worker, each behind a batcher. */
 type Batchers = EngineRegistry<ReturnType<typeof openBatched>>
 
-/** Starts one worker of the embeddings pool: texts to vectors, those of many jobs in shared calls of each engine. */
+/** Starts one worker of the embeddings pool. Texts of many jobs share the calls of an engine. */
 export async function startEmbeddings(ports: Ports): Promise<Service> {
   const openers = await ports.loadEngines()
   const batchers = new EngineRegistry(ports.models.served, (model) => openBatched(openers, model))
-  const room = new InputSemaphore()
-  const embedOne = (request: EmbedRequest, context: AttemptContext) => embedInRoom(room, batchers, request, context)
+  const semaphore = new InputSemaphore()
+  const embedOne = (request: EmbedRequest, context: AttemptContext) =>
+    embedWithPermits(semaphore, batchers, request, context)
   const rerankers = new Rerankers(ports.models.served, openers, embedOne)
   const kinds = {
     embed: handle(embed, embedOne),
@@ -47,7 +48,7 @@ export async function startEmbeddings(ports: Ports): Promise<Service> {
   })
 }
 
-/** Closing it ends all calls of the model. */
+/** Opens the engine of a model behind a batcher. Closing it aborts all calls of the model. */
 function openBatched(openers: EngineOpeners, model: ModelConfig) {
   const { embeddings, engine } = model
   const batcher = new Batcher(openers.openEmbeddingEngine(model), {
@@ -64,14 +65,14 @@ function callsOf(engine: ModelConfig['engine']): number {
   return 'headers' in engine ? each * addressesOf(engine).length : each
 }
 
-/** Embeds when there is room for the vectors. */
-async function* embedInRoom(
-  room: InputSemaphore,
+/** Embeds after the semaphore has admitted the inputs. */
+async function* embedWithPermits(
+  semaphore: InputSemaphore,
   batchers: Batchers,
   request: EmbedRequest,
   context: AttemptContext,
 ): AsyncGenerator<EmbedEvent> {
-  const leave = await room.enter(request.inputs.length, context.signal)
+  const leave = await semaphore.enter(request.inputs.length, context.signal)
   try {
     yield* embedAll(batchers, request, context)
   } finally {
@@ -79,7 +80,7 @@ async function* embedInRoom(
   }
 }
 
-/** Yields vectors as they are there, in the order of the inputs, then the usage. */
+/** Yields vectors in the order of the inputs as soon as they are ready, then the usage. */
 async function* embedAll(
   batchers: Batchers,
   { model: name, inputs, dimensions }: EmbedRequest,
@@ -89,7 +90,7 @@ async function* embedAll(
   const texts = await textsOf(inputs, model, signal)
   const vectors = new Vectors(texts.length, dimensions)
   signal.throwIfAborted()
-  // Ends the work also when the consumer leaves. By hand: a composite signal, and an error for each good end, cost more.
+  // Aborts the calls also if the consumer leaves. A plain listener is cheaper than `AbortSignal.any`, and a normal end creates no error.
   const left = new AbortController()
   const leave = () => left.abort(signal.reason)
   signal.addEventListener('abort', leave, { once: true })
@@ -98,7 +99,7 @@ async function* embedAll(
     vectors.put(index, vector, tokens)
     wake()
   })
-  // It is heard of below, perhaps only after the consumer has taken what came before.
+  // `ended` is awaited below, possibly long after it was rejected. This handler prevents an unhandled rejection.
   ended.catch(() => {})
   try {
     while (vectors.count < texts.length) {

@@ -1,19 +1,19 @@
 import { Slots } from '#shared/slots.ts'
 
-/** Inputs whose vectors a worker holds at once: those of 16 of the largest jobs, 550 MB at 3,072 numbers each. */
+/** Maximum inputs whose vectors a worker holds at once: 16 jobs of maximum size, 550 MB at 3,072 dimensions. */
 const INPUTS_HELD_MAX = 16 * 2_048
-/** Jobs of so many inputs need not wait: the slots of the worker bound them. */
+/** Jobs with at most this many inputs need no permits. The worker's slots bound them. */
 const SMALL_MAX = 32
 
 /**
- * Bounds what a worker holds of large jobs: a vector is kept until its job is done, and a worker runs hundreds of jobs.
+ * Bounds the memory of large jobs. A job's vectors are held until the job ends, and a worker runs hundreds of jobs.
  *
- * Large jobs begin in the order in which they came, when those before them leave room; small ones at once.
+ * Large jobs start in order of arrival, as soon as enough permits are free. Small jobs start at once.
  */
 export class InputSemaphore {
   readonly #held = new Slots(INPUTS_HELD_MAX)
 
-  /** Resolves when there is room. @returns What leaves it again, to be called once @throws The signal's reason */
+  /** Waits for the permits of a job. @returns A function that releases them; call it once @throws The signal's reason */
   async enter(inputs: number, signal: AbortSignal): Promise<() => void> {
     if (inputs <= SMALL_MAX) return () => {}
     await this.#held.take(signal, inputs)

@@ -11,10 +11,10 @@ import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
 import { vectorFromBase64 } from '#shared/vector.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Makes the vectors of a job. */
+/** Embeds the texts of a job. */
 type Embed = (request: EmbedRequest, context: AttemptContext) => AsyncIterable<EmbedEvent>
 
-/** What reranks in one worker: models that do so themselves, and the vectors of those that embed. */
+/** Reranks documents, either by a reranking model or by the similarity of their embeddings to that of the query. */
 export class Rerankers {
   readonly #models: Ports['models']['served']
   readonly #engines: EngineRegistry<RerankEngine>
@@ -34,12 +34,11 @@ export class Rerankers {
     yield { type: 'usage', usage: { input_tokens: tokens, output_tokens: 0 } }
   }
 
-  /** The models have changed. @param untilOver What works with them now is over */
+  /** Closes the engines of models that were removed or changed. @param untilOver Resolves when all work that uses them has ended */
   retire(untilOver: Promise<void>): Promise<void> {
     return this.#engines.retire(untilOver)
   }
 
-  /** Closes every engine that was opened. */
   close(): Promise<void> {
     return this.#engines.close()
   }
@@ -66,7 +65,12 @@ function guessAll(texts: readonly string[]): number {
   return texts.reduce((sum, text) => sum + guessTokens(text), 0)
 }
 
-/** Documents by their vectors and, behind these, that of the query. To be run in turns: they may be 2,048. @throws ServiceError `upstream_error` */
+/**
+ * Ranks documents by cosine similarity to the query. Run it by `runYielding`, since a job may have 2,048 documents.
+ *
+ * @param vectors Vectors of the documents, then that of the query.
+ * @throws ServiceError `upstream_error`
+ */
 function* rank(vectors: readonly string[]): Generator<undefined, RankedDocument[]> {
   const query = unitOf(vectors.at(-1) ?? '')
   const found: RankedDocument[] = []
@@ -74,11 +78,11 @@ function* rank(vectors: readonly string[]): Generator<undefined, RankedDocument[
     found.push({ index, relevance_score: dot(query, unitOf(vector)) })
     yield
   }
-  // The sort is stable: equally near ones stay in their order.
+  // The sort is stable: documents with equal scores keep their order.
   return found.sort((a, b) => b.relevance_score - a.relevance_score)
 }
 
-/** A vector made as long as 1; one without direction is near to nothing. */
+/** Scales a vector to length 1. The zero vector stays as it is and has similarity 0 to all others. */
 function unitOf(text: string): Float64Array {
   const vector = vectorFromBase64(text)
   if (!vector) throw incomplete()
@@ -87,7 +91,7 @@ function unitOf(text: string): Float64Array {
   return length > 0 ? numbers.map((number) => number / length) : numbers
 }
 
-/** Within its bounds whatever rounding adds. */
+/** Dot product, clamped to [-1, 1] against rounding errors. */
 function dot(a: Float64Array, b: Float64Array): number {
   if (a.length !== b.length) throw incomplete()
   let sum = 0

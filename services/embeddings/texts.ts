@@ -5,14 +5,15 @@ import type { EmbedText } from '#shared/engines/batching/batch.ts'
 import { inputsTooLong, inputTooLong } from '#shared/engines/batching/limits.ts'
 import { guessTokens, loadTokens } from '#shared/engines/batching/tokens.ts'
 
-/** How long inputs are looked at before other jobs have their turn. */
+/** Maximum time between event-loop yields while inputs are checked. */
 const YIELD_INTERVAL_MS = 5
 
 /**
- * The texts of a job: tokens decoded, lengths checked where it takes a tokenizer to know them. Most texts are so short
- * that they cannot have too many tokens (a token is a byte at least), and then no vocabulary is loaded.
+ * The texts of a job. Token inputs are decoded, and lengths are checked if that requires a tokenizer.
  *
- * @throws ServiceError `context_length_exceeded`, `invalid_value` for tokens that do not exist; the signal's reason
+ * A token has at least one byte. Most texts are so short that they cannot have too many tokens, and then no vocabulary is loaded.
+ *
+ * @throws ServiceError `context_length_exceeded`; `invalid_value` for unknown token ids; the signal's reason
  */
 export async function textsOf(
   inputs: readonly EmbedInput[],
@@ -21,31 +22,33 @@ export async function textsOf(
 ): Promise<EmbedText[]> {
   const texts: EmbedText[] = []
   const counter = new Counter(inputs, model)
-  let turnEnds = performance.now() + YIELD_INTERVAL_MS
+  let yieldAt = performance.now() + YIELD_INTERVAL_MS
   for (const [index, input] of inputs.entries()) {
     signal.throwIfAborted()
     const text = typeof input === 'string' ? input : await decode(input, inputs.length > 1 ? index : undefined, model)
     await counter.check(input, index)
     texts.push({ text, tokens: typeof input === 'string' ? guessTokens(text) : input.length })
-    if (performance.now() < turnEnds) continue
+    if (performance.now() < yieldAt) continue
     await nextTurn()
-    turnEnds = performance.now() + YIELD_INTERVAL_MS
+    yieldAt = performance.now() + YIELD_INTERVAL_MS
   }
   return texts
 }
 
-/** @param index Of the input; undefined for the only one, which may have come as `[1, 2]` or as `[[1, 2]]` */
+/**
+ * Decodes token ids. @param index Position of the input, for error messages; undefined for an only input, sent as `[1, 2]` or `[[1, 2]]`
+ */
 async function decode(ids: readonly number[], index: number | undefined, model: ModelConfig): Promise<string> {
   const tokens = await loadTokens(model.embeddings.token_encoding)
   return tokens.decode(ids, (place) => (index === undefined ? 'input' : `input[${index}][${place}]`))
 }
 
-/** Counts tokens, of a single input and of all, as far as anything depends on it. */
+/** Counts the tokens of each input, and of all inputs together, only if a limit may be exceeded. */
 class Counter {
   readonly #model: ModelConfig
-  /** Of one input; undefined where the engine refuses longer ones itself, by its own tokenizer. */
+  /** Maximum tokens of one input. Undefined for local engines, which refuse longer inputs by their own tokenizer. */
   readonly #most: number | undefined
-  /** All inputs together may be too many, so each is counted. */
+  /** Whether all inputs together may exceed the limit, so that each input must be counted. */
   readonly #countsAll: boolean
   #sum = 0
 
@@ -70,7 +73,7 @@ class Counter {
   }
 }
 
-/** A token is a byte at least. */
+/** Upper bound of an input's tokens: a token has at least one byte. */
 function tokensAtMost(input: EmbedInput): number {
   return typeof input === 'string' ? Buffer.byteLength(input) : input.length
 }

@@ -2,48 +2,48 @@ import type { EmbedEvent } from '#schemas/embeddings.ts'
 import { ServiceError } from '#shared/error.ts'
 import { vectorToBase64 } from '#shared/vector.ts'
 
-/** Characters of base64 at which a piece goes on its way: an event may have 512 KiB of JSON. */
+/** Maximum base64 characters of one event. An event may have 512 KiB of JSON. */
 const PIECE_CHARS = 256 * 1024
 
-/** Gathers the vectors of one job, which come in any order, into events in the order of its inputs. */
+/** Collects the vectors of one job, which arrive in any order, and emits them in the order of its inputs. */
 export class Vectors {
   readonly #dimensions: number | undefined
   readonly #vectors: (string | undefined)[]
   #tokens = 0
   #count = 0
-  /** Inputs before this one are in events already. */
-  #told = 0
+  /** Number of leading inputs whose vectors were emitted. */
+  #emitted = 0
 
-  /** @param dimensions Vectors are cut to this length and normalised again. */
+  /** @param dimensions Vectors are truncated to this length and normalised again. */
   constructor(inputs: number, dimensions: number | undefined) {
     this.#vectors = new Array(inputs)
     this.#dimensions = dimensions
   }
 
-  /** Inputs whose vectors are there. */
+  /** Number of vectors that have arrived. */
   get count(): number {
     return this.#count
   }
 
-  /** @throws ServiceError `unsupported_value` when the vector is shorter than was asked for */
+  /** @throws ServiceError `unsupported_value` if the vector is shorter than the requested dimensions */
   put(index: number, vector: Float32Array, tokens: number): void {
     this.#vectors[index] = vectorToBase64(this.#dimensions === undefined ? vector : shorten(vector, this.#dimensions))
     this.#tokens += tokens
     this.#count++
   }
 
-  /** Events for what is there without a gap; vectors that do not fill a piece wait, unless they are the last. */
+  /** Emits the longest gapless sequence of vectors, in full pieces. A last piece may be smaller; any other incomplete piece waits. */
   *take(): Generator<EmbedEvent> {
     for (;;) {
-      const first = this.#told
+      const first = this.#emitted
       const vectors = this.#nextPiece()
       if (!vectors) return
-      this.#told += vectors.length
+      this.#emitted += vectors.length
       yield { type: 'vectors', first, vectors }
     }
   }
 
-  /** The last event, when all are there. */
+  /** The last event of a job. Valid when all vectors have arrived. */
   usage(): EmbedEvent {
     return { type: 'usage', usage: { input_tokens: this.#tokens, output_tokens: 0 } }
   }
@@ -51,25 +51,25 @@ export class Vectors {
   #nextPiece(): string[] | undefined {
     const piece: string[] = []
     let chars = 0
-    for (let at = this.#told; at < this.#vectors.length; at++) {
+    for (let at = this.#emitted; at < this.#vectors.length; at++) {
       const vector = this.#vectors[at]
       if (vector === undefined) break
       if (chars + vector.length > PIECE_CHARS && piece.length > 0) return this.#without(piece)
       piece.push(vector)
       chars += vector.length
     }
-    const isLast = this.#told + piece.length === this.#vectors.length
+    const isLast = this.#emitted + piece.length === this.#vectors.length
     return isLast && piece.length > 0 ? this.#without(piece) : undefined
   }
 
-  /** What is on its way is not kept here as well. */
+  /** Emitted vectors are released here, since the event holds them. */
   #without(piece: string[]): string[] {
-    this.#vectors.fill(undefined, this.#told, this.#told + piece.length)
+    this.#vectors.fill(undefined, this.#emitted, this.#emitted + piece.length)
     return piece
   }
 }
 
-/** The first so many numbers, made a vector of length 1 again, as models that are trained for it want (Matryoshka). */
+/** The first `dimensions` numbers, normalised again. Models that support this are trained for it (Matryoshka embeddings). */
 function shorten(vector: Float32Array, dimensions: number): Float32Array {
   if (dimensions === vector.length) return vector
   if (dimensions > vector.length) {

@@ -12,7 +12,7 @@ import type { Ports } from '#shared/ports.ts'
 import { requirePublicUrls } from './remote-urls.ts'
 import { fitPrompt } from './truncate.ts'
 
-/** Generates with the model that was asked for, and, when that fails before any output, with its fallbacks in their order. */
+/** Generates with the requested model. If it fails before any output, then its fallbacks are tried in order. */
 export function generateWithFallback(
   engines: EngineRegistry<ChatEngine>,
   ports: Pick<Ports, 'models' | 'contentFilter' | 'log'>,
@@ -21,7 +21,7 @@ export function generateWithFallback(
 ): AsyncGenerator<GenerateEvent> {
   const ask = async (model: ModelConfig): Promise<Attempted<GenerateEvent, GenerateEvent>> => {
     if (isBehindHttp(model)) await requirePublicUrls(request, context.signal)
-    // The model that was asked for keeps the name it was asked for by.
+    // The requested model keeps the name that the caller used, which may be an alias.
     const named = model === chain[0] ? request : { ...request, model: model.id }
     requireCompletable(model, named)
     const engine = engines.of(model)
@@ -29,7 +29,7 @@ export function generateWithFallback(
     const asked = adapted.truncates
       ? await fitPrompt(adapted, model, (each) => countPrompt(engine, each, context))
       : adapted
-    const give = givenBy(ports)
+    const give = outputOf(ports)
     return {
       events: complete(engine, asked, context),
       give: restore ? (event) => restore(event).flatMap((each) => [...give(each)]) : give,
@@ -39,7 +39,7 @@ export function generateWithFallback(
   return withFallbacks(chain, ask, context, ports.log)
 }
 
-/** Tokens of a prompt, estimated where neither the engine nor its server counts. */
+/** Tokens of a prompt; an estimate if neither the engine nor its server can count. */
 export async function countPrompt(
   engine: ChatEngine,
   request: GenerateRequest,
@@ -49,12 +49,14 @@ export async function countPrompt(
 }
 
 /**
- * What callers get of an engine's events. The start names the model that answers, which is known only with its first output.
- * A plain call for each of them and not one more generator, which would cost every token a microtask.
+ * Transforms an engine's events into those for callers.
+ *
+ * The start event names the answering model, which is certain only with the first output, so it is delayed until then. The result is a
+ * plain function: one more generator would cost a microtask per token.
  */
-function givenBy({ contentFilter }: Pick<Ports, 'contentFilter'>): (event: GenerateEvent) => Iterable<GenerateEvent> {
+function outputOf({ contentFilter }: Pick<Ports, 'contentFilter'>): (event: GenerateEvent) => Iterable<GenerateEvent> {
   let start: GenerateEvent | undefined
-  /** Of each choice, for the filter. */
+  /** Text of each choice so far, for the content filter. */
   const texts: string[] = []
   return (event) => {
     if (event.type === 'start') {
@@ -64,21 +66,21 @@ function givenBy({ contentFilter }: Pick<Ports, 'contentFilter'>): (event: Gener
     if (contentFilter && event.type === 'text') texts[event.choice] = (texts[event.choice] ?? '') + event.text
     const needsResults = contentFilter && event.type === 'finish' && !event.filter
     const found = needsResults ? contentFilter.classify(texts[event.choice] ?? '').detected : []
-    const told = found.length > 0 ? withFindings(event, found) : event
-    const output = isTooLarge(told) ? [...splitEvent(told)] : [told]
+    const annotated = found.length > 0 ? withFindings(event, found) : event
+    const output = isTooLarge(annotated) ? [...splitEvent(annotated)] : [annotated]
     if (start) output.unshift(start)
     start = undefined
     return output
   }
 }
 
-/** The end of a choice with what the filter found in its text. */
+/** The finish event of a choice with the categories that the content filter detected. */
 function withFindings(event: GenerateEvent, detected: ContentFindings['detected']): GenerateEvent {
   const results = detected.map((category) => [category, { filtered: false, detected: true }])
   return { ...event, filter: Object.fromEntries(results) } as GenerateEvent
 }
 
-/** True for models behind HTTP, whose servers fetch what a URL in the request names. */
+/** True for models behind HTTP, whose servers fetch the URLs in a request. */
 export function isUpstream({ models }: Pick<Ports, 'models'>, name: string): boolean {
   const model = models.find(name)
   return model !== undefined && isBehindHttp(model)

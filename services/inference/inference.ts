@@ -22,9 +22,9 @@ import { preloadOf } from './preload.ts'
 import { requirePublicUrls } from './remote-urls.ts'
 import { speakWith } from './speak.ts'
 
-/** Progress is told at most twice a second (docs/protocol.md, Job events). */
+/** Progress is published at most twice a second (docs/protocol.md, Job events). */
 const PROGRESS_MS = 500
-/** Characters of a token, while the engine has not counted. */
+/** Estimated characters per token, used until the engine has counted. */
 const CHARS_PER_TOKEN = 4
 
 /**
@@ -78,7 +78,7 @@ export async function startInference(ports: Ports): Promise<Service> {
   const placesOf = (model: string) => engines.find(model)?.places
   const own = () => {
     const own = modelsOf(ports.models.served, { pool: 'inference', kinds: Object.keys(kinds), slots, placesOf })
-    // The word list needs no model, so every worker of the pool has it, whatever MODELS says.
+    // The word list needs no model, so each worker of the pool offers it, whatever MODELS selects.
     return { ...own, models: new Set([...own.models, WORD_LIST]) }
   }
   const retire = async (untilOver: Promise<void>) => {
@@ -94,9 +94,9 @@ export async function startInference(ports: Ports): Promise<Service> {
 }
 
 /**
- * Checks the body of a job, a long conversation in pieces. To be run by `runYielding`.
+ * Checks the body of a job, with an event-loop yield per {@link PIECE_PARTS} parts. Run it by `runYielding`.
  *
- * @throws ZodError when it is not what an ingress sends
+ * @throws ZodError if the body is not a valid request
  */
 function* readRequest(body: unknown): Generator<undefined, GenerateRequest> {
   const turns = (body as { turns?: unknown } | null)?.turns
@@ -120,18 +120,18 @@ function* readRequest(body: unknown): Generator<undefined, GenerateRequest> {
   return request
 }
 
-/** Tells how many tokens have been made while events pass through, and of how many at most. */
+/** Publishes the number of generated tokens, and the percentage of the maximum, while events pass through. */
 async function* withProgress(
   events: AsyncIterable<GenerateEvent>,
   request: GenerateRequest,
   onProgress: (progress: Progress) => void,
 ): AsyncGenerator<GenerateEvent> {
   let chars = 0
-  let toldAt = performance.now()
+  let publishedAt = performance.now()
   for await (const event of events) {
     if ('text' in event && event.type !== 'native') chars += event.text.length
-    if (chars > 0 && performance.now() - toldAt >= PROGRESS_MS) {
-      toldAt = performance.now()
+    if (chars > 0 && performance.now() - publishedAt >= PROGRESS_MS) {
+      publishedAt = performance.now()
       const tokens = Math.ceil(chars / CHARS_PER_TOKEN)
       const most = request.max_tokens === undefined ? undefined : request.max_tokens * request.n
       const percent = most === undefined ? null : Math.min(99, Math.floor((100 * tokens) / most))

@@ -6,10 +6,10 @@ import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports } from '#shared/ports.ts'
 import { requirePublic } from './remote-urls.ts'
 
-/** Results of one piece of output: about 80 KB of JSON. */
+/** Maximum results per event: about 80 KB of JSON. */
 const PIECE_RESULTS = 64
 
-/** What judges inputs in one worker: the word list, and the models that moderate. */
+/** Moderates inputs with the word list or a moderation model. */
 export class Moderators {
   readonly #models: Ports['models']['served']
   readonly #engines: EngineRegistry<ModerationEngine>
@@ -32,12 +32,11 @@ export class Moderators {
     }
   }
 
-  /** The models have changed. @param untilOver What works with them now is over */
+  /** Closes the engines of models that were removed or changed. @param untilOver Resolves when all work that uses them has ended */
   retire(untilOver: Promise<void>): Promise<void> {
     return this.#engines.retire(untilOver)
   }
 
-  /** Closes every engine that was opened. */
   async close(): Promise<void> {
     await this.#engines.close()
     await this.#wordList.close()

@@ -4,8 +4,8 @@ import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { PrepareProgress } from '#shared/ports.ts'
 
 /**
- * What a worker does after its models are on its disk: it loads into memory those whose `engine.preload` asks for that, one after the
- * other. A call that comes meanwhile waits for the same loading.
+ * Loads the models with `engine.preload` into memory, one after the other, after the worker's models are on its disk. A call that arrives
+ * meanwhile waits for the same load.
  */
 export function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: EngineRegistry<ChatEngine>) {
   return async (onProgress: PrepareProgress, signal: AbortSignal): Promise<void> => {

@@ -5,16 +5,16 @@ import { hostOf, mayBePublic, type Resolve, requirePublicHost } from '#shared/ou
 import { nativeUrlsOf } from '#shared/outbound/native-urls.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Hosts of one request: each is a question to the name server. */
+/** Maximum hosts of one request. Each host costs a DNS lookup. */
 const HOSTS_MAX = 32
-/** For all of them together. */
+/** Timeout of all DNS lookups of one request. */
 const RESOLVE_MS_MAX = 10_000
 
 /**
- * Checks the URLs in a request that its upstream is to fetch, right before it gets them: none may lead to an address that
- * is not public, or callers would read through the upstream what only its network can reach.
+ * Checks the URLs in a request that its upstream will fetch. None may resolve to a non-public address. Otherwise callers could read
+ * internal resources through the upstream (server-side request forgery).
  *
- * @param resolve How names are resolved; default: the system's way.
+ * @param resolve Resolves names; default: the system resolver.
  * @throws ServiceError `invalid_value`; the signal's reason
  */
 export async function requirePublicUrls(
@@ -30,10 +30,10 @@ export async function requirePublicUrls(
 }
 
 /**
- * Checks any URLs like those of a request.
+ * Checks any URLs by the same rules.
  *
- * @param param Field that a refusal names
- * @param mayBeUnknown Accept names that do not resolve here
+ * @param param Field that the error names.
+ * @param mayBeUnknown Accept names that do not resolve here.
  */
 export async function requirePublic(
   urls: Iterable<string>,
@@ -45,11 +45,11 @@ export async function requirePublic(
   const hosts = await runYielding(hostsOf(urls, param), signal)
   if (hosts.size === 0) return
   const check = async () => {
-    // One after the other: names that do not resolve would take all of the process's threads for it.
+    // One lookup at a time: slow names in parallel would occupy the whole thread pool of the process.
     for (const host of hosts) await requirePublicHost(host, resolve, mayBeUnknown)
   }
   const tooLong = new AbortController()
-  const late = refuse(param, 'The hosts of the URLs could not be found in time.')
+  const late = refuse(param, 'The hosts of the URLs could not be resolved in time.')
   const timer = setTimeout(() => tooLong.abort(late), RESOLVE_MS_MAX)
   await abortable(check(), AbortSignal.any([signal, tooLong.signal])).finally(() => clearTimeout(timer))
 }

@@ -4,7 +4,10 @@ import type { SpeechEngine } from '#shared/engines/speech.ts'
 import { countText } from '#shared/engines/upstream/usage.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 
-/** Yields the audio as it is made, then what it took: the tokens of the text, which no server tells. @throws ServiceError */
+/**
+ * Yields the audio as it is generated, then the usage. Servers report no tokens, so the tokens of the text are counted here. @throws
+ * ServiceError
+ */
 export async function* speakWith(
   engines: EngineRegistry<SpeechEngine>,
   request: SpeakRequest,

@@ -3,11 +3,15 @@ import type { WebhookDelivery } from '#schemas/durable-job.ts'
 /**
  * A fair queue of webhook messages in front of a semaphore with three limits: permits in all, per tenant and per host.
  *
- * Tenants take turns, and within a tenant its hosts. A message whose tenant or host has no permit left is passed over, so that
- * a slow receiver delays its own messages only. The queue of one host is bounded by time: a host of 4 permits that answers in
- * 0.2 s may have 400 messages here, since they are sent within 20 s; one that never answers within 15 s has 6. If the
- * queue is full, the fattest flow loses its last message (RFC 8290 does so with packets). A message without a place goes back
- * to the store until about its turn, so that a backlog of 10,000 messages costs few writes for each message that is sent.
+ * Tenants take turns, and within a tenant its hosts. A message whose tenant or host has no permit left is passed over, so that a slow
+ * receiver delays its own messages only.
+ *
+ * The queue of one host is bounded by time. A host of 4 permits that answers in 0.2 s may have 400 messages here, since they are sent
+ * within 20 s. A host that never answers within 15 s may have 6.
+ *
+ * If the queue is full, then the tenant with the most messages loses the last message of its longest queue, as RFC 8290 does with packets.
+ * A message without a place goes back to the store until about its turn. A backlog of 10,000 messages therefore costs few store writes per
+ * sent message.
  */
 
 const PERMITS = 32
@@ -19,7 +23,7 @@ const WAITING_PER_HOST_MAX = 512
 /** Time within which the waiting messages of one host are expected to be sent. */
 const WAITING_MS = 20_000
 
-/** Assumed time of an answer before the first one, and the weight of each one in the moving average. */
+/** Assumed response time before the first answer, and the weight of each answer in the moving average. */
 const ANSWER_MS_DEFAULT = 200
 const ANSWER_WEIGHT = 0.2
 
@@ -27,7 +31,7 @@ const ANSWER_WEIGHT = 0.2
 const DELAY_MS_MIN = 250
 const DELAY_MS_MAX = 300_000
 
-/** A message that this process has under a lease since `takenAt`, by `performance.now()`. */
+/** A message that this process leased at `takenAt`, by `performance.now()`. */
 export interface Taken {
   readonly delivery: WebhookDelivery
   readonly host: string
@@ -37,27 +41,27 @@ export interface Taken {
 interface Host {
   sending: number
   waiting: number
-  /** Moving average of the time of an answer. */
+  /** Moving average of the response time. */
   answerMs: number
-  /** When the last message that went back to the store is expected to find a permit. */
+  /** Expected time at which the last message that went back to the store finds a permit. */
   lastTurnAt: number
 }
 
 interface Tenant {
   sending: number
   waiting: number
-  /** By host, the next turn first. */
+  /** Queue of each host; the host of the next turn first. */
   readonly queues: Map<string, Taken[]>
 }
 
 export class DeliveryQueue {
   readonly #hosts = new Map<string, Host>()
-  /** The next turn first. */
+  /** Tenants, the one of the next turn first. */
   readonly #tenants = new Map<string, Tenant>()
   #waiting = 0
   #sending = 0
 
-  /** Adds a message behind those of its host. @returns The message that has no place, this one or another */
+  /** Adds a message to the queue of its host. @returns The message that has no place, this one or another */
   add(taken: Taken): Taken | undefined {
     const tenant = this.#tenantOf(taken)
     const host = this.#hostOf(taken.host)
@@ -70,7 +74,7 @@ export class DeliveryQueue {
     return this.#waiting > WAITING_MAX ? this.#evict() : undefined
   }
 
-  /** The message whose turn it is, which has a permit until {@link done}; undefined if none may be sent now. */
+  /** The next message to send, which holds a permit until {@link done}; undefined if none may be sent now. */
   next(): Taken | undefined {
     if (this.#sending >= PERMITS) return undefined
     for (const [name, tenant] of this.#tenants) {
@@ -83,7 +87,7 @@ export class DeliveryQueue {
     return undefined
   }
 
-  /** Gives the permit of a message back. @param answerMs Time of the try; undefined if nothing was sent */
+  /** Releases the permit of a message. @param answerMs Duration of the request; undefined if nothing was sent */
   done(taken: Taken, answerMs?: number): void {
     const host = this.#hostOf(taken.host)
     if (answerMs !== undefined) host.answerMs += ANSWER_WEIGHT * (Math.max(1, answerMs) - host.answerMs)
@@ -97,7 +101,7 @@ export class DeliveryQueue {
   delayMs(taken: Taken, random: number, now = performance.now()): number {
     const host = this.#hostOf(taken.host)
     const stepMs = host.answerMs / PERMITS_PER_HOST
-    // Half of the queue's time: the message has to arrive before the queue is empty.
+    // Half of the queue's time, so that the message arrives before the queue is empty.
     host.lastTurnAt = Math.max(host.lastTurnAt, now + (host.waiting * stepMs) / 2) + stepMs
     const delayMs = host.lastTurnAt - now
     this.#forgetIdle(taken)
@@ -131,7 +135,7 @@ export class DeliveryQueue {
     return undefined
   }
 
-  /** Takes the last message off the longest queue of the tenant that has most. */
+  /** Removes the last message of the longest queue of the tenant with the most messages. */
   #evict(): Taken {
     const tenant = [...this.#tenants.values()].reduce((most, one) => (one.waiting > most.waiting ? one : most))
     const [name] = [...tenant.queues].reduce((longest, one) => (one[1].length > longest[1].length ? one : longest))

@@ -2,32 +2,32 @@ import { setTimeout } from 'node:timers/promises'
 import type { Log } from '#shared/log/log.ts'
 import { untilTick } from '#shared/ticks.ts'
 
-/** Turns of several processes drift apart by up to this share of the interval. */
+/** Random deviation from the interval, so that the loops of several processes drift apart. */
 const JITTER = 0.1
-/** A turn that takes longer than any should: what it waits for does not come. */
+/** Time after which a running turn is reported as hanging. */
 const TURN_MS_MAX = 600_000
 
-/** One thing to do again and again. */
+/** A task that runs periodically. */
 export interface LoopOptions {
   readonly name: string
   readonly intervalMs: number
   readonly log: Log
-  /** No other process does the same: turns come together with those of other loops, so that this process wakes seldom. */
+  /** Whether no other process runs this loop. Then its turns are aligned with those of other loops, so that the process wakes rarely. */
   readonly isAlone?: boolean
-  /** Waits for work where nothing is there for sure, or for the signal. Default: there may always be some. */
+  /** Waits until there may be work, or for the signal. Default: no wait. */
   rest?(stopped: AbortSignal): Promise<void>
-  /** False skips the turn: what it needs is away, which somebody else reports. */
+  /** False skips the turn, because a dependency is down that another part reports. */
   canRun(): boolean
   /**
    * One turn.
    *
-   * @param stopped Aborts when the loop is stopped: waits end, work is finished.
-   * @returns `true` when there is more to do: the next turn follows at once
+   * @param stopped Aborts when the loop is stopped: waits end, started work is finished.
+   * @returns `true` if there is more to do: the next turn follows at once
    */
   run(stopped: AbortSignal): Promise<unknown>
 }
 
-/** Runs its turns one after the other from its creation on, until it is stopped. A turn that fails is followed by the next. */
+/** Runs turns one after the other from its creation until it is stopped. After a failed turn the next one runs as usual. */
 export class Loop {
   readonly #options: LoopOptions
   readonly #stopped = new AbortController()
@@ -40,14 +40,14 @@ export class Loop {
     this.#ended = this.#runForEver()
   }
 
-  /** Why it gets nothing done; undefined while it does. */
+  /** The reason why the loop makes no progress; undefined if it does. */
   get problem(): string | undefined {
     const hangs = performance.now() - (this.#turnStartedAt ?? Infinity) > TURN_MS_MAX
     if (!hangs && !this.#isFailing) return undefined
     return `The scheduler's loop '${this.#options.name}' ${hangs ? 'hangs' : 'fails'}.`
   }
 
-  /** Starts no further turn, and waits for the one under way. Tolerates a second call. */
+  /** Starts no further turn and waits for the running one. May be called twice. */
   async stop(): Promise<void> {
     this.#stopped.abort()
     await this.#ended
@@ -56,10 +56,10 @@ export class Loop {
   async #runForEver(): Promise<void> {
     const { signal } = this.#stopped
     while (!signal.aborted) {
-      // Nothing is lost by a turn too many: one that cannot rest works.
+      // If the wait fails, then a turn runs: a superfluous turn does no harm.
       if (this.#options.rest) await this.#options.rest(signal).catch(() => {})
       const hasMore = await this.#turn(signal)
-      // At least one turn of the event loop: an embedded store answers without giving others a chance.
+      // Yields to the event loop at least once, since an embedded store may answer without yielding.
       await setTimeout(hasMore ? 0 : this.#waitMs, undefined, { signal }).catch(() => {})
     }
   }
@@ -75,14 +75,14 @@ export class Loop {
     try {
       this.#turnStartedAt = performance.now()
       const hasMore = (await this.#options.run(signal)) === true
-      if (this.#isFailing) log.info({ loop: name }, 'scheduler loop works again')
+      if (this.#isFailing) log.info({ loop: name }, 'scheduler loop recovered')
       this.#isFailing = false
       return hasMore
     } catch (error) {
-      // Told once an outage, and not at all where this turn was the first to notice that the store is gone.
+      // Logged once per outage. Not logged if this turn was the first to find that the store is down: the store reports that.
       if (!this.#isFailing && this.#options.canRun()) {
         this.#isFailing = true
-        log.error({ err: error, loop: name }, 'scheduler loop failed; trying again')
+        log.error({ err: error, loop: name }, 'scheduler loop failed; retrying')
       }
       return false
     } finally {

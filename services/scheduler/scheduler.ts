@@ -22,10 +22,10 @@ const REAPER_LEASE_MS_MAX = 5_000
 const REAP_MS_MAX = 1_000
 
 /**
- * Starts a scheduler: what durable jobs need done when nobody else is there to do it (docs/design.md, Sweeps).
+ * Starts a scheduler: the periodic work on durable jobs (docs/design.md, Sweeps). Any number of schedulers may run.
  *
- * It starts what is due, publishes again what the broker lost, ends what waited or ran too long, takes jobs from lost
- * workers, deletes what is kept no longer, and delivers webhooks. Any number may run.
+ * A scheduler starts jobs that are due, and republishes records that the broker lost. Jobs that waited or ran too long are ended; jobs of
+ * lost workers are requeued. A scheduler also deletes expired data and delivers webhooks.
  *
  * @throws ConfigError without a store
  */
@@ -36,7 +36,7 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const shared = await sharedKeyOf(config)
   if (shared) warnOfShared(log, shared)
   const keys = await ports.openKeys()
-  // Made at the start, where a store that cannot be written is noticed.
+  // Created at the start, so that a store that cannot be written is noticed at once.
   await keys.webhookRoot()
   const presence = await openPresence(ports, boot)
   const callMsMax = config.requestTimeoutMs
@@ -62,8 +62,8 @@ export async function startScheduler(ports: Ports): Promise<Service> {
 }
 
 function warnOfShared(log: Log, { from }: SharedKey): void {
-  const advice = 'give receivers the secret of their project (sluice webhook-secrets), then take this one away'
-  log.warn({ from, advice }, 'one webhook secret signs for every project: who has it can forge messages to all')
+  const advice = 'give each receiver the secret of its project (sluice webhook-secrets), then delete the shared secret'
+  log.warn({ from, advice }, 'shared webhook secret in use: its holders can forge messages to every project')
 }
 
 async function openPresence({ broker, config, log, version }: Ports, boot: string): Promise<Presence> {
@@ -78,15 +78,15 @@ function openLoops(
   sweeps: Sweeps,
   sender: WebhookSender,
 ): Loop[] {
-  // Shorter than the silence that a worker may keep between two renewals, or an outage would look like their death.
+  // Shorter than the interval of a worker's lease renewals. Otherwise a store outage would look like the death of its workers.
   const leaseMs = Math.min(REAPER_LEASE_MS_MAX, Math.floor(config.jobLeaseMs / 2))
   const reapMs = Math.min(REAP_MS_MAX, leaseMs / 4)
   const canRun = () => store.isReachable
-  // Jobs that cannot be published are better left scheduled: then they need not be found again.
+  // Without a broker the due jobs stay scheduled. Started jobs that cannot be published would have to be found again.
   const canPublish = () => store.isReachable && broker.isReachable
   const isAlone = config.databaseUrl === undefined
   const common = { log, isAlone, canRun }
-  // The reaper holds its lease all the same: it must have had it for a while before it takes a job from anybody.
+  // The reaper always keeps its lease: it must have held it for some time before it takes a job from a worker.
   const resting = { ...common, rest: (stopped: AbortSignal) => store.untilWork(stopped) }
   return [
     new Loop({ ...resting, name: 'due', intervalMs: START_DUE_MS, canRun: canPublish, run: () => sweeps.startDue() }),

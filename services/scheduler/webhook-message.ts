@@ -1,7 +1,10 @@
 import { createHmac } from 'node:crypto'
 import type { DurableEventType, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 
-/** Body of a message (docs/webhooks.md, What arrives), equal in every try: its status is that of the event, not that of the job now. */
+/**
+ * Body of a message (docs/webhooks.md, What arrives). The body is equal in every try: its status is that of the event and not the current
+ * one of the job.
+ */
 export function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
   return JSON.stringify({
     id: delivery.id,
@@ -13,10 +16,12 @@ export function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
 }
 
 /**
- * Headers of one try by Standard Webhooks 1.0: `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`, one for each key
- * with a space between them, so that a key can be changed without a gap.
+ * Headers of one try by Standard Webhooks 1.0.
  *
- * @param nowMs Time of this try: receivers refuse what is older than five minutes.
+ * The signature is `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`. There is one signature per key, separated by spaces, so
+ * that a key can be rotated without a gap.
+ *
+ * @param nowMs Time of this try: receivers refuse messages older than five minutes.
  */
 export function signedHeaders(
   id: string,
@@ -34,7 +39,7 @@ export function signedHeaders(
   }
 }
 
-/** Events that a webhook may name, apart from `job.started`, are named after the status that they begin. */
+/** Webhook events are named after the status that they begin, except `job.started`. */
 function statusOf(type: DurableEventType): string {
   return type === 'job.started' ? 'in_progress' : type.replace(/^job\./, '')
 }

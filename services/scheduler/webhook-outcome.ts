@@ -17,18 +17,18 @@ export const RETRIES_MS: readonly number[] = [
   10 * HOUR_MS,
 ]
 const JITTER = 0.1
-/** Longest wait a receiver may ask for. */
+/** Maximum wait that a receiver may request by Retry-After. */
 const RETRY_AFTER_MS_MAX = 10 * HOUR_MS
 const GONE = 410
 /** Statuses whose Retry-After is honoured. */
 const BUSY = new Set([429, 503])
 
 /**
- * Outcome of a try. 2xx: delivered. 410: failed, since the receiver wants no further try. Any other answer or error: the next
- * try after a wait, unless all waits are used up.
+ * Outcome of a try. A 2xx status means delivered. A 410 means failed, since the receiver wants no further try. After any other answer or
+ * error the next try follows after a wait; if all waits are used up, then the message has failed.
  *
- * @param result The answer, or why there is none.
- * @param tries Tries of the message, this one included.
+ * @param result The answer, or the error instead of one.
+ * @param tries Tries of the message, including this one.
  * @param random In [0, 1).
  */
 export function outcomeOf(
@@ -47,7 +47,7 @@ export function outcomeOf(
   return { state: 'pending', retryInMs: Math.max(jittered, askedMs(result)), ...failure }
 }
 
-/** `Retry-After` in seconds or as an HTTP date (RFC 9110 §10.2.3); 0 when there is none to honour. */
+/** The wait that the receiver requests: `Retry-After` in seconds or as an HTTP date (RFC 9110 §10.2.3); 0 if there is none to honour. */
 function askedMs(result: OutboundAnswer | ServiceError): number {
   if (result instanceof ServiceError || !BUSY.has(result.status)) return 0
   const value = result.headers['retry-after'] ?? ''

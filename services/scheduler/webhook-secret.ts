@@ -3,21 +3,23 @@ import { join } from 'node:path'
 import { type Config, ConfigError } from '#shared/config/config.ts'
 import { SecretText, type WebhookSecretSource, webhookKeyOf, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 
-/** A secret that signs the webhooks of every project, and where it comes from. */
+/** A secret that signs the webhooks of every project, with its origin. */
 export interface SharedKey {
   /** The setting, or the path of a file. */
   readonly from: string
   readonly key: Buffer
 }
 
-/** Gives the keys that sign the webhooks of a project, at least one. @throws When they cannot be read now */
+/** Returns the keys that sign the webhooks of a project, at least one. @throws If they cannot be read now */
 export type SigningKeys = (project: string) => Promise<readonly Buffer[]>
 
 /**
- * The secret that receivers of every project may still verify: WEBHOOK_SECRET, else the file `webhook-secret` that versions
- * before projects made in the data directory; undefined where there is neither.
+ * The shared secret for receivers that do not use the secret of their project yet.
  *
- * @throws ConfigError when the file does not hold a secret
+ * The value is WEBHOOK_SECRET, else the file `webhook-secret` in the data directory, which versions before projects created; undefined if
+ * neither exists.
+ *
+ * @throws ConfigError if the file does not contain a secret
  */
 export async function sharedKeyOf(config: Pick<Config, 'webhookSecret' | 'dataDir'>): Promise<SharedKey | undefined> {
   if (config.webhookSecret !== undefined) return { from: 'WEBHOOK_SECRET', key: webhookKeyOf(config.webhookSecret) }
@@ -31,7 +33,7 @@ export async function sharedKeyOf(config: Pick<Config, 'webhookSecret' | 'dataDi
   throw new ConfigError([`WEBHOOK_SECRET: ${path} holds no secret; delete it`])
 }
 
-/** The keys of each project, and beside them the shared one: a receiver accepts what any key that it knows has signed. */
+/** The keys of each project and the shared key. A receiver accepts a message if one signature matches a key that it has. */
 export function signingKeys(source: WebhookSecretSource, shared: SharedKey | undefined): SigningKeys {
   return async (project) => {
     const own = (await webhookSecretsOf(source, project)).map(({ secret }) => webhookKeyOf(secret))

@@ -13,13 +13,13 @@ import type { SigningKeys } from './webhook-secret.ts'
 
 const TIMEOUT_MS = 15_000
 const ANSWER_BYTES_MAX = 64 * 1024
-/** Messages that one turn takes from the store. */
+/** Maximum messages that one turn takes from the store. */
 const TAKE_MAX = 200
 /** Maximum time that a message waits here before its try. */
 const WAIT_MS_MAX = 30_000
-/** Lease of a message: its wait, its try and the record of that. A message whose lease ran out is taken by any scheduler. */
+/** Lease of a message: its wait, its try and the record of the result. If a lease expires, then any scheduler may take the message. */
 const LEASE_MS = WAIT_MS_MAX + 2 * TIMEOUT_MS
-/** Wait of a message that cannot be signed: as long as its age, within these bounds. */
+/** Delay of a message that cannot be signed: equal to its age, within these bounds. */
 const UNSIGNED_MS_MIN = 1_000
 const UNSIGNED_MS_MAX = 60_000
 
@@ -28,24 +28,25 @@ export interface WebhookOptions {
   readonly log: Log
   readonly metrics: Metrics
   readonly version: string
-  /** What signs the messages of each tenant; see `webhook-secret.ts`. */
+  /** Keys that sign the messages of each tenant; see `webhook-secret.ts`. */
   readonly keysOf: SigningKeys
   readonly policy: OutboundPolicy
   /** Waits between tries; default: those of docs/webhooks.md. */
   readonly retriesMs?: readonly number[]
-  /** How host names are resolved; default: the system's way. */
+  /** Resolves host names; default: the system resolver. */
   readonly resolve?: Resolve
 }
 
-/** Outcome of a message; `isUntried`: nothing was sent. */
+/** Outcome of a message. `isUntried`: nothing was sent. */
 type Result = DeliveryOutcome & { readonly isUntried?: true }
 
 /**
  * Delivers webhook messages, at least once each, those of one job in order (docs/webhooks.md).
  *
- * Any number of schedulers may do so. A message is taken under a lease, waits in a {@link DeliveryQueue} and is sent as soon
- * as its turn comes and a permit is free. Only a message that was sent counts as tried. The result of a try whose lease ran
- * out and that another scheduler repeated is dropped.
+ * Any number of schedulers may run. A message is taken under a lease and waits in a {@link DeliveryQueue} for its turn and a permit. Only a
+ * message that was sent counts as tried.
+ *
+ * If the lease of a try expired and another scheduler repeated it, then the result of the first try is dropped.
  */
 export class WebhookSender {
   readonly #options: WebhookOptions
@@ -67,12 +68,12 @@ export class WebhookSender {
       if (unplaced) this.#putBack(unplaced, this.#queue.delayMs(unplaced, Math.random()))
     }
     if (!stopped.aborted) this.#sendNext()
-    // What goes back to the store is written before more is taken, or the writes would pile up.
+    // Wait for the writes of returned messages before taking more. Otherwise the writes would accumulate.
     await Promise.all(this.#puttingBack)
     return deliveries.length === TAKE_MAX
   }
 
-  /** Puts back what waits and awaits what was sent; at `signal` interrupts that, to be tried again soon. */
+  /** Returns waiting messages to the store and waits for running tries. `signal` aborts these tries, which are then repeated soon. */
   async drain(signal: AbortSignal): Promise<void> {
     const onAbort = () => this.#cancelled.abort()
     if (signal.aborted) onAbort()
@@ -102,7 +103,7 @@ export class WebhookSender {
 
   #track(all: Set<Promise<void>>, { delivery }: Taken, work: Promise<void>): void {
     const tracked = work.catch((error: unknown) => {
-      this.#options.log.warn({ err: error, delivery_id: delivery.id }, 'webhook not recorded; it is sent again')
+      this.#options.log.warn({ err: error, delivery_id: delivery.id }, 'webhook result not recorded; it is sent again')
     })
     all.add(tracked)
     void tracked.then(() => all.delete(tracked))
@@ -129,21 +130,21 @@ export class WebhookSender {
     const keys = await this.#keysOf(delivery)
     if (!keys) return unsigned(delivery)
     const answer = await this.#post(delivery, messageOf(delivery, job), keys)
-    if (!answer) return { state: 'pending', retryInMs: 0, error: 'The try was interrupted.' }
+    if (!answer) return { state: 'pending', retryInMs: 0, error: 'The try was aborted.' }
     return outcomeOf(answer, triesOf(delivery) + 1, this.#options.retriesMs ?? RETRIES_MS, Math.random())
   }
 
-  /** What signs the message; undefined while that cannot be read: nothing is sent that nobody could verify. */
+  /** Keys that sign the message; undefined if they cannot be read now. An unsigned message is never sent. */
   async #keysOf({ id, tenant }: WebhookDelivery): Promise<readonly Buffer[] | undefined> {
     try {
       return await this.#options.keysOf(tenant)
     } catch (error) {
-      this.#options.log.warn({ err: error, delivery_id: id }, 'webhook secret not read; trying again')
+      this.#options.log.warn({ err: error, delivery_id: id }, 'webhook secret not readable; retrying')
       return undefined
     }
   }
 
-  /** The answer, or why there is none; undefined when the try was interrupted. */
+  /** The answer, or the error instead of one; undefined if the try was aborted. */
   async #post(
     { id, url }: WebhookDelivery,
     body: string,
@@ -168,27 +169,26 @@ export class WebhookSender {
     const isOurs = await store.recordDelivery(delivery, outcome, history)
     if (!isOurs || (isUntried && outcome.state === 'pending')) return
     metrics.webhooks.inc({ end: outcome.state === 'pending' ? 'retried' : outcome.state })
-    // The URL itself may hold a secret.
+    // The URL is not logged: it may contain a secret.
     const ids = { delivery_id: delivery.id, job_id: delivery.job_id, host }
     const fields = { ...ids, tries: delivery.tries + (isUntried ? 0 : 1), ...fieldsOf(outcome) }
     if (outcome.state === 'delivered') log.debug(fields, 'webhook delivered')
-    else log.info(fields, outcome.state === 'failed' ? 'webhook failed' : 'webhook not delivered; trying again')
+    else log.info(fields, outcome.state === 'failed' ? 'webhook failed' : 'webhook not delivered; retrying')
   }
 }
 
 function unsigned({ next_at_ms, created_at_ms }: WebhookDelivery): Result {
-  // By the clock of the database alone, which set the end of the lease.
+  // Computed by the clock of the database alone, which set the end of the lease.
   const ageMs = next_at_ms - LEASE_MS - created_at_ms
   const retryInMs = Math.min(Math.max(ageMs, UNSIGNED_MS_MIN), UNSIGNED_MS_MAX)
-  return { state: 'pending', retryInMs, error: 'The secret that signs it cannot be read now.', isUntried: true }
+  return { state: 'pending', retryInMs, error: 'The signing secret cannot be read now.', isUntried: true }
 }
 
-/** Versions before 2026-12 counted messages that were put back as tried; the history never had those. */
+/** Versions before 2026-12 counted returned messages as tries; the history never contained those. */
 function triesOf({ tries, history }: WebhookDelivery): number {
   return Math.min(tries, history.length)
 }
 
-/** An outcome as the log has it. */
 function fieldsOf(outcome: DeliveryOutcome): object {
   if (outcome.state !== 'pending') return outcome
   const { retryInMs, ...rest } = outcome

@@ -6,25 +6,25 @@ import { passedFields } from './passed-fields.ts'
 import { isOpenAiServer } from './upstream/servers.ts'
 
 /**
- * Fits a request to the engine of one model, and the events of the engine to the caller.
+ * Adapts a request to the engine of one model, and the engine's events to the caller.
  *
- * A request carries what only its own API knows (schemas/generate.ts, `extra` and `native`), and a model may have fallbacks of
- * other APIs. So a worker adapts the request right before it asks a model:
+ * A request may contain fields and parts of one API (schemas/generate.ts, `extra` and `native`), and a model may have fallbacks of other
+ * APIs. A worker therefore adapts the request right before it calls a model:
  *
- * 1. Native tools, content blocks and items of another dialect are replaced with their substitutes, or left out.
+ * 1. Native tools, content blocks and items of another dialect are replaced with their substitutes or removed.
  * 2. Unknown fields that address the engine instead of the model are removed (passed-fields.ts).
- * 3. Tool names that the upstream would refuse are shortened: `mcp__a_long_server__a_long_tool` → `mcp__a_long_ser_1b2c3d4e`.
+ * 3. Tool names that the upstream would reject are shortened: `mcp__a_long_server__a_long_tool` → `mcp__a_long_ser_1b2c3d4e`.
  *
- * The events go the other way: names become those of the caller again, the call of a function that stands for a custom tool
- * becomes a call of the custom tool, and the answer is named by the alias that the caller used.
+ * Events are adapted in reverse. Tool names become those of the caller again, and calls of a substitute function become calls of the custom
+ * tool. The model gets the alias that the caller used.
  */
 export interface AdaptedRequest {
   readonly request: GenerateRequest
-  /** Events as the caller gets them; undefined: as they come. */
+  /** Converts the engine's events for the caller; undefined if no conversion is needed. */
   readonly restore: ((event: GenerateEvent) => readonly GenerateEvent[]) | undefined
 }
 
-/** Tool names that upstreams take; undefined: any. */
+/** Maximum length of tool names per API. */
 const TOOL_NAMES: Readonly<Record<Dialect, { readonly charsMax: number }>> = {
   openai: { charsMax: 64 },
   responses: { charsMax: 64 },
@@ -32,7 +32,7 @@ const TOOL_NAMES: Readonly<Record<Dialect, { readonly charsMax: number }>> = {
 }
 const HASH_CHARS = 8
 
-/** Adapts a request to a model of its chain. */
+/** Adapts a request to one model of its fallback chain. */
 export function adaptRequest(request: GenerateRequest, model: ModelConfig): AdaptedRequest {
   const dialect = dialectOf(request, model)
   const isSame = dialect === request.dialect
@@ -40,7 +40,7 @@ export function adaptRequest(request: GenerateRequest, model: ModelConfig): Adap
   const { extra } = request
   let adapted = extra && isSame ? { ...request, extra: passedFields(extra, dialect, model) } : request
   if (!isSame && dialect !== undefined) adapted = withSharedFields(adapted, dialect)
-  // A server that only resembles OpenAI's does not know custom tools of chat completions.
+  // Servers that only imitate OpenAI's API do not support custom tools in chat completions.
   const keepsCustom = isSame && (dialect !== 'openai' || isOpenAi(model))
   if (!isSame || !keepsCustom) adapted = withoutNative(adapted, isSame)
   const names = new ToolNames(adapted, dialect)
@@ -57,7 +57,7 @@ export function adaptRequest(request: GenerateRequest, model: ModelConfig): Adap
   }
 }
 
-/** The API by which the model of an upstream is asked; undefined for engines inside the worker. */
+/** The API of a model's upstream; undefined for engines inside the worker. */
 export function dialectOf(request: Pick<GenerateRequest, 'completion'>, { engine }: ModelConfig): Dialect | undefined {
   if (engine.type === 'anthropic') return 'anthropic'
   if (engine.type !== 'openai') return undefined
@@ -68,7 +68,7 @@ function isOpenAi({ engine }: ModelConfig): boolean {
   return engine.type === 'openai' && isOpenAiServer(engine)
 }
 
-/** Fields that chat completions and responses know by the same name and with the same meaning. */
+/** Fields with the same name and meaning in chat completions and in the Responses API. */
 const SHARED_FIELDS = [
   'service_tier',
   'prompt_cache_key',
@@ -77,7 +77,7 @@ const SHARED_FIELDS = [
   'safety_identifier',
 ] as const
 
-/** Of the unknown fields of a request, those that the API of the upstream has too. All others are removed, at every level. */
+/** Keeps the unknown fields that the upstream's API has too, and removes all others at every level. */
 function withSharedFields(request: GenerateRequest, dialect: Dialect): GenerateRequest {
   const { extra } = request
   const turns = request.turns.some(hasExtra) ? request.turns.map(withoutExtra) : request.turns
@@ -87,7 +87,7 @@ function withSharedFields(request: GenerateRequest, dialect: Dialect): GenerateR
   return { ...request, turns, tools, extra: extra && isOpenAi ? sharedFields(extra, dialect) : undefined }
 }
 
-/** The same in the words of the upstream: `verbosity` is a field of `text` in responses. */
+/** The shared fields in the upstream's form: `verbosity` is a field of `text` in the Responses API. */
 function sharedFields(extra: Readonly<Record<string, unknown>>, dialect: Dialect): Record<string, unknown> {
   const shared = Object.fromEntries(SHARED_FIELDS.flatMap((name) => (name in extra ? [[name, extra[name]]] : [])))
   const { verbosity } = dialect === 'responses' ? extra : ((extra.text ?? {}) as Record<string, unknown>)
@@ -109,12 +109,12 @@ function plainTool(tool: Tool): Tool {
   return tool.extra ? { ...tool, extra: undefined } : tool
 }
 
-/** Whether calls of a function read otherwise to the caller. */
+/** Whether calls of a function look different to the caller. */
 function isRestored({ native, custom, namespace, called }: Tool): boolean {
   return native === undefined && (custom === true || namespace !== undefined || called !== undefined)
 }
 
-/** @param isSame Native tools and parts are understood; only custom tools are not. */
+/** @param isSame Whether request and upstream have the same dialect: then only custom tools are replaced. */
 function withoutNative(request: GenerateRequest, isSame: boolean): GenerateRequest {
   const hasNative = ({ native, native_only, custom }: Tool) =>
     custom || (!isSame && (native !== undefined || native_only))
@@ -131,7 +131,7 @@ function withoutNative(request: GenerateRequest, isSame: boolean): GenerateReque
   const { tool_choice: choice } = request
   const isLeftOut = choice?.type === 'tool' && !tools.some(({ name }) => name === choice.name)
   if (tools.length > 0) return { ...request, tools, turns, ...(isLeftOut && { tool_choice: undefined }) }
-  // All tools were native: there is nothing left to choose from.
+  // All tools were native and are removed, so there is nothing to choose from.
   const { tool_choice: _choice, allowed_tools: _allowed, parallel_tool_calls: _parallel, ...rest } = request
   return { ...rest, tools, turns }
 }
@@ -152,23 +152,23 @@ function substitute(turn: Turn, isSame: boolean): Turn[] {
   return parts.length === 0 ? [] : [{ ...turn, parts }]
 }
 
-/** Names of tools as the upstream takes them, and back. */
+/** Mapping between the caller's tool names and names that the upstream accepts. */
 class ToolNames {
   readonly areChanged: boolean
   readonly #charsMax: number | undefined
-  /** Name of the caller → name for the upstream. */
+  /** Caller's name → name for the upstream. */
   readonly #sent = new Map<string, string>()
   readonly #tools = new Map<string, Tool>()
 
   constructor({ tools, turns }: GenerateRequest, dialect: Dialect | undefined) {
     this.#charsMax = dialect && TOOL_NAMES[dialect].charsMax
     for (const tool of tools) {
-      // A native tool is sent under its own name, so that calls of it in the history have this name too.
+      // A native tool is sent under its own name, so its calls in the history keep that name too.
       if (tool.native !== undefined && !tool.native_only) this.#sent.set(tool.name, tool.name)
       const name = tool.native === undefined ? this.sentName(tool.name) : tool.name
       this.#tools.set(name, tool)
     }
-    // Calls of tools that are no longer offered have names too.
+    // The history may contain calls of tools that are no longer offered.
     for (const { parts } of turns) for (const part of parts) if (part.type === 'tool_call') this.sentName(part.name)
     this.areChanged = [...this.#sent].some(([from, to]) => from !== to)
   }
@@ -215,10 +215,10 @@ class ToolNames {
   }
 }
 
-/** Makes the calls of one answer read as its caller named the tools. */
+/** Converts the tool calls of one answer back to the caller's tools. */
 class CallRestorer {
   readonly #names: ToolNames
-  /** Arguments of custom calls, which are free text only once they are whole: by choice and call. */
+  /** Buffered arguments of custom calls, by choice and call. Their free text can be extracted only from the complete JSON. */
   readonly #held = new Map<string, Extract<GenerateEvent, { type: 'tool_arguments' }>>()
 
   constructor(names: ToolNames) {
@@ -259,7 +259,7 @@ class CallRestorer {
   }
 }
 
-/** Free text of a custom tool in the arguments of the function that stands for it. */
+/** The free text of a custom tool, extracted from the arguments of its substitute function. */
 export function customInput(json: string): string {
   const { input } = objectIn(json) ?? {}
   return typeof input === 'string' ? input : json

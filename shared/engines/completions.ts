@@ -4,16 +4,16 @@ import { ServiceError } from '#shared/error.ts'
 import type { ChatEngine, GenerateOptions } from './chat.ts'
 import { isOpenAiServer } from './upstream/servers.ts'
 
-/** Completions: what of them each engine can do, and how those do it that take one prompt a call. */
+/** Completions: the capabilities of each engine, and the fallback for engines that take one prompt per call. */
 
-/** Which raw prompts a model's engine goes on from: see {@link ChatEngine.completes}. */
+/** Raw prompts that a model's engine can complete: see {@link ChatEngine.completes}. */
 export function completesOf({ engine }: ModelConfig): ChatEngine['completes'] {
   if (engine.type === 'llama') return 'one'
   if (engine.type !== 'openai' || engine.api === 'responses') return undefined
   return (engine.completions ?? !isOpenAiServer(engine)) ? 'all' : undefined
 }
 
-/** Refuses what a model's engine cannot do with a completion. @throws ServiceError with the field */
+/** Rejects completion features that a model's engine lacks. @throws ServiceError with the field */
 export function requireCompletable(model: ModelConfig, request: GenerateRequest): void {
   const { completion, n, logprobs, max_tokens } = request
   const completes = completesOf(model)
@@ -31,7 +31,11 @@ export function requireCompletable(model: ModelConfig, request: GenerateRequest)
     refuse('unsupported_value', 'logprobs', message)
   }
   if (max_tokens === 0 && !completes && engine.type !== 'echo') {
-    refuse('unsupported_value', 'max_tokens', `The model '${id}' makes one token at least.`)
+    refuse(
+      'unsupported_value',
+      'max_tokens',
+      `The model '${id}' generates at least one token. Set 'max_tokens' to at least 1.`,
+    )
   }
 }
 
@@ -39,14 +43,13 @@ function refuse(code: 'unsupported_value' | 'unsupported_parameter', param: stri
   throw new ServiceError(code, message, { param })
 }
 
-/** Choices that a request asks for in all. */
+/** Number of choices of a request, over all prompts. */
 export function choicesOf({ n, turns, completion }: GenerateRequest): number {
   return completion ? n * (completion.tokens ?? turns).length : n
 }
 
 /**
- * Asks an engine to generate, with a call for each prompt of a completion where it takes one at a time: one after the other, and
- * told as one answer.
+ * Generates a completion. If the engine takes one prompt per call, then the calls run one after the other and their events form one answer.
  *
  * @throws ServiceError
  */
@@ -87,7 +90,7 @@ function promptOf({ completes }: ChatEngine, request: GenerateRequest, prompt: n
   return { ...rest, turns, completion: { ...more, ...(tokens && { tokens: tokens.slice(prompt, prompt + 1) }) } }
 }
 
-/** The prompt at the beginning of its choices, where the engine does not know that it is one. */
+/** The prompt repeated at the start of its choices, for engines that receive it as a conversation and cannot echo it. */
 function* echoed({ completion, turns, n }: GenerateRequest, prompt: number): Generator<GenerateEvent> {
   const [part] = turns[prompt]?.parts ?? []
   if (!completion?.echo || part?.type !== 'text') return

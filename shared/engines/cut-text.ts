@@ -1,11 +1,11 @@
 import type { Word } from '#schemas/transcription/transcription.ts'
 
-/** Characters between a word and the next one: further on it is another occurrence. */
+/** Maximum characters between a word and the next one. A later match is another occurrence. */
 const LOOKAHEAD = 80
 
 /**
- * Cuts a text where groups of its words begin. All of the text is kept, blanks and signs that no word brings included;
- * a group whose words the text does not hold gets nothing.
+ * Splits a text at the first word of each group. The whole text is preserved, including spaces and characters of no word. If the text
+ * contains no word of a group, then its piece is empty.
  */
 export function cutText(text: string, groups: readonly (readonly Word[])[]): string[] {
   const starts: number[] = []
@@ -13,7 +13,7 @@ export function cutText(text: string, groups: readonly (readonly Word[])[]): str
   for (const group of groups) {
     let start: number | undefined
     for (const { word } of group) {
-      // All of a long text would be searched for each word that it does not hold.
+      // Bounded, because otherwise each missing word would cause a search of the whole remaining text.
       const found = text.slice(cursor, cursor + LOOKAHEAD + word.length).indexOf(word)
       if (found < 0) continue
       start ??= cursor + found

@@ -1,26 +1,28 @@
-/** Calls at once when the catalogue sets no `concurrency`: enough to keep a server busy, few enough to fill batches. */
+/** Concurrent calls if the catalogue sets no `concurrency`: enough to keep a server busy, few enough to fill batches. */
 export const CALLS_MAX = 4
 
-/** What an engine made of some texts. */
+/** Result of one embedding call. */
 export interface Embedded {
-  /** One for each text, in their order, all of one length. */
+  /** One vector per text, in the order of the texts, all of one length. */
   readonly vectors: readonly Float32Array[]
-  /** Tokens of all texts together; undefined where the engine does not count. */
+  /** Tokens of all texts together; undefined if the engine does not count. */
   readonly tokens: number | undefined
-  /** Tokens of each text, where the engine tells. */
+  /** Tokens of each text; undefined if the engine does not report them. */
   readonly tokensEach: readonly number[] | undefined
 }
 
 /**
- * The embedding engine port: something that turns texts into vectors.
+ * The embedding engine port: an engine converts texts into vectors.
  *
- * Promises every engine keeps:
- * - One vector for each text, in their order, of finite numbers; never a short answer.
- * - Which texts share a call changes no vector beyond the noise of float arithmetic.
- * - Aborting `signal` stops the work within a second: an upstream's socket is closed.
- * - A failure is thrown as a ServiceError whose code says whether another try can help. One that is about a text names
- *   its place among those of the call in `param`, as `input[3]`, or at the start of its message, as `Input 3 …`. Where it
- *   may be about any of them, `param` is `input`.
+ * Contract of every engine:
+ *
+ * 1. One vector per text, in the order of the texts, of finite numbers; never fewer.
+ * 2. The other texts of a call change no vector beyond the noise of float arithmetic.
+ * 3. If `signal` aborts, then the work stops within a second and an upstream's socket is closed.
+ * 4. An error is thrown as a ServiceError whose code says whether a retry can help.
+ *
+ * An error about one text names its position, either in `param` as `input[3]` or at the start of its message as `Input 3 …`. If the error
+ * may be about any text, then `param` is `input`.
  */
 export interface EmbeddingEngine {
   /** @throws ServiceError, or the signal's reason */

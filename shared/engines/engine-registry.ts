@@ -3,26 +3,26 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log/log.ts'
 
-/** Failures of an upstream that another try there cannot mend, but another model can. */
+/** Errors of an upstream that a retry cannot fix, but another model may. */
 const FALLBACK_CODES = new Set(['upstream_refused', 'model_not_found'])
 
-/** The models that a worker knows, by id or alias. */
+/** The models of a worker, by id or alias. */
 interface Models {
   find(name: string): ModelConfig | undefined
 }
 
-/** What serves a model. */
+/** An engine with the configuration for which it was opened. */
 interface Opened<Engine> {
   readonly model: ModelConfig
   readonly engine: Engine
 }
 
-/** What serves each model of one worker: opened when the model is first asked for. */
+/** The engines of one worker, opened at the first use of their model. */
 export class EngineRegistry<Engine extends { close(): Promise<void> }> {
   readonly #models: Models
   readonly #open: (model: ModelConfig) => Engine
   readonly #opened = new Map<string, Opened<Engine>>()
-  /** Engines of models that have changed: they are closed when nobody works with them. */
+  /** Engines of models that were changed or removed, to be closed when no call uses them. */
   readonly #retired = new Set<Engine>()
 
   constructor(models: Models, open: (model: ModelConfig) => Engine) {
@@ -30,7 +30,7 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
     this.#open = open
   }
 
-  /** @param name Id of a model or an alias. @throws ServiceError `model_not_found` */
+  /** The engine of a model, opened if necessary. @param name Id of a model or an alias. @throws ServiceError `model_not_found` */
   get(name: string): Engine {
     const model = this.#models.find(name) ?? throwUnknown(name)
     const known = this.#opened.get(model.id)
@@ -41,17 +41,17 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
     return engine
   }
 
-  /** The same for a model that was found, as it is now. @throws ServiceError `model_not_found` when it is no more */
+  /** The engine of a model by its current configuration. @throws ServiceError `model_not_found` if the model was removed */
   of({ id }: ModelConfig): Engine {
     return this.get(id)
   }
 
-  /** What serves a model now; undefined while nobody has asked for it. */
+  /** The open engine of a model; undefined before its first use. */
   find(id: string): Engine | undefined {
     return this.#opened.get(id)?.engine
   }
 
-  /** The models have changed: closes what serves none of them. @param untilOver What works with them now is over */
+  /** Closes the engines of models that were removed or changed. @param untilOver Resolves when all work that uses them has ended */
   async retire(untilOver: Promise<void>): Promise<void> {
     for (const [id, { model, engine }] of this.#opened) {
       if (this.#models.find(id) === model) continue
@@ -63,7 +63,7 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
     await Promise.all(retired.map((engine) => this.#retired.delete(engine) && engine.close()))
   }
 
-  /** Closes everything that was opened. */
+  /** Closes every engine. */
   async close(): Promise<void> {
     const engines = [...this.#retired, ...[...this.#opened.values()].map(({ engine }) => engine)]
     this.#retired.clear()
@@ -72,26 +72,26 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
   }
 }
 
-/** A model and its fallbacks, in their order. @throws ServiceError `model_not_found` */
+/** A model and its fallbacks, in order. @throws ServiceError `model_not_found` */
 export function chainOf(models: Models, name: string): ModelConfig[] {
   const model = models.find(name) ?? throwUnknown(name)
   return [model, ...model.fallbacks.flatMap((id) => models.find(id) ?? [])]
 }
 
-/** One model's try: what its engine says, and what each of that is for the caller. */
+/** One attempt with one model: the engine's events, and their conversion into events for the caller. */
 export interface Attempted<Said, Event> {
   readonly events: AsyncIterable<Said>
-  /** Nothing for what is held back. */
+  /** Returns nothing for an event that is held back. */
   give(said: Said): Iterable<Event>
 }
 
 /**
- * Asks a model, and, when that fails before anything was given, the next one of the chain.
+ * Runs a call on a model. If it fails before any output, then the next model of the chain is tried.
  *
- * Repeating the same model is not done here: that is the arbiter's, which alone owns retries.
+ * Retries with the same model are not done here: only the owner of the job decides them.
  *
- * @param ask Begins one try.
- * @throws The first model's failure, since its Retry-After is what the caller waits for; the signal's reason
+ * @param ask Begins one attempt.
+ * @throws The first model's error, whose Retry-After is the relevant one for the caller; the signal's reason
  */
 export async function* withFallbacks<Said, Event>(
   chain: readonly ModelConfig[],
@@ -121,7 +121,7 @@ export async function* withFallbacks<Said, Event>(
   throw firstError
 }
 
-/** The ingress knows the model and this worker does not: their catalogues differ. */
+/** The model is in the ingress's catalogue but not in that of this worker. */
 function throwUnknown(name: string): never {
   throw new ServiceError('model_not_found', `The model '${name}' does not exist or you do not have access to it.`)
 }

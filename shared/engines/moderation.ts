@@ -1,13 +1,14 @@
 import { ModerationCategory, type ModerationInput, type ModerationResult } from '#schemas/moderations.ts'
 
 /**
- * The moderation engine port: something that judges what people and models write.
+ * The moderation engine port: an engine classifies inputs and outputs.
  *
- * Promises every engine keeps:
- * - One result for each input, in their order, with every category; never a short answer.
- * - No input holds the event loop: long work is done in turns.
- * - Aborting `signal` stops the work within a second: an upstream's socket is closed.
- * - A failure is thrown as a ServiceError whose code says whether another try can help.
+ * Contract of every engine:
+ *
+ * 1. One result per input, in the order of the inputs, with every category; never fewer.
+ * 2. No input blocks the event loop: long work yields.
+ * 3. If `signal` aborts, then the work stops within a second and an upstream's socket is closed.
+ * 4. An error is thrown as a ServiceError whose code says whether a retry can help.
  */
 export interface ModerationEngine {
   /** @throws ServiceError, or the signal's reason */
@@ -16,7 +17,7 @@ export interface ModerationEngine {
   close(): Promise<void>
 }
 
-/** What there is to say of each category. */
+/** A record with one entry per category. */
 export function eachCategory<T>(of: (category: ModerationCategory) => T): Record<ModerationCategory, T> {
   const entries = ModerationCategory.options.map((category): [ModerationCategory, T] => [category, of(category)])
   return Object.fromEntries(entries) as Record<ModerationCategory, T>

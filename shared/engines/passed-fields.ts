@@ -2,18 +2,20 @@ import type { Dialect } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 
 /*
- * Which unknown fields of a request an upstream gets (`pass` of a model in models.yaml).
+ * Selects the unknown fields of a request that are sent to an upstream (`pass` of a model in models.yaml).
  *
- * Clients send new fields of an API before Sluice knows them, so `pass: all`, the default, sends every field except those below.
- * These address the engine or a gateway instead of the model: a caller could overtake other tenants inside the engine, read
- * another tenant's cache by timing, make the upstream fetch an address of its own network, or run code in the engine.
+ * Clients send new fields of an API before Sluice supports them. The default `pass: all` therefore sends every field except those below,
+ * which address the engine or a gateway instead of the model.
+ *
+ * With such a field a caller could overtake other tenants inside the engine, or read another tenant's cache by timing. The caller could
+ * also make the upstream fetch an internal address, or run code in the engine.
  */
 const ENGINE_FIELDS: ReadonlySet<string> = new Set([
-  // vLLM and SGLang: scheduling, cache isolation, transfer of caches, code.
+  // vLLM and SGLang: scheduling, cache isolation, cache transfer, code.
   ...['priority', 'cache_salt', 'kv_transfer_params', 'logits_processors', 'custom_logit_processor', 'custom_params'],
   ...['vllm_xargs', 'chat_template', 'lora_path', 'data_parallel_rank', 'request_id', 'rid', 'session_params'],
   ...['bootstrap_host', 'bootstrap_port', 'bootstrap_room', 'extra_key', 'return_hidden_states'],
-  // LiteLLM and other gateways: where the call goes, and with which key.
+  // LiteLLM and other gateways: destination and key of the call.
   ...['api_base', 'base_url', 'api_key', 'api_version', 'custom_llm_provider', 'user_config', 'extra_headers'],
   ...['extra_body', 'mock_response', 'fallbacks', 'proxy_server_request', 'litellm_params', 'callbacks'],
   // llama.cpp: slots of other callers.
@@ -22,7 +24,7 @@ const ENGINE_FIELDS: ReadonlySet<string> = new Set([
   'mcp_servers',
 ])
 
-/** Fields that the public references of the APIs name, without those that have an internal form. */
+/** Fields in the public references of the APIs, without those that have an internal form. */
 const KNOWN_FIELDS: Readonly<Record<Dialect, ReadonlySet<string>>> = {
   openai: new Set([
     ...['audio', 'function_call', 'functions', 'moderation', 'prediction', 'prompt_cache_key', 'prompt_cache_options'],
@@ -40,7 +42,7 @@ const KNOWN_FIELDS: Readonly<Record<Dialect, ReadonlySet<string>>> = {
   ]),
 }
 
-/** The unknown fields of a request that the upstream of a model gets. */
+/** The unknown fields of a request that the upstream of a model receives. */
 export function passedFields(
   extra: Readonly<Record<string, unknown>> | undefined,
   dialect: Dialect,

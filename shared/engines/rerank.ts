@@ -1,33 +1,33 @@
-/** How near one document is to the query. */
+/** Relevance of one document to the query. */
 export interface RankedDocument {
-  /** Its place among those of the call. */
+  /** Position among the documents of the call. */
   readonly index: number
   readonly relevance_score: number
 }
 
-/** What a reranking model made of some documents. */
+/** Result of one reranking call. */
 export interface Ranked {
-  /** The nearest first. */
+  /** Most relevant first. */
   readonly results: readonly RankedDocument[]
-  /** Tokens of the query and all documents; undefined where the engine does not count. */
+  /** Tokens of the query and all documents; undefined if the engine does not count. */
   readonly tokens: number | undefined
 }
 
-/** What is to be ranked. */
 export interface RerankCall {
   readonly query: string
   readonly documents: readonly string[]
-  /** Documents that are told at most, the nearest. */
+  /** Maximum number of results: the most relevant documents. */
   readonly top_n: number
 }
 
 /**
  * The reranking engine port: a model that reads query and document together.
  *
- * Promises every engine keeps:
- * - As many results as were asked for and there are documents, each document once at most; never a short answer.
- * - Aborting `signal` stops the work within a second: an upstream's socket is closed.
- * - A failure is thrown as a ServiceError whose code says whether another try can help.
+ * Contract of every engine:
+ *
+ * 1. There are `top_n` results, or one per document if there are fewer documents; each document occurs at most once.
+ * 2. If `signal` aborts, then the work stops within a second and an upstream's socket is closed.
+ * 3. An error is thrown as a ServiceError whose code says whether a retry can help.
  */
 export interface RerankEngine {
   /** @throws ServiceError, or the signal's reason */

@@ -3,24 +3,25 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
 import { isHighSurrogate } from '#shared/surrogate-buffer.ts'
 
-/** Where an answer stops that this process writes itself: at a stop string, or where its tokens end. */
+/** The end of answers that this process generates itself: at a stop string, or at the token limit. */
 
-/** What a {@link StopFilter} lets through. */
+/** Output of a {@link StopFilter}. */
 export interface Released {
-  /** Text that no stop string can claim any more; ends on a whole character. Often empty. */
+  /** Text that can no longer be part of a stop string. Never ends within a surrogate pair; often empty. */
   readonly text: string
-  /** Of the tokens whose last character is in this text or before it. */
+  /** Log probabilities of the tokens that end within this text or before it. */
   readonly logprobs: Logprob[]
-  /** The stop string that was hit. The answer ends with `text`. */
+  /** The stop string that was found. The answer ends with `text`. */
   readonly hit?: string
 }
 
 /**
- * Holds back what could become a stop string, so that neither one nor its beginning is ever shown.
+ * Holds back text that may become a stop string, so that neither a stop string nor its prefix is ever output.
  *
- * The stop string that is complete first ends the answer, whatever the split into pushes; of two that end at the same
- * character the longer one counts. At most the length of the longest stop string is held. A character costs the same
- * however long the stop strings are.
+ * The stop string that is completed first ends the answer, however the text is split into pushes. If two end at the same character, then
+ * the longer one counts.
+ *
+ * At most the length of the longest stop string is held back. The cost per character does not depend on the length of the stop strings.
  */
 export class StopFilter {
   readonly #matchers: readonly StopMatcher[]
@@ -33,7 +34,7 @@ export class StopFilter {
     this.#matchers = stops.filter((stop) => stop !== '').map((stop) => new StopMatcher(stop))
   }
 
-  /** Takes the next piece of text with the token it came as. Not to be called after a hit. */
+  /** Adds the next piece of text, with its token. Must not be called after a hit. */
   push(text: string, logprob?: Logprob): Released {
     const heldLength = this.#held.length
     this.#held += text
@@ -47,13 +48,13 @@ export class StopFilter {
     return this.#release(this.#held.length - this.#claimableLength())
   }
 
-  /** The answer ended by itself, with `text` as its last piece: gives what was held back. */
+  /** Ends the answer with `text` as its last piece. Returns the text that was held back. */
   flush(text = ''): Released {
     this.#held += text
     return this.#release(this.#held.length)
   }
 
-  /** The stop string that is complete first, and where in the new text it ends. */
+  /** The stop string that is completed first, and its end in the new text. */
   #findMatch(text: string): { stop: string; end: number } | undefined {
     if (this.#matchers.length === 0) return undefined
     for (let at = 0; at < text.length; at++) {
@@ -67,7 +68,7 @@ export class StopFilter {
     return undefined
   }
 
-  /** Length of the longest end of the held text that begins a stop string, or is half a character. */
+  /** Length of the longest suffix of the held text that begins a stop string or is a high surrogate. */
   #claimableLength(): number {
     let longest = isHighSurrogate(this.#held.charCodeAt(this.#held.length - 1)) ? 1 : 0
     for (const matcher of this.#matchers) longest = Math.max(longest, matcher.length)
@@ -78,17 +79,17 @@ export class StopFilter {
     const text = this.#held.slice(0, length)
     this.#held = this.#held.slice(length)
     this.#releasedLength += length
-    // A log probability travels with text only, so that no delta is empty.
+    // Log probabilities are output only with text, so that no delta is empty.
     const ready = text === '' ? 0 : this.#tokens.findIndex((token) => token.end > this.#releasedLength)
     const tokens = this.#tokens.splice(0, ready < 0 ? this.#tokens.length : ready)
     return { text, logprobs: tokens.map((token) => token.logprob) }
   }
 }
 
-/** Looks for one stop string in a text that comes unit by unit (Knuth, Morris and Pratt, 1977). */
+/** Searches for one stop string in a text, unit by unit (Knuth, Morris and Pratt, 1977). */
 class StopMatcher {
   readonly stop: string
-  /** For each length of a match: the longest shorter one that ends it. */
+  /** Failure function: for each match length, the longest shorter match that is its suffix. */
   readonly #shorter: Uint32Array
   #length = 0
 
@@ -102,12 +103,12 @@ class StopMatcher {
     this.#length = 0
   }
 
-  /** Units of the stop string that end the text so far. */
+  /** Number of units of the stop string that are matched now. */
   get length(): number {
     return this.#length
   }
 
-  /** Takes the next UTF-16 unit. True when the stop string is complete, after which it is not to be called. */
+  /** Adds the next UTF-16 unit. Returns true when the stop string is complete; must not be called afterwards. */
   take(unit: number): boolean {
     while (this.#length > 0 && this.stop.charCodeAt(this.#length) !== unit) {
       this.#length = this.#shorter[this.#length] ?? 0
@@ -117,20 +118,20 @@ class StopMatcher {
   }
 }
 
-/** How much an answer may grow. */
+/** Limit of an answer's length. */
 export interface Budget {
-  /** Most output tokens of one choice, at least 1. */
+  /** Maximum output tokens of one choice, at least 1. */
   readonly tokens: number
-  /** At that length the context window is full; otherwise a limit was asked for or configured. */
+  /** Whether the limit is the context window, instead of a requested or configured maximum. */
   readonly isContextBound: boolean
 }
 
 /**
- * The room for one choice: the caller's max_tokens (else the model's default), clamped to the model's ceiling and to
- * what the context window has left (docs/protocol.md, Token limits).
+ * The token limit of one choice: the caller's max_tokens, else the model's default. The limit is clamped to the model's maximum and to the
+ * rest of the context window (docs/protocol.md, Token limits).
  *
- * @param contextTokens Size of the window; undefined: unbounded
- * @throws ServiceError `context_length_exceeded` when the prompt leaves no room
+ * @param contextTokens Size of the context window; undefined: unbounded
+ * @throws ServiceError `context_length_exceeded` if the prompt fills the window
  */
 export function getBudget(
   request: GenerateRequest,
@@ -146,7 +147,7 @@ export function getBudget(
   return { tokens: Math.min(wanted, room), isContextBound: room < wanted }
 }
 
-/** The refusal of a prompt that leaves no room for an answer. @param tokens How many it has, as a number or in words */
+/** The error for a prompt that leaves no tokens for an answer. @param tokens Prompt tokens, as a number or in words */
 export function contextExceeded(contextTokens: number, tokens: number | string): ServiceError {
   const message = `This model's maximum context length is ${contextTokens} tokens. However, your messages resulted in ${tokens} tokens. Please reduce the length of the messages.`
   return new ServiceError('context_length_exceeded', message, { param: 'messages' })

@@ -1,12 +1,12 @@
 import { isLowSurrogate } from '#shared/surrogate-buffer.ts'
 
-/** Where a text may be cut so that its pieces have the tokens of the whole. */
+/** Splits a text for tokenizers, so that the pieces together have the same tokens as the whole. */
 
 /**
- * The end of the piece that begins at `start`: where tokens end anyway, if there is such a place.
+ * The end of the piece that begins at `start`, at a token boundary if possible.
  *
- * @param chars Most characters of the piece.
- * @param charsMost Characters up to which such a place is looked for where there is none before; default: `chars`.
+ * @param chars Maximum characters of the piece.
+ * @param charsMost Maximum characters if no boundary is found within `chars`; default: `chars`.
  */
 export function cutAfter(text: string, start: number, chars: number, charsMost = chars): number {
   const end = start + chars
@@ -18,8 +18,8 @@ export function cutAfter(text: string, start: number, chars: number, charsMost =
 }
 
 /**
- * No token of a byte-level encoding (GPT, Llama 3, Qwen) or of SentencePiece reaches over these places: before the blank
- * after a word, before a stop after a letter.
+ * True at places that no token of a byte-level encoding (GPT, Llama 3, Qwen) or of SentencePiece spans. Such places are before the space
+ * after a word, and before a full stop after a letter.
  */
 function isSafeCut(text: string, at: number): boolean {
   const next = text[at] as string

@@ -2,16 +2,17 @@ import type { Readable } from 'node:stream'
 import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
 
 /**
- * The transcription engine port: something that turns an audio file into {@link TranscribeEvent}s.
+ * The transcription engine port: an engine converts an audio file into {@link TranscribeEvent}s.
  *
- * Promises every engine keeps (test/shared/engines/transcription/engines.test.ts):
- * - `start` comes first, then texts and segments, `usage`, and `finish` last.
- * - The texts join to the transcript, which begins with no blank; one that is not empty has segments.
- * - Leaving the loop early, or aborting `signal`, stops the work within a second and closes the file.
- * - A failure is thrown as a ServiceError whose code says whether another try can help. Never a quiet, short transcript.
+ * Contract of every engine (test/shared/engines/transcription/engines.test.ts):
+ *
+ * 1. The first event is `start`, then texts and segments, `usage`, and `finish` last.
+ * 2. The texts concatenate to the transcript, without leading whitespace. A transcript that is not empty has segments.
+ * 3. If the consumer leaves the loop or `signal` aborts, then the work stops within a second and the file is closed.
+ * 4. An error is thrown as a ServiceError whose code says whether a retry can help; never a truncated transcript.
  */
 export interface TranscriptionEngine {
-  /** Calls it bears at once now; undefined: as many as its config says. */
+  /** Current maximum of concurrent calls; undefined: the limit of the configuration. */
   readonly places?: number
   /** @throws ServiceError */
   transcribe(request: TranscribeRequest, audio: AudioFile, options: TranscribeOptions): AsyncIterable<TranscribeEvent>
@@ -19,27 +20,27 @@ export interface TranscriptionEngine {
   close(): Promise<void>
 }
 
-/** An audio file that can be read several times. It is never held in memory as a whole. */
+/** An audio file that can be read several times. The file is never held in memory as a whole. */
 export interface AudioFile {
-  /** Begins to read it. The caller reads to the end, or destroys the stream. @throws ServiceError when it is gone */
+  /** Opens a new read stream. The caller reads it to its end or destroys it. @throws ServiceError if the file was deleted */
   open(): Promise<Readable>
-  /** A name whose extension tells the container, which some upstreams go by. */
+  /** A name whose extension names the container format, which some upstreams rely on. */
   readonly filename: string
   readonly bytes: number
 }
 
-/** What the worker gives an engine beside the request. */
+/** Context of a call, next to the request. */
 export interface TranscribeOptions {
   /** Aborts on cancel and at the deadline. */
   readonly signal: AbortSignal
   /** `job_id:attempt`, sent upstream as Idempotency-Key. */
   readonly idempotencyKey: string
-  /** W3C Trace Context, passed on. */
+  /** W3C Trace Context, passed on to the upstream. */
   readonly traceparent?: string | undefined
-  /** What is said is written in English. Only of models that translate; default: as it is said. */
+  /** Whether to translate into English; only for models that can. Default: transcribe in the spoken language. */
   readonly translates?: boolean
-  /** Seconds of the decoded audio; undefined where nobody has decoded it. */
+  /** Duration of the decoded audio in seconds; undefined if it was not decoded. */
   readonly duration?: number | undefined
-  /** Hears how many seconds of the audio are done, where the engine tells. */
+  /** Called with the seconds of audio that are done, if the engine reports progress. */
   readonly onSeconds?: ((seconds: number) => void) | undefined
 }

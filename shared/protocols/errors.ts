@@ -2,11 +2,11 @@ import type { ErrorCode } from '#schemas/error.ts'
 import type { ServiceError } from '#shared/error.ts'
 
 /**
- * Failures as the two wire protocols say them (docs/protocol.md, Errors): body, status and headers. The only place that
- * knows what a caller of either protocol sees of a {@link ServiceError}.
+ * Wire forms of a {@link ServiceError} in the two formats (docs/protocol.md, Errors): body, status and headers. No other file decides what
+ * a caller sees of an error.
  */
 
-/** The inner object of an error in the OpenAI format. All four keys are always there. */
+/** The inner object of an error in the OpenAI format. All four keys are always present. */
 export interface OpenaiError {
   message: string
   type: string
@@ -21,13 +21,13 @@ export interface MessagesError {
   request_id: string
 }
 
-/** Rows whose code exists for us only; the OpenAI format says null there. */
+/** Codes without an OpenAI equivalent; there the field `code` is null. */
 const CODELESS: ReadonlySet<ErrorCode> = new Set(['invalid_request', 'missing_api_key', 'not_found'])
 
-/** Rows that differ for us only: the OpenAI format tells them apart by `type`. */
+/** Codes that OpenAI does not distinguish by `code`, only by `type`. */
 const SHOWN_AS: Partial<Record<ErrorCode, ErrorCode>> = { token_limit_exceeded: 'rate_limit_exceeded' }
 
-/** Body in the OpenAI format, also the frame of a stream that failed (docs/protocol.md, Failures after the head). */
+/** Body in the OpenAI format. Also the error frame of a stream that fails after its head (docs/protocol.md, Failures after the head). */
 export function openaiErrorBody(error: ServiceError): { error: OpenaiError } {
   const code = CODELESS.has(error.code) ? null : (SHOWN_AS[error.code] ?? error.code)
   return { error: { message: error.message, type: openaiType(error), param: error.param, code } }
@@ -45,24 +45,24 @@ function openaiType(error: ServiceError): string {
 }
 
 /**
- * Body in the messages format. A problem of one field starts with its path, as Anthropic writes paths: `max_tokens: Field required`,
- * `messages.0.role: …`.
+ * Body in the messages format. The message about a field starts with the path of the field in Anthropic's notation: `max_tokens: Field
+ * required`, `messages.0.role: …`.
  */
 export function messagesErrorBody(error: ServiceError, requestId: string): MessagesError {
   const { param, message } = error
-  const said = param !== null && message.startsWith(`${param}: `) ? message.slice(param.length + 2) : message
-  const text = param === null ? message : `${param.replace(/\[(\d+)\]/g, '.$1')}: ${said}`
+  const detail = param !== null && message.startsWith(`${param}: `) ? message.slice(param.length + 2) : message
+  const text = param === null ? message : `${param.replace(/\[(\d+)\]/g, '.$1')}: ${detail}`
   const type = messagesType(error.status)
   const details = isThreadRefusal(error) ? { details: { error_code: 'thread_unsupported_request' } } : {}
   return { type: 'error', error: { type, message: text, ...details }, request_id: requestId }
 }
 
-/** Tool runners of the Anthropic SDKs ask for a thread of their own accord, and do without one when told this code. */
+/** Tool runners of the Anthropic SDKs request a thread by themselves. If they receive this code, then they continue without one. */
 function isThreadRefusal(error: ServiceError): boolean {
   return error.code === 'unsupported_parameter' && error.param === 'thread'
 }
 
-/** Status in the messages format: that of the OpenAI format, but 529 for overload. */
+/** Status in the messages format. Equal to the OpenAI format, except 529 for overload. */
 export function messagesStatus(error: ServiceError): number {
   return error.status === 503 ? 529 : error.status
 }
@@ -84,8 +84,8 @@ function messagesType(status: number): string {
 }
 
 /**
- * What SDKs shall do where their own rule (408, 409, 429 and 5xx are repeated) is wrong or needs saying: not what the service
- * itself has tried again already, nor what took all of its time.
+ * `x-should-retry` of an error, where the default rule of the SDKs (retry 408, 409, 429 and 5xx) is wrong or needs confirmation. Errors
+ * that the service already retried, and timeouts that used up the caller's time, are not retried.
  */
 const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   insufficient_quota: false,
@@ -104,16 +104,16 @@ const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   upstream_refused: false,
 }
 
-/** Used when a refusal for load names no time of its own. */
+/** Retry-After of an overload error that has none of its own. */
 const RETRY_AFTER_SECONDS_DEFAULT = 2
-/** What every SDK obeys: openai-node takes a longer time for none. */
+/** The longest Retry-After that every SDK honours: openai-node ignores longer ones. */
 const RETRY_MS_MAX = 60_000
 
 /**
- * Headers that go with the body: `retry-after` (1 s at least), `x-should-retry`, `www-authenticate`.
+ * Headers of an error: `retry-after` (at least 1 s), `x-should-retry`, `www-authenticate`.
  *
- * @param isFinal The failure is kept, so that asking again gives the same.
- * @param retryMsMax Longest time to wait that is told, in milliseconds.
+ * @param isFinal The error is stored, so a retry returns the same error.
+ * @param retryMsMax Maximum Retry-After, in milliseconds.
  */
 export function errorHeaders(error: ServiceError, isFinal = false, retryMsMax = RETRY_MS_MAX): Record<string, string> {
   if (isFinal) return { 'x-should-retry': 'false' }
@@ -127,7 +127,7 @@ export function errorHeaders(error: ServiceError, isFinal = false, retryMsMax = 
   return headers
 }
 
-/** A job that has not ended is worth asking for again where a time is named: its result, but not its deletion. */
+/** An unfinished job is worth a retry if a Retry-After is set: for reading its result, but not for deleting it. */
 function shouldRetryOf({ code, retryAfterMs }: ServiceError): boolean | undefined {
   return code === 'job_not_finished' ? retryAfterMs !== undefined : SHOULD_RETRY[code]
 }

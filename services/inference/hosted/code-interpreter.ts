@@ -3,15 +3,15 @@ import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import { type HostedInput, type HostedResult, type HostedRunner, notRun, textField } from './tool.ts'
 
-/** Characters of what a program prints that an answer shows, and that a model reads. */
+/** Maximum characters of a program's output: in the answer, and in the text for the model. */
 const LOGS_CHARS_MAX = 256 * 1024
 const READ_CHARS_MAX = 32 * 1024
-/** Characters of the figures of one call: they are said in events and in the answer. */
+/** Maximum base64 characters of the figures of one call. Events and the answer both contain the figures. */
 const IMAGES_CHARS_MAX = 1024 * 1024
 
 const Result = tolerant(CodeResult)
 
-/** Python, in the pool of the sandbox. */
+/** The `code_interpreter` tool: Python in the code pool's sandbox. */
 export const codeInterpreter: HostedRunner = {
   read: codeOf,
   child: (code, _tool, { hosted }, { codeSecondsMax }) => ({
@@ -33,7 +33,7 @@ function codeOf(text: string): HostedInput {
   if (code === undefined) return { input: text, problem: 'The arguments must be a JSON object with the text "code".' }
   if (code.trim() === '') return { input: code, problem: 'The code is blank.' }
   if (code.includes('\0')) return { input: code, problem: 'The code holds a NUL character.' }
-  // A character outside the BMP counts as two here: such code is rare, and a model can write less.
+  // `length` counts UTF-16 units, so a character outside the BMP counts as two. Such code is rare, and the model can write less.
   if (code.length > CODE_POINTS_MAX) {
     return { input: code.slice(0, READ_CHARS_MAX), problem: `The code is longer than ${CODE_POINTS_MAX} characters.` }
   }

@@ -10,16 +10,18 @@ import { Spoken } from './spoken.ts'
 import { type HostedInput, type HostedResult, type HostedRunner, type HostedSettings, notRun } from './tool.ts'
 
 /**
- * Answers in which the service runs tools itself (docs/design.md, Hosted tools): what the model says in one round is a step, each
- * call of a tool a child of its pool, and what callers are told of both is told once, whichever attempt comes to it.
+ * Answers whose tools the service runs itself (docs/design.md, Hosted tools).
+ *
+ * Each round of the model is a recorded step, and each tool call is a child job of its pool. Events for callers are published once per key,
+ * so an attempt that repeats a round publishes nothing twice.
  */
 
-/** Rounds of one answer: a model that goes on calling tools comes to an end. */
+/** Maximum rounds of one answer, for models that would call tools forever. */
 const ROUNDS_MAX = 20
-/** Calls that are run of one round; the others are answered with a refusal. */
+/** Maximum tool calls that run per round. Further calls get a refusal as their result. */
 const CALLS_AT_ONCE = 16
 
-/** How a model is asked. */
+/** Generates one round of the model. */
 export type Generate = (request: GenerateRequest, context: AttemptContext) => AsyncIterable<GenerateEvent>
 
 const RUNNERS: Readonly<Record<HostedTool, HostedRunner>> = {
@@ -29,10 +31,10 @@ const RUNNERS: Readonly<Record<HostedTool, HostedRunner>> = {
 }
 
 /**
- * Asks a model, runs the tools that it calls, and asks again with what came of them, until it has answered, calls a function of
- * its caller, or has used up its calls: then it is asked once more, without tools.
+ * Alternates between the model and its tool calls until the model answers or calls a function of its caller. After the last permitted call
+ * the model runs once more, without tools.
  *
- * @throws ServiceError What the model failed with; `timeout` when its time was over while a tool ran
+ * @throws ServiceError The model's error; `timeout` if the deadline passed while a tool ran
  */
 export async function* generateHosted(
   generate: Generate,
@@ -45,7 +47,7 @@ export async function* generateHosted(
   yield { type: 'usage', usage: await new HostedAnswer(generate, request, context, composition, settings).run() }
 }
 
-/** A call that has an item, and is run unless there is a problem with it. */
+/** A tool call with its output item. The call runs unless its arguments have a problem. */
 interface Run extends HostedInput {
   readonly call: HostedCall
   readonly run: number
@@ -79,51 +81,51 @@ class HostedAnswer {
     this.#callsMax = request.hosted?.calls_max ?? Number.POSITIVE_INFINITY
   }
 
-  /** @returns What all rounds have used */
+  /** @returns Usage of all rounds */
   async run(): Promise<Usage> {
     for (let at = 0; ; at++) {
       const isOver = this.#runs >= this.#callsMax || at >= ROUNDS_MAX
-      const { round, untold } = await this.#ask(at, isOver)
+      const { round, unpublished } = await this.#ask(at, isOver)
       this.#usage = sumOf(this.#usage, round.usage)
       const isAnswer = round.hosted.length === 0 || round.finish.reason !== 'tool_calls'
       if (isAnswer || isOver) {
-        await this.#composition.publish(`round.${at}`, [...untold, ...round.functions, finishOf(round, isAnswer)])
+        await this.#composition.publish(`round.${at}`, [...unpublished, ...round.functions, finishOf(round, isAnswer)])
         return this.#usage
       }
       const runs = this.#take(round.hosted)
-      await this.#composition.publish(`round.${at}`, [...untold, ...runs.map(toldCall)])
+      await this.#composition.publish(`round.${at}`, [...unpublished, ...runs.map(callEvent)])
       const results = await this.#results(runs)
-      const told = runs.map(({ run }, n) => toldResult(run, results[n] as HostedResult))
+      const published = runs.map(({ run }, n) => resultEvent(run, results[n] as HostedResult))
       if (round.functions.length > 0) {
-        await this.#composition.publish(`results.${at}`, [...told, ...round.functions, round.finish])
+        await this.#composition.publish(`results.${at}`, [...published, ...round.functions, round.finish])
         return this.#usage
       }
-      await this.#composition.publish(`results.${at}`, told)
+      await this.#composition.publish(`results.${at}`, published)
       this.#goOn(round, runs, results)
     }
   }
 
-  async #ask(at: number, isOver: boolean): Promise<{ round: Round; untold: readonly GenerateEvent[] }> {
+  async #ask(at: number, isOver: boolean): Promise<{ round: Round; unpublished: readonly GenerateEvent[] }> {
     const request = isOver ? withoutHosted(this.#request) : this.#request
-    const told = await ResumableStream.begin(this.#composition, at, this.#pace)
+    const published = await ResumableStream.begin(this.#composition, at, this.#pace)
     const events = await this.#composition.step('generate', { round: at }, async (signal) => {
       const spoken = new Spoken()
       for await (const event of this.#generate(request, { ...this.#context, signal })) {
         spoken.push(event)
-        // Who waits for the whole answer is told nothing before.
-        if (request.stream) await told.hear(event)
+        // Without `stream` the caller receives the whole answer at once, so nothing is published early.
+        if (request.stream) await published.hear(event)
       }
-      // An engine that ends quietly when aborted has not completed.
+      // An engine that returns without an error when aborted has not completed its answer.
       signal.throwIfAborted()
       return { value: spoken.takeAll() }
     })
     const round = readRound(events, this.#tools, `${at}`)
-    // The answer has begun once.
+    // Only the first round emits a start event.
     const said = at === 0 ? round.said : round.said.filter(({ type }) => type !== 'start')
-    return { round, untold: told.rest(said) }
+    return { round, unpublished: published.rest(said) }
   }
 
-  /** The calls that are run: all that have an item. */
+  /** The calls to run, within the limits per round and per answer. Only these have an output item. */
   #take(calls: readonly HostedCall[]): Run[] {
     const room = Math.min(this.#callsMax - this.#runs, CALLS_AT_ONCE)
     return calls.slice(0, room).map((call) => {
@@ -138,7 +140,7 @@ class HostedAnswer {
     return runs.map((each) => {
       if (each.problem !== undefined) return notRun(each.problem)
       const end = ends[children.indexOf(each)]
-      if (!end) throw new ServiceError('timeout', 'The time of the response was over while a tool ran.')
+      if (!end) throw new ServiceError('timeout', 'The response timed out while a tool ran.')
       if (end.state !== 'completed') return notRun(end.error.message)
       return RUNNERS[each.call.tool].result(end)
     })
@@ -149,7 +151,7 @@ class HostedAnswer {
     return this.#composition.submit({ key: `hosted.${run}`, ...child })
   }
 
-  /** The next round reads what was called, and what came of it. */
+  /** Appends the calls and their results to the conversation of the next round. */
   #goOn(round: Round, runs: readonly Run[], results: readonly HostedResult[]): void {
     const calls = round.hosted.map(({ id, tool: name, arguments: text }) => {
       return { type: 'tool_call' as const, id, name, arguments: text }
@@ -169,21 +171,21 @@ class HostedAnswer {
     this.#request = {
       ...this.#request,
       turns: [...turns, { role: 'assistant', parts: [...round.parts, ...calls] }, ...answers],
-      // What was forced has happened; forced again it would never end.
+      // The forced call has happened. A tool choice that forces it again would never end.
       tool_choice: isForced ? { type: 'auto' } : tool_choice,
     }
   }
 }
 
-/** A model that still calls tools when it was offered none has no answer. */
+/** If the model still calls tools although none were offered, then there is no answer: finish as `length`. */
 function finishOf({ finish }: Round, isAnswer: boolean): GenerateEvent {
   return isAnswer ? finish : { ...finish, reason: 'length', calls_full: true }
 }
 
-function toldCall({ call: { tool, id }, run, input }: Run): GenerateEvent {
+function callEvent({ call: { tool, id }, run, input }: Run): GenerateEvent {
   return { type: 'hosted_call', choice: 0, run, tool, id, input }
 }
 
-function toldResult(run: number, { status, output }: HostedResult): GenerateEvent {
+function resultEvent(run: number, { status, output }: HostedResult): GenerateEvent {
   return { type: 'hosted_result', choice: 0, run, status, output }
 }

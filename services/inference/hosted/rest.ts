@@ -1,23 +1,28 @@
 import type { GenerateEvent } from '#schemas/generate.ts'
 
-/** How what is said stands to what was told: it has not come as far yet, goes on from it, or is something else. */
+/**
+ * Result of comparing a new run of the model with the events that were published. `within`: the new text is a prefix of the published text.
+ * `beyond`: the new text continues the published text. `parted`: the texts differ.
+ */
 export interface Rest {
   readonly state: 'within' | 'beyond' | 'parted'
-  /** With `beyond`: what follows what was told. */
+  /** With `beyond`: the events that follow the published ones. */
   readonly rest: GenerateEvent[]
 }
 
-/** Whether callers hear an event as the model says it: calls are told when they are run, and the end with them. */
+/** Whether an event is published while the model generates. Tool calls are published when they run, together with the end. */
 export function isSaid({ type }: GenerateEvent): boolean {
   return type !== 'tool_call' && type !== 'tool_arguments' && type !== 'finish' && type !== 'usage'
 }
 
-/** Compares the words of two runs of a model, however they came in pieces. The start of the first one counts for both. */
-export function restOf(told: readonly GenerateEvent[], said: readonly GenerateEvent[]): Rest {
-  if (told.length === 0) return { state: 'beyond', rest: [...said] }
-  const words = said.filter(({ type }) => type !== 'start')
+/**
+ * Compares the content of two runs of a model, independent of how the events split it. The start event of the first run counts for both.
+ */
+export function restOf(published: readonly GenerateEvent[], generated: readonly GenerateEvent[]): Rest {
+  if (published.length === 0) return { state: 'beyond', rest: [...generated] }
+  const words = generated.filter(({ type }) => type !== 'start')
   let at = 0
-  for (let event of told as GenerateEvent[]) {
+  for (let event of published as GenerateEvent[]) {
     if (event.type === 'start') continue
     for (;;) {
       const other = words[at]
@@ -35,7 +40,7 @@ export function restOf(told: readonly GenerateEvent[], said: readonly GenerateEv
   return { state: 'beyond', rest: words.slice(at) }
 }
 
-/** Characters that both begin with, all of one of them; undefined where they differ. */
+/** Length of the common prefix, which is all of the shorter text; undefined if the texts differ. */
 function sharedOf(a: GenerateEvent, b: GenerateEvent): number | undefined {
   if (a.type !== b.type || !('text' in a) || !('text' in b)) {
     return JSON.stringify(a) === JSON.stringify(b) ? 0 : undefined
@@ -45,13 +50,16 @@ function sharedOf(a: GenerateEvent, b: GenerateEvent): number | undefined {
   return a.text.slice(0, length) === b.text.slice(0, length) ? length : undefined
 }
 
-/** The signature that comes after words that were told without it. */
-function signatureOf(told: GenerateEvent, said: GenerateEvent, length: number): GenerateEvent | undefined {
-  if (told.type !== 'reasoning' || said.type !== 'reasoning' || said.signature === undefined) return undefined
-  return told.signature === undefined && said.text.length === length && length > 0 ? { ...said, text: '' } : undefined
+/** The signature of a reasoning text that was published without it. */
+function signatureOf(published: GenerateEvent, generated: GenerateEvent, length: number): GenerateEvent | undefined {
+  if (published.type !== 'reasoning' || generated.type !== 'reasoning' || generated.signature === undefined)
+    return undefined
+  return published.signature === undefined && generated.text.length === length && length > 0
+    ? { ...generated, text: '' }
+    : undefined
 }
 
-/** An event without its first characters; undefined where nothing is left. */
+/** An event without its first characters; undefined if nothing is left. */
 function after(event: GenerateEvent, length: number): GenerateEvent | undefined {
   if (!('text' in event) || event.text.length <= length) return undefined
   const text = event.text.slice(length)

@@ -3,36 +3,44 @@ import type { Composition } from '#shared/kinds/composition.ts'
 import { mergeGenerateEvents } from '#shared/kinds/generate.ts'
 import { isSaid, restOf } from './rest.ts'
 
-/** Pieces of one answer that are told while the model speaks: each is a step. What is said after them is told when its round is over. */
+/**
+ * Maximum pieces of one answer that are published while the model generates. Each piece is a recorded step. Later text is published at the
+ * end of its round.
+ */
 const PIECES_MAX = 600
-/** Time between two pieces; it grows by itself every {@link PACE_PIECES}, so that long answers have enough of them. */
+/**
+ * Time between two pieces. After every {@link PACE_PIECES} pieces it grows by itself, so that long answers do not use up their pieces
+ * early.
+ */
 const PIECE_MS = 100
 const PACE_PIECES = 20
 
 const CUT: GenerateEvent = { type: 'cut', choice: 0 }
 
-/** The pieces of an answer so far, over all rounds. */
+/** Number of pieces of an answer so far, over all rounds. */
 export interface DeltaInterval {
   pieces: number
 }
 
 /**
- * What callers are told of one round while the model still speaks (docs/design.md, Hosted tools).
+ * Publishes the output of one round while the model still generates (docs/design.md, Hosted tools).
  *
- * Pieces are kept as they were told. An attempt whose predecessor died in the round tells them again, which nobody hears, and asks the
- * model anew: as long as it says the same, nothing more is told; where it says something else, what was told is cut, and all of the new
- * words follow.
+ * Pieces are stored as published. If an attempt dies within a round, then the next attempt republishes the stored pieces, which subscribers
+ * already have, and runs the model again.
+ *
+ * While the new output equals the stored output, nothing is published. At the first difference a `cut` event discards the published text,
+ * and all of the new text follows.
  */
 export class ResumableStream {
   readonly #composition: Composition
   readonly #at: number
   readonly #pace: DeltaInterval
   #pieces = 0
-  /** Told since the last cut. */
-  #told: GenerateEvent[] = []
-  /** Said in this attempt and not told; while {@link #isBehind}, all that it said. */
-  #fresh: GenerateEvent[] = []
-  /** What was told before is not yet said again. */
+  /** Events published since the last cut. */
+  #published: GenerateEvent[] = []
+  /** Events generated in this attempt and not published. While {@link #isBehind}: all events of this attempt. */
+  #pending: GenerateEvent[] = []
+  /** Whether this attempt has not yet generated all that earlier attempts published. */
   #isBehind = false
   #dueAt = 0
 
@@ -42,60 +50,60 @@ export class ResumableStream {
     this.#pace = pace
   }
 
-  /** Begins a round, with what attempts before have told of it. @param at Ordinal of the round */
+  /** Begins a round with the pieces that earlier attempts published. @param at Ordinal of the round */
   static async begin(composition: Composition, at: number, pace: DeltaInterval): Promise<ResumableStream> {
     const round = new ResumableStream(composition, at, pace)
     for (;;) {
       const events = await composition.published(round.#key)
       if (!events) return round
-      await round.#tell(events as GenerateEvent[])
+      await round.#publish(events as GenerateEvent[])
       round.#isBehind = true
     }
   }
 
-  /** Hears the next event of the model, and tells what waits when it is time. */
+  /** Adds the next event of the model. Publishes the pending events if the next piece is due. */
   async hear(event: GenerateEvent): Promise<void> {
     if (isSaid(event) && !(event.type === 'start' && this.#at > 0)) this.#push(event)
-    const hasText = this.#fresh.some(({ type }) => type !== 'start')
+    const hasText = this.#pending.some(({ type }) => type !== 'start')
     if (!hasText || this.#pace.pieces >= PIECES_MAX || performance.now() < this.#dueAt) return
     if (this.#isBehind) this.#catchUp()
-    if (this.#isBehind || this.#fresh.length === 0) return
-    const events = this.#fresh.splice(0)
-    await this.#tell(events)
+    if (this.#isBehind || this.#pending.length === 0) return
+    const events = this.#pending.splice(0)
+    await this.#publish(events)
     this.#dueAt = performance.now() + PIECE_MS * (1 + this.#pace.pieces / PACE_PIECES)
   }
 
-  /** What is still to be told of all that was said. */
+  /** The events of the round that are still to be published. @param said All events of the round */
   rest(said: readonly GenerateEvent[]): GenerateEvent[] {
-    const { state, rest } = restOf(this.#told, said)
+    const { state, rest } = restOf(this.#published, said)
     return state === 'beyond' ? rest : [CUT, ...said.filter(({ type }) => type !== 'start')]
   }
 
   #push(event: GenerateEvent): void {
-    const last = this.#fresh.at(-1)
+    const last = this.#pending.at(-1)
     const merged = last && mergeGenerateEvents(last, event)
-    if (merged) this.#fresh[this.#fresh.length - 1] = merged
-    else this.#fresh.push(event)
+    if (merged) this.#pending[this.#pending.length - 1] = merged
+    else this.#pending.push(event)
   }
 
-  /** Compares what is said with what was told before. */
+  /** Compares the new output with the published output of earlier attempts. */
   #catchUp(): void {
-    const { state, rest } = restOf(this.#told, this.#fresh)
+    const { state, rest } = restOf(this.#published, this.#pending)
     if (state === 'within') return
     this.#isBehind = false
-    this.#fresh = state === 'beyond' ? rest : [CUT, ...this.#fresh.filter(({ type }) => type !== 'start')]
+    this.#pending = state === 'beyond' ? rest : [CUT, ...this.#pending.filter(({ type }) => type !== 'start')]
   }
 
   get #key(): string {
     return `said.${this.#at}.${this.#pieces}`
   }
 
-  async #tell(events: readonly GenerateEvent[]): Promise<void> {
+  async #publish(events: readonly GenerateEvent[]): Promise<void> {
     await this.#composition.publishStored(this.#key, events)
     this.#pieces++
     this.#pace.pieces++
     const cut = events.findLastIndex(({ type }) => type === 'cut')
-    if (cut >= 0) this.#told = []
-    this.#told.push(...events.slice(cut + 1))
+    if (cut >= 0) this.#published = []
+    this.#published.push(...events.slice(cut + 1))
   }
 }

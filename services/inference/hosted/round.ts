@@ -8,24 +8,24 @@ export interface HostedCall {
   readonly arguments: string
 }
 
-/** What a model said in one round. */
+/** Output of the model in one round. */
 export interface Round {
-  /** Text, refusals and thoughts, and the first round's start. */
+  /** Text, refusals and reasoning; in the first round also the start event. */
   readonly said: readonly GenerateEvent[]
   readonly hosted: readonly HostedCall[]
-  /** Calls of functions, which are the caller's. */
+  /** Calls of the caller's own functions. */
   readonly functions: readonly GenerateEvent[]
   readonly finish: Extract<GenerateEvent, { type: 'finish' }>
   readonly usage: Usage
-  /** The same as the model reads it in the next round, but for calls. */
+  /** The text and reasoning as parts of the conversation that the next round reads. Calls are added separately. */
   readonly parts: readonly Part[]
 }
 
 /**
- * Takes a round apart.
+ * Sorts the events of a round.
  *
- * @param prefix Of the ids of calls whose engine gave none.
- * @throws ServiceError `upstream_error` when the engine did not finish
+ * @param prefix Prefix of generated ids, for calls whose engine sent no id.
+ * @throws ServiceError `upstream_error` if the engine did not finish
  */
 export function readRound(events: readonly GenerateEvent[], tools: readonly HostedTool[], prefix: string): Round {
   const said: GenerateEvent[] = []
@@ -52,16 +52,16 @@ export function readRound(events: readonly GenerateEvent[], tools: readonly Host
   return { said, hosted: [...hosted.values()], functions, finish, usage, parts: partsOf(said) }
 }
 
-/** The request of a round in which the model is to call no hosted tool any more. */
+/** The request of a round in which the model must call no hosted tool. */
 export function withoutHosted(request: GenerateRequest): GenerateRequest {
   const hosted: readonly string[] = request.hosted?.tools ?? []
   const functions = request.tools.map(({ name }) => name).filter((name) => !hosted.includes(name))
-  // The tools stay: servers refuse conversations with calls of tools that they are not told of.
+  // The tools stay declared: servers refuse conversations with calls of undeclared tools.
   if (functions.length === 0) return { ...request, tool_choice: { type: 'none' }, allowed_tools: undefined }
   return { ...request, tool_choice: { type: 'auto' }, allowed_tools: functions }
 }
 
-/** The usage of an answer: each round reads what those before it said. */
+/** Usage of an answer as the sum of its rounds. The input of each round includes the output of the rounds before. */
 export function sumOf(a: Usage, b: Usage): Usage {
   const sum = (name: 'cached_tokens' | 'cache_write_tokens' | 'reasoning_tokens') =>
     a[name] === undefined && b[name] === undefined ? {} : { [name]: (a[name] ?? 0) + (b[name] ?? 0) }

@@ -3,16 +3,16 @@ import { QUERY_CHARS_MAX, type SearchRequest, SearchResults } from '#schemas/sea
 import { tolerant } from '#shared/tolerant.ts'
 import { type HostedRunner, notRun, textField } from './tool.ts'
 
-/** Results of a search that does not say how many. */
+/** Results of a search whose request sets no number. */
 const RESULTS_USUAL = 8
-/** Time of a search and of reading what it found. */
+/** Maximum time of a search, including reading the pages found. */
 const SEARCH_MS_MAX = 60_000
-/** Characters that the model reads of one search. */
+/** Maximum characters of one search's results for the model. */
 const READ_CHARS_MAX = 32 * 1024
 
 const Found = tolerant(SearchResults)
 
-/** Searches of the web and of the documents, in the pool that researches. */
+/** The `web_search` and `file_search` tools, run by the research pool. */
 export const searching: HostedRunner = {
   read(text) {
     const query = textField(text, 'query')?.trim()
@@ -23,7 +23,7 @@ export const searching: HostedRunner = {
     const search = hosted?.search
     const limits = { limit: search?.results_max ?? RESULTS_USUAL, domains: search?.domains ?? { allow: [], deny: [] } }
     const body: SearchRequest = { query, in: tool === 'web_search' ? 'web' : 'documents', ...limits }
-    // No call makes a search alone: this is the endpoint that is served by the pool and the model that search.
+    // A search has no endpoint of its own. This one selects the pool and model that search.
     const endpoint = '/v1/deep-research'
     const model = search?.model ?? ''
     return { endpoint, kind: 'search', pool: 'research', model, body, deadlineInMs: SEARCH_MS_MAX }
@@ -32,10 +32,10 @@ export const searching: HostedRunner = {
     const read = Found.safeParse(result)
     if (!read.success) return notRun('The result could not be read.')
     const { results } = read.data
-    const told = results.map(({ url, title, excerpt, date }, at) => {
+    const entries = results.map(({ url, title, excerpt, date }, at) => {
       return `[${at + 1}] ${title}\n${url}${date === undefined ? '' : ` (${date})`}\n${excerpt}`
     })
-    const text = told.join('\n\n') || 'Nothing was found.'
+    const text = entries.join('\n\n') || 'Nothing was found.'
     return { status: 'completed', output: results, text: text.slice(0, READ_CHARS_MAX).toWellFormed() }
   },
 }

@@ -4,7 +4,7 @@ import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { STEP_BYTES_MAX } from '#shared/kinds/composition.ts'
 import { mergeGenerateEvents } from '#shared/kinds/generate.ts'
 
-/** What a model says in one round, as far as a step can keep it. */
+/** Buffers the output of one round, within the size of a recorded step. */
 export class Spoken {
   readonly #events = new EventBuffer(mergeGenerateEvents)
   #bytes = 0
@@ -30,6 +30,6 @@ function bytesOf(value: unknown): number {
 }
 
 function tooLarge(): ServiceError {
-  const message = `The model said more than ${STEP_BYTES_MAX} bytes in one round of an answer whose tools the service runs. Ask for less at once: set 'max_output_tokens', or leave out log probabilities.`
+  const message = `The model returned more than ${STEP_BYTES_MAX} bytes in one round of an answer with hosted tools. Set a lower 'max_output_tokens', or leave out log probabilities.`
   return new ServiceError('answer_too_large', message)
 }

@@ -2,44 +2,43 @@ import type { GenerateEvent, GenerateRequest, HostedTool } from '#schemas/genera
 import { objectIn } from '#shared/json/object.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 
-/** What became of a hosted call: as its item shows it, and as the model reads it. */
+/** Result of a hosted call: `status` and `output` for its item in the answer, `text` for the model. */
 export interface HostedResult {
   readonly status: Extract<GenerateEvent, { type: 'hosted_result' }>['status']
   readonly output: Record<string, unknown>[]
   readonly text: string
 }
 
-/** What a model asks a tool for, or what is wrong with it: what a model writes may be anything. */
+/** Arguments of a hosted call. Models may write anything, so invalid arguments are a `problem` and not an error. */
 export interface HostedInput {
-  /** The code, or the query. */
+  /** The code or the query. */
   readonly input: string
   readonly problem?: string
 }
 
-/** What is set for all answers. */
+/** Settings for all answers. */
 export interface HostedSettings {
-  /** Longest run of code, in seconds. */
+  /** Maximum run time of code, in seconds. */
   readonly codeSecondsMax: number
 }
 
-/** A tool as the service runs it: as a child in the pool that can. */
+/** A tool that the service runs as a child job of a pool. */
 export interface HostedRunner {
-  /** Reads the arguments of a call. */
   read(text: string): HostedInput
-  /** The job of a call, but for its key. */
+  /** The child job of a call, without its key. */
   child(input: string, tool: HostedTool, request: GenerateRequest, settings: HostedSettings): Omit<ChildJob, 'key'>
-  /** What came of it. */
+  /** The result of a completed child job. */
   result(end: Extract<ChildEnd, { state: 'completed' }>): HostedResult
 }
 
-/** A call that was not run, and why. */
+/** The result of a call that was not run, with the reason. */
 export function notRun(problem: string): HostedResult {
   return { status: 'failed', output: [{ type: 'logs', logs: problem }], text: `Error: ${problem}` }
 }
 
-/** The text of a JSON object's field; undefined for what is none. */
+/** A text field of a JSON object; undefined if the JSON is invalid, or if the field is missing or no text. */
 export function textField(json: string, name: string): string | undefined {
-  // Models write what is no JSON, and are told so.
+  // Invalid JSON is no error here: the model receives the problem as the result of its call.
   const value = objectIn(json)?.[name]
   return typeof value === 'string' ? value.toWellFormed() : undefined
 }

@@ -9,30 +9,33 @@ import { openReader } from './readers.ts'
 import type { Upstream, UpstreamCall } from './upstream.ts'
 import { completeUsage } from './usage.ts'
 
-/** Events that are passed on before others have their turn: about a millisecond. */
+/** Events between two event-loop yields: about a millisecond. */
 const EVENTS_AT_ONCE = 512
 
-/** Log probabilities that are carried in one record (`shared/kinds/generate.ts`). */
+/** Maximum log probabilities of one record (`shared/kinds/generate.ts`). */
 const LOGPROBS_AT_ONCE = 64
 
-/** Turns in which the answers of this process end: an end is as much work as a few tokens, and tokens of others may have come with it. */
+/**
+ * Spreads the ends of this process's answers over event-loop ticks. An end costs as much as a few tokens, and tokens of other answers may
+ * have arrived with it.
+ */
 const ENDS = new TickThrottle()
 
-/** The decoder of generated text. */
 export interface AnswerDecoder extends Decoder<GenerateEvent> {
-  /** Usage as the upstream counted it. Counts that it left out are estimated. */
+  /** Usage as the upstream counted it. Missing counts are estimated. */
   readonly usage: Partial<Usage> | undefined
-  /** Usage in the words of the upstream, for a caller of the same dialect. */
+  /** Usage in the upstream's own form, for a caller of the same dialect. */
   readonly nativeUsage?: NativeUsage | undefined
 }
 
 /**
- * Makes a call and yields the events of its answer, whether it comes as a stream or as one JSON object: some servers answer in
- * JSON although a stream was asked for. A connection that breaks after the whole answer, or stays open, does no harm.
+ * Makes a call and yields the events of its answer, either a stream or one JSON object.
  *
- * One generator without others inside it: each would cost every token three turns of the microtask queue.
+ * Some servers answer in JSON although a stream was requested. A connection that breaks or stays open after the whole answer is no error.
  *
- * @param open Encodes the call; runs when the first event is asked for.
+ * This is a single generator on purpose: each nested one would cost three microtasks per token.
+ *
+ * @param open Encodes the call; runs when the first event is requested.
  * @throws ServiceError, or the signal's reason
  */
 export async function* answerEvents(
@@ -54,7 +57,8 @@ export async function* answerEvents(
         isRead = typeof read === 'boolean' ? read : await read
         noteEnd(exchange, isRead, isRead ? decoder.isDone : reader.isComplete)
       }
-      // The last words do not wait with their end. The first do: where it is none, another model may still say them.
+      // Text is yielded before its end is decoded. If there is no text yet, then the end comes first: should it fail, another model can
+      // still answer.
       isOver = isRead && (written === '' || out.length === 0)
       if (isOver) await endInTurn(decoder, out)
       for (const [index, event] of out.entries()) {
@@ -80,7 +84,8 @@ function textOf(event: GenerateEvent): string {
 }
 
 /**
- * Texts are split into pieces that records can carry, and so are log probabilities. An id, a name or a signature is not.
+ * Texts and log probabilities are split into pieces that fit into records. Ids, names and signatures cannot be split, so long ones are
+ * rejected.
  *
  * @throws ServiceError `upstream_error`
  */
@@ -98,7 +103,7 @@ function noteEnd(exchange: Exchange, isRead: boolean, isComplete: boolean): void
   else if (isComplete) exchange.expectEnd()
 }
 
-/** @throws The failure of the connection, unless the whole answer came before it */
+/** @throws The error of the connection, unless the whole answer arrived before it */
 async function readRest(
   reader: AnswerReader<GenerateEvent>,
   failure: unknown,
@@ -109,7 +114,7 @@ async function readRest(
   return true
 }
 
-/** @throws ServiceError when the answer is not complete */
+/** @throws ServiceError if the answer is not complete */
 async function endInTurn(decoder: AnswerDecoder, out: GenerateEvent[]): Promise<void> {
   const place = ENDS.enter()
   if (place) await place

@@ -3,11 +3,11 @@ import type { ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * Spares an upstream that keeps failing: after `failures` calls in a row that failed, calls are refused for `resetMs`;
- * then one trial call decides whether the circuit closes again.
+ * A circuit breaker: after `failures` consecutive failed calls, calls are rejected for `resetMs`. Then one trial call decides whether the
+ * circuit closes again.
  *
- * One breaker serves one model of one upstream, so that a broken model never shuts out its healthy neighbours. A call
- * counts as failed only by what it did until its first byte, and only when the upstream is to blame.
+ * Each model of each upstream server has its own breaker, so that a broken model does not affect healthy ones. A call counts as failed only
+ * if the upstream is at fault, and only by its result up to the first byte.
  */
 export class Breaker {
   readonly #model: string
@@ -27,7 +27,7 @@ export class Breaker {
     })
   }
 
-  /** Whether calls are refused now, all or all but one trial. */
+  /** Whether calls are rejected now, either all or all except one trial. */
   get isOpen(): boolean {
     const { state } = this.#policy
     return state === CircuitState.HalfOpen || (state === CircuitState.Open && Date.now() < this.#opensAgainMs)
@@ -36,10 +36,10 @@ export class Breaker {
   /**
    * Runs a call, unless the circuit is open.
    *
-   * @throws ServiceError `overloaded` with the time until the next trial; else whatever the call throws.
+   * @throws ServiceError `overloaded` with the time until the next trial; else the error of the call.
    */
   run<T>(call: () => Promise<T>): Promise<T> {
-    // While the trial call runs, cockatiel would let the others wait for its outcome without any bound.
+    // During the trial call, cockatiel would let other calls wait for its result without a bound.
     if (this.#policy.state === CircuitState.HalfOpen) throw this.#open(this.#resetMs)
     if (this.#policy.state === CircuitState.Open && Date.now() < this.#opensAgainMs) {
       throw this.#open(this.#opensAgainMs - Date.now())
@@ -53,7 +53,7 @@ export class Breaker {
     })
   }
 
-  /** In the trial call only an answer closes the circuit: one that was cancelled, or met its deadline, proved nothing. */
+  /** The trial call closes the circuit only by an answer. A trial that was cancelled or timed out proves nothing. */
   #isFailure(error: unknown): boolean {
     const code = error instanceof ServiceError ? error.code : undefined
     if (this.#policy.state === CircuitState.HalfOpen) return code === undefined || !ANSWERS.has(code)

@@ -1,10 +1,17 @@
 /**
- * Reads error bodies of any server into one form: OpenAI and Anthropic (`{error:{message,type,param,code}}`), Gemini (the same in
- * an array), Ollama and TGI (`{error:"…",error_type}`), vLLM (without envelope), FastAPI (`{detail}`), Mistral (`message` holds the
- * detail), OpenRouter (the words of its provider as JSON in `metadata.raw`), RFC 9457 (`{title,detail}`), an event stream with one
- * event, and plain text.
+ * Reads error bodies of any server into one form:
  *
- * Servers that pass on errors of others nest them, as objects or as JSON text. The innermost message is the one about the request.
+ * 1. OpenAI and Anthropic: `{error:{message,type,param,code}}`.
+ * 2. Gemini: an array of such an object.
+ * 3. Ollama and TGI: `{error:"…",error_type}`.
+ * 4. vLLM: without an envelope.
+ * 5. FastAPI: `{detail}`.
+ * 6. Mistral: the detail in `message`.
+ * 7. OpenRouter: the provider's error as JSON in `metadata.raw`.
+ * 8. RFC 9457: `{title,detail}`.
+ * 9. An event stream with one event, and plain text.
+ *
+ * Servers that pass on errors of other servers nest them, as objects or as JSON text. The innermost message is about the request.
  */
 
 /** The parts of an error body. */
@@ -19,25 +26,25 @@ export interface UpstreamComplaint {
 
 const NONE: UpstreamComplaint = { message: undefined, type: undefined, code: undefined, param: null, status: undefined }
 
-/** Errors inside errors. */
+/** Maximum nesting depth of errors. */
 const DEPTH_MAX = 6
-/** Characters of plain text that can be a message; more are a page. */
+/** Maximum characters of a plain-text message; longer texts are web pages. */
 const PLAIN_MAX = 500
-/** Characters of a JSON text inside a message that are parsed. */
+/** Maximum characters of a JSON text inside a message that is parsed. */
 const NESTED_MAX = 64 * 1024
 
 type Fields = Record<string, unknown>
 
-/** Fields that hold the message, the best first. */
+/** Fields that contain the message, by priority. */
 const MESSAGES = ['message', 'msg', 'Message', 'errorMessage', 'error_message', 'error', 'detail', 'error_description']
 const TITLES = ['reason', 'title', 'description']
-/** Fields that may hold the error of another server. */
+/** Fields that may contain the error of another server. */
 const NESTED = ['error', 'errors', 'detail', 'message', 'response', 'body', 'raw']
 const TYPES = ['type', 'error_type', 'status', '__type', 'object']
 const CODES = ['code', 'error_code', 'errorCode']
 const STATUSES = ['status', 'status_code', 'statusCode', 'http_status_code', 'http_status', 'error_code']
 
-/** Reads the body of an answer with a bad status. */
+/** Reads the body of an answer with an error status. */
 export function complaintIn(text: string): UpstreamComplaint {
   const body = text.replace(/^\ufeff/, '').trim()
   const value = parsed(body, /^["{[]/) ?? eventIn(body)
@@ -46,7 +53,7 @@ export function complaintIn(text: string): UpstreamComplaint {
   return isPage || body === '' ? NONE : { ...NONE, message: body }
 }
 
-/** Reads an error object, or what stands in its place. */
+/** Reads an error object, or a text or array in its candidate. */
 export function complaintOf(value: unknown, depth = 0): UpstreamComplaint {
   if (depth > DEPTH_MAX) return NONE
   if (typeof value === 'string') {
@@ -68,10 +75,10 @@ export function complaintOf(value: unknown, depth = 0): UpstreamComplaint {
 
 function ownComplaint(fields: Fields): UpstreamComplaint {
   const where = Array.isArray(fields.loc) ? fields.loc.filter((step) => step !== 'body').join('.') : ''
-  const said = textIn(fields, MESSAGES) ?? textIn(fields, TITLES)
+  const detail = textIn(fields, MESSAGES) ?? textIn(fields, TITLES)
   const { code = valueIn(fields, CODES) } = fields
   return {
-    message: where !== '' && said !== undefined ? `${where}: ${said}` : said,
+    message: where !== '' && detail !== undefined ? `${where}: ${detail}` : detail,
     type: textIn(fields, TYPES),
     code: typeof code === 'string' || typeof code === 'number' ? code : undefined,
     param: textIn(fields, ['param']) ?? (where === '' ? null : where),
@@ -83,10 +90,11 @@ function innerComplaint(fields: Fields, depth: number): UpstreamComplaint {
   const { metadata } = fields
   const raw = typeof metadata === 'object' && metadata !== null ? (metadata as Fields).raw : undefined
   const places = raw === undefined ? NESTED.map((name) => fields[name]) : [raw]
-  for (const place of places) {
-    const isNested = typeof place === 'object' || (typeof place === 'string' && (place === raw || parsed(place)))
+  for (const candidate of places) {
+    const isNested =
+      typeof candidate === 'object' || (typeof candidate === 'string' && (candidate === raw || parsed(candidate)))
     if (!isNested) continue
-    const inner = complaintOf(place, depth + 1)
+    const inner = complaintOf(candidate, depth + 1)
     if (inner.message !== undefined || inner.code !== undefined || inner.type !== undefined) return inner
   }
   return NONE
@@ -101,7 +109,7 @@ function valueIn(fields: Fields, names: readonly string[]): unknown {
   return names.map((name) => fields[name]).find((one) => one !== undefined && one !== null)
 }
 
-/** The object or array that a text spells in JSON. */
+/** Parses a JSON object or array; undefined for other texts. */
 function parsed(text: string, start = /^\s*[{[]/): unknown {
   if (!start.test(text) || text.length > NESTED_MAX) return undefined
   try {
@@ -111,7 +119,7 @@ function parsed(text: string, start = /^\s*[{[]/): unknown {
   }
 }
 
-/** The data of an event stream: of its first event that is JSON, else of its first. */
+/** The data of an event stream: of its first event with JSON, else of its first event. */
 function eventIn(body: string): unknown {
   if (!/^(?:event|data|error|id|retry)?:/.test(body)) return undefined
   const data = [...body.matchAll(/^(?:data|error): ?(.*)$/gm)].map(([, text = '']) => text.trim())

@@ -1,43 +1,46 @@
-/** Turns one answer of a dialect into events; made anew for each call. */
+/** Converts one answer of an API into events. Each call has its own decoder. */
 export interface Decoder<Event> {
-  /** Reads the JSON object of one frame and pushes its events. */
+  /** Reads the JSON object of one frame and pushes its events to `out`. */
   frame(data: Record<string, unknown>, out: Event[]): void
-  /** Reads a whole answer and pushes its events: in turns, where it may have very much to do. */
+  /** Reads a whole answer and pushes its events to `out`. Returns a generator if the rest of the work must yield to the event loop. */
   whole(body: Record<string, unknown>, out: Event[]): Generator<undefined, void> | undefined
-  /** Hears the frame that is not JSON: true when it ends the stream well. */
+  /** Called with a frame that is not JSON. Returns true if it ends the stream normally. */
   isEnd(data: string): boolean
-  /** The answer has said all it has to say; what follows is of no interest. */
+  /** Whether the answer is finished, so that later frames are ignored. */
   readonly isDone: boolean
   /**
-   * The whole answer was received, though the mark of its end may be missing: each choice has its finish reason, or the message
-   * its stop reason. Then a connection that breaks or falls silent ends the answer well. Absent: only the mark ends it.
+   * Whether the whole answer was received, even if its end marker is missing: each choice has its finish reason, or the message its stop
+   * reason. Then a connection that breaks or falls silent ends the answer normally.
+   *
+   * Absent: only the end marker ends the answer.
    */
   readonly isComplete?: boolean
-  /** Pushes what was held back and `finish`, for each choice. @throws ServiceError when the answer is not complete */
+  /** Pushes text that was held back, and `finish` for each choice. @throws ServiceError if the answer is not complete */
   end(out: Event[]): void
 }
 
-/** Reads the bytes of an answer as they come. */
+/** Reads the bytes of an answer as they arrive. */
 export interface AnswerReader<Event> {
   /**
-   * Pushes the events that are complete. No chunks: the bytes have ended. Gives true when the answer has; without a promise where
-   * that took no longer than others may wait for their turn.
+   * Pushes the events that are complete. No chunks: the bytes have ended. Returns whether the answer has ended. The result is a promise
+   * only if the work had to yield to the event loop.
    */
   read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean>
-  /** The whole answer was received, though its end was not. */
+  /** Whether the whole answer was received, even if its end was not. */
   readonly isComplete: boolean
   /**
-   * The connection broke, or fell silent: pushes the events of what is left. Gives true if the whole answer was received.
+   * Called if the connection broke or fell silent. Pushes the events of the remaining bytes, and returns whether the whole answer was
+   * received.
    *
-   * @throws ServiceError if it was received and is an error
+   * @throws ServiceError if the received answer is an error
    */
   cut(out: Event[]): boolean | Promise<boolean>
 }
 
-/** How much of a whole answer is read. */
+/** Bounds of an answer that is one JSON object. */
 export interface WholeBounds {
-  /** Default: what an answer of text may have. */
+  /** Maximum bytes. Default: the bound of text answers. */
   readonly bytes?: number
-  /** The same. */
+  /** Maximum JSON values. Default: the bound of text answers. */
   readonly values?: number
 }

@@ -1,11 +1,12 @@
 /**
- * What an upstream's failure means to the caller.
+ * Translates an upstream's error for the caller.
  *
- * Three questions are answered here and nowhere else: whose fault it is (the caller's request, our configuration, the
- * upstream), whether another try can help, and how long to wait before it. An upstream's own words are cleaned (`words.ts`), and
- * shown in two cases: they are about the caller's request (400, 413, 422), or say why the model is away (503, 529), such as
- * "Loading model". They are kept nowhere else: they quote prompts and keys, so the log has the status, the code and the length of
- * what was said.
+ * Three questions are decided only here. Is the caller's request, our configuration or the upstream at fault? Can a retry help? How long
+ * should the caller wait before it?
+ *
+ * The upstream's own message is sanitised (`words.ts`) and shown in two cases. Either it is about the caller's request (400, 413, 422), or
+ * it says why the model is unavailable (503, 529), such as "Loading model". Messages are not logged, since they quote prompts and keys. The
+ * log has the status, the code and the length of the body.
  */
 import type { IncomingHttpHeaders } from 'node:http'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
@@ -13,48 +14,48 @@ import { ServiceError } from '#shared/error.ts'
 import { complaintIn, complaintOf, type UpstreamComplaint } from './complaint.ts'
 import type { ErrorSanitizer } from './words.ts'
 
-/** Longest wait an upstream may ask for; SDKs ignore or overdo longer ones (docs/protocol.md, Retries). */
+/** Maximum Retry-After of an upstream; SDKs ignore or mishandle longer ones (docs/protocol.md, Retries). */
 const RETRY_AFTER_MS_MAX = 60_000
 
-/** Statuses that ask for patience: the same request may work later. */
+/** Temporary statuses: the same request may succeed later. */
 const BUSY = new Set([408, 409, 425, 429])
 
-/** Statuses of a server that cannot answer now; 529 is Anthropic's. */
+/** Statuses of a server that is temporarily unavailable; 529 is Anthropic's. */
 const AWAY = new Set([503, 529])
 
-/** The one status from 500 on that no second try can change. */
+/** The only 5xx status for which a retry is pointless. */
 const NOT_IMPLEMENTED = 501
 
-/** A code of an upstream; other texts in its place may be words. */
+/** An upstream's error code. Other texts in this field may be a message. */
 const CODE = /^[A-Za-z][\w.-]{0,63}$/
 /** The path of a field, such as `messages[0].content`. */
 const FIELD = /^[A-Za-z_][\w.[\]-]{0,199}$/
 
-/** Some say with a bad request what is wrong between them and us: the key, or the bill. */
+/** Errors that some servers report as a bad request although our key or our account is at fault. */
 const OURS = /^\W*(incorrect|invalid|missing|expired|no)?\s*api[ _-]?key\b|^your credit balance/i
 const OUR_CODES = new Set(['invalid_api_key', 'authentication_error', 'permission_error', 'billing_error'])
 
-/** Nobody paid: another try changes nothing, however much it looks like a rate limit. */
+/** The account has no quota or credit left. A retry is pointless, although some servers report this as a rate limit. */
 const QUOTA_CODES =
   /^(insufficient_(quota|balance|credits?|funds)|billing_(error|not_active|hard_limit_reached)|account_deactivated|out_of_credits|payment_required|credit_limit_exceeded)$/i
 const QUOTA =
   /\binsufficient[ _](quota|balance|credits?|funds)\b|\bexceeded your (current|monthly) quota\b|\bcredit balance\b|\b(out of|no) credits\b|\baccount is not active\b/i
-/** Gemini words a limit per minute as a used up quota. */
+/** Gemini reports a limit per minute as an exhausted quota. These texts show that it is temporary. */
 const PASSES = /\b(retry|try again) (in|after)\b|per[ _-]?(minute|second|hour|day)/i
 
 const CONTEXT_FULL =
   /context[ _](length|window|size|limit)|prompt is too long|maximum model length|too many input tokens/i
 
-/** Whose words they are, and how they are made fit for callers. */
+/** The upstream of an error, and the sanitiser of its messages. */
 export interface Speaker {
-  /** Id of the model, the only name the caller knows the upstream by. */
+  /** Id of the model, the only name of the upstream that the caller knows. */
   readonly model: string
   readonly clean: ErrorSanitizer
-  /** A server that we start ourselves: its codes are ours, and mean nothing to callers where they are not in our table. */
+  /** Whether we started the server ourselves. The codes of such a server are internal; callers see only those in our own table. */
   readonly isOurs: boolean
 }
 
-/** What operators may know of an answer that failed: its words would quote the call. */
+/** Cause for the operator's log. The upstream's message is left out, because it may quote the request. */
 class UpstreamAnswer extends Error {
   readonly facts: { readonly status: number; readonly upstream_code?: string; readonly bytes: number }
 
@@ -66,7 +67,7 @@ class UpstreamAnswer extends Error {
   }
 }
 
-/** A connection that failed, by its code alone: the message names the address. */
+/** A failed connection, reduced to its error code: the message would contain the address. */
 class UpstreamConnection extends Error {
   readonly facts: { readonly reason: string }
 
@@ -79,9 +80,9 @@ class UpstreamConnection extends Error {
 }
 
 /**
- * The failure that an upstream's answer with a bad status means.
+ * Converts an answer with an error status.
  *
- * @param body The answer's text, whatever it is.
+ * @param body The answer's text, in any format.
  */
 export function statusError(
   speaker: Speaker,
@@ -94,7 +95,7 @@ export function statusError(
   return classify(speaker, status, complaint, { how: ` (HTTP ${status})`, cause, retryAfterMs: retryAfter(headers) })
 }
 
-/** The failure that an error object inside an answer with status 200 means: a frame of a stream, or a whole body of so many bytes. */
+/** Converts an error object inside an answer with status 200: a frame of a stream, or a whole body. @param bytes Size of the body */
 export function errorInAnswer(speaker: Speaker, body: object, bytes: number): ServiceError {
   const { type, response } = body as Record<string, unknown>
   const complaint = complaintOf(type === RESPONSE_FAILED ? response : body)
@@ -103,7 +104,7 @@ export function errorInAnswer(speaker: Speaker, body: object, bytes: number): Se
   return classify(speaker, status, complaint, { how: ' inside its answer', cause, retryAfterMs: undefined })
 }
 
-/** The failure that a broken or impossible connection means. */
+/** Converts a connection error. */
 export function connectionError(model: string, error: unknown): ServiceError {
   const cause = new UpstreamConnection(error)
   if (cause.facts.reason === 'UND_ERR_CONNECT_TIMEOUT') {
@@ -113,15 +114,15 @@ export function connectionError(model: string, error: unknown): ServiceError {
   return new ServiceError('upstream_error', `The connection to the upstream of model '${model}' failed.`, { cause })
 }
 
-/** The failure that an answer nobody can read means. `what` completes the sentence "The upstream … ". */
+/** The error for an unreadable answer. `what` completes the sentence "The upstream … ". */
 export function answerError(model: string, what: string, cause?: unknown): ServiceError {
   return new ServiceError('upstream_error', `The upstream of model '${model}' ${what}.`, { cause })
 }
 
-/** The frame by which POST /responses tells of a failure, which is in its `response`. */
+/** The frame by which POST /responses reports an error, in its field `response`. */
 const RESPONSE_FAILED = 'response.failed'
 
-/** True when the object of an answer or frame carries an error instead of output. */
+/** True if the object of an answer or frame contains an error instead of output. */
 export function hasError(body: object): boolean {
   const { error, object, type } = body as Record<string, unknown>
   return isFilled(error) || object === 'error' || type === 'error' || type === RESPONSE_FAILED || isFailure(body)
@@ -138,7 +139,7 @@ function isFailureStatus(status: number): boolean {
   return Number.isInteger(status) && status >= 400 && status <= 599
 }
 
-/** Some servers put an `error` that is empty into every chunk. */
+/** False for an empty `error`, which some servers send with every chunk. */
 function isFilled(error: unknown): boolean {
   if (typeof error !== 'object' || error === null) return Boolean(error)
   return Object.values(error).some((value) => isFilled(value))
@@ -166,7 +167,7 @@ function classify(
   return new ServiceError('upstream_refused', `${upstream} refused the call${how}.`, { cause })
 }
 
-/** Whether the upstream refuses because its account has no quota, credit or balance left. */
+/** Whether the upstream rejects the call because our account has no quota, credit or balance left. */
 function isQuota({ message = '', type = '', code }: UpstreamComplaint): boolean {
   if (QUOTA_CODES.test(type) || QUOTA_CODES.test(String(code))) return true
   return QUOTA.test(message) && !PASSES.test(message)
@@ -192,21 +193,24 @@ function requestError(
   if (isFull) return new ServiceError('context_length_exceeded', message, { cause, param: param ?? 'messages' })
   const shown = codeOf(complaint.code, clean)
   if (shown !== undefined && isOurCode(shown)) return new ServiceError(shown, message, { cause, param })
-  const usual: ErrorCode = status === 413 ? 'request_too_large' : 'invalid_request'
-  return new ServiceError(usual, shown === undefined || isOurs ? message : `${message} (${shown})`, { cause, param })
+  const fallbackCode: ErrorCode = status === 413 ? 'request_too_large' : 'invalid_request'
+  return new ServiceError(fallbackCode, shown === undefined || isOurs ? message : `${message} (${shown})`, {
+    cause,
+    param,
+  })
 }
 
-/** An upstream's code as it may be shown; undefined for none, and for words in its place. */
+/** An upstream's code, if it may be shown; undefined for none, and for a message in its place. */
 function codeOf(code: UpstreamComplaint['code'], clean: ErrorSanitizer): string | undefined {
   return typeof code === 'string' && CODE.test(code) && clean(code) === code ? code : undefined
 }
 
-/** True for what we call by the same name: bad requests of every kind. */
+/** True if our table has a code of this name for bad requests. */
 function isOurCode(code: string): code is ErrorCode {
   return Object.hasOwn(ERRORS, code) && ERRORS[code as ErrorCode].status === 400
 }
 
-/** Types and codes, in lower case, of errors that name no status. */
+/** HTTP statuses of errors that name none, by type or code in lower case. */
 const STATUS_OF_TYPE: Record<string, number> = {
   invalid_request_error: 400,
   invalid_request: 400,

@@ -5,30 +5,30 @@ import { ServiceError } from '#shared/error.ts'
 import { type Coding, findCoding, Inflater } from './coding.ts'
 import { answerError, connectionError, type Speaker } from './error.ts'
 
-/** Bytes of an answer that may wait for their reader before the socket is paused. */
+/** Maximum unread bytes of an answer before the socket is paused. */
 const UNREAD_MAX = 256 * 1024
 
 const NO_BYTES = Buffer.alloc(0)
 
-/** How long a complete answer may wait for its usage, its filter results and its end. */
+/** Time within which a complete answer must send its usage, filter results and end. */
 const COMPLETE_MS = 3_000
 
-/** How long a finished stream's socket may take to end, so that it can be used again. */
+/** Time within which the socket of a finished stream must end, so that it can be reused. */
 const LINGER_MS = 1_000
 
 /**
  * One request and its answer: undici's handler on one side, a pull reader on the other.
  *
- * Owns the call's clocks and its socket. It ends once: by the answer's own end, or by a failure, after which the
- * socket is destroyed, also when the request was still waiting for its connection.
+ * The exchange owns the timers and the socket of the call. Each exchange ends once: by the answer's own end, or by an error. An error
+ * destroys the socket, even if the request still waited for its connection.
  *
- * - first byte: a streamed answer must begin within `first_token_ms`.
- * - between bytes: silence inside a stream, as long as the reader keeps up. Comments and pings break the silence.
- * - end: of an answer that its reader found complete. Nothing extends it.
- * - total: the whole call. It is the only clock of a whole answer, whose first byte comes with its last.
+ * 1. First byte: a streamed answer must begin within `first_token_ms`.
+ * 2. Between bytes: maximum silence inside a stream while the reader keeps up. Comments and pings count as bytes.
+ * 3. End: time until the end of an answer that its reader found complete. Nothing extends it.
+ * 4. Total: the whole call. A whole answer has only this timer, because its first byte arrives with its last.
  */
 export class Exchange implements Dispatcher.DispatchHandler {
-  /** Whose answer it is. */
+  /** The upstream, for error messages. */
   readonly speaker: Speaker
   readonly #timeouts: Timeouts
   readonly #signal: AbortSignal
@@ -46,13 +46,13 @@ export class Exchange implements Dispatcher.DispatchHandler {
   #isFirst = true
   #isReleased = false
   #isComplete = false
-  /** First bytes, as long as they do not show how the answer is coded. */
+  /** First bytes whose content coding is not yet known. */
   #undecided: Buffer | undefined = NO_BYTES
   #inflater: Inflater | undefined
   #coding: string | undefined
-  /** All bytes arrived; some may still be inside the inflater. */
+  /** Whether all bytes arrived; some may still be inside the inflater. */
   #isReceived = false
-  /** Why the connection failed while bytes were decompressed. */
+  /** Error of a connection that broke while bytes were still being decompressed. */
   #broken: ServiceError | undefined
   #wake: (() => void) | undefined
 
@@ -76,7 +76,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     options.signal.addEventListener('abort', this.#onAbort, { once: true })
   }
 
-  /** HTTP status; 0 until the head has come. */
+  /** HTTP status; 0 before the response head. */
   get status(): number {
     return this.#status
   }
@@ -86,13 +86,13 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return this.#headers
   }
 
-  /** Media type without parameters, in lower case; empty when the upstream names none. */
+  /** Media type without parameters, in lower case; empty if the upstream sends none. */
   get mediaType(): string {
     return (this.#headers['content-type'] ?? '').split(';', 1)[0]?.trim().toLowerCase() ?? ''
   }
 
   /**
-   * Waits until bytes can be taken or the answer has ended; one reader at a time.
+   * Waits for bytes or the end of the answer; one reader at a time.
    *
    * @throws ServiceError, or the signal's reason
    */
@@ -101,7 +101,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     if (failure !== undefined) throw failure
   }
 
-  /** As {@link waitForBytes}, but returns the failure. */
+  /** Like {@link waitForBytes}, but returns the error. */
   waitForChange(): Promise<unknown> {
     return new Promise((resolve) => {
       this.#wake = () => resolve(this.#chunks.length === 0 ? this.#failure : undefined)
@@ -109,7 +109,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     })
   }
 
-  /** All bytes that have come since the last call. None, after {@link waitForBytes}: the answer has ended well. */
+  /** All bytes since the last call. An empty result after {@link waitForBytes} means that the answer has ended normally. */
   take(): Buffer[] {
     const chunks = this.#chunks
     this.#chunks = []
@@ -119,7 +119,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return chunks
   }
 
-  /** The rest of the answer as text; what lies beyond `bytesMax` is cut off, and the socket with it. */
+  /** The rest of the answer as text. Bytes beyond `bytesMax` are dropped, and the socket is destroyed. */
   async text(bytesMax: number): Promise<string> {
     const parts: Buffer[] = []
     let bytes = 0
@@ -134,7 +134,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return Buffer.concat(parts).subarray(0, bytesMax).toString('utf8')
   }
 
-  /** The whole answer was read, though its end was not: it has {@link COMPLETE_MS} to come. */
+  /** Called when the reader has the whole answer: its end must arrive within {@link COMPLETE_MS}. */
   expectEnd(): void {
     if (this.#state !== 'open' || this.#isReleased || this.#isComplete) return
     this.#isComplete = true
@@ -142,7 +142,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#idle = setTimeout(() => this.#onSilence('after its answer', COMPLETE_MS), COMPLETE_MS)
   }
 
-  /** The reader needs no more. What is left of a complete answer is dropped; an incomplete one loses its socket. */
+  /** Ends reading. The rest of a complete answer is dropped; the socket of an incomplete one is destroyed. */
   release(isComplete: boolean): void {
     if (this.#state !== 'open') return
     if (!isComplete) return this.fail(new Error('the reader left'))
@@ -155,7 +155,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#idle = setTimeout(() => this.fail(new Error('the answer lingered')), LINGER_MS)
   }
 
-  /** Ends the call now. The reader gets `reason` and no more bytes; the socket is destroyed. */
+  /** Ends the call with an error. The reader receives `reason` and no more bytes; the socket is destroyed. */
   fail(reason: unknown): void {
     if (this.#state !== 'open') return
     this.#chunks = []
@@ -164,7 +164,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
     this.#controller = controller
-    // The call was over before its connection stood.
+    // The call ended before its connection was established.
     if (this.#state === 'failed') controller.abort(new Error('aborted'))
   }
 
@@ -191,12 +191,12 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#finish(undefined)
   }
 
-  /** What came before the connection broke is still read: it may be all there was to say. */
+  /** Bytes from before the error are still read, since they may be the whole answer. */
   onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
     if (this.#state === 'open') this.#finish(connectionError(this.speaker.model, error))
   }
 
-  /** The bytes that can be read; none as long as their coding is not clear. */
+  /** The bytes that can be read; none until their coding is known. */
   #decide(chunk: Buffer, isAll: boolean): Buffer {
     if (!this.#undecided) return chunk
     const bytes = this.#undecided.length === 0 ? chunk : Buffer.concat([this.#undecided, chunk])
@@ -221,7 +221,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     })
   }
 
-  /** False if there are enough bytes for now. */
+  /** Returns false to pause the input. */
   #push(bytes: Buffer): boolean {
     if (this.#isReleased || this.#state !== 'open') return true
     this.#chunks.push(bytes)
@@ -236,7 +236,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#controller.resume()
   }
 
-  /** No more bytes will come. @param broken Why the connection failed; undefined: it did not */
+  /** Called after the last byte. @param broken Error of the connection, if it failed */
   #finish(broken: ServiceError | undefined): void {
     this.#broken = broken
     this.#isReceived = true
@@ -270,7 +270,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#idle = setTimeout(() => this.#onSilence('inside its answer', between_tokens_ms), between_tokens_ms)
   }
 
-  /** Silence while bytes lie unread is the reader's, not the upstream's. */
+  /** If bytes are unread, then the reader is slow and the upstream is not silent. */
   #onSilence(where: string, ms: number): void {
     if (this.#chunks.length > 0) this.#idle?.refresh()
     else this.#timeOut(`was silent for ${ms} ms ${where}`)

@@ -6,33 +6,33 @@ import type { AnswerReader, Decoder } from './decoder.ts'
 import { answerError, errorInAnswer, hasError, type Speaker } from './error.ts'
 import { answerObject, isJson, isSmallFrame, isUnreadable, smallObject } from './json.ts'
 
-/** Characters of one frame of a stream. */
+/** Maximum characters of one frame. */
 const FRAME_MAX = 8 * 1024 * 1024
-/** Characters of a line of JSON among the events of a stream. */
+/** Maximum characters of a line of JSON among the events of a stream. */
 export const BARE_MAX = 64 * 1024
-/** Frames that carry nothing; some servers send them to keep the connection open. */
+/** Empty frames, which some servers send to keep the connection open. */
 const NOTHING = new Set(['', 'null', '""', '[]', '{}'])
 
 interface Frame {
   readonly event: string | undefined
   readonly data: string
-  /** The frame has no end, so that it may lack some of its text. */
+  /** Whether the stream ended within the frame, so that its text may be truncated. */
   readonly isLast: boolean
 }
 
-/** Reads a stream of events, and lines of JSON among them. */
+/** Reads a stream of server-sent events, and lines of JSON among them. */
 export class FrameReader<Event> implements AnswerReader<Event> {
   readonly #speaker: Speaker
   readonly #decoder: Decoder<Event>
   readonly #bytes = new StringDecoder('utf8')
   readonly #parser: EventSourceParser
-  /** Of the last bytes, not read yet. */
+  /** Frames of the latest bytes, not yet decoded. */
   readonly #frames: Frame[] = []
-  /** JSON without `data:`, as far as it came: an error that ends a stream, or a line of JSON lines. */
+  /** JSON without `data:`, received so far: an error that ends a stream, or a line of JSON lines. */
   #bare = ''
-  /** Start of a line of such JSON. */
+  /** Start of an incomplete line of such JSON. */
   #tail = ''
-  /** The parser has the start of a line. */
+  /** Whether the parser has the start of an incomplete line. */
   #isInLine = false
   #isEnding = false
 
@@ -77,7 +77,7 @@ export class FrameReader<Event> implements AnswerReader<Event> {
     return this.#decoder.isDone
   }
 
-  /** A last frame counts without the blank line after it. */
+  /** A last frame counts even without the blank line after it. */
   *endInTurns(out: Event[]): Generator<undefined, true> {
     this.#isEnding = true
     this.#parser.feed(`${this.#tail}${this.#bytes.end()}\n\n`)
@@ -85,7 +85,10 @@ export class FrameReader<Event> implements AnswerReader<Event> {
     return true
   }
 
-  /** The parser drops a line that is no field as soon as it sees its start, so JSON is held back to the end of its line. */
+  /**
+   * The parser drops a line that is no SSE field as soon as it sees the start. Lines of JSON are therefore held back until they are
+   * complete.
+   */
   #feed(text: string): void {
     const all = this.#tail + text
     const end = all.endsWith('\n') ? all.length : all.lastIndexOf('\n') + 1
@@ -99,12 +102,12 @@ export class FrameReader<Event> implements AnswerReader<Event> {
     if (this.#isInLine) this.#parser.feed(rest)
   }
 
-  /** Gathers the lines of one JSON object. Other unknown fields are notes of servers, and ignored. */
+  /** Collects the lines of one JSON object. Other unknown fields are ignored. */
   #bareLine(line: string): void {
     if (this.#bare === '' && !/^[{[]/.test(line)) return
     this.#bare += `${line}\n`
     if (this.#bare.length > BARE_MAX) throw this.#tooLong()
-    // One try for each object, or a stream of closing brackets would be parsed as often as it has lines.
+    // One parse attempt per object. Otherwise a stream of closing brackets would be parsed once per line.
     const isOne = this.#bare.length === line.length + 1 && /[}\]]\s*$/.test(line)
     if (!isOne && !/^[}\]]/.test(line)) return
     if (isJson(this.#bare)) this.#frames.push({ event: undefined, data: this.#bare, isLast: false })
@@ -131,7 +134,7 @@ export class FrameReader<Event> implements AnswerReader<Event> {
     } catch (error) {
       if (!isUnreadable(error)) throw error
       if (event === 'error') throw errorInAnswer(this.#speaker, { message: text }, text.length)
-      // Cut off, or after the whole answer: the frames before it decide whether the answer is complete.
+      // The frame is truncated, or follows the whole answer. The earlier frames decide whether the answer is complete.
       if (isLast || this.#decoder.isComplete) return
       throw error
     }
@@ -144,7 +147,7 @@ export class FrameReader<Event> implements AnswerReader<Event> {
   }
 }
 
-/** Runs a decoder, which trusts the shapes it reads: an exception is the upstream's fault. */
+/** Runs a decoder, which does not validate shapes. Any exception is therefore the upstream's fault. */
 export function understood<T>(model: string, decode: () => T): T {
   try {
     return decode()

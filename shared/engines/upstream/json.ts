@@ -6,25 +6,25 @@ import { isSmall, jsonBytesIn } from '#shared/json/write.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { answerError, errorInAnswer, hasError, type Speaker } from './error.ts'
 
-/** The body of a call: others have their turn while a large one is written. */
+/** Serialises the body of a call; a large one with event-loop yields. */
 export function bodyOf(value: object): string | Promise<Buffer> {
   return isSmall(value) ? JSON.stringify(value) : runYielding(jsonBytesIn(value))
 }
 
-/** Bytes of a text that are no more than any code bears, whatever they are: no shape is looked at. */
+/** Bodies up to this size are parsed at once, without checks of depth and size. */
 const SMALL_BYTES = 4 * 1024
 
 /**
- * Values of an answer, unless its reader says otherwise: the log probabilities of 3,000 tokens with twenty others each, which are
- * about as much as may be passed on. A decoder looks at all of them in one go.
+ * Default maximum of JSON values in an answer: the log probabilities of 3,000 tokens with twenty alternatives each. A decoder processes all
+ * of them without yielding.
  */
 const VALUES_MAX = 600_000
 
 /**
- * The JSON object of an answer, or of one frame of it. Whoever answers is not trusted: a large one is read in turns, and one
- * that is nested too deep or holds too much is refused. To be run by `runYielding`.
+ * Parses the JSON object of an answer, or of one frame. Upstreams are not trusted: a large object is parsed with event-loop yields, and one
+ * that is too deep or too large is rejected. Run it by `runYielding`.
  *
- * @throws ServiceError when it is not a JSON object, or is one that tells of an error
+ * @throws ServiceError if the text is no JSON object, or the object contains an error
  */
 export function* answerObject(
   speaker: Speaker,
@@ -47,12 +47,12 @@ export function* answerObject(
   return objectOf(speaker, body, json.length)
 }
 
-/** Whether a frame is read at once, by {@link smallObject}: most are small, and each token is one. */
+/** Whether a frame is parsed by {@link smallObject}: most frames are small, one per token. */
 export function isSmallFrame(text: string): boolean {
   return text.length <= SMALL_BYTES
 }
 
-/** As {@link answerObject}, at once. */
+/** Like {@link answerObject}, without yields. */
 export function smallObject(speaker: Speaker, text: string): Record<string, unknown> {
   let body: unknown
   try {
@@ -64,14 +64,14 @@ export function smallObject(speaker: Speaker, text: string): Record<string, unkn
 }
 
 function objectOf(speaker: Speaker, body: unknown, bytes: number): Record<string, unknown> {
-  // Gemini: an error is an array of one.
+  // Gemini sends an error as an array of one object.
   const object = Array.isArray(body) ? body[0] : body
   if (typeof object !== 'object' || object === null) throw answerError(speaker.model, 'sent JSON that is not an object')
   if (hasError(object)) throw errorInAnswer(speaker, object, bytes)
   return object as Record<string, unknown>
 }
 
-/** Whether a text is JSON; for short ones, which are parsed at once. */
+/** Whether a text is JSON. Only for short texts, which are parsed at once. */
 export function isJson(text: string): boolean {
   try {
     JSON.parse(text)
@@ -81,7 +81,7 @@ export function isJson(text: string): boolean {
   }
 }
 
-/** Whether a failure of {@link answerObject} means text that is no JSON, or only a part of it. */
+/** Whether an error of {@link answerObject} means invalid or truncated JSON. */
 export function isUnreadable(error: unknown): boolean {
   return error instanceof ServiceError && error.cause instanceof SyntaxError
 }

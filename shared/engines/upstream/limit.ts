@@ -1,20 +1,20 @@
 import { Queueing } from './queueing.ts'
 
-/** Silence of a whole server, in milliseconds, before which it is never taken for hanging. */
+/** Minimum silence of a whole server, in milliseconds, before it is considered hanging. */
 const SILENCE_MS_MIN = 10_000
-/** How long after it was lowered the limit rises carefully. */
+/** Time after a decrease during which the limit rises slowly. */
 const CAREFUL_MS = 10_000
-/** Longest pause that a server may ask for. */
+/** Maximum pause that a server may request. */
 const PAUSE_MS_MAX = 60_000
 
-/** Calls that may wait inside a server, so that it is never idle: part of the limit, and how many at least. */
+/** Tolerated calls in the queue inside a server, so that it is never idle: a share of the limit, and a minimum. */
 const WAITING = { part: 1 / 8, least: 2 }
-/** Part of the limit that is kept at least when calls wait inside the server. */
+/** Minimum share of the limit that one decrease keeps when calls queue inside the server. */
 const STEP_MIN = 0.5
-/** How long the limit rises carefully from nine tenths of that at which calls waited inside the server. */
+/** Time during which the limit rises slowly near the value at which calls last queued: from nine tenths of it. */
 const QUEUED_MS = 60_000
 
-/** Calls of all workers together, and which of them are this worker's. */
+/** This worker's part of a limit that several workers share. */
 export interface LimitShare {
   readonly workers: number
   partOf(limit: number): number
@@ -22,26 +22,29 @@ export interface LimitShare {
 
 const ALONE: LimitShare = { workers: 1, partOf: (limit) => limit }
 
-/** A call that has its place. */
+/** The permit of one call. */
 export interface Place {
   readonly startedAtMs: number
-  /** Its first byte tells how quick the server is: that of a whole answer comes only with its last. */
+  /** Whether the first byte measures the server's speed. The first byte of a whole answer arrives with its last, so it does not. */
   readonly isTimed: boolean
-  /** The limit was half reached, or more, when it began: what it is matters. */
+  /** Whether at least half of the limit was in use when the call began. Only then does the answer raise the limit. */
   readonly isTelling: boolean
 }
 
 /**
- * How many calls one server gets at once: as many as it bears, from one to a maximum. It is the limit of all workers together,
- * of which each has its part. What one finds out all hear: the limit that was lowered more often counts, and of two that were
- * lowered as often the higher one, which was raised since.
+ * Adaptive concurrency limit of one server, between 1 and a maximum. The limit covers all workers, each of which has a part.
  *
- * - An answer raises the limit when half of it was in use: by one, or, soon after it was lowered, by one in as many answers as the
- *   limit is (additive increase, multiplicative decrease: Chiu and Jain 1989, by which callers of one server get equal parts).
- * - An answer that says it is busy halves what is in flight. A time without any answer leaves one call, which probes: either a
- *   call that met its clock, or silence longer than twice what RFC 6298 would wait.
- * - First bytes that come late because calls wait inside the server lower it by those that wait (`queueing.ts`), but for a few.
- * - Calls that began before the limit was lowered lower it no further: they tell of the same trouble.
+ * Workers exchange their results. The limit with more decreases wins; of two with equally many, the higher one wins, since it was raised
+ * later.
+ *
+ * 1. An answer raises the limit by one if at least half of it was in use. Soon after a decrease the limit rises by one per as many answers
+ *    as the limit is. This rule is additive increase, multiplicative decrease (Chiu and Jain 1989), by which callers of one server get
+ *    equal parts.
+ * 2. An overload answer halves the calls in flight. A time without any answer reduces the limit to one call, which probes the server. Such
+ *    a time is either a call's timeout, or silence longer than twice the timeout of RFC 6298.
+ * 3. If first bytes are late because calls queue inside the server, then the limit drops by the queue length minus a tolerance
+ *    (`queueing.ts`).
+ * 4. Calls that began before a decrease cause no further one: they report the same overload.
  */
 export class AdaptiveLimit {
   readonly #max: number
@@ -53,16 +56,16 @@ export class AdaptiveLimit {
   readonly #queueing = new Queueing()
   #limit: number
   #generation = 0
-  /** The limit at which calls waited inside the server last, and when; and what it was before that lowered it. */
+  /** The limit at which calls last queued inside the server, with its time; and the limit before that decrease. */
   #queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
   #unqueued: number | undefined
   #loweredAtMs = Number.NEGATIVE_INFINITY
   #answeredAtMs = Number.NEGATIVE_INFINITY
   #pausedUntilMs = Number.NEGATIVE_INFINITY
-  /** Smoothed time to the first byte, and how much it varies (RFC 6298, 2.3). */
+  /** Smoothed time to the first byte, and its variation (RFC 6298, 2.3). */
   #usual: { ms: number; variesMs: number } | undefined
 
-  /** @param max Most calls at once, of all workers, 1 or more. @param nowMs A monotonic clock */
+  /** @param max Maximum concurrent calls of all workers, at least 1. @param nowMs A monotonic clock */
   constructor(max: number, nowMs: () => number = () => performance.now(), share: LimitShare = ALONE) {
     this.#max = max
     this.#share = share
@@ -70,18 +73,18 @@ export class AdaptiveLimit {
     this.#nowMs = nowMs
   }
 
-  /** Calls of this worker that it may have at once now; 0 where the limit is below the number of workers. */
+  /** Current maximum of concurrent calls of this worker; 0 if the limit is below the number of workers. */
   get places(): number {
     this.#noteSilence()
     return this.#share.partOf(Math.floor(this.#limit))
   }
 
-  /** What was found out, for the other workers. */
+  /** The current limit, for the other workers. */
   get found(): { readonly generation: number; readonly limit: number } {
     return { generation: this.#generation, limit: Math.floor(this.#limit) }
   }
 
-  /** Another worker found out something. */
+  /** Applies a limit that another worker published. */
   hear({ generation, limit }: { readonly generation: number; readonly limit: number }): void {
     const known = Math.max(1, Math.min(this.#max, limit))
     if (generation === this.#generation) this.#limit = Math.max(this.#limit, known)
@@ -92,7 +95,7 @@ export class AdaptiveLimit {
     this.#queueing.restart(this.#loweredAtMs)
   }
 
-  /** Calls it has. */
+  /** Calls of this worker in flight. */
   get inFlight(): number {
     return this.#open.size
   }
@@ -101,12 +104,12 @@ export class AdaptiveLimit {
     return this.#open.size < this.places
   }
 
-  /** Milliseconds for which the server wants no calls. */
+  /** Remaining pause that the server requested, in milliseconds. */
   get pausedMs(): number {
     return Math.max(0, this.#pausedUntilMs - this.#nowMs())
   }
 
-  /** A call begins. Whoever begins it {@link end ends} it, once. */
+  /** Begins a call. The caller must {@link end} it once. */
   begin(isTimed: boolean): Place {
     const isTelling = 2 * (this.#open.size + 1) > this.places
     const place = { startedAtMs: this.#nowMs(), isTimed, isTelling }
@@ -115,7 +118,7 @@ export class AdaptiveLimit {
     return place
   }
 
-  /** The first byte of a good answer has come. */
+  /** Records the first byte of a successful answer. */
   answered(place: Place): void {
     const nowMs = this.#nowMs()
     this.#unanswered.delete(place)
@@ -124,22 +127,22 @@ export class AdaptiveLimit {
     if (!place.isTelling || this.#isQueueing) return
     const { workers } = this.#share
     const isCareful = nowMs - this.#loweredAtMs < CAREFUL_MS || this.#isNearQueue(nowMs)
-    // Each worker sees its part of the answers only.
+    // Each worker sees only its part of the answers, so it raises the limit by the number of workers.
     this.#limit = Math.min(this.#max, this.#limit + (isCareful ? workers / this.#limit : workers))
   }
 
-  /** The server said that it has too much to do. */
+  /** Records an overload answer. */
   busy(place: Place): void {
     this.#unanswered.delete(place)
     if (place.startedAtMs > this.#loweredAtMs) this.#lower(this.#used / 2)
   }
 
-  /** The server wants no calls for so long, at most a minute. */
+  /** Pauses calls at the server's request, at most for a minute. */
   pause(ms: number): void {
     this.#pausedUntilMs = Math.max(this.#pausedUntilMs, this.#nowMs() + Math.min(ms, PAUSE_MS_MAX))
   }
 
-  /** A call met its clock without an answer. */
+  /** Records a call that timed out without an answer. */
   silent(place: Place): void {
     this.#unanswered.delete(place)
     if (place.startedAtMs <= this.#loweredAtMs) return
@@ -147,14 +150,14 @@ export class AdaptiveLimit {
     else this.#lower(1)
   }
 
-  /** A call is over, however it ended. */
+  /** Ends a call, whatever its result. */
   end(place: Place): void {
     if (place.isTimed && !this.#unanswered.has(place)) this.#queueing.ended(this.#nowMs() - place.startedAtMs)
     this.#open.delete(place)
     this.#unanswered.delete(place)
   }
 
-  /** Calls of all workers, if the others use as much of their parts. */
+  /** Estimated calls in flight of all workers, if the others use as much of their parts. */
   get #used(): number {
     return Math.min(this.#limit, this.#open.size * this.#share.workers)
   }
@@ -163,7 +166,7 @@ export class AdaptiveLimit {
     return this.#queueing.part * this.#used > this.#mayWait / 2
   }
 
-  /** Calls that may wait inside the server. */
+  /** Tolerated number of calls in the queue inside the server. */
   get #mayWait(): number {
     return Math.max(WAITING.least, WAITING.part * this.#limit)
   }
@@ -193,7 +196,7 @@ export class AdaptiveLimit {
     else if (news) this.#heedQueue()
   }
 
-  /** Calls wait inside the server: they had better wait here, where others of them may go elsewhere. */
+  /** Lowers the limit while calls queue inside the server. Here they wait better, because other servers may take them. */
   #heedQueue(): void {
     const used = this.#used
     const waiting = this.#queueing.part * used
@@ -210,14 +213,14 @@ export class AdaptiveLimit {
     this.#queueing.lowered(this.#nowMs())
   }
 
-  /** Fewer calls made no first byte come sooner: it was not they that waited. */
+  /** Restores the limit if fewer calls brought no earlier first bytes: the cause was not a queue. */
   #takeBack(): void {
     this.#limit = Math.max(this.#limit, this.#unqueued ?? 1)
     this.#unqueued = undefined
     this.#queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
   }
 
-  /** A server that always answered and says nothing to anybody hangs, long before its calls meet their clocks. */
+  /** Detects a server that answered before and is now silent to all calls, long before the calls time out. */
   #noteSilence(): void {
     const [oldest] = this.#unanswered
     if (!oldest || !this.#usual || oldest.startedAtMs <= this.#loweredAtMs) return

@@ -1,64 +1,76 @@
-/** Streams whose first bytes are looked at together: half as many as are in flight, from this to that many. */
+/** Streams per measurement window: half of the calls in flight, within these bounds. */
 const WINDOW = { least: 8, most: 64 }
-/** How long the shortest waits are remembered, in spans of a minute each. */
+/** Memory of shortest waits: ten spans of a minute. */
 const SPAN_MS = 60_000
 const SPANS = 10
-/** How much shorter waits must have become after fewer calls were sent, and how often in a row they may not have. */
+/**
+ * Shorter waits count as an effect of fewer calls below this ratio. After this many decreases in a row without an effect, the cause is not
+ * a queue.
+ */
 const HELPED = 0.9
 const UNHELPFUL_MAX = 2
 /**
- * How much later than usual a first byte may come: so many times the usual wait, or so many milliseconds where that is more. A server
- * that batches is that much slower when it has much to do, and does more for it.
+ * Tolerated delay of a first byte: a multiple of the usual wait, or at least this many milliseconds. A server that batches is slower under
+ * load and achieves more by it.
  */
 const TOLERATED = { times: 2, ms: 250 }
 
-/** One stream whose first byte has come. */
+/** The first byte of one stream. */
 export interface FirstByte {
   readonly startedAtMs: number
   readonly waitedMs: number
 }
 
 /**
- * Estimates which part of the calls that a server has waits in a queue inside it.
+ * Estimates the share of a server's calls that wait in a queue inside it.
  *
- * Of all calls there, those wait that arrive in the time by which first bytes come later than they need to (Little's law; as in TCP
- * Vegas: Brakmo and Peterson, IEEE JSAC 13:8, 1995): the longer answers take, the less does a late first byte tell.
+ * By Little's law, the calls in the queue are those that arrive during the avoidable delay of a first byte. TCP Vegas uses the same
+ * estimate (Brakmo and Peterson, IEEE JSAC 13:8, 1995). The longer a whole answer takes, the smaller is the share that a given delay stands
+ * for.
  *
- * Compared is the shortest wait of each window, which a queue makes longer and a long prompt among others does not, with the shortest
- * of ten minutes. Waits that stay long although fewer calls were sent, twice in a row, have other reasons: they are usual from then on.
+ * The shortest wait of each window is compared with the shortest wait of ten minutes. A queue makes the shortest wait longer; a single long
+ * prompt does not.
+ *
+ * If waits stay long twice in a row although fewer calls were sent, then they have another cause and become the usual wait.
  */
 export class Queueing {
-  /** The shortest of each of the last spans; the newest last. */
+  /** Shortest wait of each recent span; the newest last. */
   readonly #spans: { readonly fromMs: number; ms: number }[] = []
   #window: number[] = []
   #windowFromMs = Number.NEGATIVE_INFINITY
-  /** How long a whole call takes, smoothed. */
+  /** Smoothed duration of a whole call. */
   #wholeMs: number | undefined
-  /** The shortest wait when fewer calls were sent last, until it is known whether that helped. */
+  /** Shortest wait at the last decrease, until its effect is known. */
   #loweredFrom: number | undefined
   #unhelpful = 0
   #shortestNow: number | undefined
-  /** Part of the calls that waits, from 0 to 1, in the last window. */
+  /** Share of the calls that queue, from 0 to 1, in the last window. */
   part = 0
 
-  /** A call is over, all of it. */
+  /** Records the duration of a whole call. */
   ended(ms: number): void {
     this.#wholeMs = this.#wholeMs === undefined ? ms : this.#wholeMs + (ms - this.#wholeMs) / 8
   }
 
-  /** Fewer calls are sent, because of what this said: what follows shows whether it was right. */
+  /** Called when the limit was lowered because of this estimate: the next window shows whether that helped. */
   lowered(nowMs: number): void {
     this.#loweredFrom = this.#shortestNow
     this.restart(nowMs)
   }
 
-  /** Calls that began before say nothing: there were more of them, or fewer. */
+  /** Starts a new window. Calls from before it are ignored, because the number of calls in flight was different. */
   restart(nowMs: number): void {
     this.#windowFromMs = nowMs
     this.#window = []
   }
 
-  /** @param inFlight Calls that the server has now. @returns `part` where {@link part} is news; `usual`: late first bytes had other reasons than what was sent */
+  /**
+   * Adds a first byte.
+   *
+   * @param inFlight Calls of the server in flight
+   *
+   * @returns `part` if {@link part} was updated; `usual` if late first bytes had another cause than the number of calls
+   */
   add({ startedAtMs, waitedMs }: FirstByte, inFlight: number, nowMs: number): 'part' | 'usual' | undefined {
     if (startedAtMs < this.#windowFromMs) return undefined
     this.#window.push(waitedMs)

@@ -8,29 +8,29 @@ import { BARE_MAX, FrameReader, understood } from './frame-reader.ts'
 import { answerObject, isJson, isUnreadable } from './json.ts'
 
 /**
- * Readers of the bytes of an answer: a stream of events (SSE), one JSON object, or a JSON object for each line.
+ * Readers of an answer's bytes: a stream of events (SSE), one JSON object, or one JSON object per line.
  *
- * The first bytes decide which of them it is, because servers and proxies get the content type wrong in both directions: SSE as
- * `application/json`, a JSON error as `text/event-stream`. The content type only decides what bytes mean that begin like neither.
+ * The first bytes decide, because servers and proxies send wrong content types: SSE as `application/json`, or a JSON error as
+ * `text/event-stream`. The content type decides only if the first bytes match neither format.
  */
 
-/** Bytes of a whole answer, unless its reader says otherwise: three times what may be passed on (`shared/jobs/worker/sink.ts`). */
+/** Default maximum bytes of a whole answer: three times what can be passed on (`shared/jobs/worker/sink.ts`). */
 const WHOLE_MAX = 24 * 1024 * 1024
 
 const [OPEN_ARRAY, OPEN_OBJECT] = [0x5b, 0x7b]
 const BLANKS = new Set([0x09, 0x0a, 0x0d, 0x20])
 const BYTE_ORDER_MARK = Buffer.of(0xef, 0xbb, 0xbf)
-/** Bytes of white space before an answer. */
+/** Maximum bytes of whitespace before an answer. */
 const BLANKS_MAX = 1024 * 1024
-/** Bytes that show whether a text is an event stream. */
+/** Number of bytes that show whether a text is an event stream. */
 const FIELD_BYTES = 6
 const FIELD = /^(?:data|event|id|retry)?:/
 const LINES = /[/+-](?:x-)?(?:nd-?json|jsonl|jsonlines|json-?lines|stream\+json)$/
 
 /**
- * The reader of an answer, by its first bytes.
+ * The reader of an answer, selected by the first bytes.
  *
- * @param bounds Of an answer that is no stream, where it is not one of text.
+ * @param bounds Bounds of an answer that is one JSON object, if it is no text answer.
  */
 export function openReader<Event>(
   exchange: Exchange,
@@ -40,7 +40,7 @@ export function openReader<Event>(
   return new SniffingReader(exchange, decoder, bounds)
 }
 
-/** Finds out what an answer is, and reads it. */
+/** Detects the format of an answer and delegates to its reader. */
 class SniffingReader<Event> implements AnswerReader<Event> {
   readonly #exchange: Exchange
   readonly #decoder: Decoder<Event>
@@ -80,7 +80,7 @@ class SniffingReader<Event> implements AnswerReader<Event> {
     return this.#reader?.cut(out) ?? false
   }
 
-  /** Undefined if it takes more bytes. @throws ServiceError when the answer is nothing that is read here */
+  /** Undefined if more bytes are needed. @throws ServiceError if the format is not supported */
   #choose(first: Buffer, isAll: boolean): AnswerReader<Event> | undefined {
     const { mediaType, speaker } = this.#exchange
     const isStream = mediaType === 'text/event-stream'
@@ -94,7 +94,7 @@ class SniffingReader<Event> implements AnswerReader<Event> {
     if (isStream || FIELD.test(text)) return this.#frames()
     if (first.length < FIELD_BYTES && !isAll) return undefined
     if (isJson) return this.#whole()
-    // Anything can stand in that header; a type in use is safe to show.
+    // The header may contain anything, so only a usual type is shown.
     const named = /^(text|application)\/[a-z0-9.+-]{1,20}$/.test(mediaType) ? `content type '${mediaType}'` : 'no JSON'
     throw answerError(speaker.model, `answered with ${named}`)
   }
@@ -109,7 +109,7 @@ class SniffingReader<Event> implements AnswerReader<Event> {
   }
 }
 
-/** What comes before the first byte that matters: a byte order mark, and white space that keeps the connection open. */
+/** Removes a byte order mark, and whitespace that servers send to keep the connection open. */
 function withoutBlanks(bytes: Buffer): Buffer {
   let at = bytes.subarray(0, BYTE_ORDER_MARK.length).equals(BYTE_ORDER_MARK) ? BYTE_ORDER_MARK.length : 0
   while (at < bytes.length && BLANKS.has(bytes[at] ?? 0)) at++
@@ -125,7 +125,7 @@ class WholeReader<Event> implements AnswerReader<Event> {
   #size = 0
   #isClosed = false
 
-  /** @param isMeasured The length is known, so that the answer surely ends. */
+  /** @param isMeasured Whether the length is known, so that the answer certainly ends. */
   constructor(speaker: Speaker, decoder: Decoder<Event>, bounds: WholeBounds, isMeasured: boolean) {
     this.#speaker = speaker
     this.#decoder = decoder
@@ -174,7 +174,7 @@ class WholeReader<Event> implements AnswerReader<Event> {
     return true
   }
 
-  /** JSON lines, and JSON before the first event of a stream. */
+  /** Reads JSON lines, and JSON before the first event of a stream. */
   *#lines(json: Buffer, out: Event[]): Generator<undefined, true> {
     const frames = new FrameReader(this.#speaker, this.#decoder)
     for (let at = 0; at < json.length; at += BARE_MAX)
@@ -183,20 +183,20 @@ class WholeReader<Event> implements AnswerReader<Event> {
   }
 }
 
-/** Empty if the line is longer than a line of JSON lines. */
+/** Empty if the line is longer than {@link BARE_MAX}. */
 function firstLineOf(json: Buffer): string {
   const end = json.indexOf('\n')
   return end > 0 && end <= BARE_MAX ? json.toString('utf8', 0, end) : ''
 }
 
-/** Finds the end of a JSON object or array whose bytes come in pieces, without parsing it. */
+/** Finds the end of a JSON object or array in pieces of bytes, without parsing it. */
 class JsonEnd {
   #depth = 0
   #isInString = false
-  /** Bytes of the next piece that are escaped. */
+  /** Number of bytes at the start of the next piece that are escaped. */
   #skipped = 0
 
-  /** Whether all that was opened is closed. */
+  /** Adds bytes. Returns whether all brackets are closed. */
   push(bytes: Buffer): boolean {
     let at = this.#skipped
     this.#skipped = 0

@@ -2,12 +2,12 @@ import type { UpstreamConfig } from '#schemas/models.ts'
 import type { Breaker } from './breaker.ts'
 import type { AdaptiveLimit, Place } from './limit.ts'
 
-/** Calls at once from one worker to one server. */
+/** Maximum concurrent calls from one worker to one server. */
 export const IN_FLIGHT_MAX = 512
-/** Servers of OpenAI's own, which know parameters that others refuse. */
+/** OpenAI's own servers, which support parameters that others reject. */
 const OPENAI = /(^|\.)(openai\.com|openai\.azure\.com)$/
 
-/** Where a model is served, and which part of its calls it is to get, in relation to the others. */
+/** The address of a server, with its weight relative to the other servers of the model. */
 export interface ServerAddress {
   readonly url: string
   readonly weight: number
@@ -26,21 +26,21 @@ export interface Server {
   readonly limit: AdaptiveLimit
 }
 
-/** A place on a server; give it back with {@link Servers.leave}, once. */
+/** A permit on a server; return it with {@link Servers.leave}, once. */
 export interface Taken<Own extends Server> {
   readonly server: Own
   readonly place: Place
 }
 
-/** One call in line. */
+/** A call in the queue. */
 interface Waiting {
-  /** Takes a place if there is one. */
+  /** Takes a permit if one is free. */
   tryEnter(): boolean
 }
 
 /**
- * The servers of one model: each call goes to the least busy one by its weight, of those that work; what finds no place waits
- * in line. The line is bounded by who calls: a worker's slots, each of which holds one job.
+ * The servers of one model. Each call goes to the working server with the lowest load relative to its weight. Calls without a permit wait
+ * in a queue, which is bounded by the worker's slots, one job each.
  */
 export class Servers<Own extends Server> {
   readonly all: readonly Own[]
@@ -51,15 +51,15 @@ export class Servers<Own extends Server> {
     this.all = all
   }
 
-  /** Calls that may run at once now. */
+  /** Current maximum of concurrent calls. */
   get places(): number {
     return this.all.reduce((sum, { limit }) => sum + limit.places, 0)
   }
 
   /**
-   * Takes a place, waiting until there is one.
+   * Takes a permit, waiting until one is free.
    *
-   * @param tried Servers that are out of the question; not all of them.
+   * @param tried Servers to exclude; not all of them.
    * @throws The signal's reason
    */
   async take(signal: AbortSignal, isTimed: boolean, tried: ReadonlySet<Own>): Promise<Taken<Own>> {
@@ -80,29 +80,29 @@ export class Servers<Own extends Server> {
     }
     signal.addEventListener('abort', leave, { once: true })
     this.#waiting.add(waiting)
-    // Those before it may wait for another server.
+    // Earlier calls in the queue may wait for another server, so a permit may be free for this one.
     this.letIn()
     return await promise.finally(() => signal.removeEventListener('abort', leave))
   }
 
-  /** Gives a place back, to whoever has waited longest. */
+  /** Returns a permit, for the call that has waited longest. */
   leave({ server, place }: Taken<Own>): void {
     server.limit.end(place)
     this.letIn()
   }
 
-  /** There may be more places than before. */
+  /** Called when there may be more permits than before. */
   letIn(): void {
     for (const waiting of this.#waiting) if (waiting.tryEnter()) this.#waiting.delete(waiting)
   }
 
-  /** Where none works any will do: it says itself why not. */
+  /** If no server works, then any server is chosen, and its error is returned. */
   #choose(tried: ReadonlySet<Own>): Own | undefined {
     const untried = this.all.filter((server) => !tried.has(server))
     const working = untried.filter(({ breaker, limit }) => !breaker.isOpen && limit.pausedMs === 0)
     const free = (working.length > 0 ? working : untried).filter(({ limit }) => limit.hasPlace)
     if (free.length < 2) return free[0]
-    // Of those that are as busy, one after the other.
+    // Round robin among equally loaded servers.
     this.#next = (this.#next + 1) % free.length
     const turned = [...free.slice(this.#next), ...free.slice(0, this.#next)]
     return turned.reduce((best, server) => (loadOf(server) < loadOf(best) ? server : best))
@@ -113,7 +113,7 @@ function loadOf({ limit, weight }: Server): number {
   return (limit.inFlight + 1) / weight
 }
 
-/** Whether servers are OpenAI's own. */
+/** Whether a model's servers are OpenAI's own. */
 export function isOpenAiServer(config: UpstreamConfig): boolean {
   let isOwn = ownServers.get(config)
   if (isOwn === undefined) {
@@ -123,5 +123,5 @@ export function isOpenAiServer(config: UpstreamConfig): boolean {
   return isOwn
 }
 
-/** Each call asks, and parsing an address costs one hundredth of a call. */
+/** Cached, because every call needs it, and parsing a URL costs one hundredth of a call. */
 const ownServers = new WeakMap<UpstreamConfig, boolean>()

@@ -11,15 +11,15 @@ import { addressesOf, IN_FLIGHT_MAX, type Server, type ServerAddress, Servers, t
 import type { ModelShare } from './share.ts'
 import { cleanerOf } from './words.ts'
 
-/** Calls at once to one server, from all workers that share it, when the catalogue sets no `concurrency`. */
+/** Default maximum of concurrent calls to one server, from all workers that share it, if the catalogue sets no `concurrency`. */
 const FLEET_IN_FLIGHT_MAX = 8_192
 
-/** Statuses that say how much a server bears: too many requests, unavailable, overloaded. */
+/** Overload statuses: too many requests, unavailable, overloaded. */
 const TOO_MUCH = new Set([429, 503, 529])
-/** Failures of a server that another one may not have. */
+/** Errors of a server that another server may not have. */
 const ELSEWHERE = new Set(['overloaded', 'upstream_error', 'upstream_timeout'])
 
-/** Bytes of an error body that are read. */
+/** Maximum bytes of an error body that are read. */
 const ERROR_BODY_MAX = 64 * 1024
 
 /** One POST to an upstream. */
@@ -27,46 +27,48 @@ export interface UpstreamCall {
   /** Appended to the base URL, with a leading slash. */
   readonly path: string
   readonly headers: Record<string, string>
-  /** Headers of the caller. Those of the service and of the catalogue win over them. */
+  /** Headers of the caller. Headers of the service and of the catalogue override them. */
   readonly forwarded?: Readonly<Record<string, string>> | undefined
-  /** JSON text; or a stream of something else, whose content type and length are among the headers. */
+  /** JSON text, or a stream of another type whose content type and length are among the headers. */
   readonly body: string | Buffer | Readable
-  /** The answer is asked for as a stream, so its first byte must come within `first_token_ms`. */
+  /** Whether a streamed answer is requested, so that its first byte must arrive within `first_token_ms`. */
   readonly isStream: boolean
   readonly signal: AbortSignal
 }
 
-/** Where a call goes when that is not simply the base URL: to a server that is started on first use. */
+/** The destination of a call if it is not the base URL: a server that is started on first use. */
 export interface UpstreamTarget {
   readonly origin: string
   readonly dispatcher: Dispatcher
 }
 
-/** What differs for upstreams that are not plain servers. */
+/** Options of upstreams that are not plain servers. */
 export interface UpstreamOptions {
-  /** Finds the server, once for each call; the base URL then only gives the path. @throws ServiceError */
+  /** Finds the server, once per call. The base URL then only provides the path. @throws ServiceError */
   readonly connect?: (signal: AbortSignal) => Promise<UpstreamTarget>
-  /** The environment variable that should hold the key and is not set: every call fails and names it. */
+  /** The environment variable that should contain the key but is not set. Every call fails with its name. */
   readonly missingKey?: string | undefined
-  /** Other workers call the same servers, and keep the limits together; default: none do. */
+  /** Shares the limits with other workers that call the same servers. Default: no sharing. */
   readonly share?: ModelShare | undefined
 }
 
 /** One server of the upstream, with its sockets. */
 interface HttpServer extends Server {
-  /** The path of a call: that of the base URL before it, and the query of the base URL after it. */
+  /** The full path of a call: with the path of the base URL before it, and the query of the base URL after it. */
   readonly pathOf: (path: string) => string
   readonly pool: Pool
   connect(signal: AbortSignal): Promise<UpstreamTarget>
 }
 
 /**
- * HTTP to the servers of one model: keep-alive connections, as many calls in flight as each server bears (`limit.ts`), a
- * circuit breaker each.
+ * HTTP to the servers of one model: keep-alive connections, an adaptive concurrency limit per server (`limit.ts`), and a circuit breaker
+ * per server.
  *
- * A worker owns the retries of its jobs; here a call that failed before its first byte goes to one other server at most,
- * where there are several, within a budget. Redirects are not followed: they would send the key to another host. HTTP/1.1
- * only, so that aborting a call closes a socket, which every server notices.
+ * A worker owns the retries of its jobs. Here a call that failed before its first byte is sent to at most one other server, within a retry
+ * budget.
+ *
+ * Redirects are not followed, since they would send the key to another host. Only HTTP/1.1 is used, so that aborting a call closes a
+ * socket, which every server detects.
  */
 export class Upstream {
   readonly #model: string
@@ -78,7 +80,7 @@ export class Upstream {
   readonly #share: ModelShare | undefined
   readonly #budget = new RetryBudget(0.1, 10)
 
-  /** @param headers Sent with every call; the catalogue's `headers` win over them. */
+  /** @param headers Sent with every call; the catalogue's `headers` override them. */
   constructor(
     model: Pick<ModelConfig, 'id'>,
     config: UpstreamConfig,
@@ -103,15 +105,15 @@ export class Upstream {
     this.#share?.use(limits, () => this.#servers.letIn(), isFailing)
   }
 
-  /** Calls that may run at once now, on all servers together. */
+  /** Current maximum of concurrent calls, on all servers together. */
   get places(): number {
     return this.#servers.places
   }
 
   /**
-   * Sends a call and waits for the first byte of a good answer. The caller releases the exchange.
+   * Sends a call and waits for the first byte of a successful answer. The caller releases the exchange.
    *
-   * @throws ServiceError what the bad answer, the broken connection or the clock means; the signal's reason on abort.
+   * @throws ServiceError for an error status, a connection error or a timeout; the signal's reason on abort.
    */
   async call(call: UpstreamCall): Promise<Exchange> {
     if (this.#missingKey !== undefined) {
@@ -130,14 +132,14 @@ export class Upstream {
     }
   }
 
-  /** Closes all sockets, also those of running calls. */
+  /** Closes all sockets, including those of running calls. */
   async close(): Promise<void> {
     await Promise.all(this.#servers.all.map(({ pool }) => pool.destroy()))
   }
 
-  /** It would wait for ever, where no worker gives its part back. */
+  /** Without this error the call would wait forever: no worker gives up its part. */
   #noPart(): ServiceError {
-    const message = `The few places of model '${this.#model}' are those of other workers.`
+    const message = `All permits of model '${this.#model}' belong to other workers; retry.`
     return new ServiceError('overloaded', message, { retryAfterMs: 100 })
   }
 
@@ -150,7 +152,7 @@ export class Upstream {
       pipelining: 1,
       allowH2: false,
       connect: { timeout: timeouts.connect_ms },
-      // The exchange keeps its own clocks; undici's are coarse and cannot tell a first token from the next.
+      // The exchange has its own timers. The timers of undici are coarse and cannot distinguish the first token from later ones.
       headersTimeout: 0,
       bodyTimeout: 0,
     })
@@ -165,7 +167,7 @@ export class Upstream {
     }
   }
 
-  /** A body that is read as it is sent cannot be sent again. */
+  /** A body that is a stream cannot be sent twice. */
   #mayGoElsewhere(error: unknown, { body, signal }: UpstreamCall): boolean {
     const isServers = error instanceof ServiceError && ELSEWHERE.has(error.code)
     return (
@@ -228,7 +230,7 @@ export class Upstream {
     }
     const body = await exchange.text(ERROR_BODY_MAX)
     const failure = statusError(this.#speaker, exchange.status, exchange.headers, body)
-    // A 429 may also mean that nobody paid, which is no sign of load.
+    // A 429 may also mean an exhausted quota, which is no sign of load.
     const isTooMuch = TOO_MUCH.has(exchange.status) && failure.code !== 'upstream_refused'
     if (isTooMuch) limit.busy(taken.place)
     if (isTooMuch && failure.retryAfterMs !== undefined) limit.pause(failure.retryAfterMs)
@@ -236,7 +238,7 @@ export class Upstream {
   }
 }
 
-/** Azure wants `?api-version=2024-10-21` on every call. */
+/** Azure requires `?api-version=2024-10-21` on every call. */
 function pathsAt({ pathname, search }: URL): (path: string) => string {
   const base = pathname.replace(/\/+$/, '')
   const query = search.slice(1)

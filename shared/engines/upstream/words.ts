@@ -1,21 +1,21 @@
 /*
- * An upstream's words, made fit for callers. They quote what only operators may know: our key for it, where it is, how it
- * is built. What callers need of them is one line about their request.
+ * Sanitises an upstream's error messages for callers. Messages may quote what only operators may see: our key, the server's address, its
+ * internals. Callers need one line about their request.
  */
 import type { UpstreamConfig } from '#schemas/models.ts'
 import { addressesOf } from './servers.ts'
 
-/** Makes a text of the upstream fit for callers: one short line without keys and addresses. */
+/** Reduces a message to one short line without keys and addresses. */
 export type ErrorSanitizer = (text: string) => string
 
-/** Characters that callers see. */
+/** Maximum characters of a sanitised message. */
 const SHOWN_MAX = 500
-/** Characters that are looked at. */
+/** Maximum characters of a message that are read. */
 const READ_MAX = 8_000
-/** A shorter value of a header may be a word of any sentence. */
+/** Minimum length of a header value that is removed. A shorter one may be an ordinary word. */
 const SECRET_MIN = 6
 
-/** Headers whose values are no secrets. */
+/** Headers whose values are not secret. */
 const PLAIN = new Set([
   'content-type',
   'accept',
@@ -25,7 +25,7 @@ const PLAIN = new Set([
   'anthropic-beta',
 ])
 
-/** What Python servers put below their message. */
+/** Start of a stack trace, which Python servers append to their message. */
 const TRACE = /Traceback \(most recent call last\)|\bFile "[^"]*", line \d/
 const CREDENTIALS = /\bBearer\s+[^\s,;]{6,}|\bsk-[\w*.-]{6,}/gi
 const URLS = /\b[a-z][a-z0-9+.-]*:\/\/[^\s"'<>]+/gi
@@ -35,13 +35,13 @@ const IPS = /(?:\b\d{1,3}(?:\.\d{1,3}){3}\b|\[[0-9a-f.]*:[0-9a-f.]*:[0-9a-f:.]*\
 const BLANK = /[\s\u0000-\u001f\u007f-\u009f]+/g
 
 /**
- * The cleaner of one upstream's words.
+ * Creates the sanitiser of one upstream.
  *
- * Taken out are its key and every other header that the catalogue sends, its address however it is written, all other
- * URLs and IP addresses (it may name servers behind it), credentials of a known form, and stack traces. A name of the
- * upstream for the model becomes the one that callers know.
+ * The key, all other headers of the catalogue, and the address in any notation are removed. Other URLs and IP addresses, which may name
+ * internal servers, are removed too, as are credentials of a known form and stack traces. The upstream's name of the model is replaced with
+ * the name that callers know.
  *
- * @param headers Those sent with every call, in lower case.
+ * @param headers Headers sent with every call, in lower case.
  */
 export function cleanerOf(
   model: string,
@@ -67,7 +67,7 @@ export function cleanerOf(
 function secretsOf(config: UpstreamConfig, headers: Readonly<Record<string, string>>): string[] {
   const users = addressesOf(config).flatMap(({ url }) => secretsIn(new URL(url)))
   const values = Object.entries(headers).flatMap(([name, value]) => (PLAIN.has(name) ? [] : [value]))
-  // Of `Bearer key` the key alone is as secret.
+  // In `Bearer key`, the key alone is secret too.
   const parts = [...values, ...values.flatMap((value) => value.split(/\s+/)), ...users]
   return parts.filter((part) => part.length >= SECRET_MIN).flatMap((part) => [part, encodeURIComponent(part)])
 }
@@ -88,17 +88,17 @@ function namesOf({ host, hostname, port }: URL): string[] {
   return [...(port === '' && isWord ? [] : [host]), ...(isWord ? [] : [hostname])]
 }
 
-/** What may not stand beside a name, or it would be part of another. */
+/** Characters that must not adjoin a name. Otherwise it would be a part of another name. */
 const WORD = '[\\w-]'
 
-/** Finds any of these texts, the longest first, where nothing of `beside` touches them. */
-function anyOf(texts: readonly string[], beside: string): RegExp {
+/** Matches any of the texts, the longest first, unless a character of `boundary` adjoins it. */
+function anyOf(texts: readonly string[], boundary: string): RegExp {
   if (texts.length === 0) return NOTHING
   const any = texts
     .toSorted((a, b) => b.length - a.length)
     .map((text) => RegExp.escape(text))
     .join('|')
-  return new RegExp(beside === '' ? any : `(?<!${beside})(?:${any})(?!${beside})`, 'gi')
+  return new RegExp(boundary === '' ? any : `(?<!${boundary})(?:${any})(?!${boundary})`, 'gi')
 }
 
 const NOTHING = /(?!)/g

@@ -1,16 +1,16 @@
 /*
- * Joins the fields of deltas that have no internal form into those of a whole message, as the official SDKs join deltas:
- * texts grow, lists grow, entries of one `index` are one entry, and any other value replaces the one before it.
+ * Merges the fields of deltas that have no internal form into the fields of a whole message, as the official SDKs merge deltas. Texts are
+ * concatenated, lists are appended, list entries with equal `index` are merged, and any other value replaces the previous one.
  */
 
 type Fields = Record<string, unknown>
 
-/** Texts that name something: a repetition is no continuation. */
+/** Fields whose text is an identifier: a repetition replaces it instead of extending it. */
 const NAMES: ReadonlySet<string> = new Set(['id', 'type', 'format', 'name', 'role', 'object', 'model', 'status'])
-/** Last entries of a list that an entry is compared to. */
+/** Number of last list entries that are searched for an equal `index`. */
 const COMPARED_MAX = 16
 
-/** Adds the fields of a delta to those before it. */
+/** Merges a delta into `fields`. Returns `fields`. */
 export function joinDelta(fields: Fields, delta: Readonly<Fields>): Fields {
   for (const [name, value] of Object.entries(delta)) {
     if (value === null || name === '__proto__') continue

@@ -1,12 +1,10 @@
 import type { ChatFilterResults, ChatFinishReason, ChatUsage } from '#schemas/chat.ts'
 import type { FinishReason, GenerateEvent, NativeUsage, Usage } from '#schemas/generate.ts'
 
-/** What the whole answer and the stream of chat completions share: how internal words read on the wire. */
+/** Functions that the whole answer and the stream of chat completions share: the wire form of internal values. */
 
-/** The event that ends a choice. */
 export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
-/** An event that belongs to one choice. */
 export type ChoiceEvent = Exclude<GenerateEvent, { type: 'start' } | { type: 'usage' } | { type: 'native' }>
 
 /** Fields of a choice in native events of the scope `text`. */
@@ -17,12 +15,12 @@ export interface ChatChoiceFields {
 
 const OF_CHOICE = { text: true, refusal: true, reasoning: true, tool_call: true, tool_arguments: true, finish: true }
 
-/** Whether an event is of one choice, and of a type that this version knows. */
+/** True for events of a choice whose type this version supports. */
 export function isOfChoice(event: GenerateEvent): event is ChoiceEvent {
   return Object.hasOwn(OF_CHOICE, event.type)
 }
 
-/** Agents loop on `tool_calls`, so it is said whenever calls are returned, also where a function was forced. */
+/** Agents loop on `tool_calls`, so this reason is returned whenever there are calls, even if a function was forced. */
 export function chatFinish(reason: FinishReason, hasCalls: boolean): ChatFinishReason {
   return reason === 'stop' && hasCalls ? 'tool_calls' : reason
 }
@@ -36,7 +34,7 @@ const NOT_FILTERED: ChatFilterResults = {
   profanity: { filtered: false, detected: false },
 }
 
-/** Every category, with what upstream or the classifier said (docs/protocol.md, Chat answers). */
+/** All categories, with the results of the upstream or of the classifier (docs/protocol.md, Chat answers). */
 export function filterResults(event: FinishEvent): ChatFilterResults {
   return event.filter === undefined ? NOT_FILTERED : { ...NOT_FILTERED, ...event.filter }
 }
@@ -44,7 +42,7 @@ export function filterResults(event: FinishEvent): ChatFilterResults {
 /**
  * Usage in the chat format.
  *
- * @param native Usage in the words of the upstream, whose other fields go along
+ * @param native Usage as the upstream sent it; its additional fields are passed on.
  */
 export function chatUsage(usage: Usage, native?: NativeUsage): ChatUsage {
   const { input_tokens: prompt, output_tokens: completion, cached_tokens, cache_write_tokens, reasoning_tokens } = usage
@@ -61,7 +59,7 @@ export function chatUsage(usage: Usage, native?: NativeUsage): ChatUsage {
   }
 }
 
-/** Counts under the details of the upstream; null where neither has any. */
+/** Counts merged into the upstream's details; null if neither has any. */
 function details<Counts extends object>(wire: unknown, counts: Counts): Counts | null {
   const known = Object.entries(counts).filter(([, count]) => count !== undefined)
   const isWire = typeof wire === 'object' && wire !== null

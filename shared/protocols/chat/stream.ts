@@ -24,8 +24,9 @@ export const chatAnswer: Answer<GenerateEvent> = {
 /**
  * Encodes one stream of chat completion chunks (docs/protocol.md, Chat streams).
  *
- * A choice's first chunk, with the role, waits for its first delta: its `content` is null when a tool call comes first.
- * All of a chunk but the text is made once for each choice, because `push` runs for every token of every stream.
+ * The first chunk of a choice carries the role and waits for the first delta: its `content` is null if a tool call comes first.
+ *
+ * The constant parts of a chunk are serialised once per choice, because `push` runs for every token of every stream.
  */
 export class ChatStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
@@ -33,7 +34,7 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
   readonly #tail: string
   #head: string
   #usage: Extract<GenerateEvent, { type: 'usage' }> | undefined
-  /** Fields of the answer that have no internal form, for the next chunk. */
+  /** Answer fields without an internal form, for the next chunk. */
   #fields: Record<string, unknown> | undefined
 
   constructor(context: EncodeContext) {
@@ -59,13 +60,13 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
         return this.#withFields(this.#choice(event.choice).encode(event))
       case 'native':
         return this.#withFields(this.#native(event))
-      // Newer workers send events of other types.
+      // Workers of newer versions may send unknown event types.
       default:
         return []
     }
   }
 
-  /** @throws ServiceError `upstream_error` when a choice has no finish */
+  /** @throws ServiceError `upstream_error` if a choice has no finish */
   end(): Frame[] {
     const choices = [...this.#choices.values()]
     if (choices.length === 0 || choices.some((choice) => !choice.isFinished)) throw unfinished()
@@ -83,7 +84,7 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
     return []
   }
 
-  /** Adds the fields of the answer to the first of the chunks. */
+  /** Adds the pending answer fields to the first chunk. */
   #withFields(frames: Frame[]): Frame[] {
     const [first, ...rest] = frames
     if (this.#fields === undefined || first === undefined) return frames
@@ -102,9 +103,9 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
   #choice(index: number): ChoiceStream {
     const known = this.#choices.get(index)
     if (known !== undefined) return known
-    const made = new ChoiceStream(index, this.#head, this.#tail, this.#context.call_id)
-    this.#choices.set(index, made)
-    return made
+    const created = new ChoiceStream(index, this.#head, this.#tail, this.#context.call_id)
+    this.#choices.set(index, created)
+    return created
   }
 }
 
@@ -114,7 +115,7 @@ interface CallStream {
   isEmpty: boolean
 }
 
-/** One choice of a stream. Each text keeps its own half character: (type, call) join by themselves. */
+/** One choice of a stream. Each text of the choice has a surrogate buffer of its own, because pieces of several texts may alternate. */
 class ChoiceStream {
   readonly index: number
   readonly native = new NativeReader('openai')
@@ -166,7 +167,7 @@ class ChoiceStream {
     return out
   }
 
-  /** Fields without an internal form: of the message, or of the choice. */
+  /** Fields without an internal form, of the message or of the choice. */
   encodeNative(scope: NativeEvent['scope'], value: Record<string, unknown>): Frame[] {
     const out: Frame[] = []
     if (scope !== 'text') {
@@ -220,9 +221,9 @@ class ChoiceStream {
   #call(call: number, isCustom = false): CallStream {
     const known = this.#calls.get(call)
     if (known !== undefined) return known
-    const made = { characters: new SurrogateBuffer(), isEmpty: true, isCustom }
-    this.#calls.set(call, made)
-    return made
+    const created = { characters: new SurrogateBuffer(), isEmpty: true, isCustom }
+    this.#calls.set(call, created)
+    return created
   }
 
   #finish(out: Frame[], event: FinishEvent): void {
@@ -235,7 +236,10 @@ class ChoiceStream {
     out.push({ data: this.#open + end })
   }
 
-  /** Half characters that were held back; and `{}` for calls without arguments, which must parse (docs/protocol.md, Tools). */
+  /**
+   * Emits text that was held back for its surrogate pair. Calls without arguments get `{}`, which clients can parse (docs/protocol.md,
+   * Tools).
+   */
   #flush(out: Frame[], reason: FinishReason): void {
     this.#delta(out, 'reasoning_content', this.#thoughts.flush())
     this.#delta(out, 'refusal', this.#refusals.flush())
@@ -246,7 +250,7 @@ class ChoiceStream {
     }
   }
 
-  /** The chunk with the role, once: clients concatenate strings, so a second role reads `assistantassistant`. */
+  /** Emits the chunk with the role, only once: clients concatenate strings, so a second role would read `assistantassistant`. */
   #role(out: Frame[], content: string | null): void {
     if (this.#hasRole) return
     this.#hasRole = true

@@ -22,21 +22,21 @@ import {
 } from './encode.ts'
 
 /**
- * The whole chat completion (docs/protocol.md, Chat answers) from all events of the call.
+ * The whole chat completion (docs/protocol.md, Chat answers) from all events of a call.
  *
- * @throws ServiceError `upstream_error` when a choice has no finish
+ * @throws ServiceError `upstream_error` if a choice has no finish
  */
 export function encodeChat(events: readonly GenerateEvent[], context: EncodeContext): ChatCompletion {
   let start: Extract<GenerateEvent, { type: 'start' }> | undefined
   let usage: Extract<GenerateEvent, { type: 'usage' }> | undefined
-  /** Fields of the answer that have no internal form. */
+  /** Answer fields without an internal form. */
   const fields: Record<string, unknown> = {}
   const choices = new Map<number, ChoiceAnswer>()
   for (const event of events) {
     if (event.type === 'start') start ??= event
     if (event.type === 'usage') usage ??= event
     const isNative = event.type === 'native'
-    // Newer workers send events of other types.
+    // Workers of newer versions may send unknown event types.
     if (!isNative && !isOfChoice(event)) continue
     const choice = choices.get(event.choice) ?? new ChoiceAnswer(event.choice, context.call_id)
     choices.set(event.choice, choice)
@@ -59,7 +59,7 @@ export function encodeChat(events: readonly GenerateEvent[], context: EncodeCont
   }
 }
 
-/** Gathers one choice of a whole answer. */
+/** Collects one choice of a whole answer. */
 class ChoiceAnswer {
   readonly index: number
   readonly #callId: string
@@ -67,7 +67,7 @@ class ChoiceAnswer {
   readonly #logprobs: Logprob[] = []
   readonly #refusalLogprobs: unknown[] = []
   readonly #native = new NativeReader('openai')
-  /** Fields of the message that have no internal form. */
+  /** Message fields without an internal form. */
   readonly #fields: Record<string, unknown> = {}
   #finishReason: ChatFinishReason | undefined
   #text = ''
@@ -106,7 +106,7 @@ class ChoiceAnswer {
     }
   }
 
-  /** Gives fields of the answer as a whole. */
+  /** Adds an event without an internal form. Returns fields that belong to the answer as a whole. */
   addNative(event: NativeEvent): Record<string, unknown> | undefined {
     const value = this.#native.read(event)
     if (value === undefined || event.scope === 'answer') return value
@@ -152,7 +152,7 @@ class ChoiceAnswer {
         continue
       }
       const { function: called } = call
-      // An engine may give no text for a call without arguments; what clients get must parse (docs/protocol.md, Tools).
+      // An engine may send no text for a call without arguments, but clients parse the arguments (docs/protocol.md, Tools).
       if (called.arguments === '' && this.#finish?.reason !== 'length') called.arguments = '{}'
       called.arguments = called.arguments.toWellFormed()
     }

@@ -2,7 +2,7 @@ import type { CodeEvent, CodePlot, CodeResult } from '#schemas/code.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 
-/** A run as `POST /v1/tools/code` says it. Whole: throws `sandbox_lost` when the events are not those of a run that ended. */
+/** The answer of `POST /v1/tools/code`. `whole` throws `sandbox_lost` if the run has no end event. */
 export const codeAnswer: Answer<CodeEvent> = {
   whole(events) {
     const gather = new CodeGather()
@@ -13,8 +13,8 @@ export const codeAnswer: Answer<CodeEvent> = {
 }
 
 /**
- * One run as a stream: output as it comes (`code.output.delta`), each plot when it is whole (`code.plot`), then the whole
- * result (`code.completed`).
+ * Streams one run: output as it arrives (`code.output.delta`), each plot when it is complete (`code.plot`), then the whole result
+ * (`code.completed`).
  */
 class CodeStream implements AnswerStream<CodeEvent> {
   readonly #gather = new CodeGather()
@@ -26,7 +26,7 @@ class CodeStream implements AnswerStream<CodeEvent> {
     return [frame({ type: 'code.output.delta', stream: event.stream, text: event.piece })]
   }
 
-  /** @throws ServiceError `sandbox_lost` when the run did not say how it ended */
+  /** @throws ServiceError `sandbox_lost` if the run has no end event */
   end(): Frame[] {
     return [frame({ type: 'code.completed', result: this.#gather.result() })]
   }
@@ -36,14 +36,14 @@ function frame(object: object): Frame {
   return { data: JSON.stringify(object) }
 }
 
-/** Puts the pieces of one run together again. */
+/** Reassembles the pieces of one run. */
 class CodeGather {
   readonly #text = { stdout: '', stderr: '' }
   readonly #plots: CodePlot[] = []
   #plot: string[] = []
   #end: Extract<CodeEvent, { type: 'end' }> | undefined
 
-  /** Takes the next event. Gives the plot that became whole by it. */
+  /** Adds the next event. Returns the plot that the event completes, if any. */
   push(event: CodeEvent): CodePlot | undefined {
     if (event.type === 'output') this.#text[event.stream] += event.piece
     else if (event.type === 'end') this.#end = event
@@ -51,9 +51,9 @@ class CodeGather {
     return undefined
   }
 
-  /** The answer (docs/code.md, The result). @throws ServiceError `sandbox_lost` when the run did not say how it ended */
+  /** The answer (docs/code.md, The result). @throws ServiceError `sandbox_lost` if the run has no end event */
   result(): CodeResult {
-    // A run that fell silent: what it printed may be cut, so it must not look like a result.
+    // Without an end event the output may be truncated, so it must not be returned as a result.
     if (!this.#end) throw new ServiceError('sandbox_lost', 'The sandbox was lost before the run ended.')
     const { success, exit_code, execution_time, violations } = this.#end
     const how = { exit_code, execution_time, security_checked: true, violations } as const

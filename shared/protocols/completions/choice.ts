@@ -2,7 +2,7 @@ import type { CompletionChoice, CompletionLogprobs } from '#schemas/completions.
 import type { FinishReason, GenerateEvent, Logprob } from '#schemas/generate.ts'
 import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 
-/** What one event adds to a choice: thoughts and calls have no words in this format. */
+/** Addition of one event to a choice. Reasoning and tool calls have no form in this format. */
 export interface Added {
   readonly text: string
   readonly logprobs: CompletionLogprobs | null
@@ -13,14 +13,14 @@ export interface Added {
 export class ChoiceText {
   isFinished = false
   readonly #characters = new SurrogateBuffer()
-  /** Code points of the tokens so far. */
+  /** Code points of the tokens so far, for `text_offset`. */
   #offset = 0
 
-  /** Undefined where the event says nothing in this format. */
+  /** Undefined if the event has no form in this format. */
   read(event: GenerateEvent): Added | undefined {
-    if (event.type === 'text') return this.#said(this.#characters.push(event.text), event.logprobs ?? [])
-    // The format has no place for a refusal: it is what the model says.
-    if (event.type === 'refusal') return this.#said(this.#characters.push(event.text), [])
+    if (event.type === 'text') return this.#textOf(this.#characters.push(event.text), event.logprobs ?? [])
+    // The format has no field for a refusal, so its text is returned as the answer.
+    if (event.type === 'refusal') return this.#textOf(this.#characters.push(event.text), [])
     if (event.type !== 'finish') return undefined
     this.isFinished = true
     const { reason, filter } = event
@@ -28,7 +28,7 @@ export class ChoiceText {
     return { text: this.#characters.flush(), logprobs: null, finish }
   }
 
-  #said(text: string, logprobs: readonly Logprob[]): Added | undefined {
+  #textOf(text: string, logprobs: readonly Logprob[]): Added | undefined {
     if (text === '' && logprobs.length === 0) return undefined
     return { text, logprobs: logprobs.length > 0 ? this.#listed(logprobs) : null }
   }
@@ -49,7 +49,7 @@ export class ChoiceText {
   }
 }
 
-/** The likeliest tokens, and the one that was chosen, in any case. */
+/** The most likely tokens, and always the chosen one. */
 function topOf({ token, logprob, top_logprobs: tops }: Logprob): Record<string, number> | null {
   if (tops.length === 0) return null
   const likely = tops.flatMap((top) => (top.logprob === null ? [] : [[top.token, top.logprob] as const]))

@@ -13,7 +13,7 @@ export const completionsAnswer: Answer<GenerateEvent> = {
   open: (context) => new CompletionStream(context),
 }
 
-/** Encodes one stream of completions: every chunk is a `text_completion` with what one choice says next. */
+/** Encodes one stream of completions. Each chunk is a `text_completion` with the next text of one choice. */
 class CompletionStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
   readonly #choices = new Map<number, ChoiceText>()
@@ -37,7 +37,7 @@ class CompletionStream implements AnswerStream<GenerateEvent> {
     return [this.#frame([{ index, text, logprobs, ...finish }], null)]
   }
 
-  /** @throws ServiceError `upstream_error` when a choice has no finish */
+  /** @throws ServiceError `upstream_error` if a choice has no finish */
   end(): Frame[] {
     const choices = [...this.#choices.values()]
     if (choices.length === 0 || choices.some(({ isFinished }) => !isFinished)) throw unfinished()

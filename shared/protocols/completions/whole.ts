@@ -5,7 +5,7 @@ import { chatUsage, isOfChoice } from '#shared/protocols/chat/encode.ts'
 import { findEvent, unfinished } from '#shared/protocols/encode.ts'
 import { type Added, ChoiceText } from './choice.ts'
 
-/** What an answer, and each chunk of one, begins with. */
+/** Fields at the beginning of an answer and of each chunk. */
 export function headOf(start: Extract<GenerateEvent, { type: 'start' }> | undefined, context: EncodeContext) {
   return {
     id: `cmpl-${context.call_id}`,
@@ -17,9 +17,9 @@ export function headOf(start: Extract<GenerateEvent, { type: 'start' }> | undefi
 }
 
 /**
- * The whole completion from all events of the call.
+ * The whole completion from all events of a call.
  *
- * @throws ServiceError `upstream_error` when a choice has no finish
+ * @throws ServiceError `upstream_error` if a choice has no finish
  */
 export function encodeCompletion(events: readonly GenerateEvent[], context: EncodeContext): object {
   const choices = new Map<number, WholeChoice>()
@@ -39,7 +39,7 @@ export function encodeCompletion(events: readonly GenerateEvent[], context: Enco
   }
 }
 
-/** Gathers one choice. */
+/** Collects one choice. */
 class WholeChoice {
   readonly #index: number
   readonly #reader = new ChoiceText()

@@ -6,13 +6,13 @@ import type { Answer } from '#shared/kinds/answer.ts'
 import { JsonText } from '#shared/protocols/encode.ts'
 import { shortNumbers, vectorFromBase64 } from '#shared/vector.ts'
 
-/** Vectors as `POST /v1/embeddings` says them. */
+/** The answer of `POST /v1/embeddings`. */
 export const embeddingsAnswer: Answer<EmbedEvent> = { whole: encodeEmbeddings, write: writeEmbeddings }
 
 /**
- * The answer of `POST /v1/embeddings` (docs/protocol.md, Embedding requests) from all events of its job.
+ * The answer of `POST /v1/embeddings` (docs/protocol.md, Embedding requests) from all events of a job.
  *
- * @throws ServiceError `upstream_error` when vectors or usage are missing
+ * @throws ServiceError `upstream_error` if vectors or usage are missing
  */
 export function encodeEmbeddings(events: readonly EmbedEvent[], context: EncodeContext): object {
   const { vectors, usage } = gather(events)
@@ -23,11 +23,12 @@ export function encodeEmbeddings(events: readonly EmbedEvent[], context: EncodeC
   return { object: 'list', data, model: context.model, usage }
 }
 
-/** How long an answer is written before others have their turn. */
+/** Maximum time between event-loop yields while an answer is serialised. */
 const YIELD_INTERVAL_MS = 5
 
 /**
- * The same as text. Numbers take time to write, half a second for the largest answer: others have their turn in between.
+ * {@link encodeEmbeddings} as JSON text. Serialising the numbers of the largest answer takes half a second, so this yields to the event
+ * loop.
  *
  * @throws ServiceError as {@link encodeEmbeddings}
  */
@@ -35,19 +36,19 @@ export async function writeEmbeddings(events: readonly EmbedEvent[], context: En
   const { vectors, usage } = gather(events)
   const isBase64 = context.encoding_format === 'base64'
   const data: string[] = []
-  let turnEnds = performance.now() + YIELD_INTERVAL_MS
+  let yieldAt = performance.now() + YIELD_INTERVAL_MS
   for (const [index, vector] of vectors.entries()) {
     const embedding = isBase64 ? `"${vector}"` : JSON.stringify(numbersOf(vector))
     data.push(`{"object":"embedding","index":${index},"embedding":${embedding}}`)
-    if (performance.now() < turnEnds) continue
+    if (performance.now() < yieldAt) continue
     await nextTurn()
-    turnEnds = performance.now() + YIELD_INTERVAL_MS
+    yieldAt = performance.now() + YIELD_INTERVAL_MS
   }
   const rest = `"model":${JSON.stringify(context.model)},"usage":${JSON.stringify(usage)}`
   return new JsonText(`{"object":"list","data":[${data.join(',')}],${rest}}`)
 }
 
-/** The vectors of all events, in base64, and what they took. @throws ServiceError `upstream_error` when some are missing */
+/** The vectors of all events, in base64, and the usage. @throws ServiceError `upstream_error` if some are missing */
 export function gather(events: readonly EmbedEvent[]): {
   vectors: string[]
   usage: { readonly total_tokens: number }
@@ -78,7 +79,7 @@ function numbersOf(text: string): number[] {
   return shortNumbers(vector)
 }
 
-/** The failure of an answer without all of its vectors. */
+/** The error of an answer that lacks vectors. */
 export function incomplete(): ServiceError {
   return new ServiceError('upstream_error', 'The model stopped before all embeddings were made.')
 }

@@ -3,21 +3,22 @@ import type { Frame } from '#shared/kinds/answer.ts'
 import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { parseInput } from './encode.ts'
 
-/** What keeps a connection alive, and follows the first block's start as upstream does it. */
+/** Keeps the connection alive. Sent once after the first block's start, as Anthropic does. */
 const PING: Frame = { event: 'ping', data: '{"type":"ping"}' }
 
-/** One event of the messages format: its name is always its type (docs/protocol.md, Event streams). */
+/** An event of the messages format, whose name always equals its type (docs/protocol.md, Event streams). */
 export function frame(data: { type: string }): Frame {
   return { event: data.type, data: JSON.stringify(data) }
 }
 
 /**
- * The content blocks of one messages stream: start, deltas, stop, strictly one after another (docs/protocol.md,
- * Messages streams).
+ * The content blocks of one messages stream: start, deltas, stop, strictly one after another (docs/protocol.md, Messages streams).
  *
- * Engines may let blocks overlap, as the chat format allows for tool calls. Then one block is open, its deltas go out at
- * once, and the others wait with theirs. A text is over when anything else begins; a tool call when its arguments spell
- * a whole object. What waits is bounded by the answer's own length. Each call adds what it says to `out`.
+ * Engines may interleave blocks, as the chat format permits for tool calls. Here only one block is open: its deltas are sent at once, and
+ * the deltas of the others are buffered. A text ends when another block begins. A tool call ends when its arguments are a complete JSON
+ * object.
+ *
+ * The buffer is bounded by the length of the answer. Each method appends its frames to `out`.
  */
 export class BlockStream {
   readonly #calls = new Map<number, Block>()
@@ -26,22 +27,22 @@ export class BlockStream {
   #isCut = false
   #index = 0
 
-  /** A piece of text. @param opening Of the block, if it begins one. */
+  /** Adds a piece of text. @param opening The new block, if the piece begins one. */
   text(out: Frame[], text: string, opening: OutputBlock): void {
     if (text !== '') this.#feed(out, this.#textBlock(out, opening), text)
   }
 
-  /** Begins a block of text next to one that is open. */
+  /** Begins a text block even if another one is open. */
   openText(out: Frame[], opening: OutputBlock): void {
     this.#append(out, new Block('text', opening))
   }
 
-  /** A citation of the text that is open. @param opening Of the block, if it begins one. */
+  /** Adds a citation to the open text. @param opening The new block, if the citation begins one. */
   citation(out: Frame[], citation: unknown, opening: OutputBlock): void {
     this.#feed(out, this.#textBlock(out, opening), { type: 'citations_delta', citation })
   }
 
-  /** A piece of thought. A signature closes its block: thoughts after it begin another one. */
+  /** Adds a piece of reasoning. A signature closes its block, so later reasoning begins another one. */
   thinking(out: Frame[], text: string, signature: string | undefined): void {
     if (text === '' && signature === undefined) return
     const last = this.#last()
@@ -52,20 +53,20 @@ export class BlockStream {
     if (text !== '') this.#feed(out, block, text)
   }
 
-  /** The start of a tool call. */
+  /** Begins a tool call. */
   tool(out: Frame[], call: number, opening: OutputBlock): void {
     const block = new Block('tool', opening)
     this.#calls.set(call, block)
     this.#append(out, block)
   }
 
-  /** A piece of a call's arguments; nothing is said for a call that never began. */
+  /** Adds a piece of a call's arguments. Arguments of an unknown call are dropped. */
   argumentsOf(out: Frame[], call: number, text: string): void {
     const block = this.#calls.get(call)
     if (block) this.#feed(out, block, text)
   }
 
-  /** A block that is known as a whole. The input of a tool is sent as a delta, since clients join it from deltas. */
+  /** Adds a complete block. The input of a tool is sent as a delta, since clients assemble it from deltas. */
   whole(out: Frame[], value: OutputBlock): void {
     const input = value.type.endsWith('tool_use') && 'input' in value ? value.input : undefined
     if (typeof input !== 'object' || input === null || Object.keys(input).length === 0) {
@@ -76,7 +77,7 @@ export class BlockStream {
     this.#feed(out, block, { type: 'input_json_delta', partial_json: JSON.stringify(input) })
   }
 
-  /** Text that follows begins a block: what was sent before is sent anew. */
+  /** The next text begins a new block, which repeats the answer from the start of the round. */
   cut(): void {
     this.#isCut = true
   }
@@ -114,7 +115,7 @@ export class BlockStream {
     if (this.#waiting.length > 0) this.#advance(out, false)
   }
 
-  /** Goes on to the blocks that wait, as far as the open one is over. */
+  /** Opens waiting blocks in order, as long as the open block is complete. */
   #advance(out: Frame[], isForced: boolean): void {
     while (this.#waiting.length > 0 && (isForced || this.#current === undefined || this.#current.isOver())) {
       this.#current?.stop(out)
@@ -127,13 +128,13 @@ export class BlockStream {
 
 type Kind = 'text' | 'thinking' | 'tool' | 'whole'
 
-/** A delta other than a piece of the text that the kind of a block is made of. */
+/** A delta that is not a piece of the block's main text. */
 interface Delta {
   readonly type: string
   readonly [field: string]: unknown
 }
 
-/** Delta type and the field that holds its text. */
+/** Delta type, and the field with its text. */
 const DELTAS = {
   text: ['text_delta', 'text'],
   thinking: ['thinking_delta', 'thinking'],
@@ -141,13 +142,13 @@ const DELTAS = {
   whole: ['', ''],
 } as const
 
-/** One block and its frames. All of a delta but the text is made once, at the start. */
+/** One block and its frames. The constant part of a delta is serialised once, at the start. */
 class Block {
   readonly kind: Kind
   signature = ''
   readonly #opening: OutputBlock
   readonly #characters = new SurrogateBuffer()
-  /** Deltas that wait for the block to be opened. */
+  /** Deltas that wait until the block is opened. */
   readonly #pending: (string | Delta)[] = []
   #index = 0
   #prefix = ''
@@ -158,7 +159,7 @@ class Block {
     this.#opening = opening
   }
 
-  /** The part of a text that may go out now. */
+  /** The part of a text that may be sent now: without an incomplete surrogate pair. */
   take(text: string): string {
     const whole = this.#characters.push(text)
     if (this.kind === 'tool') this.#input += whole

@@ -3,23 +3,19 @@ import type { EncodeContext } from '#schemas/job.ts'
 import type { Message, MessagesUsage, OutputBlock, RefusalDetails, StopReason } from '#schemas/messages.ts'
 import { objectIn } from '#shared/json/object.ts'
 
-/** What the whole answer and the stream of the messages format share: how internal words read on the wire. */
+/** Functions that the whole answer and the stream of the messages format share: the wire form of internal values. */
 
-/** The event that ends the answer. */
 export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
-/** From this version on answers carry the keys of the newer dialect, as nulls mostly. */
+/** First API version whose answers have the keys of the newer dialect, most of them null. */
 const NEWER_DIALECT = '2026-10-21'
 
-/**
- * Whether the caller's version asks for the newer dialect. Under the older one those keys break clients
- * (docs/protocol.md, Messages versions).
- */
+/** Whether the caller's version uses the newer dialect. In older versions its keys break clients (docs/protocol.md, Messages versions). */
 export function isNewer(context: EncodeContext): boolean {
   return context.version >= NEWER_DIALECT
 }
 
-/** Why the answer ended, in the words of this format (docs/protocol.md, Messages answers). */
+/** The stop reason in this format (docs/protocol.md, Messages answers). */
 export function stopReason(finish: FinishEvent, hasCalls: boolean, hasRefusal: boolean): StopReason {
   switch (finish.reason) {
     case 'content_filter':
@@ -35,26 +31,26 @@ export function stopReason(finish: FinishEvent, hasCalls: boolean, hasRefusal: b
   }
 }
 
-/** The stop string of an answer that ended with one. */
+/** The stop string that ended the answer, or null. */
 export function stopSequence(finish: FinishEvent, reason: StopReason): string | null {
   return reason === 'stop_sequence' ? (finish.stop_sequence ?? null) : null
 }
 
-/** Describes a refusal in the newer dialect. */
+/** Details of a refusal in the newer dialect. */
 export function stopDetails(reason: StopReason | null): RefusalDetails | null {
   return reason === 'refusal' ? { type: 'refusal', category: null, explanation: null } : null
 }
 
-/** Usage of an answer in all its forms. */
+/** Usage of an answer: internal counts, and the upstream's own form. */
 export interface AnswerUsage {
   readonly usage: Usage
-  /** In the words of an upstream of this dialect: its details, such as `cache_creation`, are passed on. */
+  /** Usage as an upstream of this dialect sent it. Details such as `cache_creation` are passed on. */
   readonly native?: NativeUsage | undefined
-  /** Searches that the service ran. */
+  /** Number of searches that the service ran. */
   readonly searches?: number
 }
 
-/** A message around its content; also the start of a stream, then empty and without a reason. */
+/** A message around its content. Also the start event of a stream, with empty content and no stop reason. */
 export function envelope(
   context: EncodeContext,
   model: string,
@@ -76,7 +72,6 @@ export function envelope(
   }
 }
 
-/** Usage of a whole message. */
 function messagesUsage(context: EncodeContext, all: AnswerUsage): MessagesUsage {
   const newer = {
     cache_creation: null,
@@ -89,10 +84,13 @@ function messagesUsage(context: EncodeContext, all: AnswerUsage): MessagesUsage 
   return { ...cumulativeUsage(all.usage), ...(isNewer(context) && newer), ...detailsOf(all) }
 }
 
-/** Details that each report of usage has anew. The others are sent at the end of a stream only if its start had them not. */
+/**
+ * Details that every usage report repeats with new values. Other details are sent at the end of a stream only if its start did not contain
+ * them.
+ */
 const CUMULATIVE = new Set(['output_tokens_details', 'server_tool_use'])
 
-/** Usage at the end of a stream. @param atStart Usage that its start had */
+/** Usage at the end of a stream. @param atStart Usage that the start event contained */
 export function deltaUsage(context: EncodeContext, all: AnswerUsage, atStart: AnswerUsage | undefined): MessagesUsage {
   const newer = { output_tokens_details: thinkingTokens(all.usage), server_tool_use: null }
   const sent = atStart ? detailsOf(atStart) : {}
@@ -102,7 +100,7 @@ export function deltaUsage(context: EncodeContext, all: AnswerUsage, atStart: An
   return { ...cumulativeUsage(all.usage), ...(isNewer(context) && newer), ...Object.fromEntries(details) }
 }
 
-/** All but the counts, which have an internal form. */
+/** The upstream's usage without the counts, which have an internal form. */
 function detailsOf({ native, searches }: AnswerUsage): Record<string, unknown> {
   const { input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens, ...details } =
     native?.dialect === 'anthropic' ? native.value : {}
@@ -110,7 +108,7 @@ function detailsOf({ native, searches }: AnswerUsage): Record<string, unknown> {
   return { ...details, server_tool_use: { web_search_requests: searches, web_fetch_requests: 0 } }
 }
 
-/** Inside, input counts everything; here, what the prompt cache read or wrote is counted apart. */
+/** Internal input counts include the prompt cache. This format counts cache reads and writes separately. */
 function cumulativeUsage(usage: Usage): MessagesUsage {
   const read = usage.cached_tokens ?? 0
   const written = usage.cache_write_tokens ?? 0
@@ -126,12 +124,11 @@ function thinkingTokens({ reasoning_tokens }: Usage): { thinking_tokens: number 
   return reasoning_tokens === undefined ? null : { thinking_tokens: reasoning_tokens }
 }
 
-/** A text block. */
 export function textBlock(context: EncodeContext, text: string): OutputBlock {
   return { type: 'text', text, ...(isNewer(context) ? { citations: null } : {}) }
 }
 
-/** A tool_use block. @param extra Its further fields, from an upstream of this dialect */
+/** A tool_use block. @param extra Additional fields from an upstream of this dialect */
 export function toolBlock(
   context: EncodeContext,
   id: string,
@@ -149,7 +146,7 @@ export function toolBlock(
   }
 }
 
-/** Arguments as the object they spell; undefined when they spell none. No text at all spells `{}`. */
+/** Parses the arguments of a call; undefined if they are no JSON object. Empty arguments are `{}`. */
 export function parseInput(text: string): Record<string, unknown> | undefined {
   return text.trim() === '' ? {} : objectIn(text)
 }

@@ -4,15 +4,15 @@ import { type NativeEvent, NativeReader } from '#shared/native-output.ts'
 
 type Fields = Record<string, unknown>
 
-/** Content that an event without an internal form brings: a whole block, the start of a text, or citations of the text before. */
+/** Content of an event without an internal form: a whole block, the start of a text, or citations of the preceding text. */
 export type NativeContent =
   | { readonly type: 'block'; readonly block: OutputBlock }
   | { readonly type: 'text'; readonly fields: Fields }
   | { readonly type: 'citations'; readonly citations: readonly unknown[] }
 
 /**
- * Reads the native events of one answer. Fields of the message are collected until its end: `delta` are those that a stream
- * sends in the delta of `message_delta`, `beside` those next to it.
+ * Reads the native events of one answer. Message fields are collected until the end of the stream: `delta` for the `delta` object of
+ * `message_delta`, the other field for the fields next to that object.
  */
 export class NativeAnswer {
   readonly #reader = new NativeReader('anthropic')
@@ -42,10 +42,10 @@ export class NativeAnswer {
 type HostedCall = Extract<GenerateEvent, { type: 'hosted_call' }>
 type HostedResult = Extract<GenerateEvent, { type: 'hosted_result' }>
 
-/** Begins the text of a result inside `encrypted_content`, to tell it from the content of other services. */
+/** Prefix of the text inside `encrypted_content`, which distinguishes it from the content of other services. */
 const CONTENT_PREFIX = 'sluice:'
 
-/** A search that the service runs, as Anthropic shows its own. */
+/** A search that the service runs, in Anthropic's form of its own searches. */
 export function searchBlock(callId: string, { run, input }: Pick<HostedCall, 'run' | 'input'>): OutputBlock {
   return {
     type: 'server_tool_use',
@@ -55,7 +55,7 @@ export function searchBlock(callId: string, { run, input }: Pick<HostedCall, 'ru
   }
 }
 
-/** Results of a search. The text of each is opaque to callers; they send it back with their next request. */
+/** Results of a search. Their texts are opaque to callers, who send them back with the next request. */
 export function searchResultBlock(callId: string, { run, status, output }: HostedResult): OutputBlock {
   const tool_use_id = searchId(callId, run)
   const error = { type: 'web_search_tool_result_error', error_code: 'unavailable' }
@@ -78,7 +78,7 @@ function shownResult({ url, title, excerpt, date }: Fields): Fields {
   }
 }
 
-/** Text of a search result that this service made; undefined for one of another service. */
+/** Decodes the text of a search result; undefined if another service encoded it. */
 export function resultText(encrypted: unknown): string | undefined {
   if (typeof encrypted !== 'string' || !encrypted.startsWith(CONTENT_PREFIX)) return undefined
   return Buffer.from(encrypted.slice(CONTENT_PREFIX.length), 'base64').toString('utf8')

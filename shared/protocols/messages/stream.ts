@@ -30,13 +30,13 @@ export const messagesAnswer: Answer<GenerateEvent> = {
 /**
  * Encodes one stream of the messages format (docs/protocol.md, Messages streams).
  *
- * `message_start` goes out at the first event, the end waits for the usage: `message_delta` carries both reason and
- * final counts, exactly once.
+ * `message_start` is sent at the first event. The end waits for the usage, because exactly one `message_delta` carries both the stop reason
+ * and the final counts.
  */
 class MessagesStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
   readonly #blocks = new BlockStream()
-  /** How each block of text begins. */
+  /** Start of each text block. */
   readonly #opening: OutputBlock
   #hasStarted = false
   #hasCalls = false
@@ -111,8 +111,8 @@ class MessagesStream implements AnswerStream<GenerateEvent> {
 
   #toolCall(out: Frame[], { call, id, name, extra }: Extract<GenerateEvent, { type: 'tool_call' }>): void {
     this.#hasCalls = true
-    const made = id || makeCallId('toolu_', this.#context.call_id, 0, call)
-    this.#blocks.tool(out, call, toolBlock(this.#context, made, name, {}, extra))
+    const callId = id || makeCallId('toolu_', this.#context.call_id, 0, call)
+    this.#blocks.tool(out, call, toolBlock(this.#context, callId, name, {}, extra))
   }
 
   #nativeContent(out: Frame[], event: Extract<GenerateEvent, { type: 'native' }>): void {
@@ -122,7 +122,7 @@ class MessagesStream implements AnswerStream<GenerateEvent> {
     else if (content) for (const each of content.citations) this.#blocks.citation(out, each, this.#opening)
   }
 
-  /** @throws ServiceError `upstream_error` when the engine did not finish */
+  /** @throws ServiceError `upstream_error` if the engine did not finish */
   end(): Frame[] {
     const finish = this.#finish
     if (finish === undefined) throw unfinished()

@@ -6,9 +6,9 @@ import { envelope, parseInput, stopReason, stopSequence, textBlock, toolBlock } 
 import { NativeAnswer, searchBlock, searchResultBlock } from './native.ts'
 
 /**
- * The whole message (docs/protocol.md, Messages answers) from all events of the call.
+ * The whole message (docs/protocol.md, Messages answers) from all events of a call.
  *
- * @throws ServiceError `upstream_error` when the answer has no finish
+ * @throws ServiceError `upstream_error` if the answer has no finish
  */
 export function encodeMessage(events: readonly GenerateEvent[], context: EncodeContext): Message {
   const start = findEvent(events, 'start')
@@ -45,14 +45,14 @@ type Piece =
 
 type TextPiece = Extract<Piece, { type: 'text' }>
 
-/** Events joined to what becomes one block each, in the order in which they began. */
+/** Merges events into pieces, one per content block, in the order in which the blocks began. */
 class Pieces {
   pieces: Piece[] = []
   readonly native = new NativeAnswer()
   searches = 0
   readonly #callId: string
   readonly #calls = new Map<number, Extract<Piece, { type: 'tool' }>>()
-  /** Pieces before the round that speaks. */
+  /** Number of pieces before the current round; a `cut` removes all later ones. */
   #kept = 0
 
   constructor(callId: string) {
@@ -105,7 +105,7 @@ class Pieces {
     return piece
   }
 
-  /** A signature closes its block: thoughts after it are another one. */
+  /** A signature closes its block, so later reasoning begins another one. */
   #thought({ text, signature, redacted }: Extract<GenerateEvent, { type: 'reasoning' }>): void {
     if (redacted !== undefined) this.#block({ type: 'redacted_thinking', data: redacted })
     if (text === '' && signature === undefined) return
@@ -129,7 +129,7 @@ class Pieces {
   }
 }
 
-/** Arguments that are no object were cut by the limit or are the model's error; `input` must be one, so it is empty. */
+/** If the arguments are no JSON object, because of the token limit or a model error, then `input` is an empty object. */
 function toBlock(piece: Piece, context: EncodeContext): OutputBlock {
   switch (piece.type) {
     case 'text': {

@@ -1,10 +1,10 @@
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * A failure about an input, in the words of a call whose inputs are documents and, behind them, the query: embeddings models know
- * no other names (`shared/engines/embedding.ts`).
+ * Rewrites an error about an input for a rerank call. Embedding models know only inputs (`shared/engines/embedding.ts`); here the inputs
+ * are the documents, followed by the query.
  *
- * @param count Documents of the call
+ * @param count Number of documents in the call
  */
 export function aboutDocuments(error: unknown, count: number): unknown {
   if (!(error instanceof ServiceError) || !/^input\b/.test(error.param ?? '')) return error

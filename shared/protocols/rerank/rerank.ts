@@ -3,10 +3,10 @@ import type { RerankEvent } from '#schemas/rerank.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
 import { unfinished } from '#shared/protocols/encode.ts'
 
-/** Documents as `POST /v1/rerank` tells them, the nearest first. */
+/** The answer of `POST /v1/rerank`: documents by descending relevance. */
 export const rerankAnswer: Answer<RerankEvent> = { whole: encodeRanking }
 
-/** @throws ServiceError `upstream_error` when results or usage are missing */
+/** @throws ServiceError `upstream_error` if results or usage are missing */
 function encodeRanking(events: readonly RerankEvent[], { call_id, model, rerank }: EncodeContext): object {
   const ranked = events.find((event) => event.type === 'ranked')
   const used = events.find((event) => event.type === 'usage')

@@ -4,22 +4,23 @@ import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { ChatStream } from '#shared/protocols/chat/stream.ts'
 import { chatEvents, encodeResearch, extrasOf } from './whole.ts'
 
-/** Reports as chat completions, whole and in chunks. */
+/** Research reports as chat completions, whole and as a stream. */
 export const researchAnswer: Answer<ResearchEvent> = {
   whole: encodeResearch,
   open: (context) => new ResearchStream(context),
 }
 
 /**
- * Encodes one run as chat completion chunks, so that plain chat clients read the report: progress and the list of sources are
- * chunks without choices, which such clients pass over; all annotations come in one chunk, since clients that join deltas
- * cannot join lists. What comes of the end waits until the run has ended well.
+ * Encodes one run as chat completion chunks, so that plain chat clients can read the report.
+ *
+ * Progress and sources are chunks without choices, which such clients ignore. All annotations are in one chunk, since clients that merge
+ * deltas cannot merge lists. Events of the end are sent only after the run has ended successfully.
  */
 class ResearchStream implements AnswerStream<ResearchEvent> {
   readonly #chat: ChatStream
   readonly #head: object
   readonly #tail: object
-  /** What is said beside the report, without the report. */
+  /** All events except progress and the report's text. */
   readonly #extras: ResearchEvent[] = []
   #sequence = 0
 
@@ -44,30 +45,30 @@ class ResearchStream implements AnswerStream<ResearchEvent> {
         this.#extras.push(event)
         return [this.#annotations(event)]
       case 'text':
-        return this.#say(event)
+        return this.#chatFrames(event)
       case 'search_results':
       case 'usage':
         this.#extras.push(event)
-        return this.#say(event)
+        return this.#chatFrames(event)
       case 'end':
         this.#extras.push(event)
-        return [this.#chunk({ choices: [], ...extrasOf(this.#extras) }), ...this.#say(event)]
-      // A newer worker says more than this version can tell.
+        return [this.#chunk({ choices: [], ...extrasOf(this.#extras) }), ...this.#chatFrames(event)]
+      // Workers of newer versions may send unknown event types.
       default:
         return []
     }
   }
 
-  /** @throws ServiceError `upstream_error` when the run said no end */
+  /** @throws ServiceError `upstream_error` if the run has no end event */
   end(): Frame[] {
     return this.#chat.end()
   }
 
-  #say(event: ResearchEvent): Frame[] {
+  #chatFrames(event: ResearchEvent): Frame[] {
     return chatEvents(event).flatMap((each) => this.#chat.push(each))
   }
 
-  /** A run that was taken up again begins to count anew: what its reader knows is not said twice. */
+  /** A resumed run restarts its sequence numbers. Progress that the client already received is dropped. */
   #progress({ type: _, ...progress }: Extract<ResearchEvent, { type: 'progress' }>): Frame[] {
     if (progress.sequence <= this.#sequence) return []
     this.#sequence = progress.sequence

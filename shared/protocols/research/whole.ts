@@ -10,10 +10,10 @@ import type {
 } from '#schemas/research/research.ts'
 import { encodeChat } from '#shared/protocols/chat/whole.ts'
 
-/** What stands beside `choices`: of the report, and of how it came about. */
+/** Fields next to `choices`: sources, quality and usage of the report. */
 export interface ResearchExtras {
   search_results: ResearchSource[]
-  /** URLs of the cited sources, in the order of their numbers. */
+  /** URLs of the cited sources, ordered by citation number. */
   citations: string[]
   research: (ResearchQuality & { stop_reason: ResearchStop } & Omit<ResearchUsage, TokenField>) | undefined
 }
@@ -24,9 +24,9 @@ type TokenField = 'input_tokens' | 'output_tokens'
 export interface ResearchCompletion extends ChatCompletion, ResearchExtras {}
 
 /**
- * The whole answer: a chat completion with annotations, and extras beside its choices.
+ * The whole answer: a chat completion with annotations and {@link ResearchExtras}.
  *
- * @throws ServiceError `upstream_error` when the events have no end
+ * @throws ServiceError `upstream_error` if the events have no end
  */
 export function encodeResearch(events: readonly ResearchEvent[], context: EncodeContext): ResearchCompletion {
   const completion = encodeChat(events.flatMap(chatEvents), context)
@@ -36,7 +36,7 @@ export function encodeResearch(events: readonly ResearchEvent[], context: Encode
   return { ...completion, ...extrasOf(events) }
 }
 
-/** An event in the words of text generation: the report is text of choice 0. */
+/** Converts an event into events of text generation. The report is the text of choice 0. */
 export function chatEvents(event: ResearchEvent): GenerateEvent[] {
   switch (event.type) {
     case 'text':
@@ -50,7 +50,7 @@ export function chatEvents(event: ResearchEvent): GenerateEvent[] {
   }
 }
 
-/** What the events say beside the report. */
+/** Collects the extras of the events. */
 export function extrasOf(events: readonly ResearchEvent[]): ResearchExtras {
   const extras: ResearchExtras = { search_results: [], citations: [], research: undefined }
   let usage: Omit<ResearchUsage, TokenField> = { searches: 0, pages: 0, cost_usd: 0 }

@@ -2,18 +2,18 @@ import type { HostedTool } from '#schemas/generate.ts'
 import type { FoundItem, HostedItem, OutputItem } from '#schemas/responses/response.ts'
 import type { ItemEvent, OpenItem } from './items.ts'
 
-/** What an item of a tool that the service runs begins with. */
+/** Start of an output item for a tool that the service runs. */
 export interface HostedStart {
   readonly tool: HostedTool
-  /** Of the item, after its prefix. */
+  /** Id of the item without its prefix. */
   readonly id: string
   readonly container: string
   readonly input: string
-  /** What the caller asked to see of it. */
+  /** Values of `include` in the request. */
   readonly includes: readonly string[]
 }
 
-/** A call of a tool that the service runs: all that is asked is known when it begins, and what came of it at its end. */
+/** A call of a tool that the service runs. The input is complete at the start; the result is added at the end. */
 export class OpenHosted implements OpenItem {
   readonly item: HostedItem
   readonly #index: number
@@ -35,7 +35,7 @@ export class OpenHosted implements OpenItem {
     }
   }
 
-  /** Ends it with what came of it. */
+  /** Ends the item with its result. */
   result(out: ItemEvent[], status: 'completed' | 'failed' | 'incomplete', output: Record<string, unknown>[]): void {
     this.item.status = status
     addOutput(this.item, output)
@@ -44,7 +44,7 @@ export class OpenHosted implements OpenItem {
     out.push({ type: 'response.output_item.done', output_index: this.#index, item })
   }
 
-  /** Nothing came of it. */
+  /** Ends the item without a result. */
   close(out: ItemEvent[]): void {
     this.result(out, 'incomplete', [])
   }
@@ -93,7 +93,7 @@ function addOutput(item: HostedItem, output: Record<string, unknown>[]): void {
 }
 
 /**
- * An item as its caller asked to see it: what is kept holds more, for those that go on from it.
+ * An item reduced to the fields that the caller requested. The stored item has more, for responses that continue the conversation.
  *
  * @param includes Values of `include`, such as `code_interpreter_call.outputs`.
  */
@@ -105,7 +105,7 @@ export function visibleItem<Item extends OutputItem>(item: Item, includes: reado
   if (item.type === 'file_search_call') {
     return shows('file_search_call.results') ? { ...item } : { ...item, results: null }
   }
-  // An upstream's own item may have another action than a search.
+  // The item of an upstream's own search tool may have another action than a search.
   if (item.type !== 'web_search_call' || !item.action) return item
   const { sources, ...action } = item.action
   const { results, ...shown } = item

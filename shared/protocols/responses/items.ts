@@ -10,26 +10,26 @@ import type {
 import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { sealReasoning } from './sealed.ts'
 
-/** An event of the stream, but for its number. */
+/** An event of the stream without its sequence number. */
 export interface ItemEvent {
   readonly type: string
   readonly [field: string]: unknown
 }
 
-/** What an open item says of itself; each call adds its events to `out`. */
+/** An output item that is not finished. Each method appends its events to `out`. */
 export interface OpenItem {
   readonly item: OutputItem
-  /** Ends it. @param isCut The answer ended by a limit. */
+  /** Ends the item. @param isCut A token limit ended the answer. */
   close(out: ItemEvent[], isCut: boolean): void
 }
 
-/** Opens the message that what the model says goes into: parts of text and of refusal, one after another. */
+/** The message with the answer's text: parts of text and of refusal, one after another. */
 export class OpenMessage implements OpenItem {
   readonly item: Extract<OutputItem, { type: 'message' }>
   readonly #index: number
   readonly #characters = new SurrogateBuffer()
 
-  /** @param fields Of the upstream's message, such as `phase` */
+  /** @param fields Additional fields of the upstream's message, such as `phase` */
   constructor(out: ItemEvent[], id: string, index: number, fields: Readonly<Record<string, unknown>> = {}) {
     this.item = { ...fields, id, type: 'message', status: 'in_progress', role: 'assistant', content: [] }
     this.#index = index
@@ -46,7 +46,7 @@ export class OpenMessage implements OpenItem {
     out.push({ type: 'response.output_text.delta', ...this.#place(), delta: whole, logprobs })
   }
 
-  /** Adds annotations, such as citations, to the text so far. */
+  /** Adds annotations, such as citations, to the current text. */
   annotate(out: ItemEvent[], annotations: readonly unknown[]): void {
     const part = this.#part(out, 'output_text')
     if (part.type !== 'output_text') return
@@ -102,8 +102,8 @@ export class OpenMessage implements OpenItem {
   }
 }
 
-/** What the words of a thought are called, where they stand as they came and where as a summary. */
-const THOUGHT = {
+/** Names of reasoning events and parts: for raw reasoning, and for a summary. */
+const REASONING = {
   content: { event: 'response.reasoning_text', part: 'response.content_part', type: 'reasoning_text' },
   summary: {
     event: 'response.reasoning_summary_text',
@@ -112,28 +112,30 @@ const THOUGHT = {
   },
 } as const
 
-type ThoughtEvent = Extract<GenerateEvent, { type: 'reasoning' }>
+type ReasoningEvent = Extract<GenerateEvent, { type: 'reasoning' }>
 
-/** Separates the parts of a summary for other APIs; here each part is apart. */
+/** Separates summary parts in other APIs. Here each part is separate, so the separator is removed. */
 const SUMMARY_SEPARATOR = '\n\n'
 
 /**
- * A thought. A signature closes the thought: later text belongs to another one. An upstream of this API tells which part of the
- * summary a text belongs to; the text of other engines is one part, where the caller asked to find it.
+ * A reasoning item. A signature closes it: later reasoning belongs to another item.
+ *
+ * An upstream of this API assigns each text to a summary part. The text of other engines is one part: of the summary if the caller
+ * requested one, otherwise of the content.
  */
 export class OpenReasoning implements OpenItem {
   readonly item: ReasoningItem
   readonly #index: number
-  #place: keyof typeof THOUGHT
+  #place: keyof typeof REASONING
   readonly #characters = new SurrogateBuffer()
-  /** Of the open part. */
+  /** Text of the open part. */
   #text = ''
   readonly #seals: boolean
   #summary: number | undefined
   #signature: string | undefined
   #redacted: string | undefined
 
-  /** @param seals The caller wants `encrypted_content` */
+  /** @param seals Whether the caller requested `encrypted_content` */
   constructor(out: ItemEvent[], id: string, index: number, summarizes: boolean, seals: boolean) {
     this.#index = index
     this.#seals = seals
@@ -142,13 +144,13 @@ export class OpenReasoning implements OpenItem {
     out.push({ type: 'response.output_item.added', output_index: index, item: { ...this.item, summary: [] } })
   }
 
-  /** Whether a further piece belongs to it. */
-  takes({ text, redacted }: ThoughtEvent): boolean {
+  /** Whether a further piece belongs to this item. */
+  takes({ text, redacted }: ReasoningEvent): boolean {
     if (redacted !== undefined || this.#redacted !== undefined) return false
     return this.#signature === undefined || text === ''
   }
 
-  push(out: ItemEvent[], event: ThoughtEvent): void {
+  push(out: ItemEvent[], event: ReasoningEvent): void {
     if (event.signature !== undefined) this.#signature = (this.#signature ?? '') + event.signature
     this.#redacted = event.redacted
     const isNext = event.text !== '' && event.summary !== this.#summary
@@ -157,7 +159,7 @@ export class OpenReasoning implements OpenItem {
       isNext && event.text.startsWith(SUMMARY_SEPARATOR) ? event.text.slice(SUMMARY_SEPARATOR.length) : event.text
     const delta = this.#characters.push(text)
     if (delta === '') return
-    const { event: name, part } = THOUGHT[this.#place]
+    const { event: name, part } = REASONING[this.#place]
     if (this.#text === '') out.push({ type: `${part}.added`, ...this.#at, part: this.#part('') })
     this.#text += delta
     out.push({ type: `${name}.delta`, ...this.#at, delta })
@@ -178,7 +180,7 @@ export class OpenReasoning implements OpenItem {
     return this.#seals && !isSigned && text !== '' ? { text } : {}
   }
 
-  /** @param summary Ordinal of the part of the summary; undefined: the thought itself */
+  /** @param summary Ordinal of the summary part; undefined for raw reasoning */
   #enterPart(out: ItemEvent[], summary: number | undefined): void {
     this.#closePart(out)
     this.#place = summary === undefined ? 'content' : 'summary'
@@ -188,13 +190,13 @@ export class OpenReasoning implements OpenItem {
   #closePart(out: ItemEvent[]): void {
     this.#text += this.#characters.flush()
     if (this.#text === '') return
-    const { event: name, part } = THOUGHT[this.#place]
+    const { event: name, part } = REASONING[this.#place]
     const whole = this.#part(this.#text)
     out.push(
       { type: `${name}.done`, ...this.#at, text: this.#text },
       { type: `${part}.done`, ...this.#at, part: whole },
     )
-    // Parts may be many, so that none of them is copied.
+    // There may be many parts, so the array is extended in place instead of copied.
     const parts: object[] = this.item[this.#place] ?? []
     parts.push(whole)
     Object.assign(this.item, { [this.#place]: parts })
@@ -202,7 +204,7 @@ export class OpenReasoning implements OpenItem {
   }
 
   #part(text: string) {
-    return { type: THOUGHT[this.#place].type, text }
+    return { type: REASONING[this.#place].type, text }
   }
 
   get #at() {
@@ -212,10 +214,10 @@ export class OpenReasoning implements OpenItem {
   }
 }
 
-/** Fields of a call that the engine gave beside its name and arguments, such as `namespace`. */
+/** Further fields of a call that the engine sent, such as `namespace`. */
 type CallFields = Readonly<Record<string, unknown>>
 
-/** A call of a function; its arguments may come in between those of others. */
+/** A function call, whose arguments may alternate with those of other calls. */
 export class OpenCall implements OpenItem {
   readonly item: FunctionCallItem
   readonly #index: number
@@ -241,7 +243,7 @@ export class OpenCall implements OpenItem {
     out.push({ type: 'response.function_call_arguments.delta', ...this.#at, delta })
   }
 
-  /** An engine may give no text for a call without arguments; what clients get must parse. */
+  /** An engine may send no text for a call without arguments, but clients parse the arguments. */
   close(out: ItemEvent[], isCut: boolean): void {
     this.item.arguments += this.#characters.flush()
     if (this.item.arguments === '' && !isCut) this.push(out, '{}')
@@ -298,11 +300,11 @@ export class OpenCustomCall implements OpenItem {
   }
 }
 
-/** An item of a type that only the upstream and the caller know: whole at once, as the upstream sent it. */
+/** An item of a type without an internal form, emitted at once as the upstream sent it. */
 export class NativeOutput implements OpenItem {
   readonly item: NativeItem
 
-  /** @param id Of the item, if the upstream gave none */
+  /** @param id Id for an item to which the upstream gave none */
   constructor(out: ItemEvent[], value: Readonly<Record<string, unknown>>, id: string, index: number) {
     this.item = { ...value, id: typeof value.id === 'string' ? value.id : id } as NativeItem
     out.push(

@@ -16,16 +16,16 @@ import {
 } from './items.ts'
 import { responseObject, responsesUsage } from './response.ts'
 
-/** Characters of one answer: a stream says all of it four times, at its end at once. */
+/** Maximum characters of one answer. A stream repeats the whole text four times, and at its end all at once. */
 const ANSWER_CHARS_MAX = 2 * 1024 * 1024
 
 type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
 /**
- * The output of one response as it grows, for the whole answer and for the stream (docs/responses.md, Streams).
+ * The output of one response, for the whole answer and for the stream (docs/responses.md, Streams).
  *
- * One text is open at a time; calls stay open until the end, because engines may say their arguments in turns. The id of an
- * item holds that of its response and its place, so that a reference to it can be resolved.
+ * One text is open at a time. Calls stay open until the end, because engines may interleave their arguments. The id of an item contains the
+ * id of its response and its position, so that a reference to an item can be resolved.
  */
 export class ResponseOutput {
   readonly #context: EncodeContext
@@ -39,7 +39,7 @@ export class ResponseOutput {
   #finish: FinishEvent | undefined
   #usage: Extract<GenerateEvent, { type: 'usage' }> | undefined
   readonly #native = new NativeReader('responses')
-  /** Fields of the upstream's answer, and of its message that begins next. */
+  /** Fields of the upstream's answer, and of its next message. */
   #fields: Readonly<Record<string, unknown>> = {}
   #nextMessage: Readonly<Record<string, unknown>> = {}
 
@@ -48,7 +48,10 @@ export class ResponseOutput {
     this.#model = context.model
   }
 
-  /** Takes the next event, and adds what it means to `out`: nothing of an answer that is too large, which {@link ended} tells. */
+  /**
+   * Adds the next event and appends its stream events to `out`. If the answer is too large, then nothing is appended and {@link ended}
+   * throws.
+   */
   push(out: ItemEvent[], event: GenerateEvent): void {
     if ('text' in event) this.#chars += event.text.length
     if (this.#chars > ANSWER_CHARS_MAX && event.type !== 'finish') return
@@ -94,12 +97,12 @@ export class ResponseOutput {
     }
   }
 
-  /** The response as it is before its end. */
+  /** The response before its end. */
   get inProgress(): ResponseObject {
     return responseObject(this.#context, { status: 'in_progress', model: this.#model })
   }
 
-  /** The response at its end. @throws ServiceError `upstream_error` when the engine did not finish; `internal_error` */
+  /** The response at its end. @throws ServiceError `upstream_error` if the engine did not finish; `answer_too_large` */
   ended(): ResponseObject {
     if (this.#chars > ANSWER_CHARS_MAX) throw answerTooLarge(ANSWER_CHARS_MAX)
     const finish = this.#finish
@@ -117,7 +120,7 @@ export class ResponseOutput {
     })
   }
 
-  /** What there is so far. */
+  /** The items so far. */
   get items(): OutputItem[] {
     return this.#open.map(({ item }) => item)
   }
@@ -168,7 +171,7 @@ export class ResponseOutput {
     this.#open.push(opened)
   }
 
-  /** Takes output that only callers of this API can read. */
+  /** Adds output that has no internal form: only clients of this API can read it. */
   #takeNative(out: ItemEvent[], event: NativeEvent): void {
     const value = this.#native.read(event)
     if (!value) return
@@ -204,7 +207,7 @@ export class ResponseOutput {
   }
 }
 
-/** Why an answer is not whole, in the words of this API. */
+/** Reasons of an incomplete answer in this API. */
 const INCOMPLETE: Partial<Record<FinishEvent['reason'], 'max_output_tokens' | 'content_filter'>> = {
   length: 'max_output_tokens',
   content_filter: 'content_filter',

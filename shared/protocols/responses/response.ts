@@ -4,10 +4,10 @@ import type { ResponseObject, ResponsesError, ResponsesUsage } from '#schemas/re
 import type { ServiceError } from '#shared/error.ts'
 import { visibleItem } from './hosted.ts'
 
-/** Beginning of the id of a response; what follows is that of its job. */
+/** Prefix of the id of a response; the rest is the id of its job. */
 export const RESPONSE_PREFIX = 'resp_'
 
-/** A response around what is known of it; all else is as before its first output (docs/responses.md, Answers). */
+/** A response with the given fields; other fields have the values before the first output (docs/responses.md, Answers). */
 export function responseObject(
   context: Pick<EncodeContext, 'call_id' | 'created_at' | 'model' | 'responses'>,
   known: Pick<ResponseObject, 'status'> & Partial<ResponseObject>,
@@ -27,7 +27,7 @@ export function responseObject(
   }
 }
 
-/** A response as its caller asked to see it: what is kept of it may hold more, for those that go on from it. */
+/** A response reduced to the items and fields that the caller requested. The stored response has more, for responses that continue it. */
 export function shownResponse(
   response: ResponseObject,
   { responses }: Pick<EncodeContext, 'responses'>,
@@ -36,7 +36,7 @@ export function shownResponse(
   return { ...response, output: response.output.map((item) => visibleItem(item, responses.includes ?? [])) }
 }
 
-/** Usage in the form of this API. @param native Usage as the upstream sent it: what it counts beyond that is kept */
+/** Usage in the form of this API. @param native Usage as the upstream sent it; its additional counts are passed on */
 export function responsesUsage(usage: Usage, native?: NativeUsage): ResponsesUsage {
   const { input_tokens, output_tokens } = usage
   const sent = native?.dialect === 'responses' ? (native.value as Partial<ResponsesUsage>) : {}
@@ -54,7 +54,7 @@ export function responsesUsage(usage: Usage, native?: NativeUsage): ResponsesUsa
   }
 }
 
-/** A failure as a response tells it. */
+/** The error object of a failed response. */
 export function responsesError({ code, status, message, param }: ServiceError): ResponsesError {
   const kind = status === 429 ? 'rate_limit_exceeded' : status < 500 ? 'invalid_prompt' : 'server_error'
   return { code: kind, message, type: code, param }

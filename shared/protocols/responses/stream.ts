@@ -11,36 +11,43 @@ import { responsesError } from './response.ts'
 export const responsesAnswer: Answer<GenerateEvent> = {
   whole(events, context): ResponseObject {
     const output = new ResponseOutput(context)
-    const unsaid: ItemEvent[] = []
+    const discarded: ItemEvent[] = []
     for (const event of events) {
-      output.push(unsaid, event)
-      unsaid.length = 0
+      output.push(discarded, event)
+      discarded.length = 0
     }
     return output.ended()
   },
   open: (context) => new ResponsesStream(context),
 }
 
-/** What `POST /v1/responses/input_tokens` says of a count. */
+/** The answer of `POST /v1/responses/input_tokens`. */
 export function inputTokensOf({ input_tokens }: CountTokensResult): object {
   return { object: 'response.input_tokens', input_tokens }
 }
 
-/** An event of the stream: its name is always its type. @param event One that was recorded may have a number of its own */
+/**
+ * A frame of the stream, whose name always equals its type.
+ *
+ * @param event A recorded event may have a sequence number of its own, which is replaced
+ */
 export function responsesFrame(event: ItemEvent, sequence_number: number): Frame {
   const { type, ...fields } = event
   return { event: type, data: JSON.stringify({ type, ...fields, sequence_number }) }
 }
 
-/** The event that ends a stream. */
+/** The last event of a stream. */
 export function endOf(response: ResponseObject): ItemEvent {
   return { type: `response.${ENDS[response.status] ?? 'failed'}`, response }
 }
 
-/** The API has no event for a cancelled response: it is one that failed, whose status says more. */
+/** The API has no event for a cancelled response: `response.failed` is sent, and the status distinguishes it. */
 const ENDS: Partial<Record<ResponseObject['status'], string>> = { completed: 'completed', incomplete: 'incomplete' }
 
-/** Encodes one stream: typed events with numbers from 0 (docs/responses.md, Streams). A kept one is told from its record. */
+/**
+ * Encodes one stream: typed events with sequence numbers from 0 (docs/responses.md, Streams). The first and last events of a stored
+ * response are not sent here, since they come from its record.
+ */
 class ResponsesStream implements AnswerStream<GenerateEvent> {
   readonly #output: ResponseOutput
   readonly #isKept: boolean
@@ -63,7 +70,7 @@ class ResponsesStream implements AnswerStream<GenerateEvent> {
     return this.#number(out)
   }
 
-  /** @throws ServiceError `upstream_error` when the engine did not finish */
+  /** @throws ServiceError `upstream_error` if the engine did not finish */
   end(): Frame[] {
     const end = endOf(this.#output.ended())
     return this.#isKept ? [] : this.#number([end])

@@ -12,7 +12,7 @@ const TYPES: Readonly<Record<SpeechFormat, string>> = {
   pcm: 'audio/pcm',
 }
 
-/** Speech as `POST /v1/audio/speech` says it (docs/speech.md): bytes, a stream of pieces, or, of a job that is kept, JSON. */
+/** The answer of `POST /v1/audio/speech` (docs/speech.md): audio bytes, a stream of pieces, or JSON for a stored job. */
 export const speechAnswer: Answer<SpeakEvent> = {
   whole(events, context) {
     const pieces = events.flatMap((event) => (event.type === 'audio' ? [Buffer.from(event.audio, 'base64')] : []))
@@ -45,7 +45,7 @@ function typeOf({ speech }: EncodeContext): string {
   return TYPES[speech?.format ?? 'mp3']
 }
 
-/** @throws ServiceError `upstream_error` when the job did not come to its end */
+/** @throws ServiceError `upstream_error` if the job has no usage event, that is, did not finish */
 function usageOf(events: readonly SpeakEvent[]): object {
   const used = events.find((event) => event.type === 'usage')
   if (!used) throw unfinished()

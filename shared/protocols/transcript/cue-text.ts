@@ -1,30 +1,29 @@
 import { languageName } from './languages.ts'
 
 /*
- * Text of subtitles in pieces that fit: what may stand in one line, how wide it is, and how good a place is to end a
- * line or a cue. Widths are columns: a letter of Latin, Greek or Cyrillic script is one wide, of Chinese, Japanese or
- * Korean two.
+ * Line breaking for subtitles. The text is split into tokens with their width, and each token end gets a score as a place for a break.
+ * Widths are columns: a Latin, Greek or Cyrillic letter is one wide, a Chinese, Japanese or Korean character two.
  */
 
 export const LINE_COLUMNS_MAX = 42
 const LINES_MAX = 2
 
-/** The smallest unit that stays in one line: a word with its punctuation, or one of a script without blanks. */
+/** The smallest unit that stays in one line: a word with its punctuation, or a word of a script without spaces. */
 export interface Token {
   readonly text: string
-  /** A blank stands before it, unless it begins a line. */
+  /** Whether a space precedes the token, except at the start of a line. */
   readonly isSpaced: boolean
   readonly columns: number
-  /** Place in the text that was cut. */
+  /** Offset in the original text. */
   readonly at: number
-  /** How good a place its end is for the end of a line or cue. */
+  /** Score of the token's end as the end of a line or cue. */
   readonly endScore: number
 }
 
-/** Scores of ends; the best of those within reach is taken. */
+/** Scores of token ends; the highest score within reach wins. */
 const SCORES = { sentence: 100, clause: 60, beforeConjunction: 35, plain: 0, afterBound: -50, insideNumber: -300 }
 
-/** Words at whose front a phrase begins, and words that belong to the next word, by language. */
+/** Per language: words that begin a phrase, and words that belong to the next word. */
 const PHRASES: Readonly<Record<string, { readonly begins: ReadonlySet<string>; readonly binds: ReadonlySet<string> }>> =
   {
     english: phrases(
@@ -53,7 +52,7 @@ function phrases(begins: string, binds: string) {
   return { begins: new Set(begins.split(' ')), binds: new Set(binds.split(' ')) }
 }
 
-/** Scripts without blanks between words, and what is as wide as they are. */
+/** `WIDE` matches characters two columns wide. `UNSPACED` matches scripts without spaces between words. */
 const WIDE =
   /[\u1100-\u115F\u2E80-\u303E\u3041-\uA4CF\uAC00-\uD7A3\uF900-\uFAFF\uFE30-\uFE4F\uFF00-\uFF60\uFFE0-\uFFE6\u{1F300}-\u{1FAFF}\u{20000}-\u{3FFFD}]/u
 const UNSPACED = /[\u0E00-\u0EFF\u1000-\u109F\u1780-\u17FF\u3041-\u30FF\u3400-\u4DBF\u4E00-\u9FFF\uF900-\uFAFF]/
@@ -62,7 +61,7 @@ const NOT_ASCII = /[^\x20-\x7E]/
 const words = new Intl.Segmenter(undefined, { granularity: 'word' })
 const graphemes = new Intl.Segmenter(undefined, { granularity: 'grapheme' })
 
-/** Columns that a text takes. */
+/** Width of a text in columns. */
 export function columnsOf(text: string): number {
   if (!NOT_ASCII.test(text)) return text.length
   let columns = 0
@@ -70,7 +69,7 @@ export function columnsOf(text: string): number {
   return columns
 }
 
-/** A text in tokens; none is wider than a line. */
+/** Splits a text into tokens; none is wider than a line. */
 export function tokensOf(text: string, language: string): Token[] {
   const { begins, binds } =
     PHRASES[languageName(language)] ?? (PHRASES.english as NonNullable<(typeof PHRASES)[string]>)
@@ -104,7 +103,7 @@ interface Piece {
   readonly at: number
 }
 
-/** Words of a script without blanks, each with the punctuation after it. */
+/** Words of a script without spaces, each with the punctuation after it. */
 function piecesOf(word: string): Piece[] {
   const pieces: { piece: string; at: number }[] = []
   for (const { segment, index, isWordLike } of words.segment(word)) {
@@ -147,7 +146,7 @@ function endScoreOf(
   return begins.has(next.toLowerCase()) ? SCORES.beforeConjunction : SCORES.plain
 }
 
-/** Of a token that ends with a digit or a mark. */
+/** Score of a token that ends with a digit or a punctuation mark. */
 function markScoreOf(text: string, next: string, binds: ReadonlySet<string>): number | undefined {
   if (isInsideNumber(text, next)) return SCORES.insideNumber
   // A title or an initial before a name.
@@ -158,14 +157,14 @@ function markScoreOf(text: string, next: string, binds: ReadonlySet<string>): nu
   return /[,;:，、；：—–][)"'”’»]*$/.test(text) ? SCORES.clause : undefined
 }
 
-/** "10 000", "5 %", "3 million", "No. 7", "7 p.m.", "$ 5". */
+/** Numbers that must stay together: "10 000", "5 %", "3 million", "No. 7", "7 p.m.", "$ 5". */
 function isInsideNumber(text: string, next: string): boolean {
   if (/\d$/.test(text))
     return /^(\d|%|‰|°|€|\$|£|(thousand|million|billion|percent|a\.?m|p\.?m|Uhr|Millionen|millions?|mil)\b)/i.test(next)
   return /^(no|nr|p|vol|[$€£#§])\.?$/i.test(text) && /^\d/.test(next)
 }
 
-/** How wide the tokens from `from` up to `to` are in one line. */
+/** Width of the tokens from `from` up to `to` in one line. */
 export function columnsBetween(tokens: readonly Token[], from: number, to: number): number {
   let columns = 0
   for (let at = from; at < to; at++) {
@@ -175,19 +174,19 @@ export function columnsBetween(tokens: readonly Token[], from: number, to: numbe
   return columns
 }
 
-/** Do the tokens from `from` up to `to` fit in two lines? */
+/** Whether the tokens from `from` up to `to` fit into two lines. */
 export function canBreak(tokens: readonly Token[], from: number, to: number): boolean {
   return breakOf(tokens, from, to) !== undefined
 }
 
-/** The tokens from `from` up to `to` in lines; undefined if they do not fit in two. */
+/** The tokens from `from` up to `to` as lines; undefined if they do not fit into two. */
 export function linesOf(tokens: readonly Token[], from: number, to: number): string[] | undefined {
   if (columnsBetween(tokens, from, to) <= LINE_COLUMNS_MAX) return [textOf(tokens, from, to)]
   const at = breakOf(tokens, from, to)
   return at === undefined ? undefined : [textOf(tokens, from, at), textOf(tokens, at, to)]
 }
 
-/** The first token of the second line. */
+/** Index of the first token of the second line. */
 function breakOf(tokens: readonly Token[], from: number, to: number): number | undefined {
   const all = columnsBetween(tokens, from, to)
   if (all > LINES_MAX * LINE_COLUMNS_MAX + 1) return undefined

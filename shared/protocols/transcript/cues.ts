@@ -3,12 +3,14 @@ import { runNowOrYielding } from '#shared/yielding.ts'
 import { canBreak, columnsBetween, LINE_COLUMNS_MAX, linesOf, type Token, tokensOf } from './cue-text.ts'
 
 /*
- * Subtitles (docs/protocol.md, Transcripts). A segment of the transcript becomes one cue or more:
+ * Subtitles (docs/protocol.md, Transcripts). Each segment of the transcript becomes one or more cues:
  *
- * 1. A cue has at most two lines of 42 columns, and lasts at most seven seconds if the times of words are known.
- * 2. Of all places where a cue can end, the best is taken: after a sentence, then after a clause or before a pause, then
- *    before a conjunction; hardly after an article, and never inside a number. Cues of one segment are about as long.
- * 3. A cue begins with its first word. It stays until its text can be read, but not into the next cue.
+ * 1. A cue has at most two lines of 42 columns. If the times of words are known, then it lasts at most seven seconds.
+ *
+ * 2. A cue ends at the possible place with the highest score. The end of a sentence is best, then the end of a clause or a pause, then the
+ *    place before a conjunction. A cue rarely ends after an article and never inside a number. Cues of one segment have similar lengths.
+ *
+ * 3. A cue begins with its first word. The end of a cue is extended until the text can be read, but not into the next cue.
  *
  * Without word times the time of a segment is divided in proportion to the text.
  */
@@ -16,19 +18,19 @@ import { canBreak, columnsBetween, LINE_COLUMNS_MAX, linesOf, type Token, tokens
 const CUE_SECONDS_MAX = 7
 const CUE_SECONDS_MIN = 0.8
 const COLUMNS_PER_SECOND_MAX = 20
-/** A cue lasts longer than its words only up to so much. */
+/** Maximum time for which a cue is shown after its last word. */
 const LINGER_SECONDS_MAX = 2
 const PAUSE_SECONDS = 0.35
 const PAUSE_SCORE = 50
-/** A silence in a segment after which the next cue begins. */
+/** Silence within a segment after which a new cue begins. */
 const SILENCE_SECONDS = 2
-/** A column more or less than a cue of even length, in scores. */
+/** Score cost of each column by which a cue deviates from an even length. */
 const UNEVEN_COST = 1.2
-/** What two lines hold when they are broken at words. */
+/** Typical capacity of two lines that are broken between words. */
 const CUE_COLUMNS = 76
-/** Characters between two words: blanks and punctuation. A later match would be a repetition of the word. */
+/** Maximum characters between two words: spaces and punctuation. A later match would be a repetition of the word. */
 const GAP_CHARS_MAX = 4
-/** A longer segment, of about an hour, stays one cue: dividing it would hold the event loop. */
+/** Maximum characters of a segment that is divided, about an hour of speech. Dividing a longer one would block the event loop. */
 const DIVIDED_CHARS_MAX = 64 * 1024
 
 interface Cue {
@@ -37,12 +39,15 @@ interface Cue {
   readonly lines: readonly string[]
 }
 
-/** SubRip: numbered cues, decimal commas, a blank line after each. Empty if there is no speech. Long ones are made in turns. */
+/**
+ * SubRip: numbered cues, decimal commas, a blank line after each cue. Empty if there is no speech. Long transcripts are encoded with
+ * event-loop yields.
+ */
 export function encodeSrt(segments: readonly TranscriptSegment[], language = ''): string | Promise<string> {
   return runNowOrYielding(written(segments, language, (cue, index) => `${index + 1}\n${cueIn(cue, ',')}`))
 }
 
-/** WebVTT: a header, cues without numbers, decimal points. Long ones are made in turns. */
+/** WebVTT: a header, cues without numbers, decimal points. Long transcripts are encoded with event-loop yields. */
 export function encodeVtt(segments: readonly TranscriptSegment[], language = ''): string | Promise<string> {
   return runNowOrYielding(written(segments, language, (cue) => cueIn(cue, '.'), 'WEBVTT\n\n'))
 }
@@ -70,7 +75,7 @@ function cueIn({ start, end, lines }: Cue, point: ',' | '.'): string {
   return `${time(start, point)} --> ${time(end, point)}\n${lines.join('\n')}\n\n`
 }
 
-/** An arrow would read as a line of times, and a blank line would end the cue. */
+/** Removes blank lines, which would end the cue, and arrows, which would be parsed as a timing line. */
 function cueText(text: string): string {
   return text
     .trim()
@@ -78,12 +83,12 @@ function cueText(text: string): string {
     .replace(/-{2,}>/g, '->')
 }
 
-/** Tokens and when each is spoken, in seconds. */
+/** Tokens with the start and end of their speech, in seconds. */
 interface Timed {
   readonly tokens: readonly Token[]
   readonly starts: readonly number[]
   readonly ends: readonly number[]
-  /** The times are those of words, not shares of the segment's time. */
+  /** Whether the times come from words, instead of a proportional division of the segment. */
   readonly isTimed: boolean
 }
 
@@ -97,7 +102,7 @@ function divide(segment: TranscriptSegment, text: string, language: string): Cue
     const to = endOf(timed, from)
     const start = starts[from] as number
     const last = ends[to - 1] as number
-    // A segment ends a little after its last word; much later it is silence.
+    // A segment ends shortly after its last word. If it ends much later, then the rest is silence.
     const until = to === tokens.length && segment.end <= last + LINGER_SECONDS_MAX ? Math.max(last, segment.end) : last
     const end = isTimed ? Math.min(until, start + CUE_SECONDS_MAX) : last
     cues.push({ start, end, lines: linesOf(tokens, from, to) ?? [] })
@@ -106,12 +111,12 @@ function divide(segment: TranscriptSegment, text: string, language: string): Cue
   return cues
 }
 
-/** Where the cue ends that begins with the token `from`: one after its last token. */
+/** End of the cue that begins with token `from`: the index after its last token. */
 function endOf(timed: Timed, from: number): number {
   const { tokens, starts, ends } = timed
   const reach = reachOf(timed, from)
   if (reach === tokens.length) return reach
-  // Only as much of the rest as matters for its division.
+  // Measures only the part of the rest that influences the division.
   const rest = columnsBetween(tokens, from, Math.min(tokens.length, from + CUE_COLUMNS))
   const even = rest / Math.max(2, Math.ceil(rest / CUE_COLUMNS))
   let best = { to: reach, score: Number.NEGATIVE_INFINITY }
@@ -126,7 +131,7 @@ function endOf(timed: Timed, from: number): number {
   return best.to
 }
 
-/** How far a cue can go: two lines, seven seconds, and no long silence. One token always fits. */
+/** Maximum end of a cue: two lines, seven seconds, and no long silence. One token always fits. */
 function reachOf({ tokens, starts, ends, isTimed }: Timed, from: number): number {
   const start = starts[from] as number
   let columns = 0
@@ -142,7 +147,7 @@ function reachOf({ tokens, starts, ends, isTimed }: Timed, from: number): number
   return to
 }
 
-/** When each token is spoken: by the words of the segment, else in proportion to the columns. */
+/** Times of each token: by the words of the segment, or else in proportion to the columns. */
 function timedOf(tokens: readonly Token[], text: string, { start, end, words }: TranscriptSegment): Timed {
   const found = words && words.length > 0 ? located(words, text) : []
   return found.length === 0 ? inProportion(tokens, start, end) : byWords(tokens, found)
@@ -161,7 +166,7 @@ function byWords(tokens: readonly Token[], found: readonly Located[]): Timed {
   return { tokens, starts, ends, isTimed: true }
 }
 
-/** A word and its place in the text. */
+/** A word with its position in the text. */
 interface Located {
   readonly from: number
   readonly until: number
@@ -169,7 +174,7 @@ interface Located {
   readonly end: number
 }
 
-/** The words that stand in the text, in its order; others are left out. Times never go back. */
+/** The words that occur in the text, in its order; other words are skipped. Times never decrease. */
 function located(words: readonly Word[], text: string): Located[] {
   const found: Located[] = []
   let from = 0
@@ -205,7 +210,7 @@ function inProportion(tokens: readonly Token[], start: number, end: number): Tim
   return { tokens, starts, ends, isTimed: false }
 }
 
-/** A cue that stays long enough to be read, if the next one is not due before. */
+/** Extends a cue until it can be read, but not beyond the start of the next one. */
 function readable(cue: Cue, next: Cue | undefined): Cue {
   const columns = cue.lines.reduce((sum, line) => sum + line.length, 0)
   const wanted = Math.max(CUE_SECONDS_MIN, columns / COLUMNS_PER_SECOND_MAX)

@@ -1,11 +1,11 @@
 import type { TokenLogprob, TranscribeEvent, TranscriptSegment } from '#schemas/transcription/transcription.ts'
 import { unfinished } from '#shared/protocols/encode.ts'
 
-/** All that is known of one transcript. Times are seconds, in whole milliseconds. */
+/** All data of one transcript. Times are in seconds, rounded to milliseconds. */
 export interface Transcript {
-  /** Without blanks around it. */
+  /** Trimmed. */
   readonly text: string
-  /** In the order of time. */
+  /** In order of time. */
   readonly segments: readonly TranscriptSegment[]
   readonly logprobs: readonly TokenLogprob[]
   /** ISO-639-1, or empty. */
@@ -14,7 +14,7 @@ export interface Transcript {
   readonly usage: TranscriptUsage
 }
 
-/** Usage as transcripts tell it in tokens (docs/protocol.md, Transcript streams). */
+/** Usage of a transcript in tokens (docs/protocol.md, Transcript streams). */
 export interface TranscriptUsage {
   input_tokens: number
   output_tokens: number
@@ -24,7 +24,7 @@ export interface TranscriptUsage {
 
 type UsageEvent = Extract<TranscribeEvent, { type: 'usage' }>
 
-/** Gathers the events of one transcription. @throws ServiceError `upstream_error` when it did not finish */
+/** Collects the events of one transcription. @throws ServiceError `upstream_error` if it did not finish */
 export function gatherTranscript(events: readonly TranscribeEvent[]): Transcript {
   const segments: TranscriptSegment[] = []
   const logprobs: TokenLogprob[] = []
@@ -54,7 +54,7 @@ export function gatherTranscript(events: readonly TranscribeEvent[]): Transcript
   }
 }
 
-/** Usage of an engine in the form of the wire; zeros where it said nothing. */
+/** An engine's usage in the wire form; zeros if the engine reported none. */
 export function usageOf(usage: UsageEvent['usage'] | undefined): TranscriptUsage {
   const { input_tokens, output_tokens } = usage ?? { input_tokens: 0, output_tokens: 0 }
   return {
@@ -65,7 +65,7 @@ export function usageOf(usage: UsageEvent['usage'] | undefined): TranscriptUsage
   }
 }
 
-/** A segment that can be shown: no number that JSON lacks, no end before its start, no half characters. */
+/** Repairs a segment for output: finite numbers only, no end before its start, no lone surrogates. */
 export function soundSegment(segment: TranscriptSegment): TranscriptSegment {
   const start = toMilliseconds(segment.start)
   return {
@@ -80,7 +80,7 @@ export function soundSegment(segment: TranscriptSegment): TranscriptSegment {
   }
 }
 
-/** Times are said in whole milliseconds: engines add up floats, and 2.7100000000000004 helps nobody. */
+/** Rounds to milliseconds, because engines add floats: 2.7100000000000004 becomes 2.71. */
 export function toMilliseconds(seconds: number): number {
   return Math.round(Math.max(0, finite(seconds)) * 1_000) / 1_000
 }

@@ -1,6 +1,6 @@
-/** Languages by their codes (docs/protocol.md, Languages), and the names clients know them by. */
+/** Language codes and names (docs/protocol.md, Languages). */
 
-/** What speech models were trained on: code and lower-case English name. */
+/** Languages of the speech models: code and lower-case English name. */
 const NAMES: ReadonlyMap<string, string> = new Map(
   `
     af afrikaans, am amharic, ar arabic, as assamese, az azerbaijani, ba bashkir, be belarusian,
@@ -22,7 +22,7 @@ const NAMES: ReadonlyMap<string, string> = new Map(
     .map((pair) => [pair.slice(0, pair.indexOf(' ')), pair.slice(pair.indexOf(' ') + 1)] as const),
 )
 
-/** The rest of ISO-639-1. */
+/** The other codes of ISO-639-1. */
 const OTHERS: ReadonlySet<string> = new Set(
   `
     aa ab ae ak an av ay bh bi bm ce ch co cr cu cv dv dz ee eo ff fj fy ga gd gn gv ho hz ia ie ig ii ik io
@@ -33,13 +33,13 @@ const OTHERS: ReadonlySet<string> = new Set(
     .split(/\s+/),
 )
 
-/** Codes that mean the same to speech models. */
+/** Codes with another code that speech models use instead. */
 const SYNONYMS: ReadonlyMap<string, string> = new Map([
   ['jv', 'jw'],
   ['nb', 'no'],
 ])
 
-/** A language's code as speech models write it; undefined when there is no such language in ISO-639-1. */
+/** The code that speech models use for a language; undefined if ISO-639-1 has no such language. */
 export function findLanguage(code: string): string | undefined {
   const lower = code.toLowerCase()
   const usual = SYNONYMS.get(lower) ?? lower
@@ -48,7 +48,7 @@ export function findLanguage(code: string): string | undefined {
 
 const englishNames = new Intl.DisplayNames(['en'], { type: 'language', fallback: 'none' })
 
-/** Lower-case English name of a language. What is no code, some engines say the name, stays as it is. */
+/** Lower-case English name of a language. Any other text, such as a name that an engine sent, is returned in lower case. */
 export function languageName(code: string): string {
   const usual = findLanguage(code)
   if (usual === undefined) return code.toLowerCase()

@@ -6,7 +6,7 @@ import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { soundSegment, type TranscriptUsage, usageOf } from './gather.ts'
 import { diarizedSegment, encodeTranscript, formOf, segmentId } from './whole.ts'
 
-/** Transcripts (docs/protocol.md, Transcripts), in the form that the job asks for. */
+/** Transcripts (docs/protocol.md, Transcripts), in the format that the job requests. */
 export const transcriptAnswer: Answer<TranscribeEvent> = {
   whole: encodeTranscript,
   open: (context) => new TranscriptStream(context),
@@ -15,11 +15,11 @@ export const transcriptAnswer: Answer<TranscribeEvent> = {
 type TextEvent = Extract<TranscribeEvent, { type: 'text' }>
 
 /**
- * Encodes one stream of a transcript (docs/protocol.md, Transcript streams): deltas, with diarized_json segments, and
- * one `done` at the end.
+ * Encodes one stream of a transcript (docs/protocol.md, Transcript streams): text deltas, segments for diarized_json, and one `done` event
+ * at the end.
  *
- * The deltas join to the text of `done`, which is that of the whole answer: without blanks around it, so the first ones
- * are dropped and others wait for what follows them.
+ * The deltas concatenate to the text of `done`, which equals the text of the whole answer and is trimmed. Leading whitespace is therefore
+ * dropped, and trailing whitespace is held back until more text follows.
  */
 export class TranscriptStream implements AnswerStream<TranscribeEvent> {
   readonly #isDiarized: boolean
@@ -32,7 +32,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
   #usage: TranscriptUsage = usageOf(undefined)
   #isFinished = false
 
-  /** @throws ServiceError `internal_error` when the job does not say what its answer looks like */
+  /** @throws ServiceError `internal_error` if the job has no transcript format */
   constructor(context: EncodeContext) {
     const { format, logprobs } = formOf(context)
     this.#isDiarized = format === 'diarized_json'
@@ -55,13 +55,13 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
       case 'finish':
         this.#isFinished = true
         return []
-      // A newer worker says more than this version can tell.
+      // Workers of newer versions may send unknown event types.
       default:
         return []
     }
   }
 
-  /** @throws ServiceError `upstream_error` when the engine did not finish */
+  /** @throws ServiceError `upstream_error` if the engine did not finish */
   end(): Frame[] {
     if (!this.#isFinished) throw unfinished()
     const rest = this.#flush()
@@ -77,19 +77,19 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
         this.#allLogprobs.push(logprob)
       }
     }
-    return this.#say(this.#trim(this.#characters.push(text)), segment)
+    return this.#textFrames(this.#trim(this.#characters.push(text)), segment)
   }
 
-  /** The part of the text that can be said now. */
+  /** The part of the text that can be sent now. */
   #trim(text: string): string {
     const all = this.#text === '' ? text.trimStart() : this.#blanks + text
-    const sayable = all.trimEnd()
-    this.#blanks = all.slice(sayable.length)
-    return sayable
+    const trimmed = all.trimEnd()
+    this.#blanks = all.slice(trimmed.length)
+    return trimmed
   }
 
-  /** Log probabilities of what is held back come with the text after it. */
-  #say(delta: string, segment?: number): Frame[] {
+  /** Log probabilities of text that was held back are sent with the text after it. */
+  #textFrames(delta: string, segment?: number): Frame[] {
     if (delta === '') return []
     this.#text += delta
     const logprobs = this.#takeLogprobs()
@@ -105,7 +105,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
   }
 
   #flush(): Frame[] {
-    const rest = this.#say(this.#trim(this.#characters.flush()))
+    const rest = this.#textFrames(this.#trim(this.#characters.flush()))
     if (this.#logprobs.length === 0) return rest
     return [...rest, frame({ type: 'transcript.text.delta', delta: '', ...this.#takeLogprobs() })]
   }

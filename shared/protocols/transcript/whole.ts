@@ -6,10 +6,10 @@ import { gatherTranscript, type Transcript, toMilliseconds } from './gather.ts'
 import { languageName } from './languages.ts'
 
 /**
- * The whole answer of a transcription (docs/protocol.md, Transcripts): an object, or a string for text, srt and vtt. Long
- * subtitles are a promise: they are made in turns.
+ * The whole answer of a transcription (docs/protocol.md, Transcripts): an object, or a string for text, srt and vtt. Long subtitles are
+ * returned as a promise, because they are encoded with event-loop yields.
  *
- * @throws ServiceError `upstream_error` when the engine did not finish
+ * @throws ServiceError `upstream_error` if the engine did not finish
  */
 export function encodeTranscript(
   events: readonly TranscribeEvent[],
@@ -33,20 +33,20 @@ export function encodeTranscript(
   }
 }
 
-/** What the answer looks like. @throws ServiceError `internal_error` when the job does not say */
+/** The form of the answer. @throws ServiceError `internal_error` if the job has none */
 export function formOf({ transcript }: EncodeContext): NonNullable<EncodeContext['transcript']> {
   if (transcript) return transcript
-  throw new ServiceError('internal_error', 'The job does not say how its transcript is kept.')
+  throw new ServiceError('internal_error', 'The job does not specify the format of its transcript.')
 }
 
-/** Joins what are two forms of usage elsewhere: time and tokens (docs/protocol.md, Transcripts). */
+/** The format `json` reports both forms of usage: duration and tokens (docs/protocol.md, Transcripts). */
 function encodeJson({ text, logprobs, usage, duration }: Transcript, hasLogprobs: boolean): object {
   return {
     text,
     logprobs: hasLogprobs ? logprobs : null,
     usage: { type: 'duration', seconds: Math.ceil(duration), ...usage },
     duration,
-    // The other forms have a name here, and clients map names: a code would be taken for an unknown one.
+    // Empty, because other formats return the language's name here. Clients map names, so a code would count as an unknown language.
     language: '',
     segments: null,
     words: null,
@@ -66,7 +66,7 @@ function encodeVerbose(transcript: Transcript, form: TranscriptForm): object {
   }
 }
 
-/** All ten keys: clients check for each. */
+/** All ten keys are present, because clients check each of them. */
 function verboseSegment(segment: TranscriptSegment): object {
   const { id, seek, start, end, text, tokens, temperature, avg_logprob, compression_ratio, no_speech_prob } = segment
   return { id, seek, start, end, text, tokens, temperature, avg_logprob, compression_ratio, no_speech_prob }
@@ -92,17 +92,16 @@ export interface DiarizedSegment {
   speaker: string
 }
 
-/** A segment as diarized_json says it. */
 export function diarizedSegment({ id, start, end, text, speaker }: TranscriptSegment): DiarizedSegment {
   return { type: 'transcript.text.segment', id: segmentId(id), start, end, text: text.trim(), speaker: speaker ?? 'A' }
 }
 
-/** Id of a segment on the wire: `seg_001` is the first. */
+/** Wire id of a segment; the first is `seg_001`. */
 export function segmentId(id: number): string {
   return `seg_${String(id + 1).padStart(3, '0')}`
 }
 
-/** One line a turn: who speaks, and what until somebody else does. */
+/** One line per speaker turn: the speaker's label and the text until another speaker begins. */
 function labelled(segments: readonly DiarizedSegment[]): string {
   let text = ''
   let last: string | undefined
