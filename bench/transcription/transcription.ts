@@ -83,7 +83,7 @@ export async function measureTranscription(
   print(`uploading ${options.uploads} files at once`)
   const uploads = await measureUploads(options.uploads, kafka, join(dir, 'uploads'), signal)
   return {
-    engine: 'faster-whisper, whisper-tiny.en in 8 bits; speakers by GE2E',
+    engine: 'faster-whisper, whisper-tiny.en in 8 bits; speakers by pyannote community-1',
     ...measured,
     uploads,
     skipped: set.skipped,
