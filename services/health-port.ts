@@ -8,21 +8,24 @@ import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { createServer } from '#shared/process/node-http.ts'
 
-/** Until its parts are there, a process lives and is not ready: what watches over it is not to end it meanwhile. */
+/** Health before the services start: the process is live but not ready, so an orchestrator does not kill it. */
 const STARTING: Health = { problems: () => ['it is being started'], metrics: undefined }
 
-/** The port that shows health and metrics alone. */
+/** HTTP port that serves only health and metrics. */
 export interface HealthPort {
-  /** From now on it shows how these do, also those that are added later. */
+  /**
+   * Replaces the starting state with the health of these services. The array is read on each request, so later
+   * additions count.
+   */
   show(services: readonly Service[], ports: Pick<Ports, 'metrics'>): void
 }
 
 /**
- * Opens the port of METRICS_PORT, before anything else is done. It keeps no process from ending.
+ * Opens METRICS_PORT before any other part starts. The open port does not keep the process alive.
  *
- * @param port 0: a free one, which the log tells.
- * @param host Address to listen on; default: all.
- * @throws ConfigError when it is taken, or not for this user
+ * @param port 0 selects a free port, which is logged.
+ * @param host Address to listen on; default: all addresses.
+ * @throws ConfigError if the port is in use or this user may not open it
  */
 export async function openHealthPort(port: number, host: string | undefined, log: Log): Promise<HealthPort> {
   let health = STARTING

@@ -4,17 +4,17 @@ import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 
 /**
- * What a process can be: a worker of a pool, by the pool's name, or one that serves no pool alone. Batches are run by every ingress
- * (docs/design.md, Batches).
+ * Part that a process can run: a worker, named after its pool, or `scheduler` or `ingress`. The pool `batches` has no
+ * worker: every ingress runs its batches (docs/design.md, Batches).
  */
 export type Role = Exclude<PoolName, 'batches'> | 'scheduler' | 'ingress'
 
-/** One service, as whoever starts processes sees it. */
+/** How one service is started and checked. */
 export interface ServiceRow {
   readonly start: (ports: Ports) => Promise<Service>
-  /** What it does, for people who choose roles. */
+  /** Description for operators, shown by `--help`. */
   readonly does: string
-  /** Throws early, before anything is made, what {@link start} would throw later. */
+  /** Throws, before any resource is opened, the configuration errors that {@link start} would throw later. */
   readonly check?: (config: Config) => Promise<void>
 }
 
@@ -22,8 +22,8 @@ const ingress = 'HTTP API: turns requests into jobs and streams results back'
 const scheduler = 'due and lost jobs, webhooks, purge; alone it needs DATABASE_URL'
 
 /**
- * Every service by its role, in the order in which they start: workers before the ingress, so that the first call finds
- * one. The only place that sees them all. The code of a service is loaded when it starts: a process holds what its roles need.
+ * Every service by its role, in start order: workers before the ingress, so that the first call finds a worker. Each
+ * service is imported when it starts, so that a process loads only the code of its roles.
  */
 export const SERVICES: Readonly<Record<Role, ServiceRow>> = {
   inference: worker('inference', async (ports) => (await import('./inference/inference.ts')).startInference(ports)),
@@ -46,7 +46,6 @@ export const SERVICES: Readonly<Record<Role, ServiceRow>> = {
   },
 }
 
-/** Their names. */
 export const ROLES = Object.keys(SERVICES) as Role[]
 
 function worker(pool: PoolName, start: ServiceRow['start']): ServiceRow {

@@ -43,13 +43,13 @@ async function main(): Promise<void> {
   const { metricsHost, metricsPort } = config
   const opened = metricsPort === undefined ? undefined : openHealthPort(metricsPort, metricsHost, log)
   const healthPort = await opened?.catch(exitWithProblems)
-  // What it fetches is kept from then on.
+  // The first start creates this folder when it downloads models; later starts find it.
   const isFirst = !existsSync(config.weightsDir)
   const role = isWhole(roles) ? undefined : roles.join('+')
   const opening = openPorts(config, log, packageJson.version, isWhole(roles), fail, undefined, role)
   const ports = await opening.catch(exitWithProblems)
   const services: Service[] = []
-  // From here on a signal stops whatever has started by then.
+  // From here on, a signal stops the services that have started so far.
   stopOnSignals(services, config.drainMs, log)
   services.push(portsService(ports))
   for (const role of ROLES) {
@@ -60,7 +60,7 @@ async function main(): Promise<void> {
     })
     services.push(service)
   }
-  // Node writes what it compiled when it exits, and not at all when it is killed.
+  // Node writes its compile cache only at a normal exit. Without this flush, a killed process leaves no cache.
   flushCompileCache()
   compactWhenIdle()
   log.info(roles.length === 1 ? { role: roles[0] } : { roles }, 'service ready')
@@ -117,9 +117,9 @@ function exitWith(text: string): never {
   process.exit(2)
 }
 
-/** Says where to go, once, to people at a terminal and in logs alike. */
+/** Prints the first steps once to stderr, for terminals and logs alike. */
 function greet(lines: readonly string[]): void {
-  // A progress bar may stand in the line.
+  // Clears the line first, because a progress bar may occupy it.
   const start = process.stderr.isTTY ? '\r\x1b[K' : ''
   process.stderr.write(`${start}\n${lines.join('\n')}\n\n`)
 }

@@ -4,20 +4,20 @@ import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { Ingress } from './ingress/ingress.ts'
 import type { Role } from './services.ts'
 
-/** Roles that fetch or build something before they can run a job. */
+/** Roles that download or build something before they can run a job. */
 const PREPARING: readonly Role[] = ['inference', 'embeddings', 'transcription', 'code']
 
-/** Explains the progress bars of the first start. */
+/** Explanation of the progress bars of the first start. */
 const FIRST_START = [
   'The first start fetches the models and builds the sandbox for code, once: about 1 GB. Until a part is',
   'ready, calls to it answer 503 and say how far it is.',
 ]
 
 /**
- * Lines that an ingress prints once it is ready: its URL, the API key that a call needs, and a call to try.
+ * Lines that an ingress prints when it is ready: its URL, the API key and an example call.
  *
- * @param served Models that the workers of this process run; the example call names the first one for text.
- * @param fetching Roles of this process that still have to download or build something; default of a later start: none.
+ * @param served Models that the workers of this process run; the example call names the first text model.
+ * @param fetching Roles of this process that still download or build something; empty after the first start.
  */
 export function greetingOf(
   config: Pick<Config, 'host' | 'sluiceApiKey'>,
@@ -37,7 +37,7 @@ export function greetingOf(
   return lines
 }
 
-/** States the API key of the example call. */
+/** Lines about the API key of the example call. */
 function keyLines({ sluiceApiKey }: Pick<Config, 'sluiceApiKey'>, createdKey: string | undefined): string[] {
   if (createdKey !== undefined) {
     const example = [`  export SLUICE_API_KEY=${createdKey}`]

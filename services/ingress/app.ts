@@ -14,15 +14,16 @@ import { COMPLETED, refusalOf, throwIfRefused } from './reply/reply.ts'
 import { ROUTES, type Route } from './routes.ts'
 
 /**
- * The HTTP application: the one handler behind every row of the endpoint table.
+ * The HTTP application: one handler for every row of the endpoint table.
  *
- * In this order: request id, route (404, 405), key (401, 403), limits (429), body (400, 408, 413, 415), the row's own work.
+ * Order of the checks: request id, route (404, 405), key (401, 403), limits (429), body (400, 408, 413, 415), then the
+ * row's own handler.
  */
 export function openApp(context: IngressContext): (req: IncomingMessage, res: ServerResponse) => void {
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')
-  // Paths are compared as they were sent: no second spelling of an endpoint.
+  // Exact matching: an endpoint has one spelling.
   app.enable('case sensitive routing')
   app.enable('strict routing')
   app.use((req, res, next) => {
@@ -57,12 +58,12 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   }
 }
 
-/** Calls by their whole target: nearly all requests are such, and Express would look for them among all rows. */
+/** Exact paths of calls. Nearly all requests match here and skip Express, which would search all rows. */
 const CALLS: ReadonlyMap<string, Route> = new Map(
   ROUTES.flatMap((route) => (route.isCall && /^[a-z0-9/_]+$/.test(route.path) ? [[route.path, route]] : [])),
 )
 
-/** The same as Express does with what {@link openApp} tells it. */
+/** Fast path with the same checks as the Express route of {@link openApp}. */
 function answerCall(context: IngressContext, route: Route, req: RoutedRequest, res: ServerResponse): void {
   const reply = openReply(context, req, res)
   const answering = async () => {
@@ -78,13 +79,18 @@ function openReply(context: IngressContext, req: RoutedRequest, res: ServerRespo
   return reply
 }
 
-/** RFC 9112 §3.2; left to us by server.ts so that the refusal has a body. */
+/**
+ * Rejects HTTP/1.1 without Host (RFC 9112 §3.2). server.ts disables Node's own check so that the refusal has a body.
+ */
 function requireHost({ httpVersion, headers }: IncomingMessage): void {
   const isHostless = httpVersion === '1.1' && !headers.host
   if (isHostless) throw new ServiceError('invalid_request', 'The request has no Host header.')
 }
 
-/** A proxy may send the whole URL (RFC 9112 §3.2.2); undefined when it is none. Express would throw or answer on its own. */
+/**
+ * Path and query of the target; undefined if the target is no URL. A proxy may send an absolute URL (RFC 9112 §3.2.2),
+ * on which Express would throw or answer in its own form.
+ */
 function originForm(target: string): string | undefined {
   if (target.startsWith('/') || target === '*') return target
   const url = URL.parse(target)
@@ -103,7 +109,7 @@ const ADVICE = {
   async: "Send it with 'Prefer: respond-async', or hand the call over to POST /v1/jobs.",
 }
 
-/** What this file keeps on a response between its steps. */
+/** State on a response between the handlers of this file. */
 interface Locals {
   reply: HttpReply
 }
@@ -118,7 +124,8 @@ async function answer(context: IngressContext, route: Route, reply: HttpReply, r
       end = await context.limits.enter(key, format, reply, isJobSubmission(call))
       await context.budgets.require(key)
     } else context.limits.show(key, format, reply)
-    // In no variable of ours: what is suspended keeps all of its variables alive, and a call may take minutes.
+    // Chained, not awaited into a variable: a suspended function keeps its variables alive, and a call may take
+    // minutes.
     await readBody(context, route, call, req).then((body) => {
       throwIfRefused(reply)
       return route.handle(context, call, body)
@@ -150,7 +157,10 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Ro
   }
 }
 
-/** A body may arrive for minutes: who loses the key meanwhile is answered at once, and server.ts ends the rest of the body. */
+/**
+ * Reads the body, which may take minutes. If the key is revoked meanwhile, the call is answered at once and server.ts
+ * ends the rest of the body.
+ */
 async function readBody(context: IngressContext, route: Route, call: Call, req: IncomingMessage): Promise<unknown> {
   if (!route.hasBody) return undefined
   const { left } = call.reply
@@ -173,7 +183,7 @@ async function dropUpload(context: IngressContext, blob: string): Promise<void> 
 }
 
 function refuseMethod(path: string, req: Request, res: Response): void {
-  // Express answers HEAD wherever it answers GET.
+  // Express answers HEAD for every GET route.
   const allowed = ROUTES.filter((route) => route.path === path).flatMap(({ method }) =>
     method === 'GET' ? [method, 'HEAD'] : [method],
   )

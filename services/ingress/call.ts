@@ -21,7 +21,7 @@ import type { RateLimits } from './callers/limits/limits.ts'
 import type { WireFormat } from './reply/errors.ts'
 import type { Reply } from './reply/reply.ts'
 
-/** What the ingress works with. */
+/** Services and settings that all handlers of the ingress share. */
 export interface IngressContext {
   readonly config: Config
   readonly log: Log
@@ -29,11 +29,11 @@ export interface IngressContext {
   readonly jobs: AttachedJobs
   /** Undefined in a deployment without a store. */
   readonly durable: DurableJobs | undefined
-  /** For the operator's door, with the two below; undefined as {@link durable} is. */
+  /** For administration, as are the two below. Undefined in a deployment without a store. */
   readonly store: StoreView | undefined
   readonly broker: Pick<Broker, 'name' | 'lag' | 'isReachable' | 'missing' | 'history' | 'submit' | 'send'>
   readonly pauses: Pauses
-  /** Aborts when the process drains: whoever waits for a durable job goes on elsewhere. */
+  /** Aborts when the process drains. A caller that waits for a durable job must then reconnect to another ingress. */
   readonly closing: AbortSignal
   readonly models: ModelCatalogue
   readonly blobs: Blobs
@@ -41,51 +41,56 @@ export interface IngressContext {
   readonly limits: RateLimits
   readonly places: ConcurrencyLimits
   readonly budgets: Budgets
-  /** On its way to the ledger; undefined in a deployment without a store. */
+  /** Batched writer of usage to the ledger; undefined in a deployment without a store. */
   readonly usage: UsageBatches | undefined
-  /** What request bodies may hold of this process's memory. */
+  /** Memory budget of this process for request bodies. */
   readonly budget: ByteBudget
   /** Quota of stored bytes per project. */
   readonly storage: StoredQuota
   /** Fair queue of projects that submit durable jobs. */
   readonly submits: SubmitTurns
-  /** How fast lines of batches become jobs beside calls. */
+  /** Throttle of batch lines while interactive calls run. */
   readonly pace: BatchThrottle
 }
 
-/** One API call on its way through the ingress, whichever way it came. Handlers fill in what the access log tells. */
+/** One API call, over HTTP or a WebSocket. Handlers fill {@link facts} for the access log. */
 export interface Call {
   readonly method: string
   readonly path: string
-  /** What the row of the endpoint table names in its path. */
+  /** Parameters in the path, as the route names them. */
   readonly params: Readonly<Record<string, unknown>>
   readonly query: Readonly<Record<string, unknown>>
-  /** Lower-case; of a WebSocket: those of its upgrade, but for what is about one call. */
+  /** Lower-case names. On a WebSocket: the headers of its upgrade, except those that describe one call. */
   readonly headers: IncomingHttpHeaders
   readonly requestId: string
   readonly format: WireFormat
   readonly key: ApiKey
-  /** Where its answer goes. */
+  /** Receives the answer. */
   readonly reply: Reply
-  /** For the access log and metrics. */
+  /** Fields of the access log and labels of the metrics. */
   readonly facts: CallFacts
-  /** What the call says of its job beside headers, by the names that the body of `POST /v1/jobs` has. */
+  /** Job options given in the body instead of headers, by the field names of `POST /v1/jobs`. */
   readonly jobFields: Record<string, unknown>
-  /** How a caller of this way asks for a job that outlives the call, and for an answer before its result. */
+  /**
+   * Advice in error messages: how a caller of this transport requests a job that outlives the call (`durable`), and an
+   * answer before its result (`async`).
+   */
   readonly advice: { readonly durable: string; readonly async: string }
-  /** Blobs that were uploaded with the call: deleted when it ends, but for those that a durable job took over. */
+  /** Blobs uploaded with the call. All are deleted when the call ends, except those that a durable job took over. */
   readonly uploads: Set<string>
-  /** Reservation in the quota of stored bytes: released when the call ends, unless a row counts the bytes by then. */
+  /**
+   * Reservation in the quota of stored bytes. Released when the call ends; by then a stored row may count the bytes.
+   */
   readonly storage: Holding
-  /** What its body holds of the memory: given back when the body lies in a blob, at the latest when the call ends. */
+  /** Memory held by the body. Released when the body is written to a blob, and at the latest when the call ends. */
   readonly held: HeldBytes
 }
 
-/** What the access log says about a call beside its route and status. */
+/** Facts about a call in the access log, besides its route and status. */
 export interface CallFacts {
-  /** Of a failure that came after the head: the status it would have had, and counts as. */
+  /** Status of a failure after the head was sent: the status that the head would have had. Metrics count this one. */
   status?: number
-  /** The status that was sent then. */
+  /** The status that was actually sent, if {@link status} differs. */
   sent_status?: number
   key_id?: string
   project_id?: string

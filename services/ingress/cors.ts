@@ -1,12 +1,12 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 
 /*
- * Pages of other origins (https://fetch.spec.whatwg.org/#http-cors-protocol): a browser lets them call, and read what is answered,
- * where CORS_ORIGINS allows it. Keys come in headers that a page sets itself and no cookie lets anyone in, so credentials in the sense
- * of that protocol are never allowed.
+ * Cross-origin requests (https://fetch.spec.whatwg.org/#http-cors-protocol). Browsers let pages of other origins call
+ * and read answers if CORS_ORIGINS allows the origin. Keys travel in headers that the page sets itself. No cookie
+ * grants access, so `access-control-allow-credentials` is never sent.
  */
 
-/** Headers of answers that a page may read, beside those that it always may. */
+/** Response headers that a page may read, in addition to those that browsers always expose. */
 const EXPOSED = [
   ...['x-request-id', 'request-id', 'x-job-id', 'location', 'preference-applied', 'idempotency-replayed', 'allow'],
   ...['retry-after', 'retry-after-ms', 'x-should-retry', 'openai-processing-ms', 'www-authenticate'],
@@ -16,18 +16,18 @@ const EXPOSED = [
   ]),
 ].join(', ')
 const METHODS = 'GET, HEAD, POST, DELETE'
-/** How long a browser may remember the answer to a preflight; Chromium's own limit. */
+/** Cache lifetime of a preflight answer, in seconds; Chromium's maximum. */
 const MAX_AGE_SECONDS = '7200'
-/** Characters of the headers that a page asks for; SDKs ask for some 400. */
+/** Maximum characters of the requested header names; SDKs request about 400. */
 const ASKED_CHARS_MAX = 4_096
 
-/** Which pages may call, by the setting CORS_ORIGINS. */
+/** Cross-origin policy from the setting CORS_ORIGINS. */
 export class Cors {
   readonly #isOpen: boolean
-  /** Undefined: the setting names none. */
+  /** Undefined if the setting is missing. */
   readonly #origins: ReadonlySet<string> | undefined
 
-  /** @param setting Origins with commas between, or `*`; undefined: none */
+  /** @param setting Origins separated by commas, or `*`; undefined: no origin */
   constructor(setting: string | undefined) {
     const origins = setting?.split(',').map((origin) => origin.trim().toLowerCase())
     this.#origins = origins && new Set(origins)
@@ -35,21 +35,20 @@ export class Cors {
   }
 
   /**
-   * Tells the browser of a page that it may read the answer, whatever that will be, and answers its question beforehand: that has
-   * no key and counts against no limit.
+   * Sets the CORS headers of the answer and answers preflight requests, which have no key and count against no limit.
    *
-   * @returns True when the request was such a question, and is answered.
+   * @returns true if the request was a preflight and is answered
    */
   answer({ method, headers }: IncomingMessage, res: ServerResponse): boolean {
     if (!this.#origins) return false
-    // Also on answers to others: what a cache keeps of them is not for a page.
+    // Also on answers to other origins, so that a cache does not serve one of them to an allowed page.
     if (!this.#isOpen) res.setHeader('vary', 'Origin')
     const { origin } = headers
     if (origin === undefined || !this.#allows(origin)) return false
     res.setHeader('access-control-allow-origin', this.#isOpen ? '*' : origin)
     res.setHeader('access-control-expose-headers', EXPOSED)
     if (method !== 'OPTIONS' || headers['access-control-request-method'] === undefined) return false
-    // By name: `*` would leave out `authorization`.
+    // Each header by name: `*` does not cover `authorization`.
     const asked = headers['access-control-request-headers']?.slice(0, ASKED_CHARS_MAX)
     res.writeHead(204, {
       'access-control-allow-methods': METHODS,
@@ -61,13 +60,15 @@ export class Cors {
   }
 
   /**
-   * Whether a page may open a WebSocket, which browsers let every page try: one of the service itself, of an allowed origin, or, where
-   * the setting names none, any, since nothing but a key lets it in. Programs send no origin.
+   * Whether a page may open a WebSocket, which browsers permit from every origin. Allowed are this service's own origin
+   * and the origins of the setting. Without the setting, any origin may connect, because only a key grants access.
+   * Requests without an origin come from programs.
    */
   allowsSocket({ headers: { origin, host } }: IncomingMessage): boolean {
     if (origin === undefined || !this.#origins) return true
     if (this.#allows(origin)) return true
-    // `null` and garbage have no host, and a request may have none either: that is not the same one.
+    // The origin `null` and invalid values have no host. A request may lack one too, and two missing hosts must not
+    // match.
     const own = URL.parse(origin)?.host
     return own !== undefined && own !== '' && own === host?.toLowerCase()
   }

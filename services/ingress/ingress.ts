@@ -34,25 +34,31 @@ import type { SocketBounds } from './ws/bounds.ts'
 import { Sockets } from './ws/sockets.ts'
 import { isSocketRequest } from './ws/upgrade.ts'
 
-/** Time without any Kafka broker after which an ingress is not ready: a restart of one broker, or its replacement, is shorter. */
+/**
+ * Time without any Kafka broker after which the ingress is not ready. A restart or replacement of one broker is
+ * shorter.
+ */
 const FAILOVER_MS = 15_000
-/** Silence on the control channel after which an ingress is not ready. Kafka replaces its leader in 9 to 12 s, and clients follow. */
+/**
+ * Silence on the control channel after which the ingress is not ready. Kafka elects a new leader in 9 to 12 s, and
+ * clients follow.
+ */
 const SILENCE_MS_MAX = 30_000
-/** How often a draining ingress looks whether its calls have ended. */
+/** Interval at which a draining ingress checks whether its calls have ended. */
 const DRAIN_POLL_MS = 50
 
-/** The ingress: HTTP in, jobs out, and back. */
+/** The ingress: accepts calls over HTTP and WebSocket, creates jobs and streams their results. */
 export interface Ingress extends Service {
   readonly port: number
-  /** The API key made on the first run, to be shown once. */
+  /** The API key created at the first start, to be shown once; undefined at later starts. */
   readonly createdKey: string | undefined
 }
 
 /**
- * Starts the ingress; resolves when it listens.
+ * Starts the ingress; resolves when the server listens.
  *
- * @param socketBounds Of WebSockets, where they shall not be {@link SOCKET_BOUNDS}.
- * @throws When the port is taken or the broker cannot be reached
+ * @param socketBounds Overrides of {@link SOCKET_BOUNDS}.
+ * @throws if the port is in use or the broker cannot be reached
  */
 export async function startIngress(ports: Ports, socketBounds: Partial<SocketBounds> = {}): Promise<Ingress> {
   const { config, log } = ports
@@ -68,7 +74,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const health = healthOf(ports, jobs)
   const { server, port } = await listen(
     (req, res) => {
-      // Bytes that a caller chose are never taken for a page of this origin.
+      // Browsers must not guess a type: bytes that a caller chose would otherwise run as a page of this origin.
       res.setHeader('x-content-type-options', 'nosniff')
       if (health.metrics && isMetricsOfOthers(req)) req.url = ADMIN_METRICS
       if (cors.answer(req, res) || answerHealth(health, req, res) || answerPage(log, req, res)) return
@@ -106,7 +112,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   }
 }
 
-/** What calls are answered with; the fleet is to be closed. */
+/** Builds the context that all handlers share. The caller must close `fleet`. */
 async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, closing: AbortSignal) {
   const { config, log, metrics, models, blobs, store, broker, pauses } = ports
   const { fleet, ...limiting } = openLimits(ports, keys, jobs)
@@ -135,13 +141,16 @@ async function openAttached({ config, log, metrics, broker, blobs, version, paus
   })
 }
 
-/** What the port of the API says of health. Who may call the API need not see what all callers do. */
+/**
+ * Health for the API port. If METRICS_PORT is set, metrics are left out: API callers must not see figures of other
+ * callers.
+ */
 function healthOf(ports: Ports, jobs: AttachedJobs): Health {
   const metrics = ports.config.metricsPort === undefined ? ports.metrics : undefined
   return { problems: () => problemsOf(ports, jobs), preparing: () => preparingOf(ports), metrics }
 }
 
-/** Shows how many calls this ingress holds. */
+/** Registers gauges of the attached jobs that this ingress holds. */
 function showJobs({ metrics }: Ports, jobs: AttachedJobs): void {
   for (const pool of PoolName.options) {
     for (const state of ['queued', 'running'] as const) {
@@ -151,7 +160,11 @@ function showJobs({ metrics }: Ports, jobs: AttachedJobs): void {
   }
 }
 
-/** Shows how many calls of each model wait, also of those that come later. @returns What ends that */
+/**
+ * Registers a gauge of waiting calls per model, also for models added later.
+ *
+ * @returns function that stops following the model catalogue
+ */
 function gaugeWaiting({ models, metrics }: Ports, jobs: AttachedJobs): () => void {
   const shown = new Set<string>()
   const show = () => {
@@ -172,10 +185,10 @@ function gaugeWaiting({ models, metrics }: Ports, jobs: AttachedJobs): () => voi
 }
 
 /**
- * Takes the port and gives it back, before anything else is done: the ingress starts last, and a process that cannot listen
- * should neither make a key that nobody is shown nor fetch models.
+ * Binds the port once and releases it, before any other start-up work. The ingress starts last, so a port conflict
+ * would otherwise appear only after models were fetched and a key was created that is never shown.
  *
- * @throws ConfigError when the port is taken
+ * @throws ConfigError if the port is in use, not permitted or not on this machine
  */
 export async function requirePort(config: Config): Promise<void> {
   if (config.port !== 0 && config.metricsPort === config.port) {
@@ -209,7 +222,7 @@ function portError(error: unknown, { host, port }: Config): unknown {
   ])
 }
 
-/** What holds callers within their limits; the fleet is to be closed. */
+/** Opens rate limits, concurrency limits and spending budgets. The caller must close `fleet`. */
 function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   const { config, log, store } = ports
   const counts = ports.openFleetCounts()
@@ -225,7 +238,7 @@ function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   return { fleet, limits, places, budgets }
 }
 
-/** Quota of stored bytes per project, shared with the other ingresses. */
+/** Opens the quota of stored bytes per project, which all ingresses share. */
 function openStorage({ config, store }: Ports, boot: string): StoredQuota {
   const isEmbedded = store !== undefined && config.databaseUrl === undefined
   const directories = isEmbedded ? [config.blobDir, config.dataDir] : [config.blobDir]
@@ -233,7 +246,7 @@ function openStorage({ config, store }: Ports, boot: string): StoredQuota {
   return new StoredQuota({ bytes: store?.storedBytes, boot, most: config.filesBytesMaxPerProject, floor })
 }
 
-/** What bodies and messages may hold of the memory, shown at each scrape. */
+/** Opens the memory budget for request bodies and messages. One key may use at most half of the budget. */
 function openBudget({ config, metrics }: Ports): ByteBudget {
   const { bodyBudgetBytes: bytesMax } = config
   const budget = new ByteBudget({ bytesMax, keyBytesMax: bytesMax / 2 })
@@ -288,8 +301,8 @@ function problemsOf(ports: Ports, jobs: AttachedJobs): string[] {
 }
 
 /**
- * Refuses new calls with 503, but goes on listening so that nobody meets a closed port; ends when the calls under way
- * have. At `signal` those that are left get an error.
+ * Refuses new calls with 503 and waits for the calls in progress. The server keeps listening, so that clients receive
+ * an error instead of a refused connection. At `signal`, the remaining calls end with an error.
  */
 async function drain(jobs: AttachedJobs, sockets: Sockets, server: Server, signal: AbortSignal): Promise<void> {
   jobs.isDraining = true

@@ -59,28 +59,32 @@ import { listWebhookSecrets } from './jobs/webhook-secrets.ts'
 import type { WireFormat } from './reply/errors.ts'
 import { refusePlain, WS_PATH } from './ws/upgrade.ts'
 
-/** One endpoint: a row of the table. */
+/** One endpoint: a row of the route table. */
 export interface Route {
   readonly method: 'GET' | 'POST' | 'DELETE'
   /** A path ending in `/*` matches everything below it; `:id` is one segment. */
   readonly path: string
   readonly format: WireFormat
-  /** What a key must be for; default: calls. */
+  /** Scope that the key must have; default: the scope for calls. */
   readonly scope?: KeyScope | 'any'
-  /** It makes work, so it counts against the limits of its key. */
+  /** True if the request creates work and so counts against the limits of its key. */
   readonly isCall?: boolean
-  /** It needs a JSON body. */
+  /** True if the request needs a body: JSON, unless {@link readBody} is given. */
   readonly hasBody?: boolean
-  /** Reads a body of another type. */
+  /** Reads a body of another type than JSON. */
   readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
-  /** Answers the call. @throws ServiceError as long as nothing was sent */
+  /**
+   * Answers the call.
+   *
+   * @throws ServiceError before or after output; the reply sends it in the form of its path
+   */
   handle(context: IngressContext, call: Call, body: unknown): Promise<void> | void
 }
 
-/** The operator's door: for keys with the scope `admin`, and no calls. */
+/** Administration endpoints: for keys with the scope `admin`, and not counted as calls. */
 const ADMIN_ROUTES: readonly Route[] = [
   admin('GET', 'jobs', listAllJobs),
-  // Before those of one job, whose id could be such a word.
+  // Must precede `jobs/:id`, which would match these words as ids.
   { ...admin('POST', 'jobs/cancel', cancelManyJobs), hasBody: true },
   { ...admin('POST', 'jobs/redrive', redriveManyJobs), hasBody: true },
   admin('GET', 'jobs/:id', getAnyJob),
@@ -120,7 +124,7 @@ function admin(method: Route['method'], path: string, handle: Route['handle']): 
   return { method, path: `${ADMIN_PATH}/${path}`, format: 'openai', scope: 'admin', handle }
 }
 
-/** Batches of messages, in the words of Anthropic's API. */
+/** Batches of messages in the form of Anthropic's API. */
 const MESSAGE_BATCH_ROUTES: readonly Route[] = [
   { ...messageBatch('POST', '', createMessageBatch), isCall: true, hasBody: true, readBody: readRequests },
   messageBatch('GET', '', listMessageBatches),
@@ -134,7 +138,7 @@ function messageBatch(method: Route['method'], path: string, handle: Route['hand
   return { method, path: MESSAGE_BATCHES + path, format: 'anthropic', handle }
 }
 
-/** What responses go on in (docs/responses.md, Conversations). */
+/** Conversations, which responses continue (docs/responses.md, Conversations). */
 const CONVERSATION_ROUTES: readonly Route[] = [
   { ...conversation('POST', '', createConversation), isCall: true, hasBody: true },
   conversation('GET', '/:id', retrieveConversation),
@@ -150,7 +154,7 @@ function conversation(method: Route['method'], path: string, handle: Route['hand
   return { method, path: `/v1/conversations${path}`, format: 'openai', handle }
 }
 
-/** Every endpoint of the API. A request goes from its row to a job and back; docs/endpoints.md lists the same. */
+/** Every endpoint of the API; docs/endpoints.md has the same list. */
 export const ROUTES: readonly Route[] = [
   ...JOB_ENDPOINTS.map((endpoint): Route => {
     const { path, format, readBody } = endpoint

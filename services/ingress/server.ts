@@ -9,24 +9,30 @@ import { errorHeaders } from '#shared/protocols/errors.ts'
 import { TickThrottle } from '#shared/tick-throttle.ts'
 import { errorBody, formatOf } from './reply/errors.ts'
 
-/** How long the HTTP server waits for its clients, in milliseconds, and how many it serves. */
+/** Timeouts of the HTTP server, in milliseconds, and its maximum number of connections. */
 export interface ServerBounds {
-  /** An idle connection is kept this long. */
+  /** Time after which an idle connection is closed. */
   readonly keepAliveMs: number
-  /** A request's head must be whole after this. */
+  /** Time within which the request head must be complete. */
   readonly headersMs: number
-  /** A request must be whole after this. */
+  /** Time within which the whole request must be complete. */
   readonly requestMs: number
-  /** A connection on which neither side gets a byte across is cut after this. Longer than any answer is silent. */
+  /**
+   * Time without any byte in either direction after which the connection is cut. Must exceed the longest silence of an
+   * answer.
+   */
   readonly silenceMs: number
-  /** How long a client may go on sending a body that was refused, or keep open a connection that was given up. */
+  /** Grace period for a client that still sends a refused body, or keeps a closed connection open. */
   readonly lingerMs: number
-  /** How often the first three are looked at. */
+  /** Interval at which Node checks the first three timeouts. */
   readonly checkMs: number
   readonly connectionsMax: number
 }
 
-/** Pooled clients reuse sockets for a minute, uploads may be slow, heads may not (docs/protocol.md, Headers). */
+/**
+ * Defaults. Pooled clients reuse sockets for up to a minute, uploads may be slow, heads may not (docs/protocol.md,
+ * Headers).
+ */
 export const SERVER_BOUNDS: ServerBounds = {
   keepAliveMs: 75_000,
   headersMs: 80_000,
@@ -37,18 +43,22 @@ export const SERVER_BOUNDS: ServerBounds = {
   connectionsMax: 20_000,
 }
 
-/** Who takes connections over from HTTP. */
+/** Handler that takes over upgraded connections, such as WebSockets. */
 export interface Upgrades {
-  /** Whether a request that asks for it is upgraded; any other is answered as if it had not asked. */
+  /** Whether a request that asks for an upgrade is upgraded; any other request is answered as plain HTTP. */
   accepts(req: IncomingMessage): boolean
-  /** Owns the connection from then on. Must not throw. */
+  /** Takes over the connection. Must not throw. */
   upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void
 }
 
-/** Where a server listens: an address, a port (0: a free one), and whether other processes that want it too share the port. */
+/** Listening address, port (0 selects a free one), and whether several processes may share the port. */
 export type ListenAddress = Pick<Config, 'host' | 'port' | 'reusePort'>
 
-/** Starts to listen. @returns The server, and the port it got. */
+/**
+ * Starts an HTTP server.
+ *
+ * @returns the server and its actual port
+ */
 export async function listen(
   handler: (req: IncomingMessage, res: ServerResponse) => void,
   { host, port, reusePort }: ListenAddress,
@@ -61,7 +71,7 @@ export async function listen(
     requestTimeout: bounds.requestMs,
     connectionsCheckingInterval: bounds.checkMs,
     noDelay: true,
-    // The application refuses it, with a body in the path's format.
+    // The application refuses a missing Host header itself, with a body in the format of the path.
     requireHostHeader: false,
     shouldUpgradeCallback: (req) => upgrades?.accepts(req) ?? false,
   })
@@ -78,9 +88,9 @@ export async function listen(
     })
   }
   server.on('request', onRequest)
-  // An expectation nobody knows may be ignored (RFC 9110 §10.1.1); Node would answer 417 without a body.
+  // RFC 9110 §10.1.1 allows a server to ignore an unknown expectation; Node would answer 417 without a body.
   server.on('checkExpectation', onRequest)
-  // Sockets of a TCP server are such, whatever the type says.
+  // The sockets of a TCP server are net.Sockets, although the type is wider.
   server.on('upgrade', (req, socket: Duplex, head) => upgrades?.upgrade(req, socket as Socket, head))
   server.on('clientError', (error: ClientError, socket: Socket) => exchanges.onClientError(error, socket))
   await new Promise<void>((resolve, reject) => {
@@ -94,7 +104,7 @@ export async function listen(
   return { server, port: typeof address === 'object' && address ? address.port : port }
 }
 
-/** Stops listening and waits for the connections to end; at `signal` cuts those that are left. */
+/** Stops listening and waits until all connections end; at `signal`, the remaining ones are cut. */
 export async function closeServer(server: Server, signal: AbortSignal): Promise<void> {
   const closed = new Promise<void>((resolve) => server.close(() => resolve()))
   server.closeIdleConnections()
@@ -105,16 +115,22 @@ export async function closeServer(server: Server, signal: AbortSignal): Promise<
   signal.removeEventListener('abort', cut)
 }
 
-/** What Node's parser says about a connection it gives up; `rawPacket` are the bytes it stumbled over. */
+/** Error of Node's HTTP parser; `rawPacket` holds the bytes that it could not parse. */
 type ClientError = NodeJS.ErrnoException & { rawPacket?: Buffer }
 
-/** A request and its response, not finished yet. */
+/** A request with its response, not finished yet. */
 interface Exchange {
   readonly req: IncomingMessage
   readonly res: ServerResponse
 }
 
-/** The exchanges under way on each connection, and what becomes of those whose request never ends well. */
+/**
+ * Tracks the open exchanges of each connection, to end those whose request never completes.
+ *
+ * Two cases need it. (1) A response is finished before its body has arrived: Node discards the rest without a time
+ * limit. (2) The parser rejects the connection: one plain error is sent, unless a client could take it for another
+ * answer.
+ */
 class Exchanges {
   readonly #underWay = new WeakMap<Socket, Set<Exchange>>()
   readonly #lingerMs: number
@@ -130,22 +146,22 @@ class Exchanges {
     this.#underWay.set(socket, underWay.add(exchange))
     res.once('close', () => {
       underWay.delete(exchange)
-      // Answered before its body was there: Node throws the rest away, but would do so for as long as it comes.
+      // Answered before its body arrived. Node would discard the rest for as long as the client sends.
       if (!req.complete) this.#cutLater(socket, () => !req.complete)
     })
   }
 
-  /** What is not HTTP, or too slow, or too large in its head, gets one plain answer and its socket is cut. */
+  /** Ends a connection whose request is not HTTP, too slow, or too large in its head: one plain error, then a cut. */
   onClientError(error: ClientError, socket: Socket): void {
     const [exchange, ...more] = this.#underWay.get(socket) ?? []
-    // An answer now would be taken for that of an earlier request, or for a piece of one.
+    // An error now would be read as the answer to an earlier request, or as a part of one.
     const isMisleading = exchange && (more.length > 0 || exchange.req.complete || exchange.res.headersSent)
     if (error.code === 'ECONNRESET' || !socket.writable || isMisleading) return void socket.destroy()
     socket.end(refusalOf(error, exchange))
     this.#cutLater(socket, () => true)
   }
 
-  /** A client may leave its side open for ever, so closing ours is not enough. */
+  /** Destroys the socket after the grace period: a client may keep its side open after ours is closed. */
   #cutLater(socket: Socket, isDue: () => boolean): void {
     const cut = () => {
       if (isDue()) socket.destroy()
@@ -173,7 +189,7 @@ function refusalOf(client: ClientError, exchange: Exchange | undefined): string 
   return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${head.join('')}\r\n${body}`
 }
 
-/** What lets a page read the refusal of a request whose head was understood. */
+/** CORS headers already set on the response, so that a page can read the refusal. */
 function pageHeadersOf(res: ServerResponse | undefined): Record<string, string> {
   const set = Object.entries(res?.getHeaders() ?? {})
   const own = set.filter(([name]) => name === 'vary' || name.startsWith('access-control-'))

@@ -2,30 +2,30 @@ import type { CallFacts, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 
-/** How a call is named in the log and in the metrics. */
+/** Identity and status of an ended call for the log and the metrics. */
 interface EndedCall {
   readonly method: string
   readonly path: string
-  /** Label of the metrics: a known route. */
+  /** Metrics label: a known route, never the raw path. */
   readonly route: string
   readonly status: number | string
-  /** Further fields of the line. */
+  /** Additional fields of the log line. */
   readonly more?: object
-  /** Not a call but a connection: how long it was open is no figure of calls. */
+  /** True for a connection instead of a call. The duration of a connection is not counted as that of a call. */
   readonly isConnection?: boolean
 }
 
-/** Characters of a path that are logged. */
+/** Maximum characters of a path in the log. */
 const PATH_CHARS_MAX = 200
 
 /**
- * The one line that the access log has for a call, and its figures: what it was, how it ended, how long it took. Never bodies,
- * prompts or keys. Also one of the two places that classify failures; the other is the attempt of a job.
+ * Writes one access-log line per call and updates its metrics: route, outcome, duration. Bodies, prompts and keys are
+ * never logged. Failures are classified here and in the job's attempt, nowhere else.
  */
 export class CallLog {
   readonly requestId = newId('req_')
   readonly startedAt = performance.now()
-  /** What whoever answers the call adds. */
+  /** Filled by the handlers. */
   readonly facts: CallFacts = {}
   readonly #context: Pick<IngressContext, 'log' | 'metrics'>
 
@@ -33,9 +33,9 @@ export class CallLog {
     this.#context = context
   }
 
-  /** Whatever was thrown as the failure that the caller is told. */
+  /** Converts any thrown value into the error that the caller receives. Internal errors are logged with their cause. */
   classify(thrown: unknown): ServiceError {
-    // Express decodes path parameters and throws what decodeURIComponent throws.
+    // Express decodes path parameters with decodeURIComponent, whose URIError it passes on.
     const error = thrown instanceof URIError ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)
     if (error.code === 'internal_error')
       this.#context.log.error({ err: error, request_id: this.requestId }, 'internal error')
@@ -43,10 +43,10 @@ export class CallLog {
   }
 
   /**
-   * Notes a failure that the caller is told. After the head, which said otherwise, the call counts as the status it would have
-   * had.
+   * Records the failure that the caller receives. If the head was sent already, then metrics count the failure's own
+   * status.
    *
-   * @param sentStatus The status that was sent before.
+   * @param sentStatus Status in the head that was already sent.
    */
   failed({ code }: ServiceError, status: number, sentStatus?: number): void {
     const { facts } = this
@@ -56,7 +56,7 @@ export class CallLog {
     facts.sent_status = sentStatus
   }
 
-  /** Writes the line, and counts the call. To be called once. */
+  /** Writes the log line and counts the call. Must be called once. */
   ended({ method, path, route, status: sent, more, isConnection }: EndedCall): void {
     const { log, metrics } = this.#context
     const { facts, requestId: request_id } = this

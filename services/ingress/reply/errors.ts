@@ -9,23 +9,23 @@ import {
 } from '#shared/protocols/errors.ts'
 import { retryMsMaxOf } from './retry.ts'
 
-/** Which error shape and which headers a path speaks (docs/protocol.md, Errors). */
+/** API family of a path, which decides the shape of errors and headers (docs/protocol.md, Errors). */
 export type WireFormat = 'openai' | 'anthropic'
 
-/** The body of a failure in the format of its path. */
+/** Error body in the format of the path. */
 export function errorBody(error: ServiceError, format: WireFormat, requestId: string): object {
   return format === 'anthropic' ? messagesErrorBody(error, requestId) : openaiErrorBody(error)
 }
 
-/** The status of a failure in the format of its path. */
+/** HTTP status of an error in the format of the path. */
 export function statusOf(error: ServiceError, format: WireFormat): number {
   return format === 'anthropic' ? messagesStatus(error) : openaiStatus(error)
 }
 
 /**
- * Answers with a failure, status and headers included. Nothing may have been sent yet.
+ * Sends an error response. No part of a response may have been sent yet.
  *
- * @param isFinal The failure is kept, so that asking again gives the same.
+ * @param isFinal True if a repeated request would return the same stored failure, so a retry is pointless.
  */
 export function sendError(
   res: ServerResponse,
@@ -43,14 +43,15 @@ export function sendError(
   res.end(body)
 }
 
-/** The format of a path: everything below /v1/messages is Anthropic's (docs/protocol.md, Errors). */
+/** Format of a path: everything below /v1/messages is Anthropic's (docs/protocol.md, Errors). */
 export function formatOf(path: string): WireFormat {
   return path === '/v1/messages' || path.startsWith('/v1/messages/') ? 'anthropic' : 'openai'
 }
 
 /**
- * The format of a request. Paths that both kinds of SDK call, and misspelt ones, speak Anthropic's where its SDKs ask, which
- * always send `anthropic-version` (docs/protocol.md, Errors); every other path has one format.
+ * Format of a request. Paths that both SDK families call, and misspelt ones, use Anthropic's format if the request has
+ * the header `anthropic-version`, which its SDKs always send. Every other path has one format (docs/protocol.md,
+ * Errors).
  */
 export function formatOfRequest({ path, headers }: Pick<IncomingMessage, 'headers'> & { path: string }): WireFormat {
   const isShared = /(^|\/)(messages|models)(\/|$)/.test(path)

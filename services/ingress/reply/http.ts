@@ -12,19 +12,25 @@ import { type Outcome, type Reply, type ReplyForm, refusalOf } from './reply.ts'
 import { bytePieces, endWithin, writeFrames, writePieces } from './slow-reader.ts'
 import { failureFrame, historyFailureFrame, SSE_END, SSE_KEEP_ALIVE, sseText } from './sse.ts'
 
-/** How long a stream's head waits for the first output, so that early failures are HTTP errors (docs/protocol.md, Failures after the head). */
+/**
+ * Time for which a stream delays its head until the first output. Failures in that time become HTTP errors
+ * (docs/protocol.md, Failures after the head).
+ */
 const HEAD_WAIT_MS = 5_000
-/** Silence after which a stream says that it lives (docs/protocol.md, Event streams). */
+/** Silence after which a stream sends a keep-alive (docs/protocol.md, Event streams). */
 const KEEP_ALIVE_MS = 15_000
-/** When a whole answer's head is sent early and kept alive with newlines: clients give up at 300 s (docs/protocol.md, Long answers). */
+/**
+ * Time after which the head of a whole answer is sent early, with newlines as keep-alives. Clients give up after 300 s
+ * (docs/protocol.md, Long answers).
+ */
 const EARLY_HEAD_MS = 240_000
-/** Characters of a whole answer that are written at once. */
+/** Maximum characters of an answer that is written in one piece. */
 const SMALL_BODY = 16 * 1024
-/** How long the last words to a slow reader may take before its socket is cut. */
+/** Time in which a slow reader may take the final error before its socket is cut. */
 const SLOW_LAST_WORDS_MS = 1_000
-/** How long a caller whose key was revoked may take to read why, before the connection is cut. */
+/** Time in which a caller with a revoked key may read the error before its connection is cut. */
 const REVOKED_LAST_WORDS_MS = 2_000
-/** When an EventSource comes back after a cut, in milliseconds. */
+/** Delay in milliseconds after which an EventSource reconnects. */
 const RECONNECT_MS = 3_000
 
 const JSON_TYPE = 'application/json'
@@ -35,24 +41,26 @@ const STREAM_HEAD = {
   'x-accel-buffering': 'no',
 }
 
-/** Why nobody waits any more whose connection was closed: a reason of our own, since making an AbortError takes a stack. */
+/** Abort reason for a closed connection. A constant, because each AbortError would capture a stack trace. */
 const CLOSED = Symbol('closed')
 
-/** A request whose target was understood. */
+/** A request whose target was parsed. */
 export interface RoutedRequest extends IncomingMessage {
   readonly path: string
   readonly params: Readonly<Record<string, unknown>>
   readonly query: Readonly<Record<string, unknown>>
-  /** What it met; undefined: nothing. */
+  /** Matched route; undefined if none matched. */
   readonly route?: { readonly path: string }
 }
 
 /**
  * The answer to one HTTP request.
  *
- * Failures before the first output become HTTP errors; later ones the error frame of the format, or the body of a head that was
- * sent early. Memory stays bounded: what is said waits for a slow reader, and after `slowReaderMs` without progress the
- * connection is closed. The line of the access log is written when the response is closed.
+ * A failure before the first output becomes an HTTP error. A later one becomes the error frame of the format, or the
+ * body after a head that was sent early.
+ *
+ * Memory stays bounded: output waits for a slow reader. After `slowReaderMs` without progress the connection is closed.
+ * The access-log line is written when the response closes.
  */
 export class HttpReply implements Reply {
   readonly log: CallLog
@@ -66,9 +74,9 @@ export class HttpReply implements Reply {
   #unwatch: (() => void) | undefined
   #form: ReplyForm | undefined
   #failed: ((error: ServiceError) => Frame) | undefined
-  /** Of a stream: what waits for the first output. */
+  /** Frames of a stream that are delayed until the first output. */
   #held = ''
-  /** What a head that is sent before its body waits for. */
+  /** Timer after which the head is sent without a body. */
   #head: NodeJS.Timeout | undefined
   #pulse: NodeJS.Timeout | undefined
   #isWhole = false
@@ -93,7 +101,7 @@ export class HttpReply implements Reply {
     return this.#res.destroyed
   }
 
-  /** Whoever loses the key hears of it in the words of the protocol; whatever does not end then, or is not read, is cut. */
+  /** Ends the call with an error if its key is revoked. A connection that is still open afterwards is cut. */
   watch(key: ApiKey): void {
     this.#unwatch = this.#context.keys.watch(key, (error) => {
       this.#left.abort(error)
@@ -101,9 +109,9 @@ export class HttpReply implements Reply {
     })
   }
 
-  /** The call was answered, as far as that is up to us: what is left is watched until it is sent. */
+  /** The handler has finished. The key watch stays active until the socket has sent the rest. */
   release(): void {
-    // Without a socket it is sent, or waits behind an earlier answer, and would never tell that it is closed.
+    // Without a socket, the answer is sent or queued behind an earlier one, and no close event would follow.
     if (!this.#res.socket || this.#res.destroyed) this.#stopWatching()
   }
 
@@ -146,7 +154,7 @@ export class HttpReply implements Reply {
       res.writeHead(status, { 'content-type': type, 'content-length': bytes })
     }
     this.#isWhole = true
-    // A text that is ended with leaves in one packet together with its head.
+    // Text passed to end() leaves in one packet with its head.
     if (body.length <= SMALL_BODY) return this.#endWith(body, bytes === body.length ? 'latin1' : 'utf8')
     await writePieces(res, bytePieces(Buffer.from(body)), this.#slowReaderMs)
     this.#endWith('')
@@ -186,7 +194,7 @@ export class HttpReply implements Reply {
     const { format, log } = this
     const res = this.#res
     const error = log.classify(thrown)
-    // Who left first did not see it.
+    // A client that disconnected first did not receive the failure, so it is not recorded.
     if (res.destroyed || res.writableEnded) return
     log.failed(error, statusOf(error, format), res.headersSent ? res.statusCode : undefined)
     if (!res.headersSent) return sendError(res, error, keptAs ?? format, log.requestId, keptAs !== undefined)
@@ -195,13 +203,13 @@ export class HttpReply implements Reply {
     endWithin(res, error.code === 'slow_reader' ? SLOW_LAST_WORDS_MS : this.#slowReaderMs, words)
   }
 
-  /** What can still be said of a failure after the head; undefined: nothing, the connection must be cut. */
+  /** Final bytes for a failure after the head; undefined if only a cut can signal the failure. */
   #lastWords(error: ServiceError): string | undefined {
     const { requestId } = this.log
     if (this.#form === 'stream') {
       return this.#held + sseText(this.#failed?.(error) ?? failureFrame(error, this.format, requestId))
     }
-    // Who reads a history comes back with its position and is told then, unless it may not come back.
+    // A reader of a job's history reconnects with its position and receives the error then, unless its key was revoked.
     if (this.#form === 'events') return refusalOf(this.left) && sseText(historyFailureFrame(error))
     return this.#isWhole ? undefined : JSON.stringify(errorBody(error, this.format, requestId))
   }
@@ -225,13 +233,16 @@ export class HttpReply implements Reply {
   #openHistory(): void {
     const res = this.#res
     res.writeHead(200, STREAM_HEAD)
-    // Express answers HEAD here as well, which must not wait for a body it will not get.
+    // Express routes HEAD here too, and such a client must not wait for a body.
     if (this.#req.method === 'HEAD') return void res.end()
     res.write(`retry: ${RECONNECT_MS}\n\n`)
     this.#keepAlive(SSE_KEEP_ALIVE.openai)
   }
 
-  /** JSON allows blanks before the value; a failure after that can only be told inside the body (docs/protocol.md, Long answers). */
+  /**
+   * Sends the head of a JSON answer before its body, and newlines, which JSON allows before a value. A later failure
+   * can be reported only in the body (docs/protocol.md, Long answers).
+   */
   #openEarly(): void {
     this.#res.writeHead(200, { 'content-type': JSON_TYPE })
     this.#res.write('\n')

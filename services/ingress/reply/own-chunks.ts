@@ -1,14 +1,14 @@
 import type { ServerResponse } from 'node:http'
 
-/** Of no body, and no trailers. */
+/** Final chunk: an empty body and no trailers. */
 const LAST_CHUNK = '0\r\n\r\n'
 
 /**
- * Writes the chunks of a response (RFC 9112 §7.1) as one string each from now on. Node writes a chunk as four pieces, which
- * costs a stream of short messages more than all else that is done for one of them.
+ * Replaces Node's chunked encoding (RFC 9112 §7.1) of a response by one string per chunk. Node writes four pieces per
+ * chunk, which costs a stream of short messages more than all other work on them.
  *
- * The head must have been sent. A response that is not chunked, to a client of HTTP/1.0, stays as it is. What is written
- * after this must be text.
+ * The head must have been sent. A response that is not chunked (HTTP/1.0 clients) is left unchanged. After this call
+ * only text may be written.
  */
 export function ownChunks(res: ServerResponse): void {
   if (!res.chunkedEncoding) return
@@ -21,7 +21,7 @@ export function ownChunks(res: ServerResponse): void {
   })
 }
 
-/** Plain ASCII, as most text, needs no encoding. */
+/** ASCII text is written as `latin1`, which needs no encoding. */
 function writeChunk(write: (text: string, encoding: BufferEncoding) => boolean, text: string): boolean {
   const bytes = Buffer.byteLength(text)
   return write(chunkOf(text, bytes), bytes === text.length ? 'latin1' : 'utf8')

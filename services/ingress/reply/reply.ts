@@ -3,66 +3,70 @@ import { ServiceError } from '#shared/error.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import type { WireFormat } from './errors.ts'
 
-/** What an answer will be, once it is known: a whole one as JSON or as text, a stream, or the history of a job. */
+/** Form of an answer: a whole one as JSON or as text, a stream, or the event history of a job. */
 export type ReplyForm = 'json' | 'text' | 'stream' | 'events'
 
-/** How a call ended, seen from whoever answered it. */
+/** How a call ended, as the handler reports it. */
 export type Outcome =
   | { readonly type: 'completed' }
   | {
       readonly type: 'failed'
-      /** Whatever was thrown; the reply classifies it. */
+      /** Any thrown value; the reply classifies it. */
       readonly thrown: unknown
-      /** The failure is that of a job, told in its format; asking again gives the same. */
+      /** Set if the failure is the stored end of a job, in this format. A repeated request returns the same failure. */
       readonly keptAs?: WireFormat
     }
 
 /**
- * Where the answer of one call goes: over HTTP, or over a WebSocket. Handlers throw what goes wrong, before or after output;
- * whoever called them ends the reply with it, and the reply tells the caller, the access log and the metrics.
+ * Destination of one call's answer, over HTTP or a WebSocket. Handlers throw failures, before or after output. The code
+ * that called the handler passes them to {@link Reply.end}, which reports to the caller, the access log and the
+ * metrics.
  */
 export interface Reply {
   /**
-   * Aborts when the answer is for nobody any more: whoever asked has left, or wants it no more, or has lost the key
-   * ({@link refusalOf} tells).
+   * Aborts when the answer is no longer wanted: the caller disconnected, cancelled or lost its key. {@link refusalOf}
+   * distinguishes the last case.
    */
   readonly left: AbortSignal
-  /** The same, or this process drains: for what goes on without it. */
+  /**
+   * Aborts with {@link left}, and also when this process drains. For waits on work that continues without the caller.
+   */
   readonly leaving: AbortSignal
-  /** Nothing that is said would be heard. */
+  /** True if output would reach no client. */
   readonly hasLeft: boolean
-  /** Tells something beside the answer, where there is a place for it. Before anything else is said. */
+  /** Sets a response header, if the transport has headers. Must precede all output. */
   setHeader(name: string, value: string): void
   /**
-   * Tells which job stands for the call.
+   * Reports the job that runs the call.
    *
-   * @param cancel Of a job that outlives the call: asks it to end. Otherwise it ends with {@link left}.
+   * @param cancel Requests the end of a job that outlives the call. Without it, the job ends with {@link left}.
    */
   accepted(jobId: string, cancel?: () => void): void
   /**
-   * Says what is to come, so that a caller who has to wait hears that the call lives.
+   * Announces the form of the answer, so that keep-alives can be sent while the caller waits.
    *
-   * @param failed How a stream tells a failure after its head; default: as its format does.
+   * @param failed Error frame of a stream after its head; default: that of the format.
    */
   open(form: ReplyForm, failed?: (error: ServiceError) => Frame): void
   /**
-   * Says messages of a stream, once there is room for them. Gives a promise of room for more when there is none: one for
-   * each token would cost more than encoding it.
+   * Sends frames of a stream. Returns a promise only if the send buffer is full: one promise per token would cost more
+   * than the token's encoding.
    *
-   * @param isOutput Until there is some, what is said may wait for it: the call may still fail as a whole.
-   * @throws ServiceError `slow_reader`, by the promise
+   * @param isOutput False delays the frames until the first output, so that the call can still fail as a whole.
+   * @throws ServiceError `slow_reader`, through the promise
    */
   frames(frames: readonly Frame[], isOutput?: boolean): Promise<void> | undefined
   /**
-   * Says a whole answer.
+   * Sends a whole answer.
    *
-   * @param value A string is text, all else JSON.
+   * @param value A string is sent as text, any other value as JSON.
    * @param status Default: 200.
    * @throws ServiceError `slow_reader`
    */
   whole(value: unknown, status?: number): Promise<void>
   /**
-   * Says a whole answer that is no JSON, as it is read; without a length, one whose end is not known. The source is read to its end, or destroyed.
+   * Sends bytes as they are read. Without a length, the end is that of the source. The source is read to its end or
+   * destroyed.
    *
    * @throws ServiceError `slow_reader`
    */
@@ -71,31 +75,35 @@ export interface Reply {
   end(outcome: Outcome): void
 }
 
-/** The end of what was said to its end. */
+/** Outcome of a call that was answered completely. */
 export const COMPLETED: Outcome = { type: 'completed' }
 
-/** Why a caller who would still listen gets no answer; undefined where nobody listens. */
+/** The error for a caller that is still connected, such as a revoked key; undefined if the caller left. */
 export function refusalOf({ reason }: AbortSignal): ServiceError | undefined {
   return reason instanceof ServiceError ? reason : undefined
 }
 
-/** @throws ServiceError When the caller has lost the key meanwhile */
+/** @throws ServiceError if the caller's key was revoked meanwhile */
 export function throwIfRefused({ left }: Reply): void {
   const refusal = refusalOf(left)
   if (refusal) throw refusal
 }
 
-/** Where the output of a job comes from: an attached one, or what a durable one recorded. */
+/**
+ * Next events, at least one; undefined after the last.
+ *
+ * @throws ServiceError if the job failed
+ */
 export interface Output {
-  /** Set once there was output that a caller would notice. */
+  /** Time of the first output that a caller would notice. */
   readonly firstOutputAtMs: number | undefined
   /** Events, at least one; undefined after the last. @throws ServiceError When the job failed */
   next(): Promise<unknown[] | undefined>
 }
 
 /**
- * Says a job's output as it comes, until its end. The next is taken only when the last was said: so while the caller reads
- * slowly the job's own buffer fills, and pauses its worker.
+ * Sends a job's output until its end. The next events are taken only after the previous were sent. If the caller reads
+ * slowly, then the job's buffer fills, which pauses the worker.
  */
 export async function sendStream(
   reply: Reply,
@@ -113,7 +121,8 @@ export async function sendStream(
       onEvent(event)
       for (const frame of stream.push(event)) frames.push(frame)
     }
-    // What comes before output (the start of a message) waits for it: the attempt may still fail cleanly.
+    // Frames before the first output, such as the start of a message, wait for it: the attempt may still fail with a
+    // status.
     const room = reply.frames(frames, output.firstOutputAtMs !== undefined)
     if (room) await room
   }
@@ -121,8 +130,8 @@ export async function sendStream(
 }
 
 /**
- * Says a job's output as bytes as it comes, until its end. A failure before the first of them is told as one; after it the connection
- * is cut, so that nobody takes a part for the whole.
+ * Sends a job's output as bytes until its end. A failure before the first byte becomes an HTTP error. A later one cuts
+ * the connection, so that a client cannot mistake a part for the whole.
  */
 export async function sendBytes(
   reply: Reply,

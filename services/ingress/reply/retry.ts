@@ -1,13 +1,13 @@
-/** Longest `Retry-After` that the usual SDKs obey, in milliseconds: they take a longer one for none, and come when they like. */
+/** Maximum `Retry-After` that known SDKs obey, in milliseconds. If it is longer, then they retry at their own pace. */
 const SDK_MS_MAX = 60_000
-/** They name themselves so in their `User-Agent`: openai's and Anthropic's own, and those that other libraries bring. */
+/** Known SDKs, by their `User-Agent`: those of OpenAI and Anthropic, and libraries that embed them. */
 const SDKS = /openai|anthropic|ai-sdk|litellm/i
-/** Longest that anybody is told, in milliseconds. */
+/** Maximum `Retry-After` for any caller, in milliseconds. */
 export const RETRY_MS_MAX = 3_600_000
 
 /**
- * The longest `Retry-After` that a caller obeys, in milliseconds. Whoever is not known to obey less is told up to an hour:
- * RFC 9110 §10.2.3 knows no longest time.
+ * Maximum `Retry-After` for a caller, in milliseconds: 60 s for known SDKs, an hour for others. RFC 9110 §10.2.3 has no
+ * maximum.
  */
 export function retryMsMaxOf(userAgent: string | undefined): number {
   return SDKS.test(userAgent ?? '') ? SDK_MS_MAX : RETRY_MS_MAX

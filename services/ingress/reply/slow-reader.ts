@@ -2,15 +2,15 @@ import type { ServerResponse } from 'node:http'
 import { ServiceError } from '#shared/error.ts'
 import { isHighSurrogate } from '#shared/surrogate-buffer.ts'
 
-/** Characters or bytes written at once: what a client must take within the time for slow readers. */
+/** Characters or bytes per write: a client must take each piece within `slowReaderMs`. */
 const PIECE = 64 * 1024
 
 /**
- * Writes to a response that may be read slowly, piece by piece, so that every client gets the same time for the same
- * number of bytes. Resolves when it takes more; at once when the client is gone.
+ * Writes pieces to a response that may be read slowly. Each piece has its own time limit, so all clients must reach the
+ * same minimum rate. Resolves when the response accepts more, or at once if the client has disconnected.
  *
- * @param pieces Taken one by one, as there is room.
- * @throws ServiceError `slow_reader` when the client took less than a piece in `slowReaderMs`
+ * @param pieces Iterated lazily, as the client reads.
+ * @throws ServiceError `slow_reader` if the client took less than a piece in `slowReaderMs`
  */
 export async function writePieces(
   res: ServerResponse,
@@ -22,16 +22,16 @@ export async function writePieces(
     if (res.destroyed) return
     const isTaken = res.write(piece)
     if (!isTaken && !slow) slow = await untilDrained(res, slowReaderMs).catch((error: unknown) => error)
-    // The rest of a frame goes along: last words may follow it.
+    // The current frame is completed, so that an error frame may follow.
     if (slow && (typeof piece !== 'string' || piece.endsWith(FRAME_END))) break
   }
   if (slow) throw slow
 }
 
 /**
- * The same for whole frames of a stream. Nearly all are written at once: then there is nothing to wait for.
+ * Writes whole frames of a stream. Nearly always they fit into one write without waiting.
  *
- * @returns Settles as {@link writePieces} does; undefined when the client takes more
+ * @returns undefined if the client accepts more; otherwise a promise that settles as that of {@link writePieces}
  */
 export function writeFrames(res: ServerResponse, text: string, slowReaderMs: number): Promise<void> | undefined {
   if (text.length > PIECE) return writePieces(res, framePieces(text), slowReaderMs)
@@ -40,8 +40,8 @@ export function writeFrames(res: ServerResponse, text: string, slowReaderMs: num
 }
 
 /**
- * Text of a stream cut into pieces of whole frames, so that an error frame may follow each. Only a frame that is longer than
- * a piece is cut itself: the plots of a run have megabytes.
+ * Splits text of a stream into pieces of whole frames, so that an error frame may follow each. Only a frame longer than
+ * a piece is split itself, such as a plot of several megabytes.
  */
 export function* framePieces(text: string): Generator<string> {
   let start = 0
@@ -56,21 +56,20 @@ export function* framePieces(text: string): Generator<string> {
 
 const FRAME_END = '\n\n'
 
-/** Half a character is none: it goes along with its other half. */
+/** End of a piece that does not split a surrogate pair. */
 function characterEnd(text: string, end: number): number {
   return isHighSurrogate(text.charCodeAt(end - 1)) ? end - 1 : end
 }
 
-/** Bytes cut into pieces. */
 export function* bytePieces(bytes: Buffer): Generator<Uint8Array> {
   for (let start = 0; start < bytes.length; start += PIECE) yield bytes.subarray(start, start + PIECE)
 }
 
 /**
- * Ends a response, and cuts the connection when the client has not taken the rest within a time.
+ * Ends a response, and cuts the connection if the client does not take the rest in time.
  *
- * @param end.onSlow Told before the cut.
- * @param end.encoding Of the text: plain ASCII is quicker as `latin1`. Default: utf8.
+ * @param end.onSlow Called before the cut.
+ * @param end.encoding Encoding of the text: `latin1` is faster for plain ASCII. Default: utf8.
  */
 export function endWithin(
   res: ServerResponse,
@@ -79,7 +78,7 @@ export function endWithin(
   end: { readonly onSlow?: (error: ServiceError) => void; readonly encoding?: BufferEncoding | undefined } = {},
 ): void {
   res.end(text, end.encoding ?? 'utf8')
-  // Nearly always the kernel has taken all of it by now.
+  // Nearly always the kernel has taken all bytes already.
   if (res.writableLength === 0 || res.destroyed) return
   const timer = setTimeout(() => {
     end.onSlow?.(tooSlow())

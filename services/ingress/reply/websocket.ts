@@ -10,26 +10,25 @@ import { jsonTextOf } from '#shared/protocols/encode.ts'
 import { CallLog } from './call-log.ts'
 import type { Outcome, Reply, ReplyForm } from './reply.ts'
 
-/** Whose a reply is, and what it is about. */
 export interface SocketReplyOptions {
-  /** The client's id. */
+  /** Id that the client chose for the request or subscription. */
   readonly id: string
   readonly kind: 'request' | 'subscription'
   readonly key: Call['key']
   readonly outbox: Outbox
-  /** What its frame holds of the memory. */
+  /** Memory reservation of the frame that began the request. */
   readonly held: HeldBytes
   readonly sessionId: string
-  /** As the access log shows it. */
+  /** Path for the access log. */
   readonly path: string
-  /** Label of the metrics: a known route. */
+  /** Metrics label: a known route. */
   readonly route: string
 }
 
 /**
  * The answer to one id of a WebSocket, from the frame that begins it to the frame that ends it.
  *
- * It is cancelled by its client or left when the connection is closed: then work for nobody stops, and durable jobs go on.
+ * If the client cancels or the connection closes, then attached work stops. Durable jobs continue.
  */
 export class SocketReply implements Reply {
   readonly kind: SocketReplyOptions['kind']
@@ -39,13 +38,13 @@ export class SocketReply implements Reply {
   readonly #options: SocketReplyOptions
   readonly #left = new AbortController()
   readonly left = this.#left.signal
-  /** The client said so, before a cancel became a wish. */
+  /** The client cancelled before the job was accepted as one that outlives the call. */
   #isCancelled = false
   #hasLeft = false
   #askToCancel: (() => void) | undefined
   #sequence = 0
   #hasEnded = false
-  /** What `request.completed` says: null after a stream. */
+  /** Body for `request.completed`; null after a stream. */
   #body = { status: 200, text: 'null' }
 
   constructor(context: Pick<IngressContext, 'log' | 'metrics'>, options: SocketReplyOptions) {
@@ -56,7 +55,7 @@ export class SocketReply implements Reply {
     this.#options = options
   }
 
-  /** When this process drains, connections are closed once their calls had time. */
+  /** On a drain, the connection is closed only after its calls had time to end. */
   get leaving(): AbortSignal {
     return this.left
   }
@@ -65,26 +64,29 @@ export class SocketReply implements Reply {
     return this.left.aborted
   }
 
-  /** The client does not want it any more. */
+  /** The client cancelled the request. */
   cancel(): void {
     if (this.#askToCancel) return this.#askToCancel()
     this.#isCancelled = true
     this.#left.abort()
   }
 
-  /** The connection is closed. */
+  /** The connection closed. */
   leave(): void {
     this.#hasLeft = true
     this.#left.abort()
   }
 
-  /** Frames have no headers. */
+  /** WebSocket frames have no headers. */
   setHeader(): void {}
 
-  /** From then on a cancel of a job that outlives the call is but a wish: the work goes on until it ends, in whichever way. */
+  /**
+   * Reports the job. From here on, a cancel of a job that outlives the call only requests its end: the job may still
+   * complete.
+   */
   accepted(jobId: string, cancel?: () => void): void {
     this.log.facts.job_id = jobId
-    // Cancelled while it was being accepted.
+    // The client cancelled while the job was being accepted.
     if (this.#isCancelled) return cancel?.()
     this.#askToCancel = cancel
     this.isAttached = cancel === undefined
@@ -92,7 +94,7 @@ export class SocketReply implements Reply {
     if (!this.hasLeft) outbox.reply(frameText({ type: 'request.accepted', id, job_id: jobId }))
   }
 
-  /** The connection has pings of its own. */
+  /** WebSocket connections have their own pings. */
   open(_form: ReplyForm): void {}
 
   frames(frames: readonly Frame[]): Promise<void> | undefined {
@@ -105,16 +107,19 @@ export class SocketReply implements Reply {
     return undefined
   }
 
-  /** It goes out with the end. It may be large, so it waits for its room like any output. */
+  /** Stores the body, which is sent with the end. A large body waits for buffer space like any output. */
   async whole(value: unknown, status = 200): Promise<void> {
     this.#body = { status, text: jsonTextOf(value) }
     await this.#options.outbox.room(this.left)
   }
 
-  /** No call over a WebSocket has such an answer. */
+  /** No WebSocket call has a binary answer. */
   async bytes(source: Readable): Promise<void> {
     source.destroy()
-    throw new ServiceError('invalid_request', 'This is not to be had over a WebSocket.')
+    throw new ServiceError(
+      'invalid_request',
+      'This endpoint has a binary answer, which a WebSocket cannot carry. Use HTTP.',
+    )
   }
 
   end(outcome: Outcome): void {
