@@ -12,31 +12,32 @@ import { answerDurable } from './durable.ts'
 import { readPreferences } from './prefer-header.ts'
 import { CallUsage } from './usage.ts'
 
-/** Most bytes of a character in memory. */
+/** Maximum memory per character of a string, in bytes. */
 const CHAR_BYTES = 2
-/** Most bytes of memory that a body holds which stays there while its call runs. */
+/** Maximum memory of a body that stays in memory while its call runs; a larger one is written to a blob. */
 const HELD_BYTES_MAX = 1024 * 1024
 
 /**
- * Answers a call of an endpoint that makes jobs: check, submit, stream or collect. Attached to the call unless the endpoint's
- * jobs are durable or the caller asked for that in one of the ways of docs/design.md, Arbiters.
+ * Answers a call of an endpoint that creates jobs: validates, submits, then streams or collects the output. The job is
+ * durable if the endpoint or the caller requires it (docs/design.md, Arbiters). Otherwise it is attached to the call.
  *
- * @throws ServiceError When it is refused or fails, before or after output
+ * @throws ServiceError if the call is refused or fails, before or after output
  */
 export function answerCall(context: IngressContext, call: Call, endpoint: JobEndpoint, body: unknown): Promise<void> {
   const { key, facts, headers, advice } = call
-  const wishes = readPreferences(headers, body)
-  const asked = JobOptions.of(headers, call.jobFields)
-  const isDurable = wishes.isDurable || endpoint.isDurable === true || endpoint.isKept?.(context, body, call) === true
-  if (!isDurable) asked.refuse(advice.durable)
-  else if (!wishes.isAsync) asked.refuseWaiting(advice.async)
-  // No async function: a suspended one would keep the body for as long as the answer takes.
+  const preferences = readPreferences(headers, body)
+  const options = JobOptions.of(headers, call.jobFields)
+  const isDurable =
+    preferences.isDurable || endpoint.isDurable === true || endpoint.isKept?.(context, body, call) === true
+  if (!isDurable) options.refuse(advice.durable)
+  else if (!preferences.isAsync) options.refuseWaiting(advice.async)
+  // Not an async function: while suspended, it would keep the body in memory until the answer is complete.
   const preparing = Promise.resolve(endpoint.prepare(context, call, body))
   return preparing.then((prepared) => {
     facts.model = prepared.model
     facts.user_id = prepared.userId
     return context.limits.countUser(key, prepared.userId).then(() => {
-      if (isDurable) return answerDurable(context, call, endpoint, prepared, body, wishes, asked)
+      if (isDurable) return answerDurable(context, call, endpoint, prepared, body, preferences, options)
       const { pool } = endpoint.kind
       const admitting = admit(context, key, { pool, model: prepared.model, body: prepared.body })
       if (!admitting) return answerInPlace(context, call, endpoint, prepared)
@@ -45,7 +46,7 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
   })
 }
 
-/** Answers in a place among the calls at once of its project. */
+/** Runs an attached call within the concurrency limit of its project. */
 function answerInPlace(
   context: IngressContext,
   call: Call,
@@ -78,7 +79,7 @@ async function answerAttached(
     throw error
   })
   facts.job_id = job.id
-  // A closed connection is the only way an SDK has to say stop (docs/protocol.md, Leaving).
+  // SDKs cancel a call by closing its connection (docs/protocol.md, Leaving).
   const cancel = () => context.jobs.cancel(job, refusalOf(reply.left)?.toBody())
   reply.left.addEventListener('abort', cancel, { once: true })
   if (reply.left.aborted) cancel()
@@ -107,7 +108,10 @@ async function answerAttached(
   }
 }
 
-/** Submits the job. Once it is accepted its body is no longer the call's: it lies in a blob, or waits as the few bytes of its record. */
+/**
+ * Submits the job. After that, the call's memory reservation shrinks to the size of the queue record, because a large
+ * body is in a blob.
+ */
 async function submitJob(
   context: IngressContext,
   { key, requestId, held, headers }: Call,
@@ -141,7 +145,10 @@ async function submitJob(
   return job
 }
 
-/** Whether a body may stay in memory as it is while its call runs here: not where large ones would fill the budget. */
+/**
+ * Whether the body may stay in memory while its call runs. Bodies are kept only if they are small and less than half of
+ * the budget is in use, because large ones would exhaust it.
+ */
 function mayHold({ budget }: IngressContext, held: HeldBytes): boolean {
   return held.bytes <= HELD_BYTES_MAX && budget.held <= budget.bytesMax / 2
 }
@@ -151,7 +158,7 @@ function bytesOf(stored: AttachedJob['stored']): number {
   return 'json' in stored ? stored.json.length * CHAR_BYTES : stored.bytes
 }
 
-/** To the very end: a failure that follows output is told after it. */
+/** Collects all events up to the end, because a failure may follow output. */
 async function takeAll(job: AttachedJob, onEvent: (event: unknown) => void): Promise<unknown[]> {
   const all: unknown[] = []
   for (let events = await job.next(); events; events = await job.next()) {
@@ -163,7 +170,7 @@ async function takeAll(job: AttachedJob, onEvent: (event: unknown) => void): Pro
   return all
 }
 
-/** Notes when a job began and first said something, for the access log and the metrics. */
+/** Records queue time and time to first output for the access log and the metrics. */
 function noteJob(context: IngressContext, { facts }: Call, job: AttachedJob): void {
   const { created_at_ms, pool, model } = job.envelope
   facts.attempts = job.attempt

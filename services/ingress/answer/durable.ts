@@ -21,14 +21,14 @@ import type { Created } from '#shared/store/store.ts'
 import { idempotencyOf, type Preferences, prefersAsync } from './prefer-header.ts'
 import { RecordedOutput, recordedStream, resultOf } from './recorded.ts'
 
-/** When callers who poll may come back, in seconds. */
+/** Minimum interval between two polls of a caller, in seconds. */
 export const RETRY_AFTER_SECONDS = 2
 
 /**
- * Answers a call whose job outlives it: 202 with the job, or the result as soon as it is there. The same call with the same key
- * is the same job, whichever way it comes.
+ * Answers a call whose job outlives it: 202 with the job, or the result when the job has ended. A repeated call with
+ * the same idempotency key gets the same job, over HTTP or a WebSocket.
  *
- * @throws ServiceError What the job failed with; `idempotency_key_in_use` after the job's id was told
+ * @throws ServiceError the failure of the job; `idempotency_key_in_use` after the id of the job was sent
  */
 export function answerDurable(
   context: IngressContext,
@@ -36,21 +36,21 @@ export function answerDurable(
   endpoint: JobEndpoint,
   prepared: PreparedCall,
   body: unknown,
-  wishes: Preferences,
-  asked: JobOptions,
+  preferences: Preferences,
+  options: JobOptions,
 ): Promise<void> {
   boundMetadata(prepared.metadata)
-  const { idempotencyKey, isAsync } = wishes
+  const { idempotencyKey, isAsync } = preferences
   if (!isAsync) context.submits.noteCall(projectIdOf(call.key))
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
-  // No async function: a suspended one would keep the body for as long as the answer takes.
-  return asked
+  // Not an async function: while suspended, it would keep the body in memory until the answer is complete.
+  return options
     .resolve(context, projectIdOf(call.key), deadlineInMs)
     .then((more) => {
       const wanted = { idempotencyKey, isAsync, ...more }
-      return createJob(context, call, endpoint, prepared, asked.joinedWith(body), wanted)
+      return createJob(context, call, endpoint, prepared, options.joinedWith(body), wanted)
     })
-    .then((created) => answerCreated(context, call, endpoint, prepared, created, wishes))
+    .then((created) => answerCreated(context, call, endpoint, prepared, created, preferences))
 }
 
 async function answerCreated(
@@ -65,7 +65,7 @@ async function answerCreated(
   const { reply } = call
   const cancel = () => cancelJob(context, call, jobs, job, true)
   reply.accepted(job.id, () => cancelJob(context, call, jobs, job, false))
-  // Durable by its endpoint alone: nobody was promised that it goes on without its caller.
+  // Durable only because of its endpoint: the caller did not request that the job outlives the connection.
   if (!isDurable) reply.left.addEventListener('abort', cancel, { once: true })
   if (!isDurable && reply.left.aborted) cancel()
   if (isReplay) reply.setHeader('idempotency-replayed', 'true')
@@ -84,7 +84,11 @@ async function answerCreated(
   else await sendResult(call, jobs, job, prepared, kept)
 }
 
-/** A client that cancels means the job; one that only leaves does not. @param isFinal Nobody is there for what it would still write */
+/**
+ * Cancels the job of a call: on a client's explicit cancel, or if the caller of an endpoint-durable job leaves.
+ *
+ * @param isFinal True if no partial result is wanted, because no caller is left to read it.
+ */
 function cancelJob(
   { log }: IngressContext,
   { requestId }: Call,
@@ -93,17 +97,18 @@ function cancelJob(
   isFinal: boolean,
 ): void {
   jobs.cancel(tenant, id, isFinal ? 'final' : 'again').catch((error: unknown) => {
-    // It may have ended in the meantime, which its events tell.
+    // A job that ended meanwhile has reported its end through its events.
     if (ServiceError.from(error).code === 'job_already_finished') return
     log.warn({ err: error, job_id: id, request_id: requestId }, 'job not cancelled')
   })
 }
 
 /**
- * Waits for the end of a job, but not longer than its caller does. Gives the job as it is then.
+ * Waits for the end of a job, for at most `waitMs` and while the caller stays. Returns the job in its state at that
+ * time.
  *
- * @param onWait Called where it has not ended.
- * @throws ServiceError `job_not_found`; when the caller has lost the key meanwhile
+ * @param onWait Called if the job has not ended yet.
+ * @throws ServiceError `job_not_found`; `invalid_api_key` if the caller's key is revoked meanwhile
  */
 export async function waitFor(
   { reply }: Call,
@@ -118,7 +123,10 @@ export async function waitFor(
   return ended
 }
 
-/** Says 202 with the job (docs/protocol.md, Submitting). One that an equal call has made before may have completed: then its result is there. */
+/**
+ * Sends 202 with the job (docs/protocol.md, Submitting). A repeated call may find its job completed; then the result is
+ * included.
+ */
 export async function sendAccepted(jobs: DurableJobs, { reply }: Call, job: DurableJob): Promise<void> {
   const details =
     job.state === 'completed'
@@ -130,7 +138,10 @@ export async function sendAccepted(jobs: DurableJobs, { reply }: Call, job: Dura
   await reply.whole(jobObject(job, details), 202)
 }
 
-/** The result as soon as the job has ended. It goes on when its caller leaves: the same key, or its id, finds it again. */
+/**
+ * Sends the result when the job has ended. If the caller leaves, then the job continues, and its idempotency key or id
+ * finds it again.
+ */
 async function sendResult(
   { reply }: Call,
   jobs: DurableJobs,
@@ -141,22 +152,22 @@ async function sendResult(
   reply.open(prepared.isText ? 'text' : 'json')
   const { job: ended, result } = await jobs.waitForResult(job.tenant, job.id, reply.leaving)
   throwIfRefused(reply)
-  if (!TERMINAL.has(ended.state)) throw new ServiceError('overloaded', `The server shut down; job ${job.id} goes on.`)
-  const told = result ?? (await resultOf(jobs, job.tenant, ended))
-  await reply.whole(kept ? kept.shown(told, prepared.encode ?? {}) : told)
+  if (!TERMINAL.has(ended.state)) throw new ServiceError('overloaded', `The server shut down; job ${job.id} continues.`)
+  const answer = result ?? (await resultOf(jobs, job.tenant, ended))
+  await reply.whole(kept ? kept.shown(answer, prepared.encode ?? {}) : answer)
 }
 
-/** The output of the job, as the plain call would stream it. */
+/** Streams the recorded output of the job as a plain call would. */
 async function sendRecorded({ reply }: Call, jobs: DurableJobs, job: DurableJob): Promise<void> {
   await using output = new RecordedOutput(jobs, job, reply.leaving)
   await sendStream(reply, output, recordedStream(job.endpoint))
 }
 
 /**
- * Accepts a job, or finds the one that an equal call made before with the same idempotency key (docs/protocol.md, Idempotency). What the
- * call holds of its body is given back then.
+ * Creates a job, or finds the one that an equal call created with the same idempotency key (docs/protocol.md,
+ * Idempotency). The memory reserved for the body is then released.
  *
- * @throws ServiceError `idempotency_key_reused`, `result_expired` when that job was deleted, `overloaded`
+ * @throws ServiceError `idempotency_key_reused`; `result_expired` if that job was deleted; `overloaded`
  */
 export async function createJob(
   context: IngressContext,
@@ -164,10 +175,10 @@ export async function createJob(
   endpoint: JobEndpoint,
   prepared: PreparedCall,
   body: unknown,
-  wishes: DurableOptions,
+  options: DurableOptions,
 ): Promise<{ job: DurableJob; isReplay: boolean }> {
   const jobs = requireJobs(context)
-  const { idempotencyKey, isAsync, ...more } = wishes
+  const { idempotencyKey, isAsync, ...more } = options
   const spec = {
     ...prepared,
     pool: endpoint.kind.pool,
@@ -186,7 +197,7 @@ export async function createJob(
   const created = await createWithUploads(call, prepared, async () => {
     const first = await context.submits.take(spec.tenant, () => jobs.create(spec, key), call.reply.left)
     if (!key || isAsync || first.outcome !== 'exists' || !hasFreedKey(first.job)) return first
-    // A failure that trying again may mend has freed the key (docs/protocol.md, Idempotency).
+    // A retryable failure has released the key, so a new job replaces the failed one (docs/protocol.md, Idempotency).
     return await jobs.create(spec, { ...key, replaces: first.job.id })
   })
   takeBody(prepared)
@@ -202,7 +213,10 @@ export async function createJob(
   return { job, isReplay }
 }
 
-/** Hands over what was uploaded to the job, unless there surely is none: it may hold them though nobody heard of it. */
+/**
+ * Creates the job and transfers its uploads to it. If the outcome is unknown, for example after a lost store
+ * connection, then the uploads are kept: a job may exist that refers to them.
+ */
 async function createWithUploads(
   { uploads, storage }: Call,
   { attachments = [] }: PreparedCall,
@@ -234,7 +248,10 @@ export function acceptedOf(created: Created): { job: DurableJob; isReplay: boole
   return { job: created.job, isReplay: created.outcome === 'exists' }
 }
 
-/** Expired, or failed with what is a 429 or 5xx. A cancel was wanted: it stays. */
+/**
+ * Whether an ended job has released its idempotency key: it expired, or failed with 429 or 5xx. A cancelled job keeps
+ * its key, because the cancel was intended.
+ */
 function hasFreedKey({ state, error }: DurableJob): boolean {
   if (state === 'expired') return true
   if (state !== 'failed') return false

@@ -1,27 +1,31 @@
 /*
- * What a 404 says beside that it is one: the endpoint that was probably meant, or how an SDK that asks for an API which is
- * not served here is told to ask for one that is.
+ * Advice in 404 messages: the endpoint that was probably meant, or the served alternative to another API of the same
+ * SDK.
  */
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { nearestOf } from '#shared/nearest.ts'
 
-/** Characters of a path that are looked at and shown. */
+/** Maximum characters of a path that are compared and shown. */
 const PATH_MAX = 200
-/** Characters by which a misspelt path may differ, and the part of it that they may be: everything is near to `/v1/ws`. */
+/**
+ * Maximum edit distance of a suggestion, absolute and as a ratio of the path. Without the ratio, every short path would
+ * be close to `/v1/ws`.
+ */
 const DISTANCE_MAX = 3
 const DISTANCE_SHARE_MAX = 1 / 3
 
-const CHAT =
-  "Send the whole conversation to POST /v1/chat/completions, or go on with 'conversation' of POST /v1/responses."
+const CHAT = "Send the whole conversation to POST /v1/chat/completions, or use 'conversation' of POST /v1/responses."
 
-/** What there is, for who is far from all of it. */
-const SERVED = `Served are ${KEY_ENDPOINTS.join(', ')}, and what is below them.`
+/** Advice for a path that resembles no endpoint. */
+const SERVED = `Available endpoints: ${KEY_ENDPOINTS.join(', ')}, and the paths below them.`
 
-/** For who asks without a path, to see what is there. */
+/** Advice for the path `/`, which people open to explore the service. */
 const DOOR =
   'The API is below /v1: /v1/chat/completions, /v1/jobs and others, which /openapi.json describes and a browser shows at /docs. The console is at /console.'
 
-/** Other APIs of the same SDKs, by the beginning of their path, and what to do about each. The first that fits counts. */
+/**
+ * Other APIs of the same SDKs, by the beginning of their path, with the alternative for each. The first match counts.
+ */
 const KIN: readonly (readonly [RegExp, string])[] = [
   [/^\/v1\/complete\b/, 'This old API is not served; use POST /v1/messages, or POST /v1/completions for raw prompts.'],
   [/^\/v1\/v2\/rerank\b/, 'Use POST /v1/rerank.'],
@@ -34,7 +38,11 @@ const KIN: readonly (readonly [RegExp, string])[] = [
   ],
 ]
 
-/** The message about a path that no endpoint has. @param paths Those of all endpoints, as the table writes them */
+/**
+ * Message for a path without an endpoint.
+ *
+ * @param paths Paths of all endpoints, as in the route table
+ */
 export function notFoundMessage(method: string, path: string, paths: readonly string[]): string {
   if (path === '/') return `Invalid URL (${method} /). ${DOOR}`
   const shown = path.slice(0, PATH_MAX)
@@ -44,7 +52,7 @@ export function notFoundMessage(method: string, path: string, paths: readonly st
   return `Invalid URL (${method} ${shown}). ${kin ?? (meant ? `Did you mean ${meant}?` : SERVED)}`
 }
 
-/** As it was probably meant: one slash between segments and none at the end, with the version, once. */
+/** Normalized path: one slash between segments, none at the end, and the version exactly once. */
 function tidied(path: string): string {
   const segments = path.split('/').filter((segment) => segment !== '' && segment !== 'v1')
   return `/v1/${segments.join('/')}`
@@ -62,7 +70,7 @@ function meantBy(path: string, tidy: string, paths: readonly string[]): string |
   return nearest.distance <= Math.min(DISTANCE_MAX, ownChars * DISTANCE_SHARE_MAX) ? nearest.name : undefined
 }
 
-/** True when a path is that of a row, whose `:id` is any segment and whose `/*` any rest. */
+/** Whether a path matches a route, whose `:id` is any segment and whose `/*` is any rest. */
 function isLike(row: string, path: string): boolean {
   const [rows, segments] = [row.split('/'), path.split('/')]
   const isRest = rows.at(-1) === '*'

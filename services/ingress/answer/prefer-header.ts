@@ -6,27 +6,27 @@ import { writeJson } from '#shared/json/write.ts'
 import type { IdempotencyKey } from '#shared/store/store.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** How a caller wants a call to be answered, beside what it asks. */
+/** How the caller wants the call to be answered. */
 export interface Preferences {
-  /** The job shall outlive the connection. */
+  /** The job must outlive the connection. */
   readonly isDurable: boolean
-  /** Answer 202 with the job rather than wait for its result. */
+  /** Answer 202 with the job instead of waiting for its result. */
   readonly isAsync: boolean
   /** Milliseconds to wait for the result before the 202. */
   readonly waitMs: number
   readonly idempotencyKey: string | undefined
 }
 
-/** Longest `wait` of RFC 7240 that is honoured, and of `?wait=`, in seconds. */
+/** Maximum `wait` preference (RFC 7240) and `?wait=`, in seconds. */
 export const WAIT_SECONDS_MAX = 60
-/** How long a key stands for its job. */
+/** Maximum time for which an idempotency key refers to its job. */
 const IDEMPOTENCY_TTL_MS = 24 * 3_600_000
 
 /**
- * Reads `Prefer: respond-async, wait=N` (RFC 7240), `Idempotency-Key`, and `background` and `store` of the body.
- * Preferences that are malformed are ignored, as RFC 7240 has it.
+ * Reads `Prefer: respond-async, wait=N` (RFC 7240), `Idempotency-Key`, and the body fields `background` and `store`.
+ * Malformed preferences are ignored, as RFC 7240 requires.
  *
- * @throws ServiceError `invalid_request` for a malformed key, `invalid_type` for fields that are no booleans
+ * @throws ServiceError `invalid_request` for a malformed key; `invalid_type` for fields that are not booleans
  */
 export function readPreferences(headers: IncomingHttpHeaders, body: unknown): Preferences {
   const preferences = String(headers.prefer ?? '')
@@ -41,15 +41,15 @@ export function readPreferences(headers: IncomingHttpHeaders, body: unknown): Pr
   }
 }
 
-/** Whether a call prefers an answer before its result (RFC 7240). */
+/** Whether the call prefers an answer before its result (RFC 7240). */
 export function prefersAsync({ prefer }: IncomingHttpHeaders): boolean {
   return /(?:^|[,;])\s*respond-async\s*(?:[,;]|$)/i.test(String(prefer ?? ''))
 }
 
-/** Paths whose calls do nothing but hand in work. */
+/** Paths whose calls only submit work. */
 const HANDS_IN = /^\/v1\/(jobs|files|batches|messages\/batches)(\/|$)/
 
-/** Whether a call makes a durable job, as far as is known of it before its body is read. */
+/** Whether a call creates a durable job, judged by its path and headers, before its body is read. */
 export function isJobSubmission({ path, headers }: Pick<Call, 'path' | 'headers'>): boolean {
   if (HANDS_IN.test(path)) return true
   return headers['idempotency-key'] !== undefined || prefersAsync(headers)
@@ -70,9 +70,9 @@ export function readIdempotencyKey(header: string | string[] | undefined): strin
 }
 
 /**
- * The key of a call with what it stands for: method, path and body (docs/protocol.md, Idempotency).
+ * The idempotency key of a call, with a fingerprint of method, path and body (docs/protocol.md, Idempotency).
  *
- * @param retentionMs How long an ended job is kept: its key must not outlive it.
+ * @param retentionMs Retention of ended jobs; the key expires no later than its job.
  */
 export async function idempotencyOf(
   key: string | undefined,
@@ -87,17 +87,20 @@ export async function idempotencyOf(
   return { scope: `${method} ${path}`, key, fingerprint, keepMs: Math.min(IDEMPOTENCY_TTL_MS, retentionMs) }
 }
 
-/** Members that are a request, or part of one, themselves: the call of a durable job, what is asked of the job, its webhook. */
+/** Fields whose value is a request or a part of one: the call of a durable job, its job options, its webhook. */
 const PARTS: ReadonlySet<string> = new Set(['body', 'job', 'webhook'])
 
-/** A request without its fields that are null, which count as absent. Inside of other values, such as JSON Schemas, null has a meaning. */
+/**
+ * Removes fields that are null, which count as absent. Nulls inside other values, such as JSON Schemas, are kept
+ * because they have a meaning there.
+ */
 function withoutNulls(request: unknown): unknown {
   if (typeof request !== 'object' || request === null || Array.isArray(request)) return request
   const given = Object.entries(request).filter(([, value]) => value !== null && value !== undefined)
   return Object.fromEntries(given.map(([name, value]) => [name, PARTS.has(name) ? withoutNulls(value) : value]))
 }
 
-/** JSON with sorted keys: the same request written in another order is the same. Bodies are not nested deep. */
+/** Hashes JSON with sorted keys, so that the order of fields does not matter. The depth of bodies is bounded. */
 function* hashCanonical(hash: Hash, body: unknown): Generator<undefined, void> {
   for (const piece of writeJson(body, { sortsKeys: true })) {
     hash.update(piece)

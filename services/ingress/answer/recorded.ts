@@ -9,7 +9,7 @@ import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 /**
  * The result of a job that has ended.
  *
- * @throws ServiceError What it failed with; `job_cancelled`, `job_expired`, `job_not_finished`
+ * @throws ServiceError the failure of the job; `job_cancelled`, `job_expired`, `job_not_finished`
  */
 export async function resultOf(jobs: DurableJobs, tenant: string, job: DurableJob): Promise<unknown> {
   switch (job.state) {
@@ -26,21 +26,24 @@ export async function resultOf(jobs: DurableJobs, tenant: string, job: DurableJo
   }
 }
 
-/** The recorded output of one job, as {@link sendStream} reads it. Dispose it: who stops early is still subscribed. */
+/**
+ * Recorded output of one durable job, as an {@link Output} for {@link sendStream}. Must be disposed: a reader that
+ * stops early is still subscribed.
+ */
 export class RecordedOutput implements Output, AsyncDisposable {
   firstOutputAtMs: number | undefined
   readonly #jobs: DurableJobs
   readonly #tenant: string
   readonly #id: string
-  /** Output of the attempts before does not count; nobody has been told of it yet. */
+  /** Current attempt. Output of earlier attempts is skipped, because this caller has received none of it. */
   readonly #attempt: number
   readonly #signal: AbortSignal
   readonly #events: AsyncGenerator<DurableEvent[]>
   #hasEnded = false
-  /** Number of the last progress that was told. */
+  /** Sequence number of the last progress event sent. */
   #progress = 0
 
-  /** @param signal Nobody reads on: its reason is thrown, where it is a ServiceError. */
+  /** @param signal Aborts when the reader stops; if its reason is a ServiceError, then `next` throws it. */
   constructor(jobs: DurableJobs, job: DurableJob, signal: AbortSignal) {
     this.#jobs = jobs
     this.#tenant = job.tenant
@@ -50,7 +53,11 @@ export class RecordedOutput implements Output, AsyncDisposable {
     this.#events = jobs.follow(job.tenant, job.id, 0, signal)
   }
 
-  /** Chunks of the wire, at least one; undefined after the last. @throws ServiceError What the job failed with */
+  /**
+   * Next chunks, at least one; undefined after the last.
+   *
+   * @throws ServiceError the failure of the job
+   */
   async next(): Promise<unknown[] | undefined> {
     for (;;) {
       const { value: events, done } = await this.#events.next()
@@ -60,7 +67,7 @@ export class RecordedOutput implements Output, AsyncDisposable {
       if (chunks.length > 0) return chunks
     }
     const job = await this.#jobs.get(this.#tenant, this.#id)
-    // What was left in the middle is no whole output, even if the job has ended since.
+    // A reader that stopped early has not received the whole output, even if the job has ended since.
     if (!this.#hasEnded && this.#signal.aborted) throw leftBecause(this.#signal, job)
     await resultOf(this.#jobs, this.#tenant, job)
     return undefined
@@ -79,12 +86,15 @@ export class RecordedOutput implements Output, AsyncDisposable {
       if (isOutput(chunk)) this.firstOutputAtMs ??= Date.now()
       if (this.#isNew(chunk)) chunks.push(chunk)
     } else if (type === 'job.retrying' && this.firstOutputAtMs !== undefined) {
-      // A plain stream cannot take back what it said; the job goes on, and its events tell all.
+      // A plain stream cannot retract output. The job continues, and its events contain everything.
       throw new ServiceError('worker_lost', 'The output had to be started over. Follow the events of the job instead.')
     }
   }
 
-  /** An attempt that takes up the work of another says its progress from the beginning, with the same numbers. */
+  /**
+   * Whether a chunk was not sent before. An attempt that resumes another repeats its progress events with equal
+   * numbers.
+   */
   #isNew(chunk: unknown): boolean {
     const { research_progress: progress } = (chunk ?? {}) as { research_progress?: { sequence: number } }
     if (!progress) return true
@@ -94,7 +104,7 @@ export class RecordedOutput implements Output, AsyncDisposable {
   }
 }
 
-/** What was kept are the messages of the stream, without the names that one format gives them. */
+/** Stream of the recorded chunks. Records lack the event names of Anthropic's format, which are added here. */
 export function recordedStream(endpoint: string): AnswerStream {
   const isNamed = formatOf(endpoint) === 'anthropic'
   return {
@@ -106,7 +116,7 @@ export function recordedStream(endpoint: string): AnswerStream {
   }
 }
 
-/** Chat chunks without choices tell progress or usage: a caller may hear them twice. */
+/** Whether a chunk is output. Chat chunks without choices carry progress or usage, which may be sent twice. */
 function isOutput(chunk: unknown): boolean {
   const { choices } = (chunk ?? {}) as { choices?: unknown[] }
   return choices?.length !== 0
@@ -114,5 +124,7 @@ function isOutput(chunk: unknown): boolean {
 
 function leftBecause(signal: AbortSignal, { id }: DurableJob): ServiceError {
   const refusal = refusalOf(signal)
-  return refusal ?? new ServiceError('overloaded', `The server is shutting down. Job ${id} goes on: ask for it again.`)
+  return (
+    refusal ?? new ServiceError('overloaded', `The server is shutting down. Job ${id} continues; repeat the request.`)
+  )
 }

@@ -2,45 +2,48 @@ import { ServiceError } from '#shared/error.ts'
 import { FairSemaphore } from '#shared/fair-semaphore.ts'
 
 /*
- * Durable jobs are submitted in fair turns of projects while other projects have calls answered.
+ * Fair queue of durable submissions, per project, active while other projects have calls answered.
  *
- * A submit costs the event loop and the store several times what a plain call costs, and no connection waits for its result. Thousands of them
- * at once made each plain call of another project wait for a hundred of them. So a submit takes one of few permits, projects in turn, and
- * a permit rests after each submit for as long as that held up others: the slower the process, the longer. While no other project calls,
- * submits take no turn.
+ * Problem: a submission costs the event loop and the store several times as much as a plain call, and no connection
+ * waits for its result. Thousands at once made each plain call of another project wait for a hundred of them.
+ *
+ * Each submission therefore takes one of {@link PERMITS} permits, which rotate among the projects. After a submission
+ * its permit pauses for {@link RESTS} times the duration beyond {@link FREE_RUN_MS}. Example: a submission of 12 ms
+ * pauses its permit for 20 ms. If no other project makes calls, then submissions need no permit.
  */
 
-/** Time for which a project that has called may call again. */
+/** Time for which a project counts as active after a call. */
 const CALLS_MS = 10_000
-/** Submits at once, of all projects that take turns. */
+/** Maximum concurrent submissions of all projects while the queue is active. */
 const PERMITS = 2
-/** A submit within this time holds up nobody, in milliseconds. */
+/** Duration of a submission, in milliseconds, that needs no pause. */
 const FREE_RUN_MS = 2
-/** Rest after a submit, in parts of the time beyond that. */
+/** Pause after a submission, as a multiple of its duration beyond {@link FREE_RUN_MS}. */
 const RESTS = 2
 const REST_MS_MAX = 200
-/** Submits of one project that wait, and for how long. */
+/** Maximum waiting submissions per project, and the maximum wait. */
 const WAITING_MAX = 1_000
 const WAIT_MS_MAX = 30_000
 const RETRY_MS = 2_000
 
-/** Orders submits of durable jobs (see above). */
+/** Orders submissions of durable jobs. */
 export class SubmitTurns {
   readonly #permits = new FairSemaphore({ permits: PERMITS, waitingPerKeyMax: WAITING_MAX, refusal: tooMany })
   #last = { project: '', atMs: Number.NEGATIVE_INFINITY }
-  /** Next submit, of another project than the last one. */
+  /** Last call of a project other than that of {@link #last}. */
   #before = { project: '', atMs: Number.NEGATIVE_INFINITY }
 
-  /** A call that somebody waits for is answered. */
+  /** Records an interactive call of a project. */
   noteCall(project: string): void {
     if (this.#last.project !== project) this.#before = this.#last
     this.#last = { project, atMs: performance.now() }
   }
 
   /**
-   * Makes a job in turn.
+   * Runs `submit` when the project has a permit.
    *
-   * @throws What `submit` throws; ServiceError `rate_limit_exceeded` when too many wait, or for too long; the signal's reason
+   * @throws the errors of `submit`; ServiceError `rate_limit_exceeded` if too many wait, or for too long; the signal's
+   * reason
    */
   async take<T>(project: string, submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
     if (!this.#othersCall(project)) return await submit()
@@ -71,6 +74,6 @@ export class SubmitTurns {
 
 function tooMany(): ServiceError {
   const message =
-    'This project submits more jobs at once than the service accepts beside the calls of others. Try again in 2 s.'
+    'This project submits more jobs at once than the service accepts while other projects make calls. Try again in 2 s.'
   return new ServiceError('rate_limit_exceeded', message, { retryAfterMs: RETRY_MS, isUndone: true })
 }

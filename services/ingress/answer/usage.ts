@@ -6,8 +6,8 @@ import { type EndedCall, entryOf } from '#shared/usage/cost.ts'
 import { Meter } from '#shared/usage/meter.ts'
 
 /**
- * Counts what one attached call uses: tokens for the limits of its key, the metrics and the access log as soon as they are
- * known; all of it for the ledger when it has ended (docs/usage.md).
+ * Counts the usage of one attached call. Tokens reach limits, metrics and access log as soon as they are known; the
+ * ledger entry follows at the end (docs/usage.md).
  */
 export class CallUsage {
   readonly #context: IngressContext
@@ -17,7 +17,7 @@ export class CallUsage {
   readonly #meter = new Meter()
   #isTold = false
 
-  /** @param admission What the call has reserved, which this settles. */
+  /** @param admission Reservation of the call, settled at the end. */
   constructor(context: IngressContext, call: Call, pool: PoolName, admission: Admission | undefined) {
     this.#context = context
     this.#call = call
@@ -25,13 +25,13 @@ export class CallUsage {
     this.#admission = admission
   }
 
-  /** Takes the next event of the answer, of whatever kind. */
+  /** Reads the next event of the answer, of any kind. */
   see(event: unknown): void {
     this.#meter.see(event)
     if ((event as { usage?: unknown }).usage !== undefined) this.#tellTokens()
   }
 
-  /** The call ended, well or not. To be called once. */
+  /** Records the end of the call. Must be called once. */
   end(end: EndedCall['end']): void {
     this.#tellTokens()
     const { models, usage } = this.#context

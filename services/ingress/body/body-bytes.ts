@@ -5,12 +5,12 @@ import { ServiceError } from '#shared/error.ts'
 import { joinBytes } from '#shared/join-bytes.ts'
 import { runToEnd, runYielding } from '#shared/yielding.ts'
 
-/** Smallest and largest block that is filled with what comes in small pieces. */
+/** Minimum and maximum size of a block that collects small pieces. */
 const BLOCK_BYTES_MIN = 4 * 1024
 const BLOCK_BYTES_MAX = 1024 * 1024
-/** Codings of one body, applied one after the other. */
+/** Maximum number of content codings of one body. */
 const CODINGS_MAX = 3
-/** 8 MiB, the largest window of the zstd content coding (RFC 9659). By default the library allocates up to 128 MiB. */
+/** Maximum zstd window: 2^23 bytes = 8 MiB, as RFC 9659 specifies. The library's default allows 128 MiB. */
 const ZSTD_WINDOW_LOG_MAX = 23
 /** Node.js before 22.15 has no zstd. */
 const { createZstdDecompress } = zlib as Partial<typeof zlib>
@@ -23,19 +23,19 @@ const INFLATERS: ReadonlyMap<string, () => Transform> = new Map<string, () => Tr
   ...(createZstdDecompress ? [['zstd', () => openZstd(createZstdDecompress)] as const] : []),
 ])
 
-/** How much of a body is read, and how long a pause in it may last. */
+/** Bounds of reading one body. */
 export interface BodyBounds {
-  /** Most bytes, after inflation. */
+  /** Maximum bytes after decompression. */
   readonly bytesMax: number
-  /** The body is given up after one to two times this long without a byte. */
+  /** Check interval for stalls: the body is refused after one to two intervals without a byte. */
   readonly stallMs: number
 }
 
 /**
- * Reads the whole body of a request, inflated. What is left of a refused body is thrown away as it comes: the caller can
- * answer at once, and the server cuts the connection if the rest does not end soon (services/ingress/server.ts).
+ * Reads and decompresses the whole body of a request. The rest of a refused body is discarded as it arrives. The caller
+ * can answer at once, and services/ingress/server.ts cuts the connection if the rest does not end soon.
  *
- * @param onGrowth Hears how many bytes are there, each time some have come; what it throws refuses the body.
+ * @param onGrowth Called with the number of bytes so far, after each piece. If it throws, then the body is refused.
  * @throws ServiceError `request_too_large`, `unsupported_media_type`, `request_timeout`, `invalid_request`
  */
 export async function readBytes(
@@ -45,7 +45,7 @@ export async function readBytes(
 ): Promise<Buffer> {
   if (Number(req.headers['content-length']) > bounds.bytesMax) throw tooLarge(bounds.bytesMax)
   const inflaters = openInflaters(req.headers['content-encoding'])
-  // From here on pipe() would leave a failed inflater on a request that is not read any more.
+  // No await between pipe() and collect(): an inflater would stay piped to a request that is no longer read.
   const stages: Readable[] = [req]
   for (const inflater of inflaters) stages.push((stages.at(-1) ?? req).pipe(inflater))
   try {
@@ -60,12 +60,15 @@ export async function readBytes(
   }
 }
 
-/** UTF-8 text without the byte order mark that editors and PowerShell put before it (RFC 8259 §8.1 lets a parser ignore it). */
+/**
+ * Removes the byte order mark that editors and PowerShell write before UTF-8 text. RFC 8259 §8.1 lets a parser ignore
+ * it.
+ */
 export function withoutByteOrderMark(text: Buffer): Buffer {
   return text[0] === 0xef && text[1] === 0xbb && text[2] === 0xbf ? text.subarray(3) : text
 }
 
-/** Inflaters in the order in which they are needed: the coding that was applied last is undone first (RFC 9110 §8.4). */
+/** Opens the decompressors in order of use: the coding that was applied last is removed first (RFC 9110 §8.4). */
 function openInflaters(encoding = ''): Transform[] {
   const codings = encoding
     .toLowerCase()
@@ -95,7 +98,7 @@ function collect(
     const blocks = new ByteBlocks()
     const { socket } = req
     const source = stages.at(-1) ?? req
-    // Inflation is progress too: it may take longer than the bytes took to arrive.
+    // Decompressed bytes count as progress: decompression may take longer than the transfer.
     const progress = () => socket.bytesRead + blocks.bytes
     let seen = progress()
     const stall = setInterval(() => {
@@ -113,7 +116,7 @@ function collect(
       }
       blocks.push(chunk)
     }
-    // The input of each inflater has the same bound: any number of empty gzip members makes no output.
+    // The compressed input has the same bound, because any number of empty gzip members produces no output.
     const counters = stages.slice(0, -1).map(() => {
       let bytes = 0
       return (chunk: Buffer) => {
@@ -125,14 +128,19 @@ function collect(
       stop()
       resolve(blocks)
     }
-    // A request that is cut closes without an end; behind an inflater nothing else tells. One that was answered meanwhile
-    // does not close with its connection, so that is asked too.
+    // A cut request closes without `end`, which an inflater does not report. If the request was answered meanwhile,
+    // then it does not close with its connection, so the socket is watched too.
     const onClose = () => {
       if (!req.complete) fail(new ServiceError('request_timeout', 'The body ended before it was complete.'))
     }
     const onError = (stage: Readable, cause: Error) => {
       if (stage === req) onClose()
-      else fail(new ServiceError('invalid_request', 'The body is not what Content-Encoding says.', { cause }))
+      else
+        fail(
+          new ServiceError('invalid_request', 'Could not decompress the body as its Content-Encoding specifies.', {
+            cause,
+          }),
+        )
     }
     const fail = (error: unknown) => {
       stop()
@@ -149,7 +157,7 @@ function collect(
     for (const stage of stages) stage.on('error', (cause) => onError(stage, cause))
     for (const [index, count] of counters.entries()) stages[index]?.on('data', count)
     req.on('close', onClose)
-    // Pipelined requests are read side by side.
+    // Several pipelined requests may listen to one socket.
     socket.setMaxListeners(0).on('close', onClose)
     if (socket.destroyed) onClose()
   })
@@ -160,17 +168,17 @@ function tooLarge(bytesMax: number): ServiceError {
 }
 
 /**
- * Bytes as they arrive, in memory that is no more than about twice theirs: a piece of a single byte would hold a hundred of its
- * own, and the 64 KiB that were read from the socket along with it.
+ * Collects bytes in at most about twice their size of memory. Without copying, a one-byte piece would occupy a hundred
+ * bytes of its own, and keep alive the 64 KiB read from the socket with it.
  */
 export class ByteBlocks {
   bytes = 0
   #blocks: Buffer[] = []
-  /** Of the last block. */
+  /** Bytes used in the last block. */
   #used = 0
 
   push(piece: Buffer): void {
-    // Most bodies are one piece.
+    // Most bodies arrive in one piece, which is not copied.
     if (this.bytes > 0) this.#copy(piece)
     else {
       this.#blocks = [piece]
@@ -179,12 +187,12 @@ export class ByteBlocks {
     this.bytes += piece.length
   }
 
-  /** All of them as one. What was pushed is forgotten. */
+  /** Joins all bytes with event-loop yields, and empties this object. */
   async join(): Promise<Buffer> {
     return this.#only() ?? (await runYielding(joinBytes(this.#taken(), this.bytes)))
   }
 
-  /** The same at once: some milliseconds for the largest body. */
+  /** Joins all bytes without a yield, which takes a few milliseconds for the largest body, and empties this object. */
   take(): Buffer {
     return this.#only() ?? runToEnd(joinBytes(this.#taken(), this.bytes))
   }

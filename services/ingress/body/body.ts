@@ -8,11 +8,11 @@ import { runYielding } from '#shared/yielding.ts'
 import { type BodyBounds, readBytes, withoutByteOrderMark } from './body-bytes.ts'
 
 /**
- * Reads the JSON body of a request: any inflation, UTF-8 only, nothing that would cost more memory than its bytes promise.
- * Of duplicate keys the last one counts (RFC 8259 §4 leaves it open); nothing else ever reads the bytes again.
+ * Reads the JSON body of a request: any supported compression, UTF-8 only. Values that need far more memory than their
+ * bytes are refused before parsing. If a key is duplicated, then the last value counts, which RFC 8259 §4 permits.
  *
  * @throws ServiceError (docs/protocol.md, Requests) 413 `request_too_large`, 415 `unsupported_media_type`, 408
- *   `request_timeout`, and 400 for an empty body, what is not JSON in UTF-8, and what is nested too deep; `overloaded`
+ * `request_timeout`; 400 for an empty body, invalid JSON or UTF-8, and excessive nesting; `overloaded`
  */
 export async function readJsonBody(req: IncomingMessage, bounds: BodyBounds, held: HeldBytes): Promise<unknown> {
   const { 'content-length': length = 0, 'transfer-encoding': encoding } = req.headers
@@ -49,9 +49,9 @@ function refuseOtherTypes(req: IncomingMessage): void {
   throw new ServiceError('unsupported_media_type', 'The charset of the body must be utf-8.')
 }
 
-/** Where JSON breaks off, by what V8 says of it, without what it quotes; empty where it does not tell. */
+/** Position at which the JSON is invalid, from V8's message without its quotation; empty if unknown. */
 function placeOf({ message, offset }: JsonSyntaxError): string {
-  // Of a body that was parsed in pieces V8 has seen but one.
+  // V8 parsed only one piece of a long body, so its own position does not apply.
   if (offset > 0) return `It breaks off near byte ${offset}.`
   const place = / in JSON at position \d+ \((line \d+ column \d+)\)$/.exec(message)
   if (place) return `${message.slice(0, place.index)} at ${place[1]}.`

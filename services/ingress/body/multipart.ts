@@ -4,61 +4,69 @@ import { Busboy, type BusboyInstance } from '@fastify/busboy'
 import { ServiceError } from '#shared/error.ts'
 import { beginningOf } from './problem.ts'
 
-/** How much of a form is read, and how long a pause in it may last. */
+/** Bounds of reading one form. */
 export interface FormBounds {
-  /** Most bytes of the whole body. */
+  /** Maximum bytes of the whole body. */
   readonly bytesMax: number
   readonly fieldsMax: number
-  /** Most bytes of one field that is no file. */
+  /** Maximum bytes of one field that is not a file. */
   readonly fieldBytesMax: number
-  /** Most bytes of all such fields together: they are held in memory. */
+  /** Maximum bytes of all such fields together, which are held in memory. */
   readonly fieldsBytesMax: number
-  /** The form is given up after one to two times this long without a byte. */
+  /** Check interval for stalls: the form is refused after one to two intervals without a byte. */
   readonly stallMs: number
-  /** Hears how many bytes that belong to no file have come. @throws ServiceError To refuse the form */
+  /**
+   * Called with the number of bytes so far that belong to no file.
+   *
+   * @throws ServiceError to refuse the form
+   */
   onGrowth(bytes: number): void
 }
 
-/** A field that is no file. */
+/** A form field that is not a file. */
 export interface FormField {
   readonly name: string
   readonly value: string
 }
 
-/** A part that is a file, while it arrives. */
+/** A file part, while it arrives. */
 export interface FormFile {
   readonly name: string
-  /** Without directories; undefined when the part has none, empty when it is empty. */
+  /** Without directories; undefined if the part has none, empty if it is empty. */
   readonly filename: string | undefined
-  /** To be read to its end, or destroyed. It fails when the form does. */
+  /** Must be read to the end or destroyed. The stream fails if the form fails. */
   readonly bytes: Readable
 }
 
-/** What takes the files of a form. Its failure is the form's: nothing more is read. */
+/** Consumer of the files in a form. If it fails, then the form fails and no more is read. */
 export interface FileTaker {
-  /** Whether a part is a file; the others are fields, which are kept in memory. */
+  /** Whether a part is a file; other parts are fields, which are kept in memory. */
   isFile(name: string, filename: string | undefined): boolean
-  /** Takes one file while it arrives. Files come one after the other. @throws ServiceError To refuse the form */
+  /**
+   * Consumes one file while it arrives. Files arrive one after the other.
+   *
+   * @throws ServiceError to refuse the form
+   */
   take(file: FormFile): Promise<void>
 }
 
-/** Headers of a part: a name, a type, a length. */
+/** Maximum headers of a part, which has a name, a type and a length. */
 const PART_HEADERS = { headerPairs: 32, headerSize: 16 * 1024 }
-/** Some clients put one before the JSON of a field. */
+/** Some clients write a byte order mark before the JSON of a field. */
 const BYTE_ORDER_MARK = /^\uFEFF/
-/** Parts that may be skipped because they say no name. */
+/** Maximum parts without a name, which are skipped. */
 const NAMELESS_PARTS_MAX = 8
 
 /**
- * Reads a form of type multipart/form-data (RFC 7578) while it arrives. Files are handed on at the pace at which they are
- * taken, and nothing of them is kept.
+ * Reads a form of type multipart/form-data (RFC 7578) while it arrives. Files are streamed to the taker at its pace and
+ * not buffered.
  *
- * When it settles no file is being taken any more. What is left of a refused form is thrown away as it comes: the caller can
- * answer at once, and the server cuts the connection if the rest does not end soon (services/ingress/server.ts).
+ * When the promise settles, no file is being consumed any more. The rest of a refused form is discarded as it arrives.
+ * The caller can answer at once, and services/ingress/server.ts cuts the connection if the rest does not end soon.
  *
- * @returns The fields in their order.
- * @throws ServiceError `unsupported_media_type`, `request_too_large`, `request_timeout`, `string_above_max_length`,
- *   `invalid_request` for what is no form, and what the taker throws
+ * @returns the fields, in order
+ * @throws ServiceError `unsupported_media_type`, `request_too_large`, `request_timeout`, `string_above_max_length`;
+ * `invalid_request` if the body is not a form; the errors of the taker
  */
 export async function readForm(req: IncomingMessage, bounds: FormBounds, taker: FileTaker): Promise<FormField[]> {
   refuseOtherTypes(req)
@@ -102,7 +110,7 @@ function openParser({ headers }: IncomingMessage, bounds: FormBounds, taker: Fil
   }
 }
 
-/** One form under way. It fails once, with the first problem. */
+/** One form being read. Only its first problem is reported. */
 class FormReading {
   readonly #req: IncomingMessage
   readonly #parser: BusboyInstance
@@ -113,7 +121,7 @@ class FormReading {
   readonly #files: { readonly bytes: Readable; readonly taken: Promise<void> }[] = []
   #fieldsBytes = 0
   #bytes = 0
-  /** Of them, those that are held: all but the file's. */
+  /** Bytes held in memory: all except those of files. */
   #heldBytes = 0
   #isInFile = false
 
@@ -133,9 +141,10 @@ class FormReading {
     this.#listen()
     const { socket } = this.#req
     this.#req.on('data', onData).on('error', onClose).on('close', onClose)
-    // A request that was answered meanwhile does not close with its connection. Pipelined ones are read side by side.
+    // A request that was answered meanwhile does not close with its connection, so the socket is watched too. Several
+    // pipelined requests may listen to one socket.
     socket.setMaxListeners(0).on('close', onClose)
-    // It may have been cut while its key was looked up: then it closes no more.
+    // The connection may have been cut during the key lookup; then no further close event follows.
     if (this.#req.closed || socket.destroyed) onClose()
     this.#req.pipe(this.#parser)
     try {
@@ -149,7 +158,7 @@ class FormReading {
     }
   }
 
-  /** Ends the files that are still being taken, and waits until nobody works on them. */
+  /** Destroys the files that are still being consumed, and waits until their consumers have stopped. */
   async close(): Promise<void> {
     for (const { bytes } of this.#files) bytes.destroy()
     await Promise.allSettled(this.#files.map(({ taken }) => taken))
@@ -174,7 +183,8 @@ class FormReading {
   }
 
   #takeFile(file: FormFile): void {
-    // An aborted form ends its file with an error; whoever reads it hears of it, and so does close().
+    // A failed form ends its file with an error. The consumer receives it and close() awaits it, so this listener
+    // ignores it.
     file.bytes.on('error', () => {})
     this.#isInFile = true
     file.bytes.once('end', () => {
@@ -203,7 +213,7 @@ class FormReading {
     if (this.#bytes > this.#bounds.bytesMax) this.#fail(tooLarge(this.#bounds.bytesMax))
   }
 
-  /** They are counted as they come: the parser keeps a field that is not whole yet. */
+  /** Counts bytes on arrival, because the parser buffers incomplete fields. */
   #hold(bytes: number): void {
     this.#heldBytes += bytes
     try {
@@ -213,7 +223,10 @@ class FormReading {
     }
   }
 
-  /** Bytes that wait for a slow taker are not the client's fault: while nothing is read from the socket, none can come. */
+  /**
+   * Reports a stalled client. While the request is paused for a slow consumer, no bytes can arrive, so that time does
+   * not count.
+   */
   #watchStalls(): NodeJS.Timeout {
     const req = this.#req
     let seen = -1
@@ -233,7 +246,7 @@ class FormReading {
 
 const EXCERPT_CHARS_MAX = 64
 
-/** Shortens a name before it is shown back. */
+/** Shortens a field name for an error message. */
 function excerpt(name: string): string {
   return beginningOf(name, EXCERPT_CHARS_MAX)
 }

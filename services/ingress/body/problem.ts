@@ -2,13 +2,13 @@ import { z } from 'zod'
 import type { ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** The tone of messages: chat completions name the field inside the sentence, messages put its path in front. */
+/** Style of messages: `openai` names the field inside the sentence, `messages` (Anthropic) puts its path in front. */
 export type Wording = 'openai' | 'messages'
 
 const EXCERPT_CHARS_MAX = 64
 const PARAM_CHARS_MAX = 256
 
-/** The path of a field as errors name it: `messages[2].content`. Null for the body itself. */
+/** Path of a field in error messages, such as `messages[2].content`; null for the body itself. */
 function paramOf(path: readonly PropertyKey[]): string | null {
   let param = ''
   for (const key of path) param += typeof key === 'number' ? `[${key}]` : `${param === '' ? '' : '.'}${String(key)}`
@@ -17,12 +17,16 @@ function paramOf(path: readonly PropertyKey[]): string | null {
 
 interface Problem {
   code: ErrorCode
-  /** After `Invalid 'field': ` or alone, as the wording has it. */
+  /** Complete sentence that names the field. */
   openai: string
   messages: string
 }
 
-/** The error of one finding of a schema (docs/protocol.md, Errors). @param body What was checked */
+/**
+ * Converts one schema issue into the API error (docs/protocol.md, Errors).
+ *
+ * @param body The value that was checked
+ */
 export function problemError(issue: z.core.$ZodIssue, body: unknown, wording: Wording): ServiceError {
   const cause = deepest(issue)
   const param = paramOf(cause.path)
@@ -33,7 +37,10 @@ export function problemError(issue: z.core.$ZodIssue, body: unknown, wording: Wo
 
 type Issue = z.core.$ZodIssue
 
-/** Follows a union into the branch whose kind or discriminator matched, since only its problem helps the caller. */
+/**
+ * Follows a union into the branch whose type or discriminator matched: only the problem of that branch helps the
+ * caller.
+ */
 export function deepest(issue: Issue): Issue {
   if (issue.code === 'invalid_key' && issue.issues[0] !== undefined) return { ...issue.issues[0], path: issue.path }
   if (issue.code !== 'invalid_union') return issue
@@ -93,7 +100,10 @@ function missing(field: string): Problem {
   }
 }
 
-/** `JSON.parse` reads a number that a double cannot hold, such as 1e400, as infinite. A query has it as text. */
+/**
+ * Whether a number overflows a double, such as 1e400, which `JSON.parse` reads as infinite. In a query the number is
+ * text.
+ */
 function isInfinite(value: unknown): boolean {
   const isNumeric = typeof value === 'number' || (typeof value === 'string' && /^[-+]?\d[\d.]*(e\+?\d+)?$/i.test(value))
   return isNumeric && Math.abs(Number(value)) === Infinity
@@ -145,7 +155,7 @@ function wrongChoice(options: readonly unknown[], value: unknown): Problem {
   }
 }
 
-/** Shortens what a caller sent, before it is shown back. */
+/** Shortens a caller's text for an error message. */
 export function excerpt(value: string): string {
   return value.length <= EXCERPT_CHARS_MAX ? value : `${beginningOf(value, EXCERPT_CHARS_MAX)}…`
 }
@@ -156,7 +166,7 @@ export function beginningOf(text: string, charsMax: number): string {
   return (cut.length < text.length && /[\ud800-\udbff]$/.test(cut) ? cut.slice(0, -1) : cut).toWellFormed()
 }
 
-/** The pattern of a day is no help to people. */
+/** A date's regular expression does not help people, so an example is shown. */
 function wrongDay(field: string): Problem {
   const expected = 'a day of the calendar such as 2030-01-31'
   return {
@@ -175,7 +185,7 @@ function wrongFormat(pattern: string, field: string): Problem {
   }
 }
 
-/** `note` is the message of the schema's bound: `decimal` marks a number that need not be whole. */
+/** @param note The schema's message for the bound: `decimal` marks a number that need not be an integer. */
 function outOfBounds(
   origin: string,
   bound: number,

@@ -4,31 +4,34 @@ import { DEPTH_MAX } from '#shared/json/shape.ts'
 import { deepest, excerpt, problemError, type Wording } from './problem.ts'
 
 /*
- * From a parsed JSON body to a checked one, or to the first problem in the words of the format.
+ * Validation of a parsed JSON body: returns the checked body or throws its first problem in the style of the format.
  *
- * Two things are done before any schema sees a body: nesting is bounded, so that no later walk (zod, JSON.stringify into a
- * queue record) can exhaust the stack, and lone surrogates become U+FFFD, because such a string has no UTF-8 form and would
- * change silently on its first hop.
+ * Two steps precede every schema. (1) Nesting is bounded, so that no later recursion (zod, JSON.stringify) can exhaust
+ * the stack. (2) Lone surrogates become U+FFFD: they have no UTF-8 form and would change silently at the first
+ * transfer.
+ *
+ * A schema check is synchronous, and 100,000 messages would block the event loop for seconds. So long lists of messages
+ * are checked in pieces of {@link PIECE_MESSAGES}, with a yield after each.
  */
 
-/** Work that can be interrupted: it yields between its pieces, each a few milliseconds long. */
+/** Interruptible work: yields between pieces of a few milliseconds. */
 export type Pieces<T> = Generator<void, T>
 
-/** Longest list that any schema takes: it refuses a longer one before it looks inside. */
+/** Maximum list length that any schema accepts. Schemas refuse a longer list before they read its entries. */
 const MESSAGES_MAX = 100_000
-/** Messages, with their parts, that are checked or decoded in one piece. */
+/** Maximum messages and parts that are checked or decoded between two yields. */
 export const PIECE_MESSAGES = 1_000
-/** Levels around a message: the body and its list. */
+/** Nesting levels around a message: the body and its list. */
 const MESSAGE_DEPTH = 2
-/** Levels around a part: those and the message and its list of parts. */
+/** Nesting levels around a part: also the message and its list of parts. */
 const PART_DEPTH = MESSAGE_DEPTH + 2
 
-/** zod's own way to stop at the first problem, which its `validate` uses; its types do not show it to `safeParse`. */
+/** zod's option to stop at the first problem. The method `validate` uses it, but the types of `safeParse` omit it. */
 const FIRST_PROBLEM: z.core.ParseContextInternal<z.core.$ZodIssue> = { abortEarly: true }
 
 /**
- * Checks a body against a schema. Reports the first problem only, and ends there: a list of 100,000 wrong values costs as
- * much as one.
+ * Checks a body against a schema and reports only the first problem. A list of 100,000 wrong values costs as much as
+ * one.
  *
  * @throws ServiceError a 400 with `param` set to the path, such as `messages[2].content[0].image_url.url`
  */
@@ -37,9 +40,9 @@ export function parseBody<T extends z.ZodType>(schema: T, body: unknown, wording
 }
 
 /**
- * Checks one value of a body against a schema of its own, as {@link parseBody} does.
+ * Checks one value of a body against its own schema, as {@link parseBody} does.
  *
- * @param path Where it stands, such as `input`, 3.
+ * @param path Path of the value in the body, such as `input`, 3.
  */
 export function parseAt<T extends z.ZodType>(schema: T, value: unknown, path: readonly PropertyKey[]): z.output<T> {
   const sound = wellFormed(value, path.length)
@@ -50,7 +53,11 @@ export function parseAt<T extends z.ZodType>(schema: T, value: unknown, path: re
   throw problemError({ ...issue, path: [...path, ...issue.path] }, body, 'openai')
 }
 
-/** Checks a body that is well formed already. @throws ServiceError as {@link parseBody} does */
+/**
+ * Checks a body that is already well formed.
+ *
+ * @throws ServiceError as {@link parseBody} does
+ */
 function checkSound<T extends z.ZodType>(schema: T, sound: unknown, wording: Wording): z.output<T> {
   if (schema instanceof z.ZodObject && isObject(sound)) checkMaps(schema, sound, wording)
   const result = schema.safeParse(sound, FIRST_PROBLEM)
@@ -58,10 +65,10 @@ function checkSound<T extends z.ZodType>(schema: T, sound: unknown, wording: Wor
   throw problemError(result.error.issues[0] as z.core.$ZodIssue, sound, wording)
 }
 
-/** Entries of a map that are checked at once. */
+/** Entries of a map that are checked in one piece. */
 const PIECE_ENTRIES = 500
 
-/** Long maps are checked in pieces: within one zod goes on to the end, and a finding costs more than its entry. */
+/** Checks long maps in pieces. zod does not stop early inside a map, and an issue costs more than its entry. */
 function checkMaps(schema: z.ZodObject, body: Record<string, unknown>, wording: Wording): void {
   for (const [field, record] of mapsOf(schema)) {
     const map = body[field]
@@ -75,7 +82,7 @@ function checkMaps(schema: z.ZodObject, body: Record<string, unknown>, wording: 
   }
 }
 
-/** The fields of each schema that are maps. */
+/** Map fields of each schema. */
 const MAPS = new WeakMap<z.ZodObject, readonly (readonly [field: string, record: z.ZodRecord])[]>()
 
 function mapsOf(schema: z.ZodObject): readonly (readonly [field: string, record: z.ZodRecord])[] {
@@ -99,20 +106,20 @@ function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** One message of a list, or some parts of a long one, or some parts of one long part (the content of a `tool_result`). */
+/** Unit of checking: one message, some parts of a long message, or some parts of one long part (a `tool_result`). */
 interface Portion {
   readonly index: number
   readonly message: unknown
-  /** Index of its first part. */
+  /** Index of the portion's first part in the message. */
   readonly offset: number
-  /** Index of the first part within that part. */
+  /** Index of the portion's first part within a long part. */
   readonly inner: number
   readonly weight: number
 }
 
 /**
- * Checks a body as `parseBody` does, many messages and parts in pieces. Of a long list the first messages and all the rest
- * of the body come first, then the other messages in their order.
+ * Checks a body as {@link parseBody} does, with many messages in pieces. The first piece includes all other fields of
+ * the body; the other messages follow in order.
  *
  * @throws ServiceError a 400 with `param` set to the path of the first problem
  */
@@ -140,7 +147,7 @@ export function* parseInPieces<T extends z.ZodObject<{ messages: z.ZodArray }>>(
   return { ...head, messages: checked }
 }
 
-/** Messages and parts in pieces of at most {@link PIECE_MESSAGES} of both. */
+/** Groups portions into pieces of at most {@link PIECE_MESSAGES} messages and parts. */
 function piecesOf(messages: readonly unknown[]): Portion[][] {
   const pieces: Portion[][] = []
   let weight = Number.POSITIVE_INFINITY
@@ -163,7 +170,10 @@ function* portionsOf(messages: readonly unknown[]): Generator<Portion> {
   }
 }
 
-/** Other lists of a message or part than its content are checked once, with the first portion. */
+/**
+ * Splits a long message. Fields other than `content` that are lists or objects are checked once, with the first
+ * portion.
+ */
 function* portionsOfMessage(message: object, index: number): Generator<Portion> {
   const parts = partsOf(message)
   const portion = (content: readonly unknown[], offset: number, inner: number, weight: number): Portion => {
@@ -190,7 +200,7 @@ function* portionsOfMessage(message: object, index: number): Generator<Portion> 
   }
 }
 
-/** Messages and parts that are checked with a message. */
+/** Number of messages and parts that are checked with a message. */
 function weightOf(message: unknown): number {
   let weight = 1
   for (const part of partsOf(message)) weight += 1 + partsOf(part).length
@@ -206,7 +216,7 @@ function scalarsOf(message: object): object {
   return Object.fromEntries(Object.entries(message).filter(([, value]) => typeof value !== 'object'))
 }
 
-/** Adds a checked message, or checked parts to those before. */
+/** Appends a checked message, or appends checked parts to their message. */
 function put(checked: unknown[], portion: Portion | undefined, message: unknown): void {
   const { index, offset, inner } = portion ?? { index: 0, offset: 0, inner: 0 }
   if (offset + inner === 0) return void checked.push(message)
@@ -215,7 +225,11 @@ function put(checked: unknown[], portion: Portion | undefined, message: unknown)
   for (const part of more) (into as unknown[]).push(part)
 }
 
-/** Checks messages of a well-formed body. @throws ServiceError as {@link parseBody} does */
+/**
+ * Checks portions of a well-formed body and restores the indexes in the path of an issue.
+ *
+ * @throws ServiceError as {@link parseBody} does
+ */
 function checkPiece<T extends z.ZodArray>(schema: T, piece: readonly Portion[], body: unknown, wording: Wording) {
   const result = schema.safeParse(
     piece.map(({ message }) => message),
@@ -244,7 +258,7 @@ export function* mapInPieces<Entry, Result>(
   return mapped
 }
 
-/** {@link wellFormed}, a long list of messages in pieces. */
+/** {@link wellFormed} for a body with a long list of messages, in pieces. */
 function* soundInPieces(body: { messages: unknown[] }): Pieces<{ messages: unknown[] }> {
   const { messages, ...rest } = body
   const sound: unknown[] = []
@@ -276,10 +290,10 @@ function hasLongList(body: unknown): body is { messages: unknown[] } {
 }
 
 /**
- * A JSON value without lone surrogates: the same one where it has none.
+ * Replaces lone surrogates in a JSON value; returns the value itself if there are none.
  *
- * @param depth Levels around it; 0 for a body
- * @throws ServiceError `invalid_value` when it is nested too deep
+ * @param depth Nesting levels around the value; 0 for a body
+ * @throws ServiceError `invalid_value` if the value is nested too deep
  */
 function wellFormed(value: unknown, depth: number): unknown {
   if (typeof value === 'string') return value.toWellFormed()
@@ -316,10 +330,10 @@ function wellFormedObject(object: object, depth: number): object {
 }
 
 /**
- * Refuses the first field that a schema does not know. A misspelt wish would be granted in silence: what is asked here
- * belongs to us, not to an upstream that may know more.
+ * Refuses the first field that the schema does not define. A misspelt option would otherwise be ignored silently. These
+ * fields belong to Sluice, so no upstream could know more of them.
  *
- * @param path Put before its name, such as `webhook.`.
+ * @param path Prefix of the field name in the error, such as `webhook.`.
  * @throws ServiceError `unsupported_parameter`
  */
 export function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): void {
@@ -331,9 +345,9 @@ export function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): v
 }
 
 /**
- * What of an object goes along to an upstream of the same dialect: all but `consumed`. Null counts as absent.
+ * Fields for an upstream of the same dialect: all except `consumed`. Null counts as absent.
  *
- * @returns undefined when nothing is left
+ * @returns undefined if no field is left
  */
 export function extraOf(object: object, consumed: ReadonlySet<string>): Record<string, unknown> | undefined {
   let left: Record<string, unknown> | undefined

@@ -1,14 +1,14 @@
 import type { Known } from '#shared/keys/lenient.ts'
 
-/** Ids of one kind that a log line names; more are counted alone. */
+/** Maximum ids per kind of change in a log line; beyond it, only a count is added. */
 const IDS_MAX = 20
 
-/** What may have happened to a key, and projects that something happened to. */
+/** Kinds of change of a key, and `projects` for any change of a project. */
 type What = 'created' | 'gone' | 'revoked' | 'changed' | 'projects'
 
 /**
- * What is different about keys and projects, as fields of a log line: ids by what happened to them. To be found in turns:
- * there may be many.
+ * Changes of keys and projects as fields of a log line: ids by kind of change. A generator that yields, because there
+ * may be many keys.
  */
 export function* keyChanges(before: Known, after: Known): Generator<undefined, Record<string, string[] | number>> {
   const found = new Map<What, string[]>()
@@ -32,7 +32,7 @@ export function* keyChanges(before: Known, after: Known): Generator<undefined, R
   return Object.fromEntries([...found].flatMap(([what, ids]) => fieldsOf(what, ids)))
 }
 
-/** What each id stood for before, and what it stands for after. */
+/** Pairs of old and new value by id. */
 function pairs<T extends { readonly id: string }>(
   before: readonly T[],
   after: readonly T[],

@@ -15,22 +15,23 @@ import { keyChanges } from './key-changes.ts'
 
 export type { ApiKey } from '#shared/keys/keys.ts'
 
-/** Told once that a key is not valid any more, with what its caller gets. */
+/** Called once when a key becomes invalid, with the error for its caller. */
 type OnEnd = (error: ServiceError) => void
 
 /**
- * How often the store is asked: a revoked key stops within this time and that of one query. What is open under a key that
- * expires ends as soon; the clock is looked at each time, since it may be set while a timer to that moment runs.
+ * Interval of store reads. A revoked key stops working within this interval plus one query. Expired keys are found by
+ * the same check, which reads the clock: a timer set to the expiry would be wrong after a clock change.
  */
 const REFRESH_MS = 1_000
 const NO_LIMITS: Limits = {}
-/** The id of the key that SLUICE_API_KEY is, and of its project. */
+/** Id of the key in SLUICE_API_KEY, and of its project. */
 export const FIXED_KEY_ID = 'key_env'
 
 /**
- * The API keys as this ingress knows them: those of the key store, and SLUICE_API_KEY.
+ * API keys that this ingress accepts: those of the key store, and SLUICE_API_KEY.
  *
- * A call never waits for the store. While it is away or broken the keys known so far stay as they are, rather than none.
+ * No call waits for the store: keys are refreshed every {@link REFRESH_MS}. If the store is unreachable, then the last
+ * known keys stay valid.
  */
 export class ApiKeys {
   readonly #store: KeyStore
@@ -39,23 +40,23 @@ export class ApiKeys {
   #created: string | undefined
   #known: Known | undefined
   #limits = new Map<string, Limits>()
-  /** Of keys that are projects of their own. */
+  /** Limits by id, for keys that are projects of their own. */
   #alone = new Map<string, Limits>()
-  /** Of the others, by the id of the key. */
+  /** Limits by id, for keys inside projects. */
   #inProjects = new Map<string, Limits>()
   #byHash = new Map<string, ApiKey>()
-  /** By hash, who has a connection of that key open. */
+  /** Callbacks of open connections, by hash of their key. */
   readonly #watchers = new Map<string, Set<OnEnd>>()
   #timer: NodeJS.Timeout | undefined
   #isStale = false
   #isClosed = false
 
   /**
-   * Reads the keys; makes and keeps a random one where there never was any.
+   * Reads the keys. If none was ever created and SLUICE_API_KEY is unset, then a random one is created and stored.
    *
-   * @param store Closed with the keys, also when they cannot be opened.
-   * @param fixedSecret SLUICE_API_KEY: always valid, never kept.
-   * @throws What the store says when it cannot be reached or understood
+   * @param store Closed with the keys, also if they cannot be opened.
+   * @param fixedSecret SLUICE_API_KEY: always valid, never stored.
+   * @throws the store's error if it cannot be reached or read
    */
   static async open(store: KeyStore, fixedSecret: string | undefined, log: Log): Promise<ApiKeys> {
     const keys = new ApiKeys(store, fixedSecret, log)
@@ -76,18 +77,24 @@ export class ApiKeys {
     this.#fixed = fixedSecret === undefined ? undefined : keyOf(fixedSecret, { id: FIXED_KEY_ID })
   }
 
-  /** The secret made on the first run, to be shown once; undefined where another process made it, or nobody had to. */
+  /** Secret created at the first start, to be shown once; undefined if this process created none. */
   get created(): string | undefined {
     return this.#created
   }
 
-  /** The key a secret belongs to; undefined when there is none, or it was revoked or has expired. Constant time in the secret. */
+  /**
+   * Key of a secret; undefined if there is none, or it was revoked or has expired. The comparison takes constant time.
+   */
   find(secret: string): ApiKey | undefined {
     const key = this.#withSecret(secret)
     return key && !endOf(key) ? key : undefined
   }
 
-  /** As {@link find}. @throws ServiceError `invalid_api_key` where that gives none */
+  /**
+   * Key of a secret.
+   *
+   * @throws ServiceError `invalid_api_key` if {@link find} returns none
+   */
   get(secret: string): ApiKey {
     const key = this.#withSecret(secret)
     const end = key ? endOf(key) : new ServiceError('invalid_api_key', `Incorrect API key provided: ${mask(secret)}.`)
@@ -96,10 +103,10 @@ export class ApiKeys {
   }
 
   /**
-   * Calls `onEnd` once when a key is revoked, gone or has expired: whoever came with it may stay for hours.
+   * Calls `onEnd` once if the key is revoked, deleted or expires. Needed because a connection may stay open for hours.
    *
-   * @param key Valid now: as {@link find} has just given it.
-   * @returns Ends the watch. It must be called, or the watcher is kept.
+   * @param key Currently valid key, from {@link find}.
+   * @returns function that ends the watch; must be called, or the watcher leaks
    */
   watch({ hash }: ApiKey, onEnd: OnEnd): () => void {
     const watchers = this.#watchers.get(hash) ?? new Set()
@@ -110,40 +117,48 @@ export class ApiKeys {
     }
   }
 
-  /** What a project may use, as far as that was said of it; beside it stand the limits of its keys. */
+  /** Limits of a project; unset ones are absent. The limits of its keys apply in addition. */
   limitsOf(projectId: string): Limits {
     return this.#limits.get(projectId) ?? NO_LIMITS
   }
 
-  /** The same for whoever knows no key: a key that is a project of its own has its own limits. */
+  /** Limits of a tenant: a project, or a key that is a project of its own. */
   limitsOfTenant(tenant: string): Limits {
     return this.#limits.get(tenant) ?? this.#alone.get(tenant) ?? NO_LIMITS
   }
 
-  /** What a key inside a project may use of it: its own limits, beside those of its project. */
+  /** Limits of a key inside a project, which apply in addition to those of the project. */
   limitsOfKey(id: string): Limits {
     return this.#inProjects.get(id) ?? NO_LIMITS
   }
 
-  /** A key by its id, as far as limits depend on it: for jobs, which outlive the call that made them. */
+  /** Fields of a key on which limits depend, by its id. For jobs, which outlive the call that created them. */
   limited(id: string, project: string): Pick<ApiKey, 'id' | 'project' | 'limits'> {
-    // A key that is a project of its own is known by the id of that.
+    // A key without a project has the same id as its tenant.
     if (id === project) return { id, limits: this.limitsOfTenant(id) }
     return { id, project, limits: this.limitsOfKey(id) }
   }
 
-  /** All keys, SLUICE_API_KEY among them, and all projects that were made. */
+  /** All keys, including SLUICE_API_KEY, and all projects that were created. */
   get known(): Known {
     return { keys: [...this.#byHash.values()], projects: this.#known?.projects ?? [] }
   }
 
-  /** As {@link known}, read from the store now. @throws When it cannot be reached */
+  /**
+   * {@link known}, read from the store now.
+   *
+   * @throws if the store cannot be reached
+   */
   async fresh(): Promise<Known> {
     await this.#load()
     return this.known
   }
 
-  /** Changes the store; what is refused then is refused here at once, and elsewhere with the next look. @throws What the store says */
+  /**
+   * Changes the store. A revoked key is refused in this process at once, and in others within {@link REFRESH_MS}.
+   *
+   * @throws the store's error
+   */
   async change<T>(work: (store: KeyStore) => Promise<T>): Promise<T> {
     const result = await work(this.#store)
     await this.#load()
@@ -151,17 +166,25 @@ export class ApiKeys {
     return result
   }
 
-  /** The last changes, newest first. @throws When the store cannot be reached */
+  /**
+   * Latest changes, newest first.
+   *
+   * @throws if the store cannot be reached
+   */
   listAudit(limit: number): Promise<AuditEntry[]> {
     return this.#store.listAudit(limit)
   }
 
-  /** The secrets that sign the webhooks of a project, as the store has them now. @throws When it cannot be reached */
+  /**
+   * Secrets that sign the webhooks of a project, read from the store.
+   *
+   * @throws if the store cannot be reached
+   */
   webhookSecretsOf(projectId: string): Promise<readonly WebhookSecret[]> {
     return webhookSecretsOf(this.#store, projectId)
   }
 
-  /** Stops asking the store, and closes it. */
+  /** Stops refreshing, and closes the store. */
   async close(): Promise<void> {
     this.#isClosed = true
     clearTimeout(this.#timer)
@@ -176,7 +199,7 @@ export class ApiKeys {
   async #load(): Promise<void> {
     const before = this.#known
     const known = { keys: await this.#store.list(), projects: await this.#store.listProjects() }
-    // The store gives the very same lists while nothing changed.
+    // The store returns identical arrays while nothing has changed.
     if (known.keys === before?.keys && known.projects === before.projects) return
     this.#known = known
     const keys = this.#fixed ? [this.#fixed, ...known.keys] : known.keys
@@ -213,25 +236,25 @@ export class ApiKeys {
   async #refresh(): Promise<void> {
     try {
       await this.#load()
-      if (this.#isStale) this.#log.info({ key_store: this.#store.name }, 'key store is back')
+      if (this.#isStale) this.#log.info({ key_store: this.#store.name }, 'key store readable again')
       this.#isStale = false
     } catch (error) {
-      // Said once: an outage may last for hours.
+      // Logged once, because an outage may last for hours.
       if (!this.#isStale && !this.#isClosed)
         this.#log.error({ err: error, key_store: this.#store.name }, 'key store not readable; keeping the known keys')
       this.#isStale = true
     }
-    // Also of a store that is away: keys expire by themselves.
+    // Also if the store is unreachable, because keys expire by the clock.
     this.#tellEnds()
     this.#refreshLater()
   }
 }
 
 /**
- * The key of a request: `Authorization: Bearer` or `x-api-key`, on every endpoint (docs/protocol.md, Authentication).
- * With both, the header of the endpoint's own format wins.
+ * Key of a request: `Authorization: Bearer` or `x-api-key`, on every endpoint (docs/protocol.md, Authentication). If
+ * both are present, then the header of the endpoint's own format takes precedence.
  *
- * @param scope What the key must be for. The rights to endpoints are those of calls.
+ * @param scope Scope that the key must have. Endpoint restrictions apply to calls.
  * @throws ServiceError `missing_api_key`, `invalid_api_key`, `permission_denied`
  */
 export function authenticate(
@@ -250,26 +273,38 @@ export function authenticate(
   }
   const key = keys.get(secret)
   if (scope !== 'any') requireScope(key, scope)
-  // What it is every key may ask. Jobs and batches stand for calls to other endpoints: each is checked when it is submitted, and only its own project sees it.
+  // Exempt: /v1/key, which every key may call, and jobs, files, batches and WebSockets. Their calls to other endpoints
+  // are checked one by one at submission, and only the own project sees them.
   if (scope !== 'admin' && !/^\/v1\/((jobs|files|batches)($|\/)|(ws|key)$)/.test(path)) requireEndpoint(key, path)
   return key
 }
 
-/** Refuses a key that is for something else. @throws ServiceError `permission_denied` */
+/**
+ * Requires a scope of the key.
+ *
+ * @throws ServiceError `permission_denied`
+ */
 export function requireScope(key: ApiKey, scope: KeyScope): void {
   if (hasScope(key, scope)) return
-  const how = `Make one that has it where the service runs: sluice keys create --scopes ${scope}`
-  throw new ServiceError('permission_denied', `This API key has not the scope ${scope}, which is needed here. ${how}`)
+  const how = `Create a key with it where the service runs: sluice keys create --scopes ${scope}`
+  throw new ServiceError(
+    'permission_denied',
+    `This API key lacks the scope '${scope}', which this endpoint requires. ${how}`,
+  )
 }
 
-/** Refuses an endpoint that a key may not call. @throws ServiceError `permission_denied` */
+/**
+ * Requires that the key may call an endpoint.
+ *
+ * @throws ServiceError `permission_denied`
+ */
 export function requireEndpoint(key: ApiKey, path: string): void {
   if (!key.endpoints || coversPath(key.endpoints, path)) return
-  const may = key.endpoints.length > 0 ? `It may call ${key.endpoints.join(', ')}.` : 'It may call no endpoint.'
+  const may = key.endpoints.length > 0 ? `It may call ${key.endpoints.join(', ')}.` : 'No endpoint is allowed for it.'
   throw new ServiceError('permission_denied', `This API key may not call ${path}. ${may}`)
 }
 
-/** Why a key is not valid, by the clock of this moment; undefined while it is. */
+/** Reason why a key is invalid now; undefined while it is valid. */
 function endOf({ revoked: isRevoked, expires_at }: ApiKey): ServiceError | undefined {
   if (isRevoked) return revoked()
   if (expires_at === undefined || Date.now() < expires_at * 1_000) return undefined
@@ -281,7 +316,7 @@ function revoked(): ServiceError {
   return new ServiceError('invalid_api_key', 'This API key was revoked.')
 }
 
-/** A key as it may be shown (docs/protocol.md, Authentication): enough to recognise it, nothing to use. */
+/** Shows enough of a key to recognise it (docs/protocol.md, Authentication). */
 function mask(secret: string): string {
   return secret.length < 12 ? '***' : `${secret.slice(0, 3)}...${secret.slice(-4)}`
 }

@@ -3,14 +3,14 @@ import type { Known } from '#shared/keys/lenient.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { nearestOf } from '#shared/nearest.ts'
 
-/** Projects that a refusal names: those that are most like what was asked for. */
+/** Maximum projects that an error lists: the most similar ones. */
 const SHOWN_MAX = 10
 
 /**
- * The id of the project that an operator means by its id or its name; a key that is a project of its own goes by its own. An id
- * wins over a name, and one that nobody has is taken as it is: jobs and usage of it may still be kept.
+ * Project id for an id or name that an operator gave. A key without a project has its own id as project. An id takes
+ * precedence over a name. An unknown id is accepted, because its jobs and usage may still be stored.
  *
- * @throws ServiceError `invalid_value` for a name that no project has, with those that there are, or that several have
+ * @throws ServiceError `invalid_value` if no project, or more than one, has the name
  */
 export function projectIdNamed(known: Known, text: string): string {
   const names = namesById(known)
@@ -23,10 +23,10 @@ export function projectIdNamed(known: Known, text: string): string {
     throw refusal(`${ids.length} projects have the name '${text}': ${all}. Give the id of one.`)
   }
   if (/^(proj|key)_[-\w]+$/.test(text)) return text
-  throw refusal(`There is no project '${text}'. ${thereAre(names, text)}`)
+  throw refusal(`No project '${text}' exists. ${knownProjects(names, text)}`)
 }
 
-/** Names of all projects by their ids: those that were made, that keys name, and keys that are their own. */
+/** Names of all projects by id: created ones, ones that keys name, and keys that are projects of their own. */
 function namesById({ keys, projects }: Known): Map<string, string | undefined> {
   const names = new Map<string, string | undefined>()
   for (const key of keys) names.set(projectIdOf(key), key.project === undefined ? key.name : undefined)
@@ -34,11 +34,11 @@ function namesById({ keys, projects }: Known): Map<string, string | undefined> {
   return names
 }
 
-function thereAre(names: ReadonlyMap<string, string | undefined>, text: string): string {
+function knownProjects(names: ReadonlyMap<string, string | undefined>, text: string): string {
   const labels = new Map([...names].map(([id, name]) => (name === undefined ? [id, id] : [name, `${name} (${id})`])))
   const shown = nearestOf(text, [...labels.keys()]).slice(0, SHOWN_MAX)
   const more = labels.size - shown.length
-  return `There are: ${shown.map(({ name }) => labels.get(name)).join(', ')}${more > 0 ? `, and ${more} more` : ''}.`
+  return `Known projects: ${shown.map(({ name }) => labels.get(name)).join(', ')}${more > 0 ? `, and ${more} more` : ''}.`
 }
 
 function refusal(message: string): ServiceError {

@@ -6,24 +6,33 @@ import type { ApiKey } from '#shared/keys/keys.ts'
 import { estimateOf } from '#shared/usage/estimate.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** As many jobs as may wait are followed for their tokens, some for days: nearly always their end is received, not asked for. */
+/**
+ * Poll interval for ended jobs. Nearly always a notification arrives first. Thousands of jobs may be followed, some for
+ * days.
+ */
 const TOKENS_POLL_MS = 600_000
 
-/** Reservation of a call in the budgets and the tokens per minute of its key and project. */
+/** Reservation of a call in the budgets and tokens per minute of its key and project. */
 export interface Admission {
   /** Reservation that a durable job holds in the store, in billionths of a US dollar. */
   readonly nanos: number
-  /** The tokens that it has used. To be called once, unless it is {@link release released}. */
+  /** Settles the token reservation with the tokens used. Must be called once, unless {@link release} is called. */
   useTokens(tokens: number): void
-  /** The call has ended. @param entered Resolves once the ledger has the cost. */
+  /**
+   * Settles the budget when the call has ended.
+   *
+   * @param entered Resolves when the ledger has the cost
+   */
   settle(costNanos: number, entered: Promise<unknown>): void
-  /** The durable job is stored, with {@link nanos}. Its tokens are still to be told. */
+  /**
+   * The durable job is stored with {@link nanos}, which replace this reservation. Tokens are settled when the job ends.
+   */
   handOver(): void
   /** The call did not run. */
   release(): void
 }
 
-/** A call as far as it decides what it may use. */
+/** Fields of a call on which its estimated cost depends. */
 export interface AdmittedCall {
   readonly pool: PoolName
   readonly model: string
@@ -34,12 +43,12 @@ type Limiting = Pick<IngressContext, 'budgets' | 'limits' | 'models'>
 type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
 
 /**
- * Reserves what a call may use. Undefined, at once: nothing bounds it.
+ * Reserves tokens and budget for a call. Returns undefined if no limit applies.
  *
  * @throws ServiceError `token_limit_exceeded`, `rate_limit_exceeded`, `insufficient_quota`
  */
 export function admit(context: Limiting, key: KeyOf, call: AdmittedCall): Promise<Admission> | undefined {
-  // Parts of it reserve for themselves.
+  // The calls of a batch reserve for themselves.
   if (call.pool === 'batches') return undefined
   const { budgets, limits } = context
   return budgets.bounds(key) || limits.hasTokenLimit(key) ? reserve(context, key, call) : undefined
@@ -74,7 +83,7 @@ async function reserve({ budgets, limits, models }: Limiting, key: KeyOf, call: 
 /** Collaborators of {@link admitJob}. */
 export type AdmittingJobs = Limiting & Pick<IngressContext, 'keys' | 'log' | 'closing'>
 
-/** As {@link admit}, of a durable job: its tokens are counted at its end, unless this process has ended before. */
+/** {@link admit} for a durable job. If this process still runs when the job ends, then it counts the tokens used. */
 export function admitJob(
   context: AdmittingJobs,
   jobs: () => DurableJobs,
@@ -102,12 +111,12 @@ async function spendTokens(
     const { usage } = await jobs.waitForEnd(tenant, id, closing, TOKENS_POLL_MS)
     admission.useTokens(tokensOf(usage))
   } catch (error) {
-    log.info({ err: error, job_id: id }, 'tokens of a job not counted')
+    log.info({ err: error, job_id: id }, 'job tokens not counted')
     admission.useTokens(0)
   }
 }
 
-/** Tokens of a usage, in either protocol's words. */
+/** Tokens of a usage object, by the field names of either API. */
 function tokensOf(usage: unknown): number {
   const { prompt_tokens, completion_tokens, input_tokens, output_tokens } = (usage ?? {}) as Record<string, number>
   return (prompt_tokens ?? input_tokens ?? 0) + (completion_tokens ?? output_tokens ?? 0)

@@ -10,32 +10,31 @@ import { HeldBudget } from './held-budget.ts'
 import { refusal } from './refusals.ts'
 
 const NANOS_PER_USD = 1_000_000_000
-/** What was spent is read again after this, while calls come. */
+/** Interval at which a budget's spending is read again while calls arrive. */
 const CACHE_TTL_MS = 1_000
-/** A call waits for the ledger where what was heard is older: nobody has called for a while, and what ran then has ended since. */
+/** Age of the last read beyond which a call waits for the ledger: calls of the time before may have ended since. */
 const STALE_MS = 2_000
-/** Longest wait of a call for that, in milliseconds. */
+/** Maximum time that a call waits for the ledger, in milliseconds. */
 const ASK_MS_MAX = 250
-/** Of what is known, most is forgotten at this many: more than spend at once. */
+/** Maximum cached budgets; beyond it, the cache is emptied. More than the number of active keys and projects. */
 const KNOWN_MAX = 20_000
-/** Part of what is left that the ingresses of a fleet may reserve together without asking (see `limits.ts`). */
+/** Part of the remaining budget that all ingresses together may reserve without synchronizing (see `limits.ts`). */
 const UNASKED_SHARE = 1 / 4
-/** Time after which a call may find that what others had reserved was settled. */
+/** Retry-After of a call that other reservations exclude; some are likely settled by then. */
 const HELD_RETRY_MS = 2_000
 
-/** What {@link Budgets} need. */
 export interface BudgetOptions {
-  /** Undefined: nothing is known of costs, and nobody is held to a budget. */
+  /** Undefined: costs are unknown and no budget applies. */
   readonly ledger: UsageLedger | undefined
   readonly log: Log
   limitsOf(project: string): Limits
   /** Undefined: this ingress is the only one. */
   readonly fleet?: Fleet | undefined
-  /** How many ingresses there are, this one included. */
+  /** Number of ingresses, including this one. */
   ingresses?(): number
-  /** Unix milliseconds. */
+  /** Unix time in milliseconds. */
   now?(): number
-  /** Monotonic, in milliseconds. */
+  /** Monotonic time in milliseconds. */
   clock?(): number
 }
 
@@ -45,33 +44,39 @@ interface Budget extends Spender {
   readonly usd: number
 }
 
-/** A part of one budget that a call holds. */
+/** Part of one budget that a call has reserved. */
 interface HeldPart {
   readonly budget: Budget
   readonly of: HeldBudget
   readonly nanos: number
 }
 
-/** A part of one or two budgets that a call or a job holds. Exactly one of its methods is called, once. */
+/** Reservation in one or two budgets (key and project). Exactly one of the methods must be called, once. */
 export interface BudgetReservation {
   /** Reservation that a durable job holds in the store, in billionths of a US dollar. */
   readonly nanos: number
-  /** The call has ended. @param entered Resolves once the ledger has the cost. */
+  /**
+   * Settles the reservation when the call has ended.
+   *
+   * @param entered Resolves when the ledger has the cost
+   */
   settle(costNanos: number, entered: Promise<unknown>): void
-  /** The durable job is stored with {@link nanos}. */
+  /** The durable job is stored with {@link nanos}, which replace this reservation. */
   handOver(): void
   release(): void
 }
 
 /**
- * Budgets of projects and keys for a month of UTC, by the ledger of the whole fleet (docs/usage.md, Budgets).
+ * Monthly (UTC) budgets of projects and keys, counted over the whole fleet by the ledger (docs/usage.md, Budgets).
  *
- * A call reserves what it may cost before it runs. It is admitted if that fits into what is left beside all other reservations, or
- * if nothing else is under way: so at most one call exceeds a budget. Reservations of attached calls are kept here and published to
- * the other ingresses; those of durable jobs are kept with their rows, and read with the ledger.
+ * A call reserves its estimated cost before it runs. The call is admitted if the estimate fits into the budget minus
+ * all other reservations, or if nothing else of that budget is in flight. So at most one call exceeds a budget.
  *
- * The first call of a month, and one after a pause, wait for the ledger; else it is read in the background, once a second. While the
- * ledger is away the last that was read counts.
+ * Reservations of attached calls are held here and published to the other ingresses. Reservations of durable jobs are
+ * stored in their rows and read together with the ledger.
+ *
+ * The first call of a month, and the first after a pause, wait up to {@link ASK_MS_MAX} for the ledger. Otherwise the
+ * ledger is read in the background once a second. While the ledger is unreachable, the last read counts.
  */
 export class Budgets {
   readonly #options: BudgetOptions
@@ -86,28 +91,33 @@ export class Budgets {
     this.#clock = options.clock ?? (() => performance.now())
   }
 
-  /** Refuses a call whose budget is spent, before its body is read. @throws ServiceError `insufficient_quota` */
+  /**
+   * Refuses a call whose budget is spent, before its body is read.
+   *
+   * @throws ServiceError `insufficient_quota`
+   */
   require(key: KeyOf): Promise<void> | undefined {
     const budgets = this.#of(key)
     return budgets.length === 0 ? undefined : this.#require(budgets)
   }
 
-  /** Whether anything bounds what a key may spend. */
+  /** Whether a budget limits the spending of a key. */
   bounds(key: KeyOf): boolean {
     return this.#options.ledger !== undefined && this.#of(key).length > 0
   }
 
   /**
-   * Reserves what a call may cost in each budget of its key and project.
+   * Reserves the estimated cost in each budget of a key and its project.
    *
-   * @throws ServiceError `insufficient_quota` when one is spent; `rate_limit_exceeded` when calls under way may spend the rest of it
+   * @throws ServiceError `insufficient_quota` if a budget is spent; `rate_limit_exceeded` if calls in flight may spend
+   * the rest
    */
   async reserve(key: KeyOf, nanos: number): Promise<BudgetReservation> {
     const budgets = this.#options.ledger && nanos > 0 ? this.#of(key) : []
     await this.#require(budgets)
     const month = monthOf(this.#now())
     const held = budgets.map((budget) => ({ budget, of: this.#known(budget, month), nanos: 0 }))
-    // In one step with the check: calls that come together must not all find the same dollars left.
+    // No await between check and reservation: concurrent calls must not all count on the same remaining dollars.
     for (const { budget, of } of held) this.#refuse(budget, of, month, nanos)
     for (const one of held) {
       one.nanos = Math.max(0, Math.min(nanos, this.#leftOf(one.budget, one.of)))
@@ -128,7 +138,11 @@ export class Budgets {
     return { nanos: largest, settle, release, handOver: () => this.#handOver(held) }
   }
 
-  /** The budgets of a key and its project, as they are now. @throws ServiceError `overloaded` while the ledger is away */
+  /**
+   * Current budgets of a key and its project.
+   *
+   * @throws ServiceError `overloaded` if the ledger is unreachable
+   */
   async stateOf(key: KeyOf): Promise<BudgetState[]> {
     const month = monthOf(this.#now())
     const budgets = this.#of(key)
@@ -174,7 +188,12 @@ export class Budgets {
     if (held.underWay(this.#clock()) > 0 && nanos > this.#leftOf(budget, held)) throw heldAll(budget, month)
   }
 
-  /** Publishes reservations, and waits for the other ingresses' where both together could be too much. @throws ServiceError then */
+  /**
+   * Publishes reservations. If this ingress reserved more than its share of a budget, then the other ingresses'
+   * reservations are read first.
+   *
+   * @throws ServiceError if both together exceed a budget
+   */
   async #agree(all: readonly HeldPart[]): Promise<void> {
     const { fleet, ingresses } = this.#options
     if (!fleet) return
@@ -212,7 +231,10 @@ export class Budgets {
     for (const { of } of all) this.#options.fleet?.note(of.running)
   }
 
-  /** Other ingresses count what this one publishes until it has read the ledger: also where no call comes that would read it. */
+  /**
+   * Schedules a read of the ledger, after which amounts are no longer published to the other ingresses. Needed if no
+   * further call triggers a read.
+   */
   #readLater(held: readonly HeldPart[]): void {
     if (!this.#options.fleet) return
     for (const { budget, of } of held) {
@@ -233,7 +255,7 @@ export class Budgets {
     return known
   }
 
-  /** One read at a time: an older answer must not replace a newer one. */
+  /** One read at a time, so that an older result cannot replace a newer one. */
   #startRead(budget: Budget, month: Month, held: HeldBudget): void {
     held.reading ??= this.#read(budget, month, held).finally(() => {
       held.reading = undefined
@@ -248,11 +270,11 @@ export class Budgets {
     const ask = async () => (await ledger?.spent([budget], month.from, month.to))?.[0] ?? none
     try {
       await held.read(ask, () => fleet?.note(held.running))
-      if (this.#isFailing) log.info({}, 'budgets are read again')
+      if (this.#isFailing) log.info({}, 'budgets readable again')
       this.#isFailing = false
     } catch (error) {
-      // Once: an outage may last for hours.
-      if (!this.#isFailing) log.warn({ err: error }, 'budgets not readable; the last that was known counts')
+      // Logged once, because an outage may last for hours.
+      if (!this.#isFailing) log.warn({ err: error }, 'budgets not readable; using the last known values')
       this.#isFailing = true
     }
     held.heardAtMs = this.#clock()
@@ -270,11 +292,11 @@ async function inTime(reading: Promise<void> | undefined): Promise<void> {
 
 function spentAll({ owner, usd }: Budget, { name, endsAtMs }: Month): ServiceError {
   if (usd === 0) {
-    const none = `The budget of this ${owner} is $0, so it may make no calls. Only whoever runs this service can raise it.`
+    const none = `The budget of this ${owner} is $0, so no call is accepted. Only the operator of this service can raise it.`
     return new ServiceError('insufficient_quota', none)
   }
   const resets = new Date(endsAtMs).toISOString().slice(0, 10)
-  const message = `The budget of this ${owner}, $${usd} for ${name}, is spent. It resets on ${resets} (UTC); until then ask whoever runs this service to raise it.`
+  const message = `The budget of this ${owner}, $${usd} for ${name}, is spent. The budget resets on ${resets} (UTC). To raise it earlier, ask the operator of this service.`
   return new ServiceError('insufficient_quota', message)
 }
 

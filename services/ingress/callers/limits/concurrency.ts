@@ -6,19 +6,18 @@ import type { Fleet } from './fleet.ts'
 import { limitIsZero, refusal } from './refusals.ts'
 import { Running } from './running.ts'
 
-/** What {@link ConcurrencyLimits} need. */
 export interface PlacesOptions {
-  /** How many calls and durable jobs of a project may run at once; undefined: any number. */
+  /** Maximum concurrent calls and durable jobs of a project; undefined: no limit. */
   mostOf(project: string): number | undefined
-  /** Undefined: no durable jobs are kept. */
+  /** Undefined: the deployment has no durable jobs. */
   readonly tenants: Pick<TenantReads, 'running'> | undefined
   /** Undefined: this ingress is the only one. */
   readonly fleet: Fleet | undefined
-  /** Monotonic, in milliseconds. */
+  /** Monotonic time in milliseconds. */
   readonly clock: () => number
 }
 
-/** What runs of a project, and how much may. */
+/** Running calls and jobs of a project, and their maximum. */
 export interface SlotsTaken {
   readonly most: number
   readonly calls: number
@@ -26,15 +25,18 @@ export interface SlotsTaken {
 }
 
 /**
- * The limit of a project on what runs at once, calls and durable jobs together, in the whole fleet (docs/keys.md, What runs at
- * once). A call says first that it is there, and looks then how much runs; a claim of a durable job looks while nobody else
- * may say anything. So of the last place either gets it, or neither.
+ * Concurrency limit per project, for attached calls and durable jobs together, over the whole fleet (docs/keys.md, What
+ * runs at once).
  *
- * Only calls that are run attached are counted here: a durable job waits for its place in the store.
+ * A call increments the shared counter, then reads the number of running calls and jobs. A claim of a durable job reads
+ * both under the tenant's lock. So the last slot is never given twice; a call and a claim that compete for it may both
+ * fail.
+ *
+ * Only attached calls are counted here. A durable job waits for its slot in the store.
  */
 export class ConcurrencyLimits implements RunningLimits {
   readonly #options: PlacesOptions
-  /** Of each project that has such a limit. */
+  /** By project, for those with such a limit. */
   readonly #running = new Map<string, Running>()
 
   constructor(options: PlacesOptions) {
@@ -42,10 +44,10 @@ export class ConcurrencyLimits implements RunningLimits {
   }
 
   /**
-   * An attached call begins.
+   * Counts an attached call. Returns undefined if no limit applies.
    *
-   * @returns Says that it has ended; undefined where nothing bounds it, at once.
-   * @throws ServiceError `rate_limit_exceeded` where as much runs as may, `permission_denied` where that is nothing
+   * @returns function to call when the call has ended
+   * @throws ServiceError `rate_limit_exceeded` if the limit is reached; `permission_denied` if the limit is 0
    */
   enter(key: Pick<ApiKey, 'id' | 'project'>): Promise<() => void> | undefined {
     const project = projectIdOf(key)
@@ -61,7 +63,7 @@ export class ConcurrencyLimits implements RunningLimits {
     return this.#running.get(project)?.here ?? 0
   }
 
-  /** What runs of a project now; undefined where nothing bounds it. Never rejects but while the store is away. */
+  /** Current usage of a project; undefined if no limit applies. Rejects only if the store is unreachable. */
   async takenOf(project: string): Promise<SlotsTaken | undefined> {
     const most = this.#options.mostOf(project)
     return most === undefined ? undefined : { most, ...(await this.#look(this.#runningOf(project), project)) }
@@ -85,7 +87,7 @@ export class ConcurrencyLimits implements RunningLimits {
     }
   }
 
-  /** Says how many calls run here, and hears what runs beside. */
+  /** Publishes this ingress's count and reads the counts of the fleet. */
   async #look(running: Running, project: string): Promise<{ calls: number; jobs: number }> {
     const { clock, fleet, tenants } = this.#options
     if (!fleet) return { jobs: (await tenants?.running(project)) ?? 0, calls: running.here }

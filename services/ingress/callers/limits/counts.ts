@@ -1,10 +1,10 @@
 import { MinuteWindow } from './minute-window.ts'
 import { Running } from './running.ts'
 
-/** Counts kept at most before those are let go of that count nothing: more than there are keys with limits. */
+/** Maximum counters before the cache is emptied. More than the number of keys with limits. */
 const KEPT_MAX = 50_000
 
-/** The counts of one ingress, by the name that the fleet knows them by. */
+/** Counters of one ingress, by the names that the fleet shares. */
 export class Counts {
   readonly #windows = new Map<string, MinuteWindow>()
   readonly #running = new Map<string, Running>()
@@ -22,7 +22,7 @@ export class Counts {
   running(name: string): Running {
     let running = this.#running.get(name)
     if (!running) {
-      // A call that runs holds on to its own count.
+      // A running call holds a reference to its own counter.
       if (this.#running.size >= KEPT_MAX) this.#running.clear()
       running = new Running(name)
       this.#running.set(name, running)

@@ -3,31 +3,32 @@ import type { Log } from '#shared/log/log.ts'
 import { MinuteWindow } from './minute-window.ts'
 import { Running } from './running.ts'
 
-/** How long what was used may wait to be told, in milliseconds. */
+/** Maximum delay before changed counts are published, in milliseconds. */
 const TELL_MS = 100
-/** Longest wait of a call for an answer, in milliseconds: then it goes by what is known here. */
+/** Maximum time that a call waits for an answer, in milliseconds. After it, the counts known here decide. */
 const ASK_MS_MAX = 250
-/** How often the store is tried that is away. */
+/** Retry interval while the store is unreachable, in milliseconds. */
 const AWAY_MS = 1_000
-/** What is used is heard of at least as often, in milliseconds. */
+/** Maximum age of the counts in use, in milliseconds. */
 const CACHE_TTL_MS = 1_000
 
 type Count = MinuteWindow | Running
 
-/** What {@link Fleet} needs. */
 export interface FleetOptions {
   readonly counts: FleetCounts
   /** Boot id of this ingress. */
   readonly boot: string
   readonly log: Log
-  /** Monotonic, in milliseconds. */
+  /** Monotonic time in milliseconds. */
   readonly clock: () => number
 }
 
 /**
- * Tells the fleet what this ingress has counted, and hears what the others have: all names that changed in one statement, a
- * few times a second, and at once where a call has to know. While the store is away nobody waits for it: each ingress counts
- * alone, and tells what the minute under way has used when the store is back.
+ * Synchronizes the counts of this ingress with the other ingresses through the store.
+ *
+ * All changed counts go into one statement, at most every {@link TELL_MS}, or at once if a call must know the total.
+ * While the store is unreachable, no call waits: each ingress counts alone. When the store is back, the ingress
+ * publishes its usage of the current minute.
  */
 export class Fleet {
   readonly #options: FleetOptions
@@ -44,24 +45,24 @@ export class Fleet {
     this.#options = options
   }
 
-  /** Whether it is worth asking. */
+  /** Whether the store can currently be asked. */
   get isThere(): boolean {
     return !this.#isAway && !this.#isClosed
   }
 
-  /** A count has changed here: the fleet is told soon. */
+  /** Marks a count as changed, to be published soon. */
   note(count: Count): void {
     this.#changed.add(count)
     if (count instanceof Running) this.#renewed.add(count)
     this.#timer ??= setTimeout(() => void this.#tell(), this.#isAway ? AWAY_MS : TELL_MS).unref()
   }
 
-  /** Hears of a count again that is in use and was not heard for long. */
+  /** Requests a fresh value if the known one is older than {@link CACHE_TTL_MS}. */
   refresh(count: Count, nowMs: number): void {
     if (nowMs - count.heardAtMs > CACHE_TTL_MS) this.note(count)
   }
 
-  /** Tells the fleet of counts now. Resolves when it has answered, or will not in time. Never rejects. */
+  /** Publishes counts now. Resolves when the store has answered, or after {@link ASK_MS_MAX}. Never rejects. */
   async ask(counts: readonly Count[]): Promise<void> {
     for (const count of counts) this.#changed.add(count)
     const answered = this.#tell()
@@ -73,7 +74,7 @@ export class Fleet {
     clearTimeout(timer)
   }
 
-  /** Says that no calls run here any more, and lets go of the store. */
+  /** Publishes that no calls run here, and closes the store. */
   async close(): Promise<void> {
     this.#isClosed = true
     clearTimeout(this.#timer)
@@ -81,12 +82,12 @@ export class Fleet {
     await this.#current
     const none = [...this.#renewed].slice(0, NAMES_MAX).map(({ name }) => ({ name, count: 0 }))
     const { counts, boot } = this.#options
-    // They run out by themselves.
+    // If this fails, then the published counts expire by themselves.
     if (none.length > 0) await counts.setRunning(boot, none).catch(() => {})
     await counts.close()
   }
 
-  /** One statement at a time; whoever comes meanwhile shares the next. */
+  /** One statement at a time. Changes that arrive meanwhile share the next one. */
   #tell(): Promise<void> {
     this.#next ??= (this.#current ?? Promise.resolve()).then(() => {
       this.#current = this.#next
@@ -139,7 +140,7 @@ export class Fleet {
     for (const heard of await counts.setRunning(boot, said)) byName.get(heard.name)?.hear(heard, clock())
   }
 
-  /** What this ingress has said of running calls counts for a while only. */
+  /** Published counts of running calls expire, so they are renewed. */
   #renewLater(): void {
     for (const count of this.#renewed) if (count.here === 0) this.#renewed.delete(count)
     if (this.#renewed.size === 0 || this.#renewal || this.#isClosed) return
@@ -149,15 +150,15 @@ export class Fleet {
     }, RUNNING_MS / 3).unref()
   }
 
-  /** Said once: an outage may last for hours. */
+  /** Logged once, because an outage may last for hours. */
   #lose(error: unknown): void {
     if (!this.#isAway && !this.#isClosed)
-      this.#options.log.warn({ err: error }, 'limits of the fleet not readable; this ingress counts alone')
+      this.#options.log.warn({ err: error }, 'fleet limits not readable; counting locally')
     this.#isAway = true
   }
 
   #found(): void {
-    if (this.#isAway) this.#options.log.info({}, 'limits of the fleet are back')
+    if (this.#isAway) this.#options.log.info({}, 'fleet limits readable again')
     this.#isAway = false
   }
 }

@@ -1,11 +1,11 @@
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 
-/** What takes the headers: a response. */
+/** Receiver of headers: a response. */
 export interface Headed {
   setHeader(name: string, value: string): unknown
 }
 
-/** What is left of one limit a minute. */
+/** Remaining quota of one limit per minute. */
 export interface Left {
   readonly kind: 'requests' | 'tokens'
   readonly limit: number
@@ -13,7 +13,10 @@ export interface Left {
   readonly resetMs: number
 }
 
-/** Tells what is left (docs/protocol.md, Headers). Of several limits of a kind it is the one that is reached first. */
+/**
+ * Sets the rate-limit headers (docs/protocol.md, Headers). If several limits of a kind apply, then the tightest is
+ * shown.
+ */
 export function tell(res: Headed, format: WireFormat, all: readonly Left[]): void {
   for (const kind of ['tokens', 'requests'] as const) {
     const [tightest] = all

@@ -1,6 +1,8 @@
 import { Running } from './running.ts'
 
-/** How long a cost that the ledger has is still published to other ingresses, which read the ledger once a second. */
+/**
+ * Time for which a cost is still published after the ledger has it. The other ingresses read the ledger once a second.
+ */
 const PUBLISHED_MS = 3_000
 
 /** Amounts of a budget in the ledger, in billionths of a US dollar. */
@@ -10,8 +12,9 @@ interface LedgerAnswer {
 }
 
 /**
- * Amounts that this ingress holds of one budget in one month, in billionths of a US dollar: reservations of calls that run, and amounts that
- * the store has and that its last read of the ledger cannot have. The read that begins next takes these over.
+ * Amounts that this ingress holds of one budget in one month, in billionths of a US dollar. Included are reservations
+ * of running calls, and amounts in the store that the last read of the ledger cannot contain. The next read takes these
+ * over.
  *
  *     attached: reserved ──call ends──▶ cost ──entry written──▶ cost, unread ──next read──▶ spent
  *     durable:  reserved ──job created──▶ hold, unread ──next read──▶ ofJobs
@@ -19,12 +22,12 @@ interface LedgerAnswer {
 export class HeldBudget {
   readonly month: string
   askedAtMs = Number.NEGATIVE_INFINITY
-  /** When the ledger last answered, or was last waited for in vain. */
+  /** Time of the ledger's last answer, or of the last failed read. */
   heardAtMs = Number.NEGATIVE_INFINITY
   reading: Promise<void> | undefined
   /** Amounts that this ingress publishes to the others, and those that they published. */
   readonly running: Running
-  /** By the ledger: entered costs, and what unended durable jobs hold. */
+  /** Amounts in the ledger: entered costs, and reservations of unfinished durable jobs. */
   #spent = 0
   #ofJobs = 0
   #reserved = 0
@@ -36,7 +39,7 @@ export class HeldBudget {
     this.running = new Running(name)
   }
 
-  /** Costs that are known. */
+  /** Known costs. */
   get known(): number {
     return this.#spent + this.#costs + this.#unread.costs
   }
@@ -46,7 +49,7 @@ export class HeldBudget {
     return this.#reserved + this.#unread.holds + this.#ofJobs + this.running.elsewhere(nowMs)
   }
 
-  /** Whether the store has amounts that no read has given. */
+  /** Whether the store has amounts that no read has returned yet. */
   get isUnread(): boolean {
     return this.#unread.costs + this.#unread.holds > 0
   }
@@ -61,29 +64,29 @@ export class HeldBudget {
     this.running.here -= nanos
   }
 
-  /** A call has ended, and its reservation becomes a cost. */
+  /** Converts the reservation of an ended call into a cost. */
   settle(nanos: number, cost: number): void {
     this.release(nanos)
     this.#costs += cost
     this.running.here += cost
   }
 
-  /** The ledger has the cost of a call. */
+  /** Marks the cost of a call as entered in the ledger. */
   enter(cost: number): void {
     this.#costs -= cost
     this.#unread.costs += cost
   }
 
-  /** The store has a durable job, which holds its own reservation from now on. */
+  /** Transfers a reservation to a stored durable job. */
   handOver(nanos: number): void {
     this.#reserved -= nanos
     this.#unread.holds += nanos
   }
 
   /**
-   * Reads the ledger. What the store had before counts by the answer from then on.
+   * Reads the ledger. The answer then replaces the amounts that were in the store before.
    *
-   * @param onLess Called when less is published to the other ingresses, which may have read the ledger by then.
+   * @param onLess Called when the published amount shrinks, after the other ingresses have had time to read the ledger.
    */
   async read(ask: () => Promise<LedgerAnswer>, onLess: () => void): Promise<void> {
     const { costs, holds } = this.#unread

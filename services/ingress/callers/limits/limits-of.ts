@@ -1,32 +1,33 @@
 import type { ApiKey } from '#shared/keys/keys.ts'
 import { type Limits, projectIdOf } from '#shared/keys/project.ts'
 
-/** The settings that hold for each key which says nothing else. 0 means no limit. */
+/** Default limits of each key. 0 means no limit. */
 export interface LimitSettings {
   readonly rateLimitRequests: number
   readonly rateLimitTokens: number
-  /** Calls at once. */
+  /** Maximum concurrent calls. */
   readonly runningMaxPerKey: number
 }
 
-/** Whose limit it is. */
+/** Owner of a limit. */
 export type Owner = 'key' | 'project'
 
-/** What a call has to keep within: undefined is no limit, 0 is nothing. */
+/** Limits of a call: undefined is no limit, 0 permits nothing. */
 export interface OwnedLimits {
   readonly owner: Owner
   readonly id: string
   readonly requests: number | undefined
   readonly tokens: number | undefined
   readonly running: number | undefined
-  /** Whether `running` is that of a project, which its durable jobs are held to as well; so are those of a key that is its own. */
+  /** Whether `running` also limits durable jobs: true for a project, and for a key without a project. */
   readonly countsJobs: boolean
 }
 
 /**
- * The limits of a call: those of its key, else the settings; and those of the key's project, which count all its keys together.
+ * Limits that apply to a call: those of its key, with the settings as defaults, and those of its project. The latter
+ * count all keys of the project together.
  *
- * @param ofProject Limits of a project; undefined where it has none.
+ * @param ofProject Limits of a project; undefined if it has none.
  */
 export function limitsOfKey(
   { id, project, limits = {} }: Pick<ApiKey, 'id' | 'project' | 'limits'>,
@@ -47,10 +48,10 @@ export function limitsOfKey(
 }
 
 /**
- * What a key may use in all: of each limit the tighter of its own, else the setting, and its project's. The project's may be used up by
- * its other keys.
+ * Effective limits of a key: of each limit the smaller one of key (or setting) and project. Other keys of the project
+ * may already use up the project's limit.
  *
- * @param ofProject Limits of a project; undefined where it has none.
+ * @param ofProject Limits of a project; undefined if it has none.
  */
 export function limitsThatHold(
   key: Pick<ApiKey, 'id' | 'project' | 'limits'>,

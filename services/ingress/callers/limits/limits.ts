@@ -12,34 +12,33 @@ import { exceeded, limitIsZero, refusal, tooMany } from './refusals.ts'
 import type { Running } from './running.ts'
 
 /**
- * Of what a limit has left, the part that the ingresses of a fleet may give away together without asking: while all of them
- * believe the same, at most as much is granted too much.
+ * Part of a limit's remainder that all ingresses together may grant without synchronizing. While they work with equal
+ * counts, at most this part is granted in excess. Example: of 400 remaining requests, four ingresses may grant 25 each.
  */
 const UNASKED_SHARE = 1 / 4
 
-/** What each key may use, unless it or its project says otherwise. 0 means no limit. */
+/** Default limits per key, unless the key or its project has other ones. 0 means no limit. */
 export interface RateLimitConfig extends LimitSettings {
-  /** Waits for jobs and streams of their events that may be open at once in one ingress. */
+  /** Maximum concurrent waits and event streams of one key in one ingress. */
   readonly followsMaxPerKey: number
-  /** Runs of code a minute of one end user of a key, as its caller names them, in one ingress. */
+  /** Maximum code runs per minute of one end user of a key, in one ingress. */
   readonly codeRunsPerUser: number
 }
 
-/** What {@link RateLimits} needs beside its settings. */
 export interface RateLimitOptions {
-  /** Limits of a project; undefined where it has none. */
+  /** Limits of a project; undefined if it has none. */
   limitsOf?(project: string): Limits | undefined
-  /** Undefined: this ingress is the only one, or has nobody to count with. */
+  /** Undefined: this ingress is the only one, or has no store to share counts. */
   readonly fleet?: Fleet | undefined
-  /** How many ingresses there are, this one included. */
+  /** Number of ingresses, including this one. */
   ingresses?(): number
-  /** Monotonic, in milliseconds. */
+  /** Monotonic time in milliseconds. */
   clock?(): number
 }
 
 type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
 
-/** One limit a minute that a call is under. */
+/** A limit per minute that applies to a call. */
 interface Use {
   readonly kind: 'requests' | 'tokens'
   readonly owner: Owner
@@ -47,7 +46,7 @@ interface Use {
   readonly window: MinuteWindow
 }
 
-/** One limit of calls at once that a call is under. */
+/** A concurrency limit that applies to a call. */
 interface Place {
   readonly owner: Owner
   readonly limit: number
@@ -56,12 +55,13 @@ interface Place {
 }
 
 /**
- * Limits per key and per project: requests and tokens a minute, and calls at once (docs/protocol.md, Limits). Counted here,
- * and settled with the other ingresses of the fleet a few times a second; a call waits for that only where it could be one too
- * many (docs/reliability.md, How exact limits are).
+ * Limits per key and project: requests and tokens per minute, and concurrent calls (docs/protocol.md, Limits).
  *
- * Calls are what makes work. Who reads, polls, follows or cancels is not refused for the calls under way; only what stays
- * open, waits and streams of events, has a bound of its own.
+ * Counts are held here and synchronized with the other ingresses a few times a second. A call waits for a
+ * synchronization only if it might exceed a limit (docs/reliability.md, How exact limits are).
+ *
+ * Only requests that create work count. Reads, polls, event streams and cancels are never refused because of running
+ * calls. Waits and event streams, which stay open, have a limit of their own.
  */
 export class RateLimits {
   readonly #config: RateLimitConfig
@@ -84,14 +84,14 @@ export class RateLimits {
   }
 
   /**
-   * A call of the key begins. It is looked at and counted before anything is waited for: calls that come together must not all
-   * find the same place free. Either way `res` gets the headers that tell what is left (docs/protocol.md, Headers); none
-   * without limits.
+   * Counts a call of a key, or refuses it. Check and count happen before any await, so that concurrent calls cannot all
+   * take the last slot. In both cases `res` gets the rate-limit headers (docs/protocol.md, Headers), if limits apply.
    *
-   * @param isJob It hands in a durable job: that waits for its place among what runs at once of its project (`concurrency.ts`).
-   * @returns Says that the call has ended.
+   * @param isJob True for a durable job, which waits for its slot in the project's concurrency limit
+   * (`concurrency.ts`).
+   * @returns function to call when the call has ended
    * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded` with the time until the limit allows more;
-   *   `permission_denied` where it is 0
+   * `permission_denied` if the limit is 0
    */
   async enter(key: KeyOf, format: WireFormat, res: Headed, isJob = false): Promise<() => void> {
     const uses = this.#usesOf(key)
@@ -115,10 +115,10 @@ export class RateLimits {
   }
 
   /**
-   * A wait for a job of the key, or a stream of its events, begins.
+   * Counts an open wait for a job, or an event stream.
    *
-   * @returns Says that it has ended.
-   * @throws ServiceError `rate_limit_exceeded` when as many are open as may
+   * @returns function to call when it has ended
+   * @throws ServiceError `rate_limit_exceeded` if the maximum are open
    */
   beginFollow({ id }: Pick<ApiKey, 'id'>): () => void {
     const count = this.#following.get(id) ?? 0
@@ -132,12 +132,12 @@ export class RateLimits {
     }
   }
 
-  /** Whether the tokens of a key's calls are limited. */
+  /** Whether a limit of tokens per minute applies to a key. */
   hasTokenLimit(key: KeyOf): boolean {
     return this.#usesOf(key).some(({ kind }) => kind === 'tokens')
   }
 
-  /** Gives `res` the headers that tell what is left to a key, without counting anything. */
+  /** Sets the rate-limit headers of a key without counting a call. */
   show(key: KeyOf, format: WireFormat, res: Headed): void {
     this.#tell(this.#usesOf(key), format, res)
   }
@@ -156,9 +156,9 @@ export class RateLimits {
   }
 
   /**
-   * A line of a batch is about to become a job: it counts as a request, and takes no place among calls at once.
+   * Counts a line of a batch as a request, before it becomes a job. Lines take no slot of the concurrency limit.
    *
-   * @throws ServiceError As {@link enter}
+   * @throws ServiceError as {@link enter}
    */
   async enterLine(key: KeyOf): Promise<void> {
     const uses = this.#usesOf(key).filter(({ kind }) => kind === 'requests')
@@ -169,16 +169,16 @@ export class RateLimits {
     this.#keep(uses, [], () => {})
   }
 
-  /** Gives a request back whose line did not become a job. */
+  /** Returns the request of a line that did not become a job. */
   leaveLine(key: KeyOf): void {
     for (const { kind, window } of this.#usesOf(key)) if (kind === 'requests') this.#add(window, -1)
   }
 
   /**
-   * Reserves the tokens that a call may use. It is admitted if they fit into what is left of the minute, or if this ingress runs
-   * nothing else of the key: so at most one call of each ingress exceeds the limit.
+   * Reserves the estimated tokens of a call. The call is admitted if they fit into the rest of the minute, or if this
+   * ingress runs no other call of the key. So at most one call per ingress exceeds the limit.
    *
-   * @returns Takes the tokens that it used, once; 0: it did not run.
+   * @returns function to call once with the tokens used; 0 if the call did not run
    * @throws ServiceError `token_limit_exceeded`
    */
   async reserveTokens(key: KeyOf, tokens: number): Promise<(used: number) => void> {
@@ -216,7 +216,11 @@ export class RateLimits {
     this.#fleet?.note(window)
   }
 
-  /** @param more Calls to come @throws ServiceError when a limit has no room for them */
+  /**
+   * @param more Calls to come
+   *
+   * @throws ServiceError if a limit has no slot for them
+   */
   #refuse(uses: readonly Use[], places: readonly Place[], more: number): void {
     const now = this.#clock()
     const full = places.find(({ running, limit }) => this.#runningOf(running, now) + more > limit)
@@ -235,7 +239,7 @@ export class RateLimits {
     }
   }
 
-  /** Looks again, after the fleet was heard. What is refused was not used. */
+  /** Checks again after a synchronization. If the call is refused, then its counts are undone. */
   #keep(uses: readonly Use[], places: readonly Place[], leave: () => void): void {
     try {
       this.#refuse(uses, places, 0)
@@ -246,7 +250,7 @@ export class RateLimits {
     }
   }
 
-  /** Lets the fleet know, and waits for its answer where this call could be one too many. */
+  /** Publishes the counts of a call, and waits for the fleet's counts if the call might exceed a limit. */
   async #settle(fleet: Fleet, uses: readonly Use[], places: readonly Place[]): Promise<void> {
     const now = this.#clock()
     const isSure = uses.every((use) => this.#isSure(use, now)) && places.every((place) => this.#hasPlace(place, now))
@@ -272,7 +276,7 @@ export class RateLimits {
     return running.isFresh(nowMs) && here - told <= this.#unasked(limit - told - running.elsewhere(nowMs))
   }
 
-  /** What ran elsewhere a while ago refuses nobody where the fleet can be asked what does now. */
+  /** Known running calls. Stale counts of other ingresses are ignored while the fleet can be asked for current ones. */
   #runningOf(running: Running, nowMs: number): number {
     return this.#fleet?.isThere && !running.isFresh(nowMs) ? running.here : running.all(nowMs)
   }

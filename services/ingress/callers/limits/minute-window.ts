@@ -1,22 +1,25 @@
 import { WINDOW_MS } from '#shared/limits/fleet-counts.ts'
 
 /**
- * What was used of one limit in the minute under way: by the fleet as it was last heard, and by this ingress since. Times are
- * those of a monotonic clock: nobody sets that back.
+ * Usage of one limit in the current minute: the fleet's total at the last synchronization, plus the usage of this
+ * ingress since then. Times are monotonic, so that clock changes have no effect.
+ *
+ * Usage moves through three states: pending (counted here) → sent (in a running statement) → settled (in the fleet's
+ * total).
  */
 export class MinuteWindow {
-  /** How the fleet knows it. */
+  /** Name that all ingresses share. */
   readonly name: string
-  /** When the fleet was last heard. */
+  /** Time of the last synchronization. */
   heardAtMs = -Infinity
   /** Calls of this ingress that run and have reserved a part of the minute. */
   reservations = 0
-  /** Counts the minutes that are over. */
+  /** Number of past minutes. */
   #minute = 0
   #settled = 0
-  /** Told, and not confirmed. */
+  /** Sent to the store, not confirmed. */
   #sent = 0
-  /** Not told. */
+  /** Not sent yet. */
   #pending = 0
   #endsAtMs = -Infinity
   #isKnown = false
@@ -25,49 +28,49 @@ export class MinuteWindow {
     this.name = name
   }
 
-  /** What was used so far. */
+  /** Usage so far. */
   used(nowMs: number): number {
     this.#roll(nowMs)
     return this.#settled + this.#sent + this.#pending
   }
 
-  /** What this ingress has used since it last heard of the fleet, which others may not know. */
+  /** Usage of this ingress that the other ingresses may not know. */
   get unsettled(): number {
     return this.#sent + this.#pending
   }
 
-  /** Tells minutes apart: what was reserved in one is gone in the next. */
+  /** Number of the current minute. A reservation made in an earlier minute no longer counts. */
   minute(nowMs: number): number {
     this.#roll(nowMs)
     return this.#minute
   }
 
-  /** Whether the fleet was heard in this minute. */
+  /** Whether this minute's total was read from the fleet. */
   isKnown(nowMs: number): boolean {
     this.#roll(nowMs)
     return this.#isKnown
   }
 
-  /** Milliseconds until the next minute begins; 0 where nothing was used in this one. */
+  /** Milliseconds until the next minute begins; 0 if the current one has no usage. */
   leftMs(nowMs: number): number {
     return Math.max(0, Math.ceil(this.#endsAtMs - nowMs))
   }
 
-  /** Uses some; below 0: gives it back. A minute begins with its first use. */
+  /** Adds usage; a negative amount returns some. A minute begins with its first usage. */
   add(amount: number, nowMs: number): void {
     this.#roll(nowMs)
     if (this.#endsAtMs === -Infinity) this.#endsAtMs = nowMs + WINDOW_MS
     this.#pending += amount
   }
 
-  /** Gives what the fleet is to be told. Then {@link hear} or {@link restore} must follow. */
+  /** Takes the pending usage to send it. The result must be confirmed, or undone by {@link restore}. */
   take(): number {
     this.#sent = this.#pending
     this.#pending = 0
     return this.#sent
   }
 
-  /** The fleet has what it was told, and says how much that is with the rest. */
+  /** Confirms the sent usage with the fleet's total. */
   hear(used: number, leftMs: number, nowMs: number): void {
     this.#settled = used
     this.#sent = 0
@@ -76,7 +79,7 @@ export class MinuteWindow {
     this.heardAtMs = nowMs
   }
 
-  /** The fleet may not have heard: it is told again. */
+  /** Marks the sent usage as pending again, because the statement may have failed. */
   restore(): void {
     this.#pending += this.#sent
     this.#sent = 0

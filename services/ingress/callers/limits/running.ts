@@ -1,14 +1,14 @@
 import { type FleetRunning, RUNNING_MS } from '#shared/limits/fleet-counts.ts'
 
-/** What was heard within this is as good as now. */
+/** Maximum age of the fleet's counts at which they count as current. */
 const CACHE_TTL_MS = 1_000
 
-/** Calls that run at once of one key or project: here, and in the other ingresses as they were last heard. */
+/** Concurrent calls of one key or project: in this ingress, and in the others at the last synchronization. */
 export class Running {
-  /** How the fleet knows it. */
+  /** Name that all ingresses share. */
   readonly name: string
   here = 0
-  /** How many the fleet was last told. */
+  /** Count of this ingress at its last publication. */
   told = 0
   heardAtMs = -Infinity
   #elsewhere = 0
@@ -18,27 +18,30 @@ export class Running {
     this.name = name
   }
 
-  /** What others said counts no longer here than it does for the fleet: an outage must not keep places taken. */
+  /**
+   * Calls in other ingresses. The count expires here when it expires in the store, so that an outage does not occupy
+   * slots.
+   */
   elsewhere(nowMs: number): number {
     return nowMs - this.heardAtMs < RUNNING_MS ? this.#elsewhere : 0
   }
 
-  /** Durable jobs that run beside, where they count: as long as {@link elsewhere}. */
+  /** Running durable jobs of the project; expires as {@link elsewhere} does. */
   jobs(nowMs: number): number {
     return nowMs - this.heardAtMs < RUNNING_MS ? this.#jobs : 0
   }
 
-  /** Calls here and elsewhere. */
+  /** Calls in all ingresses. */
   all(nowMs: number): number {
     return this.here + this.elsewhere(nowMs)
   }
 
-  /** Whether the fleet was heard just now. */
+  /** Whether the fleet's counts are current. */
   isFresh(nowMs: number): boolean {
     return nowMs - this.heardAtMs < CACHE_TTL_MS
   }
 
-  /** The fleet has heard of `told`, and says what runs beside. */
+  /** Stores the fleet's counts, read after this ingress published its own. */
   hear({ elsewhere, jobs }: Pick<FleetRunning, 'elsewhere' | 'jobs'>, nowMs: number): void {
     this.#elsewhere = elsewhere
     this.#jobs = jobs
