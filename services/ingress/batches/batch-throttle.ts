@@ -1,30 +1,35 @@
 import { abortable } from '#shared/abortable.ts'
 
-/** For so long after a call its caller may make more of them. */
+/** Time for which batches stay throttled after the last interactive call. */
 const CALLS_MS = 10_000
-/** A line that is taken within this time holds up nobody, in milliseconds. */
+/** Duration of a submission, in milliseconds, that needs no pause. */
 const FREE_RUN_MS = 2
-/** What takes longer is followed by so many times as long without another line. */
+/** Pause after a submission, as a multiple of its duration beyond {@link FREE_RUN_MS}. */
 const RESTS = 2
-/** Longest time without a line. */
+/** Maximum pause between two lines. */
 const REST_MS_MAX = 500
 
 /**
- * Holds back the lines of batches while calls are answered (docs/design.md, Batches).
+ * Slows down batch lines while interactive calls are answered (docs/design.md, Batches).
  *
- * All that a batch costs, in every process, follows from how fast its lines become jobs. How long one of these takes tells how busy
- * the store and this process are: what is more than it takes when nothing else is done is time that calls wait, too.
+ * The rate at which lines become jobs determines all costs of a batch, in every process. The duration of a submission
+ * measures the load of the store and this process, and so the delay of interactive calls. Example: a submission of 42
+ * ms is followed by a pause of 80 ms; one of 2 ms by none.
  */
 export class BatchThrottle {
   #calledAtMs = Number.NEGATIVE_INFINITY
   #nextAtMs = 0
 
-  /** A call was taken. */
+  /** Records an interactive call. */
   noteCall(): void {
     this.#calledAtMs = performance.now()
   }
 
-  /** Makes a job of a line, when it is time for one. @throws What `submit` throws; the signal's reason */
+  /**
+   * Creates a job from a line when the throttle permits.
+   *
+   * @throws the errors of `submit`; the signal's reason
+   */
   async line<T>(submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
     for (let waitMs = this.#waitMs; waitMs > 0; waitMs = this.#waitMs) {
       await abortable(new Promise((resolve) => setTimeout(resolve, waitMs)), signal)

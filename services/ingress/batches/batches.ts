@@ -12,12 +12,15 @@ import { findMadeBatch, submitBatch } from './create.ts'
 import { findBatch, jobIdOfBatch } from './ids.ts'
 import { batchObject, currentBatchObject } from './object.ts'
 
-/** The path of batches, which is what their jobs stand for. */
+/** Path of batches, which is the endpoint of their jobs. */
 export const BATCHES = '/v1/batches'
 
 const UNITS_MS = { s: 1_000, m: 60_000, h: 3_600_000 } as const
 
-/** POST /v1/batches: the requests of a file, to be done as jobs of low priority. Its file may be deleted at once. */
+/**
+ * POST /v1/batches: creates a batch from the requests of a file. The batch copies the file, which may be deleted at
+ * once.
+ */
 export async function createBatch(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateBatch, body)
   const asked = parseBody(CreateBatch, body, 'openai')
@@ -67,15 +70,23 @@ export async function retrieveBatch(context: IngressContext, call: Call): Promis
   await call.reply.whole(await currentBatchObject(context, await findBatch(context, call, BATCHES, 'batch_')))
 }
 
-/** POST /v1/batches/{id}/cancel: what has ended by then is written. @throws ServiceError `job_already_finished` */
+/**
+ * POST /v1/batches/{id}/cancel: ends a batch. The results so far are written to its files.
+ *
+ * @throws ServiceError `job_already_finished`
+ */
 export async function cancelBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await findBatch(context, call, BATCHES, 'batch_')
-  // A second cancel would end the writing of what there is.
+  // 'once', because a second cancel would also end the writing of partial results.
   const job = await requireJobs(context).cancel(tenant, id, 'once')
   await call.reply.whole(await currentBatchObject(context, job))
 }
 
-/** The time that a batch may take. @throws ServiceError `integer_above_max_value` */
+/**
+ * Maximum duration of the batch, in milliseconds.
+ *
+ * @throws ServiceError `integer_above_max_value`
+ */
 function windowOf({ config }: IngressContext, window: string): number {
   const ms = Number(window.slice(0, -1)) * UNITS_MS[window.slice(-1) as keyof typeof UNITS_MS]
   if (ms <= config.jobDeadlineMaxMs) return ms

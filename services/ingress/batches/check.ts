@@ -9,14 +9,17 @@ import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
 import type { Line } from './lines.ts'
 
-/** Requests of one batch. */
+/** Maximum requests per batch. */
 export const REQUESTS_MAX = 50_000
-/** Characters of a name that a caller gives to a request. */
+/** Maximum characters of a request's custom_id. */
 const CUSTOM_ID_CHARS_MAX = 512
-/** Characters of its hash by which one that repeats is known: no two of 50,000 meet by chance. */
+/**
+ * Base64 characters of a custom_id's hash, used to find duplicates. 96 bits make a chance collision among 50,000
+ * negligible.
+ */
 const HASH_CHARS = 16
 
-/** A request of a batch: a call to an endpoint, under a name of the caller's. */
+/** Line of an OpenAI batch: a call to an endpoint, with an id that the caller chose. */
 const RequestLine = z.object({
   custom_id: z.string().min(1).max(CUSTOM_ID_CHARS_MAX),
   method: z.literal('POST'),
@@ -24,41 +27,41 @@ const RequestLine = z.object({
   body: z.looseObject({}),
 })
 
-/** A request of a batch of messages, whose endpoint goes without saying. */
+/** Line of an Anthropic batch, whose endpoint is always /v1/messages. */
 const MessagesLine = z.object({
   custom_id: z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, 'must be 1 to 64 letters, digits, _ and -'),
   params: z.looseObject({}),
 })
 
-/** What is wrong with a line, in the words of a batch's `errors`. */
+/** Problem of a line, in the form of a batch's `errors`. */
 export interface LineProblem {
   readonly code: string
   readonly message: string
   readonly param: string | null
-  /** null: the file as a whole. */
+  /** Line number from 1; null for a problem of the whole file. */
   readonly line: number | null
 }
 
-/** A request as its line says it. */
+/** A parsed line. */
 export interface BatchRequestLine {
   readonly customId: string
   readonly url: string
   readonly body: Record<string, unknown>
 }
 
-/** What the lines of one file must have in common. */
+/** Rules that all lines of one file share. */
 export interface LineRules {
-  /** `messages`: lines of Anthropic's batches. */
+  /** `messages`: lines of Anthropic batches. */
   readonly dialect: 'requests' | 'messages'
-  /** The only endpoint that they may name; default: that of the first line. */
+  /** The only endpoint that lines may name; default: that of the first line. */
   readonly endpoint?: string | undefined
   readonly lineBytesMax: number
 }
 
 /**
- * The request of one line, to be run by `runYielding`.
+ * Parses one line. Must be run by `runYielding`.
  *
- * @throws ServiceError for what is none, with the field in `param`
+ * @throws ServiceError for an invalid line, with the field in `param`
  */
 export function* readLine(
   { bytes }: Line,
@@ -77,7 +80,7 @@ export function* readLine(
   return { customId, url, body }
 }
 
-/** For who sends a file of something else, such as of prompts. */
+/** Advice for callers that upload another kind of file, such as a list of prompts. */
 const FORM = 'Each line is a request: a JSON object with custom_id, method, url and body.'
 
 function* jsonOf(bytes: Buffer, dialect: LineRules['dialect']): Generator<undefined, unknown> {
@@ -92,7 +95,9 @@ function* jsonOf(bytes: Buffer, dialect: LineRules['dialect']): Generator<undefi
   }
 }
 
-/** Checks the lines of a file one by one, each as its own and against those before it. Holds a few bytes of each. */
+/**
+ * Checks the lines of a file one by one, each by itself and against the previous ones. Memory: a few bytes per line.
+ */
 export class LineChecker {
   readonly #rules: LineRules
   readonly #seen = new Map<string, number>()
@@ -110,12 +115,12 @@ export class LineChecker {
     return this.#count
   }
 
-  /** The model that the first line names. */
+  /** Model of the first line. */
   get model(): string | undefined {
     return this.#model
   }
 
-  /** What is wrong with the next line; undefined: nothing. To be run by `runYielding`. */
+  /** Checks the next line; undefined if it is valid. Must be run by `runYielding`. */
   *check(line: Line): Generator<undefined, LineProblem | undefined> {
     this.#count++
     if (this.#count === REQUESTS_MAX + 1) {
@@ -135,7 +140,7 @@ export class LineChecker {
     }
   }
 
-  /** What is wrong with the file as a whole. */
+  /** Problem of the file as a whole. */
   end(): LineProblem | undefined {
     if (this.#count > 0) return undefined
     return { code: 'empty_file', message: 'The file has no requests.', param: null, line: null }
@@ -157,12 +162,12 @@ export class LineChecker {
     if (this.#rules.dialect === 'messages' || typeof body.model !== 'string') return undefined
     this.#model ??= body.model
     if (body.model === this.#model) return undefined
-    const message = `The model '${excerpt(body.model)}' is not that of the lines before, '${excerpt(this.#model)}': a batch has one.`
+    const message = `The model '${excerpt(body.model)}' differs from that of the previous lines, '${excerpt(this.#model)}'. A batch has one model.`
     return problem('mismatched_model', message, 'body.model')
   }
 }
 
-/** Where batches have words of their own. */
+/** Error codes that have another name in batches. */
 const CODES: Readonly<Record<string, string>> = {
   invalid_request: 'invalid_json_line',
   request_too_large: 'line_too_large',

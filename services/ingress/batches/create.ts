@@ -10,32 +10,32 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { BATCH_WRAP_UP_MS, batch } from '#shared/kinds/batch.ts'
 import { countInput } from './input.ts'
 
-/** Headers that calls of any endpoint are read by. */
+/** Headers that influence calls of an endpoint and are stored with the batch. */
 const HEADERS = ['anthropic-version', 'anthropic-beta'] as const
 
-/** A batch to make. */
+/** A batch to create. */
 export interface NewBatch {
-  /** That its job stands for. */
+  /** Endpoint of the batch's job. */
   readonly path: string
   readonly dialect: BatchDialect
   readonly endpoint: string
-  /** An upload of the call, which the batch takes over, and its size. */
+  /** Blob key of an upload, which the batch takes over, and its size. */
   readonly input: string
   readonly inputBytes: number
   readonly inputFileId: string | null
-  /** How many there are, where that is known. */
+  /** Number of requests, if known. */
   readonly requests?: number
   readonly window: string
   readonly windowMs: number
   readonly keepMs: number
   readonly metadata?: Record<string, string> | undefined
-  /** What two calls with the same Idempotency-Key must have in common. */
+  /** Content that two calls with the same Idempotency-Key must share. */
   readonly body: unknown
 }
 
 /**
- * The batch that an equal call has made with the same Idempotency-Key. It is looked for before anything else: its file may be gone,
- * and a second copy of its lines may find no room.
+ * Batch that an equal call created with the same Idempotency-Key. Must be the first step. On a repeated call, the input
+ * file may be deleted, and the quota may have no space for a second copy.
  *
  * @throws ServiceError `idempotency_key_reused`, `result_expired`
  */
@@ -44,8 +44,8 @@ export async function findMadeBatch(
   call: Call,
   body: unknown,
 ): Promise<DurableJob | undefined> {
-  const wished = readIdempotencyKey(call.headers['idempotency-key'])
-  const key = await idempotencyOf(wished, call, body, context.config.jobRetentionMs)
+  const header = readIdempotencyKey(call.headers['idempotency-key'])
+  const key = await idempotencyOf(header, call, body, context.config.jobRetentionMs)
   const made = key && (await context.store?.findMade(projectIdOf(call.key), key))
   if (!made) return undefined
   const { job } = acceptedOf(made)
@@ -54,7 +54,11 @@ export async function findMadeBatch(
   return job
 }
 
-/** Makes the job of a batch. @throws ServiceError as any durable job; `insufficient_quota` */
+/**
+ * Creates the job of a batch.
+ *
+ * @throws ServiceError as for any durable job; `insufficient_quota`
+ */
 export async function submitBatch(context: IngressContext, call: Call, asked: NewBatch): Promise<DurableJob> {
   const { path, dialect, endpoint, input, windowMs } = asked
   const metadata = boundMetadata(asked.metadata)
@@ -99,7 +103,7 @@ export async function submitBatch(context: IngressContext, call: Call, asked: Ne
     if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
     return job
   } finally {
-    // No batch took it over.
+    // No batch took over the upload.
     if (call.uploads.has(input)) await requireFiles(context).delete(tenant, input)
   }
 }

@@ -5,21 +5,25 @@ import { isJobId, requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
-/** How batches are called on the wire: by the id of their job, under another name. */
+/** Prefix of a batch id on the wire, which otherwise equals the id of its job. */
 export type BatchPrefix = 'batch_' | 'msgbatch_'
 
-/** The id of a batch on the wire. */
+/** Batch id for a job id. */
 export function batchIdOf(jobId: string, prefix: BatchPrefix): string {
   return jobId.replace('job_', prefix)
 }
 
-/** The id of the job of a batch; undefined for what can be none. */
+/** Job id for a batch id; undefined if the text is no batch id. */
 export function jobIdOfBatch(id: string, prefix: BatchPrefix): string | undefined {
   const jobId = id.replace(prefix, 'job_')
   return id.startsWith(prefix) && isJobId(jobId) ? jobId : undefined
 }
 
-/** The job of a batch of the caller's. @throws ServiceError `not_found` */
+/**
+ * Job of a batch that belongs to the caller.
+ *
+ * @throws ServiceError `not_found`
+ */
 export async function findBatch(
   context: IngressContext,
   call: Call,

@@ -6,17 +6,17 @@ import { ServiceError } from '#shared/error.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
 import { BATCH_INPUT, type FileStore } from '#shared/store/files.ts'
 
-/** The lines of a batch, which belong to it. */
+/** Input lines of a batch, stored in a blob that belongs to it. */
 export interface BatchInput {
-  /** Of the blob that they lie in. */
+  /** Key of the blob. */
   readonly input: string
   readonly bytes: number
   readonly windowMs: number
 }
 
 /**
- * Counts the lines of a batch among the files of its project, for as long as they may be kept: until the batch has ended well, or its
- * job is deleted or purged.
+ * Counts the input of a batch among the files of its project. The row lives until the batch has ended well, or until
+ * its job is deleted or purged.
  *
  * @throws ServiceError `insufficient_quota`
  */
@@ -29,11 +29,11 @@ export async function countInput(
   const keepMs = windowMs + BATCH_WRAP_UP_MS + jobRetentionMs
   const row = { id, tenant, purpose: BATCH_INPUT, filename: '', bytes, keepMs }
   if (await requireFiles(context).create(row, { filesMax: FILES_MAX })) return
-  const message = `This project has ${FILES_MAX} files and batches, which is the most. Delete some, or wait until a batch ends.`
+  const message = `This project has ${FILES_MAX} files and batches, the maximum. Delete some, or wait until a batch ends.`
   throw new ServiceError('insufficient_quota', message)
 }
 
-/** Lets go of lines that nobody reads again. */
+/** Deletes input lines that no part of the batch reads again. */
 export async function dropInput(
   { blobs, files }: { readonly blobs: Blobs; readonly files: FileStore },
   tenant: string,

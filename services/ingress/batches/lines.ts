@@ -3,21 +3,21 @@ import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 
 const NEWLINE = 0x0a
-/** With the bytes of a byte order mark: an editor leaves one in a first line that is empty. */
+/** Bytes of a blank line. Includes those of a byte order mark, which editors write into an empty first line. */
 const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0d, 0xef, 0xbb, 0xbf])
 
 /** One line of a file that is not blank. */
 export interface Line {
-  /** Counted from 1, blank ones included. */
+  /** Line number from 1; blank lines count. */
   readonly number: number
-  /** Where it begins in the file, and where the next one does, in bytes. */
+  /** Offset of the line and of the next one, in bytes. */
   readonly start: number
   readonly end: number
-  /** Without its line feed; undefined where it is longer than lines may be. */
+  /** Content without the line feed; undefined if longer than the maximum. */
   readonly bytes: Buffer | undefined
 }
 
-/** Takes a file apart into lines while it is read: no more is held than one line, of bounded length. */
+/** Splits a file into lines while it is read. At most one line, of bounded length, is in memory. */
 export class LineSplitter {
   readonly #bytesMax: number
   #number: number
@@ -25,10 +25,13 @@ export class LineSplitter {
   #at: number
   #blocks = new ByteBlocks()
   #held = 0
-  /** What there is of the line is blank: known as it comes, since a line may be as long as a body. */
+  /** True if the current line is blank so far. Tracked incrementally, because a line may be as long as a body. */
   #isBlank = true
 
-  /** @param bytesMax Of one line. @param from Where in the file the reading begins, and with which line. */
+  /**
+   * @param bytesMax Maximum bytes per line.
+   * @param from Offset and line number at which reading starts.
+   */
   constructor(bytesMax: number, from: { readonly start: number; readonly line: number } = { start: 0, line: 1 }) {
     this.#bytesMax = bytesMax
     this.#number = from.line
@@ -36,12 +39,12 @@ export class LineSplitter {
     this.#at = from.start
   }
 
-  /** Bytes of the line that is not whole yet. */
+  /** Bytes of the incomplete line. */
   get held(): number {
     return this.#held
   }
 
-  /** The lines that end in the next piece of the file. */
+  /** Lines that end in the next piece of the file. */
   *push(piece: Buffer): Generator<Line, void> {
     let from = 0
     for (let at = piece.indexOf(NEWLINE); at >= 0; at = piece.indexOf(NEWLINE, from)) {
@@ -54,7 +57,7 @@ export class LineSplitter {
     if (from < piece.length) this.#keep(piece.subarray(from))
   }
 
-  /** The last line, where no line feed ends it. */
+  /** Last line, if no line feed ends it. */
   *end(): Generator<Line, void> {
     const line = this.#line()
     if (line) yield line
@@ -68,7 +71,7 @@ export class LineSplitter {
     else this.#blocks = new ByteBlocks()
   }
 
-  /** The line that ends here; undefined: it is blank. */
+  /** Line that ends here; undefined if blank. */
   #line(): Line | undefined {
     const [start, number] = [this.#start, this.#number++]
     this.#start = this.#at
@@ -83,7 +86,11 @@ export class LineSplitter {
   }
 }
 
-/** The lines of a blob, as they are read. @param range Some of them; default: all */
+/**
+ * Lines of a blob, as they are read.
+ *
+ * @param range Part of the blob; default: all
+ */
 export async function* linesOf(
   blobs: Blobs,
   key: string,

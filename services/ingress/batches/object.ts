@@ -9,18 +9,18 @@ import { tolerant } from '#shared/tolerant.ts'
 import { batchIdOf } from './ids.ts'
 import { countEnded, waitingFor } from './parts.ts'
 
-/** What is known of a batch beside the row of its job. */
+/** Details of a batch that are not in the row of its job. */
 export interface BatchDetails {
   readonly request: BatchRequest
-  /** Of one that has ended and could say something. */
+  /** Result of a batch that has ended; undefined if it was lost with its job. */
   readonly result: BatchResult | undefined
-  /** When its lines had been looked at, and how many there are; undefined before. */
+  /** Time at which validation finished, and the number of requests; undefined before that. */
   readonly begun: { readonly atMs: number; readonly requests: number } | undefined
-  /** How many requests have ended, as far as it has told. */
+  /** Counts of the last progress event. */
   readonly told: { readonly phase: string; readonly completed: number; readonly failed: number }
 }
 
-/** Reads what is known of a batch. */
+/** Reads the details of a batch. */
 export async function batchDetails(context: IngressContext, job: DurableJob): Promise<BatchDetails> {
   const { id, tenant, progress } = job
   const content = await context.store?.findContent(tenant, id)
@@ -35,7 +35,7 @@ export async function batchDetails(context: IngressContext, job: DurableJob): Pr
   }
 }
 
-/** A batch as callers of OpenAI's API see it, with every request counted that has ended. */
+/** A batch in the form of OpenAI's API, with exact counts. For each unfinished part, the store is asked. */
 export async function currentBatchObject(context: IngressContext, job: DurableJob) {
   const details = await batchDetails(context, job)
   if (TERMINAL.has(job.state) || !details.begun || details.told.phase === 'finalizing') return objectOf(job, details)
@@ -46,7 +46,7 @@ export async function currentBatchObject(context: IngressContext, job: DurableJo
   return { ...objectOf(job, { ...details, told: { ...details.told, ...ended } }), waiting_for }
 }
 
-/** The same with those that the batch has told of: for many batches at once. */
+/** A batch with the counts of its last progress event. Cheaper than {@link currentBatchObject}, so lists use it. */
 export async function batchObject(context: IngressContext, job: DurableJob) {
   return objectOf(job, await batchDetails(context, job))
 }

@@ -2,26 +2,27 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { childJobId } from '#shared/store/job-id.ts'
 
-/** Requests of one part: 500 parts are the children that a job may have. */
+/** Requests per part. A job may have 500 children, so a batch of 50,000 requests has 500 parts. */
 export const PART_REQUESTS = 100
-/** Parts that are under way at once. */
+/** Maximum concurrent parts of one batch. */
 export const PARTS_AT_ONCE = 20
 
 /** Phase of a part whose next line waits for a limit or a budget. */
 export const LINES_WAIT = 'waiting'
 
-/** How many requests of a batch have ended. */
+/** Numbers of ended requests of a batch. */
 export interface EndedRequests {
   readonly completed: number
   readonly failed: number
 }
 
 /**
- * How many requests of a batch have ended, those of the parts under way included.
+ * Counts the ended requests of a batch, including those of unfinished parts.
  *
- * A batch tells of groups of parts, so that nobody writes for each request; those that end meanwhile are counted where somebody asks.
+ * A batch records its progress once per group of parts, which avoids a write per request. This function counts the
+ * requests that ended since then.
  *
- * @param told What the batch has told last: all requests of its first parts.
+ * @param told Counts of the last progress event, which cover whole parts.
  */
 export async function countEnded(
   { store }: IngressContext,
@@ -39,7 +40,7 @@ export async function countEnded(
   )
 }
 
-/** The limit or the budget that lines of a batch wait for, in a sentence; null: they wait for none. */
+/** Limit or budget that lines of a batch wait for, as a sentence; null if none. */
 export async function waitingFor(
   { store }: IngressContext,
   { id, tenant }: DurableJob,
@@ -53,7 +54,7 @@ export async function waitingFor(
   return null
 }
 
-/** Ids of the parts that may be under way. */
+/** Ids of the parts that may be running. */
 function partsUnderWay(id: string, { completed, failed }: EndedRequests): string[] {
   const first = Math.floor((completed + failed) / PART_REQUESTS)
   return Array.from({ length: PARTS_AT_ONCE }, (_, nth) => childJobId(id, String(first + nth)))

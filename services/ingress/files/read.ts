@@ -7,13 +7,21 @@ import { ServiceError } from '#shared/error.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { type FileStore, HISTORY, isFileId, type StoredFile } from '#shared/store/files.ts'
 
-/** The files of this deployment. @throws ServiceError `jobs_unavailable` where there is no store */
+/**
+ * File store of this deployment.
+ *
+ * @throws ServiceError `jobs_unavailable` without a store
+ */
 export function requireFiles(context: IngressContext): FileStore {
   requireJobs(context)
   return (context.store as NonNullable<IngressContext['store']>).files
 }
 
-/** A file of a project. @throws ServiceError `not_found`, also for those of others */
+/**
+ * A file of a project.
+ *
+ * @throws ServiceError `not_found`, also for files of other projects
+ */
 export async function getFile(
   files: FileStore,
   tenant: string,
@@ -40,19 +48,19 @@ export async function retrieveFile(context: IngressContext, call: Call): Promise
   await call.reply.whole(fileObject(await fileOf(context, call)))
 }
 
-/** GET /v1/files/{id}/content: its bytes, as they were uploaded. */
+/** GET /v1/files/{id}/content: the bytes as uploaded. */
 export async function fileContent(context: IngressContext, call: Call): Promise<void> {
   const { id, bytes, filename } = await fileOf(context, call)
   call.reply.setHeader('content-disposition', `attachment; filename*=UTF-8''${extendedValue(filename)}`)
   await call.reply.bytes(await context.blobs.open(id), { type: 'application/octet-stream', length: bytes })
 }
 
-/** By RFC 8187, section 3.2.1. */
+/** Encodes a file name as RFC 8187, section 3.2.1. */
 function extendedValue(text: string): string {
   return encodeURIComponent(text.toWellFormed()).replaceAll(/['()*]/g, (char) => `%${char.charCodeAt(0).toString(16)}`)
 }
 
-/** DELETE /v1/files/{id}: a batch that was made of it has a copy of its own. */
+/** DELETE /v1/files/{id}. Batches created from the file have their own copy. */
 export async function deleteFile(context: IngressContext, call: Call): Promise<void> {
   const files = requireFiles(context)
   const { id, tenant } = await fileOf(context, call)

@@ -14,16 +14,16 @@ import { newFileId } from '#shared/store/files.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { fileObject, requireFiles } from './read.ts'
 
-/** `purpose`, the members of `expires_after`, and some that are ignored. */
+/** Maximum form fields: `purpose`, the members of `expires_after`, and some that are ignored. */
 const FIELDS_MAX = 32
 const FIELD_BYTES_MAX = 4 * 1024
-/** Boundaries, names and types of the parts. */
+/** Maximum bytes of boundaries and part headers. */
 const FRAMING_BYTES_MAX = 64 * 1024
-/** Files of one project. */
+/** Maximum files per project. */
 export const FILES_MAX = 10_000
 const FILENAME_CHARS_MAX = 255
 
-/** A file that lies in its blob, and what its form says of it. */
+/** An uploaded file in its blob, with the fields of its form. */
 interface Upload {
   readonly fields: readonly FormField[]
   readonly file: {
@@ -35,10 +35,10 @@ interface Upload {
 }
 
 /**
- * Reads the form of `POST /v1/files`: the file goes into its blob while it arrives, and its lines are looked at meanwhile, since
- * what it is for may be said behind it. The blob is one of `call.uploads`.
+ * Reads the form of `POST /v1/files`. The file is written to its blob while it arrives. Meanwhile its lines are
+ * validated as batch requests, because the field `purpose` may follow the file. The blob is one of `call.uploads`.
  *
- * @throws ServiceError Problems of the form, `request_too_large`, `missing_required_parameter`
+ * @throws ServiceError problems of the form, `request_too_large`, `missing_required_parameter`
  */
 export async function readUpload(context: IngressContext, call: Call, req: IncomingMessage): Promise<Upload> {
   requireFiles(context)
@@ -62,7 +62,7 @@ export async function readUpload(context: IngressContext, call: Call, req: Incom
   const fields = await readForm(req, bounds, {
     isFile: (name, filename) => filename !== undefined || name === 'file',
     take: async (part) => {
-      // The first may be on its way to its blob still.
+      // The first file may still be in transfer to its blob.
       if (part.name !== 'file' || isTaken) throw unexpected(part.name)
       isTaken = true
       file = await storeFile(context, call, part, (line) => hold(held, line))
@@ -72,7 +72,11 @@ export async function readUpload(context: IngressContext, call: Call, req: Incom
   throw new ServiceError('missing_required_parameter', "Missing required parameter: 'file'.", { param: 'file' })
 }
 
-/** POST /v1/files: keeps what {@link readUpload} has read. @throws ServiceError `invalid_value` with the number of a broken line */
+/**
+ * POST /v1/files: stores the file that {@link readUpload} has read.
+ *
+ * @throws ServiceError `invalid_value` with the number of the first invalid line
+ */
 export async function createFile(context: IngressContext, call: Call, body: unknown): Promise<void> {
   const files = requireFiles(context)
   const { fields, file } = body as Upload
@@ -84,16 +88,16 @@ export async function createFile(context: IngressContext, call: Call, body: unkn
   const keepMs = expires_after ? expires_after.seconds * 1_000 : fileRetentionMs
   const row = { id, tenant, purpose, filename, bytes, keepMs }
   const isKept = await files.create(row, { filesMax: FILES_MAX }).catch((error: unknown) => {
-    // The row may be there: the sweep of blobs finds out.
+    // The row may exist, so the blob is kept. If there is no row, then the sweep of blobs deletes it.
     if (!isSurelyUndone(error)) call.uploads.delete(id)
     throw error
   })
   if (!isKept)
-    throw new ServiceError('insufficient_quota', `This project has ${FILES_MAX} files, which is the most. Delete some.`)
+    throw new ServiceError('insufficient_quota', `This project has ${FILES_MAX} files, the maximum. Delete some.`)
   call.uploads.delete(id)
   call.storage.stored()
   const kept = await files.find(tenant, id)
-  if (!kept) throw new ServiceError('not_found', 'The file was deleted at once.')
+  if (!kept) throw new ServiceError('not_found', 'The file was deleted right after its upload.')
   await call.reply.whole(fileObject(kept))
 }
 
@@ -135,7 +139,7 @@ async function storeFile(
   }
 }
 
-/** Looks at lines until one is no request of a batch: what follows it does not matter. */
+/** Validates lines up to the first that is not a batch request. */
 class LineReading {
   readonly #splitter: LineSplitter
   readonly #checker: LineChecker
@@ -168,7 +172,10 @@ class LineReading {
   }
 }
 
-/** `expires_after[anchor]`, as SDKs write it, and `expires_after={"anchor":…}`. What is no number stays a text, which the schema refuses. */
+/**
+ * Parses `expires_after[anchor]`, as SDKs write it, and `expires_after={"anchor":…}`. Invalid numbers stay text, which
+ * the schema refuses.
+ */
 function bodyOf(fields: readonly FormField[]): Record<string, unknown> {
   const body: Record<string, unknown> = {}
   for (const { name, value } of fields) {
@@ -196,7 +203,7 @@ function refusalOf({ line, message, param }: LineProblem): ServiceError {
 
 function unexpected(name: string): ServiceError {
   const param = excerpt(name)
-  return new ServiceError('invalid_value', `Unexpected file '${param}': one file is sent, as 'file'.`, { param })
+  return new ServiceError('invalid_value', `Unexpected file '${param}': send exactly one file, as 'file'.`, { param })
 }
 
 function tooLarge(bytesMax: number): ServiceError {

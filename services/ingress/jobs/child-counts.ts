@@ -5,27 +5,28 @@ import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { batch } from '#shared/kinds/batch.ts'
 import { requireJobs } from './paths.ts'
 
-/** Jobs of one page that are counted as they are now: a batch takes twenty reads of the store. */
+/** Maximum composed jobs per page whose children are counted exactly. A batch takes twenty reads of the store. */
 const COUNTED_MAX = 10
 
-/** How far the jobs are that one job has others do: the requests of a batch, else its children. */
+/** Progress of the work of a composed job: the requests of a batch, otherwise its children. */
 export interface ChildCounts {
   readonly total: number
   readonly completed: number
-  /** Ended otherwise. */
+  /** Failed, cancelled or expired. */
   readonly failed: number
 }
 
-/** How far the jobs are that a job has others do; undefined where it has none, or nobody knows yet how many there are. */
+/** Progress of a job's children; undefined if it has none, or if their number is not known yet. */
 export async function childCountsOf(context: IngressContext, job: DurableJob): Promise<ChildCounts | undefined> {
   if (job.kind !== batch.name) return job.children === 0 ? undefined : await countChildren(context, job)
   const counts = toldOf(job) ?? (await plannedOf(context, job))
-  // Whole parts are told of, so that the others are counted; of those that could not be submitted there is no job.
+  // The progress event counts whole parts, so the requests of unfinished parts are counted here. Requests that could
+  // not be submitted have no job.
   if (!counts || counts.completed + counts.failed >= counts.total) return counts
   return { ...counts, ...(await countEnded(context, job, counts)) }
 }
 
-/** What a batch is to do that has told nothing yet: its first step knows how many requests there are. */
+/** Counts of a batch without a progress event: its first step, `validate`, has recorded the number of requests. */
 async function plannedOf(context: IngressContext, job: DurableJob): Promise<ChildCounts | undefined> {
   if (TERMINAL.has(job.state)) return undefined
   const validated = (await requireJobs(context).stepsOf(job)).find(({ kind }) => kind === 'validate')
@@ -33,8 +34,8 @@ async function plannedOf(context: IngressContext, job: DurableJob): Promise<Chil
 }
 
 /**
- * The same of the jobs of a page, by their ids. The first few are counted now; of the others it is what
- * they told last, which batches do.
+ * {@link childCountsOf} for a page of jobs, by their ids. The first {@link COUNTED_MAX} are counted exactly. For the
+ * others the last progress event counts, which only batches have.
  */
 export async function childCountsOfPage(
   context: IngressContext,
@@ -48,7 +49,7 @@ export async function childCountsOfPage(
   return new Map(all.flatMap(([id, counts]) => (counts ? [[id, counts] as const] : [])))
 }
 
-/** What a batch has told last: it counts the requests of its first parts. */
+/** Counts in the last progress event of a batch. */
 function toldOf({ kind, progress }: DurableJob): ChildCounts | undefined {
   if (kind !== batch.name) return undefined
   const { progress: said } = (progress ?? {}) as { progress?: { counts?: ChildCounts } }

@@ -7,7 +7,7 @@ import { callCost } from '#shared/usage/cost.ts'
 
 const NANOS_PER_USD = 1_000_000_000
 
-/** What belongs to a job and is known of it. */
+/** Parts of a job that are already loaded. */
 interface Known {
   readonly result: unknown
   readonly children?: readonly DurableJob[]
@@ -15,8 +15,8 @@ interface Known {
 }
 
 /**
- * What a job has cost so far in US dollars, by the prices of today, its children and steps with it; undefined where nothing of it has
- * a price. The ledger (docs/usage.md) has what was charged.
+ * Cost of a job so far in US dollars, with its children and steps, at current prices. Undefined if no part has a price.
+ * The ledger (docs/usage.md) has the amounts that were actually charged.
  */
 export function costOf(
   { models }: { readonly models: Pick<ModelCatalogue, 'priceOf'> },
@@ -34,7 +34,7 @@ export function costOf(
 
 type Prices = Pick<ModelCatalogue, 'priceOf'>
 
-/** A job's own: the tokens of one with children are theirs. */
+/** Cost of a job itself. The tokens of a composed job are those of its children, so they are not counted here. */
 function nanosOf(models: Prices, { pool, model, state, usage }: DurableJob): number | undefined {
   if (usage === null || usage === undefined || pool === 'research' || pool === 'batches') return undefined
   return callCost(meteredOf(usage), models.priceOf({ pool, model }), state === 'completed')

@@ -10,8 +10,8 @@ import { findJob, jobNotFound, queryNumber, requireJobs } from './paths.ts'
 import { wholeJob } from './read.ts'
 
 /**
- * GET /v1/jobs/{id}/events (docs/jobs.md, Follow it): every event after a position, numbered, until the job has ended;
- * then the server closes. Any replica can go on where another stopped, since all read the same history.
+ * GET /v1/jobs/{id}/events (docs/jobs.md, Follow it): every event after a position, until the job has ended. All
+ * replicas read the same history, so a client can reconnect to any of them.
  */
 export async function streamEvents(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
@@ -19,17 +19,18 @@ export async function streamEvents(context: IngressContext, call: Call): Promise
   await followEvents(context, call, await findJob(jobs, call), position)
 }
 
-/** Where in a history to begin, and how the caller said so. */
+/** Sequence number to start after, and the parameter that gave it. */
 interface Position {
   readonly after: number
   readonly param: string
 }
 
 /**
- * Says every event of a job after a position. Nothing at all when there is none to come: an EventSource stops to reconnect when
- * it is told that there is no content.
+ * Streams every event of a job after a position. If none can follow, then the answer is 204, at which an EventSource
+ * stops reconnecting.
  *
- * @throws ServiceError `invalid_value` for a position that the job has not reached; `job_not_found` when it is gone meanwhile
+ * @throws ServiceError `invalid_value` for a position beyond the last event; `job_not_found` if the job is deleted
+ * meanwhile
  */
 export async function followEvents(
   context: IngressContext,
@@ -54,7 +55,7 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
   const { leaving } = reply
   let seq = after
   for await (const events of jobs.follow(job.tenant, job.id, after, leaving)) {
-    // What follows the position is not stored any more.
+    // Events after the position have been deleted, so a snapshot of the job replaces them.
     const hasGap = events[0] !== undefined && events[0].seq > seq + 1
     if (hasGap) await reply.frames([frameOf({ type: 'job.snapshot', job: await wholeNow() })])
     for (const event of events) {
@@ -69,9 +70,13 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
   if (!leaving.aborted) throw jobNotFound(job.id)
 }
 
-/** Where a job stands that nothing has happened to since it was queued. @param known As it was, be it long ago */
+/**
+ * Queue position of a job without an event since it was queued.
+ *
+ * @param known The job as read earlier
+ */
 async function positionNow(jobs: DurableJobs, known: DurableJob, { seq }: DurableEvent): Promise<number | null> {
-  // Something has happened since: the store is not asked for what is told of the past.
+  // A later event exists: for events of the past, the store is not asked.
   if (known.last_seq > seq) return null
   const job = await jobs.get(known.tenant, known.id)
   return job.last_seq === seq ? await jobs.positions.of(job) : null
@@ -82,7 +87,7 @@ function frameOf(object: Record<string, unknown>, id?: number): Frame {
   return id === undefined ? frame : { ...frame, id }
 }
 
-/** `Last-Event-ID` is set by a client that reconnects, so it is the fresher of the two. */
+/** `Last-Event-ID` takes precedence: a reconnecting client sets it, so it is more recent than the query. */
 function positionOf(call: Call): Position {
   const header = call.headers['last-event-id']?.toString()
   if (!header) {

@@ -4,27 +4,28 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * What a form says of its job, as the body of `POST /v1/jobs` would have it. Clients write objects and lists in several ways:
+ * Reads job options from form fields, with the names of the body of `POST /v1/jobs`. Clients write objects and lists in
+ * several ways:
  *
  *   priority=low · run_at=1790000000
  *   metadata={"report":"2026-11"} · metadata[report]=2026-11
  *   webhook={"url":"https://…"} · webhook[url]=https://… webhook[events][]=job.completed
  *
- * A field without a value counts as absent, as those of the call do. What is no number stays a text, which the schema refuses.
+ * An empty field counts as absent. A number that cannot be parsed stays text, which the schema refuses.
  */
 
 const NUMBERS: ReadonlySet<string> = new Set(['run_at', 'expires_after_seconds', 'start_within_seconds'])
 const OBJECTS: ReadonlySet<string> = new Set(['metadata', 'webhook'])
-/** Longer than either can be; what is longer could be nested deep. */
+/** Upper bound of both JSON fields. Refusing longer text also bounds its nesting depth. */
 const OBJECT_CHARS_MAX = 64 * 1024
 
-/** `name`, `name[member]`, `name[member][]` or `name[member][0]`. */
+/** Field name: `name`, `name[member]`, `name[member][]` or `name[member][0]`. */
 const NAME = /^([a-z_]{1,64})(?:\[([^\]]{1,256})\])?(\[\d{0,3}\])?$/
 
 /**
- * Takes the fields that speak of the job out of a form.
+ * Splits the job options from the other fields of a form.
  *
- * @throws ServiceError `invalid_value` for a field that comes twice, or in two ways, and for an object that is none
+ * @throws ServiceError `invalid_value` for a field given twice or in two ways, and for invalid JSON
  */
 export function readJobFields(fields: readonly FormField[]): {
   jobFields: Record<string, unknown>
@@ -35,7 +36,7 @@ export function readJobFields(fields: readonly FormField[]): {
   return { jobFields, others }
 }
 
-/** @returns False for a field that is not about the job. */
+/** @returns false if the field is not a job option */
 function addField(jobFields: Record<string, unknown>, { name, value }: FormField): boolean {
   const [, field = '', member, index] = NAME.exec(name) ?? []
   if (!Object.hasOwn(JobFields.shape, field)) return false
@@ -50,7 +51,7 @@ function addField(jobFields: Record<string, unknown>, { name, value }: FormField
   return true
 }
 
-/** An object with one member more, or with one item more in the list that a member is. */
+/** Adds a member to an object, or an item to the list in a member. */
 function withMember(object: unknown = {}, member: string, isItem: boolean, { name, value }: FormField): object {
   if (typeof object !== 'object') throw twice(name)
   const known = Object.entries(object ?? {}).find(([key]) => key === member)?.[1]

@@ -4,20 +4,24 @@ import { batchPart } from '#shared/kinds/batch.ts'
 import { childJobId, firstJobId, jobIdTime } from '#shared/store/job-id.ts'
 import { isJobId } from './paths.ts'
 
-/** Parts that a batch can have. */
+/** Maximum parts of a batch. */
 const PARTS_MAX = 500
-/** Sorts behind every character of an id. */
+/** Sorts after every character of an id. */
 const LAST = '~'
 
 /**
- * The jobs that one job has others do: the calls of a batch, or what a research asked for. Their ids begin with the same time as that of
- * the job, so they lie side by side among those of their project.
+ * The descendants of one job: the calls of a batch, or the child jobs of a research. Their ids begin with the timestamp
+ * of the root job's id, so they are adjacent in the project's list.
  */
 export class Group {
   readonly #parents: ReadonlySet<string>
   readonly #beginning: string
 
-  /** @param id Of a job or a batch. @throws ServiceError `invalid_value` */
+  /**
+   * @param id Id of a job or a batch.
+   *
+   * @throws ServiceError `invalid_value`
+   */
   constructor(id: string) {
     const root = id.replace(/^(msg)?batch_/, 'job_')
     const atMs = isJobId(root) ? jobIdTime(root) : undefined
@@ -28,17 +32,21 @@ export class Group {
     this.#parents = new Set([root, ...Array.from({ length: PARTS_MAX }, (_, nth) => childJobId(root, String(nth)))])
   }
 
-  /** Whether a job is one of them; parts of a batch are not, they only hold its calls together. */
+  /** Whether a job belongs to the group. Parts of a batch do not, because they only organize its calls. */
   has({ depth, parent_id, kind }: DurableJob): boolean {
     return depth > 0 && kind !== batchPart.name && this.#parents.has(parent_id ?? '')
   }
 
-  /** Whether an id lies where theirs do. */
+  /** Whether an id has the prefix of the group's ids. */
   isNear(id: string): boolean {
     return id.startsWith(this.#beginning)
   }
 
-  /** Where a page of a list begins. @param after Cursor of the caller. */
+  /**
+   * Cursor at which a page of the group begins.
+   *
+   * @param after Cursor of the caller
+   */
   cursor(after: string | undefined, order: 'asc' | 'desc'): string {
     const edge = order === 'asc' ? this.#beginning : this.#beginning + LAST
     if (after === undefined) return edge

@@ -5,27 +5,27 @@ import { bytesOfBody, fetchBody } from '#shared/jobs/body.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import { findJob, jobNotFound, requireJobs } from './paths.ts'
 
-/** Bytes of JSON above which an input is shown by its beginning. */
+/** Maximum bytes of JSON shown completely; of a longer input only the beginning is shown. */
 export const INPUT_BYTES_MAX = 256 * 1024
-/** Characters of such a beginning. */
+/** Characters of that beginning. */
 const BEGINNING_CHARS = 16 * 1024
-/** UTF-8 has no more bytes of one character of a string. */
+/** Maximum UTF-8 bytes per UTF-16 code unit. */
 const BYTES_PER_CHAR = 3
 
-/** What the service itself adds to a body, for whoever runs it: it is not what the caller asked. */
+/** Fields that the service adds to a body, which the caller did not send. */
 const OWN_FIELDS: ReadonlySet<string> = new Set(['rights'])
 
-/** What a job was asked: all of it, or how it begins and how many bytes it has. */
+/** Input of a job: complete, or its beginning and its size in bytes. */
 interface ShownInput {
   readonly input: unknown
   readonly input_cut: { readonly beginning: string; readonly length: number } | null
 }
 
 /**
- * GET /v1/jobs/{id}/input: what the job was asked, in the form its kind has inside the service. It is for the project of the job
- * alone, as the result is, and goes with it when the job is deleted.
+ * GET /v1/jobs/{id}/input: the input of the job, in the internal form of its kind. Only the job's project may read it,
+ * and a deleted job's input is deleted too.
  *
- * @throws ServiceError `job_not_found`; `internal_error` where its blob is gone
+ * @throws ServiceError `job_not_found`; `internal_error` if its blob is missing
  */
 export async function getInput(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant, endpoint, model } = await findJob(requireJobs(context), call)
@@ -36,7 +36,7 @@ export async function getInput(context: IngressContext, call: Call): Promise<voi
   await call.reply.whole({ id, object: 'job.input', endpoint, model, ...shown, attachments: attachments.length })
 }
 
-/** A body in the row is small by itself; a blob is read as far as it is shown. */
+/** Reads the input. A body in the row is small; of a blob only the shown part is read. */
 async function inputOf(blobs: Blobs, request: StoredRequest): Promise<ShownInput> {
   const length = await bytesOfBody(request, blobs)
   const blob = request.history?.segments[0]?.blob ?? request.blob
@@ -47,7 +47,7 @@ async function inputOf(blobs: Blobs, request: StoredRequest): Promise<ShownInput
   for await (const piece of await blobs.open(blob, { start: 0, end: BEGINNING_CHARS * BYTES_PER_CHAR })) {
     pieces.push(piece as Buffer)
   }
-  // Cut in characters: half of one would be none.
+  // Cut by characters, because a byte cut could split one.
   const beginning = Buffer.concat(pieces).toString().slice(0, BEGINNING_CHARS).toWellFormed()
   return { input: null, input_cut: { beginning, length } }
 }

@@ -10,8 +10,8 @@ import { checkWebhookUrl } from '#shared/outbound/guard.ts'
 import { isJobId, requireJobs } from './paths.ts'
 
 /**
- * What is asked of a durable job beside its call (docs/jobs.md, Submit): in the body of `POST /v1/jobs`, in the fields
- * of a form, in the frame of a WebSocket, or in headers on any of the HTTP calls.
+ * Options of a durable job (docs/jobs.md, Submit). A caller gives them in the body of `POST /v1/jobs`, in form fields,
+ * in a WebSocket frame, or in headers of any HTTP call:
  *
  *   x-job-priority: low                              x-job-run-at: 1790000000
  *   x-job-metadata: {"report":"2026-11"}             x-job-expires-after-seconds: 7200
@@ -20,19 +20,19 @@ import { isJobId, requireJobs } from './paths.ts'
  */
 
 const PREFIX = 'x-job-'
-/** A client may send on what it was told by us. */
+/** A response header, which a client may send back. */
 const ANSWERED = 'x-job-id'
-/** Longer than metadata can be: 16 pairs of 64 and 512 characters, escaped. */
+/** Upper bound of a metadata header: 16 pairs of 64 and 512 characters, escaped. */
 const METADATA_CHARS_MAX = 64 * 1024
-/** Events a webhook is told unless it asks for others (docs/webhooks.md). */
+/** Default events of a webhook (docs/webhooks.md). */
 const WEBHOOK_EVENTS_DEFAULT = ['job.completed', 'job.failed', 'job.cancelled', 'job.expired']
-/** How far ahead a job may be scheduled. */
+/** Maximum time for which a job may be scheduled ahead. */
 const RUN_AHEAD_MS_MAX = 7 * 24 * 3_600_000
 
-/** What a durable job may be asked beside its call. */
+/** Resolved options of a durable job. */
 export interface DurableOptions {
   readonly idempotencyKey: string | undefined
-  /** The answer is the job itself, which an idempotency key keeps however the job ends. */
+  /** True if the answer is the job itself. An idempotency key then refers to the job whatever its end. */
   readonly isAsync?: boolean | undefined
   readonly deadlineInMs: number
   readonly startInMs?: number | undefined
@@ -43,20 +43,28 @@ export interface DurableOptions {
   readonly webhook?: { url: string; events: string[] } | undefined
 }
 
-/** Pairs of metadata a job keeps (docs/protocol.md, Chat requests): every list shows them. */
+/** Maximum pairs of metadata (docs/protocol.md, Chat requests): every list shows them. */
 const METADATA_PAIRS_MAX = 16
 
-/** Metadata that may be kept. @throws ServiceError `invalid_value` for too many pairs */
+/**
+ * Checks the number of metadata pairs.
+ *
+ * @throws ServiceError `invalid_value` for too many pairs
+ */
 export function boundMetadata(metadata: Record<string, string> | undefined): Record<string, string> | undefined {
   if (metadata === undefined || Object.keys(metadata).length <= METADATA_PAIRS_MAX) return metadata
   const message = `Invalid 'metadata': expected at most ${METADATA_PAIRS_MAX} pairs.`
   throw new ServiceError('invalid_value', message, { param: 'metadata' })
 }
 
-/** A field of a job as a text of a header says it. @throws ServiceError for what cannot be one */
+/**
+ * Parses the text of a header into the value of a job field.
+ *
+ * @throws ServiceError for invalid text
+ */
 type ReadHeader = (text: string, header: string) => unknown
 
-/** The headers, each with the path of the field it stands for. */
+/** Job headers, each with the path of its field. */
 const HEADERS = (
   [
     ['metadata', readMetadata],
@@ -70,10 +78,10 @@ const HEADERS = (
   ] satisfies [path: string, read: ReadHeader][]
 ).map(([path, read]) => ({ path, read: read as ReadHeader, name: PREFIX + path.replaceAll(/[._]/g, '-') }))
 
-/** Most calls ask nothing of their job: they share this. */
+/** Shared by the calls without options, which are most. */
 const NOTHING: JobFields = {}
 
-/** What a job may be asked, once all ways of saying it were looked at. Null counts as absent. */
+/** Job options of a call, merged from all sources. Null counts as absent. */
 export class JobOptions {
   readonly fields: JobFields
   readonly #headers: IncomingHttpHeaders
@@ -81,8 +89,9 @@ export class JobOptions {
   readonly #ofHeaders: ReadonlySet<string>
 
   /**
-   * @param given What was said elsewhere: a body, a form, a frame.
-   * @throws ServiceError A 400 that names the header or the field; `invalid_value` for what is given twice and differs
+   * @param given Options from a body, a form or a frame.
+   *
+   * @throws ServiceError a 400 that names the header or the field; `invalid_value` if header and body differ
    */
   static of(headers: IncomingHttpHeaders, given: object): JobOptions {
     const fields = readFields(given)
@@ -90,7 +99,7 @@ export class JobOptions {
     for (const [field, value] of Object.entries(ofHeaders)) {
       if (!Object.hasOwn(fields, field) || isDeepStrictEqual(fields[field as keyof JobFields], value)) continue
       const header = headerOf(field, headers)
-      const message = `'${field}' is given twice, also as the header '${header}', and differs.`
+      const message = `'${field}' is given twice with different values, once in the header '${header}'.`
       throw new ServiceError('invalid_value', message, { param: header })
     }
     return new JobOptions({ ...fields, ...ofHeaders }, headers, new Set(Object.keys(ofHeaders)))
@@ -102,20 +111,23 @@ export class JobOptions {
     this.#ofHeaders = ofHeaders
   }
 
-  /** A body with them: the same call that asks for something else is another request (docs/protocol.md, Idempotency). */
+  /**
+   * The body together with the options, for the fingerprint: the same call with other options is another request
+   * (docs/protocol.md, Idempotency).
+   */
   joinedWith(body: unknown): unknown {
     return Object.keys(this.fields).length === 0 ? body : { body, job: this.fields }
   }
 
-  /** Headers said some of it. */
+  /** Whether headers gave some of the options. */
   get isOfHeaders(): boolean {
     return this.#ofHeaders.size > 0
   }
 
   /**
-   * Refuses them for a call that is no durable job: it would end without having done what was asked.
+   * Refuses options on a call that creates no durable job, where they would have no effect.
    *
-   * @param how What makes it one.
+   * @param how Advice on how to create a durable job.
    * @throws ServiceError `invalid_request`
    */
   refuse(how: string): void {
@@ -123,12 +135,21 @@ export class JobOptions {
     if (field !== undefined) throw this.#error('invalid_request', field, `is for durable jobs only. ${how}`)
   }
 
-  /** Refuses what makes no sense for a caller who waits for the answer. @throws ServiceError `invalid_request` */
+  /**
+   * Refuses options that contradict waiting for the answer.
+   *
+   * @throws ServiceError `invalid_request`
+   */
   refuseWaiting(how: string): void {
-    if (this.fields.run_at != null) throw this.#error('invalid_request', 'run_at', `is not for who waits. ${how}`)
+    if (this.fields.run_at != null)
+      throw this.#error('invalid_request', 'run_at', `cannot be combined with waiting for the result. ${how}`)
   }
 
-  /** A header that nobody knows is a wish that would be granted in silence. @throws ServiceError `unsupported_parameter` */
+  /**
+   * Refuses unknown `x-job-` headers, which would otherwise be ignored silently.
+   *
+   * @throws ServiceError `unsupported_parameter`
+   */
   refuseUnknownHeaders(): void {
     for (const name of Object.keys(this.#headers)) {
       if (!name.startsWith(PREFIX) || name === ANSWERED || HEADERS.some((header) => header.name === name)) continue
@@ -138,17 +159,17 @@ export class JobOptions {
   }
 
   /**
-   * The wishes as the store understands them.
+   * Converts the options to the form of the store, with defaults and bounds applied.
    *
-   * @param deadlineInMs Where none is asked for.
-   * @throws ServiceError for what this deployment does not allow, and a parent that is not there
+   * @param deadlineInMs Default deadline.
+   * @throws ServiceError for options that this deployment does not allow, and for an unknown parent job
    */
   async resolve(context: IngressContext, tenant: string, deadlineInMs: number): Promise<ResolvedOptions> {
     const { fields } = this
     this.refuseUnknownHeaders()
     try {
       const start = fields.start_within_seconds
-      const wishes = {
+      const resolved = {
         deadlineInMs: deadlineOf(context, fields) ?? deadlineInMs,
         startInMs: start == null ? undefined : start * 1_000,
         runAtMs: runAtOf(fields),
@@ -157,8 +178,8 @@ export class JobOptions {
         webhook: webhookOf(context, fields),
         parentId: fields.parent_id ?? undefined,
       }
-      if (wishes.parentId !== undefined) await requireParent(context, tenant, wishes.parentId)
-      return wishes
+      if (resolved.parentId !== undefined) await requireParent(context, tenant, resolved.parentId)
+      return resolved
     } catch (error) {
       const [field = ''] = (error instanceof ServiceError ? error.param : undefined)?.split('.') ?? []
       throw this.#ofHeaders.has(field) ? renamed(error as ServiceError, this.#headers) : error
@@ -171,29 +192,37 @@ export class JobOptions {
   }
 }
 
-/** What {@link JobOptions} are once their defaults and bounds are applied. */
+/** {@link JobOptions} with defaults and bounds applied. */
 export type ResolvedOptions = Omit<DurableOptions, 'idempotencyKey' | 'isAsync'>
 
-/** Those fields of an object that speak of the job. */
+/** Selects the fields of an object that are job options. */
 export function jobFieldsOf(fields: object): object {
   const entries = Object.entries(fields).filter(([name]) => Object.hasOwn(JobFields.shape, name))
   return Object.fromEntries(entries)
 }
 
-/** Refuses headers that ask for something where nothing can be asked for. @throws ServiceError `invalid_request` */
+/**
+ * Refuses job headers on a request that accepts none.
+ *
+ * @throws ServiceError `invalid_request`
+ */
 export function refuseJobHeaders(headers: IncomingHttpHeaders, why: string): void {
   const given = HEADERS.find(({ name }) => headers[name] !== undefined)
   if (given) throw new ServiceError('invalid_request', `'${given.name}': ${why}`, { param: given.name })
 }
 
-/** @param given With all that was sent: what a webhook does not know is refused. */
+/** @param given The complete options as sent, because unknown fields of a webhook are refused */
 function readFields(given: object): JobFields {
   if (Object.keys(given).length === 0) return NOTHING
   refuseUnknown(Webhook, (given as { webhook?: unknown }).webhook, 'webhook.')
   return definedOf(parseBody(JobFields, given, 'openai'))
 }
 
-/** The header that gave a field. @param field Such as `webhook`, `webhook.url` or `metadata.report`. */
+/**
+ * Header that gave a field.
+ *
+ * @param field Such as `webhook`, `webhook.url` or `metadata.report`
+ */
 function headerOf(field: string, headers: IncomingHttpHeaders): string {
   const whole = HEADERS.find(({ path }) => `${field}.`.startsWith(`${path}.`) || field.startsWith(`${path}[`))
   const part = HEADERS.find(({ path, name }) => path.startsWith(`${field}.`) && headers[name] !== undefined)
@@ -218,7 +247,7 @@ function readHeaders(headers: IncomingHttpHeaders): JobFields {
   }
 }
 
-/** The same error, told by the name of the header. */
+/** The error with the header's name instead of the field's. */
 function renamed(error: ServiceError, headers: IncomingHttpHeaders): ServiceError {
   const { code, message, param } = error
   if (param === null) return error
@@ -231,12 +260,12 @@ function asText(text: string): string {
   return text
 }
 
-/** What is none stays a text, which the schema refuses. */
+/** Text that is not a number is returned as it is; the schema refuses it. */
 function asNumber(text: string): number | string {
   return /^\d{1,15}$/.test(text) ? Number(text) : text
 }
 
-/** JSON in a header may be bytes of UTF-8, which Node reads as Latin-1. */
+/** Parses JSON in a header. The bytes may be UTF-8, which Node reads as Latin-1. */
 function readMetadata(text: string, header: string): unknown {
   const bytes = Buffer.from(text, 'latin1')
   try {
@@ -273,7 +302,7 @@ function webhookOf({ config }: IngressContext, { webhook }: JobFields): { url: s
 
 async function requireParent(context: IngressContext, tenant: string, id: string): Promise<void> {
   const isThere = isJobId(id) && (await requireJobs(context).has(tenant, id))
-  if (!isThere) throw new ServiceError('invalid_value', 'There is no such parent job.', { param: 'parent_id' })
+  if (!isThere) throw new ServiceError('invalid_value', 'No such parent job exists.', { param: 'parent_id' })
 }
 
 function definedOf(fields: JobFields): JobFields {

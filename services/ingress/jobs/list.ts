@@ -14,28 +14,28 @@ import { jobObject, statusOf } from './object.ts'
 import { isJobId, requireJobs } from './paths.ts'
 import { statesOfAll } from './statuses.ts'
 
-/** Jobs that are looked at for one page where no index knows which are asked for. */
+/** Maximum jobs scanned for one page if no index covers the filter. */
 const LOOKED_MAX = 2_000
 const LOOKED_AT_ONCE = 200
 /**
- * Jobs, and time, within which the first job of a page has to be found. The pagers of the SDKs end at a page without any, so
- * that an empty page has to be the last one.
+ * Bounds on jobs and time within which the first job of a page must be found. SDK pagers stop at an empty page, so an
+ * empty page must be the last one.
  */
 const LOOKED_UNTIL_FOUND_MAX = 100_000
 const LOOK_MS_MAX = 10_000
-/** Characters of results at which a page ends. */
+/** Characters of results after which a page ends. */
 const RESULTS_CHARS_MAX = 8 * 1024 * 1024
-/** Pairs of metadata that may be asked for. */
+/** Maximum pairs of metadata in a filter. */
 const PAIRS_MAX = 16
 
-/** What a job must be like, beside what the store can look for. */
+/** Filter on jobs beyond the indexes of the store. */
 type Matches = (job: DurableJob) => boolean
 
 /**
- * GET /v1/jobs: the caller's jobs, newest first. Results are left out unless they are asked for.
+ * GET /v1/jobs: the caller's jobs, newest first. Results are left out unless requested.
  *
- * A page may hold fewer jobs than its limit, because no index has statuses that share a state, metadata or groups. A page with
- * `has_more` has at least one.
+ * A page may have fewer jobs than its limit, because no index covers metadata, groups, or statuses that share a state.
+ * A page with `has_more` has at least one job.
  */
 export async function listJobs(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
@@ -77,21 +77,21 @@ function storeQuery(query: ListJobs, statuses: readonly string[] | undefined, gr
 interface Look {
   readonly matches: Matches
   readonly group: Group | undefined
-  /** No index knows which jobs match. */
+  /** True if no index covers the filter. */
   readonly needsLook: boolean
 }
 
 interface Page {
   readonly jobs: readonly DurableJob[]
-  /** Of the last one that was looked at. */
+  /** Id of the last job scanned. */
   readonly lastId: string | null
   readonly hasMore: boolean
 }
 
 /**
- * A page of those of a project's jobs that match, after a bounded look at them.
+ * A page of a project's jobs that match, after a bounded scan.
  *
- * @throws ServiceError `invalid_request` if none is found within the bounds, with a cursor for the next look
+ * @throws ServiceError `invalid_request` if none is found within the bounds, with a cursor to continue
  */
 export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery, look: Look): Promise<Page> {
   const { matches, group, needsLook } = look
@@ -112,12 +112,16 @@ export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery
       return { jobs: found, lastId, hasMore: page.hasMore }
     }
     if (looked >= LOOKED_UNTIL_FOUND_MAX || performance.now() - startedAt > LOOK_MS_MAX) throw noneFound(lastId)
-    // An embedded store answers at once: others have their turn in between.
+    // Yield: an embedded store answers synchronously and would block the event loop.
     await nextTurn()
   }
 }
 
-/** Reads pages until one has an item, or is the last one. @throws ServiceError as {@link pageOf} */
+/**
+ * Reads pages until one has an item or is the last.
+ *
+ * @throws ServiceError as {@link pageOf}
+ */
 export async function firstPage<Item>(
   after: string | undefined,
   read: (after: string | undefined) => Promise<{ readonly page: readonly Item[]; readonly next: string | null }>,
@@ -133,11 +137,11 @@ export async function firstPage<Item>(
 }
 
 function noneFound(lastId: string | null): ServiceError {
-  const message = `Nothing that matches was found yet, and there is more. Narrow the list, or continue it with after=${lastId}.`
+  const message = `No match was found yet, and more entries remain. Narrow the list, or continue it with after=${lastId}.`
   return new ServiceError('invalid_request', message, { param: 'after' })
 }
 
-/** JSON of jobs on the wire, of as many as results have room for, and of one at least. */
+/** Serializes the jobs of a page: at least one, and further ones within {@link RESULTS_CHARS_MAX}. */
 async function show(context: IngressContext, found: readonly DurableJob[], withResults: boolean): Promise<string[]> {
   const jobs = requireJobs(context)
   const counts = await childCountsOfPage(context, found)
@@ -152,15 +156,15 @@ async function show(context: IngressContext, found: readonly DurableJob[], withR
     const details = { position: positions[nth] ?? null, counts: counts.get(job.id) }
     const { result: _, ...rest } = jobObject(job, details)
     const text = JSON.stringify(rest)
-    // A list does not read results unless it is asked to, and null would say that there is none.
+    // Without `include=result` the field is left out, because null would mean that there is no result.
     shown.push(withResults ? `${text.slice(0, -1)},"result":${result}}` : text)
-    // Each may be as large as an answer: others have their turn in between.
+    // Yield: each result may be as large as an answer.
     if (isCompleted) await nextTurn()
   }
   return shown
 }
 
-/** `metadata[name]=value`, any number of them, and what else is asked. */
+/** Splits the query into pairs of `metadata[name]=value` and the other parameters. */
 export function readPairs(query: Call['query']): { pairs: [string, string][]; rest: Record<string, unknown> } {
   const pairs: [string, string][] = []
   const others: [string, unknown][] = []
@@ -169,7 +173,7 @@ export function readPairs(query: Call['query']): { pairs: [string, string][]; re
     if (name !== undefined && typeof value === 'string') pairs.push([name, value])
     else others.push([key, value])
   }
-  // An assignment would take the name `__proto__` for the prototype, and nobody would refuse it.
+  // Object.fromEntries, because an assignment would interpret the name `__proto__` and so ignore it silently.
   if (pairs.length <= PAIRS_MAX) return { pairs, rest: Object.fromEntries(others) }
   throw new ServiceError('invalid_value', `Expected at most ${PAIRS_MAX} pairs of metadata.`, { param: 'metadata' })
 }

@@ -7,22 +7,25 @@ import { openaiErrorBody } from '#shared/protocols/errors.ts'
 import type { DoneStep } from '#shared/store/family.ts'
 import type { ChildCounts } from './child-counts.ts'
 
-/** What the wire form of a job shows that does not stand in its row. */
+/** Parts of a job's wire form that are not in its row. */
 export interface JobDetails {
-  /** The stored answer of a completed job; the field is left out where it was not looked up. */
+  /** Stored answer of a completed job. Undefined if not loaded; the field is then left out. */
   readonly result?: unknown
   readonly deliveries?: readonly WebhookDelivery[]
   readonly children?: readonly DurableJob[]
   readonly steps?: readonly DoneStep[]
-  /** How far those are that it has others do. */
+  /** Progress of its child jobs. */
   readonly counts?: ChildCounts | undefined
-  /** What it has cost, in US dollars; undefined: that is not known. */
+  /** Cost in US dollars; undefined if unknown. */
   readonly cost?: number | undefined
-  /** Jobs that would be started before it; default: it does not wait, or nobody knows. */
+  /** Number of jobs that start before it; default: null, because the job does not wait or its position is unknown. */
   readonly position?: number | null
 }
 
-/** The status of a job on the wire: `scheduled` shows as queued, `waiting` as in progress, a cancel that was asked for as cancelling. */
+/**
+ * Status of a job on the wire: `scheduled` becomes queued, `waiting` in progress, and a requested cancel becomes
+ * cancelling.
+ */
 export function statusOf({ state, cancel_requested_at_ms }: DurableJob): string {
   if (!TERMINAL.has(state) && cancel_requested_at_ms !== null) return 'cancelling'
   if (state === 'scheduled') return 'queued'
@@ -80,7 +83,7 @@ function stepObject({ kind, cost, attempt, at_ms }: DoneStep): object {
   return { kind, cost, attempt, done_at: seconds(at_ms) }
 }
 
-/** When the job is forgotten with its result. Before its end what is sure: it cannot end before it starts. */
+/** Time at which the job is deleted with its result. Before the end of the job, this is the earliest possible time. */
 function keptUntilMs({ purge_at_ms, run_at_ms, started_at_ms, retention_ms }: DurableJob): number {
   return purge_at_ms ?? Math.max(run_at_ms, started_at_ms ?? 0) + retention_ms
 }
@@ -89,7 +92,7 @@ function keptUntilMs({ purge_at_ms, run_at_ms, started_at_ms, retention_ms }: Du
  * An event as callers see it (docs/protocol.md, Job events).
  *
  * @param job The whole job, for the events that end it.
- * @param position Of a job that is still queued when the event is told.
+ * @param position Queue position, for `job.queued` if the job still waits.
  */
 export function eventObject(
   event: DurableEvent,
@@ -105,7 +108,7 @@ export function eventObject(
   return { ...head, ...(isOfAttempt && { attempt }), ...(event.data as object | null) }
 }
 
-/** The row keeps what its last `job.progress` said. A handler is asked before its end: that of all its work is all of it. */
+/** Progress in the last `job.progress` event. Handlers send none at their end, so a completed job shows 100 %. */
 function progressOf({ state, progress }: DurableJob): object | null {
   const told = (progress as { progress?: object } | null)?.progress
   if (!told) return null

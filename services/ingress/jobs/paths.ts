@@ -5,36 +5,52 @@ import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
-/** The durable jobs of this deployment. @throws ServiceError `jobs_unavailable` where there is no store */
+/**
+ * Durable jobs of this deployment.
+ *
+ * @throws ServiceError `jobs_unavailable` without a store
+ */
 export function requireJobs(context: IngressContext): DurableJobs {
   if (context.durable) return context.durable
-  const message = 'This deployment keeps no durable jobs: its operator must set DATABASE_URL.'
+  const message = 'Durable jobs are not available: the operator must set DATABASE_URL.'
   throw new ServiceError('jobs_unavailable', message)
 }
 
-/** Whether a text can be the id of a job: nothing else reaches the store. */
+/** Whether a text has the form of a job id. No other text reaches the store. */
 export function isJobId(text: string): boolean {
   return /^job_[0-9A-Za-z_-]{8,64}$/.test(text)
 }
 
-/** The id in the path `/v1/jobs/{id}…`. @throws ServiceError `job_not_found` for what can be none */
+/**
+ * Job id in the path `/v1/jobs/{id}…`.
+ *
+ * @throws ServiceError `job_not_found` if the text is no id
+ */
 export function jobIdOf(call: Call): string {
   const id = String(call.params.id)
   if (isJobId(id)) return id
   throw jobNotFound(id)
 }
 
-/** The failure for an id that is none of the caller's jobs. */
+/** Error for an id that belongs to none of the caller's jobs. */
 export function jobNotFound(id: string): ServiceError {
   return new ServiceError('job_not_found', `No job with the id '${beginningOf(id, 64)}'.`)
 }
 
-/** The job in the path, if it is the caller's. @throws ServiceError `job_not_found` */
+/**
+ * The job in the path, if it belongs to the caller.
+ *
+ * @throws ServiceError `job_not_found`
+ */
 export function findJob(jobs: DurableJobs, call: Call): Promise<DurableJob> {
   return jobs.get(projectIdOf(call.key), jobIdOf(call))
 }
 
-/** A whole number in the query; undefined when it is not there. @throws ServiceError `invalid_value` */
+/**
+ * A whole number in the query; undefined if absent.
+ *
+ * @throws ServiceError `invalid_value`
+ */
 export function queryNumber(call: Call, name: string, most: number): number | undefined {
   const text = call.query[name]
   if (text === undefined) return undefined

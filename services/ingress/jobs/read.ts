@@ -19,7 +19,7 @@ import { refuseJobHeaders } from './job-options.ts'
 import { jobObject } from './object.ts'
 import { findJob, jobIdOf, queryNumber, requireJobs } from './paths.ts'
 
-/** GET /v1/jobs/{id}: the job as it is; with `?wait=N` as soon as it has ended, or after N seconds. */
+/** GET /v1/jobs/{id}: the current job; with `?wait=N`, the job when it has ended or after N seconds. */
 export async function getJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const waitSeconds = queryNumber(call, 'wait', WAIT_SECONDS_MAX) ?? 0
@@ -30,7 +30,11 @@ export async function getJob(context: IngressContext, call: Call): Promise<void>
   await call.reply.whole(await wholeJob(context, job, result))
 }
 
-/** The job as soon as it has ended. A wait counts among those that are open. @throws ServiceError `rate_limit_exceeded` */
+/**
+ * Waits for the end of a job. The wait counts against the key's limit of open waits.
+ *
+ * @throws ServiceError `rate_limit_exceeded`
+ */
 async function waitForJob({ limits }: IngressContext, call: Call, jobs: DurableJobs, seconds: number) {
   let end = () => {}
   const begin = () => {
@@ -40,7 +44,7 @@ async function waitForJob({ limits }: IngressContext, call: Call, jobs: DurableJ
   return await waitFor(call, jobs, job, seconds * 1_000, begin).finally(() => end())
 }
 
-/** GET /v1/jobs/{id}/result: exactly what the plain call would have answered. */
+/** GET /v1/jobs/{id}/result: exactly the answer of the plain call. */
 export async function getResult(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const job = await findJob(jobs, call).catch((error: unknown) => throwGone(jobs, call, error))
@@ -53,7 +57,7 @@ export async function getResult(context: IngressContext, call: Call): Promise<vo
   await call.reply.whole(result)
 }
 
-/** A result that was there and is not kept any more is told from one that never was, as long as the store knows. */
+/** Distinguishes a deleted result from a job that never existed, if the store still has a record of it. */
 async function throwGone(jobs: DurableJobs, call: Call, error: unknown): Promise<never> {
   const isUnknown = ServiceError.from(error).code === 'job_not_found'
   if (isUnknown && (await jobs.isPast(projectIdOf(call.key), jobIdOf(call)))) throw gone()
@@ -61,10 +65,14 @@ async function throwGone(jobs: DurableJobs, call: Call, error: unknown): Promise
 }
 
 function gone(): ServiceError {
-  return new ServiceError('result_expired', 'The result of this job is not kept any more.')
+  return new ServiceError('result_expired', 'The result of this job has expired.')
 }
 
-/** POST /v1/jobs/{id}/cancel: asks that a job stops. @throws ServiceError `job_already_finished` */
+/**
+ * POST /v1/jobs/{id}/cancel: requests the end of a job.
+ *
+ * @throws ServiceError `job_already_finished`
+ */
 export async function cancelJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const { id, tenant } = await findJob(jobs, call)
@@ -72,22 +80,30 @@ export async function cancelJob(context: IngressContext, call: Call): Promise<vo
   await call.reply.whole(await wholeJob(context, job))
 }
 
-/** POST /v1/jobs/{id}/redrive: a failed, cancelled or expired job again, as a new one. @throws ServiceError `job_not_finished` */
+/**
+ * POST /v1/jobs/{id}/redrive: runs a failed, cancelled or expired job again as a new job.
+ *
+ * @throws ServiceError `job_not_finished`
+ */
 export async function redriveJob(context: IngressContext, call: Call): Promise<void> {
   await runAgain(context, call, 'redrive')
 }
 
-/** POST /v1/jobs/{id}/replay: a composed job from its record alone, as a new one. @throws ServiceError `job_not_finished` */
+/**
+ * POST /v1/jobs/{id}/replay: runs a composed job again from its recorded steps, as a new job.
+ *
+ * @throws ServiceError `job_not_finished`
+ */
 export async function replayJob(context: IngressContext, call: Call): Promise<void> {
   await runAgain(context, call, 'replay')
 }
 
 async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'replay'): Promise<void> {
   const jobs = requireJobs(context)
-  refuseJobHeaders(call.headers, 'a job that is run again is asked what it was asked before.')
+  refuseJobHeaders(call.headers, 'a repeated job runs with the options of the original.')
   const job = await findJob(jobs, call)
   const { id, tenant, endpoint, model, pool } = job
-  // The key may have lost a right since or be another one, and the catalogue may have lost a model.
+  // Since the first run, the key may have lost a right and the catalogue a model.
   requireEndpoint(call.key, endpoint)
   if (endpoint === RESPONSES_PATH) {
     const { encode } = await readKept(context, job)
@@ -103,7 +119,11 @@ async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'r
   await sendAccepted(jobs, call, again)
 }
 
-/** DELETE /v1/jobs/{id}: forgets a job that has ended. @throws ServiceError `job_not_finished` */
+/**
+ * DELETE /v1/jobs/{id}: deletes a job that has ended.
+ *
+ * @throws ServiceError `job_not_finished`
+ */
 export async function deleteJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const { id, tenant } = await findJob(jobs, call)
@@ -111,7 +131,11 @@ export async function deleteJob(context: IngressContext, call: Call): Promise<vo
   await call.reply.whole({ id, object: 'job.deleted', deleted: true })
 }
 
-/** A job with its result, its family and what became of its webhook's messages. @param known Its result, where that was told */
+/**
+ * A job with its result, children, steps, cost and webhook deliveries.
+ *
+ * @param known Result, if already loaded
+ */
 export async function wholeJob(
   context: IngressContext,
   job: DurableJob,

@@ -1,7 +1,7 @@
 import type { DurableState } from '#schemas/durable-job.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Statuses of the wire by the states they stand for. */
+/** States that each status on the wire covers. */
 const STATES: Readonly<Record<string, readonly DurableState[]>> = {
   queued: ['queued', 'scheduled'],
   in_progress: ['in_progress', 'waiting'],
@@ -12,9 +12,13 @@ const STATES: Readonly<Record<string, readonly DurableState[]>> = {
   expired: ['expired'],
 }
 
-/** The states of jobs that may have one of these statuses, each once. @throws ServiceError `invalid_value` */
+/**
+ * States of the given statuses, without duplicates.
+ *
+ * @throws ServiceError `invalid_value`
+ */
 export function statesOfAll(statuses: readonly string[]): DurableState[] {
-  // Each once: every number of them is a statement of its own, which the database keeps prepared.
+  // Without duplicates, because each number of states is a separate prepared statement.
   return [...new Set(statuses.flatMap(statesOf))]
 }
 

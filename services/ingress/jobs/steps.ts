@@ -5,12 +5,15 @@ import { ServiceError } from '#shared/error.ts'
 import type { ShownStep } from '#shared/jobs/durable/steps.ts'
 import { findJob, queryNumber, requireJobs } from './paths.ts'
 
-/** Steps of a page: each may have 64 KiB of input and 1 MiB of output. */
+/** Maximum steps per page: each may have 64 KiB of input and 1 MiB of output. */
 const LIMIT_MAX = 20
-/** More steps than any job has. */
+/** More steps than any job can have. */
 const AFTER_MAX = 1_000_000
 
-/** GET /v1/jobs/{id}/steps: what a composed job asked for outside, and what it got, in order (docs/jobs.md, Jobs that have others do work). */
+/**
+ * GET /v1/jobs/{id}/steps: the external calls of a composed job, with their results, in order. See docs/jobs.md, Jobs
+ * that have others do work.
+ */
 export async function listSteps(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   refuseUnknown(ListSteps, call.query)

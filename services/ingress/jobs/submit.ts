@@ -10,14 +10,14 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { boundMetadata, JobOptions } from './job-options.ts'
 import { requireJobs } from './paths.ts'
 
-/** POST /v1/jobs (docs/jobs.md, Submit): a call to another endpoint, checked as there, to be run as a durable job. */
+/** POST /v1/jobs (docs/jobs.md, Submit): validates a call to another endpoint and runs it as a durable job. */
 export async function submitJob(context: IngressContext, call: Call, body: unknown): Promise<void> {
   const jobs = requireJobs(context)
   refuseUnknown(SubmitJob, body)
   refuseUnknown(Webhook, (body as { webhook?: unknown } | null)?.webhook, 'webhook.')
   const submit = parseBody(SubmitJob, body, 'openai')
   const { endpoint: path, body: inner, ...fields } = submit
-  const asked = JobOptions.of(call.headers, fields)
+  const jobOptions = JobOptions.of(call.headers, fields)
   const endpoint = findEndpoint(path)
   requireEndpoint(call.key, endpoint.path)
   const { key } = call
@@ -29,19 +29,19 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   call.facts.model = prepared.model
   call.facts.user_id = prepared.userId
   await context.limits.countUser(key, prepared.userId)
-  const wishes = {
+  const options = {
     idempotencyKey: readIdempotencyKey(call.headers['idempotency-key']),
     isAsync: true,
-    ...(await asked.resolve(context, projectIdOf(key), context.config.jobDeadlineMs)),
+    ...(await jobOptions.resolve(context, projectIdOf(key), context.config.jobDeadlineMs)),
   }
-  // What headers say of it is part of the request, as if its body said so.
-  const whole = asked.isOfHeaders ? { ...(body as object), ...asked.fields } : body
-  const { job, isReplay } = await createJob(context, call, endpoint, prepared, whole, wishes)
+  // Options in headers are part of the fingerprint, as if they were in the body.
+  const whole = jobOptions.isOfHeaders ? { ...(body as object), ...jobOptions.fields } : body
+  const { job, isReplay } = await createJob(context, call, endpoint, prepared, whole, options)
   if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
   await sendAccepted(jobs, call, job)
 }
 
-/** Problems of the inner body are named by their path from the outer one. */
+/** Runs the inner endpoint's validation. Problems name the field by its path in the outer body. */
 async function prepareInner<T>(prepare: () => Promise<T>): Promise<T> {
   try {
     return await prepare()

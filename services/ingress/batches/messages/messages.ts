@@ -15,14 +15,14 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { messageBatchObject } from './object.ts'
 import type { UploadedRequests } from './upload.ts'
 
-/** The path of batches of messages, which is what their jobs stand for. */
+/** Path of Anthropic batches, which is the endpoint of their jobs. */
 export const MESSAGE_BATCHES = '/v1/messages/batches'
 
 const PREFIX = 'msgbatch_'
 const WINDOW_HOURS = 24
 const HOUR_MS = 3_600_000
 
-/** POST /v1/messages/batches: requests that came with the call, to be done as jobs of low priority. */
+/** POST /v1/messages/batches: creates a batch from the requests in the body. */
 export async function createMessageBatch(context: IngressContext, call: Call, body: unknown): Promise<void> {
   parseVersion(call.headers)
   const { input, bytes, requests, sha256 } = body as UploadedRequests
@@ -67,14 +67,18 @@ export async function retrieveMessageBatch(context: IngressContext, call: Call):
   await say(context, call, await find(context, call))
 }
 
-/** POST /v1/messages/batches/{id}/cancel: what has ended by then is among the results. */
+/** POST /v1/messages/batches/{id}/cancel: ends a batch. The results so far are available. */
 export async function cancelMessageBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await find(context, call)
-  // A second cancel would end the writing of what there is.
+  // 'once', because a second cancel would also end the writing of partial results.
   await say(context, call, await requireJobs(context).cancel(tenant, id, 'once'))
 }
 
-/** GET /v1/messages/batches/{id}/results: a line for each request, in their order. @throws ServiceError `job_not_finished` */
+/**
+ * GET /v1/messages/batches/{id}/results: one line per request, in order.
+ *
+ * @throws ServiceError `job_not_finished`
+ */
 export async function messageBatchResults(context: IngressContext, call: Call): Promise<void> {
   const job = await find(context, call)
   if (!TERMINAL.has(job.state)) throw new ServiceError('job_not_finished', 'The batch has not ended yet.')
@@ -84,7 +88,11 @@ export async function messageBatchResults(context: IngressContext, call: Call): 
   await call.reply.bytes(await context.blobs.open(id), { type: 'application/x-jsonl', length: bytes })
 }
 
-/** DELETE /v1/messages/batches/{id}: forgets a batch that has ended, with its results. @throws ServiceError `job_not_finished` */
+/**
+ * DELETE /v1/messages/batches/{id}: deletes a batch that has ended, with its results.
+ *
+ * @throws ServiceError `job_not_finished`
+ */
 export async function deleteMessageBatch(context: IngressContext, call: Call): Promise<void> {
   const job = await find(context, call)
   const { result } = await batchDetails(context, job)

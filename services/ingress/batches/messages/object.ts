@@ -4,7 +4,7 @@ import type { BatchDetails } from '#services/ingress/batches/object.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
 
-/** A batch as callers of Anthropic's API see it. */
+/** A batch in the form of Anthropic's API. */
 export function messageBatchObject(job: DurableJob, details: BatchDetails) {
   const id = batchIdOf(job.id, 'msgbatch_')
   const isOver = TERMINAL.has(job.state)
@@ -19,12 +19,12 @@ export function messageBatchObject(job: DurableJob, details: BatchDetails) {
     ended_at: timeOf(job.finished_at_ms),
     cancel_initiated_at: timeOf(job.cancel_requested_at_ms),
     archived_at: null,
-    // Of the address that it was asked at, which nobody behind a proxy knows: SDKs put theirs before it.
+    // Relative, because the public address is unknown behind a proxy. SDKs prepend their base URL.
     results_url: details.result?.output_file_id ? `/v1/messages/batches/${id}/results` : null,
   }
 }
 
-/** All of them are processing until the batch has ended. */
+/** Counts. As in Anthropic's API, all requests are processing until the batch has ended. */
 function countsOf({ state }: DurableJob, { request, result }: BatchDetails) {
   const none = { processing: 0, succeeded: 0, errored: 0, canceled: 0, expired: 0 }
   const total = request.requests ?? 0
@@ -37,7 +37,7 @@ function countsOf({ state }: DurableJob, { request, result }: BatchDetails) {
   return { ...none, succeeded: completed, errored: failed, canceled: cancelled, expired }
 }
 
-/** RFC 3339. */
+/** Time in the format of RFC 3339. */
 function timeOf(ms: number): string
 function timeOf(ms: number | null): string | null
 function timeOf(ms: number | null): string | null {

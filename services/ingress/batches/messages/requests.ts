@@ -1,32 +1,34 @@
 import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Bytes around the list: the name of its field, and blanks. */
+/** Maximum bytes around the list: the field name and whitespace. */
 const AROUND_BYTES_MAX = 1_024
-/** A byte order mark may come first; each byte is one character here. */
+/** Text before the list, one character per byte. A byte order mark may precede it. */
 const BEFORE = /^(?:\xef\xbb\xbf)?\s*\{\s*"requests"\s*:\s*$/
 const BEHIND = /^\s*\}\s*$/
-/** Bytes that are looked at before others have their turn. */
+/** Bytes that are scanned between two event-loop yields. */
 const TURN_BYTES = 128 * 1024
 
 const [QUOTE, BACKSLASH, COMMA, SPACE] = [0x22, 0x5c, 0x2c, 0x20]
 const [OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT] = [0x5b, 0x5d, 0x7b, 0x7d]
 const BLANKS: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d])
-/** A line feed or a carriage return of JSON stands between its values only: inside of a text it is escaped. */
+/**
+ * Line breaks in JSON occur only between values, because strings must escape them. So they can be replaced by blanks.
+ */
 const BREAKS: ReadonlySet<number> = new Set([0x0a, 0x0d])
 
-/** What a byte is of. */
+/** Position of a byte: before the list, between its objects, in an object, or after the list. */
 type Place = 'before' | 'list' | 'object' | 'behind'
 
 /**
- * Takes `{"requests":[…]}` apart while it arrives: each object of the list becomes a line, and no more than one is held. What is between
- * the braces of an object is not looked at.
+ * Splits `{"requests":[…]}` into its objects while it arrives, with at most one in memory. Only braces, brackets and
+ * strings are tracked; the content of the objects is validated later.
  */
 export class RequestsReader {
   readonly #bytesMax: number
   #place: Place = 'before'
   #around = ''
-  /** In the list: what may come next. */
+  /** Within the list: the token that may come next. */
   #next: 'first' | 'object' | 'comma' = 'first'
   #depth = 0
   #isInText = false
@@ -35,17 +37,22 @@ export class RequestsReader {
   #held = 0
   #count = 0
 
-  /** @param bytesMax Of one object. */
+  /** @param bytesMax Maximum bytes of one object */
   constructor(bytesMax: number) {
     this.#bytesMax = bytesMax
   }
 
-  /** Bytes of the object that is not whole yet. */
+  /** Bytes of the incomplete object. */
   get held(): number {
     return this.#held
   }
 
-  /** The objects that end in the next piece, each without line feeds, which become blanks in the piece as well; `undefined` where others may have their turn. @throws ServiceError */
+  /**
+   * Objects that end in the next piece, and undefined as a signal to yield. Line breaks are replaced by blanks, in the
+   * piece too.
+   *
+   * @throws ServiceError if the body has another form
+   */
   *push(piece: Buffer): Generator<Buffer | undefined, void> {
     let from = 0
     let turn = TURN_BYTES
@@ -68,12 +75,12 @@ export class RequestsReader {
     if (this.#place === 'object') this.#keep(piece.subarray(from))
   }
 
-  /** @throws ServiceError Where it ends too early */
+  /** @throws ServiceError if the body ends too early */
   end(): void {
     if (this.#place !== 'behind' || !BEHIND.test(this.#around)) throw malformed('It ends too early.')
   }
 
-  /** @returns Where the next byte is. */
+  /** @returns the position of the next byte */
   #outside(byte: number): Place {
     if (this.#place === 'list') this.#inList(byte)
     else this.#aroundList(byte)
@@ -98,7 +105,7 @@ export class RequestsReader {
       this.#depth = 1
     } else if (byte === COMMA && this.#next === 'comma') this.#next = 'object'
     else if (byte === CLOSE_LIST && this.#next !== 'object') this.#place = 'behind'
-    else throw malformed(`What follows the first ${this.#count} requests is none.`)
+    else throw malformed(`The element after the first ${this.#count} requests is not an object.`)
   }
 
   #endsObject(byte: number): boolean {

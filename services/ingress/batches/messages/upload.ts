@@ -9,22 +9,22 @@ import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { RequestsReader } from './requests.ts'
 
-/** Requests that lie in a blob, a line each. */
+/** Uploaded requests in a blob, one line each. */
 export interface UploadedRequests {
   readonly input: string
   readonly bytes: number
   readonly requests: number
-  /** Of all their bytes: two equal uploads are the same call. */
+  /** Hash of all bytes, which identifies equal uploads for the idempotency key. */
   readonly sha256: string
 }
 
 const LINE_FEED = Buffer.from('\n')
 
 /**
- * Reads the body of `POST /v1/messages/batches` while it arrives: each request is checked, and becomes a line of a blob, which is one of
- * `call.uploads`. One request is held at a time.
+ * Reads the body of `POST /v1/messages/batches` while it arrives. Each request is validated and becomes a line of a
+ * blob in `call.uploads`. At most one request is in memory.
  *
- * @throws ServiceError For the first request that is none, with its place in `param`; `request_too_large`, `request_timeout`
+ * @throws ServiceError for the first invalid request, with its index in `param`; `request_too_large`, `request_timeout`
  */
 export async function readRequests(
   context: IngressContext,
@@ -56,7 +56,7 @@ export async function readRequests(
   return { input, bytes, requests: checker.count, sha256: hash.digest('hex') }
 }
 
-/** The requests that end in a piece, as lines. */
+/** Requests that end in a piece of the body, as lines. */
 function* checkedLines(reader: RequestsReader, checker: LineChecker, piece: Buffer): Generator<undefined, Buffer[]> {
   const lines: Buffer[] = []
   for (const bytes of reader.push(piece)) {
@@ -74,7 +74,7 @@ function* checkedLines(reader: RequestsReader, checker: LineChecker, piece: Buff
   return lines
 }
 
-/** A body as it arrives. What is left of a refused one is thrown away as it comes. */
+/** Pieces of the body as they arrive. The rest of a refused body is discarded. */
 async function* piecesOf({ config }: IngressContext, req: IncomingMessage): AsyncGenerator<Buffer> {
   const { fileBytesMax, bodyStallMs } = config
   const tooLarge = () =>
@@ -101,7 +101,7 @@ async function* piecesOf({ config }: IngressContext, req: IncomingMessage): Asyn
     throw new ServiceError('request_timeout', 'The body ended before it was complete.', { cause: error })
   } finally {
     clearTimeout(timer)
-    // The iterator listens on: while it does, nothing else makes the rest flow.
+    // The iterator keeps its listeners until it returns. Before that, resume() would not discard the rest.
     void pieces
       .return?.()
       .catch(() => {})

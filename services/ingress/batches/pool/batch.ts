@@ -12,20 +12,23 @@ import { type Plan, planBatch } from './plan.ts'
 import { NO_SUMS, type Sums, sumOf } from './sums.ts'
 import type { BatchTools } from './tools.ts'
 
-/** Parts whose end is remembered together: an attempt that goes on asks once for each so many. */
+/**
+ * Parts whose results are recorded in one step. A resumed attempt reads one record per group instead of one per part.
+ */
 const GROUP = 5
-/** What parts of batches are called where endpoints are named: none that can be called. */
+/** Endpoint name of a part's job; not callable. */
 export const PARTS = '/v1/batches/parts'
 
-/** A part that has ended, in whichever way. */
+/** Result of a part that has ended. */
 interface EndedPart extends Sums {
   readonly output_bytes: number
   readonly error_bytes: number
 }
 
 /**
- * Runs a batch: looks at its lines, has them done part by part, and joins what came of the parts. What was done is remembered in
- * steps, so that an attempt which goes on reads little of it again. Cancelled, or at the end of its time, it writes what there is.
+ * Runs a batch as a composed job: validate the lines, run the parts, join their results into files. Each stage is a
+ * recorded step, so a resumed attempt repeats little work. If the batch is cancelled or its time ends, then the partial
+ * results are written.
  */
 export async function* runBatch(
   tools: BatchTools,
@@ -45,7 +48,6 @@ interface RunOptions {
   readonly tell: (progress: Progress) => void
 }
 
-/** One attempt of a batch. */
 class BatchRun {
   readonly #tools: BatchTools
   readonly #request: BatchRequest
@@ -74,7 +76,7 @@ class BatchRun {
     return await this.#joined(plan, all, status)
   }
 
-  /** Gives the parts that ended before the batch had to, the first ones first. */
+  /** Runs the parts in order. Returns those that ended before a cancel or the end of the time. */
   async #runParts(plan: Plan): Promise<EndedPart[]> {
     const ended: EndedPart[] = []
     for (let first = 0; first < plan.parts.length; first += GROUP) {
@@ -86,7 +88,10 @@ class BatchRun {
     return ended
   }
 
-  /** What an attempt before has remembered of a group. */
+  /**
+   * Recorded result of a group, if an earlier attempt finished it. The step never runs: it throws if there is no
+   * record.
+   */
   async #known(first: number): Promise<EndedPart[] | undefined> {
     try {
       return await this.#composition.step('group', { first }, () => Promise.reject(UNKNOWN))
@@ -96,11 +101,11 @@ class BatchRun {
     }
   }
 
-  /** Undefined: the batch is to end before it. */
+  /** Runs a group of parts; undefined if the batch must end first. */
   async #runGroup(plan: Plan, first: number): Promise<EndedPart[] | undefined> {
     if (this.#isOver) return undefined
     const ids: string[] = []
-    // More than the group: a part that takes long keeps none of those behind it waiting.
+    // More parts than the group are submitted, so that a slow part does not block those after it.
     for (let nth = first; nth < Math.min(first + PARTS_AT_ONCE, plan.parts.length); nth++) {
       ids.push(await this.#composition.submit(this.#childOf(nth, plan.parts[nth] as BatchPartRange)))
     }
@@ -115,13 +120,13 @@ class BatchRun {
     })
   }
 
-  /** A part that could not be run to its end leaves its lines to the batch. */
+  /** Result of an ended part. If the part failed, then the batch writes the result lines of its requests. */
   async #endedPart(plan: Plan, nth: number, end: ChildEnd): Promise<EndedPart> {
     if (end.state === 'completed') return endedOf(end.result as BatchPartResult)
     return await this.#writePart(plan, nth, outcomeOf(end))
   }
 
-  /** The parts behind those that have ended, as far as they have come. */
+  /** Writes the partial results of the parts that have not ended, and returns the results of all parts. */
   async #cutParts(plan: Plan, ended: readonly EndedPart[]): Promise<EndedPart[]> {
     const all = [...ended]
     this.#tell('finalizing', plan, all)
@@ -148,13 +153,13 @@ class BatchRun {
       return { value: { ...files, finalizing_at_ms } }
     })
     await dropParts(this.#tools, ids)
-    // What was cut short is written from the lines again where this attempt dies.
+    // A partial result needs the input again if this attempt fails, so only a complete batch deletes it here.
     if (status === 'completed') await this.#dropInput()
     const { counts, usage } = sumOf(parts)
     return { status, model: plan.model, problems: [], counts, usage, ...ended }
   }
 
-  /** Every step that reads the lines is remembered, and a batch that has ended is not run again. */
+  /** Deletes the input. Safe, because all steps that read it are recorded, and an ended batch does not run again. */
   async #dropInput(): Promise<void> {
     const { context, files } = this.#tools
     await dropInput({ blobs: context.blobs, files }, this.#options.tenant, this.#request.input)
@@ -191,7 +196,7 @@ class BatchRun {
   }
 }
 
-/** Thrown by a step that is only asked whether it was done. */
+/** Signals that a step has no record. */
 const UNKNOWN = new Error('The step was not done before.')
 
 function endedOf({ counts, usage, output_bytes, error_bytes }: BatchPartResult): EndedPart {

@@ -4,16 +4,18 @@ import { fileIdOf } from '#shared/store/files.ts'
 import { partBlob, SIDES, type Side } from './part-lines.ts'
 import type { BatchTools } from './tools.ts'
 
-/** What is joined: the parts of a batch in their order, by the ids of their jobs. */
+/** Parts to join, in order. */
 interface Joining {
-  /** Of the batch's job. */
+  /** Id of the batch's job. */
   readonly id: string
   readonly tenant: string
   readonly ids: readonly string[]
   readonly parts: readonly { readonly output_bytes: number; readonly error_bytes: number }[]
 }
 
-/** Makes the files of a batch. Done twice, they are the same files. Null: there would be nothing in it. */
+/**
+ * Writes the result files of a batch. Idempotent: a repeated call writes the same files. Null for a file without lines.
+ */
 export async function joinParts(
   tools: BatchTools,
   request: BatchRequest,
@@ -26,7 +28,7 @@ export async function joinParts(
   return { output_file_id, error_file_id }
 }
 
-/** Lets go of the lines of the parts, once the files are there. */
+/** Deletes the parts' result blobs, after the files are written. */
 export async function dropParts({ context }: BatchTools, ids: readonly string[]): Promise<void> {
   for (const id of ids) for (const side of SIDES) await context.blobs.delete(partBlob(id, side))
 }
@@ -48,7 +50,7 @@ async function joinSide(
   await blobs.put(file, joined())
   const filename = `${id.replace('job_', 'batch_')}_${side}.jsonl`
   const row = { id: file, tenant, purpose: 'batch_output', filename, bytes, keepMs }
-  // What was paid for is kept, whatever room there is.
+  // Results are paid for, so they are stored even if the project's file quota is exceeded.
   await files.create(row, { filesMax: FILES_MAX * FILES_MAX })
   return file
 }

@@ -4,14 +4,14 @@ import { ServiceError } from '#shared/error.ts'
 import type { ChildEnd } from '#shared/kinds/composition.ts'
 import { messagesErrorBody, openaiErrorBody, openaiStatus } from '#shared/protocols/errors.ts'
 
-/** What came of one request of a batch. */
+/** Outcome of one request of a batch. */
 export type Outcome =
   | { readonly type: 'completed'; readonly result: unknown; readonly usage: unknown }
   | { readonly type: 'failed'; readonly error: ErrorBody }
   | { readonly type: 'cancelled' }
   | { readonly type: 'expired' }
 
-/** What the end of its job is for a request. */
+/** Outcome of a request, from the end of its job. */
 export function outcomeOf(end: ChildEnd): Outcome {
   switch (end.state) {
     case 'completed':
@@ -24,9 +24,9 @@ export function outcomeOf(end: ChildEnd): Outcome {
 }
 
 /**
- * The line of a file that tells an outcome.
+ * Result line of a request.
  *
- * @param id Of the job of the request, whether or not there is one.
+ * @param id Id of the request's job. A refused request has none, but the id is derived in the same way.
  */
 export function outcomeLine(dialect: BatchDialect, id: string, customId: string, outcome: Outcome): object {
   if (dialect === 'messages') return { custom_id: customId, result: messagesResult(id, outcome) }

@@ -9,28 +9,30 @@ import { type Outcome, outcomeLine, outcomeOf } from './outcome.ts'
 import { NO_SUMS, type Sums, sumOf, usageOf } from './sums.ts'
 import type { BatchTools } from './tools.ts'
 
-/** The two files that lines go into. Those of a batch of messages all go into the first. */
+/** The two result files. All lines of an Anthropic batch go into the first. */
 export const SIDES = ['output', 'errors'] as const
 export type Side = (typeof SIDES)[number]
 
-/** How the requests of a part ended. */
+/** Ends of a part's requests. */
 export interface PartEnds {
-  /** Id of the part's job, the parent of the children. */
+  /** Id of the part's job, the parent of the requests' jobs. */
   readonly id: string
   readonly refused: Refusals
-  /** What is said of those that have not ended. */
+  /** Outcome written for requests that have not ended. */
   readonly undone: Outcome
   readonly composition: Composition
 }
 
-/** The blob with the lines of a part. Its key begins with the id of the part's job, so that it lives no longer. */
+/**
+ * Blob with the result lines of a part. The key begins with the id of the part's job, so the blob is deleted with it.
+ */
 export function partBlob(id: string, side: Side): string {
   return `${id}-${side}`
 }
 
 /**
- * Writes what came of the requests of a part, in their order, into its two blobs. One answer is held at a time; errors, which
- * are short, until the end.
+ * Writes the outcomes of a part's requests, in order, into its two blobs. Only one answer is in memory at a time;
+ * errors, which are short, are collected.
  */
 export async function writeLines(
   { context, lineBytesMax }: BatchTools,

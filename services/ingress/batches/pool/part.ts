@@ -17,19 +17,22 @@ import { writeLines } from './part-lines.ts'
 import type { BatchTools } from './tools.ts'
 import { callerOf } from './tools.ts'
 
-/** What became of the lines of a part: those of which jobs were made, and the others. */
+/** Submitted lines of a part: those with a job, and the refused ones. */
 interface Submitted {
   readonly lines: readonly number[]
   readonly refused: Refusals
-  /** Number of the line that waits for a limit or a budget of its project; absent: none does. */
+  /** Number of the line that waits for a limit or a budget; absent if none does. */
   readonly next?: number | undefined
 }
 
-/** Time after which a line that waits is tried again, unless its limit names another one. A part of a minute, so that it waits little longer than it has to. */
+/**
+ * Default time after which a waiting line is tried again. Limits count per minute, so a fraction of a minute avoids
+ * long waits.
+ */
 const WAIT_MS = 10_000
 const WAIT_MS_MAX = 60_000
 
-/** Has the requests of some lines of a batch done, each as a job of its own, and writes what came of them into blobs. */
+/** Runs the requests of some lines of a batch, each as its own job, and writes their results into blobs. */
 export async function* runPart(
   tools: BatchTools,
   request: BatchPartRequest,
@@ -48,7 +51,7 @@ export async function* runPart(
   yield { type: 'part', result }
 }
 
-/** A part, and whose it is. */
+/** A part with its project. */
 interface OwnPart {
   /** Id of the part's job. */
   readonly id: string
@@ -56,7 +59,10 @@ interface OwnPart {
   readonly tenant: string
 }
 
-/** A line waits for a limit or a budget. The attempt ends, so that it takes no slot meanwhile, and the next one goes on at this line. */
+/**
+ * Ends the attempt because a line waits for a limit or a budget. The slot is then free, and the next attempt resumes at
+ * this line.
+ */
 class LineWaits extends ServiceError {
   constructor({ message, retryAfterMs = WAIT_MS, code }: ServiceError) {
     const waitMs = code === 'insufficient_quota' ? WAIT_MS_MAX : Math.min(retryAfterMs, WAIT_MS_MAX)
@@ -64,7 +70,10 @@ class LineWaits extends ServiceError {
   }
 }
 
-/** Makes jobs of all lines. Each run of lines without a wait is a step, so that an attempt which only waited does not read them again. */
+/**
+ * Creates the jobs of all lines. Each run of lines without a wait is one recorded step, so that a resumed attempt skips
+ * it.
+ */
 async function submitAll(
   tools: BatchTools,
   part: OwnPart,
@@ -94,7 +103,11 @@ async function submitAll(
   }
 }
 
-/** Makes jobs of the lines from `run.from` on, which becomes the number of the line that is next. @throws LineWaits */
+/**
+ * Creates the jobs of the lines from `run.from`, which advances to the line in progress.
+ *
+ * @throws LineWaits
+ */
 async function submitLines(
   tools: BatchTools,
   part: OwnPart,
@@ -116,7 +129,11 @@ async function submitLines(
   }
 }
 
-/** Makes the job of a line, as soon as the limits and budgets of its key and project admit it. @throws LineWaits */
+/**
+ * Creates the job of a line, if the limits and budgets of its key and project admit it.
+ *
+ * @throws LineWaits
+ */
 async function submitLine(
   tools: BatchTools,
   part: OwnPart,
@@ -130,7 +147,7 @@ async function submitLine(
   const key = context.keys.limited(keyId, tenant)
   const jobs = () => requireJobs(context)
   using holding = context.storage.open(tenant)
-  // The body of a line has about as many bytes in the internal form.
+  // The internal form of a body has about as many bytes as its line.
   await Promise.resolve(holding.grow(line.bytes?.length ?? 0)).catch(throwWait)
   await context.limits.enterLine(key).catch(throwWait)
   let admission: JobAdmission | undefined
@@ -153,14 +170,18 @@ function throwWait(thrown: unknown): never {
   throw WAITED_FOR.has(error.code) ? new LineWaits(error) : error
 }
 
-/** A line is refused for what is wrong with it; what may be gone a moment later is no reason. @throws The latter */
+/**
+ * Error of an invalid line. Retryable errors are thrown instead, because they are no fault of the line.
+ *
+ * @throws the error, if it is retryable
+ */
 function refusalOf(thrown: unknown): ServiceError {
   const error = ServiceError.from(thrown)
   if (ERRORS[error.code].retry) throw error
   return error
 }
 
-/** The job of a line, checked as if it had come as a call. */
+/** Job of a line, validated like a call. */
 async function childOf(
   { context, lineBytesMax }: BatchTools,
   { request, tenant }: OwnPart,

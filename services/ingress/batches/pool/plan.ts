@@ -9,20 +9,20 @@ import { runYielding } from '#shared/yielding.ts'
 import type { BatchTools } from './tools.ts'
 import { callerOf } from './tools.ts'
 
-/** Problems that are told at most. */
+/** Maximum problems that are reported. */
 const PROBLEMS_MAX = 100
 
-/** What is to be done for a batch. */
+/** Plan of a batch: the parts to run, or the problems of its lines. */
 export interface Plan {
   readonly requests: number
-  /** Of all requests; null where they name several, or none. */
+  /** Model of all requests; null if they name none. */
   readonly model: string | null
   readonly parts: readonly BatchPartRange[]
-  /** With any of them nothing is done. */
+  /** If there is any problem, then no request runs. */
   readonly problems: readonly BatchProblem[]
 }
 
-/** Looks at every line of a batch, and divides them into parts. Holds none of them. */
+/** Validates every line of a batch and divides them into parts. No lines are kept in memory. */
 export async function planBatch(
   tools: BatchTools,
   request: BatchRequest,
@@ -54,7 +54,7 @@ function addTo(parts: BatchPartRange[], { start, end, number: line }: Line): voi
   else parts.push({ start, end, line, requests: 1 })
 }
 
-/** All requests name one model: it is looked for once. */
+/** All requests name the same model, so it is checked once. */
 function modelProblem(
   { context }: BatchTools,
   caller: Caller,

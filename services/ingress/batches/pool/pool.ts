@@ -9,8 +9,8 @@ import { runBatch } from './batch.ts'
 import { runPart } from './part.ts'
 
 /**
- * Starts one worker of the pool of batches. It is part of the ingress, which alone knows how calls are read
- * (docs/design.md, Batches).
+ * Starts the worker of the pool `batches`. The worker runs inside the ingress, because only the ingress can validate
+ * calls (docs/design.md, Batches).
  */
 export async function startBatches(ports: Ports, context: IngressContext, files: FileStore): Promise<Service> {
   const tools = { context, files, lineBytesMax: ports.config.bodyBytesMax }

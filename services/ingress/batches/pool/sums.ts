@@ -1,18 +1,16 @@
 import type { BatchCounts, BatchUsage } from '#schemas/batches/batch.ts'
 
-/** How requests ended, and what they have used. */
+/** Numbers of outcomes and summed usage of requests. */
 export interface Sums {
   readonly counts: BatchCounts
   readonly usage: BatchUsage
 }
 
-/** Of no request. */
 export const NO_SUMS: Sums = {
   counts: { completed: 0, failed: 0, cancelled: 0, expired: 0 },
   usage: { input_tokens: 0, cached_tokens: 0, output_tokens: 0, reasoning_tokens: 0 },
 }
 
-/** The sums of several, together. */
 export function sumOf(all: readonly Sums[]): Sums {
   return all.reduce((a, b) => ({ counts: added(a.counts, b.counts), usage: added(a.usage, b.usage) }), NO_SUMS)
 }
@@ -22,7 +20,7 @@ function added<T extends object>(a: T, b: T): T {
   return Object.fromEntries(amounts) as T
 }
 
-/** The usage of one answer, in the words of whichever endpoint. */
+/** Usage of one answer in the batch's form, from the form of any endpoint. */
 export function usageOf(said: unknown): BatchUsage {
   const usage = (said ?? {}) as Record<string, unknown>
   const details = (...names: string[]) =>

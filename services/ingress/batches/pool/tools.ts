@@ -3,15 +3,15 @@ import type { IngressContext } from '#services/ingress/call.ts'
 import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import type { FileStore } from '#shared/store/files.ts'
 
-/** What those who run batches work with. */
+/** Collaborators of the batch handlers. */
 export interface BatchTools {
-  /** Reads calls: what a line says is checked as if it had come by itself. */
+  /** Context for validating lines as calls. */
   readonly context: IngressContext
   readonly files: FileStore
   readonly lineBytesMax: number
 }
 
-/** Whoever made a batch, as calls are checked for them: with the rights that their key had then, in their project. */
+/** Caller in whose name the lines are validated: the project of the batch, with the rights of its key at submission. */
 export function callerOf(
   { rights, headers }: Pick<BatchRequest | BatchPartRequest, 'rights' | 'headers'>,
   project: string,
