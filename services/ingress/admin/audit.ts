@@ -1,8 +1,8 @@
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
-/** What an operator may change. */
-type Deed =
+/** Operations that are logged. */
+type Action =
   | 'cancel_job'
   | 'redrive_job'
   | 'redrive_dead_letter'
@@ -21,12 +21,15 @@ type Deed =
   | 'resume_model'
   | 'resume_pool'
 
-/** One line of the log for each change made through the operator's door: who did what to what. */
+/** Logs one line per change by an operator: the key, the operation and its target. */
 export function audit(
   { log }: IngressContext,
   { key, requestId }: Call,
-  deed: Deed,
+  action: Action,
   on: Record<string, unknown>,
 ): void {
-  log.info({ deed, key_id: key.id, project_id: projectIdOf(key), request_id: requestId, ...on }, 'operator changed')
+  log.info(
+    { deed: action, key_id: key.id, project_id: projectIdOf(key), request_id: requestId, ...on },
+    'operator changed',
+  )
 }

@@ -1,10 +1,11 @@
 import type { Peer } from '#shared/jobs/peers.ts'
 
 /**
- * Jobs that a worker can have running at once, as it tells: all its models together, and no more than its slots. One with a model
- * that nothing bounds may fill them all, and so may one that names no models. The word list of moderations does not count.
+ * Maximum concurrent jobs of a worker, from its heartbeat: the sum over its models, at most its slots. A model without
+ * a bulkhead may use all slots, and so may a worker that reports no models. The word list of moderations does not
+ * count.
  *
- * @param idOf The id of a model by its id or alias; undefined where the catalogue has none
+ * @param idOf Model id for an id or alias; undefined if the catalogue has none
  */
 export function capacityOf(
   { slots, capacity }: Pick<Peer, 'slots' | 'capacity'>,
@@ -15,7 +16,8 @@ export function capacityOf(
   const bounds = new Map<string, number>()
   for (const [work, places] of capacity.bounds) {
     const model = work.slice(work.indexOf(' ') + 1)
-    // The kinds of a model are bounded each for itself, by the same engine.
+    // One engine runs all kinds of a model, and each kind reports the same bulkhead. So the maximum counts, not the
+    // sum.
     bounds.set(model, Math.max(bounds.get(model) ?? 0, places))
   }
   let sum = 0

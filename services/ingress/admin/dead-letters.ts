@@ -9,13 +9,13 @@ import { audit } from './audit.ts'
 
 const WHY: Readonly<Record<DeathReason, string>> = {
   not_understood:
-    'Neither the worker that took it nor this process can read it: it is no job, or one of another version.',
-  unknown_kind: 'A call of a kind that no worker knew. Its caller was told so, and nobody waits for it any more.',
+    'Neither the worker that received the record nor this process can read it: not a job, or a job of another version.',
+  unknown_kind: 'A call of a kind that no worker supports. The caller received an error, so a requeue has no use.',
   understood_here:
-    'The worker that took it could not read it, and this process can: it is of another version than the worker.',
+    'The worker that received the record could not read it, but this process can: their versions differ.',
 }
 
-/** GET /v1/admin/dead-letters: records that no worker could run, newest first, without what they ask for. */
+/** GET /v1/admin/dead-letters: records that no worker could run, newest first, without their content. */
 export async function listDeadLetters({ broker }: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListDeadLetters, call.query)
   const { limit: max, after: before, pool } = parseBody(ListDeadLetters, { ...call.query }, 'openai')
@@ -30,7 +30,7 @@ export async function listDeadLetters({ broker }: IngressContext, call: Call): P
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more })
 }
 
-/** POST /v1/admin/dead-letters/redrive: back to their queues, those that are durable jobs which this version reads. */
+/** POST /v1/admin/dead-letters/redrive: requeues those that are durable jobs and readable by this version. */
 export async function redriveDeadLetters(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(RedriveDeadLetters, body)
   const { pool, max, dry_run, after: before } = parseBody(RedriveDeadLetters, body, 'openai')
@@ -47,7 +47,11 @@ export async function redriveDeadLetters(context: IngressContext, call: Call, bo
   })
 }
 
-/** POST /v1/admin/dead-letters/{id}/redrive. @throws ServiceError `not_found`, `invalid_request` for what cannot run */
+/**
+ * POST /v1/admin/dead-letters/{id}/redrive: requeues one record.
+ *
+ * @throws ServiceError `not_found`; `invalid_request` if the record cannot run
+ */
 export async function redriveDeadLetter(context: IngressContext, call: Call): Promise<void> {
   const letter = await findLetter(context, call)
   if (!letter.again)
@@ -56,7 +60,11 @@ export async function redriveDeadLetter(context: IngressContext, call: Call): Pr
   await call.reply.whole(letterObject(letter), 202)
 }
 
-/** DELETE /v1/admin/dead-letters/{id}: it is shown and put back no more. @throws ServiceError `not_found` */
+/**
+ * DELETE /v1/admin/dead-letters/{id}: discards a record, which is then neither listed nor requeued.
+ *
+ * @throws ServiceError `not_found`
+ */
 export async function discardDeadLetter(context: IngressContext, call: Call): Promise<void> {
   const letter = await findLetter(context, call)
   await discard(context.broker, letter)
@@ -77,7 +85,7 @@ async function findLetter({ broker }: IngressContext, { params }: Call): Promise
   if (letter) return letter
   throw new ServiceError(
     'not_found',
-    `No dead letter '${beginningOf(id, 64)}' is kept: GET /v1/admin/dead-letters lists them.`,
+    `No dead letter '${beginningOf(id, 64)}' is stored: GET /v1/admin/dead-letters lists them.`,
   )
 }
 

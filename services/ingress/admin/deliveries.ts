@@ -9,7 +9,7 @@ import { ServiceError } from '#shared/error.ts'
 import { audit } from './audit.ts'
 import { requireOperator } from './jobs.ts'
 
-/** GET /v1/admin/deliveries: webhook messages that nobody has received, or those that were, of all projects, newest first. */
+/** GET /v1/admin/deliveries: webhook deliveries of all projects by status, newest first. */
 export async function listDeliveries(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListDeliveries, call.query)
   const { limit, after, project, status } = parseBody(ListDeliveries, { ...call.query }, 'openai')
@@ -24,12 +24,12 @@ export async function listDeliveries(context: IngressContext, call: Call): Promi
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
 }
 
-/** POST /v1/admin/deliveries/{id}/retry: now, and with all of its tries again where it was given up. */
+/** POST /v1/admin/deliveries/{id}/retry: delivers at once. A delivery that was given up gets all of its tries again. */
 export async function retryDelivery(context: IngressContext, call: Call): Promise<void> {
   const id = String(call.params.id)
   const delivery = /^evt_[\w-]{8,100}$/.test(id) ? await requireOperator(context).retryDelivery(id) : undefined
   if (!delivery) {
-    const message = `No message '${beginningOf(id, 100)}' is waiting or was given up: GET /v1/admin/deliveries lists them.`
+    const message = `No delivery '${beginningOf(id, 100)}' is pending or was given up: GET /v1/admin/deliveries lists them.`
     throw new ServiceError('not_found', message)
   }
   const { job_id, tenant } = delivery
@@ -37,7 +37,7 @@ export async function retryDelivery(context: IngressContext, call: Call): Promis
   await call.reply.whole(deliveryObject(delivery), 202)
 }
 
-/** The host alone: an address may hold a secret. */
+/** Only the host of the URL is shown, because the rest may contain a secret. */
 function deliveryObject(delivery: WebhookDelivery) {
   const { id, job_id, tenant, url, type, state, tries, status, error, next_at_ms, created_at_ms } = delivery
   return {

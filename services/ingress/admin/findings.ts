@@ -10,12 +10,14 @@ import type { Peer } from '#shared/jobs/peers.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import { depthOf } from './pools.ts'
 
-/** How old what was found of the machine and of the dead letters may be: each look asks a disk, a database or a broker. */
+/**
+ * Cache lifetime of findings about the machine and the dead letters. Each check reads a disk, a database or a broker.
+ */
 const KEPT_MS = 30_000
-/** Dead letters that are counted: more are told of as that many or more. */
+/** Maximum dead letters that are counted; beyond it, the count is a lower bound. */
 const DEAD_COUNTED_MAX = 100
 
-/** What is read seldom, and when it was. */
+/** A cached value with the time of its read. */
 interface Kept<T> {
   readonly atMs: number
   readonly value: Promise<T>
@@ -24,7 +26,7 @@ interface Kept<T> {
 const machines = new WeakMap<object, Kept<readonly Finding[]>>()
 const deads = new WeakMap<object, Kept<FleetFacts['deadLetters']>>()
 
-/** GET /v1/admin/findings: what is wrong now and what to do about it, in the words of `sluice doctor`. */
+/** GET /v1/admin/findings: current problems with their remedies, the same as `sluice doctor` reports. */
 export async function listFindings(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListFindings, call.query)
   const { of } = parseBody(ListFindings, { ...call.query }, 'openai')
@@ -37,7 +39,7 @@ function findingObject({ check, status, message, fix, details = [] }: Finding) {
   return { check, status, message, fix: fix ?? null, details }
 }
 
-/** Of the machine that this ingress runs on, with its settings. */
+/** Findings about the machine and settings of this ingress. */
 async function machineFindings({ config }: IngressContext): Promise<readonly Finding[]> {
   const checks = await checksOfMachine()
   return (await Promise.all(checks.map((check) => runCheck(check, config)))).flat()
@@ -69,7 +71,8 @@ async function poolFacts(
   const oldestCallMs = jobs.oldestQueuedAtMs(pool) ?? Number.POSITIVE_INFINITY
   const oldestMs = Math.min(oldestCallMs, ...queued.map(({ oldest_at_ms }) => oldest_at_ms))
   const inStore = queued.reduce((sum, { count }) => sum + count, 0)
-  // What lies in the queue is in the store as well, but for calls.
+  // Queue records of durable jobs are in the store too. Attached calls are only in the queue, so the larger number
+  // counts.
   const lag = (await broker.lag(jobsTopic(pool)).catch(() => undefined)) ?? 0
   return {
     id: pool,
@@ -96,18 +99,21 @@ function failingOf({ jobs }: IngressContext): FleetFacts['failing'] {
   return [...workers].map(([model, count]) => ({ model, workers: count }))
 }
 
-/** Undefined while the broker is away. */
+/** Undefined if the broker is unreachable. */
 async function countDead({ broker }: IngressContext): Promise<FleetFacts['deadLetters']> {
   const found = await listDead(broker, { max: DEAD_COUNTED_MAX }).catch(() => undefined)
   return found && { count: found.letters.length, hasMore: found.next !== undefined }
 }
 
-/** What is known already, where it is not too old; else it is read again, and meanwhile what was known before is given. */
+/**
+ * Returns the cached value if it is fresh. Otherwise the value is read again, and the previous one is returned
+ * meanwhile.
+ */
 async function keptOr<T>(kept: WeakMap<object, Kept<T>>, key: object, read: () => Promise<T>): Promise<T> {
   const known = kept.get(key)
   if (known && Date.now() - known.atMs < KEPT_MS) return await known.value
   const value = read()
-  // One that is slow, such as a look at a database that is away, keeps nobody waiting but the first who asks.
+  // A slow read, such as a check of an unreachable database, delays only the first caller.
   kept.set(key, { atMs: Date.now(), value: known ? Promise.race([value, known.value]) : value })
   if (known) void value.then(() => kept.set(key, { atMs: Date.now(), value })).catch(() => {})
   return await (known?.value ?? value)

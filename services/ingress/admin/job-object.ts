@@ -4,11 +4,11 @@ import { jobObject } from '#services/ingress/jobs/object.ts'
 import type { Wait } from './pending-reason.ts'
 
 /**
- * A job as operators see it: whose it is, where it is and why, and nothing of what was asked or answered. So its result, the
- * words of its progress and the address of its webhook, which may hold a secret, are left out.
+ * A job as operators see it: its project, its state and the reason of a wait. Content of callers is left out: the
+ * result, messages of the progress, and the URL of the webhook, which may contain a secret.
  *
- * @param waits Why it is not started; null: it does not wait; undefined: it was not looked at.
- * @param counts How far those are that it has others do; undefined: there are none, or it was not looked at.
+ * @param waits Reason of its wait; null: it does not wait; undefined: not determined.
+ * @param counts Progress of its child jobs; undefined: none, or not determined.
  */
 export function operatorJob(job: DurableJob, waits?: Wait | null, counts?: ChildCounts): Record<string, unknown> {
   const { result: _, progress, webhook, urls: __, ...shown } = jobObject(job, { counts })
@@ -28,7 +28,7 @@ export function operatorJob(job: DurableJob, waits?: Wait | null, counts?: Child
   }
 }
 
-/** How far it is, without what it works on. */
+/** Phase and percentage, without the message. */
 function numbersOf(progress: unknown): object | null {
   const { phase = null, percent = null } = (progress ?? {}) as { phase?: unknown; percent?: unknown }
   return progress ? { phase, percent } : null

@@ -18,7 +18,7 @@ import { audit } from './audit.ts'
 import { operatorJob } from './job-object.ts'
 import { pendingReason } from './pending-reason.ts'
 
-/** What an operator asks of the jobs of all projects, as it comes in a query or a body. */
+/** Filters of an operator on the jobs of all projects, from a query or a body. */
 interface Asked {
   readonly project?: string | undefined
   readonly pool?: DurableJob['pool'] | undefined
@@ -27,13 +27,17 @@ interface Asked {
   readonly since?: number | undefined
 }
 
-/** The store as operators see it. @throws ServiceError `jobs_unavailable` where there is none */
+/**
+ * Store with access to all projects.
+ *
+ * @throws ServiceError `jobs_unavailable` without a store
+ */
 export function requireOperator(context: IngressContext): OperatorStore {
   requireJobs(context)
   return (context.store as NonNullable<IngressContext['store']>).operator
 }
 
-/** GET /v1/admin/jobs: the jobs of all projects, newest first, without what was asked and answered. */
+/** GET /v1/admin/jobs: the jobs of all projects, newest first, without their content. */
 export async function listAllJobs(context: IngressContext, call: Call): Promise<void> {
   const operator = requireOperator(context)
   refuseUnknown(ListAdminJobs, call.query)
@@ -55,7 +59,7 @@ export async function listAllJobs(context: IngressContext, call: Call): Promise<
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
 }
 
-/** Those of one job, by its index: what else is asked for is left out of the page, which may then be short. */
+/** Children of one job, by their index. The other filters apply to the page afterwards, so it may be short. */
 async function listChildren(context: IngressContext, parentId: string, query: OperatorJobs) {
   const { limit, after, states, tenant, pool, model, sinceMs = 0 } = query
   const page = { limit, parentId, ...(after !== undefined && { after }), ...(states && { states }) }
@@ -68,7 +72,11 @@ async function listChildren(context: IngressContext, parentId: string, query: Op
   return { jobs: jobs.filter(isAsked), next: hasMore ? (jobs.at(-1)?.id ?? null) : null }
 }
 
-/** Two statuses share a state, so that what the store gives is looked at once more. @throws ServiceError `invalid_value` */
+/**
+ * Converts the filters to a store query. `isWanted` filters again, because some statuses share a state.
+ *
+ * @throws ServiceError `invalid_value`
+ */
 export function filterOf(context: IngressContext, { project, pool, model, status, since }: Asked) {
   const statuses = status?.split(',').map((one) => one.trim())
   const query: Omit<OperatorJobs, 'limit'> = {
@@ -81,35 +89,47 @@ export function filterOf(context: IngressContext, { project, pool, model, status
   return { query, isWanted: (job: DurableJob) => statuses?.includes(statusOf(job)) ?? true }
 }
 
-/** GET /v1/admin/jobs/{id}: any project's job, and why it waits. */
+/** GET /v1/admin/jobs/{id}: a job of any project, with the reason of its wait. */
 export async function getAnyJob(context: IngressContext, call: Call): Promise<void> {
   await sendJob(context, call, await findAnyJob(context, call))
 }
 
-/** POST /v1/admin/jobs/{id}/cancel. @throws ServiceError `job_already_finished` */
+/**
+ * POST /v1/admin/jobs/{id}/cancel.
+ *
+ * @throws ServiceError `job_already_finished`
+ */
 export async function cancelAnyJob(context: IngressContext, call: Call): Promise<void> {
   await sendJob(context, call, await cancelOne(context, call, await findAnyJob(context, call)))
 }
 
-/** POST /v1/admin/jobs/{id}/redrive: a failed, cancelled or expired job again, for the project it belongs to. */
+/** POST /v1/admin/jobs/{id}/redrive: runs a failed, cancelled or expired job again, for its own project. */
 export async function redriveAnyJob(context: IngressContext, call: Call): Promise<void> {
   const job = await redriveOne(context, call, await findAnyJob(context, call))
   call.reply.setHeader('location', `/v1/admin/jobs/${job.id}`)
   await call.reply.whole(operatorJob(job), 202)
 }
 
-/** Cancels a job for an operator. @throws ServiceError `job_already_finished` */
+/**
+ * Cancels a job for an operator.
+ *
+ * @throws ServiceError `job_already_finished`
+ */
 export async function cancelOne(context: IngressContext, call: Call, { tenant, id }: DurableJob): Promise<DurableJob> {
   const job = await requireJobs(context).cancel(tenant, id)
   audit(context, call, 'cancel_job', { job_id: id, of_project: tenant })
   return job
 }
 
-/** Runs a job again for an operator. @throws ServiceError `model_not_found`, `job_not_finished`, `job_already_finished` */
+/**
+ * Runs a job again for an operator.
+ *
+ * @throws ServiceError `model_not_found`, `job_not_finished`, `job_already_finished`
+ */
 export async function redriveOne(context: IngressContext, call: Call, old: DurableJob): Promise<DurableJob> {
   const { tenant, id, model, pool } = old
   if (pool !== 'code' && model !== WORD_LIST && !context.models.find(model)) {
-    throw new ServiceError('model_not_found', `The model '${model}' of this job is not served any more.`)
+    throw new ServiceError('model_not_found', `The model '${model}' of this job is no longer served.`)
   }
   const key = readIdempotencyKey(call.headers['idempotency-key'])
   const asked = await idempotencyOf(key, call, null, context.config.jobRetentionMs)

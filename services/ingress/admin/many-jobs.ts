@@ -9,11 +9,11 @@ import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { EVERY_TENANT } from '#shared/store/store.ts'
 import { cancelOne, filterOf, redriveOne, requireOperator } from './jobs.ts'
 
-/** Pages looked at for one call: what is rare among very many jobs takes several calls. */
+/** Maximum pages scanned per call. If matches are rare among very many jobs, then several calls are needed. */
 const PAGES_MAX = 40
 const PAGE = 100
 
-/** Refusals that are about one job: another one may be moved all the same. */
+/** Errors that concern only one job, so that the others can still be changed. */
 const OF_ONE_JOB: ReadonlySet<string> = new Set([
   'job_not_found',
   'job_not_finished',
@@ -21,63 +21,63 @@ const OF_ONE_JOB: ReadonlySet<string> = new Set([
   'model_not_found',
 ])
 
-/** What is done to each of many jobs, and to which. */
-interface Deed {
-  /** Statuses where none is named. */
+/** Operation on many jobs. */
+interface Operation {
+  /** Default statuses of the selection. */
   readonly statuses: string
   readonly can: (job: DurableJob) => boolean
-  /** Whether it was done before, so that the same call may be made twice. */
+  /** Whether the operation was done already, so that a repeated call has no effect. */
   readonly isDone?: (context: IngressContext, job: DurableJob) => Promise<boolean>
   readonly run: (context: IngressContext, call: Call, job: DurableJob) => Promise<DurableJob>
 }
 
-const CANCEL: Deed = {
+const CANCEL: Operation = {
   statuses: 'queued,in_progress',
   can: (job) => !TERMINAL.has(job.state) && job.cancel_requested_at_ms === null,
   run: cancelOne,
 }
-const REDRIVE: Deed = {
+const REDRIVE: Operation = {
   statuses: 'failed',
-  // Its parent is what runs again, with children of its own.
+  // A child job is not run again by itself: its parent runs again and creates new children.
   can: (job) => TERMINAL.has(job.state) && job.state !== 'completed' && job.depth === 0,
   isDone: hasRepeat,
   run: redriveOne,
 }
 
-/** POST /v1/admin/jobs/cancel: many jobs at once, or only which these would be. */
+/** POST /v1/admin/jobs/cancel: cancels many jobs, or with `dry_run` only lists them. */
 export async function cancelManyJobs(context: IngressContext, call: Call, body: unknown): Promise<void> {
   await toMany(context, call, body, CANCEL)
 }
 
-/** POST /v1/admin/jobs/redrive: many jobs at once, without those that were run again before. */
+/** POST /v1/admin/jobs/redrive: runs many jobs again, except those that were run again before. */
 export async function redriveManyJobs(context: IngressContext, call: Call, body: unknown): Promise<void> {
   await toMany(context, call, body, REDRIVE)
 }
 
-async function toMany(context: IngressContext, call: Call, body: unknown, deed: Deed): Promise<void> {
+async function toMany(context: IngressContext, call: Call, body: unknown, operation: Operation): Promise<void> {
   requireOperator(context)
   refuseUnknown(ManyJobs, body)
   if (call.headers['idempotency-key'] !== undefined) {
     throw new ServiceError('invalid_request', 'Idempotency-Key stands for one job. Name the job in the path.')
   }
   const asked = parseBody(ManyJobs, body, 'openai')
-  const { found, hasMore } = await select(context, asked, deed)
+  const { found, hasMore } = await select(context, asked, operation)
   const data: object[] = []
   for (const job of found) {
     if (call.reply.hasLeft) return
-    data.push(asked.dry_run ? entryOf(job) : await moved(context, call, job, deed))
+    data.push(asked.dry_run ? entryOf(job) : await moved(context, call, job, operation))
   }
   await call.reply.whole({ object: 'list', data, dry_run: asked.dry_run, has_more: hasMore })
 }
 
-async function select(context: IngressContext, { max, dry_run: _, ...asked }: ManyJobs, deed: Deed) {
-  const { query, isWanted } = filterOf(context, { ...asked, status: asked.status ?? deed.statuses })
+async function select(context: IngressContext, { max, dry_run: _, ...asked }: ManyJobs, operation: Operation) {
+  const { query, isWanted } = filterOf(context, { ...asked, status: asked.status ?? operation.statuses })
   const found: DurableJob[] = []
   let after: string | null | undefined
   for (let pages = 0; after !== null && pages < PAGES_MAX; pages++) {
     const page = await requireOperator(context).listJobs({ ...query, limit: PAGE, after })
     for (const job of page.jobs) {
-      if (!isWanted(job) || !deed.can(job) || (await deed.isDone?.(context, job))) continue
+      if (!isWanted(job) || !operation.can(job) || (await operation.isDone?.(context, job))) continue
       if (found.length === max) return { found, hasMore: true }
       found.push(job)
     }
@@ -86,10 +86,14 @@ async function select(context: IngressContext, { max, dry_run: _, ...asked }: Ma
   return { found, hasMore: after !== null }
 }
 
-/** One that is refused does not keep the others from being moved. @throws ServiceError For what would be so for each of them */
-async function moved(context: IngressContext, call: Call, job: DurableJob, deed: Deed): Promise<object> {
+/**
+ * Applies the operation to one job. An error of that job alone becomes part of the entry.
+ *
+ * @throws ServiceError for errors that would occur for every job
+ */
+async function moved(context: IngressContext, call: Call, job: DurableJob, operation: Operation): Promise<object> {
   try {
-    const now = await deed.run(context, call, job)
+    const now = await operation.run(context, call, job)
     return { ...entryOf(job), status: statusOf(now), ...(now.id !== job.id && { new_id: now.id }) }
   } catch (thrown) {
     const { code, message } = ServiceError.from(thrown)
@@ -102,7 +106,7 @@ function entryOf(job: DurableJob) {
   return { id: job.id, object: 'job', project: job.tenant, model: job.model, status: statusOf(job) }
 }
 
-/** Whether a job that ended was run again since: what it submitted while it ran is older. */
+/** Whether an ended job was run again. Jobs that it submitted itself are older than its end. */
 async function hasRepeat(context: IngressContext, { id, endpoint, finished_at_ms }: DurableJob): Promise<boolean> {
   const { jobs } = await requireJobs(context).list(EVERY_TENANT, { parentId: id, limit: 1 })
   return jobs.some((child) => child.endpoint === endpoint && child.created_at_ms >= (finished_at_ms ?? 0))

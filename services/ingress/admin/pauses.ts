@@ -5,7 +5,7 @@ import { ServiceError } from '#shared/error.ts'
 import type { PauseTarget } from '#shared/store/operator.ts'
 import { audit } from './audit.ts'
 
-/** GET /v1/admin/pauses: what is paused, oldest first. */
+/** GET /v1/admin/pauses: paused models and pools, oldest pause first. */
 export async function listPauses({ pauses }: IngressContext, call: Call): Promise<void> {
   const data = pauses.all.map((pause) => ({
     object: 'pause',
@@ -18,7 +18,11 @@ export async function listPauses({ pauses }: IngressContext, call: Call): Promis
   await call.reply.whole({ object: 'list', data, has_more: false })
 }
 
-/** POST /v1/admin/models/{id}/pause: none of its jobs is started. @throws ServiceError `model_not_found` */
+/**
+ * POST /v1/admin/models/{id}/pause: no more jobs of the model are started.
+ *
+ * @throws ServiceError `model_not_found`
+ */
 export async function pauseModel(context: IngressContext, call: Call): Promise<void> {
   await change(context, call, modelIn(context, call), true)
 }
@@ -28,7 +32,11 @@ export async function resumeModel(context: IngressContext, call: Call): Promise<
   await change(context, call, resumedIn(context, call), false)
 }
 
-/** POST /v1/admin/pools/{pool}/pause: none of its jobs is started. @throws ServiceError `not_found` */
+/**
+ * POST /v1/admin/pools/{pool}/pause: no more jobs of the pool are started.
+ *
+ * @throws ServiceError `not_found`
+ */
 export async function pausePool(context: IngressContext, call: Call): Promise<void> {
   await change(context, call, poolIn(call), true)
 }
@@ -45,16 +53,16 @@ async function change(context: IngressContext, call: Call, target: PauseTarget, 
   await call.reply.whole({ object: 'pause', ...target, paused: isPaused, kept: pauses.isKept })
 }
 
-/** A model by its id or an alias: what is paused is the model. */
+/** A model by its id or an alias. The pause applies to the model, not to the alias. */
 function modelIn(context: IngressContext, call: Call): PauseTarget {
   const name = String(call.params.id)
   const model = context.models.find(name)
-  // An operator may know of every model, whatever the key may call.
+  // Operators may see every model, whatever their key may call.
   if (!model) throw modelNotFound(context, { ...call.key, models: undefined }, name)
   return { what: 'model', id: model.id }
 }
 
-/** A pause may outlive its model in the catalogue. */
+/** Target of a resume. A pause may outlive its model in the catalogue. */
 function resumedIn(context: IngressContext, call: Call): PauseTarget {
   const id = String(call.params.id)
   const isPaused = context.pauses.all.some((pause) => pause.what === 'model' && pause.id === id)
@@ -64,5 +72,5 @@ function resumedIn(context: IngressContext, call: Call): PauseTarget {
 function poolIn(call: Call): PauseTarget {
   const pool = PoolName.safeParse(call.params.id)
   if (pool.success) return { what: 'pool', id: pool.data }
-  throw new ServiceError('not_found', `There is no such pool. There are: ${PoolName.options.join(', ')}.`)
+  throw new ServiceError('not_found', `No such pool exists. Known pools: ${PoolName.options.join(', ')}.`)
 }

@@ -3,7 +3,7 @@ import type { Pauses } from '#shared/jobs/pauses.ts'
 import { sentenceOf } from '#shared/jobs/pauses.ts'
 import type { Peers } from '#shared/jobs/peers.ts'
 
-/** Why a job is not started. */
+/** Reason why a job has not started. */
 export interface Wait {
   readonly reason:
     | 'scheduled'
@@ -20,26 +20,30 @@ export interface Wait {
     | 'batch_lane'
     | 'in_turn'
   readonly message: string
-  /** Unix seconds when it ends by itself, where that is known. */
+  /** Unix seconds at which the wait ends, if known. */
   readonly until: number | null
-  /** Older jobs of the same model and lane; null where nobody waits in line. */
+  /** Number of older jobs of the same model and lane; null if the job is not in a queue. */
   readonly ahead: number | null
 }
 
-/** What the project of a job runs, and how much it may; undefined where nothing bounds it. */
+/** Running calls and jobs of the project and their maximum; undefined if no limit applies. */
 type Taken = { readonly most: number; readonly calls: number; readonly jobs: number } | undefined
 
-/** What the fleet is like now. */
+/** Current state of the fleet. */
 export interface Fleet {
   readonly presence: Pick<Peers, 'workers' | 'hasModel' | 'slots' | 'freeSlots' | 'capacityOf'>
   readonly pauses: Pick<Pauses, 'of'>
   readonly isBrokerReachable: boolean
 }
 
-/** Why a durable job waits; null: it runs, or has ended. @param ahead See {@link Wait} */
+/**
+ * Reason why a durable job waits; null if it runs or has ended.
+ *
+ * @param ahead See {@link Wait}
+ */
 export function pendingReason(job: DurableJob, fleet: Fleet, ahead: number, taken?: Taken): Wait | null {
   if (job.state === 'scheduled') return timed(job)
-  if (job.state === 'waiting') return wait('children', 'It waits for the jobs that it has submitted.')
+  if (job.state === 'waiting') return wait('children', 'The job waits for its child jobs.')
   if (job.state !== 'queued') return null
   const [reason, message] = whyQueued(job, fleet, taken)
   return { ...wait(reason, `${message}${aheadOf(ahead)}`), ahead }
@@ -48,11 +52,11 @@ export function pendingReason(job: DurableJob, fleet: Fleet, ahead: number, take
 function timed({ attempt, run_at_ms }: DurableJob): Wait {
   const until = Math.floor(run_at_ms / 1_000)
   const at = new Date(until * 1_000).toISOString().replace('.000', '')
-  if (attempt === 0) return { ...wait('scheduled', `It is not to be started before ${at}.`), until }
+  if (attempt === 0) return { ...wait('scheduled', `The job is scheduled for ${at}.`), until }
   return { ...wait('retry_backoff', `Attempt ${attempt} failed; the next one is due at ${at}.`), until }
 }
 
-/** The first thing that keeps it: what is named later may be so as well. */
+/** The first reason that applies; later ones may apply too. */
 function whyQueued(
   job: DurableJob,
   { presence, pauses, isBrokerReachable }: Fleet,
@@ -65,18 +69,18 @@ function whyQueued(
   const workers = presence.workers(pool)
   const slots = presence.slots(pool)
   if (workers.length === 0) return ['no_worker', `No ${pool} worker is running.`]
-  if (slots === 0) return ['no_worker', `Each of the ${workers.length} ${pool} workers is being drained.`]
+  if (slots === 0) return ['no_worker', `Each of the ${workers.length} ${pool} workers is draining.`]
   if (!presence.hasModel(pool, model)) return ['no_worker_for_model', `No ${pool} worker has the model '${model}'.`]
   if (taken && taken.calls + taken.jobs >= taken.most) return ['project_full', fullText(taken)]
   if (presence.freeSlots(pool) === 0) return ['slots_taken', `All ${slots} slots of the pool ${pool} are taken.`]
-  if (job.priority === 'low') return ['batch_lane', 'Jobs of low priority have a part of the slots only.']
+  if (job.priority === 'low') return ['batch_lane', 'Jobs of low priority may use only a part of the slots.']
   const places = presence.capacityOf(pool, { kind, model })
   if (places !== undefined && places < slots && isFull(job, presence))
     return ['model_full', `Workers run at most ${places} jobs of the model '${model}' at once.`]
-  return ['in_turn', 'It is about to be taken by a worker.']
+  return ['in_turn', 'A worker is about to claim the job.']
 }
 
-/** Whether a worker says that it had no room for jobs like this one although it has slots. */
+/** Whether a worker with free slots reports that its bulkhead for such jobs is full. */
 function isFull({ pool, kind, model, priority }: DurableJob, presence: Fleet['presence']): boolean {
   const isAlike = (one: { kind: string; model: string; priority: string }) =>
     one.kind === kind && one.model === model && one.priority === priority
@@ -85,7 +89,7 @@ function isFull({ pool, kind, model, priority }: DurableJob, presence: Fleet['pr
 
 function fullText({ most, calls, jobs }: NonNullable<Taken>): string {
   const [ofCalls, ofJobs] = [calls === 1 ? '1 call' : `${calls} calls`, jobs === 1 ? '1 job' : `${jobs} jobs`]
-  return `Its project is at its limit of running jobs: it runs ${ofCalls} and ${ofJobs}, and may run ${most} at once.`
+  return `The project is at its concurrency limit: ${ofCalls} and ${ofJobs} are running, and ${most} may run at once.`
 }
 
 function aheadOf(ahead: number): string {

@@ -4,13 +4,13 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Depth } from '#shared/store/store.ts'
 
-/** How old the count of jobs may be: the store reads every waiting job for it. */
+/** Cache lifetime of the job counts: the store reads every waiting job to count. */
 const COUNT_AGE_MS = 1_000
 
-/** The last count, by who counted. */
+/** Last count by store. */
 const counted = new WeakMap<object, { readonly atMs: number; readonly depth: Promise<Depth[]> }>()
 
-/** GET /v1/admin/pools: who works, what waits and for how long. Attached calls are those that this ingress holds. */
+/** GET /v1/admin/pools: workers, slots, and waiting jobs with their age. Attached calls are those of this ingress. */
 export async function listPools(context: IngressContext, call: Call): Promise<void> {
   const depth = await depthOf(context)
   const data = await Promise.all(PoolName.options.map((pool) => poolObject(context, pool, depth)))
@@ -63,7 +63,11 @@ function durableOf(own: readonly Depth[], sum: (rows: readonly Depth[]) => numbe
   }
 }
 
-/** What waits and runs in the store, as of a second ago at most; undefined where there is none. @throws ServiceError `overloaded` while it is away */
+/**
+ * Waiting and running jobs in the store, at most {@link COUNT_AGE_MS} old; undefined without a store.
+ *
+ * @throws ServiceError `overloaded` if the store is unreachable
+ */
 export async function depthOf({ store }: IngressContext): Promise<Depth[] | undefined> {
   if (!store) return undefined
   const known = counted.get(store)

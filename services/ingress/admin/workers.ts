@@ -8,13 +8,16 @@ import type { Peer } from '#shared/jobs/peers.ts'
 import { audit } from './audit.ts'
 import { capacityOf } from './capacity.ts'
 
-/** How long a worker has to say that it does as it was told: a few heartbeats. */
+/** Time in which a worker must confirm a drain, in its heartbeats. */
 const CONFIRM_MS = 4_000
 const POLL_INTERVAL_MS = 100
-/** How often it is told: a record may be lost. */
+/** Interval at which the request is repeated, because a record may be lost. */
 const TELL_MS = 1_000
 
-/** GET /v1/admin/workers: every process that is alive, as this ingress hears it. Those that are no workers have no slots. */
+/**
+ * GET /v1/admin/workers: every live process that this ingress knows from heartbeats. Processes other than workers have
+ * no slots.
+ */
 export async function listWorkers(context: IngressContext, call: Call): Promise<void> {
   const peers = [...context.jobs.presence.peers.values()]
   const sorted = peers.toSorted((a, b) => compare(a.role, b.role) || compare(a.boot, b.boot))
@@ -22,17 +25,21 @@ export async function listWorkers(context: IngressContext, call: Call): Promise<
   await call.reply.whole({ object: 'list', data, has_more: false })
 }
 
-/** POST /v1/admin/workers/{boot}/drain: it takes nothing more, finishes what it has, and stays. */
+/** POST /v1/admin/workers/{boot}/drain: the worker accepts no more jobs, finishes those in flight, and stays up. */
 export async function drainWorker(context: IngressContext, call: Call): Promise<void> {
   await setDrained(context, call, true)
 }
 
-/** POST /v1/admin/workers/{boot}/undrain: it takes jobs again. */
+/** POST /v1/admin/workers/{boot}/undrain: the worker accepts jobs again. */
 export async function undrainWorker(context: IngressContext, call: Call): Promise<void> {
   await setDrained(context, call, false)
 }
 
-/** Answers when the worker has said so itself. @throws ServiceError `overloaded` when it does not */
+/**
+ * Requests the change and answers when a heartbeat of the worker confirms it.
+ *
+ * @throws ServiceError `overloaded` if no confirmation arrives
+ */
 async function setDrained(context: IngressContext, call: Call, drained: boolean): Promise<void> {
   const boot = String(call.params.id)
   const { presence } = context.jobs
@@ -50,8 +57,8 @@ async function setDrained(context: IngressContext, call: Call, drained: boolean)
 }
 
 function unconfirmed(boot: string, drained: boolean): ServiceError {
-  const why = drained ? '' : ' One that is about to end stays drained.'
-  const message = `The worker ${boot} has not confirmed it within ${CONFIRM_MS / 1_000} s.${why}`
+  const why = drained ? '' : ' A worker that is shutting down stays drained.'
+  const message = `The worker ${boot} did not confirm the change within ${CONFIRM_MS / 1_000} s.${why}`
   return new ServiceError('overloaded', message, { retryAfterMs: 2_000 })
 }
 
@@ -83,7 +90,8 @@ function workerObject({ models }: IngressContext, peer: Peer) {
     host: capacity?.host ?? null,
     pid: capacity?.pid ?? null,
     last_seen_at: Math.floor(lastSeenMs / 1_000),
-    // The word list is code that every worker has, and no model of the catalogue unless one has taken its name.
+    // The word list of moderations is built into every worker. As a model it counts only if the catalogue has one of
+    // its name.
     models: capacity?.models ? [...capacity.models].filter((id) => id !== WORD_LIST || models.find(id)) : null,
     bounds,
     waiting: capacity?.waiting ?? [],

@@ -12,7 +12,7 @@ import { runToEnd, runYielding } from '#shared/yielding.ts'
 import { changeConversation, getConversation, holdItems, requireConversations, requireRoom } from './held.ts'
 import { keptItems } from './item-form.ts'
 
-/** Conversations of one project. */
+/** Maximum conversations per project. */
 const CONVERSATIONS_MAX = 10_000
 
 /** POST /v1/conversations (docs/responses.md, Conversations). */
@@ -27,7 +27,7 @@ export async function createConversation(context: IngressContext, call: Call, bo
   using holding = await holdItems(context, tenant, items)
   const bounds = { keepMs: context.config.fileRetentionMs, most: CONVERSATIONS_MAX }
   if (!(await requireConversations(context).create({ id, tenant, metadata, items }, bounds))) {
-    const message = `The project has ${CONVERSATIONS_MAX} conversations, which is the most. Delete some of them.`
+    const message = `The project has ${CONVERSATIONS_MAX} conversations, the maximum. Delete some of them.`
     throw new ServiceError('insufficient_quota', message)
   }
   holding.stored()
@@ -39,7 +39,7 @@ export async function retrieveConversation(context: IngressContext, call: Call):
   await call.reply.whole(conversationObject(await find(context, call)))
 }
 
-/** POST /v1/conversations/{id}: other metadata. */
+/** POST /v1/conversations/{id}: replaces the metadata. */
 export async function updateConversation(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(UpdateConversation, body)
   const { metadata } = parseBody(UpdateConversation, body, 'openai')
@@ -47,14 +47,14 @@ export async function updateConversation(context: IngressContext, call: Call, bo
   await call.reply.whole(conversationObject(await change(context, call, () => ({ metadata: bounded }))))
 }
 
-/** DELETE /v1/conversations/{id}: a response under way goes on, and is added to nothing. */
+/** DELETE /v1/conversations/{id}. A response in progress continues, but its output is not added. */
 export async function deleteConversation(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await find(context, call)
   await requireConversations(context).delete(tenant, id)
   await call.reply.whole({ id, object: 'conversation.deleted', deleted: true })
 }
 
-/** POST /v1/conversations/{id}/items: adds items at its end. */
+/** POST /v1/conversations/{id}/items: appends items. */
 export async function createItems(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateItems, body)
   const { items: asked } = parseBody(CreateItems, body, 'openai')
@@ -66,7 +66,7 @@ export async function createItems(context: IngressContext, call: Call, body: unk
   await call.reply.whole(pageOf(added, added.length))
 }
 
-/** GET /v1/conversations/{id}/items: newest first unless asked otherwise. */
+/** GET /v1/conversations/{id}/items: newest first by default. */
 export async function listItems(context: IngressContext, call: Call): Promise<void> {
   const { include: _, ...query } = call.query
   const { limit, order, after } = parseBody(ListItems, query, 'openai')
@@ -74,7 +74,7 @@ export async function listItems(context: IngressContext, call: Call): Promise<vo
   const ordered = order === 'desc' ? items.toReversed() : items
   const at = after === undefined ? -1 : ordered.findIndex(({ id }) => id === after)
   if (after !== undefined && at < 0) {
-    throw new ServiceError('invalid_value', "'after' is none of the items of this conversation.", { param: 'after' })
+    throw new ServiceError('invalid_value', "'after' is not an item of this conversation.", { param: 'after' })
   }
   await call.reply.whole(pageOf(ordered.slice(at + 1), limit))
 }
@@ -106,7 +106,7 @@ async function change(
   return await changeConversation(context, projectIdOf(call.key), String(call.params.id), changeOf)
 }
 
-/** A model that reads everything, at an upstream of this API. */
+/** Model that accepts every input, at an upstream of this API. */
 const ANY_MODEL = {
   id: 'any',
   engine: { type: 'openai', api: 'responses' },
@@ -114,7 +114,7 @@ const ANY_MODEL = {
 } as ModelConfig
 
 /**
- * Refuses items that no response can go on from: an output without its call, content that is broken, or a message while a call
+ * Refuses items that no response could continue: an output without its call, invalid content, or a message while a call
  * waits for its output.
  *
  * @throws ServiceError with the path of the first problem
@@ -126,7 +126,7 @@ function requireUsable({ config }: IngressContext, before: Items, added: Items):
   try {
     for (const item of before) runToEnd(turns.add(withoutContent(item), []))
   } catch {
-    // Versions before 2026-12 accepted such items. New ones change nothing about that.
+    // Versions before 2026-12 accepted such items. The conversation is unusable already, so new items are not checked.
     return
   }
   for (const [index, item] of added.entries()) {
@@ -141,7 +141,7 @@ function requireUsable({ config }: IngressContext, before: Items, added: Items):
 
 type Items = StoredConversation['items']
 
-/** An item with as much as later items depend on. */
+/** An item reduced to the fields on which later items depend. */
 function withoutContent(item: Items[number]): object {
   if (item.type === 'message') return { ...item, content: '' }
   return 'output' in item ? { ...item, output: '' } : item

@@ -14,21 +14,25 @@ import {
 } from '#shared/store/conversations.ts'
 import { CONVERSATION_CHARS_MAX, conversationFull } from './item-form.ts'
 
-/** How often a change is tried again because somebody else made one meanwhile. */
+/** Maximum tries of a change that conflicts with concurrent changes. */
 const TRIES_MAX = 5
-/** A response under way is nearly always heard to end, not asked for. */
+/** Poll interval for the end of a response. Nearly always a notification arrives first. */
 const END_POLL_MS = 600_000
 
-/** The conversations of this deployment. @throws ServiceError `jobs_unavailable` where there is no store */
+/**
+ * Conversation store of this deployment.
+ *
+ * @throws ServiceError `jobs_unavailable` without a store
+ */
 export function requireConversations(context: IngressContext): ConversationStore {
   requireJobs(context)
   return (context.store as NonNullable<IngressContext['store']>).conversations
 }
 
 /**
- * A conversation of a project, with all that responses have said in it so far.
+ * A conversation of a project, including the output of all responses that have ended.
  *
- * @throws ServiceError `not_found`, also for those of others
+ * @throws ServiceError `not_found`, also for conversations of other projects
  */
 export async function getConversation(
   context: IngressContext,
@@ -49,7 +53,11 @@ export async function getConversation(
   throw busy()
 }
 
-/** Changes a conversation by what it is then. @throws ServiceError `not_found`, `context_length_exceeded`, `insufficient_quota` */
+/**
+ * Changes a conversation by optimistic concurrency: reads it, computes the change, and retries on a conflict.
+ *
+ * @throws ServiceError `not_found`, `context_length_exceeded`, `insufficient_quota`
+ */
 export async function changeConversation(
   context: IngressContext,
   tenant: string,
@@ -71,10 +79,10 @@ export async function changeConversation(
 }
 
 /**
- * Notes the response that goes on in a conversation, and adds what is said once it has ended.
+ * Records a response that continues a conversation, and appends its output when it has ended.
  *
- * @param read As its prompt was made of it.
- * @throws ServiceError `invalid_value` when the conversation has changed since
+ * @param read The version from which the prompt was built.
+ * @throws ServiceError `invalid_value` if the conversation has changed since then
  */
 export async function beginResponse(
   context: IngressContext,
@@ -93,14 +101,15 @@ export async function beginResponse(
   void addWhenEnded(context, read, job)
 }
 
-/** @throws ServiceError `context_length_exceeded` for a conversation that can hold no more */
+/** @throws ServiceError `context_length_exceeded` if the conversation would be too long */
 export function requireRoom(items: readonly ConversationItem[], param: string): void {
   if (JSON.stringify(items).length <= CONVERSATION_CHARS_MAX) return
   throw conversationFull(param)
 }
 
 /**
- * Reserves what items are to take of the project's stored bytes; the holding is to be disposed of. Output of responses is kept all the same.
+ * Reserves the size of items in the project's quota of stored bytes. The result must be disposed. Output of responses
+ * is stored even if the quota is exceeded.
  *
  * @throws ServiceError `insufficient_quota`
  */
@@ -114,16 +123,19 @@ export async function holdItems(
   return holding
 }
 
-/** The failure for an id that is no conversation of the caller's. */
+/** Error for an id that belongs to none of the caller's conversations. */
 function conversationNotFound(id: string, param: string): ServiceError {
   return new ServiceError('not_found', `Conversation with id '${beginningOf(id, 64)}' not found.`, { param })
 }
 
 function busy(): ServiceError {
-  return new ServiceError('overloaded', 'The conversation is changed by many at once. Try again.')
+  return new ServiceError('overloaded', 'Too many concurrent changes of the conversation. Try again.')
 }
 
-/** What the end of its response means for a conversation; undefined while there is none to tell. One that failed says nothing. */
+/**
+ * Change that the end of a response causes in its conversation; undefined while the response runs. A failed response
+ * adds nothing.
+ */
 async function endOfResponse(
   context: IngressContext,
   { tenant, job_id, items, pending }: StoredConversation,
@@ -136,7 +148,7 @@ async function endOfResponse(
   return { items: [...items, ...said], job_id: null, pending: [] }
 }
 
-/** Nothing of a response that was deleted, or is kept no longer. */
+/** Undefined for a response that was deleted or has expired. */
 async function orNothing<T>(reading: Promise<T>): Promise<T | undefined> {
   return await reading.catch((error: unknown) => {
     if (['not_found', 'job_not_found', 'result_expired'].includes(ServiceError.from(error).code)) return undefined
@@ -144,7 +156,10 @@ async function orNothing<T>(reading: Promise<T>): Promise<T | undefined> {
   })
 }
 
-/** Whoever reads the conversation next does it too: this is for those that nobody reads for as long as responses are kept. */
+/**
+ * Appends the output of a response when it ends. Reading the conversation does the same. Without this, a response would
+ * expire before its output is added to a conversation that no caller reads.
+ */
 async function addWhenEnded(
   context: IngressContext,
   { tenant, id }: StoredConversation,
@@ -154,6 +169,6 @@ async function addWhenEnded(
     await requireJobs(context).waitForEnd(tenant, job.id, context.closing, END_POLL_MS)
     await orNothing(getConversation(context, tenant, id))
   } catch (error) {
-    context.log.info({ err: error, job_id: job.id }, 'response not added to its conversation yet')
+    context.log.info({ err: error, job_id: job.id }, 'response not yet added to its conversation')
   }
 }

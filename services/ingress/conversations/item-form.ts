@@ -7,7 +7,7 @@ import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { writeJson } from '#shared/json/write.ts'
 
-/** Beginnings of the ids of items, by their types. */
+/** Id prefixes by item type. */
 const PREFIXES: Readonly<Record<Exclude<ItemType, 'item_reference'>, string>> = {
   message: 'msg_',
   reasoning: 'rs_',
@@ -22,15 +22,19 @@ const PREFIXES: Readonly<Record<Exclude<ItemType, 'item_reference'>, string>> = 
 
 const ITEM_ID = /^[\w-]{1,128}$/
 
-/** Characters of JSON of what was said in one conversation: reading it holds up nobody else. */
+/**
+ * Maximum characters of JSON per conversation. A conversation of this size is read without a noticeable delay of other
+ * calls.
+ */
 export const CONVERSATION_CHARS_MAX = 2 * 1024 * 1024
 
 /**
- * Items as a conversation keeps them, to be run by `runYielding`: how large they are is known before anything else is looked at.
+ * Converts items to the form that conversations store. Must be run by `runYielding`. The size is checked before
+ * anything else.
  *
- * @param field What holds them, such as `items`.
- * @param referenced What references mean, by their ids.
- * @param param What is too long then; default: the field.
+ * @param field Name of the list, such as `items`.
+ * @param referenced Targets of item references, by id.
+ * @param param Field named in the error if the list is too long; default: `field`.
  * @throws ServiceError with the path of the first problem; `context_length_exceeded`
  */
 export function* keptItems(
@@ -53,7 +57,7 @@ export function* keptItems(
   return kept
 }
 
-/** The failure of a conversation that can hold no more. */
+/** Error of a conversation that would be too long. */
 export function conversationFull(param: string): ServiceError {
   const message = `A conversation holds ${CONVERSATION_CHARS_MAX} characters of JSON. Delete items of it, or begin a new one.`
   return new ServiceError('context_length_exceeded', message, { param })
@@ -65,10 +69,10 @@ function meantBy(item: unknown, referenced: ReadonlyMap<string, AnyItem>): unkno
 }
 
 /**
- * An item as a conversation keeps it: with an id of its own, and a message with its content in parts. What it means to a model
- * is checked by the response that goes on from it.
+ * Converts an item to its stored form: with a new id, and the content of a message as parts. Whether a model can use
+ * the item is checked by the response that continues the conversation.
  *
- * @param referenced What references mean, by their ids.
+ * @param referenced Targets of item references, by id.
  * @throws ServiceError with the path of the first problem
  */
 function keptItem(
@@ -78,7 +82,7 @@ function keptItem(
 ): ConversationItem {
   const any = parseAt(AnyItem, item, path)
   const type = any.type ?? 'message'
-  // An output may name its tool instead of its call, which only an upstream of this API understands.
+  // An output may name its tool instead of its call. Only an upstream of this API understands that form.
   const isOutput = type === 'function_call_output' || type === 'custom_tool_call_output'
   if (isOutput && any.call_id == null && any.name != null) return asItCame(item, type)
   switch (type) {
@@ -132,7 +136,7 @@ function keptItem(
   }
 }
 
-/** Only an upstream that speaks this API can use it, also by its id. */
+/** Keeps an item of unknown form, including its id, for an upstream of the same API. */
 function asItCame(item: unknown, type: string): ConversationItem {
   return { ...(item as object), id: idIn(item) ?? newId('item_'), type }
 }
@@ -150,7 +154,7 @@ function idIn(item: unknown): string | undefined {
   return typeof id === 'string' && ITEM_ID.test(id) ? id : undefined
 }
 
-/** An ordinal marks a tool that the service ran (`isHostedItem`). */
+/** The suffix `_0` marks a tool that the service ran (see `isHostedItem`). */
 function hostedStartOf(type: keyof typeof PREFIXES) {
   return { ...startOf(type), id: `${newId(PREFIXES[type])}_0` }
 }

@@ -1,26 +1,26 @@
-/** What one connection, one key and the process may hold of WebSockets, and how long is waited for whom. */
+/** Limits of WebSockets per connection, key and process, and their timeouts. */
 export interface SocketBounds {
   readonly connectionsMax: number
   readonly connectionsMaxPerKey: number
-  /** Ids active at once on one connection, subscriptions included. */
+  /** Maximum concurrent ids per connection, including subscriptions. */
   readonly inFlightMax: number
-  /** Bytes waiting to be read by the client at which nothing more is taken from its requests. */
+  /** Bytes waiting for the client at which the connection takes no more output from its requests. */
   readonly bufferedBytesMax: number
-  /** Answers waiting to be read by the client at which nothing more is read from it. */
+  /** Replies waiting for the client at which no more frames are read from it. */
   readonly repliesMax: number
-  /** A client that takes nothing for this long, while more than the bytes above wait for it, is given up. */
+  /** Time after which a client that reads nothing is disconnected, while more than {@link bufferedBytesMax} wait. */
   readonly drainMs: number
-  /** How often each connection is pinged. */
+  /** Interval of pings. */
   readonly heartbeatMs: number
-  /** A connection on which nothing arrives for this long is given up; looked at with each heartbeat. */
+  /** Time without any bytes from the client after which the connection is closed. Checked with each ping. */
   readonly idleMs: number
-  /** Malformed frames after which a connection is closed. */
+  /** Malformed frames after which the connection is closed. */
   readonly malformedMax: number
-  /** How long a client may take to close its side, once told to. */
+  /** Time in which a client may complete the closing handshake. */
   readonly lingerMs: number
 }
 
-/** See docs/websocket.md, Limits. */
+/** Defaults (docs/websocket.md, Limits). */
 export const SOCKET_BOUNDS: SocketBounds = {
   connectionsMax: 5_000,
   connectionsMaxPerKey: 200,

@@ -8,22 +8,23 @@ import { readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
 import { errorHeaders, openaiErrorBody } from '#shared/protocols/errors.ts'
 
-/** A frame of a client: understood, or what is wrong with it, tied to an id if it would have begun one. */
+/**
+ * Result of reading a client's frame: the frame, or an error. The error has an id if the frame would have begun one.
+ */
 export type ReadFrame =
   | { readonly frame: ClientFrame }
   | { readonly error: ServiceError; readonly id: string | undefined }
 
-/** Frames that begin something, whose failure is that of their id. */
+/** Frame types that begin an id. Their errors are reported as failures of that id. */
 const BEGINNINGS: ReadonlySet<unknown> = new Set(['request.create', 'job.subscribe'])
 const ID_CHARS_MAX = 64
-/** Bytes of what is no JSON from which an excerpt is shown. */
+/** Bytes of invalid JSON that are decoded for an error message. */
 const SHOWN_BYTES = 1_024
 
 /**
- * Reads a frame, to be run by `runYielding` where it is large. Never throws: whatever a client sends is a frame or an error to
- * tell it.
+ * Reads a frame. Must be run by `runYielding` if the frame is large. Never throws: the result is a frame or an error.
  *
- * @param held What the frame holds of the memory, from then on.
+ * @param held Memory reservation of the frame, extended here by the parsed values.
  */
 export function* readFrame(data: Buffer, isBinary: boolean, held: HeldBytes): Generator<undefined, ReadFrame> {
   let value: unknown
@@ -47,27 +48,26 @@ function* parse(data: Buffer): Generator<undefined, object> {
     throw new ServiceError('invalid_request', `The frame is not JSON: ${shown}`, { cause })
   }
   if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value
-  throw new ServiceError('invalid_request', 'The frame is no JSON object.')
+  throw new ServiceError('invalid_request', 'The frame is not a JSON object.')
 }
 
-/** The id that a frame meant to begin. */
+/** The id that an invalid frame would have begun. */
 function beginningOf(value: unknown): string | undefined {
   const { type, id } = (value ?? {}) as { type?: unknown; id?: unknown }
   const isId = typeof id === 'string' && id.length > 0 && id.length <= ID_CHARS_MAX
   return isId && BEGINNINGS.has(type) ? id.toWellFormed() : undefined
 }
 
-/** A frame as text. */
 export function frameText(frame: ServerFrame): string {
   return JSON.stringify(frame)
 }
 
-/** `request.event` around a JSON text: runs for every token, so that nothing is parsed and written again. */
+/** `request.event` around JSON text. Runs once per token, so the JSON is inserted without parsing. */
 export function requestEventText(id: string, sequence: number, event: string): string {
   return `{"type":"request.event","id":${JSON.stringify(id)},"sequence_number":${sequence},"event":${event}}`
 }
 
-/** `job.event` around a JSON text. */
+/** `job.event` around JSON text. */
 export function jobEventText(id: string, event: string): string {
   return `{"type":"job.event","id":${JSON.stringify(id)},"event":${event}}`
 }
@@ -77,14 +77,14 @@ export function completedText(id: string, status: number, body: string): string 
   return `{"type":"request.completed","id":${JSON.stringify(id)},"status":${status},"body":${body}}`
 }
 
-/** `request.failed`: the error in the OpenAI format on every endpoint (docs/websocket.md, Frames). */
+/** `request.failed`, with the error in OpenAI's format on every endpoint (docs/websocket.md, Frames). */
 export function failedFrame(id: string, error: ServiceError): ServerFrame {
   const retryAfter = errorHeaders(error, false, RETRY_MS_MAX)['retry-after']
   const more = retryAfter === undefined ? {} : { retry_after: Number(retryAfter) }
   return { type: 'request.failed', id, status: error.status, error: openaiErrorBody(error).error, ...more }
 }
 
-/** `error`: a frame that belongs to no id. */
+/** `error`: a problem that belongs to no id. */
 export function errorFrame(error: ServiceError): ServerFrame {
   return { type: 'error', error: openaiErrorBody(error).error }
 }

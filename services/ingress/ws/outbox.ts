@@ -2,10 +2,11 @@ import type { WebSocket } from 'ws'
 import type { SocketBounds } from './bounds.ts'
 
 /**
- * What waits to be read by the client of one connection.
+ * Send queue of one connection, with backpressure.
  *
- * Two kinds of frames are held to two bounds. Output of requests is taken only while there is room, so a client that reads
- * slowly pauses its workers. Replies to what the client sends cannot wait, so at their bound nothing more is read from it.
+ * Two kinds of frames have two limits. Output of requests is taken only while the buffer has space, so a slow client
+ * pauses its workers. Replies to frames of the client cannot wait. At their limit, no more frames are read from the
+ * client.
  */
 export class Outbox {
   readonly #ws: WebSocket
@@ -16,7 +17,7 @@ export class Outbox {
   #replies = 0
   #stall: NodeJS.Timeout | undefined
 
-  /** @param onStalled The client took nothing for too long. */
+  /** @param onStalled Called if the client reads nothing for `drainMs` */
   constructor(ws: WebSocket, bounds: SocketBounds, pause: ReadPause, onStalled: () => void) {
     this.#ws = ws
     this.#bounds = bounds
@@ -24,28 +25,28 @@ export class Outbox {
     this.#onStalled = onStalled
   }
 
-  /** Whether nothing more should be taken from requests. */
+  /** Whether no more output should be taken from requests. */
   get isFull(): boolean {
     return this.#ws.bufferedAmount > this.#bounds.bufferedBytesMax
   }
 
-  /** Sends output of a request; wait for {@link room} before. Nothing once the connection is closing. */
+  /** Sends output of a request, after {@link room} has resolved. Has no effect on a closing connection. */
   send(text: string): void {
     this.#send(text, () => this.#onFlushed())
   }
 
-  /** Sends what answers a frame of the client. */
+  /** Sends the reply to a frame of the client. */
   reply(text: string): void {
     if (!this.#isOpen) return
     if (++this.#replies > this.#bounds.repliesMax) this.#pause.begin('replies')
     this.#send(text, () => {
-      // Half the bound, or reading would stop and go with every frame.
+      // Resumes at half the limit: otherwise reading would pause and resume with every frame.
       if (--this.#replies <= this.#bounds.repliesMax / 2) this.#pause.end('replies')
       this.#onFlushed()
     })
   }
 
-  /** Resolves when there is room for output, or `signal` aborts, or the connection is closed. */
+  /** Resolves when output can be sent, `signal` aborts or the connection closes. */
   async room(signal: AbortSignal): Promise<void> {
     while (this.isFull && this.#isOpen && !signal.aborted) {
       const { promise, resolve } = Promise.withResolvers<void>()
@@ -58,7 +59,7 @@ export class Outbox {
     }
   }
 
-  /** Lets go of those who wait; the connection is closing. */
+  /** Ends all waits, because the connection is closing. */
   close(): void {
     clearTimeout(this.#stall)
     this.#wake()
@@ -74,7 +75,7 @@ export class Outbox {
     if (this.isFull) this.#stall ??= setTimeout(this.#onStalled, this.#bounds.drainMs)
   }
 
-  /** The kernel took a frame: the client reads, if slowly. */
+  /** A flushed frame shows that the client reads, so the stall timer restarts. */
   #onFlushed(): void {
     if (this.isFull) return void this.#stall?.refresh()
     clearTimeout(this.#stall)
@@ -87,10 +88,10 @@ export class Outbox {
   }
 }
 
-/** Why nothing is read from a client for a while. */
+/** Reason for which reading from a client is paused. */
 type PauseReason = 'replies' | 'reading'
 
-/** Whether a connection is read: as long as nobody has a reason not to. Who ends a pause leaves those of others alone. */
+/** Pauses reading from a connection while at least one reason exists. Each reason is ended separately. */
 export class ReadPause {
   readonly #ws: WebSocket
   readonly #reasons = new Set<PauseReason>()
@@ -100,7 +101,7 @@ export class ReadPause {
     this.#ws = ws
   }
 
-  /** Has an effect once, until the pause for this reason is ended. */
+  /** Has no effect if the reason exists already. */
   begin(reason: PauseReason): void {
     if (this.#isOver) return
     this.#reasons.add(reason)
@@ -111,7 +112,7 @@ export class ReadPause {
     if (this.#reasons.delete(reason) && this.#reasons.size === 0) this.#ws.resume()
   }
 
-  /** The connection is closing: from here on it is read, or the client's own close frame would never be. */
+  /** Resumes for good, because the connection is closing: otherwise the client's close frame would not be read. */
   stop(): void {
     this.#isOver = true
     this.#reasons.clear()

@@ -4,31 +4,31 @@ import { type ByteBudget, HELD_PER_BYTE, type HeldBytes } from '#shared/byte-bud
 import { ServiceError } from '#shared/error.ts'
 import { WireFrames } from './wire.ts'
 
-/** What `ws` keeps beside the bytes of each piece that was read from the socket, and of each fragment. */
+/** Overhead of `ws` per piece read from the socket and per fragment, in bytes. */
 const PIECE_BYTES = 256
-/** Memory of a message up to which it is not counted: most are whole when they come. */
+/** Memory of a message up to which it is not counted. Most messages arrive in one piece. */
 const FREE_BYTES = 48 * 1024
-/** What may be read at once beside the largest message: the end of what came before it. */
+/** Bytes of earlier messages that one read may contain in addition to the largest message. */
 const READ_BYTES = 128 * 1024
 
-/** Whose unfinished messages are counted, and how large one may be. */
+/** Connection to watch, and the limits of its messages. */
 export interface PartialOptions {
   readonly ws: WebSocket
   readonly socket: Socket
   readonly budget: ByteBudget
   readonly keyId: string
   readonly messageBytesMax: number
-  /** It may not grow any more, and is dropped: the connection must be closed, which is done here. */
+  /** Called if the message exceeds a limit. The message is then dropped, and the callback must close the connection. */
   readonly onTooMuch: () => void
 }
 
 /**
- * What a connection holds of a message that is not whole yet.
+ * Counts the memory of an incomplete message against the budget.
  *
- * `ws` gives whole messages only and keeps what there is until then, up to the size of the largest. A piece that was read
- * from the socket is kept as a whole if anything of it is, so all pieces count since nothing was open. Control frames
- * between messages are gone as soon as they are whole and count for nothing, or a client that only answers pings would
- * use up the memory; those within a message may keep a piece alive.
+ * `ws` delivers only complete messages and buffers up to the maximum size until then. A piece read from the socket
+ * stays in memory as a whole if any of its bytes is still needed. So all pieces since the last moment without an open
+ * frame count. Complete control frames between messages are freed at once and do not count. Otherwise, a client that
+ * only answers pings would use up its budget. Control frames within a message may keep a piece alive.
  */
 export class PartialMessage {
   readonly #options: PartialOptions
@@ -41,14 +41,18 @@ export class PartialMessage {
 
   constructor(options: PartialOptions) {
     this.#options = options
-    // Pieces of 256 bytes on average: smaller ones are no message but an attack.
+    // Assumes pieces of at least 256 bytes on average; smaller ones indicate an attack.
     this.#bytesMax = (options.messageBytesMax + READ_BYTES) * (HELD_PER_BYTE + 1)
     this.#held = this.#open()
     options.socket.on('data', this.#onData)
     options.socket.once('close', () => this.#held.release())
   }
 
-  /** A message is whole. @returns What is held for it, which is its reader's from here on */
+  /**
+   * Transfers the reservation of a completed message.
+   *
+   * @returns the reservation, which the reader must release
+   */
   take(): HeldBytes {
     const held = this.#held
     this.#held = this.#open()
@@ -56,8 +60,8 @@ export class PartialMessage {
   }
 
   /**
-   * Forgets what there is of a message, and reads what still comes only to throw it away: a socket with unread bytes would be
-   * reset, and its client not see the close frame. To be called once that is written.
+   * Drops the incomplete message and discards further bytes. Reading must continue: closing a socket with unread bytes
+   * resets it, and the client would not receive the close frame. Call once the close frame is written.
    */
   drop(): void {
     const { ws, socket } = this.#options
@@ -72,7 +76,7 @@ export class PartialMessage {
     return budget.open(keyId)
   }
 
-  /** `ws` has seen it already: its listener was there first. */
+  /** `ws` has processed the piece already, because its listener was registered first. */
   #onPiece(chunk: Buffer): void {
     if (this.#frames.see(chunk)) this.#bytes = this.#pieces = 0
     if (this.#frames.isClear) return this.#held.release()
@@ -86,15 +90,16 @@ export class PartialMessage {
     }
   }
 
-  /** @throws ServiceError `overloaded`; also for who is alone, whose share has no other bound */
+  /** @throws ServiceError `overloaded`; the maximum applies even if the budget has space */
   #count(): void {
     const bytes = this.#bytes * HELD_PER_BYTE + (this.#pieces + this.#frames.begun) * PIECE_BYTES
-    if (bytes > this.#bytesMax) throw new ServiceError('overloaded', 'The message takes more memory than any may.')
+    if (bytes > this.#bytesMax)
+      throw new ServiceError('overloaded', 'The message needs more memory than the maximum per message.')
     this.#held.hold(bytes > FREE_BYTES ? bytes : 0)
   }
 }
 
-/** `ws` has no way to let go of an unfinished message before its socket is closed: that takes as long as its client likes. */
+/** Clears the buffers of `ws` through its internals. There is no API for it, and a client may delay the close. */
 function forgetUnfinished(ws: WebSocket): void {
   const { _receiver: receiver } = ws as unknown as { _receiver?: object }
   if (receiver) Object.assign(receiver, { _buffers: [], _bufferedBytes: 0, _fragments: [] })

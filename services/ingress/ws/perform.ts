@@ -18,18 +18,18 @@ const ADVICE = {
   async: 'Give the body "background": true.',
 }
 
-/** Whose frame it is, and what came with the connection. */
+/** Caller of a frame, with the headers of the connection. */
 export interface Asking {
   readonly key: Call['key']
-  /** Of the upgrade. */
+  /** Headers of the upgrade request. */
   readonly headers: IncomingHttpHeaders
   readonly held: HeldBytes
 }
 
 /**
- * Runs one `request.create`, as a call over HTTP: the same endpoints, rights, limits and checks, in the same order.
+ * Runs one `request.create` like a call over HTTP: the same endpoints, rights, limits and checks, in the same order.
  *
- * @throws ServiceError When it is refused or fails, before or after events
+ * @throws ServiceError if the request is refused or fails, before or after events
  */
 export async function runRequest(
   context: IngressContext,
@@ -55,9 +55,9 @@ export async function runRequest(
 }
 
 /**
- * Runs one `job.subscribe`: what `GET /v1/jobs/{id}/events` says, with the same bound.
+ * Runs one `job.subscribe`: the events of `GET /v1/jobs/{id}/events`, with the same limit.
  *
- * @throws ServiceError As {@link followEvents} does
+ * @throws ServiceError as {@link followEvents}
  */
 export async function runSubscription(
   context: IngressContext,
@@ -74,7 +74,10 @@ export async function runSubscription(
   await followEvents(context, { reply, key, method: 'GET' }, job, position)
 }
 
-/** The version and the trace of the connection are those of each of its requests; what is about one call stands in its frame. */
+/**
+ * Call of a frame. API version and trace headers of the upgrade apply to each request; options of one call are in its
+ * frame.
+ */
 function callOf(
   { storage }: IngressContext,
   { key, headers, held }: Asking,
@@ -95,8 +98,8 @@ function callOf(
 }
 
 /**
- * Takes the body out of its frame, which the session knows until the request has ended. Who opens a WebSocket wants streams:
- * here they are the default, where the endpoint has them.
+ * Takes the body out of its frame, which the session references until the request has ended. On a WebSocket, streaming
+ * is the default if the endpoint supports it.
  */
 function takeBodyOf(frame: CreateRequest, endpoint: JobEndpoint): Record<string, unknown> {
   const { body } = frame

@@ -16,17 +16,20 @@ import { Outbox, ReadPause } from './outbox.ts'
 import { PartialMessage } from './partial.ts'
 import { type Asking, runRequest, runSubscription } from './perform.ts'
 
-/** Bytes above which a message is read in turns with others. */
+/** Size in bytes above which a message is parsed with event-loop yields. */
 const LARGE_BYTES = 64 * 1024
 
-/** What a {@link Session} needs. */
 export interface SessionOptions {
   readonly context: IngressContext
   readonly ws: WebSocket
   readonly socket: Socket
-  /** Of the upgrade. */
+  /** Headers of the upgrade request. */
   readonly headers: IncomingHttpHeaders
-  /** The key of the connection as it is now. @throws ServiceError When it is not valid any more */
+  /**
+   * Current key of the connection.
+   *
+   * @throws ServiceError if the key is no longer valid
+   */
   readonly findKey: () => Call['key']
   readonly keyId: string
   readonly bounds: SocketBounds
@@ -35,14 +38,14 @@ export interface SessionOptions {
 /**
  * One WebSocket connection: `open → closing → closed`.
  *
- * While open it reads frames and runs what they ask for, many things at once. From the first reason to close on, no frame
- * is taken any more and whatever is attached to the connection is cancelled; durable jobs go on.
+ * While open, the session reads frames and runs their requests concurrently. At the first reason to close, no more
+ * frames are accepted and all attached requests are cancelled. Durable jobs continue.
  */
 export class Session {
   readonly id = newId('ws_')
-  /** Requests and subscriptions begun so far. */
+  /** Number of requests and subscriptions so far. */
   begun = 0
-  /** With which code we closed it, or the client did. */
+  /** Close code, from this side or the client. */
   closeCode: number | undefined
   readonly #options: SessionOptions
   readonly #outbox: Outbox
@@ -50,7 +53,7 @@ export class Session {
   readonly #heartbeat: NodeJS.Timeout
   readonly #partial: PartialMessage
   readonly #pause: ReadPause
-  /** Settles when the large messages that have come are read; undefined while there is none. */
+  /** Settles when all received large messages are parsed; undefined if there is none. */
   #reading: Promise<void> | undefined
   #malformed = 0
   #bytesRead = 0
@@ -62,12 +65,14 @@ export class Session {
     const { ws, socket, bounds, keyId, context } = options
     this.#options = options
     this.#pause = new ReadPause(ws)
-    this.#outbox = new Outbox(ws, bounds, this.#pause, () => this.close(WS_CLOSE.overloaded, 'You read too slowly.'))
+    this.#outbox = new Outbox(ws, bounds, this.#pause, () =>
+      this.close(WS_CLOSE.overloaded, 'The client reads too slowly.'),
+    )
     this.#heartbeat = setInterval(() => this.#beat(), bounds.heartbeatMs)
     const { budget, config } = context
     const onTooMuch = () => this.#onTooMuch()
     this.#partial = new PartialMessage({ ws, socket, budget, keyId, messageBytesMax: config.bodyBytesMax, onTooMuch })
-    // Frames that break the protocol: ws itself closes with 1002, 1007 or 1009.
+    // Protocol violations. ws itself closes with 1002, 1007 or 1009.
     ws.on('error', () => {
       this.#stop()
       this.#partial.drop()
@@ -81,17 +86,17 @@ export class Session {
     this.#reply({ type: 'session.created', session: this.#describe() })
   }
 
-  /** Whether the answer to an attached request is under way. */
+  /** Whether an attached request is in progress. */
   get isBusy(): boolean {
     return [...this.#replies.values()].some((reply) => reply.isAttached)
   }
 
-  /** Asks the client to finish and to connect again. */
+  /** Asks the client to finish and to reconnect. */
   announceDrain(deadlineMs: number): void {
     this.#reply({ type: 'session.draining', deadline_seconds: Math.ceil(deadlineMs / 1_000) })
   }
 
-  /** Closes the connection; the client gets a moment for its part. A second call does nothing. */
+  /** Closes the connection. The client has `lingerMs` for its part of the handshake. Further calls have no effect. */
   close(code: number, reason: string): void {
     if (this.#isClosing) return
     this.closeCode = code
@@ -114,18 +119,18 @@ export class Session {
     this.#outbox.reply(frameText(frame))
   }
 
-  /** The memory for messages is used up. */
+  /** The memory budget for messages is used up. */
   #onTooMuch(): void {
-    this.close(WS_CLOSE.overloaded, 'The server holds as many messages as it can. Try again shortly.')
+    this.close(WS_CLOSE.overloaded, 'The memory for messages is used up. Try again shortly.')
   }
 
-  /** Large messages are read in turns with others, yet messages take effect in the order in which they come. */
+  /** Large messages are parsed with yields, but all messages take effect in order of arrival. */
   #onMessage(data: Buffer, isBinary: boolean): void {
     const held = this.#partial.take()
     if (this.#isClosing) return held.release()
     const reading = readFrame(data, isBinary, held)
     if (!this.#reading && data.length <= LARGE_BYTES) return this.#onRead(runToEnd(reading), held)
-    // Nothing more is read meanwhile but what came in the same piece.
+    // Reading is paused meanwhile. Only messages in the same piece may still arrive.
     this.#pause.begin('reading')
     const last = (this.#reading ?? Promise.resolve()).then(async () => {
       this.#onRead(await runYielding(reading), held)
@@ -136,7 +141,7 @@ export class Session {
     this.#reading = last
   }
 
-  /** @param held Given back here, unless an exchange begins that takes it over. */
+  /** @param held Released here, unless a request takes it over */
   #onRead(read: ReadFrame, held: HeldBytes): void {
     if (this.#isClosing) return held.release()
     if ('frame' in read) return this.#onFrame(read.frame, held)
@@ -182,7 +187,7 @@ export class Session {
     work: (asking: Asking, reply: SocketReply) => Promise<void>,
   ): void {
     const isInUse = this.#replies.has(id)
-    if (isInUse) this.close(WS_CLOSE.duplicateId, 'The id is in use.')
+    if (isInUse) this.close(WS_CLOSE.duplicateId, 'The id is already in use.')
     const key = isInUse ? undefined : this.#findKey()
     if (!key) return held.release()
     this.begun++
@@ -194,7 +199,7 @@ export class Session {
     }
     this.#replies.set(id, reply)
     const end = (outcome: Outcome) => {
-      // First: the client may use the id again as soon as it hears.
+      // Before the end is sent, because the client may then reuse the id at once.
       this.#replies.delete(id)
       reply.end(outcome)
     }
@@ -204,12 +209,12 @@ export class Session {
     )
   }
 
-  /** The key as it is now, since it may be revoked or lose a right while the connection is open. */
+  /** Current key, which may have been revoked or restricted since the connection opened. */
   #findKey(): Call['key'] | undefined {
     try {
       return this.#options.findKey()
     } catch {
-      this.close(WS_CLOSE.keyRevoked, 'The key is not valid any more.')
+      this.close(WS_CLOSE.keyRevoked, 'The key is no longer valid.')
       return undefined
     }
   }
@@ -217,12 +222,12 @@ export class Session {
   #beat(): void {
     const { socket, bounds, ws } = this.#options
     const now = performance.now()
-    // Frames, pongs, and pieces of a large frame, which no pong can come between.
+    // Counts bytes, not only frames and pongs: no pong can arrive within a large frame.
     if (socket.bytesRead !== this.#bytesRead) {
       this.#bytesRead = socket.bytesRead
       this.#heardAt = now
     } else if (now - this.#heardAt >= bounds.idleMs) {
-      return this.close(WS_CLOSE.idle, 'Nothing was heard from you.')
+      return this.close(WS_CLOSE.idle, 'No data arrived from the client.')
     }
     ws.ping()
   }
@@ -239,7 +244,7 @@ export class Session {
   }
 }
 
-/** Labels of metrics are few: a path of the client's own making is none. */
+/** Metrics label of a path. A path that no endpoint has becomes `none`, so that clients cannot create labels. */
 function routeOf(kind: SocketReply['kind'], path: string): string {
   if (kind === 'subscription') return path
   try {

@@ -13,10 +13,10 @@ import { Session } from './session.ts'
 import { credentialsOf, refuseUpgrade, requireOrigin, requireProtocol, WS_PATH } from './upgrade.ts'
 
 /**
- * The WebSockets of one ingress (docs/websocket.md): who gets one, how many there are, and their end.
+ * All WebSockets of one ingress (docs/websocket.md): admission, count and shutdown.
  *
- * What is refused is refused with the API's own errors before the upgrade, but for a key with too many connections: browsers
- * do not show a refused upgrade, so its connection is opened and closed with 4429.
+ * Refusals are HTTP errors before the upgrade. The exception is a key with too many connections: browsers do not expose
+ * a refused upgrade, so the connection is opened and closed with 4429.
  */
 export class Sockets {
   readonly #context: IngressContext
@@ -48,14 +48,14 @@ export class Sockets {
     context.metrics.gauge('sluice_websockets', 'Open WebSockets', {}, () => this.#sessions.size)
   }
 
-  /** Whether the answer to an attached request is under way on any of them. */
+  /** Whether any connection has an attached request in progress. */
   get isBusy(): boolean {
     return [...this.#sessions.keys()].some((session) => session.isBusy)
   }
 
-  /** Answers an upgrade to `GET /v1/ws`, for the `upgrade` event of a server. */
+  /** Handles an upgrade to `GET /v1/ws`, for the `upgrade` event of a server. */
   upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void {
-    // Until ws takes over, or for good: a client that is gone is no error of ours.
+    // Errors of a disconnected client are ignored until ws takes over the socket.
     const ignore = () => {}
     socket.on('error', ignore)
     const opening = this.#openingOf(req)
@@ -77,14 +77,14 @@ export class Sockets {
     }
   }
 
-  /** Asks every client to finish and to connect again elsewhere. */
+  /** Asks every client to finish and to reconnect to another ingress. */
   announceDrain(): void {
     for (const session of this.#sessions.keys()) session.announceDrain(this.#context.config.drainMs)
   }
 
-  /** Closes all with 1012, and waits until they are closed: at the latest when their clients have had their moment. */
+  /** Closes all connections with 1012 and waits for them, at most `lingerMs`. */
   async close(): Promise<void> {
-    // Jobs that were failed just now have yet to tell.
+    // One turn of the event loop, so that jobs that just failed can send their errors.
     await new Promise((resolve) => setImmediate(resolve))
     const closed = [...this.#sessions].map(([session, ws]) => {
       const { promise, resolve } = Promise.withResolvers<void>()
@@ -119,7 +119,7 @@ export class Sockets {
       this.#log(req, 101, { session_id, close_code, requests })
     })
     const most = this.#bounds.connectionsMaxPerKey
-    if (count > most) session.close(WS_CLOSE.tooManyConnections, `This key may have ${most} connections.`)
+    if (count > most) session.close(WS_CLOSE.tooManyConnections, `This key may have at most ${most} connections.`)
   }
 
   #release(keyId: string): void {
@@ -142,7 +142,7 @@ export class Sockets {
     return opening
   }
 
-  /** The line of the connection itself, at its end; its requests have their own. */
+  /** Access-log line of the connection, at its end. Requests have their own lines. */
   #log(req: IncomingMessage, status: number, more: object = {}): void {
     this.#openingOf(req).ended({ method: 'GET', path: WS_PATH, route: WS_PATH, status, more, isConnection: true })
   }

@@ -7,13 +7,16 @@ import { sendError } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
 import { ServerResponse } from '#shared/process/node-http.ts'
 
-/** Where WebSockets are opened. */
+/** Path of the WebSocket endpoint. */
 export const WS_PATH = '/v1/ws'
 
-/** Browsers cannot set headers: they offer their key as a second protocol, which is neither echoed nor logged. */
+/**
+ * Prefix of a key offered as a subprotocol, for browsers, which cannot set headers. The value is neither echoed nor
+ * logged.
+ */
 const KEY_PREFIX = 'bearer.'
 
-/** Whether a request is ours to upgrade. Any other, such as Java's `Upgrade: h2c`, is answered as if it had not asked. */
+/** Whether a request is upgraded here. Any other, such as Java's `Upgrade: h2c`, is answered as a plain request. */
 export function isSocketRequest(req: IncomingMessage): boolean {
   const isWebSocket = req.headers.upgrade?.toLowerCase() === 'websocket'
   return isWebSocket && req.method === 'GET' && req.url?.split('?')[0] === WS_PATH
@@ -28,12 +31,12 @@ export function refusePlain(_context: IngressContext, { reply }: Call): never {
   )
 }
 
-/** What of a request's headers carries its key. */
+/** Headers that carry the key of a request. */
 export interface Credentials {
   readonly headers: IncomingHttpHeaders
 }
 
-/** The key of an upgrade, as headers: those of any call, else the one offered as a protocol. */
+/** Key of an upgrade request as headers: the usual ones, otherwise the offered subprotocol. */
 export function credentialsOf({ headers }: IncomingMessage): Credentials {
   const { authorization, 'x-api-key': apiKey } = headers
   if (authorization !== undefined || apiKey !== undefined) {
@@ -43,18 +46,18 @@ export function credentialsOf({ headers }: IncomingMessage): Credentials {
   return { headers: offered ? { authorization: `Bearer ${offered.slice(KEY_PREFIX.length)}` } : {} }
 }
 
-/** @throws ServiceError `invalid_request` when the client does not offer our protocol */
+/** @throws ServiceError `invalid_request` if the client does not offer the protocol */
 export function requireProtocol({ headers }: IncomingMessage): void {
   if (protocolsOf(headers).includes(WS_PROTOCOL)) return
   throw new ServiceError('invalid_request', `Offer the protocol ${WS_PROTOCOL} in Sec-WebSocket-Protocol.`)
 }
 
-/** @throws ServiceError `permission_denied` for a page that CORS_ORIGINS does not allow */
+/** @throws ServiceError `permission_denied` for a page of an origin that CORS_ORIGINS does not allow */
 export function requireOrigin(cors: Cors, req: IncomingMessage): void {
   if (cors.allowsSocket(req)) return
   throw new ServiceError(
     'permission_denied',
-    'Pages of this origin may not connect. CORS_ORIGINS names those that may.',
+    'Pages of this origin may not connect. CORS_ORIGINS lists the allowed origins.',
   )
 }
 
@@ -62,7 +65,7 @@ function protocolsOf(headers: IncomingHttpHeaders): string[] {
   return (headers['sec-websocket-protocol'] ?? '').split(',').map((protocol) => protocol.trim())
 }
 
-/** Answers an upgrade with an HTTP error, as any other call is answered, and lets go of the connection. */
+/** Answers an upgrade with an HTTP error and closes the connection. */
 export function refuseUpgrade(
   req: IncomingMessage,
   socket: Socket,
@@ -76,14 +79,14 @@ export function refuseUpgrade(
   res.setHeader('x-request-id', requestId)
   res.setHeader('request-id', requestId)
   res.setHeader('connection', 'close')
-  // RFC 6455 §4.4: a client of another version learns ours.
+  // RFC 6455 §4.4: informs a client of another version about the supported one.
   res.setHeader('sec-websocket-version', '13')
   res.once('finish', () => {
     res.detachSocket(socket)
     socket.end()
   })
   sendError(res, error, 'openai', requestId)
-  // A client may leave its side open for ever.
+  // A client may keep its side open.
   const cut = setTimeout(() => socket.destroy(), lingerMs)
   socket.once('close', () => clearTimeout(cut))
   socket.resume()

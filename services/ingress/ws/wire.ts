@@ -1,27 +1,28 @@
-/** A mask, which every frame of a client has. */
+/** Length of the mask, which every client frame has. */
 const MASK_BYTES = 4
-/** Opcodes from here on are those of control frames, which may come between the fragments of a message. */
+/** First opcode of control frames, which may occur between the fragments of a message. */
 const CONTROL = 8
 
 /**
- * Follows the frames of a client in the bytes as they come (RFC 6455 §5.2), to know what `ws` does not tell: whether it
- * keeps anything of them. What breaks the protocol is not its concern, since `ws` closes the connection for it.
+ * Parses the frame headers in a client's byte stream (RFC 6455 §5.2), to determine whether `ws` holds an incomplete
+ * frame or message. `ws` does not expose that. Protocol violations are ignored here, because `ws` closes the
+ * connection.
  */
 export class WireFrames {
   readonly #head = Buffer.alloc(2 + 8 + MASK_BYTES)
   #headBytes = 0
-  /** Of the frame whose head is whole; undefined while there is none. */
+  /** Remaining payload of the current frame; undefined while its header is incomplete. */
   #payloadLeft: number | undefined
   #isMidMessage = false
-  /** Frames begun since nothing was open. */
+  /** Frames begun since no frame or message was open. */
   begun = 0
 
-  /** Whether nothing is open, neither a frame nor a message. */
+  /** Whether no frame and no message is open. */
   get isClear(): boolean {
     return this.#headBytes === 0 && !this.#isMidMessage
   }
 
-  /** @returns Whether nothing was open at some point of these bytes, their beginning included */
+  /** @returns whether no frame was open at some point of these bytes, including their start */
   see(chunk: Buffer): boolean {
     let wasClear = this.isClear
     for (let at = 0; at < chunk.length; ) {
@@ -35,7 +36,7 @@ export class WireFrames {
     return wasClear
   }
 
-  /** @returns How many bytes it took: one */
+  /** @returns the number of bytes consumed: one */
   #readHead(chunk: Buffer, at: number): number {
     this.#head[this.#headBytes++] = chunk[at] ?? 0
     if (this.#headBytes === this.#headLength()) {
@@ -57,7 +58,7 @@ export class WireFrames {
     return length === 126 ? this.#head.readUInt16BE(2) : length
   }
 
-  /** @returns How many of the bytes that are there belong to the payload */
+  /** @returns the number of available bytes that belong to the payload */
   #skip(there: number): number {
     const left = this.#payloadLeft ?? 0
     const skipped = Math.min(left, there)

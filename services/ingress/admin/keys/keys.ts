@@ -1,4 +1,7 @@
-/** Keys for operators (docs/keys.md, Over HTTP). What is done to them is `shared/keys/changes.ts`, as with `sluice keys`. */
+/*
+ * Keys, for operators (docs/keys.md, Over HTTP). The changes are those of `shared/keys/changes.ts`, which `sluice keys`
+ * uses too.
+ */
 
 import { CreateKey, ListKeys, RotateKey, UpdateKey } from '#schemas/admin/keys.ts'
 import { audit } from '#services/ingress/admin/audit.ts'
@@ -15,7 +18,7 @@ import { authorOf, checkFields, nothingAsked, pageOf, requireProject, requireQuo
 import { keyObjects } from './objects.ts'
 import { endOf, keyChangeOf, requireGivable } from './rights.ts'
 
-/** GET /v1/admin/keys: every key, revoked ones too, newest first; never a secret. */
+/** GET /v1/admin/keys: every key, including revoked ones, newest first; never a secret. */
 export async function listKeys(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListKeys, call.query)
   const { project: asked, state, limit, after } = parseBody(ListKeys, { ...call.query }, 'openai')
@@ -36,12 +39,12 @@ export async function getKey(context: IngressContext, call: Call): Promise<void>
   await sendKey(context, call, await findKey(context, call))
 }
 
-/** POST /v1/admin/keys: the answer has the secret, which nobody can tell later. */
+/** POST /v1/admin/keys: creates a key. The answer contains the secret, which is not stored. */
 export async function createAnyKey(context: IngressContext, call: Call, body: unknown): Promise<void> {
   checkFields(CreateKey, body)
-  const { project: asked, ...wishes } = parseBody(CreateKey, body, 'openai')
+  const { project: asked, ...fields } = parseBody(CreateKey, body, 'openai')
   const known = await context.keys.fresh()
-  const rights = keyChangeOf(context, wishes)
+  const rights = keyChangeOf(context, fields)
   requireGivable(call, rights)
   const project = typeof asked === 'string' ? requireProject(known, asked) : undefined
   requireQuota(known.keys.length, KEYS_MAX, 'keys')
@@ -51,12 +54,16 @@ export async function createAnyKey(context: IngressContext, call: Call, body: un
   await sendSecret(context, call, key, { secret })
 }
 
-/** POST /v1/admin/keys/{id}: what is named is changed. @throws ServiceError `not_found`, `permission_denied` */
+/**
+ * POST /v1/admin/keys/{id}: changes the given fields.
+ *
+ * @throws ServiceError `not_found`, `permission_denied`
+ */
 export async function updateKey(context: IngressContext, call: Call, body: unknown): Promise<void> {
   checkFields(UpdateKey, body)
-  const wishes = parseBody(UpdateKey, body, 'openai')
+  const fields = parseBody(UpdateKey, body, 'openai')
   const before = await findStoredKey(context, call)
-  const change = keyChangeOf(context, wishes, before.limits)
+  const change = keyChangeOf(context, fields, before.limits)
   if (Object.keys(change).length === 0) throw nothingAsked()
   requireGivable(call, { ...before, ...change }, before)
   const key = await context.keys.change((store) => store.update(before.id, change, authorOf(call)))
@@ -65,7 +72,7 @@ export async function updateKey(context: IngressContext, call: Call, body: unkno
   await sendKey(context, call, key)
 }
 
-/** POST /v1/admin/keys/{id}/rotate: a new key with the same rights; the old one ends after the overlap. */
+/** POST /v1/admin/keys/{id}/rotate: creates a key with the same rights; the old one expires after the overlap. */
 export async function rotateAnyKey(context: IngressContext, call: Call, body: unknown): Promise<void> {
   checkFields(RotateKey, body)
   const { overlap_seconds: overlapSeconds = OVERLAP_SECONDS, expires_at } = parseBody(RotateKey, body, 'openai')
@@ -84,7 +91,11 @@ export async function rotateAnyKey(context: IngressContext, call: Call, body: un
   await sendSecret(context, call, key, { secret, replaces })
 }
 
-/** POST /v1/admin/keys/{id}/revoke: for good. A second time changes nothing. @throws ServiceError `not_found` */
+/**
+ * POST /v1/admin/keys/{id}/revoke: permanent. A repeated call has no effect.
+ *
+ * @throws ServiceError `not_found`
+ */
 export async function revokeKey(context: IngressContext, call: Call): Promise<void> {
   const { id } = await findStoredKey(context, call)
   const key = await context.keys.change((store) => store.revoke(id, authorOf(call)))
@@ -111,24 +122,24 @@ async function findKey({ keys }: IngressContext, call: Call): Promise<ApiKey> {
   return key
 }
 
-/** One that can be changed. */
+/** A key that can be changed: any except SLUICE_API_KEY. */
 async function findStoredKey(context: IngressContext, call: Call): Promise<ApiKey> {
   const key = await findKey(context, call)
   if (key.id !== FIXED_KEY_ID) return key
-  throw new ServiceError('invalid_request', `${FIXED_KEY_ID} is SLUICE_API_KEY: it changes with that setting alone.`)
+  throw new ServiceError('invalid_request', `${FIXED_KEY_ID} is SLUICE_API_KEY. To change it, change that setting.`)
 }
 
 function requireRotatable(old: ApiKey, isEndSaid: boolean): void {
   const why = whyNotRotated(old, isEndSaid)
   if (why === undefined) return
   if (why === 'ends') {
-    const message = `${old.id} ends by itself. Say in 'expires_at' when the new key ends, or null for never.`
+    const message = `${old.id} has an expiry. Set 'expires_at' for the new key, or null for none.`
     throw new ServiceError('missing_required_parameter', message, { param: 'expires_at' })
   }
-  const next = `Make a new one of its project, ${projectIdOf(old)}: POST /v1/admin/keys.`
-  throw new ServiceError('invalid_request', `${old.id} is ${why}: there is nothing to hand over. ${next}`)
+  const next = `Create a new key of its project, ${projectIdOf(old)}: POST /v1/admin/keys.`
+  throw new ServiceError('invalid_request', `${old.id} is ${why}, so it cannot be rotated. ${next}`)
 }
 
 function noSuchKey(id: string): ServiceError {
-  return new ServiceError('not_found', `There is no key '${beginningOf(id, 100)}'. GET /v1/admin/keys lists them.`)
+  return new ServiceError('not_found', `No key '${beginningOf(id, 100)}' exists. GET /v1/admin/keys lists them.`)
 }

@@ -9,7 +9,7 @@ import { dayOf } from '#shared/usage/cost.ts'
 import { type Month, monthOf } from '#shared/usage/month.ts'
 
 const NANOS_PER_USD = 1_000_000_000
-/** How far back the last use of a key is looked for, in milliseconds. */
+/** Maximum age of a key's last use that is found, in milliseconds. */
 const LAST_USE_MS = 90 * 86_400_000
 
 /** Keys as operators see them. */
@@ -71,7 +71,7 @@ function budgetOf({ id, limits }: Project, used: Activity | undefined, month: Mo
   return { owner: 'project', id, month: month.name, budget_usd: usd, spent_usd, remaining_usd, resets_at }
 }
 
-/** Undefined in a deployment without a store. */
+/** Last use and current month of keys or projects; undefined in a deployment without a store. */
 async function activityOf({ usage }: IngressContext, of: readonly Spender[], nowMs: number) {
   return await usage?.ledger.activity(of, dayOf(nowMs - LAST_USE_MS), monthOf(nowMs).from)
 }

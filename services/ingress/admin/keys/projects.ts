@@ -1,4 +1,6 @@
-/** Projects, and who changed what, for operators (docs/keys.md, Over HTTP). */
+/*
+ * Projects and the audit log, for operators (docs/keys.md, Over HTTP).
+ */
 
 import { ChangeProject, ListAudit, ListProjects } from '#schemas/admin/keys.ts'
 import { audit } from '#services/ingress/admin/audit.ts'
@@ -11,7 +13,9 @@ import { PROJECTS_MAX, type Project, projectIdOf } from '#shared/keys/project.ts
 import { authorOf, checkFields, nothingAsked, pageOf, requireQuota } from './current-key.ts'
 import { projectObjects } from './objects.ts'
 
-/** GET /v1/admin/projects: those that were made, newest first; a key that names no project is one of its own, and not listed. */
+/**
+ * GET /v1/admin/projects: created projects, newest first. Not listed: keys without a project, each of which is its own.
+ */
 export async function listProjects(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListProjects, call.query)
   const { limit, after } = parseBody(ListProjects, { ...call.query }, 'openai')
@@ -21,7 +25,11 @@ export async function listProjects(context: IngressContext, call: Call): Promise
   await call.reply.whole({ object: 'list', data, ...ends, has_more: hasMore })
 }
 
-/** GET /v1/admin/projects/{id}: also one that only keys tell of. @throws ServiceError `not_found` */
+/**
+ * GET /v1/admin/projects/{id}, including a project that only keys name.
+ *
+ * @throws ServiceError `not_found`
+ */
 export async function getProject(context: IngressContext, call: Call): Promise<void> {
   await sendProject(context, call, await findProject(context, call))
 }
@@ -31,14 +39,18 @@ export async function createAnyProject(context: IngressContext, call: Call, body
   checkFields(ChangeProject, body)
   const { name, limits = {} } = parseBody(ChangeProject, body, 'openai')
   requireQuota((await context.keys.fresh()).projects.length, PROJECTS_MAX, 'projects')
-  const wishes = { name: name ?? undefined, limits: limitsAfter({}, limits) }
-  const project = await context.keys.change((store) => createProject(store, wishes, authorOf(call)))
+  const fields = { name: name ?? undefined, limits: limitsAfter({}, limits) }
+  const project = await context.keys.change((store) => createProject(store, fields, authorOf(call)))
   audit(context, call, 'create_project', { of_project: project.id })
   call.reply.setHeader('location', `/v1/admin/projects/${project.id}`)
   await sendProject(context, call, project, 201)
 }
 
-/** POST /v1/admin/projects/{id}: what is named is changed, of limits each one. @throws ServiceError `not_found` */
+/**
+ * POST /v1/admin/projects/{id}: changes the given fields; limits one by one.
+ *
+ * @throws ServiceError `not_found`
+ */
 export async function updateProject(context: IngressContext, call: Call, body: unknown): Promise<void> {
   checkFields(ChangeProject, body)
   const { name, limits } = parseBody(ChangeProject, body, 'openai')
@@ -53,7 +65,7 @@ export async function updateProject(context: IngressContext, call: Call, body: u
   await sendProject(context, call, project)
 }
 
-/** GET /v1/admin/audit: who changed which key, project or webhook secret, the last first. */
+/** GET /v1/admin/audit: changes of keys, projects and webhook secrets with their author, newest first. */
 export async function listAudit(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListAudit, call.query)
   const { limit } = parseBody(ListAudit, { ...call.query }, 'openai')
@@ -70,6 +82,6 @@ async function findProject({ keys }: IngressContext, call: Call): Promise<Projec
   const made = known.projects.find((project) => project.id === id)
   if (made) return made
   if (known.keys.some((key) => projectIdOf(key) === id)) return { id, created_at: 0, limits: {} }
-  const message = `There is no project '${beginningOf(id, 100)}'. GET /v1/admin/projects lists those that were made.`
+  const message = `No project '${beginningOf(id, 100)}' exists. GET /v1/admin/projects lists the created ones.`
   throw new ServiceError('not_found', message)
 }

@@ -8,13 +8,13 @@ import type { ApiKey, KeyChange } from '#shared/keys/keys.ts'
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { nearestOf } from '#shared/nearest.ts'
 
-/** Paths that a refusal names: those that are most like what was asked for. */
+/** Maximum paths that an error suggests: the most similar ones. */
 const NAMED_MAX = 5
 
 /**
- * The change of a key that a body asks for; null takes a bound away.
+ * Change of a key that a body requests; null removes a restriction.
  *
- * @throws ServiceError `invalid_value` for a path that there is not, or an end that is over; `model_not_found`
+ * @throws ServiceError `invalid_value` for an unknown path or an expiry in the past; `model_not_found`
  */
 export function keyChangeOf(
   context: IngressContext,
@@ -32,40 +32,44 @@ export function keyChangeOf(
   }
 }
 
-/** When a key ends. @throws ServiceError `invalid_value` for a time that is over */
+/**
+ * Expiry of a key in Unix seconds; undefined for none.
+ *
+ * @throws ServiceError `invalid_value` for a time in the past
+ */
 export function endOf(expiresAt: number | null | undefined): number | undefined {
   if (expiresAt === null || expiresAt === undefined) return undefined
   if (expiresAt * 1_000 > Date.now()) return expiresAt
-  const message = `'expires_at' is a time that is over. To end a key now, revoke it: POST /v1/admin/keys/{id}/revoke.`
+  const message = `'expires_at' is in the past. To end a key now, revoke it: POST /v1/admin/keys/{id}/revoke.`
   throw new ServiceError('invalid_value', message, { param: 'expires_at' })
 }
 
 /**
- * Refuses rights that the key of the call has not itself.
+ * Prevents privilege escalation: refuses rights that the key of the call lacks itself.
  *
- * @param before What the key has already, which may stay.
+ * @param before Rights that the key has already and may keep.
  * @throws ServiceError `permission_denied`
  */
 export function requireGivable({ key }: Call, given: Rights, before?: Rights): void {
   const missing = rightNotHeld(key, given, before)
   if (!missing) return
   const { what, param } = missing
-  const message = `A key may not give what it has not: this one has not ${what}. Use one that has, or make it where the service runs: sluice keys create --help.`
+  const message = `A key cannot grant a right that it lacks. This key lacks ${what}. Use a key that has it, or create one where the service runs: sluice keys create --help.`
   throw new ServiceError('permission_denied', message, { param })
 }
 
 function requirePath(path: string): string {
   if (KEY_ENDPOINTS.includes(path)) return path
   const near = nearestOf(path, KEY_ENDPOINTS).slice(0, NAMED_MAX)
-  const message = `There is no endpoint '${path}'. Near it are: ${near.map(({ name }) => name).join(', ')}.`
+  const message = `No endpoint '${path}' exists. Similar ones: ${near.map(({ name }) => name).join(', ')}.`
   throw new ServiceError('invalid_value', message, { param: 'endpoints' })
 }
 
-/** A key is held against ids, whatever name it was given. */
+/** Restrictions refer to model ids, so an alias is resolved. */
 function modelIdOf(context: IngressContext, name: string): string {
   const model = context.models.find(name)
   if (model) return model.id
-  // An operator may know of every model, whatever the key may call.
+  // Operators may see every model, whatever their key may call.
   const { message } = modelNotFound(context, { models: undefined }, name)
   throw new ServiceError('invalid_value', message, { param: 'models' })
 }
