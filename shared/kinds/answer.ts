@@ -3,40 +3,40 @@ import type { ServiceError } from '#shared/error.ts'
 import type { JsonText } from '#shared/protocols/encode.ts'
 
 /**
- * One message of a stream, not yet framed for any wire: over HTTP it is an event of SSE, over a WebSocket part of a frame, and
- * of a durable job it is what is kept.
+ * One message of a stream, independent of its transport. Examples: an SSE event over HTTP, a part of a frame over WebSocket, a row of a
+ * durable job.
  */
 export interface Frame {
-  /** Its number in a history that can be resumed. */
+  /** Sequence number in a history that a client can resume. */
   readonly id?: number
-  /** Its name, where the format names its events. */
+  /** Event name, if the format has event names. */
   readonly event?: string
-  /** JSON text: it is made once, and no wire parses it. */
+  /** JSON text. Serialized once; no transport parses it. */
   readonly data: string
 }
 
-/** How the output of a kind reads in the words of one endpoint. */
+/** Encoder of a kind's output for one API endpoint. */
 export interface Answer<Event = unknown> {
   /**
-   * The whole answer from all events of the job: JSON, or a string, which is sent as plain text; or a promise of one.
+   * The complete answer from all events of the job. Either a JSON value, or a string that is sent as plain text, or a promise of either.
    *
-   * @throws ServiceError When the events are not those of a job that ended well
+   * @throws ServiceError if the events are not those of a successful job
    */
   whole(events: readonly Event[], context: EncodeContext): unknown
-  /** The same as JSON text, where writing it takes so long that others must have their turn in between. */
+  /** The complete answer as JSON text, for answers so large that serialization must yield to the event loop. */
   write?(events: readonly Event[], context: EncodeContext): Promise<JsonText>
-  /** How its events are bytes, for callers who asked for these; of its media type. */
+  /** Binary form, for callers that request bytes: its media type, and the bytes of an event. */
   readonly bytes?: { type(context: EncodeContext): string; of(event: Event): Buffer | undefined }
-  /** Opens a stream; absent where the answer is always whole. */
+  /** Opens a stream; absent if the answer is never streamed. */
   open?(context: EncodeContext): AnswerStream<Event>
 }
 
-/** One answer as it comes. */
+/** Encoder of one streamed answer. */
 export interface AnswerStream<Event = unknown> {
-  /** What is said for the next event of the kind; often nothing. */
+  /** Frames for the next event, often none. */
   push(event: Event): Frame[]
-  /** What is said at a good end, after the last event. @throws ServiceError When the events were not those of a good end */
+  /** Frames after the last event of a successful job. @throws ServiceError if the events were not those of a successful job */
   end(): Frame[]
-  /** What is said of a failure after the head, where the format tells it in words of the stream; it is the last that is said. */
+  /** Last frame of a job that failed after the response head was sent, if the format has an error frame. */
   failed?(error: ServiceError): Frame
 }

@@ -1,13 +1,16 @@
 import { type BatchEvent, type BatchPartEvent, BatchPartRequest, BatchRequest } from '#schemas/batches/batch.ts'
 import type { Kind } from './kind.ts'
 
-/** Children of one job at once: the requests of a part, and the parts of a batch, which hold themselves to far fewer. */
+/** Maximum concurrent children: the requests of a part, and the parts of a batch. Both usually stay far below. */
 const CHILDREN_AT_ONCE = 500
 
-/** Time of a batch to write what there is, at the end of the time that it may take or after a cancel: its deadline is so much later. */
+/**
+ * Time for a batch to write its partial result, after its completion window or a cancel. The job's deadline is later by this
+ * time.
+ */
 export const BATCH_WRAP_UP_MS = 300_000
 
-/** The calls of many lines (docs/design.md, Batches): it splits them into parts, and joins what came of these. */
+/** A batch of API calls (docs/design.md, Batches). The handler splits the input into parts and joins their results. */
 export const batch: Kind<BatchRequest, BatchEvent> = {
   name: 'batch',
   pool: 'batches',
@@ -19,13 +22,13 @@ export const batch: Kind<BatchRequest, BatchEvent> = {
   answer: () => ({ whole: ([event]) => (event as BatchEvent).result }),
 }
 
-/** Some lines of a batch: each is a call, and a job of its own. */
+/** A part of a batch: some lines, each of which is an API call and a job of its own. */
 export const batchPart: Kind<BatchPartRequest, BatchPartEvent> = {
   name: 'batch_part',
   pool: 'batches',
   request: BatchPartRequest,
   childrenAtOnce: CHILDREN_AT_ONCE,
-  // Its batch writes what there is of it.
+  // The batch, not its parts, writes the partial result.
   wrapUpMs: 0,
   merge: () => undefined,
   isOutput: () => true,

@@ -3,10 +3,10 @@ import { answerBytesMax } from '#shared/engines/batching/limits.ts'
 import { embeddingsAnswer } from '#shared/protocols/embeddings/embeddings.ts'
 import type { Kind } from './kind.ts'
 
-/** Characters of base64 at which two pieces stay apart: a piece of output may have 512 KiB of JSON. */
+/** Merged vectors stay below this many base64 characters, because an event may have at most 512 KiB of JSON. */
 const PIECE_CHARS_MAX = 64 * 1024
 
-/** Texts to vectors. */
+/** Embeddings: texts to vectors. */
 export const embed: Kind<EmbedRequest, EmbedEvent> = {
   name: 'embed',
   pool: 'embeddings',
@@ -17,7 +17,7 @@ export const embed: Kind<EmbedRequest, EmbedEvent> = {
   answer: () => embeddingsAnswer,
 }
 
-/** Joins vectors that follow each other while they are few; undefined when the two stay apart. */
+/** Merges consecutive vectors while they are few; undefined: keep them separate. */
 export function mergeEmbedEvents(a: EmbedEvent, b: EmbedEvent): EmbedEvent | undefined {
   if (a.type !== 'vectors' || b.type !== 'vectors' || a.first + a.vectors.length !== b.first) return undefined
   if (charsOf(a.vectors) + charsOf(b.vectors) > PIECE_CHARS_MAX) return undefined

@@ -3,25 +3,25 @@ import { codeAnswer } from '#shared/protocols/code/code.ts'
 import { OUTPUT_BYTES_MAX, PLOTS_BYTES_MAX } from '#shared/sandbox/limits.ts'
 import type { Kind } from './kind.ts'
 
-/** Characters of text at which two pieces stay apart; escaped six times as long, one still fits into a record. */
+/** Maximum characters of merged text. Even if JSON escapes make it six times as long, the text fits into a record. */
 export const TEXT_PIECE_CHARS = 64 * 1024
-/** Room for what a run says beside its output: messages of the service, the frames of its pieces. */
+/** Additional bytes for service messages and for the frames of the output. */
 const MARGIN_BYTES = 2 * 1024 * 1024
 
-/** Python in a sandbox. */
+/** Python code in a sandbox. */
 export const execute: Kind<CodeRequest, CodeEvent> = {
   name: 'execute',
   pool: 'code',
   request: CodeRequest,
-  // Both streams, and the plots as base64.
+  // Both output streams, and the plots as base64.
   answerBytesMax: 2 * OUTPUT_BYTES_MAX + Math.ceil(PLOTS_BYTES_MAX / 3) * 4 + MARGIN_BYTES,
   merge: mergeCodeEvents,
-  // A caller would see all of it twice but the end.
+  // A second run would repeat every event except the end.
   isOutput: ({ type }) => type !== 'end',
   answer: () => codeAnswer,
 }
 
-/** Joins text of one stream while it is short: a program that prints fast makes few records. */
+/** Merges short text of one stream, so that a program that prints fast produces few records. */
 export function mergeCodeEvents(a: CodeEvent, b: CodeEvent): CodeEvent | undefined {
   if (a.type !== 'output' || b.type !== 'output' || a.stream !== b.stream) return undefined
   if (a.piece.length + b.piece.length > TEXT_PIECE_CHARS) return undefined

@@ -9,27 +9,27 @@ import { tolerant } from '#shared/tolerant.ts'
 import type { Answer } from './answer.ts'
 import type { Kind } from './kind.ts'
 
-/** Longest text a merged event holds, in UTF-16 units; keeps records and frames small. */
+/** Maximum text of a merged event, in UTF-16 units; keeps records and frames small. */
 const MERGED_TEXT_MAX = 16 * 1024
-/** Longest text of one event, in UTF-16 units: even as escapes of six bytes each a record carries it. */
+/** Maximum text of one event, in UTF-16 units. Even if every unit needs a six-byte escape, the text fits into a record. */
 const EVENT_TEXT_MAX = 64 * 1024
-/** Most tokens whose log probabilities a merged event holds: with twenty alternatives each takes 2 KiB of JSON. */
+/** Maximum tokens with log probabilities per merged event: with twenty alternatives, each takes 2 KiB of JSON. */
 const MERGED_LOGPROBS_MAX = 64
 
-/** How answers read, by the path of the call; default: as chat completions. */
+/** Encoders by path of the API call; default: chat completions. */
 const ANSWERS: Readonly<Record<string, Answer<GenerateEvent>>> = {
   '/v1/completions': completionsAnswer,
   '/v1/messages': messagesAnswer,
   '/v1/responses': responsesAnswer,
 }
 
-/** Text generation, in the words of each protocol. */
+/** Text generation, with an encoder for each API. */
 export const generate: Kind<GenerateRequest, GenerateEvent> = {
   name: 'generate',
   pool: 'inference',
   request: GenerateRequest,
   merge: mergeGenerateEvents,
-  // A caller would see all of it twice but the start.
+  // A second run would repeat every event except the start.
   isOutput: ({ type }) => type !== 'start',
   answer: (endpoint = '') => ANSWERS[endpoint] ?? chatAnswer,
 }
@@ -39,11 +39,11 @@ const inputTokensAnswer: Answer<CountTokensResult> = { whole: ([result]) => inpu
 
 function countOf(result: CountTokensResult | undefined): CountTokensResult {
   const parsed = tolerant(CountTokensResult).safeParse(result)
-  if (!parsed.success) throw new ServiceError('internal_error', 'The tokens could not be counted.')
+  if (!parsed.success) throw new ServiceError('internal_error', 'The worker returned an invalid token count.')
   return { input_tokens: parsed.data.input_tokens }
 }
 
-/** Counts the tokens of a prompt (docs/protocol.md, Counting tokens); its one event is the result. */
+/** Counts the tokens of a prompt (docs/protocol.md, Counting tokens). The only event is the result. */
 export const countTokens: Kind<GenerateRequest, CountTokensResult> = {
   name: 'count_tokens',
   pool: 'inference',
@@ -54,8 +54,8 @@ export const countTokens: Kind<GenerateRequest, CountTokensResult> = {
 }
 
 /**
- * Joins an event to the one before it when both are the same kind of text of the same choice; undefined otherwise.
- * Joining changes nothing a client can tell but the number of frames.
+ * Merges two events if both are the same kind of text of the same choice; undefined otherwise. Merging changes only the number of
+ * frames that a client receives.
  */
 export function mergeGenerateEvents(a: GenerateEvent, b: GenerateEvent): GenerateEvent | undefined {
   if (a.type === 'text' && b.type === 'text') {
@@ -78,13 +78,16 @@ export function mergeGenerateEvents(a: GenerateEvent, b: GenerateEvent): Generat
   return undefined
 }
 
-/** Whether an event brings more than one record can carry: an upstream's whole answer in one piece. */
+/** True if an event exceeds the size of a record, such as an upstream's complete answer in one event. */
 export function isTooLarge(event: GenerateEvent): boolean {
   if (event.type === 'text' && event.logprobs && event.logprobs.length > MERGED_LOGPROBS_MAX) return true
   return 'text' in event && event.text.length > EVENT_TEXT_MAX
 }
 
-/** The same in pieces that records can carry. Of a text with log probabilities the first piece brings the text, as far as one can. */
+/**
+ * Splits an event into pieces that fit into records. If the text has log probabilities, then the first pieces carry the text, up
+ * to its maximum length.
+ */
 export function* splitEvent(event: GenerateEvent): Generator<GenerateEvent> {
   if (!('text' in event)) return yield event
   const { text, ...rest } = event
@@ -103,7 +106,7 @@ export function* splitEvent(event: GenerateEvent): Generator<GenerateEvent> {
 
 type TextEvent = Extract<GenerateEvent, { text: string }>
 
-/** The proof of a thought goes with its last piece. Only the last piece of native output says that it is complete. */
+/** The signature of a thought belongs to its last piece. Only the last piece of native output is marked as complete. */
 function pieceOf(
   rest: Omit<TextEvent, 'text'>,
   text: string,
@@ -116,7 +119,7 @@ function pieceOf(
   return { ...others, ...proof, ...more, text, ...(logprobs.length > 0 && { logprobs }) } as GenerateEvent
 }
 
-/** No piece ends in half a character. */
+/** A piece never ends within a surrogate pair. */
 function endOfPiece(text: string, start: number): number {
   const end = Math.min(text.length, start + EVENT_TEXT_MAX)
   return end < text.length && isLowSurrogate(text.charCodeAt(end)) ? end + 1 : end

@@ -5,70 +5,70 @@ import type { Answer } from './answer.ts'
 import type { Composition } from './composition.ts'
 
 /**
- * A kind of job, described once for both sides of the queue: the ingress that makes such jobs and reads what comes of them, and
- * the worker that runs them ({@link Handler}).
+ * A kind of job, described once for both sides of the queue. The ingress creates such jobs and encodes their results. The worker
+ * runs them ({@link Handler}).
  */
 export interface Kind<Request = unknown, Event = unknown> {
-  /** What to do in the pool, such as `generate`. */
+  /** Name within the pool, such as `generate`. */
   readonly name: string
   readonly pool: PoolName
-  /** The body of its jobs, as it travels. */
+  /** Schema of the body in a record. */
   readonly request: z.ZodType<Request>
-  /** Children that one of its jobs may have at once; default: 50. */
+  /** Maximum unfinished children of one job; default: 50. */
   readonly childrenAtOnce?: number
-  /** How long before its deadline a composed job of it is to write what there is; default: a share of its time. */
+  /** Time in ms before its deadline at which a composed job starts to write its result; default: a fraction of its total time. */
   readonly wrapUpMs?: number
-  /** Bytes of a whole answer at which it is refused; default: 8 MiB. */
+  /** Bytes of a complete answer above which it is refused; default: 8 MiB. */
   readonly answerBytesMax?: number
-  /** Joins an event to the one before it; undefined when the two must stay apart. */
+  /** Merges an event into the previous one; undefined: keep both. */
   merge(previous: Event, next: Event): Event | undefined
-  /** Whether a caller would see the event twice if the job ran again. */
+  /** True if the caller would receive the event twice after a second run. */
   isOutput(event: Event): boolean
-  /** How its output reads for callers of an endpoint; durable jobs are kept in these words. */
+  /** Encoder for an API endpoint. Durable jobs are stored in this format. */
   answer(endpoint?: string): Answer<Event>
 }
 
-/** How far a job is, for people who wait (docs/protocol.md, The job object). */
+/** Progress of a job, for people who wait (docs/protocol.md, The job object). */
 export interface Progress {
-  /** What is being done, in a word or two. */
+  /** Current activity, in one or two words. */
   readonly phase: string
-  /** 0 to 100; null where nobody knows. */
+  /** 0 to 100; null if unknown. */
   readonly percent: number | null
   readonly message: string
-  /** Amounts by name, where there is something to count. */
+  /** Amounts by name, if there is something to count. */
   readonly counts?: Readonly<Record<string, number>>
 }
 
-/** What an attempt may use beside its body. */
+/** Context of an attempt. */
 export interface AttemptContext {
-  /** Aborts on cancel, drain and deadline. The work must stop within a second. */
+  /** Aborts on cancel, drain and deadline. The handler must stop within a second. */
   readonly signal: AbortSignal
-  /** `job_id:attempt`, to make outside effects idempotent. */
+  /** `job_id:attempt`, to make external effects idempotent. */
   readonly idempotencyKey: string
-  /** Whose job it is. */
+  /** Tenant of the job. */
   readonly tenant: string
   readonly traceparent: string | undefined
-  /** Hears how far the work is; undefined where the caller watches the output itself. */
+  /** Receives progress; undefined if the caller receives the output itself. */
   readonly onProgress: ((progress: Progress) => void) | undefined
-  /** What it remembers, and the jobs it has others do; undefined for a job that its caller holds. */
+  /** Recorded steps and child jobs; undefined for an attached job. */
   readonly composition?: Composition | undefined
 }
 
-/** A kind as a worker runs it. */
+/** A kind with the code that runs it in a worker. */
 export interface Handler<Request = unknown, Event = unknown> extends Kind<Request, Event> {
-  /** The body as it is run, or a promise of it. @throws When it is not what an ingress sends */
+  /** Parses and checks the body. @throws If the body is not valid for this version */
   parse(body: unknown): Request | Promise<Request>
-  /** A body that was handed over inside this process, as the ingress made it, is run as it is; default: it is parsed as any other. */
+  /** If true, then a body object from an ingress of the same process is run without parsing; default: false. */
   readonly takesAsMade?: boolean
   /** Yields events until the job is done. @throws ServiceError */
   run(request: Request, context: AttemptContext): AsyncIterable<Event>
 }
 
 /**
- * Makes a kind runnable.
+ * Makes a handler from a kind.
  *
- * @param parse Default: checks the body as a whole, and ignores what newer versions add to it.
- * @param takesAsMade See {@link Handler.takesAsMade}.
+ * @param parse Default: validates the whole body and ignores fields of newer versions
+ * @param takesAsMade See {@link Handler.takesAsMade}
  */
 export function handle<Request, Event>(
   kind: Kind<Request, Event>,

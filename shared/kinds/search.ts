@@ -2,7 +2,7 @@ import { SearchRequest, type SearchResults } from '#schemas/search.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Kind } from './kind.ts'
 
-/** A search of the web or of the documents, in the pool that researches. */
+/** A search of the web or of stored documents, run by the research pool. */
 export const search: Kind<SearchRequest, SearchResults> = {
   name: 'search',
   pool: 'research',
@@ -12,7 +12,7 @@ export const search: Kind<SearchRequest, SearchResults> = {
   answer: () => ({
     whole([found]) {
       if (found) return found
-      throw new ServiceError('internal_error', 'The search said nothing.')
+      throw new ServiceError('internal_error', 'The search worker returned no result.')
     },
   }),
 }

@@ -2,7 +2,7 @@ import { SPEECH_BYTES_MAX, type SpeakEvent, SpeakRequest } from '#schemas/speech
 import { speechAnswer } from '#shared/protocols/speech/speech.ts'
 import type { Kind } from './kind.ts'
 
-/** Bytes of a whole answer: the audio in base64, and what JSON adds. */
+/** Maximum bytes of a complete answer: the audio as base64, plus the JSON around it. */
 const ANSWER_BYTES_MAX = Math.ceil(SPEECH_BYTES_MAX / 3) * 4 + 64 * 1024
 
 /** Text to speech. */
@@ -11,7 +11,7 @@ export const speak: Kind<SpeakRequest, SpeakEvent> = {
   pool: 'inference',
   request: SpeakRequest,
   answerBytesMax: ANSWER_BYTES_MAX,
-  // Base64 of two pieces does not join.
+  // Base64 texts of two events cannot be concatenated.
   merge: () => undefined,
   isOutput: ({ type }) => type === 'audio',
   answer: () => speechAnswer,

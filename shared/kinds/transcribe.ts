@@ -2,12 +2,12 @@ import { type TranscribeEvent, TranscribeRequest } from '#schemas/transcription/
 import { transcriptAnswer } from '#shared/protocols/transcript/stream.ts'
 import type { Kind } from './kind.ts'
 
-/** Longest text a merged event holds, in UTF-16 units; keeps records and frames small. */
+/** Maximum text of a merged event, in UTF-16 units; keeps records and frames small. */
 const MERGED_TEXT_MAX = 16 * 1024
-/** Most tokens whose log probabilities a merged event holds. */
+/** Maximum tokens with log probabilities per merged event. */
 const MERGED_LOGPROBS_MAX = 256
 
-/** Bytes of a whole transcript: four hours of talk with all words and the log probability of each token. */
+/** Maximum bytes of a transcript: four hours of speech with all words and the log probability of each token. */
 export const TRANSCRIPT_BYTES_MAX = 24 * 1024 * 1024
 
 /** Speech to text. */
@@ -17,17 +17,17 @@ export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
   request: TranscribeRequest,
   answerBytesMax: TRANSCRIPT_BYTES_MAX,
   merge: mergeTranscribeEvents,
-  // A caller would see all of it twice but the start.
+  // A second run would repeat every event except the start.
   isOutput: ({ type }) => type !== 'start',
   answer: () => transcriptAnswer,
 }
 
-/** Speech to English text. A kind of its own: workers that do not know it leave its jobs to others. */
+/** Speech to English text. A separate kind, so that older workers requeue such jobs. */
 export const translate: Kind<TranscribeRequest, TranscribeEvent> = { ...transcribe, name: 'translate' }
 
 /**
- * Joins an event to the one before it when both are text of the same segment; undefined otherwise. Joining changes
- * nothing a client can tell but the number of frames.
+ * Merges two events if both are text of the same segment; undefined otherwise. Merging changes only the number of frames that a
+ * client receives.
  */
 export function mergeTranscribeEvents(a: TranscribeEvent, b: TranscribeEvent): TranscribeEvent | undefined {
   if (a.type !== 'text' || b.type !== 'text' || a.segment !== b.segment) return undefined

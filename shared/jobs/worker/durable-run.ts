@@ -189,7 +189,7 @@ export class DurableRun implements AttemptSink {
     const inner = new Composing({
       ...options,
       takeOutput: () => this.#takeOutput(),
-      say: this.#encodeStep,
+      encode: this.#encodeStep,
       wrapUpAtMs: this.#job.deadline_ms - this.#wrapUpMs,
       cancelled: this.#wrapsUp.signal,
       onPark: (ids) => {

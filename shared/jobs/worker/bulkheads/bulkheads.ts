@@ -4,52 +4,58 @@ import { type Work, workKey } from '#shared/jobs/peers.ts'
 import { quarterOf } from './lanes.ts'
 import { extraOf, type SlotHolder } from './lending.ts'
 
-/** How long after its last interactive job a model still counts as having such work. */
+/** Time after its last interactive job for which a model counts as busy with interactive work. */
 const BUSY_MS = 1_000
-/** How long jobs of a model that this worker does not know are told of, after the last one came by. */
+/** Time for which this worker re-announces waiting jobs of a model that it does not have. */
 const FOREIGN_MS = 10_000
-/** How long after the last job of a model that this worker does not know the next one is the first again. */
+/** Time without jobs after which the waiting time for an unknown model starts again at zero. */
 const UNKNOWN_FORGET_MS = 900_000
-/** Models with waiting jobs that are remembered; more are found again by the scheduler. */
+/** Maximum number of models with waiting jobs; further ones are found again by the scheduler. */
 const ROOMS_MAX = 1_000
 
-/** Most jobs of one kind and model at once, where these are fewer than the worker has slots. */
+/** Maximum concurrent jobs of one kind and model, if below the number of slots. */
 export interface ModelBound extends Work {
   readonly capacity: number
-  /** How many its engine bears now, where that changes; undefined: as many. */
+  /** Current limit, if the engine's limit is adaptive; undefined: `capacity` is constant. */
   readonly now?: () => number | undefined
 }
 
-/** A model that holds nothing yet. */
+/** A model without any slot. */
 const NEWCOMER: SlotHolder = { held: 0, countOlder: () => 0 }
 
-/** What {@link ModelBulkheads} need to know of their worker. */
 export interface RoomsOptions {
-  /** Jobs the worker runs at once; default: no end of them. */
+  /** Number of slots of the worker; default: unlimited. */
   readonly slots?: number
-  /** Ids and aliases of the models it can run; undefined: whichever is asked for. */
+  /** Ids and aliases of its models; undefined: any requested model. */
   readonly models?: Iterable<string> | undefined
-  /** Of those that cannot fill its slots. */
+  /** Models whose concurrency limit is below the number of slots. */
   readonly bounds?: readonly ModelBound[] | undefined
-  /** Models that share its slots; default: one. */
+  /** Number of models that share the slots; default: 1. */
   readonly modelCount?: number | undefined
 }
 
 /**
- * One model on one worker: how many of its jobs may run, and whether durable ones wait in the store.
+ * Bulkhead: the limit on concurrent jobs of one model on one worker. The class also records whether durable jobs of the model
+ * wait in the store.
  *
- * A few more durable ones are claimed than can run, so that the model never waits for the store between two jobs. Each sort leaves
- * half of its places to the other, which it meets in the engine's line.
+ * The problem: without a limit per model, calls of one slow model occupy all slots of the worker, and no other model can run.
+ *
+ * How it works: a model has permits, at most its engine's concurrency. Attached calls and durable jobs share them; each sort
+ * keeps half of the permits if the other sort is busy. A quarter more durable jobs than permits may be claimed, so that the
+ * engine never waits for the store between two jobs.
+ *
+ * Example: capacity 8. Durable jobs alone may claim 10. With 8 attached calls running, durable jobs may still claim 4, which then
+ * wait briefly in the engine's queue.
  */
 export class ModelBulkhead implements Work, SlotHolder {
   readonly kind: string
   readonly model: string
-  /** What bounds it; undefined: the worker's slots alone. */
+  /** Concurrency limit; undefined: only the worker's slots limit the model. */
   bound: ModelBound | undefined
   readonly #running: Record<Priority, number> = { normal: 0, low: 0 }
   readonly #waiting = new Map<Priority, number>()
   readonly #pulling = new Set<Priority>()
-  /** Start times of its running jobs, the oldest first. */
+  /** Start times of running jobs, oldest first. */
   readonly #started = new Set<{ readonly atMs: number }>()
   #attached = 0
   #busyAtMs = 0
@@ -60,17 +66,17 @@ export class ModelBulkhead implements Work, SlotHolder {
     this.bound = bound
   }
 
-  /** Nothing runs and nothing is known to wait. */
+  /** True if nothing runs and no job is known to wait. */
   get isIdle(): boolean {
     return this.held + this.#pulling.size + this.#waiting.size === 0
   }
 
-  /** Slots that its jobs hold. */
+  /** Slots that jobs of this model hold. */
   get held(): number {
     return this.#attached + this.#running.normal + this.#running.low
   }
 
-  /** Jobs that its engine runs at once now; 0 where its few places are other workers'. */
+  /** Current number of permits; 0 if a shared upstream limit gives all permits to other workers. */
   get most(): number {
     return this.#capacity ?? Number.POSITIVE_INFINITY
   }
@@ -81,7 +87,7 @@ export class ModelBulkhead implements Work, SlotHolder {
     return Math.max(0, Math.min(capacity, now?.() ?? capacity))
   }
 
-  /** Whether an attached call can run now. */
+  /** True if an attached call can start now. */
   get hasPlace(): boolean {
     const capacity = this.#capacity
     if (capacity === undefined) return true
@@ -93,27 +99,29 @@ export class ModelBulkhead implements Work, SlotHolder {
   free(lane: Priority): number {
     const capacity = this.#capacity
     if (capacity === undefined) return Number.POSITIVE_INFINITY
-    // Half are theirs, however many attached calls there are.
+    // Durable jobs always keep half of the capacity.
     const most = Math.max(capacity + quarterOf(capacity) - this.#attached, Math.ceil(capacity / 2))
     if (lane === 'normal') return most - this.#running.normal
     const isBusy = this.#attached + this.#running.normal > 0 || Date.now() - this.#busyAtMs < BUSY_MS
     return (isBusy ? quarterOf(capacity) : most) - this.#running.low
   }
 
-  /** Jobs begin, or are about to be claimed. @param lane Undefined: an attached call */
+  /** Takes permits, for jobs that start or claims in progress. @param lane Undefined: an attached call */
   enter(lane: Priority | undefined, count = 1): void {
     if (lane === undefined) this.#attached += count
     else this.#running[lane] += count
     if (lane !== 'low') this.#busyAtMs = Date.now()
   }
 
-  /** They have ended, or were not claimed. */
+  /** Returns permits of jobs that ended or were not claimed. */
   leave(lane: Priority | undefined, count = 1): void {
     if (lane === undefined) this.#attached -= count
     else this.#running[lane] -= count
   }
 
-  /** One job begins. @param lane Undefined: an attached call @returns Ends it */
+  /**
+   * Takes a permit for one job that starts now. @param lane Undefined: an attached call @returns Function that returns the permit
+   */
   begin(lane: Priority | undefined): () => void {
     const start = { atMs: performance.now() }
     this.#started.add(start)
@@ -133,7 +141,7 @@ export class ModelBulkhead implements Work, SlotHolder {
     return count
   }
 
-  /** Jobs of a lane are queued in the store whose records are gone. @returns Whether that is news */
+  /** Notes that jobs of a lane wait in the store without records in the queue. @returns True if that was unknown */
   wait(lane: Priority): boolean {
     const isNew = !this.#waiting.has(lane)
     this.#waiting.set(lane, Date.now())
@@ -149,46 +157,46 @@ export class ModelBulkhead implements Work, SlotHolder {
     return this.#waiting
   }
 
-  /** Lanes of which jobs wait, or may: the store is being asked. */
+  /** Lanes whose jobs wait, or may wait because a claim is in progress. */
   get unsettled(): ReadonlySet<Priority> {
     return new Set([...this.#waiting.keys(), ...this.#pulling])
   }
 
-  /** Forgets waiting jobs that nobody has told of for a while. */
+  /** Drops waiting jobs that no process has announced recently. */
   forgetWaiting(): void {
     for (const [lane, atMs] of this.#waiting) if (Date.now() - atMs > FOREIGN_MS) this.#waiting.delete(lane)
   }
 
-  /** Whether the store is being asked for waiting jobs. */
+  /** True while a claim of waiting jobs is in progress. */
   isPulling(lane: Priority): boolean {
     return this.#pulling.has(lane)
   }
 
-  /** Asks the store for waiting jobs; one such question at a time. What comes meanwhile counts as waiting again. */
+  /** Marks a claim as in progress; at most one per lane. Jobs announced in the meantime count as waiting again. */
   beginPull(lane: Priority): void {
     this.#pulling.add(lane)
     this.#waiting.delete(lane)
   }
 
-  /** @param hasMore There may be more. */
+  /** @param hasMore True if more jobs may wait */
   endPull(lane: Priority, hasMore: boolean): void {
     this.#pulling.delete(lane)
     if (hasMore) this.wait(lane)
   }
 }
 
-/** The models of one worker, and those of which jobs came by. */
+/** Bulkheads of all models of one worker, and of other models whose jobs arrived here. */
 export class ModelBulkheads {
   readonly #rooms = new Map<string, ModelBulkhead>()
   readonly #slots: number
   #bounds: readonly ModelBound[] = []
   #models: ReadonlySet<string> | undefined
   #modelCount = 1
-  /** Of what was told to wait. */
+  /** Waiting jobs in the last published capacity. */
   #toldWaiting: readonly { readonly room: ModelBulkhead; readonly lane: Priority }[] = []
-  /** Rooms of the bounds, and the places that were told of each. */
+  /** Bulkheads with a limit, and the permits in the last published capacity. */
   #bounded: { readonly room: ModelBulkhead; told: number }[] = []
-  /** Models of jobs that came by and that it does not know: since when, and when the last one came. */
+  /** Models that this worker does not have: time of the first and of the last arrival of a job. */
   readonly #unknown = new Map<string, { readonly sinceMs: number; readonly lastMs: number }>()
 
   constructor({ slots = Number.POSITIVE_INFINITY, ...own }: RoomsOptions) {
@@ -196,7 +204,7 @@ export class ModelBulkheads {
     this.change(own)
   }
 
-  /** The worker has other models from now on. What runs goes on. */
+  /** Replaces the models. Running jobs continue. */
   change({ models, bounds = [], modelCount = 1 }: Omit<RoomsOptions, 'slots'>): void {
     this.#models = models && new Set(models)
     this.#bounds = bounds
@@ -209,22 +217,22 @@ export class ModelBulkheads {
     })
   }
 
-  /** Whether several models share the slots. */
+  /** True if several models share the slots. */
   get isShared(): boolean {
     return this.#modelCount > 1
   }
 
-  /** Whether a worker with these models can run all of this one's. */
+  /** True if a worker with these models can run every model of this worker. */
   isCoveredBy(models: ReadonlySet<string> | undefined): boolean {
     return !models || this.#models?.isSubsetOf(models) === true
   }
 
-  /** Slots that jobs of a model may take (`lending.ts`). @param free Free slots; below 0 while extra ones are in use */
+  /** Slots that jobs of a model may take (`lending.ts`). @param free Free slots; negative while extra slots are in use */
   roomOf(room: ModelBulkhead, free: number): number {
     return free > 0 || !this.isShared ? Math.max(0, free) : extraOf(room, this.#holders(room), this.#slots, free)
   }
 
-  /** Slots that jobs of a model without any may take beyond those that are free. */
+  /** Extra slots for a model that holds none. */
   extra(free: number): number {
     return this.isShared ? extraOf(NEWCOMER, this.#holders(), this.#slots, free) : 0
   }
@@ -233,12 +241,12 @@ export class ModelBulkheads {
     return [...this.#rooms.values()].filter((room) => room !== without && room.held > 0)
   }
 
-  /** Whether this worker can run a model. */
+  /** True if this worker can run a model. */
   knows(model: string): boolean {
     return this.#models?.has(model) !== false
   }
 
-  /** For how long jobs of a model have come by that this worker does not know, in milliseconds. */
+  /** Time in ms for which jobs of a model have arrived that this worker does not have. */
   unknownForMs(model: string): number {
     const lastMs = Date.now()
     const known = this.#unknown.get(model)
@@ -258,19 +266,19 @@ export class ModelBulkheads {
     return room
   }
 
-  /** Rooms of jobs that wait in the store and that this worker can run. */
+  /** Bulkheads with jobs that wait in the store and that this worker can run. */
   *waiting(): Generator<ModelBulkhead> {
     for (const room of this.#rooms.values()) if (room.waiting.size > 0 && this.knows(room.model)) yield room
   }
 
-  /** Another worker knows of waiting jobs. @returns Whether this one can run some of them */
+  /** Notes waiting jobs that another process announced. @returns True if this worker can run some of them */
   hear(waiting: Capacity['waiting']): boolean {
     const own = waiting.filter(({ model }) => this.knows(model))
     for (const { kind, model, priority } of own) this.of({ kind, model }).wait(priority)
     return own.length > 0
   }
 
-  /** What there is to tell others; undefined while it is nothing. */
+  /** Capacity to publish; undefined if there is nothing to publish. */
   tell(): Capacity | undefined {
     this.#forgetIdle()
     const waiting: Capacity['waiting'] = []
@@ -284,19 +292,22 @@ export class ModelBulkheads {
   }
 
   /**
-   * Whether some model has a quarter more places than was told last, or fewer; or jobs were told to wait that do so no more: while
-   * others believe it nothing is put into the queue for them.
+   * True if the published capacity is outdated. Either the permits of some model changed by more than a quarter, or announced
+   * jobs no longer wait. While others believe that jobs wait here, no records of such jobs are published.
    */
   get hasNews(): boolean {
     if (this.#toldWaiting.some(({ room, lane }) => !room.unsettled.has(lane))) return true
     return this.#bounded.some(({ room, told }) => Math.abs(this.#placesOf(room) - told) > told / 4)
   }
 
-  /** Bounds of models below the slots. Those of models that share the slots are told in any case: each waits in a queue of its own. */
+  /**
+   * Limits to publish: those below the slots. If several models share the slots, then all limits are published, because each
+   * model has its own queue.
+   */
   #tellBounds(): Capacity['bounds'] {
     for (const one of this.#bounded) one.told = this.#placesOf(one.room)
     const below = this.#bounded.filter(({ told }) => this.isShared || told < this.#slots)
-    // Older processes know of no worker without a place: a call that comes to it is passed on.
+    // Older versions do not understand a capacity of 0. A call that arrives here is requeued.
     return below.map(({ room: { kind, model }, told }) => ({ kind, model, capacity: Math.max(1, told) }))
   }
 

@@ -1,20 +1,20 @@
 import type { Priority } from '#schemas/durable-job.ts'
 
-/** How the slots of one worker are used. */
+/** Use of a worker's slots. */
 export interface SlotUse {
   readonly slots: number
-  /** Jobs of both lanes that run. */
+  /** Running jobs of both lanes. */
   readonly running: number
-  /** Jobs of the batch lane among them. */
+  /** Running jobs of the batch lane. */
   readonly batch: number
-  /** The interactive lane has had work of late. */
+  /** True if the interactive lane had work recently. */
   readonly isInteractiveBusy: boolean
 }
 
 /**
- * Slots a lane may fill now (docs/design.md, Lanes): the interactive lane any that is free. The batch lane a quarter of
- * all while the other has work; it may borrow the rest otherwise, but for a quarter that is kept, so that the first
- * call after a quiet time need not wait for a long batch job.
+ * Slots that a lane may take now (docs/design.md, Lanes). The interactive lane may take any free slot. The batch lane gets a
+ * quarter of all slots while the other lane is busy, and otherwise three quarters. The last quarter stays free, so that the first
+ * call after a quiet time does not wait for a long batch job.
  */
 export function laneRoom(lane: Priority, { slots, running, batch, isInteractiveBusy }: SlotUse): number {
   const free = slots - running
@@ -23,12 +23,12 @@ export function laneRoom(lane: Priority, { slots, running, batch, isInteractiveB
   return Math.min(free, most - batch)
 }
 
-/** Slots of a worker that the batch lane leaves free, however long it is. */
+/** Slots that the batch lane always leaves free. */
 export function slotsKept(slots: number): number {
   return Math.min(quarterOf(slots), slots - quarterOf(slots))
 }
 
-/** A quarter, at least one. */
+/** A quarter, rounded up. */
 export function quarterOf(slots: number): number {
   return Math.ceil(slots / 4)
 }

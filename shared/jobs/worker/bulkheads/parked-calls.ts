@@ -2,30 +2,31 @@ import type { Lane, Poller } from '#shared/jobs/worker/poller.ts'
 import type { ModelBulkhead, ModelBulkheads } from './bulkheads.ts'
 import { fewestFirst } from './lending.ts'
 
-/** Calls that one worker keeps aside, each with a body of 64 KiB at most; more are handed back. */
+/** Maximum number of parked calls, each with a body of at most 64 KiB; further ones are handed back. */
 const ASIDE_MAX = 1_024
 
-/** One call that waits for a place of its model. */
+/** One call that waits for a permit of its model. */
 export interface ParkedCall {
   readonly lane: Lane
   readonly tenant: string
-  /** Takes the place and a slot, at once. */
+  /** Takes the permit and a slot synchronously. */
   enter(): void
 }
 
-/** Those of one model by their tenant, each tenant's as they came; whose last turn is longest ago comes first. */
+/** Waiting calls of one model: tenant → FIFO of calls. Tenants are ordered least-recently-served first. */
 type Line = Map<string, Set<ParkedCall>>
 
 /**
- * Attached calls that a worker has taken and whose model has no place for them now (docs/design.md, Bulkheads). They hold no
- * slot, so that those of other models run meanwhile. A model's next place is for the tenant of whom the fewest calls run there,
- * and a freed slot is for the model that holds the fewest; models that hold as many take turns.
+ * Parked calls: attached calls that a worker has taken, but whose model has no free permit now (docs/design.md, Bulkheads).
+ *
+ * A parked call holds no slot, so calls of other models run in the meantime. A free permit goes to the waiting tenant with the
+ * fewest running calls of that model. A free slot goes to the model that holds the fewest slots. Ties are broken round robin.
  */
 export class ParkedCalls {
   readonly #rooms: ModelBulkheads
   readonly #taking: Poller
   readonly #waiting = new Map<ModelBulkhead, Line>()
-  /** Attached calls that run, by model and tenant. */
+  /** Running attached calls, by model and tenant. */
   readonly #running = new Map<ModelBulkhead, Map<string, number>>()
   #size = 0
 
@@ -34,22 +35,22 @@ export class ParkedCalls {
     this.#taking = taking
   }
 
-  /** Calls that wait now. */
+  /** Number of parked calls. */
   get size(): number {
     return this.#size
   }
 
-  /** Whether no further call can be kept. */
+  /** True if no further call can be parked. */
   get isFull(): boolean {
     return this.#size >= ASIDE_MAX
   }
 
-  /** Whether a call may take a slot at once: its model has a place, and no other call waits for it. */
+  /** True if a call may take a slot at once: its model has a permit, and no other call waits for one. */
   mayStart(lane: Lane, room: ModelBulkhead): boolean {
     return !this.#waiting.has(room) && this.#hasPlace(lane, room)
   }
 
-  /** Resolves when a call has entered, in its turn. @throws The signal's reason */
+  /** Parks a call and resolves when the call has entered. @throws The signal's reason */
   async wait(room: ModelBulkhead, { lane, tenant, enter }: ParkedCall, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted()
     const { promise, resolve, reject } = Promise.withResolvers<void>()
@@ -70,7 +71,7 @@ export class ParkedCalls {
     await promise.finally(() => signal.removeEventListener('abort', leave))
   }
 
-  /** A call runs, or has ended. */
+  /** Counts the start or the end of a call. */
   count(room: ModelBulkhead, tenant: string, change: 1 | -1): void {
     const own = this.#running.get(room) ?? new Map<string, number>()
     const left = (own.get(tenant) ?? 0) + change
@@ -80,13 +81,13 @@ export class ParkedCalls {
     else this.#running.delete(room)
   }
 
-  /** Places or slots may have become free. */
+  /** Starts parked calls as long as permits and slots are free. */
   letIn(): void {
     for (let first = this.#next(); first; first = this.#next()) {
       const [room, call] = first
       this.#remove(room, call)
       const line = this.#waiting.get(room)
-      // To the end of the round, the tenant of its model and the model of all.
+      // Both move to the end of their round: the tenant within its model, and the model among all.
       if (line) {
         toEnd(line, call.tenant)
         toEnd(this.#waiting, room)
@@ -95,7 +96,7 @@ export class ParkedCalls {
     }
   }
 
-  /** The next call to start, and its model. */
+  /** The next call to start, with its model. */
   #next(): [ModelBulkhead, ParkedCall] | undefined {
     for (const room of fewestFirst(this.#waiting.keys())) {
       const line = this.#waiting.get(room)

@@ -13,34 +13,33 @@ import { childJobId } from '#shared/store/job-id.ts'
 import { EVERY_TENANT, type QueuedOf, type Store } from '#shared/store/store.ts'
 import { lost, tooMuch } from './steps.ts'
 
-/** Levels below the job of a caller. */
+/** Maximum depth below the job of a caller. */
 const DEPTH_MAX = 3
-/** Children of one job, in all and at once. */
+/** Maximum number of children of one job, in total and at the same time. */
 const CHILDREN_MAX = 500
 const UNENDED_MAX = 50
 
-/** Children that are asked for together from which on all are listed. */
+/** If at least this many unknown children are requested together, then all children are read in one query. */
 const LISTED_MIN = 8
 
-/** What {@link Children} need. */
 export interface ChildrenOptions {
-  /** The parent, as it was claimed. */
+  /** The parent as it was claimed. */
   readonly job: DurableJob
   readonly store: Store
   readonly blobs: Blobs
   readonly dispatcher: Dispatcher
   readonly writes: OwnerWrites
   readonly log: Log
-  /** Children at once; default: {@link UNENDED_MAX}. */
+  /** Maximum number of unfinished children; default: {@link UNENDED_MAX}. */
   readonly childrenAtOnce?: number | undefined
   readonly signal: AbortSignal
 }
 
-/** The children of one attempt's job. */
+/** Child jobs of the job of one attempt. */
 export class Children {
   readonly #options: ChildrenOptions
   readonly #asked = new Map<string, Promise<string>>()
-  /** Those that have ended: their rows do not change, so nobody asks for them again. */
+  /** Children that have ended. Their rows are final, so no further read is needed. */
   readonly #ended = new Map<string, DurableJob>()
   #last: Promise<unknown> = Promise.resolve()
   #count: number
@@ -50,12 +49,15 @@ export class Children {
     this.#count = options.job.children
   }
 
-  /** Submits a child and gives its id; one that is there is that one. @throws ServiceError `invalid_request` beyond the bounds */
+  /**
+   * Submits a child and returns its id. A repeated submission returns the id of the existing child. @throws ServiceError
+   * `invalid_request` beyond the limits
+   */
   submit(child: ChildJob): Promise<string> {
     const id = childJobId(this.#options.job.id, child.key)
     let submitted = this.#asked.get(id)
     if (!submitted) {
-      // One after the other, so that all are counted.
+      // Submissions are sequential, so that each one is counted before the next limit check.
       submitted = this.#last.then(() => this.#once(id, child))
       this.#asked.set(id, submitted)
       this.#last = submitted.catch(() => this.#asked.delete(id))
@@ -63,7 +65,7 @@ export class Children {
     return submitted
   }
 
-  /** The children of these ids, as they are. @throws ServiceError `invalid_request` for what is no child of this job */
+  /** Reads the children with these ids. @throws ServiceError `invalid_request` for an id that is no child of this job */
   async find(ids: readonly string[]): Promise<DurableJob[]> {
     const unknown = ids.filter((id) => !this.#ended.has(id))
     const listed = unknown.length >= LISTED_MIN ? await this.#list() : []
@@ -71,22 +73,22 @@ export class Children {
     return await Promise.all(ids.map(async (id) => found.get(id) ?? (await this.#find(id))))
   }
 
-  /** Learns in one read which children have ended. */
+  /** Reads all children in one query and caches those that have ended. */
   async #list(): Promise<DurableJob[]> {
     const children = (await this.#read((store) => store.listChildren(EVERY_TENANT, this.#options.job.id))) ?? []
     for (const child of children) if (TERMINAL.has(child.state)) this.#ended.set(child.id, child)
     return children
   }
 
-  /** How a child ended, by its id, or a child of one of them; undefined while it has not, and where there is none. */
+  /** The end of a child, or of a grandchild if `parent` is a child. Undefined if it has not ended or does not exist. */
   async findEnd(id: string, parent: string = this.#options.job.id): Promise<ChildEnd | undefined> {
     const child = this.#ended.get(id) ?? (await this.#read((store) => store.find(EVERY_TENANT, id)))
     const isOurs = child !== undefined && child.depth > 0 && child.parent_id === parent
-    // Ids are hashes of those of their parents: one that is of another family is none of ours.
+    // Child ids are derived from the id of the parent, so a job of another family never matches.
     return isOurs && child.tenant === this.#options.job.tenant ? await this.endOf(child) : undefined
   }
 
-  /** How a child ended; undefined while it has not. */
+  /** The end of a child; undefined if it has not ended. */
   async endOf(child: DurableJob): Promise<ChildEnd | undefined> {
     const { id, state, usage } = child
     if (state === 'completed') {
@@ -110,12 +112,12 @@ export class Children {
     const moved = await writes.write(() => (held) => store.submitChild(held, made))
     if (!moved) throw lost(signal)
     this.#count++
-    // It is committed: the next one need not wait until it is published.
+    // The child is committed. The next submission need not wait for its publication.
     void this.#publish({ id, pool, kind, model, priority: job.priority }, request)
     return id
   }
 
-  /** Never rejects: the scheduler publishes what nobody did. */
+  /** Never rejects: the scheduler publishes a child that was not published here. */
   async #publish(of: QueuedOf & { readonly id: string }, request: unknown): Promise<void> {
     const { dispatcher, log } = this.#options
     const find = async () => {
@@ -125,7 +127,7 @@ export class Children {
     try {
       await dispatcher.publishFound(of, find, request)
     } catch (error) {
-      log.info({ err: error, job_id: of.id }, 'child not published; the scheduler tries again')
+      log.info({ err: error, job_id: of.id }, 'child not published; the scheduler retries')
     }
   }
 
@@ -146,7 +148,7 @@ export class Children {
     throw new ServiceError('invalid_request', `There is no child with the id '${id}'.`)
   }
 
-  /** @throws The reason of the abort where the job is no longer ours */
+  /** @throws The reason of the abort if another worker owns the job */
   async #read<T>(ask: (store: Store) => Promise<T>): Promise<T> {
     const { signal, store, writes } = this.#options
     const answer = await writes.read(() => ask(store))
@@ -161,7 +163,7 @@ const ERRORS_OF: Readonly<Record<'failed' | 'cancelled' | 'expired', ErrorBody>>
   expired: { code: 'job_expired', message: 'The job waited for too long.', param: null },
 }
 
-/** Its result reads like the answer of the call it stands for. */
+/** The stored result has the format of the API call that the child stands for. */
 function encodeOf(id: string, { request_id }: DurableJob, model: string): EncodeContext {
   const call_id = id.slice('job_'.length)
   const created_at = Math.floor(Date.now() / 1_000)

@@ -6,33 +6,46 @@ import type { NewEvent } from '#shared/store/store.ts'
 import { Children, type ChildrenOptions } from './children.ts'
 import { Steps, type StepsOptions } from './steps.ts'
 
-/** How long before its deadline a job is to write what there is: this share of its time, within these bounds. */
+/** Time before its deadline at which a job starts to wrap up: this fraction of its total time, within these bounds. */
 const WRAP_UP_SHARE = 0.15
 const WRAP_UP_MS = { min: 2_000, max: 60_000 }
 
-/** What {@link Composing} needs. */
 export interface ComposingOptions extends Omit<ChildrenOptions & StepsOptions, 'job'> {
   readonly job: ChildrenOptions['job']
-  /** Unix milliseconds by the clock of this process. */
+  /** Unix milliseconds, by the clock of this process. */
   readonly wrapUpAtMs: number
-  /** Aborts when the job is to write what there is. */
+  /** Aborts when the job is to write a partial result. */
   readonly cancelled: AbortSignal
-  /** Events that the job says, as they are written: they go along with a step. */
-  readonly say: (events: readonly unknown[]) => NewEvent[]
-  /** The attempt is to end: nothing goes on before these children have ended. */
+  /** Encodes published events for the store, so that they are committed together with a step. */
+  readonly encode: (events: readonly unknown[]) => NewEvent[]
+  /** Called when the attempt must end until these children have ended. */
   readonly onPark: (ids: readonly string[]) => void
 }
 
-/** Milliseconds before its deadline at which a job is to wrap up. @param totalMs From its first start to its deadline */
+/** Time in ms before its deadline at which a job starts to wrap up. @param totalMs Time from its first start to its deadline */
 export function wrapUpMsOf(totalMs: number): number {
   return Math.min(Math.max(totalMs * WRAP_UP_SHARE, WRAP_UP_MS.min), WRAP_UP_MS.max)
 }
 
 /**
- * What one attempt of a durable job composes (docs/design.md, Families).
+ * Composed job: one attempt of a durable job that runs steps and child jobs (docs/design.md, Families).
  *
- * It parks when its handler waits for children that have not ended, and does nothing else: no step and no submit is under way,
- * so that nothing outside is done twice.
+ * The problem: such a job runs for minutes to hours. A crash must not repeat paid external calls, and a waiting parent must not
+ * occupy a slot.
+ *
+ * How it works:
+ * 1. The handler runs from its beginning in every attempt. Each external call is a step, whose result is committed before it is
+ *   returned. A later attempt reads the record instead ({@link Steps}).
+ * 2. Work of other pools is submitted as child jobs, with ids derived from parent id and key. Thus a repeated submission finds
+ *   the existing child ({@link Children}).
+ * 3. If the handler waits for unfinished children and nothing else is in progress, then the attempt is parked: its slot is freed.
+ *   The last child that ends requeues the parent.
+ *
+ * Example: a handler runs 3 steps and submits 10 children, then its worker crashes. The next attempt reads the 3 records, finds
+ * the 10 children and waits, without a single external call.
+ *
+ * Rejected alternative: storing the handler's state. Code changes would invalidate it, and every local variable would have to be
+ * serializable.
  */
 export class Composing implements Composition {
   readonly #options: ComposingOptions
@@ -42,7 +55,7 @@ export class Composing implements Composition {
   /** Children whose usage was counted. */
   readonly #counted = new Set<string>()
   readonly #awaited = new Set<string>()
-  /** Steps, submits and reads that have not ended. */
+  /** Number of steps, submissions and reads in progress. */
   #underWay = 0
 
   constructor(options: ComposingOptions) {
@@ -68,11 +81,11 @@ export class Composing implements Composition {
   }
 
   async publish(key: string, events: readonly unknown[]): Promise<void> {
-    await this.#tell(key, events, null)
+    await this.#record(key, events, null)
   }
 
   async publishStored(key: string, events: readonly unknown[]): Promise<void> {
-    await this.#tell(key, events, events)
+    await this.#record(key, events, events)
   }
 
   async published(key: string): Promise<readonly unknown[] | undefined> {
@@ -102,20 +115,23 @@ export class Composing implements Composition {
     return await this.#busy(() => this.#children.findEnd(id, parent))
   }
 
-  async #tell(key: string, events: readonly unknown[], value: unknown): Promise<void> {
-    const output = this.#options.say(events)
-    const said = async () => ({ value })
-    await this.#busy(() => this.#steps.do('tell', { key }, said, (cost) => this.#spend(cost), output))
+  async #record(key: string, events: readonly unknown[], value: unknown): Promise<void> {
+    const output = this.#options.encode(events)
+    const recorded = async () => ({ value })
+    await this.#busy(() => this.#steps.do('tell', { key }, recorded, (cost) => this.#spend(cost), output))
   }
 
-  /** Children of which nothing more is to be waited for. */
+  /** The children if all have ended or the job must wrap up; undefined if the job has to wait. */
   async #ended(ids: readonly string[]): Promise<DurableJob[] | undefined> {
     const children = await this.#children.find(ids)
     const isOver = Date.now() >= this.wrapUpAtMs
     return isOver || children.every(({ state }) => TERMINAL.has(state)) ? children : undefined
   }
 
-  /** The handler waits no longer than its attempt lasts: a write may wait for a store that is away until others run the job. */
+  /**
+   * Ends with the attempt at the latest. A pending write may otherwise wait for an unreachable store until another worker runs
+   * the job.
+   */
   async #busy<T>(work: () => Promise<T>): Promise<T> {
     this.#underWay++
     try {
@@ -126,7 +142,7 @@ export class Composing implements Composition {
     }
   }
 
-  /** Ends with the attempt only: with its abort, or never, when it is parked. */
+  /** Never resolves: the attempt is parked. Rejects if the attempt is aborted. */
   #leave(ids: readonly string[]): Promise<never> {
     for (const id of ids) this.#awaited.add(id)
     this.#parkSoon()
@@ -137,7 +153,7 @@ export class Composing implements Composition {
     })
   }
 
-  /** What follows a step at once belongs to it. */
+  /** Deferred, because the handler may start another step right after this one. */
   #parkSoon(): void {
     if (this.#awaited.size === 0) return
     setImmediate(() => {
@@ -145,7 +161,7 @@ export class Composing implements Composition {
     })
   }
 
-  /** Counts what a child has used, once. */
+  /** Counts the usage of a child, once. */
   count(end: ChildEnd): void {
     if (end.state !== 'completed' || this.#counted.has(end.id)) return
     this.#counted.add(end.id)
@@ -157,10 +173,10 @@ export class Composing implements Composition {
   }
 }
 
-/** Tokens by the usage of an answer, in the words of whichever endpoint. */
+/** Total tokens of a usage object in the format of any endpoint. */
 function tokensOf(usage: unknown): number {
-  const said = (usage ?? {}) as Record<string, unknown>
-  const number = (...names: string[]) => Number(names.map((name) => said[name]).find(Number.isFinite) ?? 0)
+  const fields = (usage ?? {}) as Record<string, unknown>
+  const number = (...names: string[]) => Number(names.map((name) => fields[name]).find(Number.isFinite) ?? 0)
   const total = number('total_tokens')
   return total > 0 ? total : number('input_tokens', 'prompt_tokens') + number('output_tokens', 'completion_tokens')
 }

@@ -13,24 +13,25 @@ import { Children, type ChildrenOptions } from './children.ts'
 import type { Composing } from './compose.ts'
 import { keyOf, lost, valueOfOutput } from './steps.ts'
 
-/** Recorded steps that are looked at together for one that is like a missing one. */
+/** Recorded steps read per page in the search for the most similar one. */
 const LOOK_MAX = 20
 
-/** What {@link Replaying} needs. */
 export interface ReplayOptions extends ChildrenOptions {
-  /** The job whose record answers, of the same tenant. */
+  /** The recorded job, of the same tenant. */
   readonly of: string
   readonly store: Store
   readonly blobs: Blobs
   readonly writes: OwnerWrites
-  /** Keeps steps, and counts what was used. */
+  /** Records the steps of the replay and counts their costs. */
   readonly inner: Composing
 }
 
 /**
- * A composition that takes everything from the record of another job: its steps, and how its children ended. Nothing outside is
- * asked for, and no child is submitted. What that job never asked for ends the run with a message that names it, and what was
- * recorded that is most like it.
+ * Replay of a composed job: steps and ends of children come from the record of an earlier job. No external call is made and no
+ * child is submitted.
+ *
+ * If the replay requests something that was not recorded, then it fails. The error names the request and the most similar
+ * recorded step.
  */
 export class Replaying implements Composition {
   readonly #options: ReplayOptions
@@ -48,7 +49,7 @@ export class Replaying implements Composition {
     return this.#options.inner.spent
   }
 
-  /** When the run looked at the clock is in the record. */
+  /** The record contains the decisions that depended on the clock, so the replay itself never runs out of time. */
   get wrapUpAtMs(): number {
     return this.cancelled.aborted ? 0 : Number.POSITIVE_INFINITY
   }
@@ -57,8 +58,8 @@ export class Replaying implements Composition {
     return await this.#options.inner.step(kind, input, async () => {
       const kept = await this.#recorded<T>(kind, input)
       if (kept) return kept
-      // Where that job was cut by a cancel this one is cut too: a handler that is cut there goes on without the step.
-      if (await this.#wasCut()) this.#cut.abort()
+      // The recorded job was cancelled at this point. The replay is cancelled too, and the handler continues without the step.
+      if (await this.#wasCancelled()) this.#cut.abort()
       throw await this.#missing(kind, input)
     })
   }
@@ -67,16 +68,17 @@ export class Replaying implements Composition {
     const { of, blobs, job } = this.#options
     const id = childJobId(of, child.key)
     const content = await this.#read((store) => store.findContent(job.tenant, id))
-    if (!content) throw this.#parted(`has other jobs do '${child.key}', which that job did not`)
+    if (!content) throw this.#divergence(`submits the child '${child.key}', which that job did not submit`)
     const body = await fetchBody(readStored(content.request), blobs)
     const row = await this.#read((store) => store.find(job.tenant, id))
     const asked = { model: child.model, body: JSON.parse(JSON.stringify(child.body)) as unknown }
     const differences = differencesOf({ model: row?.model, body }, asked)
-    if (differences.length > 0) throw this.#parted(`asks for '${child.key}' in other words: ${differences.join('; ')}`)
+    if (differences.length > 0)
+      throw this.#divergence(`submits '${child.key}' with another request: ${differences.join('; ')}`)
     return id
   }
 
-  /** A replay says all of it again, in its own record. */
+  /** A replay publishes all events again, in its own record. */
   async publish(key: string, events: readonly unknown[]): Promise<void> {
     await this.#options.inner.publish(key, events)
   }
@@ -98,7 +100,7 @@ export class Replaying implements Composition {
   }
 
   async wait(): Promise<void> {
-    // What that job waited for has ended, or it went on without.
+    // The recorded job has already waited, or continued without the children.
   }
 
   async endOf(id: string, parent?: string): Promise<ChildEnd | undefined> {
@@ -112,8 +114,8 @@ export class Replaying implements Composition {
     return kept && { value: (await valueOfOutput(kept.output, blobs)) as T, cost: kept.cost }
   }
 
-  /** The job that is replayed was cancelled, and wrote what there was. */
-  async #wasCut(): Promise<boolean> {
+  /** True if the recorded job was cancelled and wrote a partial result. */
+  async #wasCancelled(): Promise<boolean> {
     const { job, of } = this.#options
     const replayed = await this.#read((store) => store.find(job.tenant, of))
     return replayed !== undefined && replayed.cancel_requested_at_ms !== null
@@ -122,12 +124,12 @@ export class Replaying implements Composition {
   async #missing(kind: string, input: unknown): Promise<ServiceError> {
     const nearest = await this.#nearest(kind, input)
     const like = nearest
-      ? `most like it is ${shownInput(nearest.step)}: ${nearest.lines.join('; ')}`
-      : 'nothing is like it'
-    return this.#parted(`asks for ${kind} ${shownValue(input)}, which that job did not; ${like}`)
+      ? `the most similar recorded step is ${shownInput(nearest.step)}: ${nearest.lines.join('; ')}`
+      : 'no recorded step is similar'
+    return this.#divergence(`requests ${kind} ${shownValue(input)}, which that job did not request; ${like}`)
   }
 
-  /** The recorded step of a kind whose input has the fewest differences. */
+  /** The recorded step of this kind whose input differs least. */
   async #nearest(kind: string, input: unknown): Promise<{ step: RecordedStep; lines: string[] } | undefined> {
     const { of, job } = this.#options
     const asked = JSON.parse(JSON.stringify(input ?? null)) as unknown
@@ -143,8 +145,8 @@ export class Replaying implements Composition {
     }
   }
 
-  #parted(what: string): ServiceError {
-    return new ServiceError('invalid_request', `The replay parts from ${this.#options.of}: it ${what}.`)
+  #divergence(what: string): ServiceError {
+    return new ServiceError('invalid_request', `The replay differs from ${this.#options.of}: it ${what}.`)
   }
 
   async #read<T>(ask: (store: Store) => Promise<T>): Promise<T> {
@@ -156,5 +158,5 @@ export class Replaying implements Composition {
 }
 
 function shownInput({ input }: RecordedStep): string {
-  return input && 'value' in input ? shownValue(input.value) : 'a long one'
+  return input && 'value' in input ? shownValue(input.value) : 'a long input'
 }

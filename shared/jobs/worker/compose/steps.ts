@@ -12,35 +12,34 @@ import { newAttachmentKey } from '#shared/store/job-id.ts'
 import type { NewEvent, Store } from '#shared/store/store.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Steps of one job. */
+/** Maximum number of steps per job. */
 const STEPS_MAX = 1_000
 
-/** Characters of what a step is asked for that are kept beside it, and of one that is longer. */
+/** Maximum length of a recorded step input in characters, and the length to which a longer one is cut. */
 const INPUT_CHARS_MAX = 64 * 1024
 const INPUT_SHOWN_CHARS = 4 * 1024
 
-/** What {@link Steps} need. */
 export interface StepsOptions {
-  /** As it was claimed. */
+  /** The job as it was claimed. */
   readonly job: Pick<DurableJob, 'id' | 'steps'>
   readonly store: Store
   readonly blobs: Blobs
   readonly writes: OwnerWrites
-  /** Output and progress that wait to be written: they go along with a step. */
+  /** Returns pending output and progress, which are committed together with the step. */
   readonly takeOutput: () => NewEvent[]
   readonly signal: AbortSignal
 }
 
-/** What one step gave, and its cost. */
+/** Result and cost of one step. */
 interface Done {
   readonly value: unknown
   readonly cost: Cost
 }
 
-/** The steps of one attempt: those that an attempt before has committed are not done again. */
+/** Steps of one attempt. A step that an earlier attempt committed is read, not repeated. */
 export class Steps {
   readonly #options: StepsOptions
-  readonly #asked = new Map<string, Promise<Done>>()
+  readonly #requested = new Map<string, Promise<Done>>()
   #count: number
 
   constructor(options: StepsOptions) {
@@ -49,11 +48,11 @@ export class Steps {
   }
 
   /**
-   * Does a step, or gives what it gave. The same step asked for twice is done once.
+   * Runs a step, or returns its recorded result. Within one attempt, an equal step runs once.
    *
-   * @param onCost Hears its cost, once.
-   * @param output Goes along with the step, and is dropped where an attempt before has committed it.
-   * @throws ServiceError `invalid_request` beyond the bounds of a job
+   * @param onCost Called once with the cost of the step
+   * @param output Events committed with the step; dropped if an earlier attempt committed them
+   * @throws ServiceError `invalid_request` beyond the limits of a job
    */
   async do(
     kind: string,
@@ -63,22 +62,22 @@ export class Steps {
     output: readonly NewEvent[] = [],
   ): Promise<unknown> {
     const { key, text } = await runYielding(keyOf(kind, input))
-    let done = this.#asked.get(key)
+    let done = this.#requested.get(key)
     if (!done) {
       done = this.#once({ kind, key, input: text }, run, output)
-      this.#asked.set(key, done)
+      this.#requested.set(key, done)
       done.then(
         ({ cost }) => onCost(cost),
-        () => this.#asked.delete(key),
+        () => this.#requested.delete(key),
       )
     }
     return (await done).value
   }
 
-  /** What a step gave that an attempt has committed; undefined where none has. */
+  /** Result of a step that was committed in any attempt; undefined if there is none. */
   async find(kind: string, input: unknown): Promise<unknown> {
     const { key } = await runYielding(keyOf(kind, input))
-    const asked = this.#asked.get(key)
+    const asked = this.#requested.get(key)
     return asked ? (await asked).value : (await this.#findKept(key))?.value
   }
 
@@ -88,7 +87,7 @@ export class Steps {
     return kept && { cost: kept.cost, value: await valueOfOutput(kept.output, blobs) }
   }
 
-  async #once(asked: Pick<NewStep, 'kind' | 'key' | 'input'>, run: Run, told: readonly NewEvent[]): Promise<Done> {
+  async #once(asked: Pick<NewStep, 'kind' | 'key' | 'input'>, run: Run, published: readonly NewEvent[]): Promise<Done> {
     const { job, blobs, signal, store, writes } = this.#options
     const kept = await this.#findKept(asked.key)
     if (kept) return kept
@@ -98,7 +97,7 @@ export class Steps {
     const { value, cost = {} } = await run(signal)
     const { output, blobBytes } = await outputOf(job.id, value, blobs)
     const moved = await writes.write(() => {
-      const waiting = [...told, ...this.#options.takeOutput()]
+      const waiting = [...published, ...this.#options.takeOutput()]
       return (held) => store.addStep(held, { ...asked, output, blobBytes, cost }, waiting)
     })
     if (!moved) throw lost(signal)
@@ -106,24 +105,24 @@ export class Steps {
   }
 }
 
-/** What a step gave, from its row or from its blob. */
+/** Result of a step, from its row or its blob. */
 export async function valueOfOutput(output: StepOutput, blobs: Blobs): Promise<unknown> {
   return 'blob' in output ? await runYielding(readJson(await blobs.get(output.blob))) : output.value
 }
 
 type Run = (signal: AbortSignal) => Promise<StepResult<unknown>>
 
-/** Why a composed job goes no further here: whoever has lost it, or is aborted, says nothing more. */
+/** The error that ends a composed job here: the reason of the abort, or the loss of ownership. Nothing more is published. */
 export function lost(signal: AbortSignal): unknown {
-  return signal.aborted ? signal.reason : new ServiceError('internal_error', 'The job is no longer run here.')
+  return signal.aborted ? signal.reason : new ServiceError('internal_error', 'Another worker owns the job now.')
 }
 
-/** The failure of a job that asks for more than a job may. */
+/** The error of a job that exceeds a limit. @param what The exceeded limit, as a noun phrase */
 export function tooMuch(what: string): ServiceError {
   return new ServiceError('invalid_request', `A job may not have ${what}.`)
 }
 
-/** A large output goes into a blob that is named by its job. */
+/** Stores a large output in a blob, whose key contains the id of the job. */
 async function outputOf(jobId: string, value: unknown, blobs: Blobs) {
   const pieces: Buffer[] = []
   let bytes = 0
@@ -143,7 +142,9 @@ async function outputOf(jobId: string, value: unknown, blobs: Blobs) {
   return { output: { blob }, blobBytes: bytes }
 }
 
-/** What makes two steps the same one: their kind, and their input however its keys are sorted. @returns Its text as it is kept, too */
+/**
+ * Identity of a step: a hash of its kind and its input as canonical JSON. @returns Hash, and input text for the record
+ */
 export function* keyOf(kind: string, input: unknown): Generator<undefined, { key: string; text: string }> {
   const hash = createHash('sha256').update(`${kind}\n`)
   let [text, length] = ['', 0]

@@ -1,29 +1,29 @@
 import type { JobEvent } from '#schemas/event.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Largest record, in bytes; Kafka refuses 1 MiB by default. Records are cut between events. */
+/** Maximum record size in bytes; Kafka rejects 1 MiB by default. Records are split between events. */
 const RECORD_BYTES_MAX = 896 * 1024
-/** Unsent bytes to one ingress at which emitters are made to wait. */
+/** Unsent bytes to one ingress at which senders have to wait. */
 const BACKLOG_BYTES = 1024 * 1024
-/** Wait before a record that could not be sent is sent again. */
+/** Delay before a failed record is sent again, in ms. */
 const RESEND_MS = 250
 
-/** An event that waits: what it says is decided when it is sent. */
+/** A queued event. The content is fixed when it is sent. */
 interface WaitingEvent {
-  /** Undefined when there is nothing more to say. */
+  /** Returns the event; undefined if there is nothing to send. */
   make(): JobEvent | undefined
-  /** The broker will never take the event. Gives what is said instead; undefined: nothing can be. */
+  /** Called if the broker rejected the event as too large. Returns a replacement; undefined: drop the event. */
   refuse(event: JobEvent, cause: unknown): JobEvent | undefined
 }
 
-/** An event as it is sent. */
+/** A serialized event. */
 export interface WrittenEvent {
   readonly event: JobEvent
   readonly text: string
   readonly source: WaitingEvent
 }
 
-/** What waits for one ingress. Events are made when they are sent, so that output may join them until then. */
+/** Events that wait for one ingress. Each event is made when it is sent, so output can still be merged into it. */
 export class IngressOutbox {
   readonly #send: (events: readonly WrittenEvent[]) => Promise<void>
   #pending: WaitingEvent[] = []
@@ -45,7 +45,7 @@ export class IngressOutbox {
     this.#pending.push(event)
     if (this.#isSending) return
     this.#isSending = true
-    // Later in this turn of the loop, so that everything that is ready now shares the record.
+    // Deferred to the end of this event-loop iteration, so that all ready events share one record.
     setImmediate(() => void this.#drain())
   }
 
@@ -53,7 +53,7 @@ export class IngressOutbox {
     this.#bytes += bytes
   }
 
-  /** Resolves when everything put so far is with the broker, or dropped. */
+  /** Resolves when all events put so far are sent or dropped. */
   flushed(): Promise<void> {
     if (this.#isClosed || !this.#isSending) return Promise.resolve()
     this.#flushed ??= Promise.withResolvers<void>()
@@ -91,15 +91,15 @@ export class IngressOutbox {
       try {
         return await this.#send(record)
       } catch (error) {
-        // The sender has logged it.
+        // The sender has logged the error.
         if (ServiceError.from(error).code === 'request_too_large') return await this.#sendParts(record, error)
-        // The broker may be gone for minutes: our jobs outlive that.
+        // The broker may be unreachable for minutes; the jobs outlive that.
         await new Promise((resolve) => setTimeout(resolve, RESEND_MS))
       }
     }
   }
 
-  /** Refused for good: the events go in halves, until the one that is refused stands alone and gives way to a smaller one. */
+  /** Bisects a rejected record. An event that is rejected alone is replaced by a smaller one. */
   async #sendParts(record: readonly WrittenEvent[], cause: unknown): Promise<void> {
     const [first] = record
     if (!first) return
@@ -113,7 +113,7 @@ export class IngressOutbox {
   }
 }
 
-/** Events put together to records of at most {@link RECORD_BYTES_MAX}, in order. */
+/** Groups events into records of at most {@link RECORD_BYTES_MAX}, in order. */
 function* recordsOf(events: readonly WaitingEvent[]): Generator<WrittenEvent[]> {
   let record: WrittenEvent[] = []
   let bytes = 0

@@ -6,14 +6,14 @@ import { EventBuffer, type MergeEvents } from '#shared/jobs/event-buffer.ts'
 import type { ReportedEvents } from '#shared/jobs/worker/sink.ts'
 
 /**
- * The events of one attempt whose ingress lives in the same process, numbered from 1 in the order they are passed.
+ * Events of an attempt whose ingress is in the same process, numbered from 1.
  *
- * What one read of the upstream brings is joined and passed on before the next socket is read: so a burst over many
- * streams drains in the order it came, and a token waits for no other. A slow reader's output is joined by its ingress,
- * which pauses the attempt; nothing waits here for a reader.
+ * Events of one socket read are merged and passed on before the next socket is read. Thus a burst over many streams is delivered
+ * in order, and no token waits for another. There is no backlog for slow readers here: the ingress buffers their output and
+ * pauses the attempt.
  */
 export class LocalEvents implements ReportedEvents {
-  /** The caller would see its output twice. */
+  /** Another attempt would repeat output that the caller has received. */
   readonly canRestart = false
   readonly #job: Pick<AttachedEnvelope, 'id' | 'attempt'>
   readonly #worker: string
@@ -23,10 +23,10 @@ export class LocalEvents implements ReportedEvents {
   #seq = 0
   readonly #flush = () => {
     this.#isDue = false
-    this.#sayWaiting()
+    this.#sendWaiting()
   }
 
-  /** @param pass Hands a record on in this process: nobody changes what it says. */
+  /** @param pass Delivers a record within this process; records are immutable */
   constructor(
     job: Pick<AttachedEnvelope, 'id' | 'attempt'>,
     options: { merge: MergeEvents; worker: string; pass: (record: ReplyRecord) => void },
@@ -38,47 +38,47 @@ export class LocalEvents implements ReportedEvents {
   }
 
   async started(): Promise<void> {
-    this.#say({ ...this.#next(), type: 'started' })
+    this.#send({ ...this.#next(), type: 'started' })
   }
 
   /**
-   * Gives a promise of the next turn of the loop to whoever says much in this one.
+   * Returns a promise of the next event-loop iteration if the attempt sends much in this one.
    *
-   * @throws ServiceError `internal_error` for an event over 512 KiB of JSON, as where a broker takes it
+   * @throws ServiceError `internal_error` for an event over 512 KiB of JSON, the same limit as with a broker
    */
   event(event: unknown): Promise<void> | undefined {
     refuseLarge(event)
     this.#waiting.push(event)
     if (!this.#isDue) {
       this.#isDue = true
-      // After all promises that this read of a socket settles, and before the next one.
+      // Runs after all promises that this socket read settles, and before the next read.
       process.nextTick(this.#flush)
     }
     return this.#waiting.bytes > EVENT_SIZE_MAX ? new Promise((resolve) => setImmediate(resolve)) : undefined
   }
 
   async completed(): Promise<void> {
-    this.#say({ ...this.#next(), type: 'completed', deltas: this.#waiting.takeAll() })
+    this.#send({ ...this.#next(), type: 'completed', deltas: this.#waiting.takeAll() })
   }
 
   async failed(error: ErrorBody): Promise<void> {
-    this.#sayWaiting()
-    this.#say({ ...this.#next(), type: 'failed', error })
+    this.#sendWaiting()
+    this.#send({ ...this.#next(), type: 'failed', error })
   }
 
   async handedBack(): Promise<void> {
-    this.#sayWaiting()
-    this.#say({ ...this.#next(), type: 'handed_back' })
+    this.#sendWaiting()
+    this.#send({ ...this.#next(), type: 'handed_back' })
   }
 
-  /** The ingress knows: it asked for it. */
+  /** The ingress requested the cancel and needs no report. */
   async cancelled(): Promise<void> {}
 
-  #sayWaiting(): void {
-    if (!this.#waiting.isEmpty) this.#say({ ...this.#next(), type: 'delta', deltas: this.#waiting.takeAll() })
+  #sendWaiting(): void {
+    if (!this.#waiting.isEmpty) this.#send({ ...this.#next(), type: 'delta', deltas: this.#waiting.takeAll() })
   }
 
-  #say(event: JobEvent): void {
+  #send(event: JobEvent): void {
     this.#pass({ worker: this.#worker, events: [event] })
   }
 

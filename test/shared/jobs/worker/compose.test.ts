@@ -270,11 +270,11 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect((await replayOf(id))?.error).toMatchObject({
         code: 'invalid_request',
         message: expect.stringContaining(
-          `parts from ${id}: it asks for count {"nth":2}, which that job did not; most like it is {"nth":0}: nth: 0 ≠ 2`,
+          `differs from ${id}: it requests count {"nth":2}, which that job did not request; the most similar recorded step is {"nth":0}: nth: 0 ≠ 2`,
         ),
       })
       change = (asked) => ({ ...asked, children: [{ text: 'a' }, { text: 'c' }] })
-      const message = expect.stringContaining(`it asks for 'child 1' in other words: body.text: "b" ≠ "c"`)
+      const message = expect.stringContaining(`it submits 'child 1' with another request: body.text: "b" ≠ "c"`)
       expect(await replayOf(id)).toMatchObject({ state: 'failed', error: { message } })
       expect(outside).toEqual(before)
     })
@@ -291,7 +291,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect(await replayOf(id)).toMatchObject({ state: 'completed' })
       const before = [...outside]
       change = (asked) => ({ ...asked, steps: 2 })
-      const message = expect.stringContaining('asks for count {"nth":1}, which that job did not')
+      const message = expect.stringContaining('requests count {"nth":1}, which that job did not request')
       expect(await replayOf(id)).toMatchObject({ state: 'failed', error: { message } })
       expect(outside).toEqual(before)
     })
