@@ -7,19 +7,19 @@ import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import type { Blobs, OldBlob } from './blobs.ts'
 
-/** That of node:fs/promises takes a quarter more CPU. */
+/** The variant of node:fs/promises takes 25 % more CPU. */
 const readFile = promisify(readFileWithCallback)
 
 const KEY = /^[A-Za-z0-9_-]{1,200}$/
-/** After which it is worth to ask for room on a full disk again: a purge comes every minute. */
+/** Retry-After on a full disk, in ms: a purge runs every minute. */
 const FULL_RETRY_MS = 60_000
-/** Blobs of one choice of a sweep at most. */
+/** Maximum blobs per call of `choose`. */
 const SWEEP_MAX = 256
 
 /**
  * Blobs as files of one directory. Several processes may share it, also over a network file system with atomic rename.
  *
- * @param directory Made, for its owner alone, when it is not there: it holds what users sent.
+ * @param directory Created for its owner only, because it holds user data.
  */
 export async function openDiskBlobs(directory: string): Promise<Blobs> {
   makeDirectory(directory)
@@ -27,29 +27,29 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
     if (!KEY.test(key)) throw new Error('malformed blob key')
     return join(directory, key)
   }
-  /** A reader sees all of a blob or nothing. */
-  const place = async (path: string, write: (partial: string) => Promise<void>) => {
+  /** Writes a draft and renames it, so that a reader sees a complete blob or none. */
+  const writeAtomically = async (path: string, write: (partial: string) => Promise<void>) => {
     const partial = join(directory, newId('.partial-'))
     try {
       await write(partial)
       await rename(partial, path)
     } catch (error) {
-      // A full disk must not be kept full by halves of what did not fit.
+      // Delete the partial draft, or it would keep a full disk full.
       await rm(partial, { force: true }).catch(() => {})
       throw withoutRoom(error)
     }
   }
   return {
     async put(key, value) {
-      await place(pathOf(key), (partial) => writeFile(partial, value, { mode: 0o600 }))
+      await writeAtomically(pathOf(key), (partial) => writeFile(partial, value, { mode: 0o600 }))
     },
     async copy(from, to) {
       const source = pathOf(from)
-      await place(pathOf(to), (partial) => copyFile(source, partial)).catch(throwGone)
+      await writeAtomically(pathOf(to), (partial) => copyFile(source, partial)).catch(throwGone)
     },
     async open(key, range) {
       const file = await open(pathOf(key)).catch(throwGone)
-      // Node names the last byte, not the one behind it.
+      // Node expects the last byte, not the one after it.
       return file.createReadStream(range && { start: range.start, end: range.end - 1 })
     },
     async size(key) {
@@ -59,7 +59,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       return await readFile(pathOf(key)).catch(throwGone)
     },
     async delete(key) {
-      // Not rm(), which first asks what it is.
+      // unlink, not rm(), which first calls stat.
       await unlink(pathOf(key)).catch(passGone)
     },
     async sweep(ageMs, choose = async (old) => old.map(({ key }) => key)) {
@@ -77,7 +77,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
   }
 }
 
-/** A full disk, or a used up quota, is the world's fault: whoever comes later may find room. */
+/** A full disk or an exhausted quota is temporary: callers may retry. */
 function withoutRoom(error: unknown): unknown {
   const { code } = error as NodeJS.ErrnoException
   if (code !== 'ENOSPC' && code !== 'EDQUOT') return error
@@ -85,7 +85,7 @@ function withoutRoom(error: unknown): unknown {
   return new ServiceError('overloaded', message, { cause: error, retryAfterMs: FULL_RETRY_MS, isUndone: true })
 }
 
-/** Files of a directory, some at a time: there may be very many. */
+/** Files of a directory in chunks: there may be very many. */
 async function* olderThan(directory: string, ageMs: number): AsyncGenerator<OldBlob[]> {
   let old: OldBlob[] = []
   for await (const { name } of await opendir(directory)) {

@@ -1,10 +1,9 @@
 /**
- * Whether all processes of a fleet have the same BLOB_DIR.
+ * Detects processes of a fleet with different BLOB_DIRs.
  *
- * The directory has a file with an id that its first process made. All processes renew one lease of the store in the name of that id,
- * not in their own. A process that reads another id, or makes one because its directory has none, is refused the lease while others
- * have it: then a body that one process writes is missing for another. The lease ends with the last process, so a fleet that is
- * stopped may move its directory.
+ * Each directory has a file with an id, made by its first process. All processes renew one lease in the store under the id of their directory, rather
+ * than their own. If a process has another id, then the lease is refused to it: bodies that one process writes are missing for another. The lease
+ * expires with the last process, so a stopped fleet may move its directory.
  */
 import { randomBytes } from 'node:crypto'
 import { readFile, utimes, writeFile } from 'node:fs/promises'
@@ -13,17 +12,17 @@ import type { Log } from '#shared/log/log.ts'
 import type { Leases } from '#shared/store/leases.ts'
 import { every } from '#shared/ticks.ts'
 
-/** Name of the lease of all processes with the same directory. */
+/** Name of the shared lease. */
 export const BLOBS_LEASE = 'blobs'
 const ID_FILE = '.directory-id'
 const ID = /^[0-9a-f]{32}$/
 const RENEW_MS = 15_000
 const LEASE_MS = 60_000
 
-/** Ends the renewals. Tolerates a second call. */
+/** Stops the renewals. Idempotent. */
 export type StopWatching = () => void
 
-/** Takes part in the lease until it is stopped, and logs when other processes have another directory. Never rejects. */
+/** Renews the lease until stopped, and logs if other processes have another directory. Never rejects. */
 export async function watchFleetDirectory(
   directory: string,
   leases: Pick<Leases, 'holdLease'>,
@@ -43,10 +42,10 @@ export async function watchFleetDirectory(
         fix: 'Give every process the same BLOB_DIR, such as a network file system.',
       }
       if (!isShared && wasShared) log.error(fields, 'other processes have another BLOB_DIR; they miss bodies and files')
-      if (isShared && !wasShared) log.info({ blob_dir: directory }, 'BLOB_DIR is that of all processes again')
+      if (isShared && !wasShared) log.info({ blob_dir: directory }, 'BLOB_DIR matches other processes again')
       wasShared = isShared
     } catch (error) {
-      log.debug({ err: error }, 'BLOB_DIR not compared with that of other processes; trying again')
+      log.debug({ err: error }, 'BLOB_DIR not compared; retrying')
     } finally {
       isRenewing = false
     }
@@ -61,7 +60,7 @@ export async function findDirectoryId(directory: string): Promise<string | undef
   return ID.test(text) ? text : undefined
 }
 
-/** Reads the id, or makes it. The file is touched: the sweep of blobs deletes what is old. @param before Read before by this process */
+/** Reads the id, or creates it. The file's mtime is renewed, because the sweep of blobs deletes old files. @param before Id from an earlier read */
 async function keepId(directory: string, before: string | undefined): Promise<string> {
   const path = join(directory, ID_FILE)
   const made = before ?? randomBytes(16).toString('hex')
@@ -69,7 +68,7 @@ async function keepId(directory: string, before: string | undefined): Promise<st
     if (error.code !== 'EEXIST') throw error
   })
   const id = await findDirectoryId(directory)
-  // Another process is writing it.
+  // Another process is writing the file.
   if (id === undefined) throw new Error(`${path} has no id yet`)
   const now = new Date()
   await utimes(path, now, now)

@@ -3,7 +3,7 @@ import { resolve } from 'node:path'
 import { problemText } from './problem.ts'
 import { SECRETS, Settings } from './settings.ts'
 
-/** How to reach Kafka. */
+/** Kafka connection and topics. */
 export interface KafkaConfig {
   readonly brokers: string[]
   readonly client: 'auto' | 'share' | 'classic'
@@ -16,10 +16,10 @@ export interface KafkaConfig {
     | undefined
 }
 
-/** The settings of one process, checked, with their derived paths. */
+/** The validated settings of one process, with derived paths. */
 export type Config = ReturnType<typeof parseConfig>
 
-/** The settings cannot be used. `problems` are sentences for people, one a setting. */
+/** Invalid settings. `problems` has one sentence per setting. */
 export class ConfigError extends Error {
   readonly problems: readonly string[]
   constructor(problems: readonly string[]) {
@@ -30,7 +30,7 @@ export class ConfigError extends Error {
 }
 
 /**
- * Reads the environment, and `.env` in the working directory where it exists (the environment wins).
+ * Reads the environment, and `.env` in the working directory if it exists (the environment wins).
  *
  * @throws ConfigError with every problem at once
  */
@@ -75,7 +75,7 @@ function namedOf(settings: Settings): Named {
   return Object.fromEntries(Object.entries(settings).map(([name, value]) => [camelCase(name), value])) as Named
 }
 
-/** Where a service that listens there is reached from this machine. */
+/** URL under which this machine reaches a service that listens on `host`. */
 export function urlOf(host: string, port: number): string {
   const reached = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
   return `http://${reached.includes(':') ? `[${reached}]` : reached}:${port}`

@@ -1,24 +1,21 @@
 import { z } from 'zod'
 import { nearestOf } from '#shared/nearest.ts'
 
-/*
- * What is wrong with a setting, for the person who wrote it: where it stands, what may stand there, and what does. zod's own
- * words leave the value out.
- */
+/* Error messages for invalid settings: the position, the expected values and the given one. zod's own messages omit the value. */
 
 const SHOWN_MAX = 80
-/** Fields whose values are not shown, not even where they are wrong: a key itself may stand where its variable belongs. */
+/** Fields whose values are never shown, even if invalid: users put a key where the name of its variable belongs. */
 const SECRET = /headers|key|secret|password/i
-/** How different words of a few letters may be and still be the same one misspelt. */
+/** Maximum edit distance of a misspelt name. */
 const TYPO_MAX = 2
 
 type Issue = z.core.$ZodIssue
 type JsonSchema = z.core.JSONSchema.BaseSchema
 
 /**
- * One problem in a line, such as `models[0].engine.type: expected one of openai, echo, got 'opneai'`.
+ * One problem in one line, such as `models[0].engine.type: expected one of openai, echo, got 'opneai'`.
  *
- * @param input What was checked. @param isSecret The value is not shown.
+ * @param input The validated value. @param isSecret Hide the value.
  */
 export function problemText(issue: Issue, input: unknown, isSecret = false): string {
   const value = valueAt(input, issue.path)
@@ -28,7 +25,7 @@ export function problemText(issue: Issue, input: unknown, isSecret = false): str
   return `${name === '' ? '' : `${name}: `}${expectation(issue)}${isShown ? `, got ${shown(value)}` : ''}`
 }
 
-/** The same of a whole file: what it does not know it names with the fields that may be there. */
+/** All problems of a file, one line each. An unknown field is reported with the known ones. */
 export function problemTexts(error: z.ZodError, input: unknown, schema: z.ZodType): string[] {
   return error.issues.map((issue) => {
     const text = problemText(issue, input)
@@ -75,13 +72,13 @@ function valueAt(input: unknown, path: readonly PropertyKey[]): unknown {
   return path.reduce<unknown>((value, key) => (value as Record<PropertyKey, unknown> | undefined)?.[key], input)
 }
 
-/** A value on one line, without the password of a URL. */
+/** A value in one line, without the password of a URL. */
 function shown(value: unknown): string {
   if (typeof value === 'string') return `'${value.replace(/\/\/[^/@\s]*@/g, '//***@').slice(0, SHOWN_MAX)}'`
   return (JSON.stringify(value) ?? String(value)).slice(0, SHOWN_MAX)
 }
 
-/** Names of the fields an object may have there; of alternatives those of the one that its value chose. */
+/** Known fields of the object at a path. Among alternatives, the `type` of the value selects one. */
 function fieldsAt(schema: JsonSchema, path: readonly PropertyKey[], value: unknown): string[] {
   const own = chosen(schema, value)
   const [key, ...rest] = path

@@ -4,15 +4,15 @@ import { z } from 'zod'
 import { RUN_SECONDS_MAX } from '#schemas/code.ts'
 
 const HOUR_MS = 3_600_000
-/** In it two bodies of the largest size have room, each of which holds three times its bytes. */
+/** Enough for two bodies of the largest size, each of which takes three times its bytes. */
 const BODY_BUDGET_BYTES_MIN = 192 * 1024 * 1024
-/** `true`/`false`, `1`/`0`, `yes`/`no`, as people write switches in an environment. */
+/** `true`/`false`, `1`/`0`, `yes`/`no`. */
 const Switch = z.stringbool()
 const Milliseconds = whole(1, 24 * HOUR_MS)
 const Duration = whole(1_000, 7 * 24 * HOUR_MS)
 const Count = whole(0)
 
-/** Every setting, by the name of its environment variable. README and .env.example list the same. */
+/** Every setting, by environment variable. README and .env.example have the same list. */
 export const Settings = z.object({
   HOST: z.string().default('127.0.0.1').describe('Address to listen on; 0.0.0.0 for all'),
   PORT: whole(0, 65_535).default(8080).describe('Port of the API; 0 takes a free one'),
@@ -189,7 +189,7 @@ export const Settings = z.object({
 })
 export type Settings = z.infer<typeof Settings>
 
-/** Settings that are not shown, not even where they are wrong. */
+/** Settings whose values are never shown, even if invalid. */
 export const SECRETS: ReadonlySet<string> = new Set([
   'SLUICE_API_KEY',
   'KAFKA_USERNAME',
@@ -203,7 +203,6 @@ export const SECRETS: ReadonlySet<string> = new Set([
   'MCP_SEARCH_TOKEN',
 ])
 
-/** A whole number. */
 function whole(min: number, max?: number) {
   const number = z.coerce.number().int().min(min)
   return max === undefined ? number : number.max(max)

@@ -1,15 +1,15 @@
-/** What a filter found in one answer; only categories it looked at and that have something to say. */
+/** Findings of a filter in one answer, only for categories that it checked. */
 export interface ContentFindings {
-  /** The text holds it. A finding is told, never cut. */
+  /** Categories found in the text. Findings are reported; the text is never cut. */
   readonly detected: readonly ('jailbreak' | 'profanity')[]
 }
 
 /**
- * The content filter port: looks at finished answers, for `content_filter_results` (docs/protocol.md, Chat answers).
+ * The content filter port: checks finished answers for `content_filter_results` (docs/protocol.md, Chat answers).
  *
- * An upstream that sends its own results wins: its answers are not looked at.
+ * An upstream that sends its own results takes precedence: its answers are not checked.
  */
 export interface ContentFilter {
-  /** Looks at one choice's whole text. Bounded in time; never throws. */
+  /** Checks the whole text of one choice. Bounded in time; never throws. */
   classify(text: string): ContentFindings
 }

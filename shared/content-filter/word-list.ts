@@ -5,26 +5,25 @@ import { ServiceError } from '#shared/error.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { openProfanityFilter } from './profanity.ts'
 
-/** Characters looked at before other work may have its turn: under a millisecond. */
+/** Characters checked between two event-loop yields: under a millisecond. */
 const WINDOW_MAX = 2_048
-/** Characters that a window shares with the one before it, so that a word of several parts is whole in one of them. */
+/** Overlap of two windows, so that a word of several parts is complete in one of them. */
 const OVERLAP = 256
 
-/** Words for groups of people, by which they are despised. */
+/** Slurs against groups of people. */
 const HATE = new Set([
   ...['abo', 'abeed', 'africoon', 'arabush', 'boonga', 'chingchong', 'chink', 'dyke', 'fag', 'kike', 'negro', 'nigger'],
   ...['retard', 'spastic', 'tranny'],
 ])
-/** Words that swear or insult. What the list has beside these and {@link HATE} is about sex. */
+/** Profanities and insults. All other words of the list are sexual. */
 const HARASSMENT = new Set([
   ...['arse', 'ass', 'bastard', 'bitch', 'bollocks', 'cuck', 'cunt', 'dick', 'fuck', 'piss', 'prick', 'shit', 'slut'],
   ...['turd', 'twat', 'whore'],
 ])
 
 /**
- * Opens the word list as a moderation engine: English words, whole or in common disguises (obscenity), each of which is of
- * one category. It knows no context and no degree, so a score is 0 or 1, and categories that words alone do not show
- * are always false. It reads no images.
+ * The word list as a moderation engine: English words, plain or in common disguises (obscenity), each in one category. There is no context and no
+ * degree: a score is 0 or 1. Categories that single words cannot show are always false. Images are not supported.
  */
 export function openWordList(): ModerationEngine {
   const filter = openProfanityFilter()
@@ -43,7 +42,7 @@ export function openWordList(): ModerationEngine {
     }
     return found
   }
-  /** One piece of work for all of them: each by itself would begin a turn of its own, and none of them end it. */
+  /** One generator for all inputs: separate ones would each start a new time slice without yielding. */
   const judgeAll = function* (inputs: readonly ModerationInput[]): Generator<undefined, ModerationResult[]> {
     const results: ModerationResult[] = []
     for (const input of inputs) {
@@ -62,7 +61,7 @@ function textOf(input: ModerationInput): string {
   if (typeof input === 'string') return input
   const texts = input.map((part) => {
     if (part.type === 'text') return part.text
-    throw new ServiceError('unsupported_value', 'The word list reads no images.', { param: 'input' })
+    throw new ServiceError('unsupported_value', 'The word list does not support images.', { param: 'input' })
   })
   return texts.join('\n')
 }
@@ -81,7 +80,7 @@ function resultOf(found: ReadonlySet<ModerationCategory>): ModerationResult {
   }
 }
 
-/** A text in pieces that begin and end between words where there are any: a piece of `classic` would be a word of the list. */
+/** Splits a text between words if possible: a piece of `classic` would be a word of the list. */
 function* windowsOf(text: string): Generator<string> {
   let start = 0
   while (start < text.length) {
@@ -93,7 +92,7 @@ function* windowsOf(text: string): Generator<string> {
   }
 }
 
-/** The last place behind white space at most {@link OVERLAP} before `at`; `at` where there is none. */
+/** Last position after white space, at most {@link OVERLAP} before `at`; `at` if there is none. */
 function cutBefore(text: string, at: number): number {
   for (let place = at; place > at - OVERLAP; place--) if (/\s/.test(text[place - 1] ?? '')) return place
   return at

@@ -1,24 +1,24 @@
 import { ServiceError } from '#shared/error.ts'
 import { isSchema, type Schema, SchemaReader } from './json-schema.ts'
 
-/** Most schema objects of a request, as they are written. */
+/** Maximum schema objects per request, as written. */
 const WRITTEN_MAX = 20_000
-/** Most schema objects of a request, each counted as often as references and least counts of items make it appear. */
+/** Maximum schema objects per request after expansion: each counts as often as references and minimum item counts repeat it. */
 const EXPANDED_MAX = 1_000_000
-/** Most characters of names, constants and least lengths, counted in the same way. */
+/** Maximum characters of names, constants and minimum lengths after expansion. */
 const CHARACTERS_MAX = 16_000_000
-/** Most values in the lists of a request's schemas: enum, required, examples. */
+/** Maximum values in all `enum`, `required` and `examples` lists of a request. */
 const LISTED_MAX = 100_000
-/** Most parts of one anyOf, oneOf or allOf. */
+/** Maximum parts of one anyOf, oneOf or allOf. */
 const PARTS_MAX = 2_000
-/** Most schemas within each other, references followed. */
+/** Maximum nesting of schemas, including references. */
 const DEPTH_MAX = 500
-/** Most characters of a reference. */
+/** Maximum characters of a reference. */
 const REFERENCE_CHARS_MAX = 1_000
-/** Longest path that an error names. */
+/** Maximum characters of a path in an error. */
 const PARAM_CHARS_MAX = 256
 
-/** Least counts an answer may be asked to have, by keyword. */
+/** Maximum of the minimum counts, by keyword. */
 const LEAST_MAX: ReadonlyMap<string, number> = new Map([
   ['minItems', 10_000],
   ['minContains', 10_000],
@@ -26,40 +26,40 @@ const LEAST_MAX: ReadonlyMap<string, number> = new Map([
   ['minLength', 100_000],
 ])
 
-/** Keywords that hold one schema of something inside the value. */
+/** Keywords with one schema for a part of the value. */
 const INNER = ['additionalItems', 'contains', 'unevaluatedItems', 'unevaluatedProperties', 'propertyNames']
-/** Keywords that hold one schema of the value itself. */
+/** Keywords with one schema for the value itself. */
 const SAME = ['not', 'if', 'then', 'else']
-/** Keywords that hold lists of schemas of the value itself. */
+/** Keywords with a list of schemas for the value itself. */
 const PARTS = ['anyOf', 'oneOf', 'allOf']
-/** Keywords that hold schemas by the names of properties. */
+/** Keywords with schemas by property name. */
 const NAMED = ['properties', 'patternProperties', 'dependentSchemas', 'dependencies']
 
-/** What one schema expands to. */
+/** Size of an expanded schema. */
 interface Cost {
   nodes: number
   characters: number
 }
 
-/** A schema that is being walked, or was: then it has a cost. */
+/** A schema whose walk is in progress, or complete: then it has a cost. */
 interface Visit {
-  /** Steps into the value where it was met. */
+  /** Depth in the value at which the schema was reached. */
   readonly level: number
   cost?: Cost
 }
 
-/** Where a schema stands. */
+/** Position of a schema. */
 interface Place {
   readonly path: string
-  /** Schemas around it, references included. */
+  /** Enclosing schemas, including references. */
   readonly depth: number
-  /** Steps into the value. */
+  /** Depth in the value. */
   readonly level: number
 }
 
 /**
- * Bounds the JSON Schemas of one request, whatever engine is going to read them: what they expand to is counted without
- * expanding it, each schema object visited once. Patterns are not looked at: nothing here runs or translates them.
+ * Bounds the JSON Schemas of one request, for any engine. The expanded size is computed without expanding: each schema object is visited once.
+ * Patterns are not checked, because Sluice does not run or translate them.
  */
 export class SchemaBounds {
   #written = 0
@@ -68,7 +68,7 @@ export class SchemaBounds {
 
   /**
    * @param param Path of the schema in the request
-   * @throws ServiceError `invalid_value` with the path of what passes a bound
+   * @throws ServiceError `invalid_value` with the path that exceeds a bound
    */
   check(schema: Schema, param: string): void {
     const walk = new Walk(schema, param, this.#count)
@@ -76,7 +76,7 @@ export class SchemaBounds {
     requireWithin(this.#total, param)
   }
 
-  /** Counts what is written, over all schemas. */
+  /** Counts written schemas and listed values over all schemas. */
   readonly #count = (listed: number, path: string): void => {
     this.#written++
     this.#listed += listed
@@ -109,7 +109,7 @@ class Walk {
     return cost
   }
 
-  /** A schema inside of itself is counted once; one that is itself, with nothing in between, has no end. */
+  /** A recursive schema is counted once. If the cycle does not descend into the value, then the schema is infinite and refused. */
   #costOfCycle(visit: Visit, place: Place): Cost {
     if (visit.level === place.level) refuse(place.path, 'the schema contains itself without an end.')
     return { nodes: 1, characters: 0 }
@@ -181,7 +181,7 @@ class Walk {
   }
 }
 
-/** @param times How often at least; at least once */
+/** @param times Minimum repetitions; at least 1 */
 function add(to: Cost, cost: Cost | undefined, times = 1): void {
   if (!cost) return
   to.nodes += cost.nodes * Math.max(1, times)
@@ -197,7 +197,7 @@ function requireWithin({ nodes, characters }: Cost, path: string): void {
   }
 }
 
-/** The number of a keyword that asks for at least so much; 0 where there is none. */
+/** Value of a minimum-count keyword; 0 if absent. */
 function least(schema: Schema, keyword: string, place: Place): number {
   const value = schema[keyword]
   if (typeof value !== 'number') return 0
@@ -219,7 +219,7 @@ function givenCharacters(schema: Schema): number {
   return characters
 }
 
-/** About the characters of a value's JSON. */
+/** Approximate characters of a value's JSON. */
 function charactersOf(value: unknown): number {
   if (typeof value === 'string') return value.length
   if (typeof value !== 'object' || value === null) return 4

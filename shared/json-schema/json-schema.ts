@@ -1,58 +1,55 @@
-/** A JSON Schema that is an object; `true` and `false` are not read as ones. */
+/** A JSON Schema object; the schemas `true` and `false` are not included. */
 export type Schema = Readonly<Record<string, unknown>>
 
-/** References followed one after the other before they count as pointing nowhere: some point in a circle. */
+/** Maximum chained references; beyond it a reference counts as dangling, because some are circular. */
 const HOPS_MAX = 64
-/** Keys and list entries that merging may copy for one root. */
+/** Maximum keys and list entries that merging may copy per root. */
 const MERGED_ENTRIES_MAX = 20_000
 
 export function isSchema(value: unknown): value is Schema {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** The number of a keyword; undefined where it is none. A hostile schema puts anything anywhere. */
+/** Value of a number keyword; undefined for any other type. An untrusted schema may hold any type. */
 export function numberOf(schema: Schema, keyword: string): number | undefined {
   const value = schema[keyword]
   return typeof value === 'number' ? value : undefined
 }
 
-/** The list of a keyword; empty where it is none. */
+/** Value of a list keyword; empty for any other type. */
 export function listOf(schema: Schema, keyword: string): readonly unknown[] {
   const value = schema[keyword]
   return Array.isArray(value) ? value : []
 }
 
-/** The property names that a schema requires, without repetition. */
+/** Required property names, without duplicates. */
 export function requiredOf(schema: Schema): Set<string> {
   return new Set(listOf(schema, 'required').filter((name) => typeof name === 'string'))
 }
 
-/** The schema of a property; undefined where it has none. Names such as `constructor` are no exception. */
+/** Schema of a property; undefined if absent. Safe for names such as `constructor`. */
 export function propertyOf(schema: Schema, name: string): unknown {
   return isSchema(schema.properties) && Object.hasOwn(schema.properties, name) ? schema.properties[name] : undefined
 }
 
-/**
- * Reads one schema whose author is not trusted: follows its references and merges its parts, at a cost that grows with
- * what is written, and that ends.
- */
+/** Reads one untrusted schema: follows references and merges parts. The cost is bounded and grows with the written size. */
 export class SchemaReader {
   readonly #root: unknown
   readonly #targets = new Map<string, unknown>()
   #entriesLeft = MERGED_ENTRIES_MAX
 
-  /** @param root Where references of the form `#/…` begin */
+  /** @param root Root of references of the form `#/…` */
   constructor(root: unknown) {
     this.#root = root
   }
 
-  /** What a local reference points at (RFC 6901); undefined when nowhere, or out of the schema. */
+  /** Target of a local reference (RFC 6901); undefined if dangling or outside of the schema. */
   follow(pointer: string): unknown {
     if (!this.#targets.has(pointer)) this.#targets.set(pointer, followPointer(pointer, this.#root))
     return this.#targets.get(pointer)
   }
 
-  /** A schema without `$ref`: what it points at, joined with what is next to the reference. */
+  /** A schema without `$ref`: the target, merged with the keywords next to the reference. */
   resolve(schema: unknown): unknown {
     let resolved = schema
     for (let hop = 0; hop < HOPS_MAX; hop++) {
@@ -66,11 +63,10 @@ export class SchemaReader {
   }
 
   /**
-   * One schema for all that must hold at once. Of keywords that assert nothing, such as `default`, a later part wins.
-   * `pattern`, `format` and `multipleOf` become lists where parts differ. Not joined, a later part wins: `prefixItems`,
-   * `not`, `if`, `contains`.
+   * Merges schemas that must all hold. For keywords that assert nothing, such as `default`, the last part wins. If parts differ, then `pattern`,
+   * `format` and `multipleOf` become lists. For `prefixItems`, `not`, `if` and `contains`, which are not merged, the last part wins.
    *
-   * @throws RangeError when all merging together copies too much
+   * @throws RangeError if merging copies too much in total
    */
   merge(base: Schema, parts: readonly unknown[]): Schema {
     const all = [base, ...parts.filter(isSchema)]
@@ -110,9 +106,9 @@ export class SchemaReader {
     return other
   }
 
-  /** Each part also closes the object to the properties of the others, unless its own `additionalProperties` accept them. */
+  /** Merges properties. Each part also restricts the properties of the others, unless its `additionalProperties` accept them. */
   #joinProperties(all: readonly Schema[]): Schema {
-    // Without a prototype `__proto__` is a name like any other.
+    // Without a prototype, `__proto__` is an ordinary name.
     const joined: Record<string, unknown> = Object.create(null)
     for (const { properties } of all) {
       if (!isSchema(properties)) continue
@@ -136,7 +132,7 @@ export class SchemaReader {
     return Object.fromEntries(entries)
   }
 
-  /** The values of `const` and `enum` that all parts list. */
+  /** Values that the `const` and `enum` of all parts share. */
   #joinValues(merged: Record<string, unknown>, parts: readonly Schema[]): void {
     const [first = [], ...others] = parts.map(valuesOf)
     this.#spend(parts.reduce((total, part) => total + (valuesOf(part)?.length ?? 0), 0))
@@ -145,7 +141,7 @@ export class SchemaReader {
     merged.enum = first.filter((value) => sets.every((set) => set.has(canonical(value))))
   }
 
-  /** One `anyOf` for several lists of alternatives: each of the first list, and of it each of the others. */
+  /** One `anyOf` for several lists of alternatives: each alternative of the first list, combined with all other lists. */
   #joinAlternatives(merged: Record<string, unknown>, lists: readonly (readonly unknown[])[]): void {
     const [first = [], ...others] = lists
     this.#spend(first.length * (others.length + 1))
@@ -175,7 +171,7 @@ const BOTH_HOLD = new Set([
   'unevaluatedItems',
 ])
 
-/** The values that `const` and `enum` of a schema leave; undefined when there is neither. */
+/** Values that `const` and `enum` permit; undefined if neither is present. */
 export function valuesOf(schema: Schema): readonly unknown[] | undefined {
   const listed = Array.isArray(schema.enum) ? (schema.enum as unknown[]) : undefined
   if (!('const' in schema)) return listed
@@ -183,26 +179,26 @@ export function valuesOf(schema: Schema): readonly unknown[] | undefined {
   return listed?.filter((value) => canonical(value) === text).slice(0, 1) ?? [schema.const]
 }
 
-/** JSON that is equal for equal values, whatever the order of keys. */
+/** JSON text with sorted keys: equal values have equal texts. */
 export function canonical(value: unknown): string {
   return JSON.stringify(value, (_, inner: unknown) =>
     isSchema(inner) ? Object.fromEntries(Object.entries(inner).toSorted(([a], [b]) => (a < b ? -1 : 1))) : inner,
   )
 }
 
-/** Whether `additionalProperties` say something of all properties that are not listed. */
+/** Whether `additionalProperties` restricts all unlisted properties. */
 function isClosed({ additionalProperties = true, patternProperties }: Schema): boolean {
   return additionalProperties !== true && !isSchema(patternProperties)
 }
 
-/** A schema that accepts what both accept. */
+/** A schema that accepts the values that both accept. */
 function bothOf(one: unknown, other: unknown): unknown {
   if (one === other || other === true || isSameReference(one, other)) return one
   if (one === true) return other
   return one === false || other === false ? false : { allOf: [one, other] }
 }
 
-/** Otherwise a schema that is merged with itself, as recursion does, would grow without end. */
+/** Without this check, merging a recursive schema with itself would never end. */
 function isSameReference(one: unknown, other: unknown): boolean {
   const [a, b] = [one, other].map((schema) =>
     isSchema(schema) && Object.keys(schema).length === 1 ? schema.$ref : undefined,
@@ -248,7 +244,7 @@ function decodeStep(step: string): string | undefined {
   try {
     return decodeURIComponent(step).replaceAll('~1', '/').replaceAll('~0', '~')
   } catch {
-    // A lone percent sign, which stands for nothing: such a pointer leads nowhere.
+    // A lone percent sign is invalid, so the pointer is dangling.
     return undefined
   }
 }

@@ -1,6 +1,6 @@
 import { isDeepStrictEqual } from 'node:util'
 
-/** Differences that are told, and characters of a value that are shown. */
+/** Maximum reported differences, and maximum characters per value. */
 const DIFFERENCES_MAX = 8
 const SHOWN_CHARS = 120
 

@@ -1,13 +1,13 @@
 import { runToEnd } from '#shared/yielding.ts'
 import { refuseShape } from './shape.ts'
 
-/** Characters of a text whose shape is looked at before it is parsed; a shorter one cannot hold up anybody. */
+/** Texts of more characters are checked for size and depth before parsing; a shorter one cannot block the event loop. */
 const SMALL_CHARS = 1_024
 
 /**
- * The object that a text of somebody else spells in JSON, such as a model's arguments of a tool.
+ * Parses an untrusted text as a JSON object, such as a model's tool arguments.
  *
- * @returns undefined where it spells none, and where it holds too much or is nested too deep (`shape.ts`).
+ * @returns Undefined if the text is not an object, or is too large or too deeply nested (`shape.ts`)
  */
 export function objectIn(text: string): Record<string, unknown> | undefined {
   try {

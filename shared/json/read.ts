@@ -1,14 +1,13 @@
 /**
- * JSON.parse for large texts, in pieces: 32 MiB of it hold the process for up to half a second otherwise.
+ * JSON.parse for large texts, in pieces: 32 MiB would block the event loop for up to half a second.
  *
- * The text is cut where its grammar allows it, between members of arrays and objects and inside of long strings, and each
- * piece is parsed by JSON.parse itself. What is cut is put together as JSON.parse would have: of duplicate keys the last one
- * counts, `__proto__` is a key like any other.
+ * The text is split between members of arrays and objects, and inside long strings. JSON.parse parses each piece. The pieces are joined with its
+ * semantics: the last of duplicate keys wins, and `__proto__` is an ordinary key.
  */
 
-/** Bytes that are parsed at once: about half a millisecond. Shorter texts are not cut. */
+/** Bytes parsed at once: about half a millisecond. Shorter texts are not split. */
 export const PIECE_BYTES = 128 * 1024
-/** The same of one string: what V8 keeps apart, as it does strings of more than 128 KiB, costs more than to join them. */
+/** Bytes per piece of a string. V8 allocates strings of more than 128 KiB separately, which costs more than joining smaller ones. */
 const STRING_PIECE_BYTES = 64 * 1024
 
 const QUOTE = 0x22
@@ -18,9 +17,9 @@ const COLON = 0x3a
 const [OPEN_ARRAY, CLOSE_ARRAY] = [0x5b, 0x5d]
 const [OPEN_OBJECT, CLOSE_OBJECT] = [0x7b, 0x7d]
 
-/** Where a text is no JSON. */
+/** The text is not valid JSON. */
 export class JsonSyntaxError extends SyntaxError {
-  /** Bytes before the piece in which it breaks off. */
+  /** Bytes before the invalid piece. */
   readonly offset: number
 
   constructor(offset: number, cause: unknown) {
@@ -31,9 +30,9 @@ export class JsonSyntaxError extends SyntaxError {
 }
 
 /**
- * Parses JSON, to be run by `runYielding`. Its nesting must be bounded: each level of what is cut is a call.
+ * Parses JSON; to be run by `runYielding`. The nesting must be bounded, because each split level recurses.
  *
- * @param json UTF-8, which must be valid.
+ * @param json Valid UTF-8.
  * @throws JsonSyntaxError
  */
 export function* readJson(json: Buffer): Generator<undefined, unknown> {
@@ -44,7 +43,7 @@ export function* readJson(json: Buffer): Generator<undefined, unknown> {
   return value
 }
 
-/** Parses a piece, with what its place in the text asks for around it. */
+/** Parses a piece, enclosed in the brackets or quotes of its context. */
 function parse(json: Buffer, start: number, end: number, before = '', after = ''): unknown {
   try {
     return JSON.parse(before + json.toString('utf8', start, end) + after)
@@ -53,18 +52,18 @@ function parse(json: Buffer, start: number, end: number, before = '', after = ''
   }
 }
 
-/** A place in the text, and how to go on from there. */
+/** Parser state: the text and the present offset. */
 class Reader {
   readonly #json: Buffer
   #at = 0
-  /** The long string that was searched last: what is around it is looked through once for each level. */
+  /** The last long string searched, so that nested levels search it once. */
   #searched = { start: -1, to: 0, isFound: false }
 
   constructor(json: Buffer) {
     this.#json = json
   }
 
-  /** The value that begins here. */
+  /** Parses the value at the present offset. */
   *value(): Generator<undefined, unknown> {
     yield* this.#skipBlanks()
     switch (this.#json[this.#at]) {
@@ -79,13 +78,13 @@ class Reader {
     }
   }
 
-  /** @throws JsonSyntaxError when the text goes on */
+  /** @throws JsonSyntaxError if text follows the value */
   *end(): Generator<undefined, void> {
     yield* this.#skipBlanks()
     if (this.#at < this.#json.length) throw this.#unexpected()
   }
 
-  /** A number or a word: what is longer than a piece is neither. */
+  /** A number or a literal: both are shorter than a piece. */
   #scalar(): unknown {
     const start = this.#at
     const most = Math.min(this.#json.length, start + PIECE_BYTES)
@@ -121,7 +120,7 @@ class Reader {
     return object
   }
 
-  /** The members up to the closing bracket: as many at once as a piece holds, or one that is larger than a piece. */
+  /** Parses members up to the closing bracket: as many at once as fit into a piece, or one that is larger than a piece. */
   *#members(close: number, take: { run(start: number, end: number): void; large(): Generator<undefined, void> }) {
     this.#at++
     yield* this.#skipBlanks()
@@ -132,7 +131,7 @@ class Reader {
       if (end === undefined) {
         yield* take.large()
       } else {
-        // JSON.parse takes an empty list for a good one, which between two commas it is not.
+        // JSON.parse would accept an empty list between two commas.
         yield* this.#skipBlanks()
         if (this.#at >= end) throw this.#unexpected()
         take.run(start, end)
@@ -147,7 +146,7 @@ class Reader {
     }
   }
 
-  /** Where the members that begin here and fit in a piece end; undefined when not even the first one does. */
+  /** End of the members that fit into a piece; undefined if the first one does not. */
   #endOfRun(): number | undefined {
     const json = this.#json
     const most = Math.min(json.length, this.#at + PIECE_BYTES)
@@ -182,7 +181,7 @@ class Reader {
     return key
   }
 
-  /** A string of any length, cut between its characters. Halves of pairs meet again where the pieces are joined. */
+  /** Parses a string of any length, split between characters. Joining the pieces restores split surrogate pairs. */
   *#string(): Generator<undefined, string> {
     const json = this.#json
     const parts: string[] = []
@@ -192,7 +191,7 @@ class Reader {
       const quote = this.#endOfString(start, most)
       const isWhole = quote < most
       const end = isWhole ? quote : endOfCharacter(json, most, start)
-      // With its own quotes a piece is one text already; with others it would be copied to be one.
+      // With its own quotes, a piece is one string already; added quotes would cost a copy.
       if (isWhole && parts.length === 0) parts.push(parse(json, start - 1, end + 1) as string)
       else parts.push(parse(json, start, end, '"', '"') as string)
       yield
@@ -204,7 +203,7 @@ class Reader {
     return parts.length === 1 ? (parts[0] as string) : parts.join('')
   }
 
-  /** As {@link endOfString}: where a search of the same string ended before, it goes on. */
+  /** {@link endOfString}, which continues an earlier search of the same string. */
   #endOfString(start: number, most: number): number {
     const { to, isFound } = this.#searched
     const isSame = start === this.#searched.start
@@ -227,7 +226,7 @@ class Reader {
   }
 }
 
-/** The closing quote of a string that has begun before, or where the search ends, at `most` or one byte behind. */
+/** The closing quote of a string, or the end of the search: `most` or one byte after it. */
 export function endOfString(json: Buffer, start: number, most: number): number {
   const piece = most < json.length ? json.subarray(0, most) : json
   for (let end = start; ; ) {
@@ -243,7 +242,7 @@ export function endOfString(json: Buffer, start: number, most: number): number {
   }
 }
 
-/** Bytes of a string that are looked at one by one before its end is searched for: a search costs as much as so many. */
+/** Bytes of a string compared one by one before `indexOf`: the call costs as much. */
 const NEAR_BYTES = 16
 
 function backslashesBefore(json: Buffer, at: number, start: number): number {
@@ -252,7 +251,7 @@ function backslashesBefore(json: Buffer, at: number, start: number): number {
   return at - first
 }
 
-/** Where a piece of a string that has no end before `most` may end: behind the escape or the character that lies there. */
+/** A split position for a string that does not end before `most`: after the escape or character at that position. */
 function endOfCharacter(json: Buffer, most: number, start: number): number {
   let end = most
   for (let i = most - 1; i >= Math.max(start, most - ESCAPE_BYTES_MAX); i--) {
@@ -267,12 +266,12 @@ function endOfCharacter(json: Buffer, most: number, start: number): number {
 
 const ESCAPE_BYTES_MAX = 6
 
-/** `\n` has two bytes, `\u0041` six. */
+/** `\n` has two bytes, `\u0041` has six. */
 function escapeBytes(json: Buffer, at: number): number {
   return json[at + 1] === 0x75 ? 6 : 2
 }
 
-/** A byte of UTF-8 that does not begin a character. */
+/** A UTF-8 continuation byte. */
 function isContinuation(byte: number | undefined): boolean {
   return byte !== undefined && (byte & 0xc0) === 0x80
 }
@@ -285,7 +284,7 @@ function isEndOfScalar(byte: number): boolean {
   return isBlank(byte) || byte === COMMA || byte === CLOSE_ARRAY || byte === CLOSE_OBJECT
 }
 
-/** As JSON.parse does: an assignment to `__proto__` would make no key. */
+/** As JSON.parse does: an assignment to `__proto__` would not create a key. */
 function setOwn(object: Record<string, unknown>, key: string, value: unknown): void {
   if (key !== '__proto__') {
     object[key] = value

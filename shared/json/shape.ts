@@ -1,30 +1,33 @@
 import { ServiceError } from '#shared/error.ts'
 import { endOfString } from './read.ts'
 
-/** Levels of arrays and objects: whatever walks a value that came over the network has a call for each. */
+/** Maximum nesting: code that walks a received value recurses once per level. */
 export const DEPTH_MAX = 128
-/** Most keys of one object: far more of them cost a microsecond each, to parse and to walk. */
+/** Maximum keys per object: far more cost a microsecond each, to parse and to walk. */
 const KEYS_MAX = 50_000
 
-/** Bytes that are looked at before others have their turn: about half a millisecond. */
+/** Bytes checked between two event-loop yields: about half a millisecond. */
 const PIECE_BYTES = 256 * 1024
 
-/** Most values of the JSON that callers send: room for the 100,000 messages that a conversation may have. */
+/** Maximum values in a request: enough for the 100,000 messages of a conversation. */
 const VALUES_MAX = 400_000
 
 /**
- * Refuses JSON that would cost far more than its bytes promise, before it is parsed: 32 MiB of `1,` where messages belong
- * are gigabytes of findings for the schema, 32 MiB of `[` as much for the parser, an object of 400,000 keys seconds. Says
- * nothing about whether it is JSON. To be run by `runYielding`.
+ * Rejects JSON that would cost far more than its size suggests, before it is parsed. Examples follow.
+ * 1. 32 MiB of `1,` in place of messages cause gigabytes of schema findings.
+ * 2. 32 MiB of `[` cost as much in the parser.
+ * 3. An object of 400,000 keys takes seconds.
  *
- * @param valuesMax Values that it may hold; default: those of a request.
- * @returns How many values there are, about.
+ * Does not check whether the text is valid JSON. To be run by `runYielding`.
+ *
+ * @param valuesMax Maximum values; default: that of a request.
+ * @returns Approximate number of values
  * @throws ServiceError `invalid_request`
  */
 export function* refuseShape(json: Buffer, valuesMax = VALUES_MAX): Generator<undefined, number> {
   let depth = 0
   let values = 1
-  /** Of the objects that are open, by their depth. */
+  /** Members of the open objects, by depth. */
   const members = new Uint32Array(DEPTH_MAX + 1)
   let isInString = false
   for (let i = 0; i < json.length; ) {

@@ -2,28 +2,27 @@ import { joinBytes } from '#shared/join-bytes.ts'
 import { isLowSurrogate } from '#shared/surrogate-buffer.ts'
 
 /**
- * JSON.stringify for large values, in pieces of text. Joined they are exactly its text.
- *
- * What is small is written by JSON.stringify itself; only what is large is taken apart.
+ * JSON.stringify for large values, in pieces of text that join to exactly its output. Small values are written by JSON.stringify itself; only large
+ * ones are split.
  */
 
-/** Characters of a piece, about: half a millisecond. */
+/** Approximate characters of a piece: half a millisecond. */
 const PIECE_CHARS = 64 * 1024
-/** Values and characters up to which JSON.stringify writes all at once. */
+/** Maximum values and characters that JSON.stringify writes in one call. */
 const VALUES_AT_ONCE = 512
 const CHARS_AT_ONCE = PIECE_CHARS
 
 /** How a value is written. */
 export interface WriteOptions {
-  /** Objects are written with their keys in order, so that equal ones have the same text. */
+  /** Sort the keys of objects, so that equal objects have the same text. */
   readonly sortsKeys?: boolean
 }
 
 /**
- * The text of a value, piece by piece. Of what JSON.stringify knows, values without a text are left out (`undefined` and
- * functions in objects) or null (in arrays), and `toJSON` is asked.
+ * The JSON text of a value, in pieces. As in JSON.stringify, `undefined` and functions are omitted from objects and null in arrays, and `toJSON` is
+ * called.
  *
- * @param value Of bounded nesting, without cycles.
+ * @param value Bounded nesting, no cycles.
  */
 export function* writeJson(value: unknown, options: WriteOptions = {}): Generator<string> {
   let text = ''
@@ -36,7 +35,7 @@ export function* writeJson(value: unknown, options: WriteOptions = {}): Generato
   if (text !== '') yield text
 }
 
-/** The whole text of a value that may be large, to be run by `runYielding`. */
+/** The complete text of a value that may be large. To be run by `runYielding`. */
 export function* jsonTextIn(value: unknown): Generator<undefined, string> {
   let text = ''
   for (const piece of writeJson(value)) {
@@ -46,7 +45,7 @@ export function* jsonTextIn(value: unknown): Generator<undefined, string> {
   return text
 }
 
-/** The same as UTF-8. */
+/** The complete text of a value in UTF-8. To be run by `runYielding`. */
 export function* jsonBytesIn(value: unknown): Generator<undefined, Buffer> {
   const pieces: Buffer[] = []
   let bytes = 0
@@ -59,31 +58,31 @@ export function* jsonBytesIn(value: unknown): Generator<undefined, Buffer> {
   return yield* joinBytes(pieces, bytes)
 }
 
-/** Whether JSON.stringify writes a value of this size at once without holding up anybody. */
+/** Whether JSON.stringify can write a value of this size without blocking the event loop. */
 export function isSmall(value: unknown): boolean {
-  return roomLeft(value, { values: VALUES_AT_ONCE, chars: CHARS_AT_ONCE })
+  return isWithin(value, { values: VALUES_AT_ONCE, chars: CHARS_AT_ONCE })
 }
 
-interface Room {
+interface Budget {
   values: number
   chars: number
 }
 
-function roomLeft(value: unknown, room: Room): boolean {
-  if (--room.values < 0) return false
+function isWithin(value: unknown, budget: Budget): boolean {
+  if (--budget.values < 0) return false
   if (typeof value === 'string') {
-    room.chars -= value.length
-    return room.chars >= 0
+    budget.chars -= value.length
+    return budget.chars >= 0
   }
   if (typeof value !== 'object' || value === null) return true
   if (Array.isArray(value)) {
-    if (value.length > room.values) return false
-    for (const item of value) if (!roomLeft(item, room)) return false
+    if (value.length > budget.values) return false
+    for (const item of value) if (!isWithin(item, budget)) return false
     return true
   }
   for (const key in value) {
-    room.chars -= key.length
-    if (!roomLeft((value as Record<string, unknown>)[key], room)) return false
+    budget.chars -= key.length
+    if (!isWithin((value as Record<string, unknown>)[key], budget)) return false
   }
   return true
 }
@@ -107,7 +106,7 @@ function* stringParts(text: string): Generator<string> {
   yield '"'
   for (let at = 0; at < text.length; ) {
     let end = Math.min(text.length, at + PIECE_CHARS)
-    // Half of a pair alone would be written as an escape.
+    // JSON.stringify would write half of a surrogate pair as an escape.
     if (end < text.length && isLowSurrogate(text.charCodeAt(end))) end++
     yield JSON.stringify(text.slice(at, end)).slice(1, -1)
     at = end

@@ -1,14 +1,14 @@
-/** Where lines go, such as a destination of pino. */
+/** Destination of log lines, such as a pino destination. */
 export interface LineSink {
   write(text: string): unknown
 }
 
-/** Characters that are written before the turn of the loop is over. */
+/** Maximum buffered characters before an immediate write. */
 const WAITING_CHARS_MAX = 64 * 1024
 
 /**
- * Writes the lines of one turn of the event loop at once, at its end: a busy process writes many, and each write asks the kernel.
- * What waits when the process exits is written before; only a process that is killed may lose the lines of the turn it is in.
+ * Buffers log lines and writes them once per event-loop iteration: a busy process writes many lines, and each write is a system call. Buffered lines
+ * are written before the process exits; only a killed process loses those of its last iteration.
  */
 export class BatchedLines implements LineSink {
   readonly #sink: LineSink
@@ -20,14 +20,14 @@ export class BatchedLines implements LineSink {
     process.once('exit', this.#flush)
   }
 
-  /** Takes a line with its end. */
+  /** Buffers one line, including its newline. */
   write(line: string): void {
     if (this.#waiting === '') setImmediate(this.#flush)
     this.#waiting += line
     if (this.#waiting.length > WAITING_CHARS_MAX) this.flush()
   }
 
-  /** Writes what waits, now. */
+  /** Writes the buffered lines now. */
   flush(): void {
     const text = this.#waiting
     this.#waiting = ''

@@ -1,14 +1,12 @@
 /*
- * What the log says of an error. pino's own way copies message, stack, causes and every other property, and those quote
- * what the error is about: a prompt, the row that a database refused, the text that is not JSON, the address of a server.
+ * Log form of an error. pino's default copies message, stack, causes and all other properties. These may quote user data: a prompt, a row that a
+ * database refused, invalid JSON, a server's address.
  *
- * So the properties are chosen here, and words are kept only where they cannot come from a call:
- *
- * - a ServiceError about the caller's request (below 500) has its code alone: its message quotes that request;
- * - of what lies behind `internal_error` there are the class and the places in the code: a bug's message quotes the
- *   values that it met;
- * - JavaScript's own errors never have their message, for the same reason;
- * - every other error, of a broker, a store or a disk, is quoted.
+ * So the properties are chosen here, and messages are logged only if they cannot contain data of a call.
+ * 1. A ServiceError about the caller's request (below 500) has its code only: its message quotes the request.
+ * 2. The cause of an `internal_error` has its class and stack frames only: a bug's message quotes values.
+ * 3. JavaScript's own errors never have their message, for the same reason.
+ * 4. Every other error, of a broker, a store or a disk, has its message.
  */
 import { ServiceError } from '#shared/error.ts'
 
@@ -16,21 +14,21 @@ const MESSAGE_MAX = 1_000
 const FRAMES_MAX = 20
 const CAUSES_MAX = 5
 
-/** An error as the log has it. An error may add `facts` of its own, such as the status that an upstream answered with. */
+/** An error in the log. An error may add `facts`, such as the HTTP status of an upstream. */
 interface ErrorFields {
   type: string
   code?: string | number
   message?: string
-  /** Places in the code, without the message that V8 puts above them. */
+  /** Stack frames, without the message that V8 puts above them. */
   stack?: string
   cause?: object
 }
 
-/** Errors whose message V8 or zod make of the values at hand: `Unexpected token 'M', "My secret" is not valid JSON`. */
+/** Errors whose message V8 or zod builds from values: `Unexpected token 'M', "My secret" is not valid JSON`. */
 const QUOTING = [SyntaxError, TypeError, RangeError, URIError, EvalError]
 const isQuoting = (error: Error) => error.name.endsWith('ZodError') || QUOTING.some((type) => error instanceof type)
 
-/** The fields of a thrown value that may stand in the log; pino calls it for every `err`. */
+/** The loggable fields of a thrown value; pino calls this for every `err`. */
 export function errorFields(thrown: unknown): object {
   return fieldsOf(thrown, true, CAUSES_MAX)
 }
@@ -57,7 +55,7 @@ function isCode(code: unknown): code is string | number {
   return typeof code === 'number' || (typeof code === 'string' && /^[\w.-]{1,64}$/.test(code))
 }
 
-/** The stack below its message, which may itself have lines that look like places. */
+/** The stack after the message, which may itself contain lines that look like frames. */
 function framesOf({ stack = '', message }: Error): string {
   const lines = stack.slice(Math.max(0, stack.indexOf(message)) + message.length).split('\n')
   return lines

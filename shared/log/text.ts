@@ -1,12 +1,9 @@
 import { stripVTControlCharacters, styleText } from 'node:util'
 
-/*
- * The log as a person at a terminal reads it. Programs get JSON (`log.ts`); nothing is left out of either but what every
- * line repeats.
- */
+/* The log as text for a terminal; programs get JSON (`log.ts`). Both formats have the same content, except fields that every line repeats. */
 
 const ERROR = 50
-/** pino's levels that are not said: info is the rule. */
+/** Labels of pino's levels; info has none. */
 const LABELS: Readonly<Record<number, { label: string; colour: 'dim' | 'yellow' | 'red' }>> = {
   10: { label: 'TRACE ', colour: 'dim' },
   20: { label: 'DEBUG ', colour: 'dim' },
@@ -16,9 +13,10 @@ const LABELS: Readonly<Record<number, { label: string; colour: 'dim' | 'yellow' 
 }
 
 /**
- * One JSON line of the log as a line of text, such as `14:39:43 service ready role=ingress`.
+ * Formats one JSON log line, such as `14:39:43 service ready role=ingress`.
  *
- * An error shows its message, and its stack from level `error` on. Text from elsewhere can give the terminal no commands.
+ * An error shows its message, and its stack from level `error` on. Control characters are removed, so that logged text cannot send commands to the
+ * terminal.
  */
 export function logText(json: string): string {
   const { level, time, service: _, msg, err, ...fields } = JSON.parse(json)
@@ -31,13 +29,13 @@ export function logText(json: string): string {
   return `${styled('dim', clock)} ${label}${safe(`${msg}${why}${rest.join('')}${stack}`)}\n`
 }
 
-/** What an error and its causes say, each where it is known. */
+/** Messages of an error and its causes. */
 function whyText({ message, code, type, cause }: Record<string, unknown>): string {
   const own = String(message ?? code ?? type)
   return cause ? `${own}: ${whyText(cause as Record<string, unknown>)}` : own
 }
 
-/** A word as it is; everything else as JSON, so that one can tell where it ends. */
+/** A word unchanged; any other value as JSON, so that its end is visible. */
 function valueText(value: unknown): string {
   if (Array.isArray(value) && value.length > 0 && value.every(isWord)) return value.join(',')
   return isWord(value) ? value : JSON.stringify(value)

@@ -8,21 +8,20 @@ import { ConfigError } from '#shared/config/config.ts'
 import { problemTexts } from '#shared/config/problem.ts'
 import { nearestOf } from '#shared/nearest.ts'
 
-/** Names that are shown for one that is not there. */
+/** Maximum similar names in an error about an unknown one. */
 const NEAREST_MAX = 5
-/** Bytes of a models file. */
+/** Maximum bytes of a models file. */
 const FILE_BYTES_MAX = 4 * 1024 * 1024
 
 /** Models by id and alias. */
 export interface Models {
   readonly models: readonly ModelConfig[]
-  /** A model by its id or one of its aliases. */
   find(name: string): ModelConfig | undefined
 }
 
-/** The models of the service. It may {@link become} another one while the process runs, so nobody keeps what it gave. */
+/** The model catalogue of the service. {@link become} changes it while the process runs, so callers must not cache its results. */
 export class ModelCatalogue implements Models {
-  /** Those that the workers of this process run: all, unless MODELS names some. */
+  /** Models that the workers of this process run: all, unless MODELS lists some. */
   readonly served: Models
   readonly #byName = new Map<string, ModelConfig>()
   readonly #listeners = new Set<() => void>()
@@ -31,8 +30,8 @@ export class ModelCatalogue implements Models {
 
   /**
    * @param served Names of the models that the workers of this process run; undefined: all
-   * @param codePrice Of runs of code.
-   * @throws ConfigError When ids or aliases repeat, or a fallback does not exist.
+   * @param codePrice Price of code runs.
+   * @throws ConfigError if an id or alias repeats, or a fallback does not exist
    */
   constructor(models: readonly ModelConfig[], served?: readonly string[], codePrice?: Price) {
     this.#models = models
@@ -57,7 +56,7 @@ export class ModelCatalogue implements Models {
     return this.#byName.get(name)
   }
 
-  /** What is wrong with the models that a model names. */
+  /** Problems of the models that a model refers to. */
   *#danglingOf({ id, engine, fallbacks }: ModelConfig): Generator<string> {
     const does = (name: string) => {
       const named = this.#byName.get(name)
@@ -71,14 +70,14 @@ export class ModelCatalogue implements Models {
     if (engine.type !== 'research') return
     const { writer, embeddings } = engine
     if (writer !== undefined && does(writer) !== 'inference') {
-      yield `models: ${id} lets ${writer} write, which is no model that generates text`
+      yield `models: ${id} has the writer ${writer}, which is not a model that generates text`
     }
     if (embeddings !== undefined && does(embeddings) !== 'embeddings') {
-      yield `models: ${id} ranks by ${embeddings}, which is no model that embeds texts`
+      yield `models: ${id} has the embeddings model ${embeddings}, which is not a model that embeds texts`
     }
   }
 
-  /** Takes the models of another catalogue for its own, and tells whoever listens. Models that are the same stay the same. */
+  /** Replaces the models by those of another catalogue and calls the listeners. Unchanged models keep their object identity. */
   become(next: ModelCatalogue): void {
     const before = new Map(this.#models.map((model) => [model.id, model]))
     this.#models = next.models.map((model) => {
@@ -91,19 +90,19 @@ export class ModelCatalogue implements Models {
     for (const listener of this.#listeners) listener()
   }
 
-  /** What the work of a job costs; undefined for a model that is no longer there. */
+  /** Price of the work of a job; undefined if the model does not exist any more. */
   priceOf({ pool, model }: { readonly pool: PoolName; readonly model: string }): Price | undefined {
     return pool === 'code' ? this.#codePrice : this.#byName.get(model)?.price
   }
 
-  /** @param listener Called when the models have changed @returns What ends that */
+  /** @param listener Called after each change @returns Unsubscribes */
   onChange(listener: () => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
   }
 }
 
-/** A part of a catalogue, as it is at any time. Names that it does not have any more name nothing. */
+/** A live view of the listed models. Names that no longer exist are ignored. */
 function servedOf(catalogue: Models, names: readonly string[]): Models {
   const isServed = (model: ModelConfig) => [model.id, ...model.aliases].some((name) => names.includes(name))
   return {
@@ -121,7 +120,7 @@ function servedOf(catalogue: Models, names: readonly string[]): Models {
  * Reads models.yaml.
  *
  * @param served Names of the models that the workers of this process run; undefined: all
- * @throws ConfigError naming the file and every problem in it, or what MODELS names and is not there
+ * @throws ConfigError with the file and every problem in it, or the unknown names in MODELS
  */
 export function loadModels(path: string, served?: readonly string[]): ModelCatalogue {
   const { models, code } = readModels(path)
@@ -136,7 +135,7 @@ export function loadModels(path: string, served?: readonly string[]): ModelCatal
   return catalogue
 }
 
-/** The content of a models file. @throws ConfigError naming the file and every problem in it */
+/** Parses a models file. @throws ConfigError with the file and every problem in it */
 export function readModels(path: string): ModelsFile {
   let content: unknown
   try {
@@ -152,7 +151,7 @@ export function readModels(path: string): ModelsFile {
   return parsed.data
 }
 
-/** Reading a pipe or a device could hold the process for ever. */
+/** Only regular files: reading a pipe or a device could block forever. */
 function textOf(path: string): string {
   const found = statSync(path)
   if (!found.isFile()) throw new Error('expected a regular file')
@@ -163,6 +162,6 @@ function textOf(path: string): string {
 function unreadable(error: unknown): string {
   const { code, message } = error as NodeJS.ErrnoException
   if (code === 'ENOENT') return 'there is no such file. Start in the directory that has models.yaml, or name it'
-  // Below its first line the parser quotes the file, which may hold secrets.
+  // After its first line, the parser's message quotes the file, which may hold secrets.
   return (message.split('\n')[0] ?? message).replace(/:$/, '')
 }

@@ -1,4 +1,4 @@
-/** The thread that reads a models file again: a large one, or one that is made to, would hold the event loop for a minute. */
+/** Worker thread that parses a changed models file: a large or malicious one would block the event loop for a minute. */
 import { parentPort, workerData } from 'node:worker_threads'
 import { ConfigError } from '#shared/config/config.ts'
 import { readModels } from './models.ts'

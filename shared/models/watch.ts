@@ -9,29 +9,27 @@ import { ModelCatalogue, readModels } from './models.ts'
 
 /** How often it is looked whether the file has changed. */
 const POLL_INTERVAL_MS = 1_000
-/** Bytes of a file that is read in some milliseconds, with as many aliases as the parser lets it have. */
+/** Maximum bytes of a file parsed on the event loop: takes some milliseconds even with the maximum number of aliases. */
 const SMALL_BYTES_MAX = 8 * 1024
-/** How long reading a larger one may take, and which memory, in a thread of its own. */
+/** Time and memory limits for parsing a larger file in a worker thread. */
 const READ_MS_MAX = 60_000
 const READ_MB_MAX = 512
 
-/** What {@link watchModels} needs. */
 export interface WatchOptions {
   readonly path: string
   readonly log: Log
   readonly metrics: Pick<Metrics, 'gauge'>
-  /** A hang-up of the terminal ends the process, as it does others; without one it asks to read the file again. */
+  /** With a terminal, SIGHUP ends the process as usual; without one, SIGHUP reloads the file. */
   readonly hasTerminal: boolean
 }
 
 /**
- * Reads models.yaml again when it has changed, and on SIGHUP. A file that is wrong changes nothing: the log and a metric
- * say so until it is right.
+ * Reloads models.yaml when it has changed, and on SIGHUP. An invalid file changes nothing: the log and a metric report it until it is fixed.
  *
- * It is looked at rather than listened to: a ConfigMap of Kubernetes changes by a symbolic link some folders above, and
- * network file systems tell nobody.
+ * The file is polled. Watching it would miss changes: a ConfigMap of Kubernetes changes a symbolic link some folders above, and network file systems
+ * send no events.
  *
- * @returns What ends it
+ * @returns Stops watching
  */
 export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, hasTerminal }: WatchOptions): () => void {
   let isWrong = false
@@ -53,14 +51,14 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
       catalogue.become(new ModelCatalogue(models, undefined, code.price))
       isWrong = false
       loadedAtMs = Date.now()
-      log.info({ path, models: catalogue.models.length }, 'models read again')
+      log.info({ path, models: catalogue.models.length }, 'models reloaded')
     } catch (error) {
       isWrong = true
       const problems = error instanceof ConfigError ? error.problems : [String(error)]
-      log.error({ path, problems }, 'models file not understood; the models stay as they are')
+      log.error({ path, problems }, 'models file invalid; models unchanged')
     }
   }
-  // However often it is asked for meanwhile, it is read once more.
+  // Requests during a reload cause one more reload.
   const readAll = async () => {
     isReading = true
     do {
@@ -87,7 +85,7 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
   }
 }
 
-/** @throws ConfigError naming the file and every problem in it */
+/** @throws ConfigError with the file and every problem in it */
 async function readInThread(path: string): Promise<ModelsFile> {
   const resourceLimits = { maxOldGenerationSizeMb: READ_MB_MAX }
   const worker = new Worker(new URL('./thread.ts', import.meta.url), { workerData: path, resourceLimits })
@@ -108,7 +106,7 @@ async function readInThread(path: string): Promise<ModelsFile> {
   }
 }
 
-/** What changes with a file: also when another one takes its place. */
+/** Fingerprint of a file: also changes if another file replaces it. */
 async function stampOf(path: string): Promise<string> {
   const found = await stat(path).catch(() => undefined)
   return found ? `${found.dev} ${found.ino} ${found.size} ${found.mtimeMs}` : 'none'

@@ -1,12 +1,14 @@
 import { BlockList, isIP } from 'node:net'
 
 /**
- * Where an address leads: `public` to the internet; `private` to this machine or its networks; `forbidden` to where no
- * request of ours has any business, such as the metadata service of a cloud.
+ * Class of an IP address for outbound requests.
+ * 1. `public`: on the internet.
+ * 2. `private`: this machine or its networks.
+ * 3. `forbidden`: never a valid target, such as the metadata service of a cloud.
  */
 export type Reach = 'public' | 'private' | 'forbidden'
 
-/** IANA's special-purpose registry of IPv4, with the metadata addresses that lie outside of it. The rest is public. */
+/** IANA's special-purpose registry of IPv4, plus metadata addresses outside of it. All other addresses are public. */
 const FORBIDDEN_4 = subnets('ipv4', [
   '0.0.0.0/8', // this network: connects to this machine
   '169.254.0.0/16', // link-local: 169.254.169.254 is the metadata service
@@ -30,8 +32,8 @@ const PRIVATE_4 = subnets('ipv4', [
 ])
 
 /**
- * IPv6 the other way round: public is only what IANA hands out, less what stands for other addresses. That leaves out
- * mapped (::ffff:0:0/96), compatible (::/96), NAT64 (64:ff9b::/96, 64:ff9b:1::/48), link-local, site-local and multicast.
+ * IPv6 is an allowlist: only addresses that IANA allocates are public, except those that embed other addresses. All else is not public: mapped
+ * (::ffff:0:0/96), compatible (::/96), NAT64 (64:ff9b::/96, 64:ff9b:1::/48), link-local, site-local and multicast.
  */
 const PUBLIC_6 = subnets('ipv6', ['2000::/3'])
 const TRANSLATED_6 = subnets('ipv6', [
@@ -46,7 +48,7 @@ const METADATA_6 = subnets('ipv6', [
   'fd20:ce::/32', // Google
 ])
 
-/** Where an IP address leads. What is no plain IP address is forbidden, so are addresses with a zone (`fe80::1%eth0`). */
+/** Class of an address. Text that is not a plain IP address is `forbidden`, and so is an address with a zone (`fe80::1%eth0`). */
 export function reachOf(address: string): Reach {
   const family = address.includes('%') ? 0 : isIP(address)
   if (family === 4) return reachOf4(address)

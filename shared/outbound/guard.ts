@@ -1,13 +1,13 @@
 /**
- * The guard against requests forged through us (SSRF): which addresses that a user chose we may call.
+ * Guard against server-side request forgery (SSRF): decides which addresses chosen by a user Sluice may call.
  *
- * Two steps, because a name says nothing about where it leads. {@link checkUrl} looks at the URL alone, when a request is
- * accepted and again before each call; {@link resolveAllowed} resolves the name once and gives the addresses that may be
- * connected to, and only these are (`outbound.ts`).
+ * A URL alone does not show where its name leads, so the guard has two steps.
  *
- * WHATWG's parser turns every notation of an IPv4 address (decimal, octal, hex, short, full-width digits) into the dotted
- * one before it is looked at. A deployment's own NAT64 prefix inside public space cannot be told from other addresses:
- * such a network must not route it to private ones (RFC 6052 §3.1 says the same).
+ * 1. {@link checkUrl} checks the text of the URL when a request is accepted, and again before each call.
+ * 2. {@link resolveAllowed} resolves the name once. Sluice connects only to the returned addresses (`outbound.ts`).
+ *
+ * WHATWG's parser normalizes every notation of an IPv4 address (decimal, octal, hex, short, full-width digits) before the check. A NAT64 prefix that
+ * a deployment chose inside public space cannot be detected. Such a network must not route it to private addresses (RFC 6052 §3.1).
  */
 import type { LookupAddress } from 'node:dns'
 import { lookup } from 'node:dns/promises'
@@ -15,27 +15,29 @@ import { isIP } from 'node:net'
 import { ServiceError } from '#shared/error.ts'
 import { reachOf } from './address.ts'
 
-/** What a deployment allows. */
+/** Outbound policy of a deployment. */
 export interface OutboundPolicy {
-  /** For development: http as well as https, this machine and private networks. Metadata services stay out of reach. */
+  /** For development: permits http, this machine and private networks. Metadata services stay forbidden. */
   readonly allowPrivate: boolean
 }
 
-/** Gives all addresses of a name. @throws When there are none */
+/** Resolves a name to all of its addresses. @throws Error if there are none */
 export type Resolve = (host: string) => Promise<readonly LookupAddress[]>
 
 const URL_CHARS_MAX = 2_048
-/** Lower ports belong to other protocols, most of which would make something of what we send. */
+/** Lower ports belong to other protocols, many of which could interpret an HTTP request as commands. */
 const PORT_MIN = 1_024
 const WEB_PORTS = new Set(['', '80', '443'])
-/** Said where the policy could allow it. */
+/** Hint that is added if the policy could permit the URL. */
 const IN_DEVELOPMENT = ' For development, set WEBHOOK_ALLOW_PRIVATE=true where the service runs.'
-/** Names that by RFC 6761, 6762, 8375 and ICANN's resolution never mean a public host. */
+/** Names that never mean a public host (RFC 6761, 6762, 8375, and ICANN's resolution). */
 const PRIVATE_NAME = /(^|\.)(localhost|local|internal|home\.arpa)$/
 
 /**
- * Checks everything about a URL that can be known without asking DNS: https, no credentials, port 80, 443 or from 1024
- * on, no private name, no address that is not public.
+ * Checks a URL without DNS.
+ * 1. The scheme is https, without credentials.
+ * 2. The port is 80, 443 or at least 1024.
+ * 3. The host is not a private name or a non-public address.
  *
  * @throws ServiceError `invalid_value`
  */
@@ -59,7 +61,7 @@ export function checkUrl(text: string, policy: OutboundPolicy, param: string | n
 }
 
 /**
- * Checks the URL of a webhook when a job is submitted, without DNS; where the name leads is looked at before each call.
+ * Checks the URL of a webhook at submission, without DNS; the address is checked before each call.
  *
  * @throws ServiceError `invalid_value`, param `webhook.url`
  */
@@ -67,16 +69,16 @@ export function checkWebhookUrl(url: string, policy: OutboundPolicy): void {
   checkUrl(url, policy, 'webhook.url')
 }
 
-/** The host of a URL as resolvers and sockets want it: an IPv6 address without its brackets. */
+/** Host of a URL in the form of resolvers and sockets: an IPv6 address has no brackets. */
 export function hostOf(url: URL): string {
   return url.hostname.replace(/^\[|\]$/g, '')
 }
 
 /**
- * Resolves a host once and gives its addresses that may be connected to; a literal address is its own.
+ * Resolves a host once and returns the permitted addresses. A literal address resolves to itself.
  *
- * @throws ServiceError `invalid_value` when none may. It says no more than an unknown name, or our resolver would tell
- *   strangers which names exist inside
+ * @throws ServiceError `invalid_value` if none is permitted. The message is that of an unknown name, so that callers cannot probe which names exist
+ * in the internal network.
  */
 export async function resolveAllowed(
   host: string,
@@ -93,20 +95,20 @@ export async function resolveAllowed(
   return allowed
 }
 
-/** What nobody may make us ask for, whatever the settings say: for URLs that others fetch. */
+/** Policy for URLs that an upstream fetches, regardless of the settings. */
 const STRICT: OutboundPolicy = { allowPrivate: false }
 
-/** True unless the host alone, without asking DNS, is known to lead to no public address. */
+/** False if the host alone, without DNS, shows that the URL is not public. */
 export function mayBePublic(url: URL): boolean {
   return isHostAllowed(hostOf(url), STRICT)
 }
 
 /**
- * Checks a host before its URL is passed to a server that resolves it again: every address it has must be public, since
- * any of them may be taken. Later changes of the name are not seen.
+ * Checks a host before its URL is sent to a server that resolves the name again. Every address must be public, because that server may use any of
+ * them. Later DNS changes are not detected.
  *
- * @param mayBeUnknown Accept a name without an address here, which only the network of that server knows
- * @throws ServiceError `invalid_value` for no address too: it says no more than an unknown name
+ * @param mayBeUnknown Accept a name without an address here: only the network of that server may know it.
+ * @throws ServiceError `invalid_value`, with the same message for an unknown name
  */
 export async function requirePublicHost(
   host: string,
@@ -127,7 +129,7 @@ function isHostAllowed(host: string, policy: OutboundPolicy): boolean {
   if (isIP(host)) return isReachAllowed(host, policy)
   const name = host.replace(/\.+$/, '')
   if (name === '') return false
-  // A name without dots is completed by the resolver, with the domains of our own network.
+  // The resolver completes a name without dots with the domains of the internal network.
   return policy.allowPrivate || (name.includes('.') && !PRIVATE_NAME.test(name))
 }
 

@@ -2,45 +2,45 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /*
- * URLs in parts of a request that Sluice passes to an upstream without a form of its own: tools of an MCP server, images inside
- * unknown content, fields of next month. An upstream may fetch them, so that the outbound guard applies to them too.
+ * Finds URLs in the parts of a request that Sluice passes on without an internal form. Examples are MCP tools, images inside unknown content, and
+ * fields newer than this version. An upstream may fetch these URLs, so the outbound guard checks them too.
  *
- * A field counts as a URL to fetch by its name: `server_url`, `fileUri`, `url`, `endpoint`, or a list such as `image_urls`. Fields
- * in which answers repeat the pages that a model cited are passed over, and so are texts and schemas.
+ * The name of a field decides whether it is fetched: `server_url`, `fileUri`, `url`, `endpoint`, or a list such as `image_urls`. Texts, schemas and
+ * quotations of pages that a model cited are skipped.
  */
 
-/** A URL, and whether it names content of the prompt. */
+/** A URL found in a request. */
 export interface NativeUrl {
   readonly url: string
-  /** An image or file: an operator may not allow remote ones at all. */
+  /** An image or file of the prompt; an operator may prohibit remote ones entirely. */
   readonly isMedia: boolean
 }
 
 const FETCHED = /(^|_)(ur[il]|UR[IL]|endpoint)s?$|[a-z](Ur[il]|UR[IL]|Endpoint)s?$/
 const MEDIA = /^(image|file|audio|video)_?ur[il]s?$/i
-/** Fields whose content is not fetched. */
+/** Fields whose content is never fetched. */
 const PASSED_OVER: ReadonlySet<string> = new Set([
   ...['annotations', 'citations', 'citation', 'sources', 'results', 'action', 'arguments', 'text'],
   ...['tabs', 'state_changes', 'parameters', 'input_schema', 'output_schema', 'schema', 'metadata'],
   ...['client_metadata', 'definition'],
 ])
-/** Fields with output of tools. It quotes pages, but an image or file in it is read like one in a message. */
+/** Fields with tool output. Page URLs in them are quotations, but an image or file is fetched as in a message. */
 const OUTPUTS: ReadonlySet<string> = new Set(['output', 'outputs'])
-/** Objects whose own URL names the page that they quote. */
+/** Types of objects whose own `url` names the page that they quote. */
 const QUOTES: ReadonlySet<unknown> = new Set(['web_search_result', 'web_fetch_result'])
-/** Values that are looked at before other work continues. */
+/** Values checked between two event-loop yields. */
 const VALUES_PER_PIECE = 1_000
-/** Different URLs of one request. Far more than hosts, of which a worker resolves 32. */
+/** Maximum distinct URLs per request. The hosts among them are limited far more: a worker resolves 32. */
 const URLS_MAX = 2_048
-/** A longer URL is not fetched by anything, and takes long to parse. */
+/** Maximum characters of a URL: no server fetches a longer one, and parsing takes long. */
 const URL_CHARS_MAX = 8_192
-/** A scheme, unless a port follows the colon. */
+/** Matches a scheme; a colon that a port follows is not one. */
 const SCHEME = /^[a-z][a-z0-9+.-]*:(?!\d)/i
 
 /**
- * All different URLs of a request outside of the parts with an internal form. To be run by `runYielding`.
+ * All distinct URLs of a request outside of the parts with an internal form. To be run by `runYielding`.
  *
- * @throws ServiceError `invalid_value` for too many URLs, and for one that is too long
+ * @throws ServiceError `invalid_value` for too many URLs, or one that is too long
  */
 export function* nativeUrlsOf(request: GenerateRequest): Generator<undefined, NativeUrl[]> {
   const walk = new Walk()
@@ -59,11 +59,11 @@ export function* nativeUrlsOf(request: GenerateRequest): Generator<undefined, Na
   return walk.found
 }
 
-/** Where a value was found. */
+/** Context of a value in the request. */
 interface Place {
-  /** Inside of an image or file. */
+  /** Inside an image or file. */
   readonly isMedia: boolean
-  /** Inside of the output of a tool, where only images and files are fetched. */
+  /** Inside tool output, where only images and files are fetched. */
   readonly isOutput: boolean
 }
 
@@ -115,7 +115,7 @@ class Walk {
     const isMedia = place.isMedia || MEDIA.test(name)
     if (place.isOutput && !isMedia) return
     if (text.length > URL_CHARS_MAX) throw refuse(`Expected URLs of at most ${URL_CHARS_MAX} characters.`)
-    // A server may read a host without a scheme as a URL.
+    // A server may interpret a host without a scheme as a URL.
     const url = SCHEME.test(text) ? text : `https://${text}`
     const known = this.#found.get(url)
     if (known && (known.isMedia || !isMedia)) return

@@ -8,53 +8,53 @@ import { ServiceError } from '#shared/error.ts'
 import { request as requestHttp } from '#shared/process/node-http.ts'
 import { checkUrl, hostOf, type OutboundPolicy, type Resolve, resolveAllowed } from './guard.ts'
 
-/** How an address that a user chose is called. */
+/** Options of a call to a user-chosen address. */
 export interface OutboundCall {
   readonly headers: Readonly<Record<string, string>>
   readonly policy: OutboundPolicy
-  /** For everything: name, connection, request and answer. */
+  /** Time limit in ms for everything: DNS, connection, request and answer. */
   readonly timeoutMs: number
-  /** Bytes of the answer's body that are read, also after decompression; at more the connection is cut. */
+  /** Maximum bytes of the answer's body, also after decompression. Beyond it the connection is closed. */
   readonly bytesMax: number
-  /** Ends the request early. */
+  /** Aborts the request. */
   readonly signal: AbortSignal
-  /** How names are resolved; default: the system's way. */
+  /** DNS resolver; default: that of the system. */
   readonly resolve?: Resolve
 }
 
-/** One request to an address that a user chose. */
+/** A POST to a user-chosen address. */
 export interface OutboundRequest extends OutboundCall {
   readonly body: string
 }
 
-/** What a call asks for. */
+/** Method and body of a call. */
 export interface OutboundMethod {
   readonly method: 'GET' | 'POST' | 'DELETE'
   readonly body?: string | undefined
 }
 
-/** A page as it was read. */
+/** A complete answer with its body. */
 export interface OutboundPage extends OutboundAnswer {
   readonly body: Buffer
 }
 
-/** The head of an answer; its body was read and dropped. */
+/** Status and headers of an answer whose body was discarded. */
 export interface OutboundAnswer {
   readonly status: number
   readonly headers: IncomingHttpHeaders
 }
 
 /**
- * Posts to a URL that a user chose, if the guard lets it.
+ * Posts to a user-chosen URL if the guard permits it.
  *
- * The name is resolved once, here, and the socket connects to what was checked, so that a second answer of the DNS cannot
- * lead elsewhere; TLS still asks for the name. Each call has a connection of its own, and proxies of the environment are
- * not used. Interim answers (1xx) are passed over, as RFC 9110 §15.2 demands even for those that nothing asked for; undici
- * ends the connection at a `100 Continue`, so that the client here is Node's. A redirect is an answer like any other: whoever wants to follow one calls again with its target, which is
- * then checked and resolved anew.
+ * DNS rebinding: the name is resolved once, and the socket connects to the checked addresses. A second DNS answer cannot redirect the call. TLS still
+ * verifies the name. Each call has its own connection, and proxies of the environment are ignored.
  *
- * @throws ServiceError `invalid_value` (refused by the guard), `upstream_error`, `upstream_timeout`, with a message that
- *   may be shown to the user; the signal's reason when it aborts
+ * Interim answers (1xx) are skipped, as RFC 9110 §15.2 requires even for unsolicited ones. undici closes the connection at a `100 Continue`, so this
+ * client uses `node:http`. A redirect is returned like any other answer: to follow it, the caller calls again with its target, which is then checked.
+ *
+ * @throws ServiceError `invalid_value` (refused by the guard), `upstream_error`, `upstream_timeout`, with a message that may be shown to the user;
+ * the abort reason
  */
 export async function postOutbound(text: string, options: OutboundRequest): Promise<OutboundAnswer> {
   return await callOutbound(text, { ...options, method: 'POST' }, async (answer) => {
@@ -64,9 +64,9 @@ export async function postOutbound(text: string, options: OutboundRequest): Prom
 }
 
 /**
- * Reads a page that a user or another page chose, if the guard lets it. As for {@link postOutbound}, a redirect is an answer.
+ * Reads a page if the guard permits its URL. As for {@link postOutbound}, a redirect is returned as an answer.
  *
- * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`, `request_too_large`; the signal's reason
+ * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`, `request_too_large`; the abort reason
  */
 export async function getOutbound(text: string, options: OutboundCall): Promise<OutboundPage> {
   const headers = { ...options.headers, 'accept-encoding': 'gzip, deflate, br' }
@@ -77,28 +77,28 @@ export async function getOutbound(text: string, options: OutboundCall): Promise<
 }
 
 /**
- * Calls an address as client libraries do by their `fetch`, if the guard lets it: the answer's body is read while it comes. All of
- * it has `timeoutMs`, and its body ends with `request_too_large` after `bytesMax`. As for {@link postOutbound}, a redirect is an
- * answer; one that is packed is refused, since nobody asked for that.
+ * A guarded replacement for `fetch`, for client libraries: the body of the answer streams. `timeoutMs` includes the body, which fails with
+ * `request_too_large` after `bytesMax`. A redirect is returned as an answer. A compressed answer is refused, because the request asked for
+ * `identity`.
  *
- * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`; the signal's reason. The body throws the same
+ * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`; the abort reason. Reading the body throws the same errors.
  */
 export async function streamOutbound(text: string, options: OutboundCall & OutboundMethod): Promise<Response> {
   const { promise, resolve, reject } = Promise.withResolvers<Response>()
   const headers = { ...options.headers, 'accept-encoding': 'identity' }
   const call = callOutbound(text, { ...options, headers }, async (answer, signal) => {
     if ((answer.headers['content-encoding'] ?? 'identity') !== 'identity')
-      throw new ServiceError('upstream_error', 'The host packs its answer in an unknown way.')
+      throw new ServiceError('upstream_error', 'Unsupported Content-Encoding from the host.')
     const { readable, writable } = new TransformStream<Uint8Array, Uint8Array>()
     resolve(responseOf(answer.statusCode ?? 0, answer.headers, readable))
     await ReadableStream.from(upTo(options.bytesMax, answer)).pipeTo(writable, { signal })
   })
-  // The answer may be there before its body fails: whoever reads that hears of it.
+  // The answer may be returned before its body fails. The reader then receives the error, and this rejection has no effect.
   call.catch(reject)
   return await promise
 }
 
-/** By the statuses of the Fetch standard that have no body. */
+/** The Fetch standard permits no body for these statuses. */
 function responseOf(status: number, headers: IncomingHttpHeaders, body: ReadableStream): Response {
   const isEmpty = status === 204 || status === 205 || status === 304
   const lines = Object.entries(headers).flatMap(([name, value]) => [value ?? []].flat().map((one) => [name, one]))
@@ -114,7 +114,7 @@ async function* upTo(bytesMax: number, body: AsyncIterable<Buffer>): AsyncGenera
   }
 }
 
-/** Makes one call on a connection of its own, to an address that was checked. */
+/** Makes one call on a new connection to checked addresses. */
 async function callOutbound<T>(
   text: string,
   options: OutboundCall & OutboundMethod,
@@ -138,7 +138,7 @@ async function callOutbound<T>(
   }
 }
 
-/** Sends a request and awaits the head of its answer. */
+/** Sends a request and waits for the head of its answer. */
 async function answerOf(
   url: URL,
   addresses: readonly LookupAddress[],
@@ -150,13 +150,13 @@ async function answerOf(
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
   const closed = new ServiceError('upstream_error', 'The host closed the connection without an answer.')
   request.once('response', resolve).on('error', reject)
-  // A protocol switch that nothing asked for ends the request with neither of these.
+  // An unsolicited protocol switch ends the request with neither a response nor an error.
   request.once('close', () => reject(closed))
   request.end(body)
   return await promise
 }
 
-/** Answers a socket's question for addresses with those that were checked. */
+/** A DNS lookup function for sockets that returns the checked addresses. */
 function lookupAmong(addresses: readonly LookupAddress[]): LookupFunction {
   return (_host, { all }, callback) => {
     const [first] = addresses
@@ -165,7 +165,7 @@ function lookupAmong(addresses: readonly LookupAddress[]): LookupFunction {
   }
 }
 
-/** The answer counts from its head on: what happens to its body changes nothing. */
+/** Reads and discards a body. The outcome is decided by the head, so errors are ignored. */
 async function dropBody(body: AsyncIterable<Buffer>, bytesMax: number): Promise<void> {
   let bytes = 0
   try {
@@ -174,11 +174,11 @@ async function dropBody(body: AsyncIterable<Buffer>, bytesMax: number): Promise<
       if (bytes > bytesMax) return
     }
   } catch {
-    // Cut off, or too slow for the deadline.
+    // The body was cut off, or exceeded the time limit.
   }
 }
 
-/** All of a body, unpacked. @throws ServiceError `request_too_large`, `upstream_error` when it is not packed as it says */
+/** Reads and decompresses a body. @throws ServiceError `request_too_large`; `upstream_error` if the body does not match its Content-Encoding */
 async function readBody(
   body: AsyncIterable<Buffer>,
   encoding: string | string[] | undefined,
@@ -195,14 +195,14 @@ async function readBody(
   const name = typeof encoding === 'string' ? encoding.trim().toLowerCase() : (encoding?.join(',') ?? '')
   if (packed.length === 0 || name === '' || name === 'identity') return packed
   const unpack = UNPACK[name]
-  if (!unpack) throw new ServiceError('upstream_error', 'The host packs its answer in an unknown way.')
+  if (!unpack) throw new ServiceError('upstream_error', 'Unsupported Content-Encoding from the host.')
   return await unpack(packed, { maxOutputLength: bytesMax }).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ERR_BUFFER_TOO_LARGE') throw tooLarge(bytesMax)
-    throw new ServiceError('upstream_error', 'The answer of the host is damaged.', { cause: error })
+    throw new ServiceError('upstream_error', `Could not decompress the body as ${name}.`, { cause: error })
   })
 }
 
-/** By the names of RFC 9110 §8.4.1; they work in the thread pool. */
+/** Decoders by content coding (RFC 9110 §8.4.1). Decoders run in the thread pool. */
 const UNPACK: Readonly<Record<string, (packed: Buffer, options: { maxOutputLength: number }) => Promise<Buffer>>> = {
   gzip: promisify<Buffer, object, Buffer>(gunzip),
   'x-gzip': promisify<Buffer, object, Buffer>(gunzip),
@@ -214,7 +214,7 @@ function tooLarge(bytesMax: number): ServiceError {
   return new ServiceError('request_too_large', `The answer of the host has more than ${bytesMax} bytes.`)
 }
 
-/** Leaves a promise that does not listen to the signal behind, such as a name server that does not answer. */
+/** Stops waiting for a promise that does not support signals, such as a DNS lookup without an answer. */
 async function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
   const { promise: aborted, reject } = Promise.withResolvers<never>()
   const onAbort = () => reject(signal.reason)

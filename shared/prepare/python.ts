@@ -20,28 +20,29 @@ const Described = z.object({
   has_pip: z.boolean(),
 })
 
-/** An interpreter. */
+/** A Python interpreter. */
 export interface Python {
   /** Absolute path. */
   readonly executable: string
-  /** Its version, such as cpython-311: what binary packages are built for. */
+  /** Cache tag such as cpython-311: binary packages are built per tag. */
   readonly tag: string
 }
 
-/** What a Python is asked for. */
+/** Requirements on an interpreter. */
 export interface PythonNeeds {
-  /** Begins the refusal; default: speech and embeddings. */
+  /** Beginning of the error message; default: speech and embeddings. */
   readonly purpose?: string
-  /** Packages are to be installed. */
+  /** Whether packages are to be installed. */
   readonly needsPip?: boolean
-  /** Of the refusal; default `model_loading`. */
+  /** Error code of a refusal; default `model_loading`. */
   readonly code?: ErrorCode
 }
 
 /**
- * The interpreter behind a command.
+ * Describes the interpreter behind a command.
  *
- * @throws ServiceError of the code asked for when there is none, it is older than 3.10 or has no pip: which of them, and what to do
+ * @throws ServiceError with the requested code if there is none, or one older than 3.10, or one without pip. The message names the problem and the
+ * remedy.
  */
 export async function describePython(
   command: string,
@@ -81,7 +82,7 @@ function readDescription(text: string): z.infer<typeof Described> | undefined {
   }
 }
 
-/** Runs a program, a short one unless `timeoutMs` says otherwise, and gives what it prints. */
+/** Runs a program and returns its output. Default time limit: 120 s. */
 export async function runPython(
   command: string,
   args: readonly string[],

@@ -2,21 +2,20 @@ import { opendir, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 
-/** How often the bytes are counted, at most. */
+/** Minimum time between two counts, in ms. */
 const WATCH_MS = 250
-/** Counting takes at most this part of the time: pip unpacks tens of thousands of files. */
+/** Maximum share of time spent on counting: pip unpacks tens of thousands of files. */
 const BUSY_SHARE = 1 / 4
 
-/** What counts. End it. */
+/** A running byte counter. The caller ends it. */
 export interface Watch {
   end(): Promise<void>
 }
 
 /**
- * Counts the bytes of a directory again and again, and tells them: pip tells programs no progress before version 24.
+ * Measures the progress of pip by counting the bytes in a directory: before version 24, pip reports none to programs.
  *
- * Looks at one file after the other, and never counts twice at once, so that a process that also answers calls is never
- * held up by it.
+ * Files are read one at a time and counts never overlap, so that a process that also serves calls is not delayed.
  */
 export function watchBytes(directory: string, onBytes: (bytes: number) => void): Watch {
   const end = new AbortController()
@@ -38,7 +37,7 @@ async function count(directory: string, onBytes: (bytes: number) => void, signal
   }
 }
 
-/** Files come and go while pip works: what is gone counts nothing. */
+/** Files appear and disappear while pip works; a missing file counts 0. */
 async function bytesIn(directory: string, signal: AbortSignal): Promise<number> {
   let sum = 0
   const entries = await opendir(directory).catch(() => undefined)

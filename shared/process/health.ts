@@ -1,21 +1,21 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Metrics } from '#shared/metrics.ts'
 
-/** What a process says about its health. */
+/** Health of a process. */
 export interface Health {
-  /** Sentences that say why it should get no work now; none when it should. */
+  /** Reasons why the process should receive no work now; empty if ready. */
   problems(): string[]
-  /** What is still being prepared while it works, with how far that is; undefined: it is not known here. */
+  /** Parts still being prepared, with their progress; undefined: not known here. */
   preparing?(): string[]
-  /** Undefined: another port of the process shows them. */
+  /** Undefined: another port of the process serves the metrics. */
   readonly metrics: Metrics | undefined
 }
 
 /**
- * Answers `/healthz` (the process lives; `/health` is its name in vLLM), `/readyz` (it makes progress; 503 with the reasons when it does not) and
- * `/metrics` (Prometheus). Needs no key: a caller that passes `metrics` has checked the request.
+ * Answers `/healthz` (alive; `/health` is its name in vLLM), `/readyz` (ready, or 503 with the reasons) and `/metrics` (Prometheus). Requires no key:
+ * a caller that passes `metrics` has checked the request.
  *
- * @returns False when the path is none of these.
+ * @returns False if the path is none of these.
  */
 export function answerHealth(health: Health, req: IncomingMessage, res: ServerResponse): boolean {
   const path = req.url?.split('?')[0]
@@ -40,7 +40,7 @@ async function sendMetrics(metrics: Metrics, res: ServerResponse): Promise<void>
     res.writeHead(200, { 'content-type': metrics.registry.contentType })
     res.end(text)
   } catch (error) {
-    // One gauge that cannot be read must not end the process; Prometheus shows the scrape as failed.
+    // A gauge that throws must not end the process. Prometheus shows the scrape as failed.
     sendJson(res, 500, { status: 'metrics not available', reason: String(error) })
   }
 }

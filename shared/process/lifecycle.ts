@@ -1,29 +1,29 @@
 import type { Log } from '#shared/log/log.ts'
 
-/** A part of the process that starts, drains and stops. A second call of either does nothing. */
+/** A part of the process with a lifecycle. `drain` and `close` are idempotent. */
 export interface Service {
   readonly name: string
-  /** Takes nothing new and waits for what runs; at `signal` ends what still runs. */
+  /** Accepts nothing new and waits for running work; at `signal`, ends the rest. */
   drain(signal: AbortSignal): Promise<void>
   close(): Promise<void>
-  /** Sentences that say why it cannot work now; none when it can. */
+  /** Reasons why the service cannot work now; empty if it can. */
   problems(): string[]
 }
 
-/** How long closing may take after the drain before the process ends anyway. */
+/** Maximum time for closing after the drain; then the process exits anyway. */
 const CLOSE_MS = 10_000
-/** Ctrl-C under npm arrives twice, from the terminal and from npm: so soon a second signal is the first one again. */
+/** Ctrl-C under npm arrives twice, from the terminal and from npm: a signal within this time is a duplicate. */
 const SAME_SIGNAL_MS = 1_000
 
 /**
- * Stops services in good order: all drain under one deadline and then close, the last started first.
+ * Stops services: all drain under one deadline, then all close, both in reverse order of their start.
  *
- * @param drainMs How long the drain may take before what still runs is handed back or failed.
- * @returns False when something did not stop in time or failed to.
+ * @param drainMs Maximum drain time; then running work is handed back or failed.
+ * @returns False if a service failed to stop in time
  */
 export async function stopAll(services: readonly Service[], drainMs: number, log: Log): Promise<boolean> {
   const deadline = AbortSignal.timeout(drainMs)
-  let isClean = await within(drainInTurn(services, deadline), drainMs + CLOSE_MS)
+  let isClean = await within(drainInReverse(services, deadline), drainMs + CLOSE_MS)
   for (const service of [...services].reverse()) {
     const closed = await within(Promise.allSettled([service.close()]), CLOSE_MS)
     if (!closed) log.error({ service: service.name }, 'service did not close')
@@ -33,15 +33,15 @@ export async function stopAll(services: readonly Service[], drainMs: number, log
 }
 
 /**
- * Runs until SIGTERM or SIGINT, then stops everything and exits: 0 when all went well, 1 when not.
- * A second signal exits with 1 at once, unless it comes within a second of the first.
+ * Runs until SIGTERM or SIGINT, then stops all services and exits: 0 after a clean stop, else 1. A second signal exits with 1 at once, unless it is a
+ * duplicate.
  */
 export function stopOnSignals(services: readonly Service[], drainMs: number, log: Log): void {
   let stoppingSince: number | undefined
   const onSignal = (signal: string) => {
     if (stoppingSince !== undefined) {
       if (performance.now() - stoppingSince < SAME_SIGNAL_MS) return
-      log.warn({ signal }, 'second signal; leaving at once')
+      log.warn({ signal }, 'second signal; exiting at once')
       process.exit(1)
     }
     stoppingSince = performance.now()
@@ -55,14 +55,14 @@ export function stopOnSignals(services: readonly Service[], drainMs: number, log
   process.on('SIGINT', onSignal)
 }
 
-/** A service that started later may need those before it until its own work has ended: an ingress its workers. */
-async function drainInTurn(services: readonly Service[], deadline: AbortSignal) {
+/** Sequential, in reverse order: a service may need those started before it until its own work has ended, such as an ingress its workers. */
+async function drainInReverse(services: readonly Service[], deadline: AbortSignal) {
   const ends: PromiseSettledResult<void>[] = []
   for (const service of [...services].reverse()) ends.push(...(await Promise.allSettled([service.drain(deadline)])))
   return ends
 }
 
-/** Whether all settled well within a time. */
+/** Whether all promises were fulfilled within a time limit. */
 async function within(settled: Promise<PromiseSettledResult<unknown>[]>, ms: number): Promise<boolean> {
   let timer: NodeJS.Timeout | undefined
   const timeout = new Promise<undefined>((resolve) => {

@@ -1,20 +1,20 @@
 import { every } from '#shared/ticks.ts'
 
-/** How often a worker that takes nothing looks whether there is anything to take. */
+/** Interval of the checks, in ms. */
 const SAMPLE_INTERVAL_MS = 5_000
-/** How long jobs may wait beside free slots of a worker that takes none of them. */
+/** Time with queued jobs, free slots and no received record after which a worker counts as starved. */
 const STARVED_MS = 15_000
 
-/** What is watched of a worker. */
+/** The observed part of a worker. */
 interface Taker {
-  /** Records taken so far. */
+  /** Records received so far. */
   readonly taken: number
   readonly running: number
 }
 
 /**
- * Notices a worker that takes nothing although jobs wait and it has free slots: its consumer seems to run, and the broker gives
- * it nothing, such as a member of a group that it is not let into. Every part of the process looks well then.
+ * Detects a worker that receives nothing although jobs are queued and it has free slots. The consumer seems to run, but the broker sends it nothing,
+ * for example because the group does not admit it. No other part of the process detects this.
  */
 export class Starvation {
   readonly #taker: Taker
@@ -26,7 +26,7 @@ export class Starvation {
   #sinceMs: number | undefined
   #isLooking = false
 
-  /** Looks by itself until it is closed. @param lag Records that wait; undefined where nobody knows. */
+  /** Checks at an interval until closed. @param lag Number of queued records; undefined if unknown. */
   constructor(taker: Taker, slots: number, lag: () => Promise<number | undefined>, lookMs = SAMPLE_INTERVAL_MS) {
     this.#taker = taker
     this.#slots = slots
@@ -34,12 +34,12 @@ export class Starvation {
     this.#stopLooking = every(lookMs, () => void this.#look(), { keepsAlive: false })
   }
 
-  /** A sentence for people while it lasts. */
+  /** A sentence for people while the worker is starved. */
   problems(worker: string): string[] {
     if (this.#sinceMs === undefined || Date.now() - this.#sinceMs < STARVED_MS) return []
     const seconds = Math.round((Date.now() - this.#sinceMs) / 1_000)
     return [
-      `The ${worker} worker has free slots and took none of the ${this.#waiting} jobs that waited for ${seconds} s.`,
+      `The ${worker} worker has free slots but received none of the ${this.#waiting} queued jobs for ${seconds} s.`,
     ]
   }
 

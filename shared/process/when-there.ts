@@ -3,12 +3,12 @@ import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log/log.ts'
 
-/** How long a start waits for a Kafka or a Postgres that is away: longer than either takes to start. */
+/** Maximum wait at the start for an unreachable Kafka or Postgres: longer than either takes to start. */
 const START_WAIT_MS = 120_000
-/** How long it waits for what no waiting changes, such as a wrong password: a database that was just made may still get its users. */
+/** Maximum wait at the start for a permanent error such as a wrong password. The users of a new database may be created a moment later. */
 const REFUSED_WAIT_MS = 5_000
 const START_RETRY: Backoff = { baseMs: 250, maxMs: 2_000 }
-/** What to do about it, unless the cause of the failure has a remedy of its own. */
+/** Remedy, unless the cause of the failure has its own. */
 const START_POSTGRES = 'Start Postgres, or correct the host and port in DATABASE_URL.'
 const FIX = {
   Kafka: 'Start Kafka (to try one out: deploy/kafka-local.sh start), or correct KAFKA_BROKERS.',
@@ -16,7 +16,7 @@ const FIX = {
   'the key store': START_POSTGRES,
 } as const
 
-/** What an adapter may say about a failure, as the cause of its ServiceError. */
+/** Details that an adapter may attach as the cause of its ServiceError. */
 interface Reason {
   readonly message?: string
   readonly fix?: string
@@ -25,9 +25,9 @@ interface Reason {
 }
 
 /**
- * Opens something, again and again while it is away, and says so once.
+ * Opens a dependency, with retries while it is unreachable. Logs the wait once.
  *
- * @throws what the last try threw, or at once what waiting cannot mend
+ * @throws Error of the last attempt, or any other error at once
  */
 export async function openWhenThere<T>(what: keyof typeof FIX, open: () => Promise<T>, log: Log): Promise<T> {
   const startedAt = performance.now()

@@ -3,11 +3,11 @@ import type { Price } from '#schemas/price.ts'
 import type { UsageEntry } from '#shared/store/usage.ts'
 import type { Metered } from './meter.ts'
 
-/** Billionths of a dollar for one of what costs a dollar for each million. */
+/** A price of 1 dollar per million, in billionths of a dollar per unit. */
 const NANOS_PER_MILLIONTH = 1_000
 const NANOS_PER_USD = 1_000_000_000
 
-/** What one call has used, how it ended, and whose it is. */
+/** Usage, outcome and owner of one ended call. */
 export interface EndedCall {
   readonly project: string
   readonly keyId: string
@@ -18,12 +18,12 @@ export interface EndedCall {
   readonly endedAtMs: number
 }
 
-/** A call as a row of the ledger; without calls where it is none. @param price Of its model; undefined: none */
+/** The ledger row of a call. @param price Price of its model; undefined: none */
 export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
   const { project, keyId, pool, model, end, endedAtMs } = call
-  // A batch is no call: each of its requests is one.
+  // A batch is not a call; each of its requests is.
   const calls = pool === 'batches' ? 0 : 1
-  // The tokens of a research are those of its children, and each of these has a row of its own.
+  // The tokens of a research job were used by its child jobs, which have their own rows.
   const isComposed = pool === 'research'
   const metered = isComposed ? { ...call.metered, input_tokens: 0, cached_tokens: 0, output_tokens: 0 } : call.metered
   return {
@@ -37,23 +37,26 @@ export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
 }
 
 const DAY_MS = 86_400_000
-/** The day that was asked for last: nearly all calls are of the same. */
+/** The day of the last request, as a cache: nearly all calls are of the same day. */
 let last = { nth: 0, day: '1970-01-01' }
 
-/** The day of UTC that a time is in, such as 2030-01-31. */
+/** The UTC day of a time, such as 2030-01-31. */
 export function dayOf(unixMs: number): string {
   const nth = Math.floor(unixMs / DAY_MS)
   if (nth !== last.nth) last = { nth, day: new Date(unixMs).toISOString().slice(0, 10) }
   return last.day
 }
 
-/** What a call costs, in billionths of a dollar; undefined where its model has no price. */
+/** Cost of a call in billionths of a dollar; undefined if its model has no price. */
 export function callCost(metered: Metered, price: Price | undefined, isCompleted: boolean): number | undefined {
   const hasPrice = price && Object.values(price).some((amount) => amount > 0)
   return hasPrice ? costNanos(metered, price, isCompleted) : undefined
 }
 
-/** In whole billionths of a dollar, so that sums are exact. Tokens and time cost whatever came of them; a call only when it completed. */
+/**
+ * Cost in whole billionths of a dollar, so that sums are exact. Tokens and time are charged regardless of the outcome, the price per call only on
+ * completion.
+ */
 function costNanos(metered: Metered, price: Price, isCompleted: boolean): number {
   const { input_tokens, output_tokens, audio_ms, run_ms } = metered
   const cached = Math.min(metered.cached_tokens, input_tokens)

@@ -3,10 +3,10 @@ import type { EndedJob, UsageLedger } from '#shared/store/usage.ts'
 import { entryOf } from './cost.ts'
 import { Metered, NOTHING } from './meter.ts'
 
-/** Jobs of one write. */
+/** Maximum jobs per write. */
 const JOBS_MAX = 200
 
-/** Enters durable jobs that have ended into the ledger, at the prices of this moment. True: there may be more. */
+/** Adds ended durable jobs to the usage ledger, at present prices. @returns True if there may be more */
 export async function enterEnded(ledger: UsageLedger, models: ModelCatalogue): Promise<boolean> {
   const ended = await ledger.listEnded(JOBS_MAX)
   if (ended.length === 0) return false

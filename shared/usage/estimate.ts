@@ -4,28 +4,27 @@ import { callCost } from './cost.ts'
 import { NOTHING } from './meter.ts'
 
 /*
- * What a call may use at most, about, before it runs: the reservation that holds its place in a budget and in a limit of tokens per
- * minute until the real amount is known. Input is counted by its characters; output by what the caller or the model allows.
+ * Estimates the maximum usage of a call before it runs. The estimate reserves budget and tokens per minute until the real amount is known. Input is
+ * estimated from characters; output from the limit of the caller or the model.
  */
 
 const CHARS_PER_TOKEN = 4
-/** Output tokens of a call that neither its caller nor its model bounds. */
+/** Output tokens if neither the caller nor the model sets a limit. */
 const OUTPUT_TOKENS = 4_096
-/** Tokens of an image, a sound or a file that is sent as base64: far fewer than its characters. */
+/** Tokens of an image, sound or file in base64: far fewer than its characters. */
 const MEDIA_TOKENS = 1_500
-/** Bytes of a minute of compressed speech, at 32 kbit/s. */
+/** Bytes of one minute of compressed speech, at 32 kbit/s. */
 const AUDIO_BYTES_PER_MINUTE = 240_000
 /** Values that are counted between two event-loop yields. */
 const PIECE_VALUES = 5_000
 
-/** An amount that a call may use. */
 export interface Estimate {
   readonly tokens: number
   /** Billionths of a US dollar. */
   readonly nanos: number
 }
 
-/** A call as far as its amount depends on it. */
+/** The parts of a call that determine its estimate. */
 export interface EstimatedCall {
   readonly pool: PoolName
   /** The request in the internal form of its kind. */
@@ -40,7 +39,7 @@ interface Bounds {
   readonly audio?: { readonly bytes?: number }
 }
 
-/** Estimates a call, to be run by `runYielding`. */
+/** Estimates a call. To be run by `runYielding`. */
 export function* estimateOf({ pool, body }: EstimatedCall, price: Price | undefined): Generator<undefined, Estimate> {
   const { max_tokens = OUTPUT_TOKENS, n = 1, timeout_seconds = 0, audio, max_cost_usd = 0 } = (body ?? {}) as Bounds
   const isText = pool === 'inference' || pool === 'research'

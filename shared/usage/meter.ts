@@ -1,12 +1,12 @@
 import { z } from 'zod'
 
-/** Characters of a token, for calls that end before the engine has counted. */
+/** Characters per token, for calls that end before the engine reports tokens. */
 const CHARS_PER_TOKEN = 4
 const NANOS_PER_USD = 1_000_000_000
 
 const Amount = z.int().min(0).default(0)
 
-/** What one call or job has used. `cached_tokens` are among `input_tokens`. */
+/** Usage of one call or job. `input_tokens` include `cached_tokens`. */
 export const Metered = z.object({
   input_tokens: Amount,
   cached_tokens: Amount,
@@ -19,7 +19,7 @@ export type Metered = z.infer<typeof Metered>
 
 export const NOTHING: Metered = Metered.parse({})
 
-/** What is counted of the events of any kind. */
+/** Metered fields of the events of any kind. */
 interface CountedEvent {
   readonly type?: string
   readonly input_tokens?: number
@@ -35,8 +35,8 @@ interface CountedEvent {
 }
 
 /**
- * Reads from the events of one attempt what it uses: what the engine says at the end, or an estimate of what was made until
- * then when it ends before (docs/protocol.md, Leaving: usage so far is recorded).
+ * Computes the usage of one attempt from its events: the report of the engine at the end. If the attempt ends earlier, then the usage is
+ * estimated (docs/protocol.md, Leaving: usage so far is recorded).
  */
 export class Meter {
   #metered = NOTHING
@@ -44,7 +44,7 @@ export class Meter {
   #chars = 0
   #isCounted = false
 
-  /** Takes the next event of the answer, of whatever kind. */
+  /** Processes the next event of any kind. */
   see(event: unknown): void {
     const { type, input_tokens = 0, duration, execution_time, usage, text } = event as CountedEvent
     if (type === 'start') {
@@ -57,14 +57,14 @@ export class Meter {
     }
   }
 
-  /** What was used so far, with the tokens that a composed job's children have used: for limits and figures, not for the ledger. */
+  /** Tokens so far, including those of a composed job's children: for limits and metrics, not for the ledger. */
   get tokens(): { input: number; output: number } {
     const { input_tokens: input, output_tokens: output } = this.#metered
     if (this.#isCounted || this.#chars === 0) return { input, output }
     return { input: this.#promptTokens, output: Math.ceil(this.#chars / CHARS_PER_TOKEN) }
   }
 
-  /** What was used so far. */
+  /** Usage so far. */
   get metered(): Metered {
     const { input, output } = this.tokens
     return { ...this.#metered, input_tokens: input, output_tokens: output }
@@ -80,7 +80,7 @@ export class Meter {
   }
 }
 
-/** What the events of one attempt say it has used. */
+/** Usage of one attempt, from all of its events. */
 export function meteredOf(events: readonly unknown[]): Metered {
   const meter = new Meter()
   for (const event of events) meter.see(event)

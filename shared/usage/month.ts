@@ -1,17 +1,16 @@
 import { dayOf } from './cost.ts'
 
-/** A month of UTC. */
+/** A calendar month in UTC. */
 export interface Month {
   /** Such as 2030-01. */
   readonly name: string
-  /** Its first and last day. */
+  /** First and last day. */
   readonly from: string
   readonly to: string
-  /** When the next one begins, in unix milliseconds. */
+  /** Start of the next month, in Unix milliseconds. */
   readonly endsAtMs: number
 }
 
-/** The month that a time is in. */
 export function monthOf(unixMs: number): Month {
   const day = dayOf(unixMs)
   const endsAtMs = Date.UTC(Number(day.slice(0, 4)), Number(day.slice(5, 7)))

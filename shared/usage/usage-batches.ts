@@ -1,14 +1,14 @@
 import type { Log } from '#shared/log/log.ts'
 import type { UsageEntry, UsageLedger } from '#shared/store/usage.ts'
 
-/** How long what was used may wait to be written, in milliseconds: what a process that is killed may lose. */
+/** Maximum time before usage is written, in ms: a killed process loses no more than this. */
 const WRITE_MS = 1_000
-/** Entries of one write. */
+/** Maximum entries per write. */
 const ENTRIES_MAX = 500
-/** Entries that wait at most. Each key and model has one a day, so that no outage fills them but one of very many keys. */
+/** Maximum queued entries. Each key and model has one entry per day, so only an outage with very many keys reaches this. */
 const WAITING_MAX = 50_000
 
-/** A batch of entries on its way. */
+/** A batch being written. */
 interface SentBatch {
   readonly number: number
   readonly entries: readonly UsageEntry[]
@@ -16,18 +16,18 @@ interface SentBatch {
 }
 
 /**
- * What the calls of this process used, on its way to the ledger: summed up in memory, and written once a second. While the
- * ledger is away sums wait; the same batch is sent again when its answer was lost, and is counted once.
+ * Usage of the calls of this process, summed in memory and written to the ledger once per second. While the ledger is unreachable, the sums wait. If
+ * an answer is lost, then the same batch is sent again under the same number and counted once.
  */
 export class UsageBatches {
   readonly ledger: UsageLedger
-  /** The ledger is away, and what is added waits. */
+  /** The ledger is unreachable, and added entries wait. */
   isFailing = false
   readonly #boot: string
   readonly #log: Log
   readonly #waiting = new Map<string, UsageEntry>()
   #sent: SentBatch | undefined
-  /** Settles once what waits now is in the ledger. */
+  /** Settles when the currently queued entries are in the ledger. */
   #entered = Promise.withResolvers<void>()
   #number = 0
   #timer: NodeJS.Timeout | undefined
@@ -35,14 +35,14 @@ export class UsageBatches {
   #dropped = 0
   #isClosed = false
 
-  /** @param boot Names this process to the ledger: no other may ever have had it. */
+  /** @param boot Boot id of this process, which must be unique. */
   constructor(ledger: UsageLedger, boot: string, log: Log) {
     this.ledger = ledger
     this.#boot = boot
     this.#log = log
   }
 
-  /** Resolves once the entry is in the ledger; never if this process ends before. */
+  /** Resolves when the entry is in the ledger; never if the process ends earlier. */
   add(entry: UsageEntry): Promise<void> {
     const id = JSON.stringify([entry.project, entry.keyId, entry.model, entry.day])
     const before = this.#waiting.get(id)
@@ -52,7 +52,7 @@ export class UsageBatches {
     return this.#entered.promise
   }
 
-  /** Writes what waits, until `signal`. */
+  /** Writes queued entries until `signal`. */
   async #flush(signal: AbortSignal): Promise<void> {
     while (!signal.aborted && (this.#writing || this.#sent || this.#waiting.size > 0)) {
       await (this.#writing ?? this.#write())
@@ -60,7 +60,7 @@ export class UsageBatches {
     }
   }
 
-  /** Writes what waits, for a moment, and ends. */
+  /** Writes queued entries, for at most one second, and stops. */
   async close(): Promise<void> {
     await this.#flush(AbortSignal.timeout(WRITE_MS))
     this.#isClosed = true
@@ -69,7 +69,7 @@ export class UsageBatches {
       (sum, entry) => sum + entry.calls,
       0,
     )
-    if (calls > 0) this.#log.error({ calls }, 'usage of calls not written')
+    if (calls > 0) this.#log.error({ calls }, 'usage lost at shutdown')
   }
 
   #writeLater(): void {
@@ -93,31 +93,31 @@ export class UsageBatches {
       try {
         await this.ledger.add(this.#boot, this.#sent.number, this.#sent.entries)
       } catch (error) {
-        return this.#lose(error)
+        return this.#fail(error)
       }
     }
     this.#sent.entered?.resolve()
     this.#sent = undefined
-    this.#found()
+    this.#recover()
   }
 
   #take(): SentBatch {
     const taken = [...this.#waiting].slice(0, ENTRIES_MAX)
     for (const [id] of taken) this.#waiting.delete(id)
-    // What is left over belongs to the same promise, which settles with the batch that takes the last of it.
+    // If entries remain, then they keep the same promise, which settles with the batch that takes the last of them.
     const entered = this.#waiting.size === 0 ? this.#entered : undefined
     if (entered) this.#entered = Promise.withResolvers<void>()
     return { number: ++this.#number, entries: taken.map(([, entry]) => entry), entered }
   }
 
-  /** Said once: an outage may last for hours. */
-  #lose(error: unknown): void {
-    if (!this.isFailing) this.#log.warn({ err: error }, 'usage not written; it waits')
+  /** Logged once per outage, which may last for hours. */
+  #fail(error: unknown): void {
+    if (!this.isFailing) this.#log.warn({ err: error }, 'usage ledger unavailable; retrying')
     this.isFailing = true
   }
 
-  #found(): void {
-    if (this.isFailing) this.#log.info({ dropped_calls: this.#dropped }, 'usage is written again')
+  #recover(): void {
+    if (this.isFailing) this.#log.info({ dropped_calls: this.#dropped }, 'usage ledger recovered')
     this.isFailing = false
     this.#dropped = 0
   }
