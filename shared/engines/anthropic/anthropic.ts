@@ -10,20 +10,20 @@ import { ServiceError } from '#shared/error.ts'
 import { AnthropicDecoder } from './decode.ts'
 import { encodeAnthropic, encodeCount } from './encode.ts'
 
-/** The dialect of calls that name none, such as chat completions; upstreams keep old versions alive. */
+/** API version for calls without one, such as chat completions. Upstreams support old versions for a long time. */
 const VERSION = '2023-06-01'
 
-/** Bytes of the answer to count_tokens. */
+/** Maximum bytes of the answer to count_tokens. */
 const COUNT_MAX = 64 * 1024
-/** Time for it; then the count is estimated. */
+/** Timeout of count_tokens; afterwards the count is estimated. */
 const COUNT_MS = 10_000
 
 /**
- * A chat engine on any server that speaks POST /v1/messages.
+ * Opens a chat engine for a server with POST /v1/messages.
  *
- * @param model A model whose engine is of type `anthropic`.
- * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
- * @param share With which other workers its servers are shared; default: none
+ * @param model A model whose engine has type `anthropic`.
+ * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
+ * @param share Shares the servers' limits with other workers; default: no sharing.
  */
 export function openAnthropicEngine(
   model: ModelConfig,
@@ -38,7 +38,7 @@ class AnthropicEngine implements ChatEngine {
   readonly #model: ModelConfig
   readonly #config: UpstreamConfig
   readonly #upstream: Upstream
-  /** What the catalogue says in headers: its version holds for every call, its features are added to the caller's. */
+  /** Headers of the catalogue: its version overrides that of each call, and its beta features are added to the caller's. */
   readonly #isVersionSet: boolean
   readonly #betas: string | undefined
 
@@ -65,7 +65,7 @@ class AnthropicEngine implements ChatEngine {
     return answerEvents(this.#upstream, request, open, new AnthropicDecoder(request))
   }
 
-  /** Undefined also when the upstream is in trouble: an estimate beats an error. Bad requests are told. */
+  /** Also undefined if the upstream fails, since an estimate is better than an error. Only errors about the request are thrown. */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined> {
     const body = encodeCount(request, this.#model, this.#config)
     const within = { ...options, signal: AbortSignal.any([options.signal, AbortSignal.timeout(COUNT_MS)]) }

@@ -5,25 +5,25 @@ import { nativeEvent } from '#shared/native-output.ts'
 import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 
 /**
- * Content blocks of one message, as events.
+ * Converts the content blocks of one message into events.
  *
- * The API sends one block after another, but some servers open a block before they close the one before it. Events of text
- * have no block, so the events of a block wait until all blocks before it are closed: the order of the blocks is the order of
- * their starts. The oldest block is closed early if too many are open, or if too much waits for it.
+ * The API sends one block after another, but some servers open a block before they close the previous one. Text events do not name their
+ * block, so the events of a block wait until all earlier blocks are closed. Blocks are ordered by their starts. If too many blocks are open
+ * or too many characters wait, then the oldest block is closed early.
  *
- * A caller of the Messages API gets further details as `native` events: blocks of types without an internal form, and fields
- * of a text, such as citations. A native field `type` says that a new block of text begins: two texts in a row are two blocks.
+ * A caller of the Messages API also gets `native` events: blocks without an internal form, and fields of a text, such as citations. A
+ * native field `type` marks the start of a text block, so that two consecutive texts stay two blocks.
  */
 export class ContentBlocks {
   readonly #request: GenerateRequest
   readonly #ids = new Set<string>()
-  /** Open blocks, and closed ones that wait for an open one. */
+  /** Open blocks, and closed ones that wait for an earlier open block. */
   readonly #blocks: Slot[] = []
   #waitingChars = 0
   #lastType: string | undefined
-  /** Calls of tools so far. */
+  /** Number of tool calls so far. */
   calls = 0
-  /** Whether anything was received that a caller of the API would see. */
+  /** Whether any received output is visible to a caller of the API. */
   hasOutput = false
 
   constructor(request: GenerateRequest) {
@@ -41,7 +41,7 @@ export class ContentBlocks {
     if (this.#blocks.length > BLOCKS_MAX) this.#closeFirst(out)
   }
 
-  /** Reads a delta. A delta of text or thinking that no block expects begins one: some servers leave out the start. */
+  /** Reads a delta. A delta of text or thinking without a block begins one, because some servers omit the start. */
   read(index: number | undefined, delta: BlockFields, out: GenerateEvent[]): void {
     const last = this.#blocks.findLast(({ isClosed }) => !isClosed)
     const slot = index === undefined ? last : this.#find(index)
@@ -65,7 +65,7 @@ export class ContentBlocks {
     return this.#blocks.find((slot) => slot.index === index && !slot.isClosed)
   }
 
-  /** Runs a step of a block, whose events go out if no block before it is open. */
+  /** Runs a step of a block. The events are emitted if no earlier block is open. */
   #into(slot: Slot, out: GenerateEvent[], step: (events: GenerateEvent[]) => void): void {
     const isFirst = slot === this.#blocks[0]
     const events = isFirst ? out : slot.events
@@ -118,7 +118,7 @@ export class ContentBlocks {
     }
   }
 
-  /** The next turn refuses equal ids and calls without a name. The encoder makes ids in place of empty ones. */
+  /** Makes the call valid for the next turn: equal ids and missing names would be rejected. The encoder generates ids for empty ones. */
   #call(fields: BlockFields): CallFields {
     const { id, name } = fields
     if (typeof name !== 'string' || name === '') {
@@ -131,11 +131,11 @@ export class ContentBlocks {
 }
 
 const BLOCKS_MAX = 1_000
-/** Characters of events that wait for an earlier block. */
+/** Maximum characters of events that wait for an earlier block. */
 const WAITING_CHARS_MAX = 4 * 1024 * 1024
-/** Characters that an event counts for, next to its text. */
+/** Cost of an event in characters, in addition to its text. */
 const EVENT_CHARS = 100
-/** Characters of a block that is passed on whole. */
+/** Maximum characters of a native block, which is passed on as a whole. */
 const NATIVE_CHARS_MAX = 16 * 1024 * 1024
 
 export type BlockFields = Readonly<Record<string, unknown>>
@@ -167,7 +167,7 @@ function isVisible(event: GenerateEvent): boolean {
 class TextBlock implements OpenBlock {
   readonly #text = new SurrogateBuffer()
   readonly #keepsFields: boolean
-  /** Fields that the block begins with, before it is known that it has any content. */
+  /** Fields of the block's start, held until the block has any content. */
   #opening: Record<string, unknown> | undefined
   #isBegun = false
 
@@ -256,7 +256,7 @@ class ToolBlock implements OpenBlock {
     out.push({ type: 'tool_arguments', choice: 0, call: this.#call, text })
   }
 
-  /** A stream sends the input in deltas; a whole message, and a call without arguments, in the block itself. */
+  /** A stream sends the input in deltas. A whole message, and a call without arguments, has the input in the block itself. */
   close(out: GenerateEvent[]): void {
     if (this.#hasArguments) return
     const input = this.#input ?? {}
@@ -265,7 +265,7 @@ class ToolBlock implements OpenBlock {
   }
 }
 
-/** A block without an internal form: its deltas are merged into it, and a caller of the same API gets it as a whole. */
+/** A block without an internal form. The deltas are merged, and a caller of the same API receives the whole block. */
 class NativeBlock implements OpenBlock {
   readonly #keeps: boolean
   readonly #model: string

@@ -17,12 +17,12 @@ interface Frame {
   usage?: unknown
 }
 
-/** Fields of a message that have an internal form, or that are ours. */
+/** Fields of a message with an internal form, and fields that we set ourselves. */
 const KNOWN = new Set(['id', 'type', 'role', 'model', 'content', 'usage', 'stop_reason', 'stop_sequence'])
-/** Fields of a message that a stream sends next to the delta of the message, not in it. */
+/** Message fields that a stream sends next to `delta` of `message_delta`, and not in it. */
 const BESIDE_DELTA = new Set(['context_management', 'input_transformations'])
 
-/** Stop reasons, those of imitators included. A caller of the same API gets any other reason as it came. */
+/** Stop reasons, including those of imitating servers. A caller of the same API receives other reasons unchanged. */
 const REASONS: Readonly<Record<string, FinishReason>> = {
   end_turn: 'stop',
   stop: 'stop',
@@ -37,14 +37,14 @@ const REASONS: Readonly<Record<string, FinishReason>> = {
   safety: 'content_filter',
 }
 
-/** Output tokens that an answer without any content may have: its end is a token as well. */
+/** Maximum output tokens of an answer without content: the end marker counts as a token. */
 const EMPTY_TOKENS_MAX = 4
 
 /**
- * Reads messages, streamed or whole. A whole message is read as the stream it might have been.
+ * Reads messages, streamed or whole. A whole message is read like its stream.
  *
- * The answer is complete with `message_stop`, with a stop reason, or with `[DONE]`, which some servers add. An answer that
- * reports output but has none is a failure: an agent would take it for an empty answer and stop.
+ * The answer is complete after `message_stop`, a stop reason, or `[DONE]`, which some servers add. An answer that reports output tokens but
+ * contains no output is an error: an agent would accept it as an empty answer and stop.
  */
 export class AnthropicDecoder implements AnswerDecoder {
   readonly #request: GenerateRequest
@@ -148,7 +148,7 @@ export class AnthropicDecoder implements AnswerDecoder {
     return reason === 'tool_calls' && this.#blocks.calls === 0 && this.#blocks.hasOutput ? 'stop' : reason
   }
 
-  /** Hidden thinking is output that no block shows. */
+  /** Whether the answer lacks output that its usage reports. Hidden thinking is counted but not sent, so it does not matter. */
   #hasLostOutput(reason: FinishReason): boolean {
     if (this.#blocks.hasOutput || reason === 'content_filter') return false
     if (reason === 'tool_calls') return true
@@ -193,7 +193,7 @@ export class AnthropicDecoder implements AnswerDecoder {
         out.push(nativeEvent('anthropic', 'answer', { stop_reason }))
       }
     }
-    // The fields of a whole message were passed on at its start.
+    // The fields of a whole message were already passed on at its start.
     if (type !== 'message') this.#pass(end, 'answer', out)
   }
 

@@ -4,16 +4,16 @@ import { defined, maxTokens } from '#shared/engines/openai/encode.ts'
 import { ServiceError } from '#shared/error.ts'
 import { encodeConversation } from './messages.ts'
 
-/** The dialect requires a limit; this one holds when neither the caller nor the catalogue names one. */
+/** The API requires max_tokens. Default if neither the caller nor the catalogue sets a limit. */
 const MAX_TOKENS_DEFAULT = 4_096
 
 /**
- * The body of POST /v1/messages for an upstream of the Anthropic dialect.
+ * The body of POST /v1/messages for an Anthropic upstream.
  *
- * Chat completions can ask for things this dialect has no words for. What would change the answer is refused; `seed` is
- * left out, since it promises nothing, and so is a penalty of 0.
+ * Chat completions have parameters that this API lacks. Parameters that would change the answer are rejected. `seed`, which guarantees
+ * nothing, and penalties of 0 are dropped.
  *
- * @throws ServiceError when the request asks for something the dialect cannot say
+ * @throws ServiceError for a parameter that the API lacks
  */
 export function encodeAnthropic(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
   requireSayable(request)
@@ -29,7 +29,7 @@ export function encodeAnthropic(request: GenerateRequest, model: ModelConfig, co
   })
 }
 
-/** The body of POST /v1/messages/count_tokens: what the model reads, without what rules its answer. */
+/** The body of POST /v1/messages/count_tokens: the prompt without the parameters of the answer. */
 export function encodeCount(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
   const { metadata: _, ...fields } = promptFields(request, model, config)
   if (request.dialect === 'anthropic') return defined(fields)
@@ -50,7 +50,7 @@ function promptFields(request: GenerateRequest, model: ModelConfig, config: Upst
   }
 }
 
-/** Unknown fields, for an upstream of the caller's own dialect. */
+/** Unknown fields, if the caller uses the same API. */
 function extraOf({ dialect, extra }: GenerateRequest): Record<string, unknown> {
   return dialect === 'anthropic' ? (extra ?? {}) : {}
 }
@@ -76,12 +76,16 @@ function refuse(request: GenerateRequest, param: string): never {
   throw new ServiceError('unsupported_parameter', `The model '${request.model}' does not take ${param}.`, { param })
 }
 
-/** Chat completions go up to 2, this dialect to 1: the hottest there is stands for anything hotter. */
+/** Clamped: chat completions permit up to 2, this API up to 1. */
 function temperature({ temperature }: GenerateRequest): number | undefined {
   return temperature === undefined ? undefined : Math.min(temperature, 1)
 }
 
-/** The dialect has no subset of tools, so the others are left out. @param extra Fields of the choice without an internal form */
+/**
+ * The API has no subset of tools, so tools that are not allowed are left out.
+ *
+ * @param extra Fields of the choice without an internal form
+ */
 function tools(request: GenerateRequest, extra: unknown): object {
   const allowed = request.allowed_tools
   const offered = allowed ? request.tools.filter((tool) => allowed.includes(tool.name)) : request.tools
@@ -117,7 +121,7 @@ function toolChoice(request: GenerateRequest): object | undefined {
   }
 }
 
-/** Thinking in the dialect's own words goes along as it came; what has an internal form may have been clamped since. */
+/** Thinking options in the API's own form are passed on. The internal form overrides them, because it may have been clamped. */
 function thinking(request: GenerateRequest, extra: unknown): object | undefined {
   const own = thinkingOf(request)
   const { type } = (extra ?? {}) as { type?: unknown }
@@ -125,7 +129,7 @@ function thinking(request: GenerateRequest, extra: unknown): object | undefined 
   return own && !isOther ? { ...(extra as object | undefined), ...own } : (extra as object | undefined)
 }
 
-/** Chat completions know an effort only, which leaves the length of the thinking to the model. */
+/** Thinking options from the internal form. Chat completions have only an effort, which leaves the budget to the model. */
 function thinkingOf({ reasoning, dialect }: GenerateRequest): object | undefined {
   if (!reasoning) return undefined
   if (reasoning.enabled === false || reasoning.effort === 'none') return { type: 'disabled' }
@@ -145,7 +149,7 @@ function outputConfig(request: GenerateRequest, reasons: boolean, extra: unknown
   return Object.keys(set).length > 0 ? set : undefined
 }
 
-/** The dialect knows neither `none` (thinking is disabled then) nor `minimal`. */
+/** The API has neither `none`, for which thinking is disabled, nor `minimal`. */
 function wordOfEffort(effort: string | undefined): string | undefined {
   if (effort === 'none') return undefined
   return effort === 'minimal' ? 'low' : effort

@@ -6,7 +6,7 @@ interface Message {
   readonly role: Role
   readonly content: Block[]
   extra: object | undefined
-  /** It may take further results of tools, and the text behind them. */
+  /** Whether the message accepts further tool results and the text after them. */
   readonly isOpen: boolean
 }
 
@@ -14,20 +14,22 @@ type Role = Exclude<Turn['role'], 'tool'>
 
 interface Block {
   readonly value: object
-  /** A text without further fields may stand alone as a string. */
+  /** A text without further fields can be sent as a plain string. */
   readonly isPlain: boolean
 }
 
 type ToolCallPart = Extract<Part, { type: 'tool_call' }>
 
 /**
- * Turns as the system prompt and the messages of the messages protocol.
+ * Converts turns into the system prompt and the messages of the Messages API.
  *
- * Results of tools and the text behind them form one user message, since the protocol wants all results in the message after
- * the calls. Turns of callers of the same protocol stay as they are otherwise, `system` turns among them included. Turns of
- * other callers alternate: neighbours of one role become one message, and `system` turns go to the front, wherever they stood.
- * A request of nothing but system turns asks with the last of them. Empty texts are left out, because the protocol refuses
- * them. Names of speakers have no place here.
+ * Tool results and the text after them form one user message, since the API requires all results in the message after the calls. Other
+ * turns of callers of the same API stay unchanged, including `system` turns.
+ *
+ * Turns of other callers must alternate: adjacent turns of one role are merged, and all `system` turns move to the front. If there are only
+ * system turns, then the last one becomes the user message.
+ *
+ * Empty texts are removed, because the API rejects them. Names of speakers are dropped.
  */
 export function encodeConversation(request: GenerateRequest): { system: unknown; messages: object[] } {
   const sameDialect = request.dialect === 'anthropic'
@@ -50,7 +52,7 @@ export function encodeConversation(request: GenerateRequest): { system: unknown;
 
 function append(messages: Message[], turn: Turn, content: Block[], sameDialect: boolean): void {
   const extra = sameDialect && turn.role !== 'tool' ? turn.extra : undefined
-  // A system turn may have nothing but fields of its own, such as output_config.
+  // A system turn may consist only of fields of its own, such as output_config.
   if (content.length === 0 && !(turn.role === 'system' && extra)) return
   const role = turn.role === 'tool' ? 'user' : turn.role
   const last = messages.at(-1)
@@ -74,7 +76,7 @@ function encodeTurn(turn: Turn, index: number, sameDialect: boolean): Block[] {
   return [{ value, isPlain: false }]
 }
 
-/** A string when the content is one text and nothing else; the blocks themselves; undefined for none. */
+/** A string if the content is one plain text; else the blocks; undefined for no content. */
 function simplest(content: readonly Block[]): unknown {
   const [only] = content
   if (!only) return undefined
@@ -114,12 +116,12 @@ function encodePart(part: Part, param: string, sameDialect: boolean): object | u
     case 'audio':
       throw new ServiceError('unsupported_value', 'This model does not read audio.', { param })
     case 'native':
-      // Text between blocks has no block.
+      // A native part without fields stands for text between blocks and has no block.
       return Object.keys(part.value).length === 0 ? undefined : part.value
   }
 }
 
-/** Unsigned thinking is left out: it did not come from this kind of model, and would be refused. */
+/** Unsigned thinking is dropped: it came from another kind of model, and the API would reject it. */
 function encodeThinking({ text, signature, redacted }: Extract<Part, { type: 'reasoning' }>): object | undefined {
   if (redacted !== undefined) return { type: 'redacted_thinking', data: redacted }
   return signature ? { type: 'thinking', thinking: text, signature } : undefined
@@ -146,18 +148,18 @@ function mediaSource(url: string): { type: 'base64'; media_type: string; data: s
   return { type: 'base64', media_type, data: url.slice(comma + 1) }
 }
 
-/** The protocol takes objects only. What else a model wrote is shown to it, so that it can correct itself. */
+/** The API accepts only objects. Other arguments are wrapped, so that the model sees its mistake and can correct it. */
 function toolInput(part: ToolCallPart): object {
   if (part.arguments.trim() === '') return {}
   return objectIn(part.arguments) ?? { invalid_json: part.arguments }
 }
 
-/** Ids of other dialects may hold characters that are refused here; a call and its result change alike. */
+/** Ids of other APIs may contain characters that are rejected here. A call and its result are changed in the same way. */
 function wordOfId(id: string): string {
   return id.replace(/[^a-zA-Z0-9_-]/g, '_')
 }
 
-/** White space at the end of a prefill is refused here; chat completions may well end in it. */
+/** Trailing whitespace of a prefill is rejected here, but permitted in chat completions. */
 function trimPrefill(messages: Message[]): void {
   const last = messages.at(-1)
   const block = last?.content.at(-1)?.value as { text?: string } | undefined

@@ -3,10 +3,10 @@ import type { NativeUsage, Usage } from '#schemas/generate.ts'
 type Fields = Readonly<Record<string, unknown>>
 
 /**
- * Usage of one message, which servers report in pieces: with its start, with its end, or in both.
+ * Usage of one message, which servers report at its start, at its end, or in both.
  *
- * Reports are cumulative, so a later count replaces an earlier one. A later zero or null does not: several servers end a
- * message with a template of zeros. Details of the API, such as `cache_creation`, are kept as they came.
+ * Reports are cumulative, so a later count replaces an earlier one. A later zero or null is ignored, because several servers end a message
+ * with a template of zeros. Details of the API, such as `cache_creation`, are passed on unchanged.
  */
 export class ReportedUsage {
   #fields: Fields | undefined
@@ -15,7 +15,7 @@ export class ReportedUsage {
     if (isFields(report)) this.#fields = merged(this.#fields ?? {}, report)
   }
 
-  /** Tokens of the prompt; 0: not reported. The API counts cached tokens apart, the internal form includes them. */
+  /** Tokens of the prompt; 0 if not reported. The API counts cached tokens separately, the internal form includes them. */
   get inputTokens(): number {
     const { input_tokens, cache_read_input_tokens, cache_creation_input_tokens } = this.#fields ?? {}
     return countOf(input_tokens) + countOf(cache_read_input_tokens) + countOf(cache_creation_input_tokens)
@@ -34,7 +34,7 @@ export class ReportedUsage {
     return this.#fields && { dialect: 'anthropic', value: this.#fields }
   }
 
-  /** Counts that the server reported. @param hasOutput Then zero output tokens are no count. */
+  /** Counts that the server reported. @param hasOutput If true, then zero output tokens are ignored as not counted. */
   counts(hasOutput: boolean): Partial<Usage> | undefined {
     if (!this.#fields) return undefined
     const { cache_read_input_tokens: read, cache_creation_input_tokens: written, output_tokens } = this.#fields

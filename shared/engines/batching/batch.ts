@@ -1,40 +1,40 @@
 import type { Embedded } from '#shared/engines/embedding.ts'
 import type { ServiceError } from '#shared/error.ts'
 
-/** What one upstream call may carry. */
+/** Limits of one upstream call. */
 export interface BatchBounds {
   readonly inputsMax: number
-  /** Of tokens as they were estimated; a text above it goes alone. */
+  /** Maximum estimated tokens. A text with more tokens is sent alone. */
   readonly tokensMax: number
 }
 
-/** One input: a text, and about how many tokens it has. */
+/** One input: a text with its estimated tokens. */
 export interface EmbedText {
   readonly text: string
   readonly tokens: number
 }
 
-/** Hears of each input as its vector is there, in any order. */
+/** Called once per input, in any order, when its vector is ready. */
 export type OnVector = (index: number, vector: Float32Array, tokens: number) => void
 
-/** The inputs of one job on their way through the batches. */
+/** The inputs of one job, which are spread over several batches. */
 export class EmbedJob {
   readonly texts: readonly EmbedText[]
-  /** When its oldest waiting input began to wait. */
+  /** Time at which the oldest waiting input began to wait. */
   readonly sinceMs: number
-  /** Inputs in calls. */
+  /** Number of inputs in running calls. */
   underWay = 0
-  /** Its texts were refused in company, so that nobody knows whose fault it was: from now on it goes alone. */
+  /** Set after a batch with other jobs was rejected: the faulty text is unknown, so this job is sent alone from then on. */
   isAlone = false
   isOver = false
   readonly #onVector: OnVector
   readonly #onEnd: (error?: unknown) => void
-  /** Indices that were sent and have to be sent again. */
+  /** Indices of inputs that were sent and must be sent again. */
   #again: number[] = []
   #next = 0
   #left: number
 
-  /** @param onEnd Hears once that all vectors were told, or what went wrong. */
+  /** @param onEnd Called once: without an error after all vectors, or with the error. */
   constructor(texts: readonly EmbedText[], onVector: OnVector, onEnd: (error?: unknown) => void) {
     this.texts = texts
     this.sinceMs = performance.now()
@@ -43,12 +43,12 @@ export class EmbedJob {
     this.#onEnd = onEnd
   }
 
-  /** Inputs that wait to be sent. */
+  /** Number of inputs that wait to be sent. */
   get waiting(): number {
     return this.isOver ? 0 : this.#again.length + this.texts.length - this.#next
   }
 
-  /** Index of the input that is to be sent next. */
+  /** Index of the next input to send. */
   peek(): number {
     return this.#again[0] ?? this.#next
   }
@@ -58,7 +58,7 @@ export class EmbedJob {
     return this.#again.shift() ?? this.#next++
   }
 
-  /** Its call was refused: the input waits again. */
+  /** Returns an input of a rejected call to the queue. */
   putBack(index: number): void {
     this.underWay--
     if (!this.isOver) this.#again.push(index)
@@ -70,13 +70,13 @@ export class EmbedJob {
     try {
       this.#onVector(index, vector, tokens)
     } catch (error) {
-      // Its own trouble, not that of the others in the batch.
+      // An error of this job's consumer must not fail the other jobs of the batch.
       return this.end(error)
     }
     if (--this.#left === 0) this.end()
   }
 
-  /** Ends it for whoever waits; a second call does nothing. */
+  /** Ends the job for its caller. A second call has no effect. */
   end(error?: unknown): void {
     if (this.isOver) return
     this.isOver = true
@@ -84,13 +84,13 @@ export class EmbedJob {
   }
 }
 
-/** A text of a batch, and whose inputs it is. */
+/** A text of a batch, with the inputs that consist of it. */
 interface Slot {
   readonly text: EmbedText
   readonly inputs: { readonly job: EmbedJob; readonly index: number }[]
 }
 
-/** The texts of one upstream call, each once. */
+/** The distinct texts of one upstream call. */
 export class Batch {
   readonly #slots: Slot[] = []
   readonly #byText = new Map<string, Slot>()
@@ -109,7 +109,7 @@ export class Batch {
     return this.#slots.length === 0
   }
 
-  /** Somebody still waits for it. */
+  /** Whether any job of the batch is still running. */
   get isWanted(): boolean {
     for (const job of this.#jobs) if (!job.isOver) return true
     return false
@@ -120,7 +120,7 @@ export class Batch {
     return this.#slots.length < inputsMax && this.#tokens + tokens <= tokensMax
   }
 
-  /** Takes the next input of a job. */
+  /** Adds the next input of a job. */
   takeFrom(job: EmbedJob): void {
     const index = job.take()
     const text = job.texts[index] as EmbedText
@@ -133,7 +133,7 @@ export class Batch {
     this.#tokens += text.tokens
   }
 
-  /** Gives each input its vector. */
+  /** Delivers the vector of each input. */
   done(answer: Embedded): void {
     const tokens = tokensEach(answer, this.#slots)
     for (const [place, { inputs }] of this.#slots.entries()) {
@@ -142,7 +142,7 @@ export class Batch {
     }
   }
 
-  /** Its inputs wait again, each job's without company. */
+  /** Returns all inputs to their jobs, each of which is sent alone from then on. */
   putBack(): void {
     for (const { inputs } of this.#slots) {
       for (const { job, index } of inputs) {
@@ -152,7 +152,7 @@ export class Batch {
     }
   }
 
-  /** Ends its jobs. @param errorFor What a job gets, whose inputs have these indices by their places in the call */
+  /** Ends all jobs of the batch. @param errorFor Creates the error of a job from its input index at each position of the call */
   fail(errorFor: (indices: readonly (number | undefined)[]) => ServiceError): void {
     for (const job of this.#jobs) {
       job.end(errorFor(this.#slots.map(({ inputs }) => inputs.find((input) => input.job === job)?.index)))
@@ -162,8 +162,8 @@ export class Batch {
 }
 
 /**
- * Tokens of each text, in whole numbers: as the engine tells, else the tokens of the call in the proportion of the
- * estimates, so that the parts add up to the whole.
+ * Tokens of each text as integers. If the engine reports only a total, then it is divided in proportion to the estimates, so that the parts
+ * add up to the total.
  */
 function tokensEach({ tokens, tokensEach }: Embedded, slots: readonly Slot[]): readonly number[] {
   if (tokensEach) return tokensEach

@@ -2,46 +2,46 @@ import type { EmbeddingEngine } from '#shared/engines/embedding.ts'
 import { ServiceError } from '#shared/error.ts'
 import { Batch, type BatchBounds, EmbedJob, type EmbedText, type OnVector } from './batch.ts'
 
-/** What a batcher may do. */
+/** Limits of a batcher. */
 export interface BatcherOptions extends BatchBounds {
-  /** Longest wait of an input for others while a call could be made, in milliseconds. */
+  /** Maximum time that an input waits for others while a call could be made, in milliseconds. */
   readonly waitMs: number
-  /** Calls at once. */
+  /** Maximum concurrent calls. */
   readonly callsMax: number
 }
 
-/** As many jobs may always share a call. */
+/** Minimum number of jobs that may share a call. */
 const COMPANY_MIN = 8
 
-/** Refusals that are about a text: in a batch of many jobs only one of them is to blame. */
+/** Statuses that concern a text: in a batch of many jobs only one of them is at fault. */
 const REFUSED = new Set([400, 413])
-/** A failure of any kind says by this that its texts may be why: models in half precision make no number of some. */
+/** `param` of an error that may be caused by a text. Models in half precision, for example, compute NaN for some texts. */
 const ABOUT_TEXT = /^input(\[|$)/
 
 /**
- * Puts the inputs of many jobs into shared calls of one engine.
+ * Combines the inputs of many jobs into shared calls of one engine.
  *
- * While no call is under way an input goes at once. Else it waits for others up to `waitMs`, or until a batch is full; with
- * `callsMax` calls under way, until one ends. So a lone caller does not wait, and the slower the engine, the fuller the
- * batches. A batch takes an input of each job in turn, and the last free call is kept for jobs that have none under way:
- * a job of thousands of inputs does not hold up one of a single text.
+ * 1. While no call runs, an input is sent at once, so a lone caller does not wait.
+ * 2. Otherwise an input waits up to `waitMs` or until the batch is full; with `callsMax` calls running, it waits until one ends. The slower
+ *    the engine, the fuller the batches.
+ * 3. A batch takes one input of each job in turn. The last free call is reserved for jobs without a running call. A job of thousands of
+ *    inputs therefore does not delay a job of a single text.
+ * 4. With many jobs a batch takes at most half of them. The engine works on one half while the callers of the other half read their answers
+ *    and return. Otherwise all callers would be answered, and would return, at the same time.
+ * 5. If a batch is rejected or its answer is unusable, then each job's inputs are sent again in calls of their own. A faulty text therefore
+ *    fails only its own job.
+ * 6. Inputs of cancelled jobs are not sent, and a call without any running job is aborted. No other error is retried here: the owner of a
+ *    job decides that.
  *
- * A batch takes at most half of many jobs, so that the engine works on the one half while the callers of the other read
- * their answers and come again. All in one call would go on like that: they would be answered, and so come, all at once.
- *
- * A batch that is refused, or whose answer is no use, is sent again, each job's part alone, so that nobody suffers from
- * another's text. Inputs of jobs that were cancelled are not sent, and a call that nobody waits for any more is aborted.
- * Nothing else is tried again: that is the arbiter's.
- *
- * It holds what its jobs hold: their number is bounded by the slots of the worker.
+ * The memory is bounded by the worker's slots.
  */
 export class Batcher {
   readonly #engine: EmbeddingEngine
   readonly #options: BatcherOptions
-  /** Jobs with inputs that wait, the one whose turn it is first. */
+  /** Jobs with waiting inputs, the next one first. */
   readonly #ring = new Set<EmbedJob>()
   readonly #calls = new Map<Batch, AbortController>()
-  /** Jobs that are not over. */
+  /** Number of running jobs. */
   #jobs = 0
   #pumping: NodeJS.Immediate | undefined
   #timer: NodeJS.Timeout | undefined
@@ -52,9 +52,9 @@ export class Batcher {
   }
 
   /**
-   * Embeds the texts of a job; resolves when `onVector` has heard of each.
+   * Embeds the texts of a job. Resolves after `onVector` was called for each.
    *
-   * @throws ServiceError The first failure of a call that had one of them; the signal's reason
+   * @throws ServiceError The first error of a call with one of the texts; the signal's reason
    */
   embed(texts: readonly EmbedText[], signal: AbortSignal, onVector: OnVector): Promise<void> {
     return new Promise((resolve, reject) => {
@@ -74,7 +74,7 @@ export class Batcher {
     })
   }
 
-  /** Ends every job and call. */
+  /** Ends all jobs and calls. */
   async close(): Promise<void> {
     const error = new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000 })
     for (const job of [...this.#ring]) this.#leave(job, error)
@@ -89,7 +89,7 @@ export class Batcher {
     for (const [batch, abort] of this.#calls) if (batch.jobs.has(job) && !batch.isWanted) abort.abort(reason)
   }
 
-  /** Later in this turn of the loop, so that jobs which come together share a call. */
+  /** Deferred to the end of this event-loop tick, so that jobs which arrive together share a call. */
   #pumpSoon(): void {
     this.#pumping ??= setImmediate(() => {
       this.#pumping = undefined
@@ -111,20 +111,20 @@ export class Batcher {
     }
   }
 
-  /** The last free call is for jobs that have none, unless there is only one at all. */
+  /** The last free call is reserved for jobs without a running call, unless there is only one call at all. */
   #maySend(job: EmbedJob): boolean {
     const isLast = this.#calls.size > 0 && this.#calls.size === this.#options.callsMax - 1
     return !isLast || job.underWay === 0
   }
 
-  /** How much longer others are waited for. */
+  /** Remaining time to wait for further inputs. */
   #waitMs(jobs: readonly EmbedJob[]): number {
     if (this.#calls.size === 0 || this.#isFull(jobs)) return 0
     const since = Math.min(...jobs.map(({ sinceMs }) => sinceMs))
     return since + this.#options.waitMs - performance.now()
   }
 
-  /** Whether what waits fills a batch. */
+  /** Whether the waiting inputs fill a batch. */
   #isFull(jobs: readonly EmbedJob[]): boolean {
     const { inputsMax, tokensMax } = this.#options
     let [inputs, tokens] = [0, 0]
@@ -136,7 +136,10 @@ export class Batcher {
     return false
   }
 
-  /** The next batch: an input of each job in turn. Who has more goes to the end of the ring, and is met again there. */
+  /**
+   * Fills the next batch with one input of each job in turn. A job with more inputs moves to the end of the ring, where this loop reaches
+   * it again.
+   */
   #fill(jobs: ReadonlySet<EmbedJob>): Batch {
     const batch = new Batch()
     const company = this.#options.callsMax === 1 ? this.#jobs : Math.max(COMPANY_MIN, Math.ceil(this.#jobs / 2))
@@ -156,7 +159,7 @@ export class Batcher {
     return batch
   }
 
-  /** As many inputs of one job as fit. */
+  /** Fills a batch with inputs of one job. */
   #takeAll(batch: Batch, job: EmbedJob): void {
     this.#ring.delete(job)
     while (job.waiting > 0 && batch.hasRoom(job.texts[job.peek()] as EmbedText, this.#options)) batch.takeFrom(job)
@@ -185,8 +188,7 @@ export class Batcher {
 }
 
 /**
- * The error in the words of one job: the engine counted the texts of its call, the caller those of its request. The two
- * forms are those of the port.
+ * Converts positions in the engine's call into input indices of one job. The port defines the two forms in which an error names an input.
  */
 function renamed(error: ServiceError, indices: readonly (number | undefined)[]): ServiceError {
   const own = (_: string, before: string, place: string) => `${before}${indices[Number(place)] ?? place}`

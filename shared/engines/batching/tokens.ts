@@ -3,22 +3,22 @@ import { cutAfter } from '#shared/engines/token-cuts.ts'
 import { ServiceError } from '#shared/error.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Names of the encodings that token inputs may be of. */
+/** Encodings of token inputs. */
 export type TokenEncoding = ModelConfig['embeddings']['token_encoding']
 
 /**
- * Characters counted at a time. The tokenizer's cost grows with the square of a run without spaces: 60,000 letters block
- * the process for 8 s. A run of this length takes 2 ms.
+ * Characters per tokenizer call. The tokenizer's cost grows with the square of a run without spaces: 60,000 letters block the process for 8
+ * s. A run of this length takes 2 ms.
  */
 const SLICE_CHARS = 1_024
 
-/** Words, numbers and signs; and how many bytes of one make about a token. */
+/** Words, numbers and symbols, and the average bytes of a token within one. */
 const WORDS = /\p{L}+|\p{N}{1,3}|[^\s\p{L}\p{N}]+/gu
 const WORD_BYTES = 6
-/** Characters that are looked at; the rest of a longer text is taken to be like its beginning. */
+/** Maximum characters that are examined. The rest of a longer text is extrapolated. */
 const SAMPLE_CHARS = 4_096
 
-/** About how many tokens a text has, at least 1: a guess for sharing out calls and their cost, without a vocabulary. */
+/** Estimates the tokens of a text, at least 1, without a vocabulary. Used to divide inputs among calls and costs among inputs. */
 export function guessTokens(text: string): number {
   const sample = text.slice(0, SAMPLE_CHARS)
   let tokens = 0
@@ -26,17 +26,19 @@ export function guessTokens(text: string): number {
   return Math.max(1, Math.ceil((tokens * text.length) / sample.length))
 }
 
-/** Text to tokens and back. */
+/** Converts text to tokens and back. */
 export interface Tokens {
   /**
-   * Tokens of a text; what looks like a special token is plain text. Counting stops soon after `most`, and lets others
-   * have their turn. Exact, but for runs of over 1,024 characters without a blank: there a token or two too many.
+   * Counts the tokens of a text. Text that looks like a special token is plain text. Counting yields to the event loop and stops soon after
+   * `most`.
+   *
+   * The count is exact except for runs of more than 1,024 characters without a space, which count one or two tokens too many.
    */
   count(text: string, most: number): Promise<number>
   /**
-   * The text of some tokens; bytes that are no UTF-8 become U+FFFD.
+   * The text of token ids. Bytes that are not valid UTF-8 become U+FFFD.
    *
-   * @param pathOf The path of an id that does not exist, by its place, such as `input[2][5]`
+   * @param pathOf Path of an unknown id by its position, such as `input[2][5]`
    * @throws ServiceError `invalid_value`
    */
   decode(ids: readonly number[], pathOf: (place: number) => string): string
@@ -45,7 +47,7 @@ export interface Tokens {
 const LOADERS = { cl100k_base: loadCl100k, o200k_base: loadO200k }
 const loaded = new Map<TokenEncoding, Promise<Tokens>>()
 
-/** The tokens of an encoding. Loaded on first use: a vocabulary costs 60 to 120 MB and a fifth of a second. */
+/** The tokenizer of an encoding, loaded on first use: a vocabulary takes 60 to 120 MB and a fifth of a second. */
 export function loadTokens(encoding: TokenEncoding): Promise<Tokens> {
   let tokens = loaded.get(encoding)
   if (!tokens) {
@@ -103,7 +105,7 @@ class Vocabulary implements Tokens {
   }
 
   decode(ids: readonly number[], pathOf: (place: number) => string): string {
-    // Bytes first: a character may be spread over several tokens.
+    // Bytes are joined before decoding, because a character may be spread over several tokens.
     const bytes = ids.map((id, place) => this.#bytesOf(id) ?? refuseToken(id, pathOf(place)))
     return Buffer.concat(bytes).toString('utf8')
   }

@@ -8,16 +8,17 @@ import { runYielding } from '#shared/yielding.ts'
 import { type Directive, stepsOf, writeScript } from './script.ts'
 import { countPrompt, inventLogprob } from './text.ts'
 
-/** Tokens without a wait between them after which other work of the process gets its turn. */
+/** Tokens without a delay between two event-loop yields. */
 const TOKENS_AT_ONCE = 128
 
 /**
- * Opens the deterministic chat engine, for tests and load: the same request always gives the same answer.
+ * Opens the deterministic chat engine, for tests and load: equal requests get equal answers.
  *
- * It repeats the last user turn (after a tool's result: that result), one token a delta when the caller streams, and
- * counts tokens exactly: a word or one other character, with the white space before it (text.ts). A response
- * format, and tools whose name occurs in the user's text, are served with values made from their JSON Schema
- * (fill.ts). A first line `!echo …` scripts pace, length, tools, reasoning, refusal, failures (script.ts).
+ * The engine repeats the last user turn, or the last tool result after it. If the caller streams, then each delta is one token. A token is
+ * a word or one other character, with the whitespace before it (text.ts), so counts are exact.
+ *
+ * A response format, and tools whose name occurs in the user's text, get values generated from their JSON Schema (fill.ts). A first line
+ * `!echo …` scripts pace, length, tools, reasoning, refusal and failures (script.ts).
  */
 export function openEchoEngine(model: ModelConfig): ChatEngine {
   return {
@@ -27,7 +28,7 @@ export function openEchoEngine(model: ModelConfig): ChatEngine {
   }
 }
 
-/** What the choices of one call share. */
+/** State that the choices of one call share. */
 interface Call {
   readonly request: GenerateRequest
   readonly budget: Budget
@@ -86,7 +87,7 @@ async function* perform(call: Call, choice: number): AsyncGenerator<GenerateEven
     }
   }
   yield* released(stops.flush(), choice)
-  // A script may ask for a failure after more tokens than there are: then it comes at the end.
+  // A scripted failure after more tokens than the answer has happens at the end.
   pace.failAfter(Number.MAX_SAFE_INTEGER)
   yield { type: 'finish', choice, reason: script.finish, ...(script.filter ? { filter: script.filter } : {}) }
 }
@@ -95,7 +96,7 @@ function* released({ text, logprobs }: Released, choice: number): Generator<Gene
   if (text !== '') yield { type: 'text', choice, text, ...(logprobs.length > 0 ? { logprobs } : {}) }
 }
 
-/** Joins neighbouring deltas of the same text into one. */
+/** Merges adjacent deltas of the same text. */
 async function* join(events: AsyncIterable<GenerateEvent>): AsyncGenerator<GenerateEvent> {
   let last: GenerateEvent | undefined
   for await (const event of events) {
@@ -114,14 +115,14 @@ function callOf(event: GenerateEvent): number {
   return 'call' in event ? event.call : -1
 }
 
-/** The clock of one echo answer: waits before each token, counts tokens, fails when the script says so. Close it. */
+/** The pace of one echo answer: waits before each token, counts tokens, and fails if the script says so. Must be closed. */
 class EchoPace {
   readonly #directive: Directive
   readonly #signal: AbortSignal
   readonly #attempt: number
   #timer: NodeJS.Timeout | undefined
   #interrupt: (() => void) | undefined
-  /** Given so far, of all choices. */
+  /** Tokens so far, of all choices. */
   tokens = 0
 
   constructor(directive: Directive, options: GenerateOptions) {
@@ -131,7 +132,7 @@ class EchoPace {
     this.#signal.addEventListener('abort', this.#onAbort, { once: true })
   }
 
-  /** Waits for the next token's time. @throws the abort reason, or the scripted ServiceError */
+  /** Waits for the time of the next token. @throws the abort reason, or the scripted ServiceError */
   async next(): Promise<void> {
     this.failAfter(this.tokens)
     const waitMs = this.tokens === 0 ? this.#directive.first_ms : this.#directive.delay_ms
@@ -141,11 +142,11 @@ class EchoPace {
     this.tokens++
   }
 
-  /** Throws the scripted failure when it is due after at most so many tokens and this attempt is to fail. */
+  /** Throws the scripted failure if it is due after at most `tokens` tokens and applies to this attempt. */
   failAfter(tokens: number): void {
     const { fail, after = 0, failures, retry_after_ms: retryAfterMs } = this.#directive
     if (fail === undefined || tokens < after || this.#attempt > failures) return
-    throw new ServiceError(fail, `The echo engine was told to fail with ${fail}.`, {
+    throw new ServiceError(fail, `The echo engine was scripted to fail with ${fail}.`, {
       ...(retryAfterMs === undefined ? {} : { retryAfterMs }),
     })
   }
@@ -155,7 +156,7 @@ class EchoPace {
     this.#signal.removeEventListener('abort', this.#onAbort)
   }
 
-  // One abort listener for the whole answer: one a token costs more than the token.
+  // One abort listener for the whole answer: a listener per token would cost more than the token.
   readonly #onAbort = () => {
     clearTimeout(this.#timer)
     this.#interrupt?.()

@@ -9,28 +9,29 @@ import {
   SchemaReader,
 } from '#shared/json-schema/json-schema.ts'
 
-/** Below this depth optional properties and items are left out; below twice of it references end. */
+/** Depth below which optional properties and items are left out. At twice this depth references are no longer followed. */
 const DEPTH_MAX = 4
-/** Below this depth everything is null: a schema may be all of itself. */
+/** Depth below which every value is null, because a schema may contain itself. */
 const DEPTH_END = 200
 
-/** How much one answer may hold, over all the values made for it. */
+/** Limits of the values generated for one answer. */
 export class FillBudget {
-  /** Values: keeps a schema that branches into itself from growing without end. */
+  /** Number of values. Bounds a schema that branches into itself. */
   values = 10_000
   /** Characters of texts, names and constants. */
   characters = 1_000_000
 }
 
 /**
- * Makes a small value that a JSON Schema accepts, the same one each time.
+ * Generates a small value that a JSON Schema accepts, always the same one.
  *
- * Knows const, enum, default, examples, type (also a list), properties, required, items, prefixItems, minItems,
- * length and number bounds, multipleOf, common formats, anyOf, oneOf, allOf, and $ref into the schema itself. Does not
- * know pattern, not, if/then, patternProperties, uniqueItems. Where the schema asks for more than the budget has left, or
- * contains itself without an end, null stands for the rest.
+ * Supported are const, enum, default, examples, type (also a list), properties, required, items, prefixItems and minItems. Also supported
+ * are length and number bounds, multipleOf, common formats, anyOf, oneOf, allOf, and $ref into the schema itself.
  *
- * @param root The schema; also where `#/…` references point
+ * Not supported are pattern, not, if/then, patternProperties and uniqueItems. If the budget is exhausted or the schema contains itself
+ * without an end, then the rest is null.
+ *
+ * @param root The schema, and the target of `#/…` references
  * @throws ServiceError `invalid_value` for a schema that is too large to merge
  */
 export function fillSchema(root: Schema, options: FillOptions = {}): unknown {
@@ -43,20 +44,20 @@ export function fillSchema(root: Schema, options: FillOptions = {}): unknown {
   }
 }
 
-/** What a value is made for. */
+/** Options of {@link fillSchema}. */
 interface FillOptions {
-  /** Name of the value; texts are made of it. */
+  /** Name of the value; texts consist of it. */
   readonly name?: string | undefined
-  /** What the error names when the schema is at fault. */
+  /** Parameter that an error about the schema names. */
   readonly param?: string
-  /** Default: one of its own. */
+  /** Default: a new one. */
   readonly budget?: FillBudget
 }
 
 class Filler {
   readonly #reader: SchemaReader
   readonly #budget: FillBudget
-  /** Sizes of what was said already: a reference may say it ten thousand times. */
+  /** Cached sizes of constants: references may repeat a constant ten thousand times. */
   readonly #sizes = new Map<unknown, number>()
 
   constructor(root: Schema, budget: FillBudget) {
@@ -84,7 +85,7 @@ class Filler {
 
   #alternative(schema: Schema, alternatives: readonly unknown[], name: string, depth: number): unknown {
     const { anyOf: _anyOf, oneOf: _oneOf, ...base } = schema
-    // Deep down the last alternative is the likelier way out: "null" and leaves are written last.
+    // At greater depth the last alternative is chosen, because `null` and leaf types usually come last.
     const chosen = alternatives.at(depth < DEPTH_MAX ? 0 : -1)
     return this.fill(this.#reader.merge(base, [this.#reader.resolve(chosen)]), name, depth + 1)
   }
@@ -154,7 +155,7 @@ class Filler {
     return this.#spend(size) ? value : null
   }
 
-  /** False when there is no room for so many characters. */
+  /** Returns false if the budget has too few characters left. */
   #spend(characters: number): boolean {
     if (characters > this.#budget.characters) return false
     this.#budget.characters -= characters
@@ -162,7 +163,7 @@ class Filler {
   }
 }
 
-/** The value that a schema itself names, if it does. */
+/** The value that a schema itself provides, if any. */
 function givenValue(schema: Schema): { value: unknown } | undefined {
   if ('const' in schema) return { value: schema.const }
   const [first] = listOf(schema, 'enum')
@@ -172,7 +173,7 @@ function givenValue(schema: Schema): { value: unknown } | undefined {
   return example === undefined ? undefined : { value: example }
 }
 
-/** About the characters of a value's JSON. */
+/** Approximate length of a value's JSON. */
 function sizeOf(value: unknown): number {
   if (typeof value === 'string') return value.length + 2
   if (typeof value !== 'object' || value === null) return 8

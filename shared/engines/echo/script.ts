@@ -6,21 +6,21 @@ import { FillBudget, fillSchema } from './fill.ts'
 import { makeText, splitTokens, textOf } from './text.ts'
 
 /*
- * Wire grammar: when the first line of the last user turn starts with "!echo", it scripts the answer.
+ * Grammar: if the first line of the last user turn starts with "!echo", then the line scripts the answer.
  *
- *   first line = "!echo" *( SP key "=" value )
- *   value      = JSON string | characters without spaces
+ * first line = "!echo" *( SP key "=" value )
+ * value      = JSON string | characters without spaces
  *
- * The lines after it are the text to say, unless `text` or `tokens` is given:
+ * The following lines are the text to return, unless `text` or `tokens` is given:
  *
- *   !echo first_ms=200 delay_ms=20 tokens=64
- *   !echo fail=overloaded after=3 retry_after_ms=500 failures=1
- *   !echo call=get_weather args="{\"city\":\"Paris\"}"
+ * !echo first_ms=200 delay_ms=20 tokens=64
+ * !echo fail=overloaded after=3 retry_after_ms=500 failures=1
+ * !echo call=get_weather args="{\"city\":\"Paris\"}"
  */
 
 const Milliseconds = z.coerce.number().int().min(0).max(3_600_000)
 
-/** What the caller of the echo engine may script. Keys are those of the `!echo` line. */
+/** Options that a caller of the echo engine may set. Keys are those of the `!echo` line. */
 const Directive = z.strictObject({
   first_ms: Milliseconds.default(0).describe('Wait before the first token'),
   delay_ms: Milliseconds.default(0).describe('Wait before each further token'),
@@ -52,10 +52,10 @@ const Directive = z.strictObject({
 })
 export type Directive = z.infer<typeof Directive>
 
-/** Most calls of one answer. */
+/** Maximum tool calls of one answer. */
 const CALLS_MAX = 128
 
-/** What the echo engine is going to say in one choice. */
+/** Output of the echo engine in one choice. */
 export interface Script {
   readonly directive: Directive
   readonly reasoning: string
@@ -67,13 +67,13 @@ export interface Script {
   readonly filter: Record<string, unknown> | undefined
 }
 
-/** A delta of one token, its choice left out. */
+/** A delta of one token, without its choice. */
 export type Step =
   | { type: 'reasoning' | 'refusal' | 'text'; text: string }
   | { type: 'tool_call'; call: number; id: string; name: string }
   | { type: 'tool_arguments'; call: number; text: string }
 
-/** Decides the whole answer of one choice. @throws ServiceError `invalid_value` for a broken `!echo` line */
+/** Creates the whole answer of one choice. @throws ServiceError `invalid_value` for an invalid `!echo` line */
 export function writeScript(request: GenerateRequest, choice: number): Script {
   const user = textOf(request.turns.findLast((turn) => turn.role === 'user'))
   const { directive, rest } = readDirective(user)
@@ -92,7 +92,7 @@ export function writeScript(request: GenerateRequest, choice: number): Script {
   }
 }
 
-/** The deltas of a script, one token each, in the order in which engines give them. */
+/** The deltas of a script, one token each, in the order of real engines. */
 export function* stepsOf(script: Script): Generator<Step> {
   for (const type of ['reasoning', 'refusal', 'text'] as const) {
     for (const text of splitTokens(script[type])) yield { type, text }
@@ -104,9 +104,9 @@ export function* stepsOf(script: Script): Generator<Step> {
 }
 
 /**
- * Splits a user's text into its script and what is left to say.
+ * Splits a user's text into its script and the rest.
  *
- * @throws ServiceError `invalid_value` naming what is wrong with the `!echo` line
+ * @throws ServiceError `invalid_value` with the problem of the `!echo` line
  */
 function readDirective(text: string): { directive: Directive; rest: string } {
   const [, line, rest = ''] = /^!echo\b([^\n]*)(?:\n([\s\S]*))?$/.exec(text) ?? []
@@ -118,7 +118,7 @@ function readDirective(text: string): { directive: Directive; rest: string } {
   throw invalid(`${key && `${key}: `}${key === 'fail' ? NO_ERROR_CODE : (issue?.message ?? 'malformed')}`)
 }
 
-/** In the place of a list of all codes. */
+/** Replaces a list of all error codes. */
 const NO_ERROR_CODE = 'no error code, such as upstream_error; docs/errors.md lists them'
 
 function readPairs(line: string): Record<string, string> {
@@ -135,7 +135,7 @@ function readPairs(line: string): Record<string, string> {
   return pairs
 }
 
-/** Of what cannot be read. */
+/** Maximum characters of invalid input in an error. */
 const SHOWN_CHARS = 200
 
 function unquote(value: string): string {
@@ -169,7 +169,7 @@ function writeText(
   return said
 }
 
-/** A last assistant turn is the beginning of the answer: what it already says is not said again. */
+/** A last assistant turn is the beginning of the answer, so its text is not repeated. */
 function withoutPrefill(text: string, request: GenerateRequest): string {
   const last = request.turns.at(-1)
   const prefill = last?.role === 'assistant' ? textOf(last) : ''
@@ -193,7 +193,7 @@ function chooseCalls(request: GenerateRequest, directive: Directive, said: strin
     .slice(0, most)
 }
 
-/** Answers since the user spoke that called tools. */
+/** Number of answers with tool calls since the last user turn. */
 function roundsOf({ turns }: GenerateRequest): number {
   const since = turns.slice(turns.findLastIndex(({ role }) => role === 'user') + 1)
   return since.filter(({ role, parts }) => role === 'assistant' && parts.some(({ type }) => type === 'tool_call'))
@@ -210,7 +210,7 @@ function chooseTools(request: GenerateRequest, offered: readonly Tool[], said: s
   if (choice.type === 'none') return []
   if (choice.type === 'tool') return offered.filter((tool) => tool.name === choice.name)
   if (choice.type === 'required') return named.length > 0 ? named : offered.slice(0, 1)
-  // After a tool's result the conversation goes on in words, or an agent would loop for ever.
+  // After a tool result the engine answers in text. Otherwise an agent would loop forever.
   return request.turns.at(-1)?.role === 'tool' ? [] : named
 }
 

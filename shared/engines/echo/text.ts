@@ -6,20 +6,20 @@ const WORDS =
 const VOCABULARY = WORDS.split(' ')
 
 /**
- * Splits a text into the echo engine's tokens: a word or one other character, each with the white space before it;
- * white space at the end is one more. They join to the text, and no character is split.
+ * Splits a text into the echo engine's tokens: a word or one other character, each with the whitespace before it. Trailing whitespace is
+ * one more token. The tokens concatenate to the text, and no character is split.
  */
 export function* splitTokens(text: string): Generator<string> {
   for (const [token] of text.matchAll(/\s*(?:[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_])|\s+$/gu)) yield token
 }
 
-/** Characters in which tokens are counted at once. */
+/** Characters that are counted between two event-loop yields. */
 const PIECE_CHARS = 16 * 1024
 const WORDS_AND_SIGNS = /[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_]/gu
 const ENDS_IN_WORD = /[\p{L}\p{N}\p{M}_]$/u
 const BEGINS_WITH_WORD = /^[\p{L}\p{N}\p{M}_]/u
 
-/** How many tokens {@link splitTokens} gives, to be run by `runYielding`. A word that is cut counts once. */
+/** Counts the tokens of {@link splitTokens}. A word that spans two pieces counts once. Run it by `runYielding`. */
 function* countTokens(text: string): Generator<undefined, number> {
   let count = 0
   let isInWord = false
@@ -35,7 +35,7 @@ function* countTokens(text: string): Generator<undefined, number> {
   return /\s$/.test(text) ? count + 1 : count
 }
 
-/** Seeded words, exactly `count` tokens. The same seed gives the same text. */
+/** Pseudo-random words, exactly `count` tokens. Equal seeds give equal texts. */
 export function makeText(count: number, seed: number): string {
   const random = openRandom(seed)
   const words = Array.from({ length: count }, () => VOCABULARY[random() % VOCABULARY.length])
@@ -50,8 +50,7 @@ export function textOf(turn: Turn | undefined): string {
 }
 
 /**
- * Tokens of the prompt, to be run by `runYielding`: those of all texts, tool calls and tool definitions; one for each image, sound
- * or file.
+ * Counts the tokens of the prompt: all texts, tool calls and tool definitions, and one per image, sound or file. Run it by `runYielding`.
  */
 export function* countPrompt(request: GenerateRequest): Generator<undefined, number> {
   let count = 0
@@ -67,7 +66,7 @@ export function* countPrompt(request: GenerateRequest): Generator<undefined, num
   return count
 }
 
-/** A made-up but constant log probability of a token, with `topCount` alternatives, the token itself first. */
+/** A deterministic fake log probability of a token with `topCount` alternatives, of which the token itself is the first. */
 export function inventLogprob(token: string, topCount: number): Logprob {
   const logprob = -(hash(token) % 1000) / 1000
   const top = Array.from({ length: topCount }, (_, rank) => {

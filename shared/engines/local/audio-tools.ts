@@ -7,22 +7,22 @@ import { answerError } from '#shared/engines/upstream/error.ts'
 import { Upstream, type UpstreamCall, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
 import { localConfig } from './local.ts'
 
-/** Bytes of an answer: turns of some hours of people who interrupt each other. */
+/** Maximum bytes of an answer: several hours of speaker turns with many interruptions. */
 const ANSWER_BYTES_MAX = 16 * 1024 * 1024
-/** Stands for the server in messages. */
+/** Name of the server in error messages. */
 const NAME = 'local-audio'
 
 const Probed = z.object({ duration: z.number().min(0) })
 
 const Diarized = z.object({ turns: z.array(Turn) })
 
-/** The tools of the local model server. */
+/** Audio tools of the local model server. */
 export class LocalAudioTools implements AudioTools {
   readonly #upstream: Upstream
 
   /**
    * @param connect Finds the server. @throws ServiceError `model_loading`
-   * @param concurrency Calls at once.
+   * @param concurrency Maximum concurrent calls.
    */
   constructor(connect: NonNullable<UpstreamOptions['connect']>, concurrency: number) {
     this.#upstream = new Upstream({ id: NAME }, localConfig('', concurrency), {}, { connect })

@@ -7,23 +7,20 @@ import { callTranscription } from '#shared/engines/openai/transcript/transcripti
 import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
 import { Upstream, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
 
-/** Longer than any deadline. */
+/** Effectively no timeout: longer than any deadline. */
 const CALL_MS_MAX = 24 * 3_600_000
 
-/** Finds the local model server, and the model if it is an optional one. @throws ServiceError `model_loading` */
-type Connect = (
-  signal: AbortSignal,
-  model?: string,
-) => ReturnType<NonNullable<UpstreamOptions['connect']>>
+/** Finds the local model server, and loads the model if it is optional. @throws ServiceError `model_loading` */
+type Connect = (signal: AbortSignal, model?: string) => ReturnType<NonNullable<UpstreamOptions['connect']>>
 
-/** An embedding engine on the local model server, which speaks the OpenAI dialect and tells the tokens of each text. */
+/** An embedding engine on the local model server, which uses OpenAI's API and reports the tokens of each text. */
 export function openLocalEmbeddings(model: ModelConfig, connect: Connect): EmbeddingEngine {
   return new OpenAiEmbeddings(model.id, configOf(model), {}, { connect: (signal) => connect(signal) })
 }
 
 /**
- * A transcription engine on the local model server, which speaks OpenAI's dialect with more in its streams: segments,
- * words, log probabilities and progress beside the text.
+ * A transcription engine on the local model server. The server's API is OpenAI's, with additional stream events: segments, words, log
+ * probabilities and progress.
  */
 export function openLocalTranscription(model: ModelConfig, connect: Connect): TranscriptionEngine {
   const config = configOf(model)
@@ -42,7 +39,7 @@ function configOf({ id, engine }: ModelConfig): UpstreamConfig {
   return { ...localConfig('/v1', engine.concurrency), model: engine.model }
 }
 
-/** How the local model server is called: it keeps its own clocks, and a call's deadline is the caller's. */
+/** Client configuration of the local model server. The server has its own timeouts, and a call's deadline is the caller's. */
 export function localConfig(path: string, concurrency: number): UpstreamConfig {
   const [first_token_ms, between_tokens_ms, total_ms] = [CALL_MS_MAX, CALL_MS_MAX, CALL_MS_MAX]
   return {
@@ -57,7 +54,7 @@ export function localConfig(path: string, concurrency: number): UpstreamConfig {
   }
 }
 
-/** Its streams bring all there is; voice activity is one JSON object. */
+/** The server streams all details. Voice activity settings are one JSON object. */
 function localFields({ vad, ...request }: TranscribeRequest, model: ModelConfig): [string, string][] {
   const fields = encodeFields(request, model, 'verbose_json')
   if (request.logprobs) fields.push(['include[]', 'logprobs'])

@@ -4,19 +4,20 @@ import { objectIn } from '#shared/json/object.ts'
 import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 
 /*
- * Tool calls of one choice, as many servers write them.
+ * Tool calls of one choice, in the forms of many servers.
  *
- * OpenAI numbers the calls, and the first delta of a call has its id and name. Other servers leave out the number or the id, give
- * every call number 0 or one id, repeat the name in each delta, or send arguments as an object. So a delta with a name belongs to
- * the call before it only if that call can go on: its arguments are not yet a closed object. Example: `f {"a":1}` and then
- * `g {"b":2}`, both with index 0 and without an id, are two calls.
+ * OpenAI numbers the calls, and the first delta of a call has its id and name. Other servers omit the number or the id, or give every call
+ * number 0 or one id. Some repeat the name in each delta, or send arguments as an object.
+ *
+ * A delta with a name therefore belongs to the previous call only if that call can continue: its arguments are not yet a complete object.
+ * Example: `f {"a":1}` and then `g {"b":2}`, both with index 0 and without an id, are two calls.
  */
 
-/** Calls of one choice: no model makes more, and each delta is compared to all of them. */
+/** Maximum calls of one choice, since each delta is compared with all of them. No model makes more. */
 const CALLS_MAX = 1_024
-/** Characters of the arguments of one call, of which those without a name are held. */
+/** Maximum characters of the arguments of one call. Arguments without a name are buffered up to this length. */
 const ARGUMENTS_CHARS_MAX = 8 * 1024 * 1024
-/** Characters that are searched for the end of the arguments. */
+/** Maximum characters that are scanned for the end of the arguments. */
 const SCANNED_CHARS_MAX = 256 * 1024
 
 export interface WireToolCall {
@@ -31,11 +32,11 @@ export interface WireToolCall {
 interface WireFunction {
   name?: unknown
   arguments?: unknown
-  /** Servers of Llama models. */
+  /** Name of the field in servers of Llama models. */
   parameters?: unknown
 }
 
-/** A delta of a call, as far as it could be read. */
+/** The readable parts of a call's delta. */
 interface CallDelta {
   readonly index: number | undefined
   readonly id: string
@@ -50,11 +51,11 @@ const KNOWN_FIELDS: ReadonlySet<string> = new Set(['index', 'id', 'type', 'funct
 export interface CallsOptions {
   readonly choice: number
   readonly model: string
-  /** Unknown fields of calls go along. */
+  /** Whether unknown fields of calls are passed on. */
   readonly keepsExtra: boolean
 }
 
-/** Calls of one choice as they grow. */
+/** Collects the calls of one choice. */
 export class Calls {
   readonly #options: CallsOptions
   readonly #calls: CallState[] = []
@@ -68,7 +69,7 @@ export class Calls {
     return this.#calls.length
   }
 
-  /** @param isWhole Each entry is a call of its own */
+  /** @param isWhole Whether each entry is a separate call */
   read(entries: unknown, isWhole: boolean, out: GenerateEvent[]): void {
     const listed = Array.isArray(entries) ? entries : [entries]
     for (const entry of listed) {
@@ -80,9 +81,9 @@ export class Calls {
   }
 
   /**
-   * Pushes the arguments that were held back.
+   * Emits arguments that were held back.
    *
-   * @returns false if arguments of a call are not JSON of an object: they broke off
+   * @returns False if the arguments of a call are not a JSON object, that is, were truncated
    * @throws ServiceError if a call has no name
    */
   end(out: GenerateEvent[]): boolean {
@@ -145,7 +146,7 @@ function isOtherCall(delta: CallDelta, last: CallState): boolean {
   return isOtherId || name !== last.name || !isNamed
 }
 
-/** One tool call as it grows; its event is pushed once its name is known. */
+/** One tool call, whose event is emitted as soon as the name is known. */
 class CallState {
   readonly index: number | undefined
   readonly #model: string
@@ -153,16 +154,16 @@ class CallState {
   readonly #call: number
   readonly #text = new SurrogateBuffer()
   readonly #scan = new ObjectScan()
-  /** The id as the server gave it, which another call may have too. */
+  /** The id that the server sent, which another call may have too. */
   wireId = ''
-  /** Unique in its choice; empty: the encoder makes one. */
+  /** Unique id within the choice; if empty, then the encoder generates one. */
   id = ''
   name = ''
   #isCustom = false
-  /** Whether something other than blanks, null and the begin of a string was read. */
+  /** Whether anything was read except whitespace, null and the start of a string. */
   #isWritten = false
   #isQuoted = false
-  /** Arguments that wait for the name, or for what they turn out to be. */
+  /** Arguments that wait for the name, or until their format is known. */
   #held = ''
   #written = ''
 
@@ -223,7 +224,7 @@ class CallState {
   }
 }
 
-/** Arguments that begin as no object does: none at all, null, or an object inside a string, which some servers send. */
+/** Arguments that do not begin like an object: empty, null, or an object inside a string, which some servers send. */
 function heldArguments(held: string): string {
   const text = held.trim()
   if (text === '' || text === 'null' || text === '""') return '{}'
@@ -231,12 +232,12 @@ function heldArguments(held: string): string {
     const inner: unknown = JSON.parse(text)
     if (typeof inner === 'string' && objectIn(inner)) return inner
   } catch {
-    // A string that broke off.
+    // The string was truncated.
   }
   return held
 }
 
-/** Finds where an object ends, without parsing it again with each delta. */
+/** Finds the end of an object incrementally, without parsing it again for each delta. */
 class ObjectScan {
   #depth = 0
   #isString = false

@@ -16,12 +16,12 @@ import { ResponsesDecoder } from './responses/decode.ts'
 import { encodeResponses } from './responses/encode.ts'
 
 /**
- * A chat engine on any server that speaks POST /chat/completions or POST /responses, and POST /completions for raw prompts: vLLM, llama.cpp,
- * Ollama, LocalAI, OpenAI.
+ * Opens a chat engine for a server with POST /chat/completions or POST /responses: vLLM, llama.cpp, Ollama, LocalAI, OpenAI. Raw prompts
+ * use POST /completions.
  *
- * @param model A model whose engine is of type `openai`.
- * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
- * @param share With which other workers its servers are shared; default: none
+ * @param model A model whose engine has type `openai`.
+ * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
+ * @param share Shares the servers' limits with other workers; default: no sharing.
  */
 export function openOpenAiEngine(
   model: ModelConfig,
@@ -32,7 +32,7 @@ export function openOpenAiEngine(
   return new OpenAiEngine(model, model.engine, env, share)
 }
 
-/** One of the APIs that make text. */
+/** One of the APIs that generate text. */
 interface Wire {
   readonly path: string
   readonly encode: (request: GenerateRequest, model: ModelConfig, config: UpstreamConfig) => object
@@ -48,7 +48,7 @@ const WIRES: Readonly<Record<'chat' | 'responses' | 'completions', Wire>> = {
 class OpenAiEngine implements ChatEngine {
   readonly #model: ModelConfig
   readonly #config: UpstreamConfig
-  /** Configuration for a server that refuses to be asked for usage. */
+  /** Configuration for a server that rejects `stream_options`. */
   readonly #plainConfig: UpstreamConfig
   readonly #upstream: Upstream
   #asksUsage = true
@@ -89,7 +89,7 @@ class OpenAiEngine implements ChatEngine {
     return answerEvents(upstream, isRaw ? countable(request) : request, open, openDecoder(request))
   }
 
-  /** Some servers refuse `stream_options`, by which usage is asked for. Calls after the first refusal go without it. */
+  /** Requests usage by `stream_options`, which some servers reject. After the first rejection, calls are sent without it. */
   async #call(request: GenerateRequest, call: UpstreamCall, openPlain: () => Promise<UpstreamCall>): Promise<Exchange> {
     try {
       return await this.#upstream.call(call)

@@ -6,14 +6,14 @@ import { Calls } from './calls.ts'
 import { pieces } from './content.ts'
 import { readFinish, type WireFinish } from './finish.ts'
 
-/** What is read of a choice: of a chunk, or of a whole answer, where `message` takes the place of `delta`. */
+/** The fields of a choice that are read, from a chunk or from a whole answer, which has `message` instead of `delta`. */
 export interface WireChoice {
   index?: unknown
   delta?: Delta | null
   message?: Delta | null
   logprobs?: { content?: WireLogprob[] | null; refusal?: WireLogprob[] | null } | null
   finish_reason?: unknown
-  /** vLLM: the stop string that was hit, or a token id. */
+  /** vLLM: the stop string that was matched, or a token id. */
   stop_reason?: unknown
   content_filter_results?: Record<string, unknown> | null
 }
@@ -21,7 +21,7 @@ export interface WireChoice {
 interface Delta {
   content?: unknown
   refusal?: unknown
-  /** DeepSeek's word, used by most servers; vLLM and OpenRouter write `reasoning`, Ollama `thinking`. */
+  /** Reasoning text. DeepSeek's name, used by most servers; vLLM and OpenRouter use `reasoning`, Ollama `thinking`. */
   reasoning_content?: unknown
   reasoning?: unknown
   thinking?: unknown
@@ -30,13 +30,13 @@ interface Delta {
   function_call?: unknown
 }
 
-/** Fields of a message that have an internal form, and those that an encoder writes itself. */
+/** Message fields with an internal form, and fields that an encoder sets itself. */
 const KNOWN_FIELDS: ReadonlySet<string> = new Set([
   ...['role', 'content', 'refusal', 'reasoning_content', 'reasoning', 'thinking', 'tool_calls', 'function_call'],
   'usage',
 ])
 
-/** A log probability as servers write it. */
+/** A log probability as servers send it. */
 export interface WireLogprob {
   token: string
   logprob: number | null
@@ -44,7 +44,7 @@ export interface WireLogprob {
   top_logprobs?: WireLogprob[] | null
 }
 
-/** One choice as it grows. */
+/** Collects one choice. */
 export class ChoiceState {
   readonly #choice: number
   readonly #request: GenerateRequest
@@ -55,9 +55,9 @@ export class ChoiceState {
   readonly #calls: Calls
   #stopReason: unknown
   #filter: Record<string, unknown> | undefined
-  /** Whether the answer has a call of a deprecated function, which goes along as it came. */
+  /** Whether the answer contains a call of a deprecated function, which is passed on unchanged. */
   #hasFunctionCall = false
-  /** Whether the model wrote anything that could be read. */
+  /** Whether any readable output was received. */
   hasOutput = false
   finish: WireFinish | undefined
 
@@ -68,7 +68,7 @@ export class ChoiceState {
     this.#calls = new Calls({ choice, model: request.model, keepsExtra: this.#isSame })
   }
 
-  /** @param isWhole The answer did not come as a stream */
+  /** @param isWhole Whether the answer is not a stream */
   read(wire: WireChoice, isWhole: boolean, out: GenerateEvent[]): void {
     const before = out.length
     const delta = isObject(wire.delta) ? wire.delta : undefined
@@ -90,7 +90,7 @@ export class ChoiceState {
     this.#stopReason = wire.stop_reason
   }
 
-  /** Pushes what closes the choice. @throws ServiceError when its finish reason tells of a failure */
+  /** Emits the events that end the choice. @throws ServiceError if the finish reason reports a failure */
   end(out: GenerateEvent[]): void {
     if (this.finish === 'failed') {
       throw answerError(this.#request.model, 'gave up before its answer was complete')
@@ -110,8 +110,10 @@ export class ChoiceState {
   }
 
   /**
-   * Agents loop on `tool_calls`, so it is said whenever calls are returned (docs/protocol.md, Chat answers). Arguments that are
-   * no JSON were cut, whatever the server says: a client that ran the call would run half of it.
+   * Agents loop on `tool_calls`, so this reason is returned whenever there are calls (docs/protocol.md, Chat answers).
+   *
+   * Arguments that are no JSON were truncated, whatever the server reports. The reason is then `length`, so that no client runs half of a
+   * call.
    */
   #finishReason(areCallsWhole: boolean): FinishReason {
     if (this.finish === 'length' || this.finish === 'content_filter') return this.finish
@@ -156,7 +158,7 @@ export class ChoiceState {
     if (text !== '') out.push({ type: 'reasoning', choice: this.#choice, text })
   }
 
-  /** A caller that offered deprecated functions reads deprecated calls; any other gets calls of tools. */
+  /** A caller that offered deprecated functions receives deprecated calls; any other receives tool calls. */
   #functionCall(wire: object, isWhole: boolean, out: GenerateEvent[]): void {
     if (!this.#isSame || !Array.isArray(this.#request.extra?.functions)) {
       return this.#calls.read({ index: 0, function: wire }, isWhole, out)
@@ -185,7 +187,7 @@ function isFilled(delta: Delta): boolean {
   })
 }
 
-/** Servers write one thought under several names: of one that is empty the next is read. */
+/** Servers send the same reasoning under several names: the first that is not empty is read. */
 function reasoningOf({ reasoning_content, reasoning, thinking, reasoning_details }: Delta): string {
   for (const text of [reasoning_content, reasoning, thinking]) if (typeof text === 'string' && text !== '') return text
   if (!Array.isArray(reasoning_details)) return ''
@@ -201,7 +203,7 @@ function isObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** Only the fields of `Logprob`: servers add others, such as token ids. */
+/** Only the fields of `Logprob`, because servers add others, such as token ids. */
 export function readLogprob(wire: WireLogprob): Logprob {
   return { ...readToken(wire), top_logprobs: (wire.top_logprobs ?? []).map(readToken) }
 }

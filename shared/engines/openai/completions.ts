@@ -7,7 +7,7 @@ import type { WireChoice } from './choice.ts'
 import { OpenAiDecoder } from './decode.ts'
 import { defined, maxTokens } from './encode.ts'
 
-/** The body of POST /completions for an upstream of the OpenAI dialect: all prompts of a request, raw. */
+/** The body of POST /completions for an upstream with OpenAI's API: all prompts of a request, raw. */
 export function encodeCompletion(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
   const { completion, turns, stop, n } = request
   const texts = turns.map(({ parts: [part] }) => (part?.type === 'text' ? part.text : ''))
@@ -15,7 +15,7 @@ export function encodeCompletion(request: GenerateRequest, model: ModelConfig, c
   return defined({
     ...request.extra,
     model: config.model ?? model.id,
-    // Some servers take no list.
+    // Some servers accept no list.
     prompt: prompts.length === 1 ? prompts[0] : prompts,
     suffix: completion?.suffix,
     echo: completion?.echo || undefined,
@@ -36,7 +36,7 @@ export function encodeCompletion(request: GenerateRequest, model: ModelConfig, c
   })
 }
 
-/** The request as its prompts are counted where the upstream does not: a token is as long as a short word. */
+/** A request whose prompts can be counted if the upstream reports no usage. Each token id is replaced with a short word of one token. */
 export function countable(request: GenerateRequest): GenerateRequest {
   const { tokens } = request.completion ?? {}
   if (!tokens) return request
@@ -53,7 +53,7 @@ interface WireText {
   content_filter_results?: Record<string, unknown> | null
 }
 
-/** Reads completions, streamed or whole: as chat completions whose choices say their text otherwise. */
+/** Reads completions, streamed or whole. Choices are converted to the form of chat completions. */
 export class CompletionDecoder implements AnswerDecoder {
   readonly #chat: OpenAiDecoder
 
@@ -99,7 +99,7 @@ function asChatChoice({ text, logprobs, ...rest }: WireText): WireChoice {
   return { ...rest, delta: { content: text ?? '' }, logprobs: logprobs ? { content: [...listed(logprobs)] } : null }
 }
 
-/** The old lists as a list of tokens. */
+/** Converts the parallel lists of the old format into a list of tokens. */
 function* listed({ tokens = [], token_logprobs: own = [], top_logprobs: tops }: Partial<CompletionLogprobs>) {
   for (const [index, token] of tokens.entries()) {
     const top_logprobs = Object.entries(tops?.[index] ?? {}).map(([token, logprob]) => ({ token, logprob }))

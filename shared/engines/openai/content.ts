@@ -1,15 +1,15 @@
-/** A piece of the content of a message. */
+/** A piece of a message's content. */
 interface Piece {
   readonly isThought: boolean
   readonly text: string
 }
 
-/** Levels of lists and objects that are looked into for text. */
+/** Maximum depth of lists and objects that are searched for text. */
 const DEPTH_MAX = 4
 
 /**
- * The texts of a content that is not a string: the parts of Mistral's models and of other APIs, numbers, and objects of servers
- * that parse the JSON which a model wrote.
+ * The texts of a content that is no string. Such contents are the parts of Mistral's models and of other APIs, numbers, and JSON that a
+ * server parsed into an object.
  */
 export function pieces(content: unknown): Piece[] {
   if (content === null || content === undefined) return []
@@ -28,7 +28,7 @@ function collect(content: unknown, isThought: boolean, depth: number, found: Pie
     const { type, text, thinking, reasoning, value } = content as Record<string, unknown>
     const isInner = isThought || (typeof type === 'string' && /think|reason/i.test(type))
     collect(thinking ?? reasoning, true, depth + 1, found)
-    // Parts of the Assistants API hold their text in `text.value`.
+    // Parts of the Assistants API have their text in `text.value`.
     collect(text ?? (depth > 0 ? value : undefined), isInner, depth + 1, found)
   }
 }

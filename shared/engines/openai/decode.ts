@@ -7,33 +7,34 @@ import { nativeEvent } from '#shared/native-output.ts'
 import { ChoiceState, type WireChoice } from './choice.ts'
 import { UsageReader } from './usage.ts'
 
-/** What is read of a chunk, or of a whole chat completion. */
+/** A chunk, or a whole chat completion. */
 type Chunk = Readonly<Record<string, unknown>>
 
-/** Fields of an answer that have an internal form, or that an encoder writes itself. Obfuscation pads the frames of one connection. */
+/** Answer fields with an internal form, and fields that an encoder sets itself. `obfuscation` only pads the frames of one connection. */
 const KNOWN_FIELDS: ReadonlySet<string> = new Set([
   ...['id', 'object', 'created', 'model', 'choices', 'message', 'usage', 'system_fingerprint', 'error', 'obfuscation'],
 ])
-/** Fields of an answer that are compared to those of the chunk before. */
+/** Maximum answer fields that are compared with those of the previous chunk. */
 const ANSWER_FIELDS_MAX = 64
-/** Tokens of an answer without text: the end mark is one. */
+/** Maximum tokens per choice of an answer without text: the end marker is one token. */
 const SILENT_TOKENS_MAX = 1
 
 /**
- * Reads chat completions, streamed or whole, as many servers write them.
+ * Reads chat completions, streamed or whole, in the forms of many servers.
  *
- * Finishes are held back to the end: filter results may come after the finish reason, and usage comes last. The answer is
- * complete when each choice has its finish reason, or `[DONE]` or the end of a whole answer came after some output. An answer
- * whose usage or finish reason reports output of which nothing could be read is an error, and never an empty answer.
+ * Finish events are held back until the end, since filter results may follow the finish reason, and usage comes last. The answer is
+ * complete if each choice has its finish reason. Alternatively, `[DONE]` or the end of a whole answer must follow some output.
+ *
+ * If usage or finish reason report output of which nothing could be read, then the answer is an error, and never an empty answer.
  */
 export class OpenAiDecoder implements AnswerDecoder {
   readonly #request: GenerateRequest
   readonly #isSame: boolean
   readonly #choices: ChoiceState[] = []
-  /** Choices by an index that the request did not ask for. */
+  /** Choices with an index that the request did not ask for. */
   readonly #others = new Map<unknown, ChoiceState>()
   readonly #usage = new UsageReader()
-  /** Unknown fields of the answer as JSON, since many servers repeat them in each chunk. */
+  /** Unknown answer fields as JSON, because many servers repeat them in each chunk. */
   readonly #answered = new Map<string, string>()
   #hasStarted = false
   #sawDone = false
@@ -80,7 +81,7 @@ export class OpenAiDecoder implements AnswerDecoder {
     const choices = this.#known()
     if (choices.length === 0) throw this.#incomplete()
     if (choices.length < this.#request.n) {
-      // Another try would give as few: such servers do not know `n`.
+      // A retry would return as few choices: such servers do not support `n`.
       const message = `The upstream of model '${this.#request.model}' gave ${choices.length} of ${this.#request.n} choices.`
       throw new ServiceError('upstream_refused', message, { param: 'n' })
     }
@@ -100,7 +101,7 @@ export class OpenAiDecoder implements AnswerDecoder {
     return this.#choices.filter((choice) => choice !== undefined)
   }
 
-  /** Whether the server counted or named output. Hidden reasoning, and tokens of a stop string, leave no text. */
+  /** Whether the server counted or reported output. Hidden reasoning and tokens of a stop string leave no text. */
   #reportsOutput({ finish }: ChoiceState): boolean {
     if (finish === 'tool_calls') return true
     const { output_tokens, reasoning_tokens = 0 } = this.usage ?? {}
@@ -143,7 +144,10 @@ export class OpenAiDecoder implements AnswerDecoder {
     if (changed) out.push(nativeEvent('openai', 'answer', changed))
   }
 
-  /** A choice by its index. Servers count from one, or on and on: an index beyond `n` takes a place without output, if there is one. */
+  /**
+   * The choice of an index. Some servers count from one, or never restart at zero. Such an index gets the first choice without output, if
+   * there is one.
+   */
   #choice(index: unknown): ChoiceState | undefined {
     const known = this.#others.get(index)
     if (known) return known

@@ -3,7 +3,7 @@ import type { Embedded } from '#shared/engines/embedding.ts'
 import { ServiceError } from '#shared/error.ts'
 import { vectorFromBase64 } from '#shared/vector.ts'
 
-/** What is read of an answer; servers add much else, and some leave out `index` or `usage`. */
+/** The fields of an answer that are read. Servers add many others, and some omit `index` or `usage`. */
 const Answer = z.object({
   data: z.array(
     z.object({
@@ -20,18 +20,17 @@ const Answer = z.object({
 type Entry = z.infer<typeof Answer>['data'][number]
 
 /**
- * Reads the answer of an OpenAI-dialect server: vectors as base64 or as numbers, in whichever order. To be
- * run by `runYielding`.
+ * Reads the answer of a server with OpenAI's API: vectors as base64 or as numbers, in any order. Run it by `runYielding`.
  *
- * @throws ServiceError `upstream_error` when it is not one vector for each text. Its `param` is `input`, or names the text
- *   whose vector is bad: what one caller sent may have spoilt the answer to all.
+ * @throws ServiceError `upstream_error` unless there is one vector per text. `param` is the text with the bad vector, or `input`, because
+ * one text may have spoilt the whole answer.
  */
 export function* decodeEmbeddings(
   model: string,
   body: Record<string, unknown>,
   count: number,
 ): Generator<undefined, Embedded> {
-  // Looked at before any is read: there may be a million.
+  // Checked before any entry is parsed, because there may be a million.
   if (Array.isArray(body.data) && body.data.length !== count) throw wrongCount(model, count)
   const { data: answer } = Answer.safeParse(body)
   if (!answer) throw unusable(model, 'sent an answer of an unknown shape')
@@ -52,7 +51,7 @@ export function* decodeEmbeddings(
   }
 }
 
-/** The entries by their index, else as they came; undefined unless it is each index once. */
+/** The entries by index, else in order of arrival; undefined unless each index occurs once. */
 function inOrder(data: readonly Entry[], count: number): Entry[] | undefined {
   const entries = new Array<Entry>(count)
   for (const [place, entry] of data.entries()) {
@@ -66,12 +65,12 @@ function inOrder(data: readonly Entry[], count: number): Entry[] | undefined {
 function vectorOf(model: string, embedding: unknown, param: string): Float32Array {
   const vector = typeof embedding === 'string' ? vectorFromBase64(embedding) : vectorFromNumbers(embedding)
   if (!vector || vector.length === 0) throw unusable(model, 'gave a vector that cannot be read', param)
-  // They have no JSON form, and no distance to anything. Models in half precision overflow into them.
+  // Infinity and NaN have no JSON form and no distance to other vectors. Models in half precision overflow to them.
   if (!vector.every(Number.isFinite)) throw unusable(model, 'gave a vector with numbers that are not finite', param)
   return vector
 }
 
-/** By hand: a schema would take longer than all else that happens to an answer. */
+/** Checked without a schema, which would take longer than all other work on an answer. */
 function vectorFromNumbers(embedding: unknown): Float32Array | undefined {
   if (!Array.isArray(embedding) || !embedding.every((number) => typeof number === 'number')) return undefined
   return Float32Array.from(embedding)

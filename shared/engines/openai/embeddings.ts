@@ -10,11 +10,11 @@ import { ServiceError } from '#shared/error.ts'
 import { decodeEmbeddings } from './embeddings-decode.ts'
 
 /**
- * An embedding engine on any server that speaks POST /embeddings: vLLM, TEI, Infinity, Ollama, LocalAI, OpenAI.
+ * Opens an embedding engine for a server with POST /embeddings: vLLM, TEI, Infinity, Ollama, LocalAI, OpenAI.
  *
- * @param model A model whose engine is of type `openai`.
- * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
- * @param share With which other workers its servers are shared, where the catalogue bounds them; default: none
+ * @param model A model whose engine has type `openai`.
+ * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
+ * @param share Shares the servers' limits with other workers if the catalogue sets one; default: no sharing.
  */
 export function openOpenAiEmbeddings(
   model: ModelConfig,
@@ -31,19 +31,19 @@ export function openOpenAiEmbeddings(
   })
 }
 
-/** Numbers of a vector, and what is said beside it. */
+/** Maximum JSON values per vector: its numbers and some additional fields. */
 const NUMBERS_MAX = 8 * 1024
-/** Bytes of a number as a server may write it: all digits of a double, and its comma. */
+/** Maximum bytes of a number in JSON: all digits of a double, and a comma. */
 const NUMBER_BYTES_MAX = 24
-/** Bytes of an answer in all: 2,048 vectors of 4,096 numbers in base64, or as numbers of eight characters each. */
+/** Maximum bytes of an answer: 2,048 vectors of 4,096 numbers in base64, or in JSON with eight characters per number. */
 const WHOLE_BYTES_MAX = 64 * 1024 * 1024
 
-/** The adapter itself, for whoever speaks the dialect at another address. */
+/** The adapter itself, for servers with this API at another address. */
 export class OpenAiEmbeddings implements EmbeddingEngine {
   readonly #id: string
   readonly #name: string
   readonly #upstream: Upstream
-  /** Base64 is a third of the bytes, exact, and read without parsing numbers. */
+  /** Base64 has a third of the bytes, is exact, and needs no parsing of numbers. */
   #asksBase64 = true
 
   constructor(id: string, config: UpstreamConfig, headers: Record<string, string>, options?: UpstreamOptions) {
@@ -86,13 +86,13 @@ export class OpenAiEmbeddings implements EmbeddingEngine {
   }
 }
 
-/** What the answer to so many texts may hold: vectors as numbers at worst, and about as much again of what servers add. */
+/** Bounds of the answer for a number of texts: vectors as JSON numbers, and about as much again for additional fields. */
 function boundsOf(texts: number): WholeBounds {
   const values = (texts + 4) * NUMBERS_MAX
   return { values, bytes: Math.min(values * NUMBER_BYTES_MAX, WHOLE_BYTES_MAX) }
 }
 
-/** Answers are whole. */
+/** Answers are never streams. */
 class EmbeddingsDecoder implements Decoder<Embedded> {
   readonly isDone = false
   readonly #model: string
@@ -118,13 +118,13 @@ class EmbeddingsDecoder implements Decoder<Embedded> {
   end(): void {}
 }
 
-/** Some servers know numbers only, and say so. */
+/** Some servers support only numbers and reject base64. */
 function isAboutFormat(error: unknown): boolean {
   if (!(error instanceof ServiceError) || error.status !== 400) return false
   return error.param === 'encoding_format' || error.message.includes('encoding_format')
 }
 
-/** Where nothing else is named, what was too long is the input: the name that chat has for it means nothing here. */
+/** Without another field name, a context overflow concerns `input`: the name that chat uses has no meaning here. */
 function aboutInput(error: unknown): unknown {
   if (!(error instanceof ServiceError) || error.code !== 'context_length_exceeded' || error.param !== 'messages') {
     return error

@@ -5,7 +5,7 @@ import { isOpenAiServer } from '#shared/engines/upstream/servers.ts'
 import { ServiceError } from '#shared/error.ts'
 import { encodeTurns, nested } from './messages.ts'
 
-/** How a budget of reasoning tokens reads as an effort: the first row whose bound it does not exceed. */
+/** Converts a budget of reasoning tokens into an effort: the first row whose bound is not exceeded. */
 const EFFORTS: ReadonlyArray<readonly [budgetMax: number, effort: string]> = [
   [2_048, 'low'],
   [8_192, 'medium'],
@@ -13,23 +13,23 @@ const EFFORTS: ReadonlyArray<readonly [budgetMax: number, effort: string]> = [
 ]
 
 /**
- * The body of POST /chat/completions for an upstream of the OpenAI dialect.
+ * The body of POST /chat/completions for an upstream with OpenAI's API.
  *
- * OpenAI's own servers and the many compatible ones differ in a few fields; where they do, the base URL decides. Unknown
- * fields of a request that came in by the same dialect go along, but never override a known one.
+ * OpenAI's own servers and compatible ones differ in a few fields; there the base URL decides. Unknown fields of a request of the same API
+ * are passed on, but never override a known field.
  *
- * @throws ServiceError when the request asks for something the dialect cannot say
+ * @throws ServiceError for a parameter that the API lacks
  */
 export function encodeOpenAi(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
   const isOpenAi = isOpenAiServer(config)
   const isSame = request.dialect === 'openai'
   const limit = maxTokens(request, model)
   return defined({
-    // Responses share some fields (adapt.ts).
+    // The Responses API shares some fields (adapt.ts).
     ...(request.dialect === 'anthropic' ? {} : request.extra),
     model: config.model ?? model.id,
     messages: encodeTurns(request, isOpenAi),
-    // vLLM and SGLang must be told to continue a last assistant turn; llama.cpp and Ollama do so by themselves.
+    // vLLM and SGLang need these flags to continue a last assistant turn; llama.cpp and Ollama do so by default.
     ...(isPrefill(request) && !isOpenAi ? { continue_final_message: true, add_generation_prompt: false } : {}),
     [isOpenAi ? 'max_completion_tokens' : 'max_tokens']: limit,
     ...sampling(request, isOpenAi),
@@ -42,7 +42,7 @@ export function encodeOpenAi(request: GenerateRequest, model: ModelConfig, confi
   })
 }
 
-/** The answer's limit in tokens: the caller's, within the model's; undefined when neither sets one. */
+/** The token limit of the answer: the caller's, at most the model's; undefined if neither is set. */
 export function maxTokens(request: GenerateRequest, model: ModelConfig): number | undefined {
   const { default_output_tokens, max_output_tokens } = model.limits
   const wanted = request.max_tokens ?? default_output_tokens
@@ -71,7 +71,7 @@ function sampling(request: GenerateRequest, isOpenAi: boolean): object {
   }
 }
 
-/** `allowed_tools` is known to OpenAI alone; leaving the other tools out means the same everywhere. */
+/** Only OpenAI supports `allowed_tools`. For other servers, tools that are not allowed are left out. */
 function tools(request: GenerateRequest, isOpenAi: boolean): object {
   const allowed = request.allowed_tools
   const offered = allowed && !isOpenAi ? request.tools.filter((tool) => allowed.includes(tool.name)) : request.tools
@@ -101,7 +101,7 @@ function toolChoice(request: GenerateRequest): unknown {
   return choice?.type === 'tool' ? namedTool(choice.name, request.tools) : choice?.type
 }
 
-/** A tool as a choice names it. */
+/** A tool in the form of a tool choice. */
 function namedTool(name: string, tools: readonly Tool[]): object {
   const { native, custom } = tools.find((tool) => tool.name === name) ?? {}
   if (!native) return { type: 'function', function: { name } }
@@ -115,7 +115,7 @@ function allowedTools(request: GenerateRequest, allowed: readonly string[]): unk
   return { type: 'allowed_tools', allowed_tools: { mode: choice?.type ?? 'auto', tools } }
 }
 
-/** Usage is asked for, whatever the caller asked; other options go along to a server of the same dialect. */
+/** Usage is always requested. Other options are passed on to a server of the same API. */
 function streamOptions(request: GenerateRequest, config: UpstreamConfig): object | undefined {
   if (!request.stream) return undefined
   const options = request.dialect === 'openai' ? request.extra?.stream_options : undefined
@@ -123,10 +123,10 @@ function streamOptions(request: GenerateRequest, config: UpstreamConfig): object
   return { ...(options as object | undefined), include_usage: true }
 }
 
-/** OpenAI and many servers refuse a longer name of an end user. */
+/** OpenAI and many servers reject a longer end user id. */
 const USER_CHARS_MAX = 64
 
-/** The end user, a long name as its SHA-256: clients of the messages format send 164 characters. */
+/** The end user id; a long one as its SHA-256. Clients of the messages format send 164 characters. */
 function endUser(user: string | undefined): string | undefined {
   if (user === undefined || user.length <= USER_CHARS_MAX) return user
   return createHash('sha256').update(user).digest('hex')
@@ -139,7 +139,7 @@ function responseFormat(request: GenerateRequest): unknown {
   return { type: 'json_schema', json_schema: defined({ name, description, schema, strict }) }
 }
 
-/** How hard the model is to think, in the words of OpenAI; undefined: as it likes. */
+/** The reasoning effort in OpenAI's terms; undefined for the model's default. */
 export function effort(reasoning: GenerateRequest['reasoning']): string | undefined {
   if (!reasoning) return undefined
   if (reasoning.effort !== undefined) return reasoning.effort
@@ -148,7 +148,7 @@ export function effort(reasoning: GenerateRequest['reasoning']): string | undefi
   return budget === undefined ? undefined : EFFORTS.find(([budgetMax]) => budget <= budgetMax)?.[1]
 }
 
-/** Only the messages protocol defines a last assistant turn as the beginning of the answer. */
+/** Whether the last assistant turn is the beginning of the answer; only the Messages API defines that. */
 function isPrefill(request: GenerateRequest): boolean {
   return request.dialect === 'anthropic' && request.turns.at(-1)?.role === 'assistant'
 }

@@ -1,9 +1,9 @@
 import type { FinishReason } from '#schemas/generate.ts'
 
-/** Finish reason as the wire gives it, in the four words of the internal form. `failed`: the server gave up. */
+/** Finish reason of an upstream as one of the four internal values. `failed`: the server gave up. */
 export type WireFinish = FinishReason | 'failed'
 
-/** Words of other servers, without case and punctuation. Any word that is not listed means `stop`. */
+/** Finish reasons of other servers, in lower case without punctuation. Any other value means `stop`. */
 const SYNONYMS: Readonly<Record<Exclude<WireFinish, 'stop'>, readonly string[]>> = {
   length: [
     ...['length', 'maxtokens', 'maxtokensreached', 'maxoutputtokens', 'maxnewtokens', 'maxlength', 'modellength'],
@@ -33,7 +33,7 @@ const SYNONYMS: Readonly<Record<Exclude<WireFinish, 'stop'>, readonly string[]>>
 const FINISHES = new Map(
   Object.entries(SYNONYMS).flatMap(([finish, words]) => words.map((word) => [word, finish as WireFinish] as const)),
 )
-/** Words that stand for the absence of a reason. */
+/** Values that mean "no finish reason yet". */
 const NO_REASON = new Set(['', 'null', 'none', 'unspecified', 'finishreasonunspecified'])
 
 /** The finish reason of a choice; undefined if there is none yet. */

@@ -6,20 +6,21 @@ import { ServiceError } from '#shared/error.ts'
 type ToolTurn = Extract<Turn, { role: 'tool' }>
 type ToolCallPart = Extract<Part, { type: 'tool_call' }>
 
-/** How the turns of one request are written. */
+/** Form of the messages for one upstream. */
 interface Form {
-  /** The request came in by chat completions: its extra fields and native parts go along. */
+  /** Whether the request is a chat completion: then its extra fields and native parts are passed on. */
   readonly isSame: boolean
-  /** OpenAI's own servers, which know the role developer and no reasoning_content. */
+  /** OpenAI's own servers support the role developer, but not reasoning_content. */
   readonly isOpenAi: boolean
 }
 
 /**
- * Turns as the messages of a chat completion.
+ * Converts turns into the messages of a chat completion.
  *
- * Media in tool results follow in a user message of their own, because a tool message holds text only. A tool that failed says so
- * in words. Thoughts of the history become `reasoning_content`, which DeepSeek and other servers require with tool calls.
- * A native part with a type is a part of the content, and one without a type holds fields of the message.
+ * A tool message contains only text, so media of tool results follow in a user message. A tool error gets the prefix `Error:`. Earlier
+ * reasoning becomes `reasoning_content`, which DeepSeek and other servers require with tool calls.
+ *
+ * A native part with a type is a part of the content. A native part without a type contains fields of the message.
  */
 export function encodeTurns(request: GenerateRequest, isOpenAi: boolean): object[] {
   const form = { isSame: request.dialect === 'openai', isOpenAi }
@@ -52,7 +53,7 @@ function encodeTurn(turn: Turn, index: number, form: Form): object | undefined {
   return { role: 'user', content: encodeContent(turn.parts, index, form.isSame), ...name }
 }
 
-/** What the assistant said before; undefined for a turn that only stands for the call of a deprecated function. */
+/** Content of an assistant turn; undefined if the turn only stands for the call of a deprecated function. */
 function encodeAnswer(parts: readonly Part[], { isSame, isOpenAi }: Form): object | undefined {
   const all = parts.filter((part) => part.type === 'tool_call')
   const calls = isSame ? all.filter(({ extra }) => extra?.[IMPLIED_CALL] !== true) : all
@@ -94,7 +95,7 @@ function encodeToolResult(turn: ToolTurn, { isSame }: Form): object {
   return { role: 'tool', tool_call_id: turn.call_id, content: failed ? `Error: ${content}` : content }
 }
 
-/** Media of a tool's result, which a tool message cannot hold. */
+/** Media of a tool result, for the user message after it. */
 function toolMedia(turn: ToolTurn, index: number): object[] {
   const parts = turn.parts.filter(({ type }) => type === 'image' || type === 'file' || type === 'audio')
   if (parts.length === 0) return []
@@ -104,7 +105,7 @@ function toolMedia(turn: ToolTurn, index: number): object[] {
   ]
 }
 
-/** User content: a plain string where one says it all, since that is what every server reads. */
+/** User content: a plain string if possible, because every server supports that. */
 function encodeContent(parts: readonly Part[], index: number, isSame: boolean): unknown {
   const [only] = parts
   if (parts.length === 0) return ''
@@ -112,7 +113,7 @@ function encodeContent(parts: readonly Part[], index: number, isSame: boolean): 
   return parts.map((part, at) => encodePart(part, `messages[${index}].content[${at}]`, isSame))
 }
 
-/** Text of the roles that hold nothing else. Parts stay parts only for the dialect that sent them so. */
+/** Content of roles with text only. Parts are preserved only for the API that sent them. */
 function encodeText(parts: readonly Part[], separator: string, isSame: boolean): unknown {
   const shown = parts.filter((part) => part.type === 'text' || (part.type === 'native' && !isFields(part)))
   const texts = shown.filter((part) => part.type === 'text')

@@ -6,7 +6,7 @@ import { answerError } from '#shared/engines/upstream/error.ts'
 import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { resultsIn, WholeCalls } from './whole.ts'
 
-/** What is read of an answer. Servers of older models leave out categories, and all that is about images. */
+/** The fields of an answer that are read. Servers of older models omit categories and everything about images. */
 const Answer = z.object({
   results: z.array(
     z.object({
@@ -20,11 +20,11 @@ const Answer = z.object({
 type Judged = z.infer<typeof Answer>['results'][number]
 
 /**
- * A moderation engine on any server that speaks POST /moderations: OpenAI, LocalAI, guard models behind such a door.
+ * Opens a moderation engine for a server with POST /moderations: OpenAI, LocalAI, guard models behind this API.
  *
- * @param model A model whose engine is of type `openai`.
- * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
- * @param share With which other workers its servers are shared, where the catalogue bounds them; default: none
+ * @param model A model whose engine has type `openai`.
+ * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
+ * @param share Shares the servers' limits with other workers if the catalogue sets one; default: no sharing.
  */
 export function openOpenAiModeration(
   model: ModelConfig,
@@ -34,7 +34,7 @@ export function openOpenAiModeration(
   const calls = new WholeCalls(model, env, share)
   return {
     async moderate(inputs, { signal }) {
-      // An input of several parts is one of its own in the API as well.
+      // In the API, too, an input of several parts is the only input of its request.
       const [first] = inputs
       const asked = { model: calls.name, input: typeof first === 'object' ? first : inputs }
       return await calls.call('/moderations', asked, signal, (body) => resultsOf(model.id, body, inputs.length))
@@ -43,7 +43,7 @@ export function openOpenAiModeration(
   }
 }
 
-/** @throws ServiceError `upstream_error` when it is not one result for each input */
+/** @throws ServiceError `upstream_error` unless there is one result per input */
 function resultsOf(model: string, body: unknown, count: number): ModerationResult[] {
   if (resultsIn(body) !== count) throw answerError(model, `did not give one result for each of ${count} inputs`)
   const { data: answer } = Answer.safeParse(body)
@@ -51,7 +51,7 @@ function resultsOf(model: string, body: unknown, count: number): ModerationResul
   return answer.results.map(resultOf)
 }
 
-/** Every category, with null for one that the server says nothing about. */
+/** Every category, with null if the server does not report it. */
 function resultOf({ flagged, categories, category_scores, category_applied_input_types }: Judged): ModerationResult {
   return {
     flagged,

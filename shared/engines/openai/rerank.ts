@@ -7,7 +7,7 @@ import { resultsIn, WholeCalls } from './whole.ts'
 
 const Count = z.int().min(0).optional().catch(undefined)
 
-/** What is read of an answer: tokens stand in `usage` (vLLM, Jina), or in `meta` (Cohere). */
+/** The fields of an answer that are read. Tokens are in `usage` (vLLM, Jina) or in `meta` (Cohere). */
 const Answer = z.object({
   results: z.array(z.object({ index: z.int().min(0), relevance_score: z.number() })),
   usage: z.object({ prompt_tokens: Count, total_tokens: Count }).nullish().catch(undefined),
@@ -18,12 +18,11 @@ const Answer = z.object({
 })
 
 /**
- * A reranking engine on any server that speaks POST /rerank in the words of Cohere, Jina and vLLM, which llama.cpp, LocalAI and
- * Infinity speak too.
+ * Opens a reranking engine for a server with the POST /rerank of Cohere, Jina and vLLM, which llama.cpp, LocalAI and Infinity also support.
  *
- * @param model A model whose engine is of type `openai`.
- * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
- * @param share With which other workers its servers are shared, where the catalogue bounds them; default: none
+ * @param model A model whose engine has type `openai`.
+ * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
+ * @param share Shares the servers' limits with other workers if the catalogue sets one; default: no sharing.
  */
 export function openUpstreamRerank(
   model: ModelConfig,
@@ -41,7 +40,7 @@ export function openUpstreamRerank(
   }
 }
 
-/** @throws ServiceError `upstream_error` for results that are too few, or not of these documents */
+/** @throws ServiceError `upstream_error` for too few results, or results about unknown documents */
 function rankedOf(model: string, body: unknown, { documents, top_n }: RerankCall): Ranked {
   if (resultsIn(body) > documents.length) throw answerError(model, `ranked more than ${documents.length} documents`)
   const { data: answer } = Answer.safeParse(body)

@@ -7,15 +7,15 @@ import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 
-/** Bytes of one piece: 64 KiB of base64. A multiple of three, so that pieces have no padding but the last. */
+/** Bytes of one piece: 64 KiB of base64. A multiple of three, so that only the last piece has padding. */
 const PIECE_BYTES = 48 * 1024
 
 /**
- * A speech engine on any server that speaks POST /audio/speech: OpenAI, LocalAI, Speaches, Kokoro-FastAPI.
+ * Opens a speech engine for a server with POST /audio/speech: OpenAI, LocalAI, Speaches, Kokoro-FastAPI.
  *
- * @param model A model whose engine is of type `openai`.
- * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
- * @param share With which other workers its servers are shared, where the catalogue bounds them; default: none
+ * @param model A model whose engine has type `openai`.
+ * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
+ * @param share Shares the servers' limits with other workers if the catalogue sets one; default: no sharing.
  */
 export function openOpenAiSpeech(
   model: ModelConfig,
@@ -45,7 +45,7 @@ export function openOpenAiSpeech(
   }
 }
 
-/** @throws ServiceError `upstream_error` for an answer that is no audio, or too much of it */
+/** @throws ServiceError `upstream_error` if the answer is no audio or is too long */
 async function* audioOf(model: string, exchange: Exchange): AsyncGenerator<Buffer> {
   if (/^text\/|json$/.test(exchange.mediaType)) throw answerError(model, 'sent no audio')
   let total = 0

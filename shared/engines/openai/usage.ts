@@ -1,15 +1,16 @@
 import type { NativeUsage, Usage } from '#schemas/generate.ts'
 
 /*
- * Usage as servers of the OpenAI dialect report it: in `usage` of a chunk, of a choice or of `x_groq`, in several chunks that
- * grow, in the field names of other APIs (Ollama, Gemini, Bedrock, llama.cpp), or as zeros until the last chunk. Each count is
- * read by itself: a number above zero replaces the one before it, and zero never does.
+ * Usage in the forms of servers with OpenAI's API. Usage may be in a chunk, in a choice or in `x_groq`, and may grow over several chunks.
+ * Some servers use field names of other APIs (Ollama, Gemini, Bedrock, llama.cpp), or send zeros until the last chunk.
+ *
+ * Each count is read separately: a positive number replaces the previous one, and zero never does.
  */
 
 type Json = Readonly<Record<string, unknown>>
 type Counts = { [Name in 'input' | 'output' | 'total' | 'cached' | 'written' | 'reasoning']?: number }
 
-/** Names of a count, the usual one first. A dot leads into an object. */
+/** Names of a count, the most common first. A dot separates nested field names. */
 const NAMES: Readonly<Record<keyof Counts, readonly string[]>> = {
   input: [
     ...['prompt_tokens', 'input_tokens', 'promptTokens', 'inputTokens', 'prompt_eval_count', 'promptTokenCount'],
@@ -52,7 +53,7 @@ export class UsageReader {
     if (chunk.eval_count !== undefined || chunk.prompt_eval_count !== undefined) this.#fill(countsIn(chunk))
   }
 
-  /** Counts that are known. @param hasOutput Zero tokens of an answer with output were not counted */
+  /** The counts that were reported. @param hasOutput If true, then zero output tokens are ignored as not counted. */
   known(hasOutput: boolean): Partial<Usage> | undefined {
     const { input, output, total = 0, cached, written, reasoning } = this.#counts
     const input_tokens = input || (output ? total - output : 0)
@@ -68,7 +69,7 @@ export class UsageReader {
     return usage.input_tokens === undefined && usage.output_tokens === undefined ? undefined : usage
   }
 
-  /** The usage objects as one, in their own words; undefined if they have only fields that every usage has. */
+  /** The merged usage objects in their own form; undefined if they have only the standard fields. */
   get native(): NativeUsage | undefined {
     const { prompt_tokens: prompt, completion_tokens: completion, total_tokens: total, ...others } = this.#native
     const isSum = total === undefined || total === (prompt as number) + (completion as number)
@@ -84,13 +85,13 @@ export class UsageReader {
     this.#native = joined(this.#native, usage)
   }
 
-  /** Counts beside the usage are used only in its place. */
+  /** Fills in counts that no usage object has reported. */
   #fill(counts: Counts): void {
     for (const [count, value] of Object.entries(counts)) this.#counts[count as keyof Counts] ||= value
   }
 }
 
-/** Objects other than `usage` that count tokens: Gemini, LangChain's servers, Bedrock. */
+/** Objects other than `usage` that contain token counts: Gemini, LangChain's servers, Bedrock. */
 const SIDE_FIELDS = ['usageMetadata', 'usage_metadata', 'amazon-bedrock-invocationMetrics'] as const
 
 function countsIn(usage: Json): Counts {
@@ -106,7 +107,7 @@ function countsIn(usage: Json): Counts {
   return counts
 }
 
-/** llama.cpp counts the cached tokens of the prompt apart. */
+/** In llama.cpp the prompt count excludes cached tokens. */
 function timingCounts(timings: Json): Counts {
   const { prompt_n, cache_n = 0 } = timings
   const counts = countsIn(timings)
@@ -119,7 +120,7 @@ function valueAt(object: Json, path: readonly string[]): unknown {
   return value
 }
 
-/** One usage object over another: null and zero replace nothing. */
+/** Merges two usage objects: null and zero replace nothing. */
 function joined(before: Json, after: Json): Json {
   const fields: Record<string, unknown> = { ...before }
   for (const [name, value] of Object.entries(after)) {

@@ -7,13 +7,13 @@ import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 
 /**
- * Bytes of an answer, beside those for texts of the request that it repeats, which JSON may write six times as long. What is larger
- * would hold up all other work of the process while it is read.
+ * Maximum bytes of an answer, in addition to texts of the request that it repeats, which may be six times as long in JSON. Parsing a larger
+ * answer would block the event loop too long.
  */
 const RESULTS_BYTES_MAX = 2 * 1024 * 1024
 const REPEATED_LONGER = 6
 
-/** An endpoint of a server whose requests and answers are whole JSON objects. */
+/** An endpoint whose requests and answers are whole JSON objects. */
 export class WholeCalls {
   /** The model's name at the server. */
   readonly name: string
@@ -21,9 +21,9 @@ export class WholeCalls {
   readonly #upstream: Upstream
 
   /**
-   * @param model A model whose engine is of type `openai`.
-   * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
-   * @param share With which other workers its servers are shared, where the catalogue bounds them; default: none
+   * @param model A model whose engine has type `openai`.
+   * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
+   * @param share Shares the servers' limits with other workers if the catalogue sets one; default: no sharing.
    */
   constructor(model: ModelConfig, env: Record<string, string | undefined>, share?: ModelShare) {
     const { id, engine } = model
@@ -41,7 +41,7 @@ export class WholeCalls {
   /**
    * Makes one call.
    *
-   * @param read Makes something of the answer. @throws ServiceError for one of an unknown shape
+   * @param read Converts the answer. @throws ServiceError for an unknown shape
    * @throws ServiceError, or the signal's reason
    */
   async call<T>(path: string, asked: object, signal: AbortSignal, read: (body: unknown) => T): Promise<T> {
@@ -62,13 +62,12 @@ export class WholeCalls {
     }
   }
 
-  /** Closes all sockets. */
   close(): Promise<void> {
     return this.#upstream.close()
   }
 }
 
-/** How many `results` an answer has, to be looked at before any is read: there may be a million. NaN: it has no list of them. */
+/** Number of `results` in an answer, checked before any is parsed, because there may be a million. NaN if there is no list. */
 export function resultsIn(body: unknown): number {
   const { results } = body as { results?: unknown }
   return Array.isArray(results) ? results.length : Number.NaN

@@ -64,11 +64,11 @@ interface Frame {
 
 type TextType = 'text' | 'refusal' | 'reasoning'
 
-/** Items of these types have events of their own; all others are native. */
+/** Item types with events of their own; all others are native. */
 const CALLS: Readonly<Record<string, 'function' | 'custom'>> = { function_call: 'function', custom_tool_call: 'custom' }
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set(['id', 'type', 'status', 'role', 'content'])
 const CALL_CONSUMED: ReadonlySet<string> = new Set(['id', 'type', 'status', 'call_id', 'name', 'arguments', 'input'])
-/** Fields of a response that have an internal form, or that repeat the request. */
+/** Response fields with an internal form, and fields that repeat the request. */
 const RESPONSE_CONSUMED: ReadonlySet<string> = new Set([
   ...['id', 'object', 'created_at', 'completed_at', 'status', 'error', 'output', 'output_text', 'usage', 'model'],
   ...['background', 'conversation', 'frequency_penalty', 'incomplete_details', 'instructions', 'max_output_tokens'],
@@ -76,29 +76,29 @@ const RESPONSE_CONSUMED: ReadonlySet<string> = new Set([
   ...['prompt_cache_key', 'reasoning', 'safety_identifier', 'store', 'temperature', 'text', 'tool_choice', 'tools'],
   ...['top_logprobs', 'top_p', 'truncation', 'user'],
 ])
-/** Reasons of an incomplete response that have an internal form. */
+/** Reasons of an incomplete response with an internal form. */
 const REASONS: Readonly<Record<string, FinishReason>> = {
   max_output_tokens: 'length',
   content_filter: 'content_filter',
 }
 
-/** Items of one answer: each is looked for among the others. */
+/** Maximum items of one answer, since each is searched among the others. */
 const ITEMS_MAX = 1_024
-/** Annotations of one answer: each is an event of the caller's stream. */
+/** Maximum annotations of one answer: each is an event of the caller's stream. */
 const ANNOTATIONS_MAX = 4_096
-/** Parts of the items of one answer: each is four events of the caller's stream. */
+/** Maximum parts of all items of one answer: each causes four events of the caller's stream. */
 const PARTS_MAX = 1_024
 
-/** Separates the parts of a thought where they are read as one text. The encoder of this API removes it between parts of a summary. */
+/** Separates parts of reasoning that are read as one text. The encoder of this API removes it between summary parts. */
 const THOUGHT_SEPARATOR = '\n\n'
 
-/** One item of the answer as it grows. */
+/** One item of the answer. */
 interface OpenItem {
   wire: WireItem
-  /** Ordinal of the call, once its name was passed on. */
+  /** Ordinal of the call, after its name was passed on. */
   call: number | undefined
   isClosed: boolean
-  /** Characters passed on, by the part of the item: deltas repeat nothing, and the ends of parts and items repeat all. */
+  /** Number of characters passed on, by part. Deltas repeat nothing; the end events of parts and items repeat the whole text. */
   readonly passed: Map<string, number>
   readonly texts: Map<string, SurrogateBuffer>
   annotations: number
@@ -107,9 +107,10 @@ interface OpenItem {
 /**
  * Reads a response, streamed or whole.
  *
- * Servers differ in which events carry the text: deltas only, ends of parts or items only, or `response.completed` only. So each
- * event that carries a text counts: a delta extends the text, an end passes on what was not passed on before. Events are assigned to
- * items by `output_index`, else by `item_id`, else to the item that was opened last.
+ * Servers send the text in different events: only in deltas, only at the ends of parts or items, or only in `response.completed`. Every
+ * event with a text therefore counts. A delta extends the text, and an end event passes on the part that was not passed on before.
+ *
+ * Events belong to the item with their `output_index`, else with their `item_id`, else to the item that was opened last.
  *
  * The answer is complete with `response.completed` or `response.incomplete`, or with `[DONE]` after the ends of all items.
  */
@@ -240,7 +241,7 @@ export class ResponsesDecoder implements AnswerDecoder {
     return item
   }
 
-  /** A call is passed on once its name is known. */
+  /** Passes on a call as soon as its name is known. */
   #openCall(item: OpenItem, out: GenerateEvent[]): void {
     const { wire } = item
     const kind = CALLS[wire.type ?? '']
@@ -260,7 +261,7 @@ export class ResponsesDecoder implements AnswerDecoder {
     this.#pass(this.#itemOf(frame, out), type, key, frame.delta ?? '', out, frame.logprobs)
   }
 
-  /** A text is whole: what was not passed on before is passed on now. */
+  /** Passes on the rest of a complete text. */
   #complete(
     item: OpenItem,
     type: TextType,
@@ -298,7 +299,7 @@ export class ResponsesDecoder implements AnswerDecoder {
   }
 
   #argue(item: OpenItem, piece: string, out: GenerateEvent[]): void {
-    // Without a name yet nothing is passed on: the end of the item has all of it.
+    // Without a name nothing is passed on yet: the end of the item contains all arguments.
     if (item.call === undefined) return
     item.passed.set(ARGUMENTS, (item.passed.get(ARGUMENTS) ?? 0) + piece.length)
     const text = textOf(item, ARGUMENTS).push(piece)
@@ -328,7 +329,7 @@ export class ResponsesDecoder implements AnswerDecoder {
     out.push(nativeEvent('responses', 'text', { annotations }))
   }
 
-  /** An item is whole: all of it is passed on that was not before. */
+  /** Passes on the rest of a complete item. */
   #close(wire: WireItem, index: number | undefined, out: GenerateEvent[]): void {
     const isNameless = index === undefined && wire.id === undefined
     const open = isNameless ? this.#items.findLast((item) => !item.isClosed && item.wire.type === wire.type) : undefined
@@ -389,7 +390,7 @@ export class ResponsesDecoder implements AnswerDecoder {
     for (const [index, item] of (Array.isArray(response.output) ? response.output : []).entries()) {
       this.#close(item, index, out)
     }
-    // A call whose end was never sent has its name and all of its arguments by now.
+    // A call whose end event was never sent has its name and all of its arguments by now.
     for (const item of this.#items) if (!item.isClosed) this.#closeItem(item, item.wire, out)
     const why = details?.reason ?? ''
     if (status === 'completed') this.#reason = 'stop'

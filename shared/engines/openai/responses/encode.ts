@@ -6,17 +6,19 @@ import { ServiceError } from '#shared/error.ts'
 import { encodeItems } from './items.ts'
 
 /**
- * The body of POST /responses. Nothing is kept at the upstream (`store: false`): the store here keeps what a response builds on,
- * and a model that reasons gives its thoughts sealed, so that they can be sent back to it.
+ * The body of POST /responses.
  *
- * Chat completions and messages can ask for things this API has no words for. What would change the answer is refused; `seed`
- * is left out, since it promises nothing, and so is a penalty of 0.
+ * The upstream stores nothing (`store: false`), since our own store has the earlier responses. A reasoning model returns its reasoning
+ * encrypted, so that it can be sent back.
  *
- * @throws ServiceError when the request asks for something the API cannot say
+ * Chat completions and messages have parameters that this API lacks. Parameters that would change the answer are rejected. `seed`, which
+ * guarantees nothing, and penalties of 0 are dropped.
+ *
+ * @throws ServiceError for a parameter that the API lacks
  */
 export function encodeResponses(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
   requireSayable(request)
-  // Chat completions share some of them (adapt.ts).
+  // Chat completions share some fields (adapt.ts).
   const extra = request.dialect === 'anthropic' ? {} : (request.extra ?? {})
   const isOpenAi = isOpenAiServer(config)
   return defined({
@@ -45,7 +47,7 @@ function requireSayable(request: GenerateRequest): void {
   if (request.stop.length > 0) refuse(request, 'stop')
   if (Object.keys(request.logit_bias ?? {}).length > 0) refuse(request, 'logit_bias')
   if (request.turns.at(-1)?.role === 'assistant' && request.dialect === 'anthropic') {
-    const message = `The model '${request.model}' cannot go on with an answer that was begun for it.`
+    const message = `The model '${request.model}' cannot continue an answer that begins with a prefilled assistant turn.`
     throw new ServiceError('unsupported_value', message, { param: 'messages' })
   }
 }
@@ -64,7 +66,7 @@ function tools(request: GenerateRequest, nativeChoice: unknown): object {
   }
 }
 
-/** A native tool is sent as it came, once: null means that the tool before it covers this one. */
+/** A native tool is sent once, unchanged. A null value means that the preceding native tool includes this one. */
 function encodeTools(tools: readonly Tool[], isSame: boolean): object[] {
   return tools.flatMap((tool) => {
     if (tool.native === null) return []
@@ -72,7 +74,7 @@ function encodeTools(tools: readonly Tool[], isSame: boolean): object[] {
   })
 }
 
-/** This API takes a schema as strict unless told otherwise, unlike chat completions and messages. */
+/** Unlike other APIs, this one has `strict: true` as the default. */
 function encodeTool({ name, description, parameters, strict, extra }: Tool, isSame: boolean): object {
   const known = defined({
     type: 'function',

@@ -6,14 +6,14 @@ import { thoughtOf } from './thought.ts'
 type AssistantTurn = Extract<Turn, { role: 'assistant' }>
 type ToolTurn = Extract<Turn, { role: 'tool' }>
 type CallPart = Extract<Part, { type: 'tool_call' }>
-/** A part of a message of the assistant. */
+/** A part of an assistant message. */
 type SaidPart = Extract<Part, { type: 'text' | 'native' }>
 
 /**
- * Turns as the input items of a response: messages, thoughts, calls and their outputs, in their order. Items and fields without
- * an internal form follow as they came, if the request came in by this API.
+ * Converts turns into the input items of a response: messages, reasoning, calls and their outputs, in order. Items and fields without an
+ * internal form are passed on if the request uses this API.
  *
- * @param isOpenAi OpenAI's own server, which reads no thoughts but those that it sealed.
+ * @param isOpenAi Whether the upstream is OpenAI's own, which accepts only reasoning that it encrypted itself.
  */
 export function encodeItems(request: GenerateRequest, isOpenAi: boolean): object[] {
   const isSame = request.dialect === 'responses'
@@ -26,14 +26,19 @@ export function encodeItems(request: GenerateRequest, isOpenAi: boolean): object
   })
 }
 
-/** Items of one assistant turn. Texts that follow each other are one message, unless the caller sent them as several. */
+/** Items of one assistant turn. Adjacent texts form one message, unless the caller sent them as several. */
 function encodeAnswer({ parts }: AssistantTurn, readsThoughts: boolean, isSame: boolean): object[] {
   const items: object[] = []
   let texts: SaidPart[] = []
   const endMessage = () => {
     const [first] = texts
     if (first)
-      items.push({ type: 'message', ...(isSame && first.message), role: 'assistant', content: said(texts, isSame) })
+      items.push({
+        type: 'message',
+        ...(isSame && first.message),
+        role: 'assistant',
+        content: messageContent(texts, isSame),
+      })
     texts = []
   }
   for (const part of parts) {
@@ -51,8 +56,8 @@ function encodeAnswer({ parts }: AssistantTurn, readsThoughts: boolean, isSame: 
   return items
 }
 
-/** A plain string if nothing else is needed, since every server reads that. */
-function said(parts: readonly SaidPart[], isSame: boolean): unknown {
+/** A plain string if possible, because every server supports that. */
+function messageContent(parts: readonly SaidPart[], isSame: boolean): unknown {
   const isPlain = parts.every((part) => part.type === 'text' && !(isSame && part.extra))
   if (isPlain) return parts.map(({ text }) => text).join('')
   return parts.map((part) => {
@@ -90,7 +95,7 @@ function encodeResult(turn: ToolTurn, index: number, isSame: boolean): object {
   return { type, ...(isSame && extra), call_id, output }
 }
 
-/** A plain string if one text is all, since every server reads that. */
+/** A plain string if the content is one text, because every server supports that. */
 function encodeContent(parts: readonly Part[], index: number, isSame: boolean): unknown {
   const [first] = parts
   if (!first) return ''

@@ -2,20 +2,20 @@ import type { Part } from '#schemas/generate.ts'
 
 type ReasoningPart = Extract<Part, { type: 'reasoning' }>
 
-/** Before the id of an item and its sealed content, in the signature of a thought. */
+/** Prefix of a reasoning signature that contains an item id and its encrypted content. */
 const PREFIX = 'responses:'
 
-/** The signature of a thought, by which its item can be sent back. @param sealed `encrypted_content` */
+/** The signature of a reasoning item, from which the item can be restored. @param sealed `encrypted_content` */
 export function signatureOf(id: string, sealed: string): string {
   return `${PREFIX}${id}:${sealed}`
 }
 
 /**
- * A thought as an item of the input. One without a seal of this API, such as that of another model, can only be read as text.
+ * A reasoning part as an input item. Without a signature of this API, for example from another model, it can only be sent as text.
  *
- * @param readsText The upstream reads thoughts as text.
- * @param isSame The thought came in by this API: its fields are sent as they came.
- * @returns undefined when it is left out
+ * @param readsText Whether the upstream accepts reasoning as text.
+ * @param isSame Whether the request uses this API: then its extra fields are passed on.
+ * @returns Undefined if the part is left out
  */
 export function thoughtOf(part: ReasoningPart, readsText: boolean, isSame: boolean): object | undefined {
   const { text, signature } = part

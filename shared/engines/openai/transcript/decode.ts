@@ -4,38 +4,40 @@ import { answerError } from '#shared/engines/upstream/error.ts'
 import { isHighSurrogate, SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { cutByWords, NO_FIGURES, readLogprobs, readSegments, readWords, withWords } from './shapes.ts'
 
-/** Characters of one text event; keeps records small. */
+/** Maximum characters of one text event, which keeps records small. */
 const TEXT_CHARS_MAX = 8 * 1024
-/** Log probabilities of one text event. */
+/** Maximum log probabilities of one text event. */
 const LOGPROBS_MAX = 256
-/** Seconds above which what a server says is no duration: tokens are counted by it. */
+/** Maximum plausible duration in seconds. Longer values from a server are ignored, because tokens are computed from the duration. */
 const SECONDS_MAX = 7 * 24 * 3_600
 
-/** What the upstream counted. */
+/** Tokens that the upstream counted. */
 export interface CountedTokens {
   readonly input: number
-  /** Those of the prompt among them; 0 when nobody says. */
+  /** Tokens of the prompt among the input; 0 if unknown. */
   readonly text: number
   readonly output: number
 }
 
-/** What is known about a call before its answer. */
+/** Facts about a call that are known before its answer. */
 export interface DecodeOptions {
   readonly model: string
   /** ISO-639-1, or empty. */
   readonly language: string
-  /** Seconds of the decoded audio. */
+  /** Duration of the decoded audio in seconds. */
   readonly duration: number | undefined
   readonly onSeconds?: ((seconds: number) => void) | undefined
 }
 
 /**
- * Reads every answer in use of `POST /v1/audio/transcriptions`:
+ * Reads every answer format of `POST /v1/audio/transcriptions`:
  *
- * - whole: `json` `{text, logprobs?, usage?}` and `verbose_json` with `segments`, and `words` beside or inside them
- *   (whisper.cpp, Speaches).
- * - streams: OpenAI's `transcript.text.delta|done`; vLLM's `transcription.chunk`, made like a chat chunk; a whole object for
- *   each segment, without an end of its own (Speaches); our local server's `sluice.segment|progress` beside the first.
+ * 1. Whole, `json`: `{text, logprobs?, usage?}`.
+ * 2. Whole, `verbose_json`: with `segments`, and `words` next to or inside them (whisper.cpp, Speaches).
+ * 3. Stream of OpenAI: `transcript.text.delta` and `transcript.text.done`.
+ * 4. Stream of vLLM: `transcription.chunk`, shaped like a chat chunk.
+ * 5. Stream of Speaches: a whole object per segment, without an end event.
+ * 6. Stream of our local server: `sluice.segment` and `sluice.progress` in addition to OpenAI's events.
  */
 export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   readonly #options: DecodeOptions
@@ -44,11 +46,11 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   #duration: number | undefined
   #isStarted = false
   #isDone = false
-  /** Whether the stream has a way to say that it is complete; one that has none is complete when it ends. */
+  /** Whether the stream has an end event. A stream without one is complete when it ends. */
   #hasOwnEnd = false
   #text = ''
   #segments = 0
-  /** Tokens of the segments; the upstream's own count is better. */
+  /** Number of tokens of the segments. The upstream's own count takes precedence. */
   #segmentTokens = 0
   #lastEnd = 0
   counted: CountedTokens | undefined
@@ -59,7 +61,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     this.#duration = options.duration
   }
 
-  /** True once nothing that matters can follow. */
+  /** True if no relevant data can follow. */
   get isDone(): boolean {
     return this.#isDone
   }
@@ -69,12 +71,12 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     return this.#text
   }
 
-  /** Tokens that the segments were made of; 0 when nobody says. */
+  /** Number of tokens of the segments; 0 if unknown. */
   get segmentTokens(): number {
     return this.#segmentTokens
   }
 
-  /** Seconds of audio, as decoded or as the upstream says; 0 when nobody does. */
+  /** Duration in seconds, as decoded or as the upstream reports; 0 if unknown. */
   get duration(): number {
     return this.#duration ?? 0
   }
@@ -123,29 +125,29 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     this.#start(out)
     this.#pushText(this.#characters.flush(), out)
     if (this.#segments > 0 || this.#text === '') return
-    // Every format can be made of one piece, and none of no piece.
+    // Every output format needs at least one segment.
     this.#emitSegment({ ...NO_FIGURES, start: 0, end: this.duration, text: this.#text }, out)
   }
 
   #done(data: Record<string, unknown>, out: TranscribeEvent[]): void {
     this.#read(data)
-    // Some servers put all they have into the last event.
+    // Some servers send the whole text in the last event.
     if (this.#text === '') this.#pushText(stringOf(data.text).trim(), out, readLogprobs(data.logprobs))
     this.#isDone = true
   }
 
-  /** vLLM: a chat chunk by another name. */
+  /** vLLM: a chat chunk under another name. */
   #chunk(data: Record<string, unknown>, out: TranscribeEvent[]): void {
     this.#hasOwnEnd = true
     this.#readUsage(data.usage)
     for (const choice of data.choices as Record<string, unknown>[]) {
       const { content } = (choice.delta ?? {}) as Record<string, unknown>
       if (typeof content === 'string') this.#pushText(content, out)
-      // vLLM sends one at the end of each 30 seconds of audio; the stream's end is [DONE].
+      // vLLM sends a finish reason every 30 seconds of audio; only [DONE] ends the stream.
     }
   }
 
-  /** Speaches: one object for each segment; in `json` nothing but its text. */
+  /** Speaches: one object per segment; in `json` it contains only the text. */
   #piece(data: Record<string, unknown>, out: TranscribeEvent[]): void {
     this.#read(data)
     const text = data.text as string
@@ -155,7 +157,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   }
 
   #pushText(text: string, out: TranscribeEvent[], logprobs?: TokenLogprob[]): void {
-    // Whisper's texts begin with a blank; a transcript does not.
+    // Whisper's texts begin with a space; a transcript does not.
     const whole = this.#characters.push(this.#text === '' ? text.trimStart() : text)
     if (whole === '' && !logprobs) return
     this.#start(out)
@@ -172,7 +174,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     this.#segmentTokens += segment.tokens.length
     this.#lastEnd = Math.max(this.#lastEnd, segment.end)
     this.#progress(this.#lastEnd)
-    // Numbered here: some servers count from 1, or anew in each window.
+    // Numbered here, because some servers count from 1 or restart in each window.
     out.push({ type: 'segment', segment: { ...segment, id: this.#segments } })
     this.#segments += 1
   }
@@ -181,10 +183,10 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     if (Number.isFinite(seconds)) this.#options.onSeconds?.(seconds)
   }
 
-  /** What any answer or frame may say beside its text. The language may be a code or a name: readers take both. */
+  /** Reads the fields next to the text. The language may be a code or a name: readers support both. */
   #read(data: Record<string, unknown>): void {
     if (this.#language === '' && typeof data.language === 'string') this.#language = data.language
-    // vLLM sends it as a string.
+    // vLLM sends the duration as a string.
     const duration = Number(data.duration ?? Number.NaN)
     if (this.#duration === undefined && isDuration(duration)) this.#duration = duration
     this.#readUsage(data.usage)
@@ -209,12 +211,14 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   }
 }
 
-/** Tokens of audio where nobody counts: ten for each second that began (docs/protocol.md, Transcripts). */
+/** Estimated tokens of audio: ten per started second (docs/protocol.md, Transcripts). */
 export function audioTokensOf(seconds: number): number {
   return 10 * Math.ceil(seconds)
 }
 
-/** A text in events that a record can carry; the first ones bring the text, the others what is left of the probabilities. */
+/**
+ * Splits a text into events that fit into records. The log probabilities are spread over these events, and over further ones if necessary.
+ */
 function* textEvents(text: string, logprobs: readonly TokenLogprob[]): Generator<TranscribeEvent> {
   let at = 0
   let probability = 0

@@ -1,19 +1,19 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import type { TranscribeRequest } from '#schemas/transcription/transcription.ts'
 
-/** How the upstream is asked to answer. */
+/** Answer format to request from the upstream. */
 export type AnswerForm = 'verbose_json' | 'json' | 'stream'
 
 /**
- * The richest form the upstream has for what is wanted: segments and words come in verbose_json only, log probabilities
- * in json only, and a stream brings text alone.
+ * The most detailed format of the upstream that fits the request. Only verbose_json has segments and words, only json has log
+ * probabilities, and a stream has text alone.
  */
 export function answerFormOf(request: TranscribeRequest, { transcription }: ModelConfig): AnswerForm {
   if (request.stream && transcription.stream && !request.diarize && !request.words) return 'stream'
   return transcription.segments && !request.logprobs ? 'verbose_json' : 'json'
 }
 
-/** The fields of the form of a translation, which has few, and answers whole. */
+/** Form fields of a translation, which has few options and is never streamed. */
 export function encodeTranslation({ prompt, temperature }: TranscribeRequest, model: ModelConfig): [string, string][] {
   const fields: [string, string][] = [['model', upstreamModelOf(model)]]
   fields.push(['response_format', model.transcription.segments ? 'verbose_json' : 'json'])
@@ -22,14 +22,14 @@ export function encodeTranslation({ prompt, temperature }: TranscribeRequest, mo
   return fields
 }
 
-/** The fields of the form, beside the file, in OpenAI's dialect. What has its default is left out. */
+/** Form fields next to the file, in OpenAI's API. Fields with their default value are left out. */
 export function encodeFields(request: TranscribeRequest, model: ModelConfig, form: AnswerForm): [string, string][] {
   const { language, prompt, temperature, logprobs } = request
   const fields: [string, string][] = [['model', upstreamModelOf(model)]]
   fields.push(['response_format', form === 'stream' ? 'json' : form])
   if (language !== undefined) fields.push(['language', language])
   if (prompt !== undefined) fields.push(['prompt', prompt])
-  // Left out at 0, where servers raise the temperature by themselves; some do not when they are told 0.
+  // Left out at 0. Servers then raise the temperature by themselves if necessary, but some do not after an explicit 0.
   if (temperature > 0) fields.push(['temperature', String(temperature)])
   if (form === 'verbose_json') fields.push(...granularities(request, model))
   if (form === 'stream') fields.push(['stream', 'true'])
@@ -39,11 +39,11 @@ export function encodeFields(request: TranscribeRequest, model: ModelConfig, for
 
 function granularities({ words, diarize }: TranscribeRequest, { transcription }: ModelConfig): [string, string][] {
   const segment: [string, string] = ['timestamp_granularities[]', 'segment']
-  // Speakers are told apart word by word.
+  // Diarization assigns speakers word by word.
   return (words || diarize) && transcription.words ? [segment, ['timestamp_granularities[]', 'word']] : [segment]
 }
 
-/** An object in a form is one field a member, as the official SDKs write it (docs/protocol.md, Uploads). */
+/** An object in a form is one field per member, as the official SDKs send it (docs/protocol.md, Uploads). */
 function vadFields({ vad }: TranscribeRequest): [string, string][] {
   if (!vad) return []
   const members = Object.entries({ type: 'server_vad', ...vad })

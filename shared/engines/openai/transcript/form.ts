@@ -2,18 +2,18 @@ import { randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
 import type { AudioFile } from '#shared/engines/transcription.ts'
 
-/** A form as the body of a call. The caller destroys `body` when it is not read to its end. */
+/** A form as the body of a call. If `body` is not read to its end, then the caller must destroy it. */
 export interface FormBody {
   readonly headers: { readonly 'content-type': string; readonly 'content-length': string }
   readonly body: Readable
 }
 
 /**
- * A multipart form (RFC 7578) whose file is read while it is sent. The file comes last, after the fields that say what to
- * do with it: servers that work while they read know all by then.
+ * A multipart form (RFC 7578) whose file is read while it is sent. The file comes last, after all options, so that servers can process it
+ * while they receive it.
  *
- * @param fields Name and value of each; a name may repeat.
- * @throws ServiceError when the file is gone
+ * @param fields Name and value of each field; names may repeat.
+ * @throws ServiceError if the file was deleted
  */
 export async function openForm(fields: readonly (readonly [string, string])[], file: AudioFile): Promise<FormBody> {
   const boundary = `sluice-${randomUUID()}`
@@ -25,14 +25,14 @@ export async function openForm(fields: readonly (readonly [string, string])[], f
   return {
     headers: {
       'content-type': `multipart/form-data; boundary=${boundary}`,
-      // Some servers, whisper.cpp's among them, take no chunked bodies.
+      // Some servers, such as whisper.cpp, accept no chunked bodies.
       'content-length': String(head.length + file.bytes + tail.length),
     },
     body: between(head, content, tail),
   }
 }
 
-/** Destroying the whole destroys the content, also before anything was read. */
+/** Destroying the result destroys the content, even before anything was read. */
 function between(head: Buffer, content: Readable, tail: Buffer): Readable {
   async function* join() {
     yield head
@@ -44,7 +44,7 @@ function between(head: Buffer, content: Readable, tail: Buffer): Readable {
   return whole
 }
 
-/** Quotes, and line ends as they would end the header, are escaped as browsers do. */
+/** Quotes and line ends are escaped as browsers do, because they would end the header. */
 function disposition(name: string, filename?: string): string {
   const quoted = (text: string) => text.replaceAll('"', '%22').replaceAll('\r', '%0D').replaceAll('\n', '%0A')
   const file = filename === undefined ? '' : `; filename="${quoted(filename)}"`

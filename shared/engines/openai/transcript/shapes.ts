@@ -1,14 +1,14 @@
 import type { TokenLogprob, TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
 import { cutText } from '#shared/engines/cut-text.ts'
 
-/** How upstreams write segments, words and log probabilities, read leniently: a figure that is missing is 0. */
+/** Lenient readers for segments, words and log probabilities: missing numbers are 0. */
 
-/** A pause between two words that ends a piece, in seconds. */
+/** Pause between two words that ends a segment, in seconds. */
 const PAUSE_SECONDS = 1
-/** Most words of a piece that is cut here. */
+/** Maximum words of a segment that is created here. */
 const WORDS_MAX = 40
 
-/** The segments of an answer, with the words inside them where there are any. Ids are the caller's to give. */
+/** The segments of an answer, with their words if present. The caller assigns the ids. */
 export function readSegments(value: unknown): TranscriptSegment[] {
   if (!Array.isArray(value)) return []
   return value.filter(isObject).map((segment) => {
@@ -29,7 +29,7 @@ export function readSegments(value: unknown): TranscriptSegment[] {
   })
 }
 
-/** The words of an answer or of a segment, without the blanks that Whisper begins them with. */
+/** The words of an answer or segment, without the leading spaces that Whisper sends. */
 export function readWords(value: unknown): Word[] {
   if (!Array.isArray(value)) return []
   return value
@@ -38,7 +38,7 @@ export function readWords(value: unknown): Word[] {
     .filter(({ word }) => word !== '')
 }
 
-/** Log probabilities as OpenAI sends them; undefined when there are none. */
+/** Log probabilities in OpenAI's format; undefined if there are none. */
 export function readLogprobs(value: unknown): TokenLogprob[] | undefined {
   if (!Array.isArray(value) || value.length === 0) return undefined
   return value.filter(isObject).map(({ token, logprob, bytes }) => ({
@@ -49,8 +49,8 @@ export function readLogprobs(value: unknown): TokenLogprob[] | undefined {
 }
 
 /**
- * Puts words that stand beside segments into them: each into the segment that its middle lies in, or the last one that
- * began before. Segments that bring words of their own keep them.
+ * Assigns words to segments, each to the segment that contains its middle, or else to the last segment that began before it. Segments with
+ * words of their own keep them.
  */
 export function withWords(segments: readonly TranscriptSegment[], words: readonly Word[]): TranscriptSegment[] {
   if (words.length === 0 || segments.some((segment) => segment.words)) return [...segments]
@@ -64,7 +64,7 @@ export function withWords(segments: readonly TranscriptSegment[], words: readonl
   return filled
 }
 
-/** Segments of a text whose upstream told words alone: cut after sentences, at pauses, or when there are many words. */
+/** Creates segments for a text whose upstream sent only words: split after sentences, at pauses, or after {@link WORDS_MAX} words. */
 export function cutByWords(text: string, words: readonly Word[]): TranscriptSegment[] {
   const groups: Word[][] = []
   for (const word of words) {
@@ -88,7 +88,7 @@ function isEndOfPiece(group: readonly Word[], next: Word): boolean {
   return /[.?!。？！]$/.test(last.word) || next.start - last.end > PAUSE_SECONDS || group.length >= WORDS_MAX
 }
 
-/** What a segment holds that no model made. */
+/** Fields of a segment that no model created. */
 export const NO_FIGURES = {
   id: 0,
   seek: 0,

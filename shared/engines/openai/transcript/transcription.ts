@@ -11,12 +11,12 @@ import { answerFormOf, encodeFields, encodeTranslation } from './encode.ts'
 import { openForm } from './form.ts'
 
 /**
- * A transcription engine on any server that speaks POST /audio/transcriptions: Speaches, vLLM, LocalAI, OpenAI, and
- * whisper.cpp's (with `--inference-path /v1/audio/transcriptions --convert`).
+ * Opens a transcription engine for a server with POST /audio/transcriptions: Speaches, vLLM, LocalAI, OpenAI, and whisper.cpp (with
+ * `--inference-path /v1/audio/transcriptions --convert`).
  *
- * @param model A model whose engine is of type `openai`.
- * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
- * @param share With which other workers its servers are shared; default: none
+ * @param model A model whose engine has type `openai`.
+ * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
+ * @param share Shares the servers' limits with other workers; default: no sharing.
  */
 export function openOpenAiTranscription(
   model: ModelConfig,
@@ -45,16 +45,16 @@ export function openOpenAiTranscription(
   }
 }
 
-/** How a server is asked. */
+/** Form and path of a call. */
 interface FormCall {
   readonly fields: readonly (readonly [string, string])[]
   readonly isStream: boolean
-  /** Default: that of transcriptions. */
+  /** Default: the path of transcriptions. */
   readonly path?: string
 }
 
 /**
- * Sends a file with its form and yields the events of the answer, be it whole or a stream.
+ * Sends a file with its form and yields the events of the answer, whole or streamed.
  *
  * @throws ServiceError, or the signal's reason
  */
@@ -100,7 +100,7 @@ export async function* callTranscription(
     yield { type: 'usage', usage: await usageOf(decoder) }
     yield { type: 'finish' }
   } finally {
-    // Also when the call never got as far as to send it.
+    // Needed if the call failed before the body was sent.
     body.destroy()
   }
 }
@@ -109,7 +109,7 @@ function onlyLanguageOf({ transcription: { languages } }: ModelConfig): string {
   return (languages?.length === 1 && languages[0]) || ''
 }
 
-/** As the upstream counted; else ten tokens a second of audio, and those of the segments or of the text. */
+/** Usage as the upstream counted it. Otherwise ten tokens per second of audio, and the tokens of the segments or of the text. */
 async function usageOf({ counted, duration, segmentTokens, text }: TranscriptDecoder) {
   if (counted) {
     const { input, text: ofPrompt, output } = counted
