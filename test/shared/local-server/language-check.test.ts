@@ -23,6 +23,8 @@ async function check(windows: readonly Window[], detected: string | null = null)
 const ENGLISH: Window = [-0.52, 0, 0.02, 20]
 const NOISY_ENGLISH: Window = [-0.63, 0.2, 0.1, 20]
 const FRENCH: Window = [-0.75, 0.2, 0.02, 20]
+const SPELLED_SPANISH: Window = [-0.63, 0, 0.79, 20]
+const SHORT: Window = [-1.2, 1, 0.1, 1.5]
 const RUSSIAN: Window = [-0.96, 0, 0.02, 20]
 
 describe.skipIf(!environment)('speech for a model that knows English only', () => {
@@ -35,16 +37,19 @@ describe.skipIf(!environment)('speech for a model that knows English only', () =
   test('is another language if the model is unsure of all', async () => {
     expect(await check([FRENCH])).toBe('""')
     expect(await check([RUSSIAN, FRENCH, RUSSIAN, ENGLISH])).toBe('""')
+    expect(await check([[-0.92, 0, 0.55, 20]])).toBe('""')
   })
 
   test('is what a model of many languages detects, if there is one', async () => {
     expect(await check([FRENCH], 'fr')).toBe('"fr"')
+    expect(await check([SPELLED_SPANISH], 'es')).toBe('"es"')
     expect(await check([FRENCH], 'en')).toBe('sure')
+    expect(await check([SHORT], 'fr')).toBe('sure')
   })
 
   test('is not refused for noise, and not for a word or two', async () => {
     expect(await check([[-1.2, 1, 0.8, 20]])).toBe('sure')
-    expect(await check([[-1.2, 1, 0.1, 1.5]])).toBe('sure')
+    expect(await check([SHORT])).toBe('sure')
     expect(await check([])).toBe('sure')
   })
 })

@@ -12,8 +12,9 @@ sys.path[:0] = sys.argv[1:3]
 import numpy as np  # noqa: E402
 from speech.language_check import LanguageCheck, Window  # noqa: E402
 
-check = LanguageCheck("en", lambda _: json.loads(sys.argv[4]))
+RATE = 16_000
+check = LanguageCheck("en", lambda _: json.loads(sys.argv[4]), RATE)
 for at, (logprob, temperature, no_speech, seconds) in enumerate(json.loads(sys.argv[3])):
-    check.add(Window((0, at), logprob, temperature, no_speech), np.zeros(0, np.float32), seconds)
+    check.add(Window((0, at), logprob, temperature, no_speech), np.zeros(int(seconds * RATE), np.float32), seconds)
 check.finish()
 print("sure" if check.other is None else json.dumps(check.other))

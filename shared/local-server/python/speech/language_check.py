@@ -4,7 +4,8 @@ Is the speech in the only language that a model knows?
 Such a model cannot detect languages: it writes fluent nonsense, but is unsure of it. On recordings of packages (docs/
 transcription.md, Languages) the average log probability of English windows is -0.52 or better, and that of French,
 Spanish, Italian, Russian and German ones -0.75 or worse, mostly after the temperature was raised. One sure window is
-enough; a few unsure ones in a row are another language. If a model of many languages is there, it decides instead.
+enough; a few unsure ones in a row are another language. The model is sure of some Spanish windows, which it spells as
+they sound (-0.63). If a model of many languages is there, it therefore decides below -0.5, given four seconds of speech.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import numpy as np
 
 # A window with less is unsure: at temperature 0, and after the temperature was raised.
 LOGPROB_MIN, RAISED_LOGPROB_MIN = -0.8, -0.7
+# A window with less is given to the model of many languages, if there is one.
+DOUBTFUL_LOGPROB_MIN = -0.5
 # So many unsure windows are enough, or all of a recording with so much speech.
 WINDOWS_MAX, SPEECH_SECONDS_MIN = 3, 4.0
-# From here on the model takes a window for noise.
-NO_SPEECH_MIN = 0.5
+# A window from here on is noise: the default of Whisper itself. Synthetic German had 0.55.
+NO_SPEECH_MIN = 0.6
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class LanguageCheck:
 
     only: str
     detect: Callable[[np.ndarray], str | None]
+    # Samples per second.
+    rate: int
     is_sure: bool = False
     # The code of the other language; empty if it is not known which.
     other: str | None = None
@@ -60,16 +65,21 @@ class LanguageCheck:
         self._seconds += seconds
         if self._unsure and self._unsure[-1].place == window.place:
             return
-        if not window.is_unsure:
-            self.is_sure = True
-            return
-        self._unsure.append(window)
-        language = self.detect(speech)
+        language = self._detected(window, speech)
         if language is not None:
             self.is_sure = language == self.only
             self.other = None if self.is_sure else language
-        elif len(self._unsure) >= WINDOWS_MAX:
-            self.finish()
+        elif not window.is_unsure:
+            self.is_sure = True
+        else:
+            self._unsure.append(window)
+            if len(self._unsure) >= WINDOWS_MAX:
+                self.finish()
+
+    def _detected(self, window: Window, speech: np.ndarray) -> str | None:
+        if window.avg_logprob >= DOUBTFUL_LOGPROB_MIN or len(speech) < SPEECH_SECONDS_MIN * self.rate:
+            return None
+        return self.detect(speech)
 
     def finish(self) -> None:
         """No more windows come. Noise, and a word or two, are not taken for another language."""

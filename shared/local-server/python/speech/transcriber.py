@@ -48,7 +48,7 @@ class Transcriber:
         detected. Speech that is probably not in the only language has one message, `{"unknown_language": code or ""}`,
         before the end; `detect` is the one of `LanguageCheck`.
         """
-        check = LanguageCheck(job.get("only_language") or "", detect)
+        check = LanguageCheck(job.get("only_language") or "", detect, RATE)
         check.is_sure = bool(job.get("language") or not check.only or job.get("temperature"))
         held: list[dict] = []
         done = {}
