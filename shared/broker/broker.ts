@@ -1,81 +1,78 @@
 /**
- * The broker port: a queue of jobs, and channels of events. Kafka in production, memory by default.
+ * The broker port: queues of jobs and channels of events. Kafka in production, memory by default.
  *
- * The two halves want opposite things. A **queue** hands each record to one of many takers, at least once, and remembers
- * what was not acknowledged. A **channel** hands every record of a partition to everyone who receives it, in the order in
- * which one sender sent it, from now on; nobody acknowledges.
+ * The two have opposite semantics. A **queue** delivers each record to one of many consumers, at least once, and redelivers unacknowledged records. A
+ * **channel** delivers every record of a partition to all present receivers, in the order of each sender, without acknowledgements.
  *
- * Promises every adapter keeps (test/shared/broker/broker.test.ts):
- * - `submit` resolves once the record is durable on the broker, and only then; it rejects within `sendTimeoutMs`.
- * - A record taken but neither acknowledged nor released comes back when its taker dies or closes.
- * - `send` keeps the order of one sender on one partition.
- * - Buffers are bounded: at the bound `submit` and `send` reject with `overloaded`.
- * - While the broker cannot be reached (`isReachable` is false): `submit` rejects with `overloaded` at once; `send` keeps what
- *   it is given, so that the events of running jobs outlive a restart of the broker, and rejects at its bound; takers and
- *   receivers wait, retry with bounded delay for ever, and go on by themselves when it returns.
+ * Promises every adapter keeps (test/shared/broker/broker.test.ts).
+ * 1. `submit` resolves only after the record is durable on the broker, and rejects within `sendTimeoutMs`.
+ * 2. A record that was neither acknowledged nor released is redelivered after its consumer dies or closes.
+ * 3. `send` preserves the order of one sender on one partition.
+ * 4. Buffers are bounded: at the bound, `submit` and `send` reject with `overloaded`.
+ * 5. While the broker is unreachable (`isReachable` is false), `submit` rejects at once with `overloaded`. `send` buffers up to its bound, so that
+ *    events of running jobs survive a restart of the broker. Consumers and receivers retry forever with bounded delay.
  */
 export interface Broker {
   /** For logs and `/readyz`, such as `kafka (share groups)` or `memory`. */
   readonly name: string
-  /** False from the moment the broker is known to be gone until it answers again. */
+  /** False from the detection of an outage until the broker answers again. */
   readonly isReachable: boolean
-  /** Milliseconds since when no broker answers; 0 while one does. Absent where that cannot happen. */
+  /** Time since no broker answers, in ms; 0 while one does. Absent if outages cannot occur. */
   readonly unreachableMs?: number
 
   /**
-   * Queues and channels that do not exist at the broker and that this process could not make. Records for a missing queue are
-   * refused; those for a missing channel wait. Absent where that cannot happen.
+   * Queues and channels that are missing at the broker and that this process could not create. Records for a missing queue are refused; records for a
+   * missing channel wait. Absent if this cannot occur.
    */
   readonly missing?: readonly string[]
 
   /**
-   * Calls `onLoss` with the name of each queue or channel that was deleted and made again: records in it that were not yet taken or
-   * received are lost. Absent where that cannot happen.
+   * Calls `onLoss` with the name of each queue or channel that was deleted and recreated: its undelivered records are lost. Absent if this cannot
+   * occur.
    *
-   * @returns Ends it.
+   * @returns Unsubscribes.
    */
   onLoss?(onLoss: (name: string) => void): () => void
 
   /**
-   * Puts one record into a queue.
+   * Adds one record to a queue.
    *
-   * @param withinMs Shorter bound than `sendTimeoutMs`, such as the time that its job has left.
-   * @throws ServiceError `overloaded`; `request_too_large` for what it will never take
+   * @param withinMs Time limit if shorter than `sendTimeoutMs`, such as the remaining time of the job.
+   * @throws ServiceError `overloaded`; `request_too_large` for a record that the broker never accepts
    */
   submit(queue: string, value: Buffer, withinMs?: number): Promise<void>
 
   /**
-   * The same with no bytes in between, where all takers live in this very process; undefined where they need not. Nobody changes
-   * what is said from then on. What the queue holds is bounded as before.
+   * Like {@link submit}, without serialization; only if all consumers run in this process, otherwise undefined. The object must not be changed
+   * afterwards. The queue stays bounded.
    *
-   * @param bytes What it takes of the memory, about. @throws ServiceError `overloaded`
+   * @param bytes Approximate memory of the object. @throws ServiceError `overloaded`
    */
   enqueueLocal?(queue: string, said: object, bytes: number): void
 
-  /** Opens a queue for taking. Each call is one member of the group that shares the queue. The caller closes it. */
+  /** Opens a queue for consuming. Each call adds one member to the group that shares the queue. The caller closes it. */
   openQueue(queue: string): Promise<QueueConsumer>
 
-  /** Sends one record to a partition of a channel. @throws ServiceError as `submit` does */
+  /** Sends one record to a partition of a channel. @throws ServiceError as {@link submit} */
   send(channel: string, partition: number, key: string, value: Buffer): Promise<void>
 
   /**
-   * The same with no bytes in between, where all receivers live in this very process; undefined where they need not. Nobody
-   * changes what is said from then on. Delivers after the caller's own steps, in the order of the calls; a closed broker
-   * drops it, since with it all receivers are gone.
+   * Like {@link send}, without serialization; only if all receivers run in this process, otherwise undefined. The object must not be changed
+   * afterwards. Delivery is asynchronous, in call order. A closed broker drops the object, because its receivers are gone too.
    */
   deliverLocal?(channel: string, partition: number, key: string, said: object): void
 
   /**
-   * Receives the records of some partitions of a channel from their ends. Resolves when the positions are fixed: what is sent
-   * after that is received. `onRecord` must not block; what it throws ends the process.
+   * Receives records of some partitions of a channel, from their ends. Resolves when the positions are fixed: later records are received. `onRecord`
+   * must not block; an error that it throws ends the process.
    */
   receive(channel: string, partitions: readonly number[], onRecord: (record: ChannelRecord) => void): Promise<Receiver>
 
   /**
-   * Reads again what a partition of a channel keeps: up to `max` records before an offset, the oldest of them first. For people, not
-   * for the road: it may take seconds. The embedded broker keeps what {@link Topic.keptMax} says.
+   * Reads stored records of a partition again: up to `max` before an offset, oldest first. May take seconds, so it is for operators, not for calls.
+   * The embedded broker stores {@link Topic.keptMax} records.
    *
-   * @returns Whether older ones are kept @throws ServiceError `overloaded` when it cannot be read within 15 s
+   * @returns Whether older records are stored @throws ServiceError `overloaded` if reading takes longer than 15 s
    */
   history(
     channel: string,
@@ -84,48 +81,45 @@ export interface Broker {
     onRecord: (record: KeptRecord) => void,
   ): Promise<{ readonly hasMore: boolean }>
 
-  /** Records in the queue that nobody acknowledged yet, as far as the broker tells; undefined where it cannot. */
+  /** Number of unacknowledged records in the queue; undefined if the broker does not report it. */
   lag(queue: string): Promise<number | undefined>
 
-  /** Flushes what was sent, then lets go of everything. Tolerates a second call. Bounded by `closeTimeoutMs`. */
+  /** Flushes sent records, then releases all resources within `closeTimeoutMs`. Idempotent. */
   close(): Promise<void>
 }
 
-/** Something to close; a second call does nothing. */
+/** A resource to close; `close` is idempotent. */
 export interface Closable {
   close(): Promise<void>
 }
 
-/** What receives partitions of a channel until it is closed. */
+/** A subscription to partitions of a channel. */
 export interface Receiver extends Closable {
-  /**
-   * So many times as long passes between two fetches of a channel that has a {@link Topic.fetchGapMs}. Absent where nothing is
-   * fetched, or as often as the broker likes.
-   */
+  /** Multiplies the {@link Topic.fetchGapMs} of the channel. Absent if the receiver does not fetch, or has no gap. */
   stretch?(times: number): void
 }
 
-/** One member's view of a queue. */
+/** One member of a queue's group. */
 export interface QueueConsumer extends Closable {
   /**
-   * Waits for records and gives 1 to `max` of them; gives none when `signal` aborts or after `waitMs` (adapters choose,
-   * ≤ 1 s) without any. One call at a time.
+   * Waits for records and returns 1 to `max` of them. Returns none if `signal` aborts, or after `waitMs` without any (chosen by the adapter, ≤ 1 s).
+   * One call at a time.
    */
   take(max: number, signal: AbortSignal): Promise<Delivery[]>
 }
 
-/** One record handed to this member. Exactly one of the two calls ends it; a later one does nothing. */
+/** One record delivered to this member. The first call of `acknowledge` or `release` ends it; later calls do nothing. */
 export interface Delivery {
   readonly value: Buffer
-  /** What was handed over with no bytes in between, and what {@link value} would say; not to be changed. */
+  /** The object passed without serialization, equal to the JSON in {@link value}. Read-only. */
   readonly payload?: object | undefined
-  /** Which time this record is handed out, from 1, as far as the broker counts. */
+  /** Number of deliveries of this record, from 1, if the broker counts them. */
   readonly deliveryCount: number
-  /** Partition and offset, for logs and for recognising a redelivery: `jobs.inference/0@17`. */
+  /** Partition and offset, for logs and to detect a redelivery: `jobs.inference/0@17`. */
   readonly position: string
-  /** The record is dealt with and never comes back. Resolves without waiting for the broker. */
+  /** The record is processed and is not redelivered. Resolves without waiting for the broker. */
   acknowledge(): void
-  /** Somebody else may have it, at once. */
+  /** Returns the record to the queue, for any member, at once. */
   release(): void
 }
 
@@ -133,14 +127,14 @@ export interface Delivery {
 export interface ChannelRecord {
   readonly key: string
   readonly value: Buffer
-  /** What was passed with no bytes in between, and what {@link value} would say; not to be changed. */
+  /** The object passed without serialization, equal to the JSON in {@link value}. Read-only. */
   readonly payload?: object
 }
 
-/** One record of a channel, read again. */
+/** A stored record of a channel. */
 export interface KeptRecord extends ChannelRecord {
   readonly offset: number
-  /** When it was sent; unix milliseconds. */
+  /** Send time, in Unix milliseconds. */
   readonly sentAtMs: number
 }
 
@@ -148,14 +142,14 @@ export interface KeptRecord extends ChannelRecord {
 export interface Topic {
   readonly name: string
   readonly partitions: number
-  /** Partitions that it works with, only worse; default: {@link partitions}. */
+  /** Number of partitions with which the topic still works, with less parallelism; default: {@link partitions}. */
   readonly partitionsMin?: number
   readonly retentionMs: number
-  /** Retention below which somebody still waits for what is deleted; default: {@link retentionMs}. */
+  /** Shorter retention deletes records that are still waited for; default: {@link retentionMs}. */
   readonly retentionMsMin?: number
   readonly kind: 'queue' | 'channel'
-  /** Least time between two fetches of a channel, in milliseconds: what comes meanwhile comes together. Default: none. */
+  /** Minimum time between two fetches of a channel, in ms: records of that time arrive together. Default: none. */
   readonly fetchGapMs?: number
-  /** Records of a channel that are kept where nothing else keeps them, inside one process. Default: none. */
+  /** Records of a channel that the embedded broker stores for {@link Broker.history}. Default: none. */
   readonly keptMax?: number
 }

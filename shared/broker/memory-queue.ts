@@ -2,31 +2,31 @@ import { ServiceError } from '#shared/error.ts'
 import { every } from '#shared/ticks.ts'
 import type { Delivery, QueueConsumer } from './broker.ts'
 
-/** How many bytes a queue holds before it refuses more. */
+/** Maximum bytes of a queue; then new records are refused. */
 const QUEUE_BYTES_MAX = 256 * 1024 * 1024
-/** How long an empty `take` waits at most; short enough that a forgotten signal does no harm. */
+/** Maximum wait of `take` without records; also limits the effect of a lost wakeup. */
 const TAKE_WAIT_MS = 1_000
 
-/** A record that waits or is out. Of what was handed over bytes are made only for who asks for them. */
+/** A record that is queued or delivered. An object passed without serialization is serialized only if its bytes are read. */
 export class StoredRecord {
   readonly bytes: number
-  readonly said: object | undefined
+  readonly payload: object | undefined
   offset = 0
   deliveryCount = 0
   readonly #value: Buffer | undefined
 
-  constructor(bytes: number, value: Buffer | undefined, said?: object) {
+  constructor(bytes: number, value: Buffer | undefined, payload?: object) {
     this.bytes = bytes
     this.#value = value
-    this.said = said
+    this.payload = payload
   }
 
   get value(): Buffer {
-    return this.#value ?? Buffer.from(JSON.stringify(this.said))
+    return this.#value ?? Buffer.from(JSON.stringify(this.payload))
   }
 }
 
-/** One of them as its taker has it. */
+/** A delivered record. */
 class MemoryDelivery implements Delivery {
   readonly #record: StoredRecord
   readonly #queue: string
@@ -45,7 +45,7 @@ class MemoryDelivery implements Delivery {
   }
 
   get payload(): object | undefined {
-    return this.#record.said
+    return this.#record.payload
   }
 
   get deliveryCount(): number {
@@ -57,7 +57,7 @@ class MemoryDelivery implements Delivery {
   }
 }
 
-/** The records of one queue: waiting ones in order, and how many are out. */
+/** The records of one queue: queued ones in order, and the number of delivered ones. */
 export class MemoryQueue {
   readonly name: string
   readonly #waiting: StoredRecord[] = []
@@ -88,7 +88,7 @@ export class MemoryQueue {
   take(max: number): StoredRecord[] {
     const taken = this.#waiting.slice(this.#head, this.#head + max)
     this.#head += taken.length
-    // Dropping the consumed front now and then keeps both take and put constant in time.
+    // Dropping the consumed prefix only now and then keeps take and put constant in time.
     if (this.#head > 1_024 && this.#head * 2 > this.#waiting.length) {
       this.#waiting.splice(0, this.#head)
       this.#head = 0
@@ -123,21 +123,21 @@ export class MemoryQueue {
   }
 }
 
-/** One member of those who share a queue. */
+/** One member of a queue's group. */
 export class MemoryConsumer implements QueueConsumer {
   readonly #queue: MemoryQueue
   readonly #held = new Set<StoredRecord>()
-  /** From the first wait on. */
+  /** Started by the first wait. */
   #stopTicking: (() => void) | undefined
   #isClosed = false
-  /** The one that was heard last: takers use one for many takes. */
+  /** The last signal: consumers pass the same one to many calls. */
   #signal: AbortSignal | undefined
-  #goOn: (() => void) | undefined
-  readonly #onNews = () => {
+  #resolveWait: (() => void) | undefined
+  readonly #wakeUp = () => {
     this.#forget?.()
     this.#forget = undefined
-    this.#goOn?.()
-    this.#goOn = undefined
+    this.#resolveWait?.()
+    this.#resolveWait = undefined
   }
   #forget: (() => void) | undefined
 
@@ -159,21 +159,21 @@ export class MemoryConsumer implements QueueConsumer {
   async close(): Promise<void> {
     this.#isClosed = true
     this.#stopTicking?.()
-    this.#onNews()
+    this.#wakeUp()
     for (const record of [...this.#held].reverse()) this.#release(record)
   }
 
   #waitForRecord(signal: AbortSignal): Promise<void> {
     if (signal !== this.#signal) {
-      this.#signal?.removeEventListener('abort', this.#onNews)
+      this.#signal?.removeEventListener('abort', this.#wakeUp)
       this.#signal = signal
-      signal.addEventListener('abort', this.#onNews, { once: true })
+      signal.addEventListener('abort', this.#wakeUp, { once: true })
     }
-    this.#stopTicking ??= every(TAKE_WAIT_MS, this.#onNews)
-    // Those who share the queue are woken in the order in which they came to wait.
-    this.#forget = this.#queue.onPut(this.#onNews)
+    this.#stopTicking ??= every(TAKE_WAIT_MS, this.#wakeUp)
+    // Waiting members are woken in the order of their waits.
+    this.#forget = this.#queue.onPut(this.#wakeUp)
     return new Promise((resolve) => {
-      this.#goOn = resolve
+      this.#resolveWait = resolve
     })
   }
 

@@ -3,9 +3,9 @@ import type { Broker, ChannelRecord, Closable, KeptRecord, QueueConsumer, Topic 
 import { MemoryConsumer, MemoryQueue, StoredRecord } from './memory-queue.ts'
 
 /**
- * The broker inside one process: every promise of the port but durability, which ends with the process.
+ * The broker inside one process. Keeps every promise of the port except durability, which ends with the process.
  *
- * @param options.topics What exists. A name that is not in it is a mistake of ours and throws.
+ * @param options.topics All topics. Any other name is a programming error and throws.
  */
 export async function openMemoryBroker(options: { topics: readonly Topic[] }): Promise<Broker> {
   return new MemoryBroker(options.topics)
@@ -39,9 +39,9 @@ class MemoryBroker implements Broker {
     this.#queue(queue).put(new StoredRecord(value.length, value))
   }
 
-  enqueueLocal(queue: string, said: object, bytes: number): void {
+  enqueueLocal(queue: string, payload: object, bytes: number): void {
     this.#refuseWhenClosed()
-    this.#queue(queue).put(new StoredRecord(bytes, undefined, said))
+    this.#queue(queue).put(new StoredRecord(bytes, undefined, payload))
   }
 
   async openQueue(queue: string): Promise<QueueConsumer> {
@@ -53,15 +53,15 @@ class MemoryBroker implements Broker {
     const receivers = this.#partition(channel, partition)
     const kept = this.#kept.get(channel)
     if (kept) keep(kept, { key, value })
-    // Later than the caller's own steps, as with a broker in between, yet in the order of the calls.
+    // Deliver asynchronously, as a real broker would, but in call order.
     await Promise.resolve()
     deliver(receivers, { key, value })
   }
 
-  deliverLocal(channel: string, partition: number, key: string, said: object): void {
+  deliverLocal(channel: string, partition: number, key: string, payload: object): void {
     if (this.#isClosed) return
     const receivers = this.#partition(channel, partition)
-    queueMicrotask(() => deliver(receivers, new PassedRecord(key, said)))
+    queueMicrotask(() => deliver(receivers, new PassedRecord(key, payload)))
   }
 
   async receive(
@@ -70,7 +70,7 @@ class MemoryBroker implements Broker {
     onRecord: (record: ChannelRecord) => void,
   ): Promise<Closable> {
     const received = partitions.map((partition) => this.#partition(channel, partition))
-    // A function of its own, so that one callback may receive twice.
+    // A new function object, so that one callback may receive twice.
     const receive = (record: ChannelRecord) => onRecord(record)
     for (const receivers of received) receivers.add(receive)
     return {
@@ -118,7 +118,7 @@ class MemoryBroker implements Broker {
   }
 }
 
-/** The last records of a channel. */
+/** The latest records of a channel. */
 interface Kept {
   readonly max: number
   readonly records: KeptRecord[]
@@ -130,14 +130,14 @@ function keep(kept: Kept, record: ChannelRecord): void {
   if (kept.records.length > kept.max) kept.records.shift()
 }
 
-/** A record whose bytes are made only for who asks for them. */
+/** A record that is serialized only if its bytes are read. */
 class PassedRecord implements ChannelRecord {
   readonly key: string
   readonly payload: object
 
-  constructor(key: string, said: object) {
+  constructor(key: string, payload: object) {
     this.key = key
-    this.payload = said
+    this.payload = payload
   }
 
   get value(): Buffer {
@@ -150,7 +150,7 @@ function deliver(receivers: ReadonlySet<(record: ChannelRecord) => void>, record
     try {
       receive(record)
     } catch (error) {
-      // The receiver's failure is not the sender's: by the port's word it ends the process.
+      // A receiver's error is not the sender's: as the port promises, it ends the process.
       setImmediate(() => {
         throw error
       })

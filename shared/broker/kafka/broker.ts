@@ -3,42 +3,42 @@ import { type KeptOffsets, readHistory } from './history.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions } from './options.ts'
 import { batchBytesMax, CoalescingSender, overloaded, type Produce } from './sender.ts'
 
-/** What a client of Kafka does in its own way. Topics are named in full, with their prefix. */
+/** The operations in which Kafka clients differ. Topic names include the prefix. */
 export interface KafkaClient {
   readonly name: string
-  /** Since when no broker answers, by the monotonic clock; undefined while one does. */
+  /** Start of the present outage by the monotonic clock; undefined while a broker answers. */
   readonly unreachableSinceMs: number | undefined
   /** As {@link Broker.missing}. */
   readonly missing: readonly string[]
   readonly produce: Produce
-  /** @param onLoss Called with the name of a topic that was deleted and made again. One listener: the last. */
+  /** @param onLoss Called with the name of a topic that was deleted and recreated. A later listener replaces an earlier one. */
   onLoss(onLoss: (topic: string) => void): void
-  /** A call takes long or is refused: look whether a broker answers, and who leads what. */
+  /** Checks whether a broker answers and which nodes lead, because a call is slow or was refused. */
   suspect(): void
-  /** True for an error that passes by itself. */
+  /** Whether an error is temporary. */
   isTransient(error: unknown): boolean
-  /** How many partitions a topic has; 0 where that is not known. */
+  /** Number of partitions of a topic; 0 if unknown. */
   partitions(topic: string): number
-  /** False where it is known that nobody leads a partition. */
+  /** False if a partition is known to have no leader. */
   isLed(topic: string, partition: number): boolean
-  /** @param queue The queue's own name, for positions. */
+  /** @param queue Name of the queue without the prefix, for positions. */
   consumer(queue: string, topic: string): QueueConsumer & { open(): QueueConsumer }
-  /** @param from The offset of the first record in each partition; default: the end as it is when the receiver opens. */
+  /** @param from Offset of the first record in each partition; default: the end at the time of opening. */
   receiver(
     topic: string,
     partitions: readonly number[],
     onRecord: (record: KeptRecord) => void,
     from?: number,
   ): Receiver & { open(): Promise<Receiver> }
-  /** What a partition keeps. @throws when a broker cannot be reached or refuses */
+  /** Range of a partition's stored offsets. @throws Error if a broker is unreachable or refuses */
   kept(topic: string, partition: number): Promise<KeptOffsets>
   /** As {@link Broker.lag}. */
   lag(queue: string, topic: string): Promise<number | undefined>
-  /** Everything that it made is closed by then. */
+  /** Closes the client; all of its consumers and receivers are closed before. */
   close(): Promise<void>
 }
 
-/** The broker port on Kafka: what is the same through every client. Owns the client it is given. */
+/** The broker port on Kafka: the part that is equal for all clients. Owns the given client. */
 export class KafkaBroker implements Broker {
   readonly #client: KafkaClient
   readonly #options: KafkaOptions
@@ -58,7 +58,7 @@ export class KafkaBroker implements Broker {
     )
     client.onLoss((topic) => {
       const name = topic.slice(options.prefix.length)
-      options.onProblem('a Kafka topic was deleted and made again', { topic })
+      options.onProblem('Kafka topic was deleted and recreated', { topic })
       for (const onLoss of this.#onLoss) onLoss(name)
     })
   }
@@ -86,7 +86,7 @@ export class KafkaBroker implements Broker {
   }
 
   async submit(queue: string, value: Buffer, withinMs = Number.POSITIVE_INFINITY): Promise<void> {
-    if (!this.isReachable) throw overloaded('The job queue cannot be reached.')
+    if (!this.isReachable) throw overloaded('The job queue is unreachable.')
     if (this.missing.includes(queue)) throw overloaded(`The job queue ${queue} is missing in Kafka.`)
     const topic = this.#options.prefix + queue
     const timeoutMs = Math.min(withinMs, this.#options.sendTimeoutMs ?? KAFKA_DEFAULTS.sendTimeoutMs)
@@ -121,7 +121,7 @@ export class KafkaBroker implements Broker {
     range: { readonly before?: number | undefined; readonly max: number },
     onRecord: (record: KeptRecord) => void,
   ): Promise<{ hasMore: boolean }> {
-    if (!this.isReachable) throw overloaded('The broker cannot be reached.')
+    if (!this.isReachable) throw overloaded('The broker is unreachable.')
     return await readHistory(this.#client, this.#options.prefix + channel, partition, range, onRecord)
   }
 
@@ -140,7 +140,7 @@ export class KafkaBroker implements Broker {
     await this.#client.close()
   }
 
-  /** Round robin over the partitions that somebody leads; any, when nobody leads one. */
+  /** Round robin over the partitions with a leader; over all partitions if none has one. */
   #nextPartition(topic: string): number {
     const count = Math.max(this.#client.partitions(topic), 1)
     const turn = this.#turns.get(topic) ?? 0

@@ -1,9 +1,9 @@
 /**
- * Receives partitions of a channel without a group: positions of its own, no commits, and one long poll to each broker that leads
- * some of them. Nothing can rebalance it, and it starts in milliseconds.
+ * Receives partitions of a channel without a consumer group. The receiver holds its own positions, commits nothing, and runs one long poll per
+ * leading broker. So no rebalance can interrupt it, and it starts in milliseconds.
  *
- * All partitions that a broker leads share its poll: with one for each, what a single call of the sender brings cost eight
- * answers, and an idle process woke sixteen times a second for nothing.
+ * All partitions that a broker leads share one poll. With one poll per partition, a single call of the sender caused eight responses, and an idle
+ * process woke 16 times per second for nothing.
  */
 import { fetchV17, listOffsetsV7 } from '@platformatic/kafka'
 import type { KeptRecord, Receiver } from '#shared/broker/broker.ts'
@@ -12,7 +12,7 @@ import { CODE, isTransient, KafkaRefusal, NodeUnknown, responseOf } from './erro
 import { fetchGapMs, type KafkaOptions } from './options.ts'
 import { handOver, pause, Supervisor } from './supervision.ts'
 
-/** A poll that finds nothing wakes the process for nothing; one whose broker leads no more is answered at once. */
+/** Long, because an empty poll wakes the process. A broker that stops leading answers at once. */
 const LONG_POLL_MS = 2_000
 const REQUEST_TIMEOUT_MS = LONG_POLL_MS + 5_000
 const FETCH_BYTES_MAX = 4 * 1024 * 1024
@@ -22,23 +22,23 @@ let lanes = 0
 
 type FetchedPartition = fetchV17.FetchResponsePartition
 
-/** One partition that is received. */
+/** A received partition. */
 interface Place {
   readonly partition: number
-  /** The offset of the next record, or {@link LATEST} until that is known. */
+  /** Offset of the next record, or {@link LATEST} until it is known. */
   position: bigint
 }
 
-/** What is received from one broker. */
+/** The poll of one broker. */
 interface Poll {
   readonly node: number
-  /** Each place is in one poll at a time, which alone moves it to another. */
+  /** Each partition is in one poll at a time, and only that poll moves it to another. */
   places: Place[]
   askedAtMs: number
   readonly loop: Promise<void>
 }
 
-/** One receiver of some partitions. Call `open` once. */
+/** A receiver of some partitions. Call `open` once. */
 export class ChannelReceiver implements Receiver {
   readonly #cluster: KafkaCluster
   readonly #options: KafkaOptions
@@ -46,14 +46,14 @@ export class ChannelReceiver implements Receiver {
   readonly #places: readonly Place[]
   readonly #onRecord: (record: KeptRecord) => void
   readonly #gapMs: number
-  /** Of the topic that the positions are of. */
+  /** Id of the topic for which the positions are valid. */
   #topicId: string | undefined
   #stretch = 1
   readonly #closing = new AbortController()
   readonly #lane = `receive ${lanes++}`
   readonly #polls = new Map<number, Poll>()
 
-  /** @param from The offset of the first record in each partition; default: the end as it is when the receiver opens. */
+  /** @param from Offset of the first record in each partition; default: the end at the time of opening. */
   constructor(
     cluster: KafkaCluster,
     options: KafkaOptions,
@@ -71,7 +71,7 @@ export class ChannelReceiver implements Receiver {
     this.#gapMs = fetchGapMs(options, topic)
   }
 
-  /** Fixes the positions, at the ends of the partitions unless it was given one, waiting for the broker if need be, and starts. */
+  /** Fixes the positions, by default at the ends of the partitions, and starts. Waits for the broker if needed. */
   async open(): Promise<this> {
     await this.#until(async () => {
       this.#topicId = this.#cluster.topicId(this.#topic)
@@ -100,7 +100,7 @@ export class ChannelReceiver implements Receiver {
     return supervisor.until(step, this.#closing.signal, () => void this.#cluster.refresh())
   }
 
-  /** Gives each place to the poll of its leader, which begins when there is none. */
+  /** Adds each partition to the poll of its leader, and starts missing polls. */
   #assign(places: readonly Place[]): void {
     for (const place of places) {
       const node = this.#cluster.leader(this.#topic, place.partition)
@@ -115,13 +115,13 @@ export class ChannelReceiver implements Receiver {
       node,
       places,
       askedAtMs: Number.NEGATIVE_INFINITY,
-      // Later, when all places are in it.
+      // Starts after all partitions were added.
       loop: Promise.resolve().then(() => this.#until(() => this.#poll(poll))),
     }
     this.#polls.set(node, poll)
   }
 
-  /** @returns True when nothing is left to receive from this broker. */
+  /** @returns True if this broker leads none of the partitions any more */
   async #poll(poll: Poll): Promise<boolean> {
     const restMs = this.#gapMs * this.#stretch - (performance.now() - poll.askedAtMs)
     if (restMs > 0) await pause(restMs, this.#closing.signal)
@@ -135,16 +135,16 @@ export class ChannelReceiver implements Receiver {
       return true
     }
     if (poll.node < 0) throw new NodeUnknown(`${this.#topic} has partitions without a leader`)
-    // From here on, and not from the answer: what waited for the broker longer than the gap goes on without a timer.
+    // Measured from the request, not the response: after a fetch longer than the gap, the next one follows at once.
     poll.askedAtMs = performance.now()
     const answers = await this.#fetch(poll)
-    // What comes last in a full answer comes first in the next.
+    // Rotate the order: the partition served last in a full response comes first in the next request.
     poll.places.push(...poll.places.splice(0, 1))
     await this.#take(poll.places, answers)
     return false
   }
 
-  /** Takes over what there is of each partition before it says what was refused of another. @throws KafkaRefusal */
+  /** Delivers the records of all partitions before it reports the refusal of one. @throws KafkaRefusal */
   async #take(places: readonly Place[], answers: readonly FetchedPartition[]): Promise<void> {
     let refusal: KafkaRefusal | undefined
     for (const answer of answers) {
@@ -160,7 +160,7 @@ export class ChannelReceiver implements Receiver {
   #hand(place: Place, { records }: FetchedPartition): void {
     for (const batch of records ?? []) {
       for (const record of batch.records) {
-        // A fetch gives whole batches, so the first may begin before the position.
+        // A fetch returns whole batches, so the first one may begin before the position.
         const offset = batch.firstOffset + BigInt(record.offsetDelta)
         if (offset < place.position || this.#closing.signal.aborted) continue
         handOver(this.#onRecord, {
@@ -174,7 +174,7 @@ export class ChannelReceiver implements Receiver {
     }
   }
 
-  /** @returns What there is; a long poll that ended without anything names no partition. */
+  /** @returns Fetched partitions; empty after a long poll without records */
   async #fetch({ node, places }: Poll): Promise<readonly FetchedPartition[]> {
     const topicId = this.#cluster.topicId(this.#topic)
     if (!topicId) throw new NodeUnknown(`Topic ${this.#topic} is not known`)
@@ -197,23 +197,26 @@ export class ChannelReceiver implements Receiver {
     return response.responses[0]?.partitions ?? []
   }
 
-  /** A topic that was made anew, because Kafka lost it, counts from 0: what is there was sent since, and is read from its start. */
+  /** A recreated topic starts at offset 0. All of its records are new, so it is read from the start. */
   #beginAgainIn(topicId: string): void {
     if (this.#topicId === topicId) return
     if (this.#topicId !== undefined) {
       for (const place of this.#places) place.position = 0n
-      this.#options.onProblem('a channel was made anew, and is read from its start', { topic: this.#topic })
+      this.#options.onProblem('Kafka channel was recreated; reading from its start', { topic: this.#topic })
     }
     this.#topicId = topicId
   }
 
-  /** The position is gone: retention passed it, and what is left is read; or a leader lost what came last, and others wrote on. */
+  /**
+   * The position does not exist. If retention has passed it, then read what remains. Otherwise a leader lost its last records, and new ones follow at
+   * the end.
+   */
   async #jump(place: Place, { logStartOffset }: FetchedPartition): Promise<void> {
     const from = place.position
     place.position = await this.#offsetAt(place, from < logStartOffset ? EARLIEST : LATEST)
     const { partition } = place
     const fields = { topic: this.#topic, partition, from: String(from), to: String(place.position) }
-    this.#options.onProblem('records of a channel were deleted before they were received', fields)
+    this.#options.onProblem('channel records were deleted before they were received', fields)
   }
 
   async #offsetAt({ partition }: Place, timestamp: bigint): Promise<bigint> {

@@ -1,15 +1,17 @@
 /**
- * What a process knows of a Kafka cluster: its nodes, who leads which partition, whether anybody answers.
+ * View of a Kafka cluster: nodes, partition leaders, and whether a broker answers.
  *
- * Every user has a connection of its own to a node, named by a lane, because a broker answers one request a connection at a
- * time: a long poll would hold up a heartbeat. Reachable means that some broker answers a metadata request. One is sent when a
- * connection breaks or a call takes long; if it fails, it goes to every other known address before the cluster counts as gone,
- * and then to all of them four times a second. So the death of one broker of three is no outage.
+ * **Connections.** Each user has its own connection to a node, identified by a lane. A broker answers one request per connection at a time, so a long
+ * poll would delay a heartbeat.
  *
- * A topic that was deleted and made again has another id. Former ids are remembered: a broker that lags behind may still name
- * one, and a receiver that believed it would read the new topic from its start a second time.
+ * **Reachability.** The cluster is reachable if some broker answers a metadata request. One is sent when a connection breaks or a call is slow. If it
+ * fails, then all other known addresses are tried before the cluster counts as unreachable, and then four times per second. So the death of one
+ * broker of three is not an outage.
  *
- * Used by everything that speaks through `@platformatic/kafka`; kafkajs does all this by itself.
+ * **Topic ids.** A recreated topic has another id. Former ids are remembered, because a lagging broker may still report one. A receiver that believed
+ * it would later read the new topic from its start a second time.
+ *
+ * Used by everything on `@platformatic/kafka`; kafkajs has its own implementation.
  */
 
 import { isIP } from 'node:net'
@@ -22,14 +24,14 @@ import { pause } from './supervision.ts'
 const CONNECT_TIMEOUT_MS = 1_000
 const METADATA_TIMEOUT_MS = 1_000
 const PROBE_INTERVAL_MS = 250
-/** Metadata is asked for at most this often; who needs it earlier gets the answer under way. */
+/** Minimum time between two metadata requests; earlier callers share the pending one. */
 const REFRESH_INTERVAL_MS = 100
 const GROUP_KEY_TYPE = 0
-/** Time between two metadata requests while nothing fails: a deleted topic that no consumer reads is noticed by them alone. */
+/** Interval of metadata requests without failures: only they detect the deletion of a topic without consumers. */
 const WATCH_INTERVAL_MS = 5_000
 const FORMER_IDS_MAX = 16
 
-/** The node of a partition that nobody leads. */
+/** Node of a partition without a leader. */
 export const NO_LEADER = -1
 
 interface Address {
@@ -39,19 +41,19 @@ interface Address {
 
 interface TopicState {
   readonly id: string
-  /** The leading node of each partition, or `NO_LEADER`. */
+  /** Leading node of each partition, or `NO_LEADER`. */
   readonly leaders: readonly number[]
 }
 
-/** Changes of the followed topics that a metadata answer shows, by name. */
+/** Changes of the followed topics in a metadata response, by name. */
 export interface TopicChanges {
-  /** Not there, or with fewer partitions than the options ask for. */
+  /** Missing, or with fewer partitions than the options require. */
   readonly lacking: readonly string[]
-  /** Deleted and made again since the answer before. */
+  /** Deleted and recreated since the previous response. */
   readonly remade: readonly string[]
 }
 
-/** A cluster as one process sees it. The caller closes it. */
+/** A process's view of a cluster. The caller closes it. */
 export class KafkaCluster {
   readonly #options: KafkaOptions
   readonly #closing = new AbortController()
@@ -64,7 +66,7 @@ export class KafkaCluster {
   readonly #ids = new Map<string, string[]>()
   #control: Connection | undefined
   #dialing: Promise<Connection> | undefined
-  /** Address to begin with, so that a broker that accepts connections and answers nothing is passed over. */
+  /** Index of the address to try first: incremented after a failure, to skip a broker that accepts connections but does not answer. */
   #addressTurn = 0
   #refreshing: Promise<void> | undefined
   #isProbing = false
@@ -78,54 +80,53 @@ export class KafkaCluster {
     this.#bootstrap = options.brokers.map(parseAddress)
   }
 
-  /** When every known broker had failed to answer, by the monotonic clock; undefined once one answers. */
+  /** Time by the monotonic clock at which every known broker had failed to answer; undefined while one answers. */
   get unreachableSinceMs(): number | undefined {
     return this.#unreachableSinceMs
   }
 
-  /** @param onReturn Called each time that a broker answers again after none did. One listener: the last. */
+  /** @param onReturn Called at the end of each outage. A later listener replaces an earlier one. */
   onReturn(onReturn: () => void): void {
     this.#onReturn = onReturn
   }
 
-  /** Asks for metadata every {@link WATCH_INTERVAL_MS}, and calls `onChanges` for each answer that shows changes of topics. */
+  /** Requests metadata every {@link WATCH_INTERVAL_MS}, and calls `onChanges` for each response with changed topics. */
   watch(onChanges: (changes: TopicChanges) => void): void {
     this.#onChanges = onChanges
     this.#stopWatching = every(WATCH_INTERVAL_MS, () => void this.refresh(), { keepsAlive: false })
   }
 
-  /** Learns where these topics live, now and at each refresh. @throws when no broker answers */
+  /** Sets the followed topics and reads their leaders, now and at each refresh. @throws Error if no broker answers */
   async follow(topicNames: readonly string[]): Promise<void> {
     this.#topicNames = topicNames
     await this.#refreshOnce()
   }
 
-  /** The node that leads a partition; `NO_LEADER` when nobody does, or nobody is known to. */
+  /** The node that leads a partition; `NO_LEADER` if there is none or it is unknown. */
   leader(topic: string, partition: number): number {
     return this.#topics.get(topic)?.leaders[partition] ?? NO_LEADER
   }
 
-  /** How many partitions a topic has; 0 when it is not known. */
+  /** Number of partitions of a topic; 0 if unknown. */
   partitions(topic: string): number {
     return this.#topics.get(topic)?.leaders.length ?? 0
   }
 
-  /** The ids of the brokers. */
   get nodeIds(): readonly number[] {
     return [...this.#nodes.keys()]
   }
 
-  /** Which requests the brokers know, and which features are on. @throws when no broker answers */
+  /** Supported requests and enabled features of the brokers. @throws Error if no broker answers */
   async versions(): Promise<apiVersionsV3.ApiVersionsResponse> {
     return await this.#ask((connection) => apiVersionsV3.api.async(connection, 'sluice', '1'))
   }
 
-  /** The topic's id, which the newer requests name it by. */
+  /** Id of a topic, by which newer requests name it. */
   topicId(topic: string): string | undefined {
     return this.#topics.get(topic)?.id
   }
 
-  /** Asks again who leads what. Never rejects: a failure makes the cluster unreachable, and users try again anyway. */
+  /** Refreshes the leaders. Never rejects: a failure marks the cluster as unreachable, and users retry anyway. */
   refresh(): Promise<void> {
     this.#refreshing ??= this.#refreshOnce()
       .catch(() => this.suspect())
@@ -136,7 +137,7 @@ export class KafkaCluster {
     return this.#refreshing
   }
 
-  /** The node that coordinates a group. @throws when no broker answers or the coordinator is not ready */
+  /** The coordinator node of a group. @throws Error if no broker answers, or the coordinator is not ready */
   async coordinator(group: string): Promise<number> {
     const { coordinators } = await this.#ask((connection) =>
       findCoordinatorV6.api.async(connection, GROUP_KEY_TYPE, [group]),
@@ -147,7 +148,7 @@ export class KafkaCluster {
     return found.nodeId
   }
 
-  /** The lane's connection to a node, made when there is none. @throws when the node cannot be reached */
+  /** Connection of a lane to a node, opened if needed. @throws Error if the node is unreachable */
   connection(nodeId: number, lane: string, requestTimeoutMs: number): Promise<Connection> {
     const key = `${lane} ${nodeId}`
     const existing = this.#lanes.get(key)
@@ -169,13 +170,13 @@ export class KafkaCluster {
     return connecting
   }
 
-  /** Closes a lane's connection to a node, if there is one. */
+  /** Closes the connection of a lane to a node, if there is one. */
   async hangUp(nodeId: number, lane: string): Promise<void> {
     const connecting = this.#lanes.get(`${lane} ${nodeId}`)
     await connecting?.then((connection) => connection.close()).catch(() => undefined)
   }
 
-  /** Somebody could not reach a broker, or waits for one unusually long: finds out whether any answers. */
+  /** Probes whether any broker answers. Call after a failed or unusually slow request. */
   suspect(): void {
     if (this.#isProbing || this.#closing.signal.aborted) return
     this.#isProbing = true
@@ -217,11 +218,11 @@ export class KafkaCluster {
 
   async #refreshOnce(): Promise<void> {
     const response = await this.#ask((connection) => requestMetadata(connection, this.#topicNames))
-    const changes = this.#learn(response)
+    const changes = this.#update(response)
     if (changes.lacking.length > 0 || changes.remade.length > 0) this.#onChanges(changes)
   }
 
-  #learn(response: metadataV12.MetadataResponse): TopicChanges {
+  #update(response: metadataV12.MetadataResponse): TopicChanges {
     this.#nodes = new Map(response.brokers.map(({ nodeId, host, port }) => [nodeId, { host, port }]))
     const [lacking, remade]: [string[], string[]] = [[], []]
     for (const topic of response.topics) {
@@ -246,7 +247,7 @@ export class KafkaCluster {
     return { lacking, remade }
   }
 
-  /** Sends a request to one broker after another until one answers. @throws when none does, and when one refuses */
+  /** Sends a request to one broker after another until one answers. @throws Error if none answers, or one refuses */
   async #ask<R>(request: (connection: Connection) => Promise<R>): Promise<R> {
     for (let tries = this.#addresses().length; ; tries--) {
       const connection = await this.#controlConnection()
@@ -267,7 +268,7 @@ export class KafkaCluster {
     return [...this.#nodes.values(), ...this.#bootstrap]
   }
 
-  /** One connection for all requests that any broker can answer. */
+  /** One shared connection for requests that any broker can answer. */
   async #controlConnection(): Promise<Connection> {
     if (this.#control?.isConnected()) return this.#control
     this.#dialing ??= this.#dialAny().finally(() => {
@@ -294,7 +295,7 @@ export class KafkaCluster {
 
   async #dial({ host, port }: Address, requestTimeoutMs: number): Promise<Connection> {
     const connection = new Connection(this.#options.clientId, connectionOptions(this.#options, host, requestTimeoutMs))
-    // Without a listener an 'error' event would end the process; whoever waits for an answer gets the error as well.
+    // Without a listener, an 'error' event would end the process. Pending requests receive the error as well.
     connection.on('error', () => undefined)
     await connection.connect(host, port)
     connection.once('close', () => this.suspect())
@@ -307,7 +308,7 @@ function connectionOptions(options: KafkaOptions, host: string, requestTimeoutMs
   return {
     connectTimeout: CONNECT_TIMEOUT_MS,
     requestTimeout: requestTimeoutMs,
-    // SNI names hosts only, never addresses (RFC 6066 section 3).
+    // SNI permits host names only, not addresses (RFC 6066 section 3).
     ...(options.tls ? { tls: {}, ...(isIP(host) ? {} : { tlsServerName: host }) } : {}),
     ...(options.sasl ? { sasl: { ...options.sasl } } : {}),
   }

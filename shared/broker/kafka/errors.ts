@@ -1,6 +1,6 @@
 import { findErrorBy, protocolErrors, protocolErrorsCodesById } from '@platformatic/kafka'
 
-/** The error codes that this folder acts on (Kafka protocol guide, "Error Codes"). */
+/** The error codes used in this folder (Kafka protocol guide, "Error Codes"). */
 export const CODE = {
   unknownServerError: -1,
   none: 0,
@@ -22,10 +22,10 @@ export const CODE = {
   invalidShareSessionEpoch: 123,
 } as const
 
-/** Refusals of a batch for what is in it: sent again it is refused again, and in parts perhaps only one of them is. */
+/** Refusals of a batch for its content. A retry is refused again; if split, possibly only one part is. */
 export const REFUSED_RECORD: readonly number[] = [CODE.messageTooLarge, CODE.recordListTooLarge, CODE.invalidRecord]
 
-/** A broker said no, by a code of the protocol. */
+/** A broker's refusal, with its protocol code. */
 export class KafkaRefusal extends Error {
   readonly code: number
   readonly isTransient: boolean
@@ -34,15 +34,15 @@ export class KafkaRefusal extends Error {
     const { name, canRetry } = describeCode(code)
     super(`${what}: ${name}${detail ? ` (${detail})` : ''}`)
     this.code = code
-    // What a broker says that stumbled, as one does for a moment that came back without the topics of a group: ending helps nobody.
+    // The broker failed internally, as one does briefly when it restarts without the topics of a group. The process must not end for it.
     this.isTransient = canRetry || code === CODE.unknownServerError
   }
 }
 
-/** The metadata at hand names no node for this: ask again and retry. */
+/** The present metadata names no node: refresh it and retry. */
 export class NodeUnknown extends Error {}
 
-/** True for what passes by itself: no connection, no answer in time, or a refusal that the protocol calls retriable. */
+/** Whether an error is temporary: no connection, no response in time, or a refusal that the protocol calls retriable. */
 export function isTransient(thrown: unknown): boolean {
   if (thrown instanceof NodeUnknown) return true
   if (thrown instanceof KafkaRefusal) return thrown.isTransient
@@ -51,19 +51,19 @@ export function isTransient(thrown: unknown): boolean {
   return isNetwork || (findErrorBy(thrown, 'canRetry', true) !== null && !findErrorBy(thrown, 'canRetry', false))
 }
 
-/** Somebody else made the topic in the meantime. */
+/** Whether another process created the topic in the meantime. */
 export function isTopicExists(thrown: unknown): boolean {
   return thrown instanceof Error && findErrorBy(thrown, 'apiId', 'TOPIC_ALREADY_EXISTS') !== null
 }
 
-/** Whether trying again can help against a code, and its name. Codes newer than the client's table count as final. */
+/** Name of a code, and whether a retry may succeed. Codes newer than the client's table count as permanent. */
 export function describeCode(code: number): { readonly name: string; readonly canRetry: boolean } {
   const name = protocolErrorsCodesById[code as keyof typeof protocolErrorsCodesById]
   const known = name && protocolErrors[name as keyof typeof protocolErrors]
   return known ? { name: known.id, canRetry: known.canRetry } : { name: `error ${code}`, canRetry: false }
 }
 
-/** What a refused request answered all the same: the client throws when any part of a response carries an error. */
+/** The response within an error: the client throws if any part of a response has an error code. */
 export function responseOf<R>(thrown: unknown): R | undefined {
   return (thrown as { readonly response?: R } | null)?.response
 }

@@ -2,19 +2,19 @@ import type { Closable, KeptRecord } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { pause, within } from './supervision.ts'
 
-/** Longest reading, in milliseconds: a classic group alone takes some seconds to form. */
+/** Maximum time of a read, in ms: forming a classic group takes some seconds. */
 const READ_MS = 15_000
-/** Longest a partition may be between two leaders, in milliseconds, before its reader hears of it. */
+/** Maximum time for which a partition may be without a leader before the read fails, in ms. */
 const LEADERLESS_MS = 10_000
 const RETRY_DELAY_MS = 100
 
-/** What a partition keeps: from the offset of its oldest record to that which the next one will have. */
+/** Range of a partition's stored offsets. `end` is the offset of the next record. */
 export interface KeptOffsets {
   readonly first: number
   readonly end: number
 }
 
-/** What it takes to read. Topics are named in full. */
+/** The operations needed for reading. Topic names include the prefix. */
 interface HistoryClient {
   isTransient(error: unknown): boolean
   suspect(): void
@@ -27,7 +27,7 @@ interface HistoryClient {
   ): Closable & { open(): Promise<Closable> }
 }
 
-/** Reads the last `max` records before an offset. As {@link Broker.history}, of a topic named in full. */
+/** Reads the last `max` records before an offset. Like {@link Broker.history}, for a topic name with its prefix. */
 export async function readHistory(
   client: HistoryClient,
   topic: string,
@@ -35,7 +35,7 @@ export async function readHistory(
   { before = Number.POSITIVE_INFINITY, max }: { readonly before?: number | undefined; readonly max: number },
   onRecord: (record: KeptRecord) => void,
 ): Promise<{ hasMore: boolean }> {
-  const { first, end } = await askKept(client, topic, partition)
+  const { first, end } = await keptWithRetry(client, topic, partition)
   const to = Math.min(before, end)
   const from = Math.max(first, to - max)
   if (from >= to) return { hasMore: false }
@@ -55,21 +55,21 @@ export async function readHistory(
       receiver.open().then(() => promise),
     )
     if (isRead) return { hasMore: from > first }
-    throw new ServiceError('overloaded', `The broker did not give its records within ${READ_MS / 1_000} s.`)
+    throw new ServiceError('overloaded', `The broker did not return its records within ${READ_MS / 1_000} s.`)
   } finally {
     await receiver.close()
   }
 }
 
-/** Asks again when a leader refuses: one that is new does, until it has heard that it leads. */
-async function askKept(client: HistoryClient, topic: string, partition: number): Promise<KeptOffsets> {
+/** Retries while a leader refuses: a new one does so until it has received its leadership. */
+async function keptWithRetry(client: HistoryClient, topic: string, partition: number): Promise<KeptOffsets> {
   const timeout = AbortSignal.timeout(LEADERLESS_MS)
   for (;;) {
     try {
       return await client.kept(topic, partition)
     } catch (cause) {
       if (timeout.aborted || !client.isTransient(cause)) {
-        throw new ServiceError('overloaded', 'The broker does not say which records it keeps.', { cause })
+        throw new ServiceError('overloaded', 'The broker did not return the range of its records.', { cause })
       }
       client.suspect()
       await pause(RETRY_DELAY_MS, timeout)

@@ -3,23 +3,23 @@ import type { KafkaOptions } from './options.ts'
 import { type BootProblem, lateFailover, readable } from './topics.ts'
 import { orUnavailable } from './unavailable.ts'
 
-/** The first version of ShareFetch that gives no more records than asked for (Kafka 4.2, KIP-1206). */
+/** The first version of ShareFetch that returns no more records than requested (Kafka 4.2, KIP-1206). */
 const SHARE_FETCH = { key: 78, version: 2 }
 const SHARE_FEATURE = 'share.version'
 
-/** What a cluster is like, before anything is done to it. */
+/** State of a cluster, read without changing it. */
 export interface KafkaFacts {
   readonly brokers: number
-  /** How many topics there should be. */
+  /** Number of required topics. */
   readonly topics: number
-  /** Topics of the options that are not there. */
+  /** Required topics that do not exist. */
   readonly missing: readonly string[]
   readonly hasShareGroups: boolean
-  /** Undefined where a dead broker is replaced soon, where there is only one, and where the setting cannot be read. */
+  /** Undefined if a dead broker is replaced quickly, if there is only one, or if the setting cannot be read. */
   readonly lateFailover: BootProblem | undefined
 }
 
-/** Looks at a cluster and changes nothing. @throws when no broker answers */
+/** Inspects a cluster without changing it. @throws Error if no broker answers */
 export async function inspectKafka(options: KafkaOptions): Promise<KafkaFacts> {
   const { KafkaCluster } = await import('./cluster.ts')
   const { PlatformaticAdmin } = await import('./share/admin.ts')
@@ -43,7 +43,7 @@ export async function inspectKafka(options: KafkaOptions): Promise<KafkaFacts> {
   }
 }
 
-/** A cluster upgraded from before 4.2 knows the requests but keeps them off until the feature is raised. */
+/** Whether share groups are enabled. A cluster upgraded from before 4.2 supports the requests, but refuses them until the feature is raised. */
 export async function hasShareGroups(cluster: KafkaCluster): Promise<boolean> {
   const { apiKeys, finalizedFeatures } = await cluster.versions()
   const { key, version } = SHARE_FETCH

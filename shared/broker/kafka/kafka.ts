@@ -1,7 +1,7 @@
 /**
- * The broker on Kafka: chooses between share groups and classic groups, and refuses a cluster that is not fit for use.
+ * The broker on Kafka: chooses between share groups and classic groups, and refuses an unsuitable cluster.
  *
- * The adapters are loaded when chosen, so that a fleet which has approved one client only never loads the other.
+ * An adapter is loaded only if chosen, so a fleet that has approved one client never loads the other.
  */
 
 import type { Broker } from '#shared/broker/broker.ts'
@@ -12,7 +12,7 @@ import { unavailable } from './unavailable.ts'
 
 export type { KafkaOptions } from './options.ts'
 
-/** What is thrown when share groups are asked for and the cluster has none. */
+/** Error if share groups are requested but not supported by the cluster. */
 const SHARE_GROUPS_OFF = new KafkaUnfitError([
   {
     problem: 'The brokers have no share groups: they are older than Kafka 4.2, or the feature is off',
@@ -21,10 +21,10 @@ const SHARE_GROUPS_OFF = new KafkaUnfitError([
 ])
 
 /**
- * Connects, makes the missing topics, and checks the rest.
+ * Connects, creates missing topics, and checks the others.
  *
  * @returns A broker that the caller closes.
- * @throws KafkaUnfitError naming everything that is wrong, each with its fix; ServiceError `overloaded` when no broker can be used: its cause has the remedy
+ * @throws KafkaUnfitError with every problem and its remedy; ServiceError `overloaded` if no broker can be used, with the remedy in its cause
  */
 export async function openKafkaBroker(options: KafkaOptions): Promise<Broker> {
   if (options.client === 'classic') return await openClassic(options)
@@ -43,9 +43,8 @@ export async function openKafkaBroker(options: KafkaOptions): Promise<Broker> {
   }
   await cluster.close()
   if (options.client === 'share') throw SHARE_GROUPS_OFF
-  options.onProblem('this Kafka has no share groups, so classic groups are used', {
-    weaker:
-      'jobs wait behind their partition, a joining worker may start running jobs again, a lost worker is noticed late',
+  options.onProblem('Kafka has no share groups; using classic groups', {
+    weaker: 'jobs wait for their partition, a joining worker may repeat running jobs, a lost worker is detected late',
     fix: 'Kafka 4.2 or later, with kafka-features.sh upgrade --feature share.version=1',
   })
   return await openClassic(options)

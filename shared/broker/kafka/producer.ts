@@ -1,12 +1,12 @@
 /**
  * Idempotent produce calls (KIP-98), one at a time, split by leading node.
  *
- * Each partition counts its records; the broker drops a batch whose count it has seen. So a batch whose answer got lost may
- * be sent again, but only unchanged: another batch under the same count would be taken for the old one and dropped. Whenever
- * a batch of unknown fate is given up or changed, the producer therefore starts over under a new identity.
+ * Records of a partition are numbered, and the broker drops a batch with known numbers. So a batch whose response was lost may be sent again, but
+ * only unchanged. A different batch with the same numbers would be dropped as a duplicate. If a batch of unknown fate is abandoned or changed, then
+ * the producer starts over with a new producer id.
  *
- * The client's own producer is not used: with endless retries it sends the whole call to the leader of its first partition
- * for ever once two partitions of it part, and its only way to give up forgets the counts.
+ * Rejected: the client's own producer. With endless retries it sends a whole call to the leader of its first partition, even after another partition
+ * of the call has moved. The only way to stop it forgets the numbers.
  */
 import { initProducerIdV5, NumericMap, produceV11 } from '@platformatic/kafka'
 import type { KafkaCluster } from './cluster.ts'
@@ -14,14 +14,14 @@ import { CODE, describeCode, isTransient, KafkaRefusal, NodeUnknown, REFUSED_REC
 import { type BatchFailure, type OutgoingBatch, type OutgoingRecord, refusedRecord } from './sender.ts'
 
 const ACKS_ALL = -1
-/** How long the leader may wait for its replicas. */
+/** Maximum time for which the leader waits for its replicas. */
 const REPLICATION_TIMEOUT_MS = 5_000
-/** After this the connection counts as broken, and the batch as of unknown fate. */
+/** After this time, the connection counts as broken and the batch as of unknown fate. */
 const REQUEST_TIMEOUT_MS = 8_000
 const SEQUENCE_RANGE = 2 ** 31
 const LANE = 'produce'
 
-/** After these the broker's counts and ours differ: a new identity starts both at zero. */
+/** After these errors, the sequence numbers of broker and producer differ: a new producer id resets both. */
 const IDENTITY_LOST: readonly number[] = [CODE.outOfOrderSequence, CODE.unknownProducerId, CODE.invalidProducerEpoch]
 
 interface Identity {
@@ -29,11 +29,11 @@ interface Identity {
   readonly producerEpoch: number
 }
 
-/** Produces batches; never two calls at once. */
+/** Produces batches. Calls must not overlap. */
 export class KafkaProducer {
   readonly #cluster: KafkaCluster
   readonly #sequences = new NumericMap()
-  /** Batches that may or may not have arrived, by partition. */
+  /** Batches of unknown fate, by partition. */
   readonly #unsure = new Map<string, readonly OutgoingRecord[]>()
   #identity: Identity | undefined
 
@@ -41,7 +41,7 @@ export class KafkaProducer {
     this.#cluster = cluster
   }
 
-  /** Tries once; see {@link Produce}. */
+  /** One attempt; see {@link Produce}. */
   async produce(batches: readonly OutgoingBatch[]): Promise<readonly BatchFailure[]> {
     if (batches.some((batch) => this.#differsFromUnsure(batch))) this.#forgetIdentity()
     const failures = new Map<OutgoingBatch, BatchFailure>()

@@ -1,35 +1,34 @@
 /**
- * The coalescing sender: one produce call under way, and what piles up meanwhile goes into the next.
+ * The coalescing sender: one produce call at a time; records that arrive meanwhile form the next one.
  *
- * One call a record is the bottleneck of every JavaScript client: 4,400 round trips/s against 14,000 to 21,000 with this,
- * and a token hop of 0.5 ms instead of 59 to 913 at 10,000 tokens/s. One call under way beats four: bigger batches, half the
- * p99.
+ * One call per record is the bottleneck of every JavaScript client: 4,400 round trips/s against 14,000 to 21,000 with this. A token hop at 10,000
+ * tokens/s takes 0.5 ms instead of 59 to 913 ms. One call in flight beats four: larger batches, half the p99.
  *
- * Records wait in a lane for each partition, which keeps their order. A call takes one batch of each lane. A batch that
- * fails for now stays at the head of its lane and is tried again, for ever, while the other lanes go on. One that is refused
- * for what is in it goes again in halves, until the record that is refused stands alone: only that one fails. What waits is
- * bounded in bytes; records that were given a deadline are given up on then.
+ * Records wait in one lane per partition, which preserves their order. A call sends one batch of each lane.
+ * 1. A batch that fails temporarily stays at the head of its lane and is retried forever; other lanes proceed.
+ * 2. A batch that is refused for its content is split in halves, until the refused record is alone. Only that record fails.
+ * 3. Waiting records are bounded in bytes. A record with a deadline fails when the deadline passes.
  */
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { ServiceError } from '#shared/error.ts'
 
 const RETRY: Backoff = { baseMs: 20, maxMs: 500 }
 const SWEEP_INTERVAL_MS = 100
-/** A call that takes longer than this makes the broker suspect. */
+/** A longer call triggers a check of the cluster. */
 const SLOW_CALL_MS = 1_000
-/** What a record costs beside key and value. */
+/** Bytes of a record in addition to key and value. */
 const RECORD_OVERHEAD_BYTES = 100
 const RETRY_AFTER_MS = 1_000
-/** More records than any batch has: each takes {@link RECORD_OVERHEAD_BYTES} at least. */
+/** Above the maximum records of a batch: each takes at least {@link RECORD_OVERHEAD_BYTES}. */
 const COUNT_MAX = 2 ** 20
 
 /**
- * Where batches close. Below the broker's default limit of 1 MiB for channels. A queue's are small, because a taker that
- * wants one record is sent its whole batch.
+ * Maximum batch sizes. For channels, below the broker's default limit of 1 MiB. For queues small, because a consumer that wants one record receives
+ * its whole batch.
  */
 export const batchBytesMax = { queue: 64 * 1024, channel: 900 * 1024 } as const
 
-/** One record on its way. */
+/** A record to send. */
 export interface OutgoingRecord {
   readonly key: Buffer | undefined
   readonly value: Buffer
@@ -42,19 +41,19 @@ export interface OutgoingBatch {
   readonly records: readonly OutgoingRecord[]
 }
 
-/** What became of a batch: `undefined` when it is durable. `isOfRecord`: something in it is refused for good, perhaps one record. */
+/** Result of a batch; `undefined` if it is durable. `isOfRecord`: its content is refused permanently, possibly because of one record. */
 export type BatchFailure =
   | { readonly error: unknown; readonly canRetry: boolean; readonly isOfRecord?: boolean }
   | undefined
 
-/** Tries once to make the batches durable and says what became of each, in their order. Does not reject. */
+/** Tries once to make the batches durable. Returns one result per batch, in order. Never rejects. */
 export type Produce = (batches: readonly OutgoingBatch[]) => Promise<readonly BatchFailure[]>
 
-/** How a record is sent. */
+/** Options for sending a record. */
 export interface SendOptions {
-  /** After this the promise rejects; the record may still arrive if a call was under way. Without it: waits for ever. */
+  /** Time after which the promise rejects; a record in flight may still arrive. Default: never. */
   readonly timeoutMs?: number
-  /** A batch closes at this size. One bigger record travels alone. */
+  /** A batch closes at this size. One larger record travels alone. */
   readonly batchBytesMax: number
 }
 
@@ -71,11 +70,11 @@ interface Lane {
   readonly topic: string
   readonly partition: number
   readonly waiting: Entry[]
-  /** Taken out for a call, and not durable yet. */
+  /** Records of the call in flight, or to retry. */
   batch: Entry[]
   tries: number
   retryAt: number
-  /** Most records of a batch: less after a refusal, twice as many after each batch that was taken. */
+  /** Maximum records of a batch: halved after a refusal, doubled after each success. */
   countMax: number
 }
 
@@ -85,7 +84,7 @@ export class CoalescingSender {
   readonly #bytesMax: number
   readonly #onSlow: () => void
   readonly #lanes = new Map<string, Lane>()
-  /** Runs while something waits: an idle process is not to wake for it. */
+  /** Runs only while records wait, so that an idle process does not wake. */
   #sweeper: NodeJS.Timeout | undefined
   #bytes = 0
   #isScheduled = false
@@ -104,13 +103,13 @@ export class CoalescingSender {
   /**
    * Resolves when the record is durable.
    *
-   * @throws ServiceError `overloaded` at the bound, after `timeoutMs`, or when closed first; `request_too_large` when the
-   * broker takes no record of that size.
+   * @throws ServiceError `overloaded` at the bound, after `timeoutMs`, or if closed first; `request_too_large` if the broker accepts no record of
+   * that size.
    */
   send(topic: string, partition: number, record: OutgoingRecord, options: SendOptions): Promise<void> {
     const bytes = record.value.length + (record.key?.length ?? 0) + RECORD_OVERHEAD_BYTES
     if (this.#isClosed) return Promise.reject(overloaded('The connection to Kafka is closed.'))
-    if (this.#bytes + bytes > this.#bytesMax) return Promise.reject(overloaded('Too much waits to be sent to Kafka.'))
+    if (this.#bytes + bytes > this.#bytesMax) return Promise.reject(overloaded('The send buffer for Kafka is full.'))
     const { promise, resolve, reject } = Promise.withResolvers<void>()
     const deadline = options.timeoutMs === undefined ? Number.POSITIVE_INFINITY : performance.now() + options.timeoutMs
     const { batchBytesMax } = options
@@ -122,7 +121,7 @@ export class CoalescingSender {
     return promise
   }
 
-  /** Sends what waits, for at most `timeoutMs`, then rejects the rest. */
+  /** Sends waiting records for at most `timeoutMs`, then rejects the rest. */
   async close(timeoutMs: number): Promise<void> {
     if (this.#isClosed) return
     this.#isClosed = true
@@ -136,7 +135,8 @@ export class CoalescingSender {
     this.#stopSweeping()
     clearTimeout(this.#retryTimer)
     for (const lane of this.#lanes.values()) {
-      for (const entry of [...lane.batch, ...lane.waiting]) this.#settle(entry, overloaded('Kafka was closed first.'))
+      for (const entry of [...lane.batch, ...lane.waiting])
+        this.#settle(entry, overloaded('The connection to Kafka was closed first.'))
     }
     this.#lanes.clear()
   }
@@ -150,7 +150,7 @@ export class CoalescingSender {
     return lane
   }
 
-  /** Sends at the end of the turn, so that what one turn of the event loop adds goes out together. */
+  /** Deferred to the end of the event-loop iteration, so that all of its records go out together. */
   #schedule(): void {
     if (this.#isScheduled || this.#callSince !== undefined) return
     this.#isScheduled = true
@@ -160,7 +160,7 @@ export class CoalescingSender {
     })
   }
 
-  /** Nothing is due: comes back when a lane is. A timer may fire early, so it only leads to another look. */
+  /** Sets a timer for the earliest retry. A timer may fire early, so it only triggers another check. */
   #scheduleRetry(): void {
     clearTimeout(this.#retryTimer)
     const retryAt = Math.min(...Array.from(this.#lanes.values(), (lane) => lane.retryAt))
@@ -182,7 +182,7 @@ export class CoalescingSender {
     this.#onEmpty?.()
   }
 
-  /** The lanes that have something to send now, each with its batch filled. */
+  /** Lanes with something to send now, each with its batch filled. */
   #dueLanes(): Lane[] {
     const now = performance.now()
     const due: Lane[] = []
@@ -236,13 +236,13 @@ export class CoalescingSender {
     for (const lane of this.#lanes.values()) {
       const late = [...lane.batch, ...lane.waiting].filter((entry) => entry.deadline <= now)
       if (late.length === 0) continue
-      for (const entry of late) this.#settle(entry, overloaded('Kafka did not take the job in time.'))
+      for (const entry of late) this.#settle(entry, overloaded('Kafka did not accept the job in time.'))
       lane.waiting.splice(0, lane.waiting.length, ...lane.waiting.filter((entry) => !entry.isSettled))
     }
   }
 }
 
-/** Takes from the front of the queue what fits into one batch, and always at least one. */
+/** Takes records for one batch from the front of the queue; at least one. */
 function nextBatch(waiting: Entry[], countMax: number): Entry[] {
   let bytes = 0
   let count = 0
@@ -254,12 +254,14 @@ function nextBatch(waiting: Entry[], countMax: number): Entry[] {
   return waiting.splice(0, count)
 }
 
-/** The broker will never take the record: its size, or its form, is against the settings of its topic. */
+/** Error for a record whose size or form conflicts with the settings of its topic, permanently. */
 export function refusedRecord(cause: unknown): ServiceError {
-  return new ServiceError('request_too_large', 'The request is larger than Kafka is set up to take.', { cause })
+  return new ServiceError('request_too_large', 'The request is larger than Kafka is set up to take.', {
+    cause,
+  })
 }
 
-/** The queue is full or the broker is away: try again later. */
+/** Error for a full queue or an unreachable broker; callers may retry. */
 export function overloaded(message: string, cause?: unknown): ServiceError {
   return new ServiceError('overloaded', message, { cause, retryAfterMs: RETRY_AFTER_MS })
 }

@@ -5,17 +5,17 @@ import type { KafkaOptions } from './options.ts'
 
 const EXPECTED =
   'a Kafka consumer tries again, which is expected while a process, its group or a broker starts, and needs no action'
-/** Failures in a row, without progress between them, after which the process should end. */
+/** Consecutive failures without progress after which the process should exit. */
 const FAILURES_MAX = 5
-/** A broker that starts, restarts or hands over its partitions is back within seconds; what lasts longer is told as a problem. */
+/** A broker that restarts or moves its partitions is back within seconds; a longer outage is reported as a problem. */
 const PERSISTS_MS = 60_000
 const RESTART: Backoff = { baseMs: 50, maxMs: 1_000 }
 
 /**
- * Keeps one consumer going: tells how long to wait after a failure, and when to give up.
+ * Restart policy of one consumer: computes the delay after a failure and decides when to give up.
  *
- * A broker that cannot be reached, or a leader that moves, is the world's fault: retried for ever. Anything else counts,
- * and the fifth in a row without progress goes to `onFatal`.
+ * Temporary errors, such as an unreachable broker or a moved leader, are retried forever. Other errors count; the fifth in a row without progress
+ * calls `onFatal`.
  */
 export class Supervisor {
   readonly #what: string
@@ -23,11 +23,11 @@ export class Supervisor {
   readonly #isTransient: (error: unknown) => boolean
   #tries = 0
   #failures = 0
-  /** Of the first of the failures in a row. */
+  /** Time of the first consecutive failure. */
   #failingSinceMs: number | undefined
-  #isPersistenceTold = false
-  /** When a failure was last told that passes by itself. */
-  #toldAtMs = Number.NEGATIVE_INFINITY
+  #isPersistenceReported = false
+  /** Time of the last report of a temporary failure. */
+  #reportedAtMs = Number.NEGATIVE_INFINITY
 
   constructor(
     what: string,
@@ -39,43 +39,46 @@ export class Supervisor {
     this.#isTransient = isTransient
   }
 
-  /** It works again. */
+  /** Records progress, which resets the counters. */
   progress(): void {
     this.#tries = 0
     this.#failures = 0
     this.#failingSinceMs = undefined
-    this.#isPersistenceTold = false
+    this.#isPersistenceReported = false
   }
 
-  /** Notes a failure and gives the wait before the next try, up to 1 s. */
+  /** Records a failure. @returns Delay before the next attempt, up to 1 s */
   failed(error: unknown): number {
     const isTransient = this.#isTransient(error)
     const fields = { what: this.#what, error: String(error) }
-    if (isTransient) this.#tellTransient(fields)
+    if (isTransient) this.#reportTransient(fields)
     else this.#options.onProblem('a Kafka consumer failed and is started again', fields)
     if (!isTransient && ++this.#failures === FAILURES_MAX) this.#options.onFatal?.(error)
     return backoffMs(++this.#tries, RESTART, Math.random())
   }
 
-  /** Once a minute at most, because groups and partitions that start may fail several times; and once when it does not pass. */
-  #tellTransient(fields: { readonly what: string; readonly error: string }): void {
+  /**
+   * Reports a temporary failure at most once per minute, because starting groups and partitions may fail several times. Reports it once more if it
+   * persists.
+   */
+  #reportTransient(fields: { readonly what: string; readonly error: string }): void {
     const nowMs = performance.now()
     this.#failingSinceMs ??= nowMs
     const failingMs = nowMs - this.#failingSinceMs
-    if (failingMs >= PERSISTS_MS && !this.#isPersistenceTold) {
-      this.#isPersistenceTold = true
+    if (failingMs >= PERSISTS_MS && !this.#isPersistenceReported) {
+      this.#isPersistenceReported = true
       const lasting = { ...fields, failing_ms: Math.round(failingMs) }
       this.#options.onProblem('a Kafka consumer has found no working broker for a minute, and goes on trying', lasting)
-    } else if (this.#tries === 0 && nowMs - this.#toldAtMs >= PERSISTS_MS) {
-      this.#toldAtMs = nowMs
+    } else if (this.#tries === 0 && nowMs - this.#reportedAtMs >= PERSISTS_MS) {
+      this.#reportedAtMs = nowMs
       this.#options.onProblem(EXPECTED, { ...fields, is_transient: true })
     }
   }
 
   /**
-   * Repeats a step until it says that it is done, or `signal` aborts.
+   * Repeats a step until it returns true or `signal` aborts.
    *
-   * @param onFailure Hears of each failure, before the wait.
+   * @param onFailure Called after each failure, before the delay.
    */
   async until(step: () => Promise<boolean>, signal: AbortSignal, onFailure = () => {}): Promise<void> {
     while (!signal.aborted) {
@@ -92,7 +95,7 @@ export class Supervisor {
   }
 }
 
-/** Gives a receiver its record. What it throws ends the process (the port's word): it must not look like a failed fetch. */
+/** Delivers a record to a receiver. As the port promises, an error ends the process; it must not look like a failed fetch. */
 export function handOver(onRecord: (record: KeptRecord) => void, record: KeptRecord): void {
   try {
     onRecord(record)
@@ -103,7 +106,7 @@ export function handOver(onRecord: (record: KeptRecord) => void, record: KeptRec
   }
 }
 
-/** Waits until the `wake` that `begin` is given is called, `ms` have passed, or `signal` aborts. */
+/** Waits until `wake` is called, `ms` have passed, or `signal` aborts. `begin` receives `wake`. */
 export async function untilWoken(ms: number, signal: AbortSignal, begin: (wake: () => void) => void): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>()
   const wake = () => resolve()
@@ -115,14 +118,14 @@ export async function untilWoken(ms: number, signal: AbortSignal, begin: (wake: 
   signal.removeEventListener('abort', wake)
 }
 
-/** Waits, or returns early when `signal` aborts. */
+/** Waits for `ms`, or less if `signal` aborts. */
 export async function pause(ms: number, signal: AbortSignal): Promise<void> {
   await sleep(ms, undefined, { signal }).catch(() => {
-    // Only the abort can reject, and the caller looks at the signal.
+    // Only the abort can reject, and the caller checks the signal.
   })
 }
 
-/** Resolves with the promise, or after `ms`, whichever comes first; tells whether the promise won. */
+/** Resolves with true if the promise resolves within `ms`, else with false. */
 export async function within(ms: number, promise: Promise<unknown>): Promise<boolean> {
   const timeout = new AbortController()
   const late = sleep(ms, false, { signal: timeout.signal }).catch(() => false)

@@ -1,10 +1,9 @@
 /**
- * Keeps the topics of a running process there. Kafka deletes a topic while clients use it (an operator, a clean-up job, a cluster
- * that came back without its data), and then answers every request for it with an error that clients call transient. So an
- * absent topic would look like a broker that is slow, without end.
+ * Recreates topics that disappear while the process runs. An operator, a clean-up job or a cluster that lost its data may delete a topic in use.
+ * Kafka then answers every request for the topic with an error that clients call transient. So a missing topic would look like a slow broker, forever.
  *
- * States: `present → lacking → present`, or `lacking → missing` when the boot check cannot make the topic, for want of a right
- * or of brokers. A missing topic is tried again without end, at most {@link RETRY} apart, because its remedy is outside the process.
+ * States: `present → lacking → present`, or `lacking → missing` if the boot check cannot create the topic, for want of a permission or of brokers.
+ * A missing topic is retried forever, at most {@link RETRY} apart, because its remedy is outside the process.
  */
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { type KafkaOptions, partitionsNeeded } from './options.ts'
@@ -14,10 +13,10 @@ import { type BootProblem, type KafkaAdmin, KafkaUnfitError, messageOf } from '.
 const RETRY: Backoff = { baseMs: 500, maxMs: 10_000 }
 const KNOWN_TIMEOUT_MS = 5_000
 const KNOWN_INTERVAL_MS = 50
-/** Time between two warnings about topics that stay missing. */
+/** Time between two warnings about missing topics. */
 const WARN_INTERVAL_MS = 60_000
 
-/** Opens a view of the cluster that remembers nothing of the time before, calls `use` with it, and closes it. */
+/** Opens a new connection to the cluster without cached metadata, passes it to `use`, and closes it. */
 type Look<Admin> = (use: (admin: Admin) => Promise<void>) => Promise<void>
 
 /** The topics of one process. The caller closes it. */
@@ -31,19 +30,19 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
   #missing: readonly string[] = []
   #warnedAtMs = Number.NEGATIVE_INFINITY
 
-  /** @param check The boot check, which makes what is missing. */
+  /** @param check The boot check, which creates missing topics. */
   constructor(look: Look<Admin>, check: (admin: Admin) => Promise<BootProblem[]>, options: KafkaOptions) {
     this.#look = look
     this.#check = check
     this.#options = options
   }
 
-  /** Queues and channels whose topics are missing and could not be made. */
+  /** Queues and channels whose topics are missing and could not be created. */
   get missing(): readonly string[] {
     return this.#missing
   }
 
-  /** Topics may be missing: looks, and makes those that are. Returns at once; a look under way goes on. */
+  /** Starts a check that creates missing topics, unless one is running. Returns at once. */
   verify(): void {
     if (this.#closing.signal.aborted) return
     this.#keeping ??= this.#keep().finally(() => {
@@ -83,7 +82,7 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     onProblem('Kafka topics were missing, and were made again', { topics: this.#lacking })
   }
 
-  /** The brokers learn of a new topic one after the other; until then each of their answers would look like another loss. */
+  /** Brokers receive a new topic one after the other; until then, their responses would look like another loss. */
   async #untilKnown(admin: Admin, names: readonly string[]): Promise<void> {
     const timeout = AbortSignal.any([this.#closing.signal, AbortSignal.timeout(KNOWN_TIMEOUT_MS)])
     while (!timeout.aborted && (await admin.partitions(names)).size < names.length) {
@@ -91,7 +90,7 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     }
   }
 
-  /** Kafka that does not answer says nothing about its topics. */
+  /** An unreachable Kafka gives no information about its topics. */
   #failed(error: unknown): void {
     const { prefix, onProblem } = this.#options
     if (!(error instanceof KafkaUnfitError)) return

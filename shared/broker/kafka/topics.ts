@@ -1,7 +1,6 @@
 /**
- * The boot check: makes the topics that are missing, mends those that are set up wrongly where it may, and says everything
- * else that is wrong with a cluster at once, each with the command that mends it. Knows no client: each adapter brings an
- * {@link KafkaAdmin}.
+ * The boot check: creates missing topics, corrects wrong settings if permitted, and reports the other problems of a cluster. All problems are
+ * reported at once, each with the command that fixes it. Independent of the client: each adapter provides a {@link KafkaAdmin}.
  */
 import type { Topic } from '#shared/broker/broker.ts'
 import type { KafkaOptions } from './options.ts'
@@ -12,9 +11,9 @@ const REPLICAS_DEFAULT = 3
 const SESSION_TIMEOUT = 'broker.session.timeout.ms'
 /** Kafka's default is 9 s. */
 const SESSION_TIMEOUT_MS_WANTED = 6_000
-/** Time for the election and for clients to follow, after the session of a dead broker is over. */
+/** Time after the session of a dead broker has expired: the election, and until clients follow. */
 const FAILOVER_EXTRA_MS = 3_000
-/** A topic of Kafka's own, made with the first use, and the broker settings that say with how many replicas. */
+/** An internal topic of Kafka, created at its first use, and the broker settings with its number of replicas. */
 export interface InternalTopic {
   readonly name: string
   readonly settings: readonly string[]
@@ -23,28 +22,28 @@ export interface InternalTopic {
 const OFFSETS_TOPIC: InternalTopic = { name: '__consumer_offsets', settings: ['offsets.topic.replication.factor'] }
 const RETAIN_FOREVER = -1
 /**
- * What a topic must take: Kafka's own default, and the least that the records here fit into. A queue's are an envelope with a
- * body of 64 KiB, a channel's many events together (see `batchBytesMax`).
+ * Maximum record size of a topic: Kafka's default, and the minimum that the records of this service need. A queue record is an envelope with a body
+ * of up to 64 KiB; a channel record holds many events (see `batchBytesMax`).
  */
 const RECORD_BYTES = { wanted: 1_048_588, queue: 160 * 1024, channel: 960 * 1024 } as const
 
-/** What the boot check asks of a client. Every method throws what the client throws. */
+/** The operations that the boot check needs. Every method throws the client's errors. */
 export interface KafkaAdmin {
   brokerCount(): Promise<number>
-  /** How many partitions each existing topic has; what does not exist is missing from the map. */
+  /** Partitions of each existing topic; missing topics are not in the map. */
   partitions(topics: readonly string[]): Promise<ReadonlyMap<string, number>>
   topicSettings(topic: string): Promise<ReadonlyMap<string, string>>
-  /** The settings of any one broker. */
+  /** Settings of any one broker. */
   brokerSettings(): Promise<ReadonlyMap<string, string>>
-  /** Makes a topic. A topic that exists is no error: several processes start at once. */
+  /** Creates a topic. An existing one is not an error: several processes start at once. */
   createTopic(topic: NewTopic): Promise<void>
-  /** Sets settings of a topic, and leaves the others as they are. */
+  /** Changes some settings of a topic. */
   setTopic(topic: string, settings: Readonly<Record<string, string>>): Promise<void>
-  /** Gives a topic so many partitions, more than it has. */
+  /** Increases the partitions of a topic. */
   addPartitions(topic: string, partitions: number): Promise<void>
 }
 
-/** A topic to be made. */
+/** A topic to create. */
 export interface NewTopic {
   readonly name: string
   readonly partitions: number
@@ -52,13 +51,13 @@ export interface NewTopic {
   readonly settings: Readonly<Record<string, string>>
 }
 
-/** What is wrong with a topic, a group or a broker, and what mends it. */
+/** A problem of a topic, a group or a broker, with its remedy. */
 export interface BootProblem {
   readonly problem: string
   readonly fix: string
 }
 
-/** Thrown when the cluster is not fit for use: one line a problem, one a fix. */
+/** The cluster cannot be used. Each problem is one line, followed by its remedy. */
 export class KafkaUnfitError extends Error {
   readonly problems: readonly BootProblem[]
 
@@ -68,7 +67,7 @@ export class KafkaUnfitError extends Error {
   }
 }
 
-/** Makes what is missing and checks what is there. Gives the problems, in the order of the topics. */
+/** Creates missing topics and checks existing ones. @returns Problems, in the order of the topics */
 export async function checkTopics(admin: KafkaAdmin, options: KafkaOptions): Promise<BootProblem[]> {
   const names = options.topics.map(({ name }) => options.prefix + name)
   const existing = await admin.partitions(names)
@@ -97,11 +96,11 @@ async function createMissing(
     const configs = Object.entries(settings).map(([key, value]) => `--config ${key}=${value}`)
     const what = `--create --topic ${name} --partitions ${partitions} --replication-factor ${replicas}`
     const fix = `kafka-topics.sh --bootstrap-server ${options.brokers[0]} ${what} ${configs.join(' ')}`
-    return [{ problem: `Topic ${name} does not exist and could not be made: ${messageOf(error)}`, fix }]
+    return [{ problem: `Topic ${name} does not exist and could not be created: ${messageOf(error)}`, fix }]
   }
 }
 
-/** Settings of a new topic. Kafka deletes closed segments only: without a `segment.ms` below it, a short retention would not free anything. */
+/** Settings of a new topic. Kafka deletes closed segments only: with a `segment.ms` above a short retention, nothing would be deleted. */
 function topicSettings(retentionMs: number, replicas: number): Record<string, string> {
   return {
     'cleanup.policy': 'delete',
@@ -112,13 +111,13 @@ function topicSettings(retentionMs: number, replicas: number): Record<string, st
   }
 }
 
-/** What is not as it must be, with the command that mends it. */
+/** A wrong property of a topic, with the command that fixes it. */
 interface Wrong extends BootProblem {
-  /** The topic works all the same: it is said, and no reason not to start. */
+  /** The topic still works: the problem is logged, but does not prevent the start. */
   readonly isHarmless?: boolean
 }
 
-/** Mends what may be mended; what may not is a problem, or a warning where nothing is lost by it. */
+/** Corrects a topic if permitted; otherwise returns problems, or logs a warning if no records are lost. */
 async function checkExisting(
   admin: KafkaAdmin,
   topic: Topic,
@@ -130,12 +129,12 @@ async function checkExisting(
   const values = Object.fromEntries(wrong.map(({ name, value }) => [name, value]))
   const few = partitions < topic.partitions ? [tooFew(topic, partitions, options)] : []
   return [
-    ...(await mend(topic.name, few, () => admin.addPartitions(topic.name, topic.partitions), options)),
-    ...(await mend(topic.name, wrong, () => admin.setTopic(topic.name, values), options)),
+    ...(await correct(topic.name, few, () => admin.addPartitions(topic.name, topic.partitions), options)),
+    ...(await correct(topic.name, wrong, () => admin.setTopic(topic.name, values), options)),
   ]
 }
 
-async function mend(
+async function correct(
   topic: string,
   wrongs: readonly Wrong[],
   apply: () => Promise<void>,
@@ -145,15 +144,15 @@ async function mend(
   try {
     await apply()
     const before = wrongs.map(({ problem }) => problem).join('; ')
-    options.onProblem('a topic was not set up as it has to be, and was altered', { topic, before })
+    options.onProblem('Kafka topic settings corrected', { topic, before })
     return []
   } catch (error) {
     const why = `and that could not be changed: ${messageOf(error)}`
-    const said = wrongs.map(({ problem, fix, isHarmless }) => ({ problem: `${problem}, ${why}`, fix, isHarmless }))
-    for (const { problem, fix, isHarmless } of said) {
-      if (isHarmless) options.onProblem('a topic is not set up as it should be', { problem, fix })
+    const problems = wrongs.map(({ problem, fix, isHarmless }) => ({ problem: `${problem}, ${why}`, fix, isHarmless }))
+    for (const { problem, fix, isHarmless } of problems) {
+      if (isHarmless) options.onProblem('Kafka topic settings not corrected', { problem, fix })
     }
-    return said.filter(({ isHarmless }) => !isHarmless).map(({ problem, fix }) => ({ problem, fix }))
+    return problems.filter(({ isHarmless }) => !isHarmless).map(({ problem, fix }) => ({ problem, fix }))
   }
 }
 
@@ -185,7 +184,7 @@ function wrongSettings(topic: Topic, settings: ReadonlyMap<string, string>, opti
       isHarmless,
     })
   const policy = settings.get('cleanup.policy') ?? 'delete'
-  // A compacted topic refuses records without a key, which those of a queue are, and forgets all but the last of a key.
+  // A compacted topic refuses records without a key, such as those of a queue, and deletes all but the last record of a key.
   if (policy !== 'delete')
     add('cleanup.policy', 'delete', `has cleanup.policy=${policy}, which refuses or loses records`)
   const bytes = Number(settings.get('max.message.bytes') ?? RECORD_BYTES.wanted)
@@ -201,7 +200,7 @@ function wrongSettings(topic: Topic, settings: ReadonlyMap<string, string>, opti
   return wrongs
 }
 
-/** Settings that this client may not read are not checked, and that is said. */
+/** Reads settings. If this client may not read them, then the check is skipped and logged. */
 export async function readable(
   settings: Promise<ReadonlyMap<string, string>>,
   what: string,
@@ -215,7 +214,7 @@ export async function readable(
   }
 }
 
-/** What keeps calls waiting for longer than need be when a broker dies: they wait until another leads its partitions. */
+/** The problem of a broker session timeout that is too long: when a broker dies, calls wait until another one leads its partitions. */
 export function lateFailover(brokers: number, settings: ReadonlyMap<string, string>): BootProblem | undefined {
   const value = Number(settings.get(SESSION_TIMEOUT) ?? 0)
   if (brokers < 2 || value <= SESSION_TIMEOUT_MS_WANTED) return undefined
@@ -226,14 +225,14 @@ export function lateFailover(brokers: number, settings: ReadonlyMap<string, stri
   }
 }
 
-/** Warns of {@link lateFailover} at the start. */
+/** Logs {@link lateFailover} at the start. */
 export async function warnOfLateFailover(admin: KafkaAdmin, options: KafkaOptions): Promise<void> {
   const settings = await readable(admin.brokerSettings(), 'broker', options)
   const found = lateFailover(await admin.brokerCount(), settings)
   if (found) options.onProblem('Kafka replaces a dead broker late', { ...found })
 }
 
-/** A topic of Kafka's own that asks for more replicas than there are brokers is never made, and groups hang. */
+/** If an internal topic requires more replicas than there are brokers, then Kafka never creates it and groups hang. */
 export async function checkInternalTopic(
   admin: KafkaAdmin,
   topic: InternalTopic,
@@ -250,7 +249,7 @@ export async function checkInternalTopic(
     }))
 }
 
-/** What an error says; of several the first. */
+/** Message of an error; for an AggregateError, that of the first inner one. */
 export function messageOf(error: unknown): string {
   const causes = (error as AggregateError | null)?.errors
   const [cause] = Array.isArray(causes) ? causes : []

@@ -2,15 +2,15 @@ import { ServiceError } from '#shared/error.ts'
 import { overloaded } from './sender.ts'
 
 interface FailureClass {
-  /** Waiting does not help. */
+  /** Retrying does not help. */
   readonly isPermanent?: boolean
-  /** Codes of Node, types and words of kafkajs and @platformatic/kafka: both hide the cause below a failed connection. */
+  /** Error codes of Node, and types and messages of kafkajs and @platformatic/kafka. Both wrap the cause in a connection error. */
   readonly signs: RegExp
   readonly problem: string
   readonly fix: string
 }
 
-/** Why a cluster cannot be used at the start. The first class that matches counts. */
+/** Reasons why a cluster cannot be used at the start. The first match is reported. */
 const CLASSES: readonly FailureClass[] = [
   {
     isPermanent: true,
@@ -70,7 +70,7 @@ const CLASSES: readonly FailureClass[] = [
   },
 ]
 
-/** Why no broker can be used, with its remedy, in the form that a start and `sluice doctor` show. */
+/** The reason with its remedy, as the start and `sluice doctor` show it. */
 class KafkaUnavailableError extends Error {
   readonly fix: string
   readonly isPermanent: boolean
@@ -82,7 +82,7 @@ class KafkaUnavailableError extends Error {
   }
 }
 
-/** A failure to connect as `overloaded`, with its class as cause; undefined for an error that is no failure to connect. */
+/** Converts a connection failure to `overloaded`, with the reason as its cause; undefined for any other error. */
 export function unavailable(error: unknown, isTransient: boolean): ServiceError | undefined {
   if (error instanceof ServiceError) return error
   const signs = signsOf(error)
@@ -92,7 +92,7 @@ export function unavailable(error: unknown, isTransient: boolean): ServiceError 
   return overloaded(message, found ? new KafkaUnavailableError(found, error) : error)
 }
 
-/** Asks for something, and throws what {@link unavailable} makes of its failure. */
+/** Awaits a request and converts its failure by {@link unavailable}. */
 export async function orUnavailable<T>(asked: Promise<T>, isTransient: (error: unknown) => boolean): Promise<T> {
   return await asked.catch((error: unknown) => {
     throw unavailable(error, isTransient(error)) ?? error
@@ -108,7 +108,7 @@ interface Parts {
   readonly errors?: readonly unknown[]
 }
 
-/** Everything that an error and those below it are called. */
+/** All codes, types, names and messages of an error and its causes. */
 function signsOf(error: unknown, depth = 0): string {
   if (!error || depth > 8) return ''
   const { code, type, name, message, cause, errors = [] } = error as Parts

@@ -76,7 +76,7 @@ describe.skipIf(!kafka)('a queue whose workers change from one kind of group to 
     })
     const said: string[] = []
     const broker = await open(prefix, 'share', said)
-    expect(said.join()).toContain('stood in the way of a share group, and was deleted')
+    expect(said.join()).toContain('empty classic group deleted; its name is needed for a share group')
     await broker.submit('jobs', Buffer.from('taken'))
     expect(await takeAll(await broker.openQueue('jobs'), 1)).toContain('taken')
     await broker.close()

@@ -205,8 +205,8 @@ describe.skipIf(!kafka)('the boot check', () => {
       const many = (name: string) => ({ ...REPLIES, name, partitions: -5 })
       const opening = open({ client, topics: [JOBS, REPLIES, many('many'), many('more')] })
       const { message } = (await opening.catch((error: unknown) => error)) as Error
-      expect(message).toMatch(/Topic \S+many does not exist and could not be made/)
-      expect(message).toMatch(/Topic \S+more does not exist and could not be made/)
+      expect(message).toMatch(/Topic \S+many does not exist and could not be created/)
+      expect(message).toMatch(/Topic \S+more does not exist and could not be created/)
       expect(message).toContain('kafka-topics.sh --bootstrap-server')
     },
   )

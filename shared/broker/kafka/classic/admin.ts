@@ -2,13 +2,13 @@ import kafkajs, { type Admin, type ConfigResourceTypes } from 'kafkajs'
 import type { KafkaAdmin, NewTopic } from '#shared/broker/kafka/topics.ts'
 
 const ANY_BROKER = '1'
-/** `ConfigSource` of a setting that was made for the topic itself. */
+/** `ConfigSource` of a setting made for the topic itself. */
 const TOPIC_CONFIG = 1
-/** How often, and with what pause, a new topic is looked for until every broker knows it: many partitions take a busy one seconds. */
+/** Checks, and the delay between them, until every broker has a new topic: many partitions take a busy broker seconds. */
 const SPREAD_ASKS_MAX = 120
 const SPREAD_ASK_MS = 250
 
-/** The boot check's view of a cluster. */
+/** {@link KafkaAdmin} through kafkajs. */
 export class KafkaJsAdmin implements KafkaAdmin {
   readonly #admin: Admin
 
@@ -40,17 +40,17 @@ export class KafkaJsAdmin implements KafkaAdmin {
   async createTopic({ name, partitions, replicas, settings }: NewTopic): Promise<void> {
     const configEntries = Object.entries(settings).map(([key, value]) => ({ name: key, value }))
     const topic = { topic: name, numPartitions: partitions, replicationFactor: replicas, configEntries }
-    // Not waitForLeaders: kafkajs fails when the news of the topic has not reached the broker it asks.
+    // waitForLeaders makes kafkajs fail if the topic has not reached the broker it asks.
     await this.#admin.createTopics({ waitForLeaders: false, topics: [topic] })
     for (let asks = 0; asks < SPREAD_ASKS_MAX; asks++) {
       const known = await this.partitions([name]).catch(() => new Map<string, number>())
       if (known.has(name)) return
       await new Promise((resolve) => setTimeout(resolve, SPREAD_ASK_MS))
     }
-    throw new Error(`the brokers do not know the new topic after ${(SPREAD_ASKS_MAX * SPREAD_ASK_MS) / 1_000} s`)
+    throw new Error(`the brokers did not report the new topic after ${(SPREAD_ASKS_MAX * SPREAD_ASK_MS) / 1_000} s`)
   }
 
-  /** kafkajs only knows the request that sets all of a topic's settings at once: those made before go along. */
+  /** kafkajs supports only the request that replaces all settings of a topic, so earlier ones are sent too. */
   async setTopic(topic: string, settings: Readonly<Record<string, string>>): Promise<void> {
     const type = kafkajs.ConfigResourceTypes.TOPIC
     const { resources } = await this.#admin.describeConfigs({

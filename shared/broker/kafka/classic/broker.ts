@@ -16,25 +16,24 @@ const ACKS_ALL = -1
 const REPLICATION_TIMEOUT_MS = 5_000
 const PROBE_INTERVAL_MS = 500
 const PROBE_TIMEOUT_MS = 1_000
-/** Bound of the second probe, which tries one bootstrap address after another. */
+/** Time limit of the second probe, which tries the bootstrap addresses one after the other. */
 const CONFIRM_TIMEOUT_MS = 4_000
-/** Probes between two looks at the topics while nothing fails. */
+/** Probes between two topic checks while nothing fails. */
 const PROBES_PER_LOOK = 10
 const TOPIC_MISSING = 'UNKNOWN_TOPIC_OR_PARTITION'
-/** Workers that can share a queue, unless the options say otherwise. */
+/** Default number of workers that can share a queue. */
 const QUEUE_PARTITIONS = 16
-/** Refusals of a batch for what is in it, as kafkajs names them. */
+/** kafkajs error types that refuse a batch for its content. */
 const REFUSED_RECORD: ReadonlySet<string> = new Set(['MESSAGE_TOO_LARGE', 'RECORD_LIST_TOO_LARGE', 'INVALID_RECORD'])
 /**
- * The broker on classic consumer groups, through kafkajs alone: for Kafka before 4.2, and for fleets that have approved
- * only that client.
+ * The broker on classic consumer groups, through kafkajs alone: for Kafka before 4.2, and for fleets that have approved only that client.
  *
- * @throws KafkaUnfitError with everything that is wrong
+ * @throws KafkaUnfitError with every problem
  */
 export async function openClassicBroker(options: KafkaOptions): Promise<Broker> {
   const kafka = createKafkaJs(options)
   const admin = kafka.admin()
-  // Not idempotent: kafkajs reuses a count after a failed call, and the broker would take the next batch for the lost one.
+  // Not idempotent: after a failed call, kafkajs reuses a sequence number, and the broker would drop the next batch as a duplicate.
   const producer = kafka.producer({ allowAutoTopicCreation: false, retry: { retries: 0 } })
   try {
     await admin.connect()
@@ -55,7 +54,7 @@ async function check(admin: KafkaJsAdmin, options: KafkaOptions): Promise<BootPr
   return await checkTopics(admin, { ...options, topics: options.topics.map((topic) => withPartitions(topic, options)) })
 }
 
-/** A partition has one owner: with fewer of them than workers the others stand idle. */
+/** A partition has one owner, so with fewer partitions than workers, some workers would be idle. */
 function withPartitions(topic: Topic, { queuePartitions = QUEUE_PARTITIONS }: KafkaOptions): Topic {
   if (topic.kind === 'channel' || topic.partitions >= queuePartitions) return topic
   return { ...topic, partitions: queuePartitions, partitionsMin: topic.partitions }
@@ -73,10 +72,10 @@ class ClassicClient implements KafkaClient {
   readonly #probing: Promise<void>
   readonly #checks: KafkaJsAdmin
   readonly #keeper: TopicKeeper<KafkaJsAdmin>
-  /** Topics that a look did not find, or not as large as they were. */
+  /** Topics that a check did not find, or found with fewer partitions. */
   readonly #absent = new Set<string>()
   #probes = 0
-  /** A topic was not found: the next probe looks at all of them. */
+  /** A topic was not found: the next probe checks all of them. */
   #isLookDue = false
   #unreachableSinceMs: number | undefined
   #onLoss: (topic: string) => void = () => undefined
@@ -116,7 +115,7 @@ class ClassicClient implements KafkaClient {
 
   readonly produce = (batches: readonly OutgoingBatch[]) => this.#produce(batches)
 
-  /** The probe runs all the time; a slow call may still be one to a topic that is gone. */
+  /** The probe runs anyway, but a slow call may be one to a deleted topic. */
   suspect(): void {
     this.#isLookDue = true
   }
@@ -125,7 +124,7 @@ class ClassicClient implements KafkaClient {
     return this.#partitions.get(topic) ?? 0
   }
 
-  /** kafkajs does not say who leads what. */
+  /** kafkajs does not expose leaders. */
   isLed(): boolean {
     return true
   }
@@ -182,7 +181,7 @@ class ClassicClient implements KafkaClient {
     const isMissing = isOfType(failure?.error, TOPIC_MISSING)
     if (isMissing) this.#isLookDue = true
     if (!failure || (failure.canRetry && !isMissing) || batches.length === 1) return batches.map(() => failure)
-    // kafkajs does not say which partition was refused: each batch by itself finds out.
+    // kafkajs does not report which partition was refused, so each batch is sent alone.
     const failures: BatchFailure[] = []
     for (const batch of batches) failures.push(await this.#produceOnce([batch]))
     return failures
@@ -198,7 +197,7 @@ class ClassicClient implements KafkaClient {
       const isTaken = ({ topic, partition }: OutgoingBatch) =>
         taken.some((answer) => answer.topicName === topic && answer.partition === partition)
       if (batches.every(isTaken)) return undefined
-      // kafkajs drops records for a partition that it does not know, says nothing, and looks for it only when it connects.
+      // kafkajs silently drops records for a partition that is not in its metadata, which it refreshes only when it connects.
       await this.#producer.disconnect()
       await this.#producer.connect()
       return { error: new Error('kafkajs does not know a partition'), canRetry: true }
@@ -208,7 +207,7 @@ class ClassicClient implements KafkaClient {
     }
   }
 
-  /** kafkajs does not report when a broker goes away or a topic is deleted, so one is asked twice a second. */
+  /** kafkajs reports neither the loss of a broker nor the deletion of a topic, so a broker is probed twice per second. */
   async #probe(): Promise<void> {
     const { signal } = this.#closing
     while (!signal.aborted) {
@@ -220,7 +219,7 @@ class ClassicClient implements KafkaClient {
     }
   }
 
-  /** The broker that was asked may be the only one that is gone: another connection begins with the bootstrap addresses. */
+  /** Only the probed broker may be down: a new connection tries the bootstrap addresses. */
   async #confirm(): Promise<boolean> {
     if (this.#unreachableSinceMs !== undefined) return false
     const admin = this.#kafka.admin({ retry: { retries: this.#options.brokers.length } })
@@ -230,7 +229,7 @@ class ClassicClient implements KafkaClient {
     return isAnswered
   }
 
-  /** Topic ids would show a topic that was made again; kafkajs knows none, so only one that was seen to be absent counts. */
+  /** kafkajs has no topic ids, so only a topic that was seen to be absent counts as recreated. */
   async #lookAtTopics(): Promise<void> {
     this.#isLookDue = false
     const names = this.#options.topics.map(({ name }) => this.#options.prefix + name)
@@ -239,7 +238,7 @@ class ClassicClient implements KafkaClient {
     const before = this.#partitions
     this.#partitions = found
     for (const name of names) {
-      // Only a topic that is made again has fewer partitions than it had.
+      // Only a recreated topic has fewer partitions than before.
       if ((found.get(name) ?? 0) < (before.get(name) ?? 0)) this.#absent.add(name)
       else if (this.#absent.delete(name)) this.#onLoss(name)
     }
@@ -257,7 +256,7 @@ class ClassicClient implements KafkaClient {
   }
 }
 
-/** A client of its own: kafkajs asks for all topics that a client ever used together, and fails for all where one is missing. */
+/** Uses a new client: kafkajs requests metadata for all topics that a client ever used, and fails for all if one is missing. */
 async function withAdmin(kafka: Kafka, use: (admin: KafkaJsAdmin) => Promise<void>): Promise<void> {
   const admin = kafka.admin()
   try {
@@ -268,7 +267,7 @@ async function withAdmin(kafka: Kafka, use: (admin: KafkaJsAdmin) => Promise<voi
   }
 }
 
-/** Whether a request is answered in time. */
+/** Whether a request succeeds in time. */
 async function answers(asked: Promise<unknown>, timeoutMs: number): Promise<boolean> {
   const answered = asked.then(
     () => true,
@@ -281,7 +280,7 @@ function isRefusedRecord(thrown: unknown): boolean {
   return [...REFUSED_RECORD].some((type) => isOfType(thrown, type))
 }
 
-/** Whether an error of kafkajs, or a cause of it, has this type of the protocol. */
+/** Whether a kafkajs error, or a cause of it, has this protocol type. */
 function isOfType(thrown: unknown, type: string): boolean {
   const error = thrown as { readonly type?: string; readonly cause?: unknown } | null | undefined
   return error?.type === type || (error?.cause !== undefined && isOfType(error.cause, type))

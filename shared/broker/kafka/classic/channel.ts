@@ -1,7 +1,6 @@
 /**
- * Receives partitions of a channel through kafkajs, which reads in groups only: a group of its own with a throw-away
- * name, an assigner that gives its one member these partitions, positions of its own, and no commits. Kafka forgets a
- * group without members and commits by itself.
+ * Receives partitions of a channel through kafkajs, which reads in groups only. Each receiver uses a group with a random name, and an assigner that
+ * gives its single member these partitions. The receiver holds its own positions and commits nothing, so Kafka forgets the group without members.
  */
 import { randomUUID } from 'node:crypto'
 import { type Admin, AssignerProtocol, type EachBatchPayload, type Kafka, type PartitionAssigner } from 'kafkajs'
@@ -17,7 +16,7 @@ const FETCH_BYTES_MAX = 4 * 1024 * 1024
 
 /** One receiver of some partitions. Call `open` once. */
 export class ClassicReceiver implements Closable {
-  /** Called when the topic turns out to be another one than before. */
+  /** Called when the topic was recreated. */
   onRemade: () => void = () => undefined
   readonly #kafka: Kafka
   readonly #admin: Admin
@@ -27,12 +26,12 @@ export class ClassicReceiver implements Closable {
   readonly #onRecord: (record: KeptRecord) => void
   readonly #supervisor: Supervisor
   readonly #closing = new AbortController()
-  /** The offset of the next record of each partition, as far as it is known. */
+  /** Offset of the next record of each partition, if known. */
   readonly #positions = new Map<number, bigint>()
-  /** Time of the last record of each partition that was received, in unix milliseconds. */
+  /** Timestamp of the last received record of each partition, in Unix milliseconds. */
   readonly #lastAtMs = new Map<number, number>()
   readonly #openedAtMs = Date.now()
-  /** A consumer ended, so the positions may be of a topic that is gone. */
+  /** A consumer ended, so the topic may have been recreated. */
   #isSuspect = false
   #loop: Promise<void> = Promise.resolve()
 
@@ -55,7 +54,7 @@ export class ClassicReceiver implements Closable {
     this.#supervisor = new Supervisor(`receiver of ${topic}`, options, isTransientInKafkaJs)
   }
 
-  /** Fixes the positions, at the ends of the partitions unless it was given one, waiting for the broker if need be, and starts. */
+  /** Fixes the positions, by default at the ends of the partitions, and starts. Waits for the broker if needed. */
   async open(): Promise<this> {
     await this.#supervisor.until(async () => {
       if (this.#positions.size === 0) await this.#findEnds()
@@ -73,31 +72,32 @@ export class ClassicReceiver implements Closable {
   async #findEnds(): Promise<void> {
     const offsets = await this.#admin.fetchTopicOffsets(this.#topic)
     const missing = this.#partitions.find((wanted) => !offsets.some(({ partition }) => partition === wanted))
-    if (missing !== undefined) throw passing(`${this.#topic} has no partition ${missing}`)
+    if (missing !== undefined) throw retriable(`${this.#topic} has no partition ${missing}`)
     for (const { partition, high } of offsets) this.#positions.set(partition, BigInt(high))
   }
 
   /**
-   * Moves positions that do not fit the topic any more. kafkajs knows no topic ids, so the times of records show what happened:
+   * Corrects positions that the topic does not have any more. kafkajs has no topic ids, so timestamps decide.
    *
-   * - Its first record is younger than our last one: the topic was made again, and is read from its start.
-   * - It ends before our position otherwise: a leader lost what came last, and its end is where others write on.
+   * 1. The topic was recreated if its first record is newer than our last one: read from its start.
+   *
+   * 2. Otherwise, if it ends before our position, then a leader lost its last records: continue at its end.
    */
   async #checkPositions(): Promise<void> {
     const kept = await this.#admin.fetchTopicOffsets(this.#topic)
     for (const partition of this.#partitions) {
       const position = this.#positions.get(partition) ?? 0n
       const found = kept.find((one) => one.partition === partition)
-      if (!found) throw passing(`${this.#topic} has no partition ${partition}`)
+      if (!found) throw retriable(`${this.#topic} has no partition ${partition}`)
       const [low, high] = [BigInt(found.low), BigInt(found.high)]
       const afterMs = (this.#lastAtMs.get(partition) ?? this.#openedAtMs) + 1
       const young = await this.#admin.fetchTopicOffsetsByTimestamp(this.#topic, afterMs)
       const firstYoung = BigInt(young.find((one) => one.partition === partition)?.offset ?? high)
       if (position > low && (high === 0n || firstYoung <= low)) {
-        this.#jump(partition, low, 'a channel was made anew, and is read from its start')
+        this.#jump(partition, low, 'Kafka channel was recreated; reading from its start')
         this.onRemade()
       } else if (position > high) {
-        this.#jump(partition, high, 'records of a channel were deleted before they were received')
+        this.#jump(partition, high, 'channel records were deleted before they were received')
       }
     }
   }
@@ -145,8 +145,8 @@ export class ClassicReceiver implements Closable {
 
   async #onBatch({ batch }: EachBatchPayload): Promise<void> {
     const isBefore = BigInt(batch.lastOffset()) < (this.#positions.get(batch.partition) ?? 0n)
-    // kafkajs went back to the start by itself, because the broker has nothing at this position.
-    if (isBefore) throw passing(`${this.#topic} ends before its position`)
+    // kafkajs reset to the start, because the broker has nothing at this position.
+    if (isBefore) throw retriable(`${this.#topic} ends before its position`)
     for (const { offset, key, value, timestamp } of batch.messages) {
       const at = BigInt(offset)
       if (at < (this.#positions.get(batch.partition) ?? 0n) || this.#closing.signal.aborted) continue
@@ -164,12 +164,12 @@ export class ClassicReceiver implements Closable {
   }
 }
 
-/** The topic is about to be made, or to get its partitions. */
-function passing(message: string): Error {
+/** A temporary error: the topic is being created, or extended by partitions. */
+function retriable(message: string): Error {
   return Object.assign(new Error(message), { retriable: true })
 }
 
-/** Gives the group's only member some partitions of the topic, instead of all. */
+/** Assigns some partitions of the topic, rather than all, to the group's only member. */
 function assignOnly(topic: string, partitions: readonly number[]): PartitionAssigner {
   const name = 'OnlyOne'
   const version = 0

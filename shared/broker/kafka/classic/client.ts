@@ -1,6 +1,6 @@
 /**
- * kafkajs, with what it needs to be used in production on Node 24: its log goes to `onProblem`, its retries are short,
- * because the adapters retry for ever by themselves, and its timer is mended.
+ * Configures kafkajs for production on Node 24. The log goes to `onProblem`. The client retries are short, because the adapters retry forever. A patch fixes
+ * its timer.
  */
 import { createRequire } from 'node:module'
 import kafkajs, { type Kafka, type KafkaConfig, type LogEntry } from 'kafkajs'
@@ -9,10 +9,10 @@ import type { KafkaOptions } from '#shared/broker/kafka/options.ts'
 const CONNECTION_TIMEOUT_MS = 1_000
 const REQUEST_TIMEOUT_MS = 8_000
 
-/** What kafkajs' own retries may take before its error reaches the adapters. */
+/** Limits of kafkajs' own retries, before the adapters receive the error. */
 const RETRY = { retries: 2, initialRetryTime: 50, maxRetryTime: 500, restartOnFailure: async () => false } as const
 
-/** The names of kafkajs errors that pass by themselves though they do not say `retriable`. */
+/** Names of temporary kafkajs errors that are not marked `retriable`. */
 const TRANSIENT = new Set([
   'KafkaJSConnectionError',
   'KafkaJSConnectionClosedError',
@@ -26,8 +26,8 @@ const TRANSIENT = new Set([
 ])
 
 /**
- * Answers of Kafka that kafkajs logs as errors though it asks again: about the coordinator of a group that is new or moves, and
- * about a topic that was deleted, which the topic keeper reports. An error that does not pass comes from the consumer.
+ * Responses that kafkajs logs as errors although it retries. The responses concern the coordinator of a new or moving group, and a deleted topic, which the
+ * topic keeper reports. Permanent errors are thrown by the consumer.
  */
 const PASSING: ReadonlySet<string> = new Set([
   'This server does not host this topic-partition',
@@ -36,9 +36,9 @@ const PASSING: ReadonlySet<string> = new Set([
   'This is not the correct coordinator for this group',
 ])
 
-/** Opens nothing yet: its producers, consumers and admins connect. */
+/** Creates a client. Connections are opened later, by its producers, consumers and admins. */
 export function createKafkaJs(options: KafkaOptions): Kafka {
-  mendTimer()
+  patchTimer()
   const config: KafkaConfig = {
     clientId: options.clientId,
     brokers: [...options.brokers],
@@ -59,7 +59,7 @@ export function createKafkaJs(options: KafkaOptions): Kafka {
   return new kafkajs.Kafka(config)
 }
 
-/** True for what passes by itself: no connection, no answer in time, or an error that the protocol calls retriable. */
+/** Whether an error is temporary: no connection, no response in time, or an error that the protocol calls retriable. */
 export function isTransientInKafkaJs(thrown: unknown): boolean {
   const error = thrown as { readonly name?: string; readonly retriable?: boolean; readonly cause?: unknown } | null
   if (!error) return false
@@ -80,11 +80,10 @@ interface RequestQueue {
 const mended = Symbol('sluice.mended')
 
 /**
- * kafkajs sets a timer with a negative delay after each request when nothing waits, for which Node 24 prints a
- * TimeoutNegativeWarning (kafkajs #1751; the fix was never merged). With nothing waiting and no throttle there is nothing
- * to check, so no timer is needed.
+ * After each request with an empty queue, kafkajs sets a timer with a negative delay. Node 24 then prints a TimeoutNegativeWarning (kafkajs #1751;
+ * the fix was never merged). With an empty queue and no throttle, no timer is needed.
  */
-function mendTimer(): void {
+function patchTimer(): void {
   const Queue = createRequire(import.meta.url)('kafkajs/src/network/requestQueue') as {
     readonly prototype: RequestQueue
   }

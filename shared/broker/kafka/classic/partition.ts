@@ -1,12 +1,12 @@
 /**
- * What a classic consumer remembers of one partition: which records wait, which are out, which are done, and so up to where
- * the group may commit. A record is `waiting → out → done`, and back to waiting when it is released.
+ * State of one partition in a classic consumer: which records are waiting, out (delivered) or done, and so the offset to commit. A record moves
+ * `waiting → out → done`, or back to waiting when released.
  *
- * After a rebalance kafkajs starts again at the committed offset. What still runs here comes a second time and is
- * recognised by its offset; what only waited is forgotten first, because it comes again.
+ * After a rebalance, kafkajs restarts at the committed offset. Records that are out arrive again and are recognised by their offsets. Waiting records
+ * are forgotten first, because they arrive again too.
  */
 
-/** A record as this consumer holds it. */
+/** A fetched record. */
 export interface ClassicRecord {
   readonly partition: number
   readonly offset: number
@@ -16,18 +16,18 @@ export interface ClassicRecord {
 
 type State = 'waiting' | 'out' | 'done'
 
-/** The bookkeeping of one partition. Pure: it calls nobody. */
+/** The bookkeeping of one partition, without I/O. */
 export class ClassicPartition {
   readonly #states = new Map<number, State>()
   #waiting: ClassicRecord[] = []
   #waitingBytes = 0
-  /** Everything below is done: the offset to commit. Unknown until the first record after an assignment. */
+  /** All lower offsets are done: the offset to commit. Negative until the first record after an assignment. */
   #low = -1
-  /** Everything between `#low` and this was seen since the assignment; an offset without a state is a gap. */
+  /** End of the offsets seen since the assignment. An offset between `#low` and this without a state is a gap. */
   #seen = -1
   #committed = -1
 
-  /** The offset after the last record since the assignment; negative before the first. */
+  /** Offset after the last record since the assignment; negative before the first. */
   get seen(): number {
     return this.#seen
   }
@@ -40,17 +40,17 @@ export class ClassicPartition {
     return this.#waiting.length
   }
 
-  /** The offset to commit; undefined when it is committed already. */
+  /** Offset to commit; undefined if already committed. */
   get toCommit(): number | undefined {
     return this.#low > this.#committed ? this.#low : undefined
   }
 
-  /** The broker has it. */
+  /** Records a successful commit. */
   committed(offset: number): void {
     this.#committed = Math.max(this.#committed, offset)
   }
 
-  /** The group assigned partitions anew: reading starts again at the committed offset. */
+  /** The group assigned partitions again: reading restarts at the committed offset. */
   restart(): void {
     for (const record of this.#waiting) this.#states.delete(record.offset)
     this.#waiting = []
@@ -60,7 +60,7 @@ export class ClassicPartition {
     this.#committed = -1
   }
 
-  /** Takes over what was fetched, in order; drops what is already out or done here. */
+  /** Adds fetched records, in order; skips those that are out or done. */
   add(records: readonly ClassicRecord[]): void {
     for (const record of records) {
       if (record.offset < this.#seen) continue
@@ -73,7 +73,7 @@ export class ClassicPartition {
     this.#advance()
   }
 
-  /** Hands out at most `max`, oldest first. */
+  /** Delivers at most `max` records, oldest first. */
   take(max: number): ClassicRecord[] {
     const taken = this.#waiting.splice(0, max)
     for (const { offset, value } of taken) {
@@ -83,14 +83,14 @@ export class ClassicPartition {
     return taken
   }
 
-  /** The record is dealt with. */
+  /** Marks a record as done. */
   finish(offset: number): void {
     if (this.#states.get(offset) !== 'out') return
     this.#states.set(offset, 'done')
     this.#advance()
   }
 
-  /** Nobody else can have a single record of a classic partition: this member's next taker gets it. */
+  /** A classic partition cannot release one record to another member, so this member delivers it again. */
   putBack(record: ClassicRecord): void {
     if (this.#states.get(record.offset) !== 'out') return
     this.#states.set(record.offset, 'waiting')
@@ -103,7 +103,7 @@ export class ClassicPartition {
     else this.#waiting.push(record)
   }
 
-  /** What is below the committed offset somebody finished. */
+  /** Records below the committed offset were finished by some member. */
   #begin(offset: number): void {
     this.#low = offset
     this.#committed = offset

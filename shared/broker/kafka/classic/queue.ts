@@ -1,9 +1,12 @@
 /**
- * The queue half on a classic consumer group. A partition has one owner, who fetches ahead of its takers within a bound,
- * pauses it when full, and commits as far as everything is acknowledged.
+ * A queue on a classic consumer group. A partition has one owner, which prefetches within a bound, pauses the partition when full, and commits up to
+ * the first unacknowledged record.
  *
- * Weaker than a share group in what Kafka gives: a record waits for its partition's owner; a released record comes back to
- * the same member; deliveries of a dead member are not counted; a joining member may be handed what others still run.
+ * Weaker than a share group in four ways.
+ * 1. A record waits for the owner of its partition.
+ * 2. A released record is redelivered to the same member.
+ * 3. Deliveries of a dead member are not counted.
+ * 4. A joining member may receive records that others still process.
  */
 import { type Admin, type Consumer, type EachBatchPayload, type Kafka, PartitionAssigners } from 'kafkajs'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
@@ -17,10 +20,10 @@ const TAKE_WAIT_MS = 900
 const SESSION_TIMEOUT_MS = 10_000
 const HEARTBEAT_INTERVAL_MS = 1_000
 const REBALANCE_TIMEOUT_MS = 15_000
-/** Also how long kafkajs sleeps when all partitions are paused. */
+/** Also the time for which kafkajs sleeps when all partitions are paused. */
 const LONG_POLL_MS = 250
 const FETCH_BYTES_MAX = 1024 * 1024
-/** Above the first a partition is paused, below the second it goes on. */
+/** Above the first limit a partition is paused; below the second it resumes. */
 const WAITING_BYTES_MAX = 2 * 1024 * 1024
 const WAITING_BYTES_RESUME = 1024 * 1024
 const WAITING_COUNT_MAX = 1_000
@@ -37,7 +40,7 @@ export class ClassicConsumer implements QueueConsumer {
   readonly #partitions = new Map<number, ClassicPartition>()
   readonly #paused = new Set<number>()
   #assigned: readonly number[] = []
-  /** Partitions in which the group had no position when this member came. */
+  /** Partitions without a committed position when this member joined. */
   #unplaced: readonly number[] = []
   #consumer: Consumer | undefined
   #loop: Promise<void> = Promise.resolve()
@@ -54,7 +57,7 @@ export class ClassicConsumer implements QueueConsumer {
     this.#supervisor = new Supervisor(`classic consumer of ${topic}`, options, isTransientInKafkaJs)
   }
 
-  /** Starts to join; records come as soon as the group has assigned partitions. */
+  /** Starts to join; records arrive when the group has assigned partitions. */
   open(): this {
     this.#loop = this.#supervise()
     return this
@@ -73,7 +76,7 @@ export class ClassicConsumer implements QueueConsumer {
     return taken.map((record) => this.#toDelivery(record))
   }
 
-  /** Commits what is acknowledged and leaves the group, so that others get the rest at once. */
+  /** Commits acknowledged records and leaves the group, so that others receive the rest at once. */
   close(): Promise<void> {
     this.#closed ??= this.#close()
     return this.#closed
@@ -90,7 +93,7 @@ export class ClassicConsumer implements QueueConsumer {
     this.#wake = undefined
   }
 
-  /** The next taker starts at another partition. */
+  /** The next call of `take` starts at another partition. */
   #rotate(): void {
     const [first] = this.#partitions
     if (!first || !this.#partitions.delete(first[0])) return
@@ -148,7 +151,7 @@ export class ClassicConsumer implements QueueConsumer {
     })
     this.#consumer = consumer
     this.#unplaced = await unplaced(this.#admin, this.#topic)
-    // The group lost its positions there, as it does with the topic: the same offsets are other records now.
+    // The group lost its positions, as it does when the topic is deleted: equal offsets now are other records.
     for (const number of this.#unplaced) this.#partitions.delete(number)
     const ended = Promise.withResolvers<void>()
     const end = () => ended.resolve()
@@ -178,7 +181,7 @@ export class ClassicConsumer implements QueueConsumer {
     if (fresh.length > 0) void this.#place(consumer, fresh)
   }
 
-  /** Gives the group its first positions, and reads nothing there before; the next join tries again where that fails. */
+  /** Sets the first positions of the group, before reading. If that fails, then the next join tries again. */
   async #place(consumer: Consumer, partitions: number[]): Promise<void> {
     const topic = this.#topic
     consumer.pause([{ topic, partitions }])
@@ -190,14 +193,14 @@ export class ClassicConsumer implements QueueConsumer {
       if (offsets.length > 0) await consumer.commitOffsets(offsets)
       this.#unplaced = this.#unplaced.filter((number) => !partitions.includes(number))
     } catch (error) {
-      this.#options.onProblem('a queue is read from its beginning', { topic, partitions, error: String(error) })
+      this.#options.onProblem('queue is read from its beginning', { topic, partitions, error: String(error) })
     } finally {
       consumer.resume([{ topic, partitions }])
     }
   }
 
   #onBatch({ batch }: EachBatchPayload): void {
-    // kafkajs went back to the start by itself, because the broker has nothing at this position: the topic is another one.
+    // kafkajs reset to the start, because the broker has nothing at this position: the topic was recreated.
     if (Number(batch.lastOffset()) < this.#partition(batch.partition).seen) this.#partitions.delete(batch.partition)
     const partition = this.#partition(batch.partition)
     partition.add(
@@ -224,7 +227,7 @@ export class ClassicConsumer implements QueueConsumer {
     this.#consumer?.resume([{ topic: this.#topic, partitions: [number] }])
   }
 
-  /** One commit under way; what is acknowledged meanwhile goes into the next. */
+  /** One commit in flight; later acknowledgements go into the next. */
   #commitSoon(): void {
     this.#committing ??= new Promise<void>((resolve) => setImmediate(resolve))
       .then(() => this.#commit())
@@ -241,7 +244,7 @@ export class ClassicConsumer implements QueueConsumer {
     })
   }
 
-  /** A refused commit costs a redelivery, no more: a rebalance is under way, after which the next one goes through. */
+  /** A refused commit only costs redeliveries: a rebalance is in progress, after which the next commit succeeds. */
   async #commit(): Promise<void> {
     const offsets = this.#toCommit()
     if (offsets.length === 0) return
@@ -249,7 +252,7 @@ export class ClassicConsumer implements QueueConsumer {
       await this.#consumer?.commitOffsets(offsets)
       for (const { partition, offset } of offsets) this.#partition(partition).committed(Number(offset))
     } catch (error) {
-      this.#options.onProblem('a commit was refused, so these records may come again', { error: String(error) })
+      this.#options.onProblem('Kafka commit refused; records may be redelivered', { error: String(error) })
       await pause(HEARTBEAT_INTERVAL_MS, this.#closing.signal)
     }
   }

@@ -1,22 +1,21 @@
 /**
- * Where a classic group begins in partitions that it has no position in: where the group of an earlier version stopped, else
- * at what somebody may still wait for. From the beginning it would be days of records that were dealt with, where a share
- * group had the queue before.
+ * Start offsets of a classic group in partitions without a committed position. The start is where the group of an earlier version stopped, or the
+ * oldest record that may still be waited for. If a share group served the queue before, then the beginning would be days of processed records.
  */
 import type { Admin } from 'kafkajs'
 import { classicGroup } from '#shared/broker/kafka/options.ts'
 
-/** Partitions of a queue in which its group has no position yet. @throws what kafkajs throws */
+/** Partitions of a queue without a committed position. @throws Errors of kafkajs */
 export async function unplaced(admin: Admin, topic: string): Promise<number[]> {
   const positions = await positionsOf(admin, classicGroup(topic), topic)
   return [...positions].flatMap(([partition, offset]) => (offset < 0 ? [partition] : []))
 }
 
 /**
- * The offsets to begin at, for those of the partitions that still have no position.
+ * Start offsets for those partitions that still have no position.
  *
- * @param waitMsMax Age from which nobody waits for a record; undefined: every record counts.
- * @throws what kafkajs throws
+ * @param waitMsMax Age after which a record is not waited for any more; undefined: all records count.
+ * @throws Errors of kafkajs
  */
 export async function startsOf(
   admin: Admin,
@@ -25,7 +24,7 @@ export async function startsOf(
   waitMsMax: number | undefined,
 ): Promise<Map<number, number>> {
   const open = new Set(await unplaced(admin, topic))
-  // The name is that of a share group by now, where no classic one has to hand over anything.
+  // If the name belongs to a share group now, then there are no positions of a classic group.
   const before = await positionsOf(admin, topic, topic).catch(() => new Map<number, number>())
   const young = waitMsMax === undefined ? [] : await admin.fetchTopicOffsetsByTimestamp(topic, Date.now() - waitMsMax)
   const youngest = new Map(young.map(({ partition, offset }) => [partition, Number(offset)]))

@@ -16,7 +16,7 @@ const APPLIED_TIMEOUT_MS = 10_000
 const APPLIED_INTERVAL_MS = 20
 const BOOT_LANE = 'boot'
 
-/** The boot check's view of a cluster. */
+/** {@link KafkaAdmin} through `@platformatic/kafka`. */
 export class PlatformaticAdmin implements ShareGroupAdmin {
   readonly #cluster: KafkaCluster
   readonly #admin: Admin
@@ -98,7 +98,7 @@ export class PlatformaticAdmin implements ShareGroupAdmin {
     await Promise.all(this.#cluster.nodeIds.map((node) => this.#cluster.hangUp(node, BOOT_LANE)))
   }
 
-  /** A setting reaches the brokers one by one, and a group that starts before it goes by the old one for good. */
+  /** A setting reaches the brokers one by one. A group that starts earlier uses the old value permanently. */
   async #untilApplied(group: string, setting: string, value: string): Promise<void> {
     const timeout = AbortSignal.timeout(APPLIED_TIMEOUT_MS)
     for (const node of this.#cluster.nodeIds) {

@@ -19,9 +19,9 @@ const READY_TIMEOUT_MS = 10_000
 const READY_INTERVAL_MS = 100
 
 /**
- * The broker on Kafka 4.2 or later: share groups for queues, group-less readers for channels. Owns the cluster it is given.
+ * The broker on Kafka 4.2 or later: share groups for queues, receivers without groups for channels. Owns the given cluster.
  *
- * @throws KafkaUnfitError with everything that is wrong
+ * @throws KafkaUnfitError with every problem
  */
 export async function openShareBroker(cluster: KafkaCluster, options: KafkaOptions): Promise<Broker> {
   const admin = new PlatformaticAdmin(cluster, options)
@@ -36,13 +36,13 @@ export async function openShareBroker(cluster: KafkaCluster, options: KafkaOptio
   return new KafkaBroker(new ShareClient(cluster, options), options)
 }
 
-/** Groups first: where one of them lives already, it is set up before its topic is there to be read. */
+/** Groups first: an existing group must be configured before its topic can be read. */
 async function check(admin: PlatformaticAdmin, options: KafkaOptions): Promise<BootProblem[]> {
   const ofGroups = await checkShareGroups(admin, options)
   return [...(await checkTopics(admin, options)), ...ofGroups]
 }
 
-/** Opens a view of its own: that of the process has one node fewer while a broker restarts, and may be of a moment ago. */
+/** Uses a new connection: the process's own view lacks a node while a broker restarts, and may be outdated. */
 async function look(options: KafkaOptions, use: (admin: PlatformaticAdmin) => Promise<void>): Promise<void> {
   const cluster = new KafkaCluster(options)
   const admin = new PlatformaticAdmin(cluster, options)
@@ -55,7 +55,7 @@ async function look(options: KafkaOptions, use: (admin: PlatformaticAdmin) => Pr
   }
 }
 
-/** New topics have no leaders for a moment. */
+/** New topics have no leaders at first. */
 async function untilLed(cluster: KafkaCluster, options: KafkaOptions): Promise<void> {
   const names = options.topics.map(({ name }) => options.prefix + name)
   await cluster.follow(names)
@@ -146,8 +146,7 @@ class ShareClient implements KafkaClient {
     try {
       return await readShareLag(this.#cluster, topic)
     } catch (error) {
-      if (!isTransient(error))
-        this.#options.onProblem('the lag of a queue is not known', { queue, error: String(error) })
+      if (!isTransient(error)) this.#options.onProblem('queue lag is not available', { queue, error: String(error) })
       return undefined
     }
   }

@@ -1,12 +1,11 @@
 /**
  * A member of a share group (KIP-932): the queue half of the broker port on Kafka 4.2 or later.
  *
- * Two loops that share nothing but the assignment. **Membership** (membership.ts) learns the assigned partitions.
- * **Fetching** runs only while somebody takes: a session for each node that leads
- * an assigned partition (session.ts), together never asked for more records than the taker wants.
+ * Two loops share only the assignment. The membership loop (membership.ts) receives the assigned partitions. The fetch loop runs only during `take`: one
+ * session per node that leads an assigned partition (session.ts). All sessions together never request more records than the caller wants.
  *
- * A taker that gives up cannot call back a fetch under way. What it brings is kept for the next taker for `KEEP_MS`, then
- * released. Not done here: renewing locks. Records are acknowledged when they are claimed, within the lock's 30 s.
+ * If a caller gives up, then the fetch in flight cannot be revoked. The fetched records are held for the next caller for {@link ACQUIRED_TTL_MS}, then
+ * released. Locks are not renewed, because records are acknowledged when claimed, within the lock's 30 s.
  */
 import { randomUUID } from 'node:crypto'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
@@ -21,13 +20,13 @@ import { type AcquiredRecord, ShareSession } from './session.ts'
 import type { AssignedTopic } from './wire/parts.ts'
 import { ACK } from './wire/records.ts'
 
-/** How long `take` waits for a first record at most: until the process wakes for others as well. */
+/** Maximum wait of `take` for a first record, aligned to the tick at which the process wakes anyway. */
 const TAKE_WAIT_MS = 1_000
-/** How long records without a taker are kept. */
+/** Time for which records without a caller are held. */
 const ACQUIRED_TTL_MS = 500
-/** With several leaders polls are short: a taker's slots are split among them until their polls end. */
+/** Poll time with several leaders: the caller's slots are split among them until their polls end. */
 const SPLIT_POLL_MS = 100
-/** With fewer slots than leaders they are even shorter: the slots go from leader to leader. */
+/** Poll time with fewer slots than leaders: the slots rotate from leader to leader. */
 const ROTATING_POLL_MS = 25
 
 interface Taker {
@@ -35,7 +34,7 @@ interface Taker {
   readonly wake: () => void
 }
 
-/** One member of the group that shares a queue. Call `open` once. */
+/** A member of the group that shares a queue. Call `open` once. */
 export class ShareConsumer implements QueueConsumer {
   readonly #cluster: KafkaCluster
   readonly #queue: string
@@ -45,20 +44,20 @@ export class ShareConsumer implements QueueConsumer {
   readonly #closing = new AbortController()
   readonly #membership: Membership
   readonly #sessions = new Map<number, ShareSession>()
-  /** Sessions that failed and wait before they try again. */
+  /** Sessions that failed and wait for their retry. */
   readonly #resting = new Set<ShareSession>()
   readonly #requests = new Set<Promise<void>>()
   #assigned: readonly AssignedTopic[] = []
   #kept: AcquiredRecord[] = []
   #taker: Taker | undefined
-  /** Fetches in a row, over all sessions, that brought nothing. */
+  /** Consecutive fetches without records, over all sessions. */
   #emptyFetches = 0
   #keepTimer: NodeJS.Timeout | undefined
   #isFlushScheduled = false
   #isFollowing = false
   #closed: Promise<void> | undefined
 
-  /** @param queue The queue's own name, for positions. @param topic Its topic, and the name of its group. */
+  /** @param queue Name of the queue without the prefix, for positions. @param topic Its topic, which is also the name of its group. */
   constructor(cluster: KafkaCluster, queue: string, topic: string, options: KafkaOptions) {
     this.#cluster = cluster
     this.#queue = queue
@@ -71,7 +70,7 @@ export class ShareConsumer implements QueueConsumer {
     })
   }
 
-  /** Starts to join; records come as soon as the group has assigned partitions. */
+  /** Starts to join; records arrive when the group has assigned partitions. */
   open(): this {
     this.#membership.join()
     return this
@@ -86,7 +85,7 @@ export class ShareConsumer implements QueueConsumer {
     return records.map((record) => this.#toDelivery(record))
   }
 
-  /** Releases what was not acknowledged, and leaves the group. */
+  /** Releases unacknowledged records and leaves the group. */
   close(): Promise<void> {
     this.#closed ??= this.#close()
     return this.#closed
@@ -100,15 +99,15 @@ export class ShareConsumer implements QueueConsumer {
     this.#taker = undefined
   }
 
-  /** Gives every idle session something to do: a share of what the taker wants, or acknowledgements to hand in. */
+  /** Gives every idle session a request: a fetch of its share of the wanted records, or pending acknowledgements. */
   #pump(): void {
     if (this.#closing.signal.aborted) return
     const idle = [...this.#sessions.values()].filter((session) => !session.isBusy && !this.#resting.has(session))
-    let room = (this.#taker?.max ?? 0) - this.#kept.length
-    for (const session of this.#sessions.values()) room -= session.asked
+    let free = (this.#taker?.max ?? 0) - this.#kept.length
+    for (const session of this.#sessions.values()) free -= session.asked
     for (const [index, session] of idle.entries()) {
-      const share = session.isWanted ? Math.ceil(Math.max(room, 0) / (idle.length - index)) : 0
-      room -= share
+      const share = session.isWanted ? Math.ceil(Math.max(free, 0) / (idle.length - index)) : 0
+      free -= share
       if (share > 0) this.#run(session, () => this.#fetch(session, share))
       else if (session.hasPending) this.#run(session, () => session.flush())
     }
@@ -117,12 +116,12 @@ export class ShareConsumer implements QueueConsumer {
   async #fetch(session: ShareSession, max: number): Promise<void> {
     const records = await session.fetch(max, this.#pollMs())
     this.#emptyFetches = records.length > 0 ? 0 : this.#emptyFetches + 1
-    // Next time another session comes first, so that fewer slots than leaders still see all of them.
+    // Moves the session to the end, so that fewer slots than leaders still reach all of them.
     if (this.#sessions.delete(session.node)) this.#sessions.set(session.node, session)
     this.#keep(records)
   }
 
-  /** While one leader has records, the others must not hold slots for long: their polls start at a millisecond. */
+  /** While one leader has records, the others must not occupy slots for long: their polls start at 1 ms. */
   #pollMs(): number | undefined {
     const leaders = this.#sessions.size
     if (leaders < 2) return undefined
@@ -151,7 +150,7 @@ export class ShareConsumer implements QueueConsumer {
     }, delayMs).unref()
     if (!(error instanceof KafkaRefusal)) {
       this.#cluster.suspect()
-      // The broker has given these to others.
+      // The broker has released these records.
       this.#kept = this.#kept.filter((record) => record.session !== session)
     }
     this.#followAfresh()
@@ -179,7 +178,7 @@ export class ShareConsumer implements QueueConsumer {
     }
   }
 
-  /** Hands in at the end of the turn what one turn of the event loop settled, unless a fetch takes it along. */
+  /** Sends acknowledgements at the end of the event-loop iteration, unless a fetch carries them. */
   #settle(record: AcquiredRecord, type: number): void {
     record.session.settle(record, type)
     if (this.#isFlushScheduled) return
@@ -190,7 +189,7 @@ export class ShareConsumer implements QueueConsumer {
     })
   }
 
-  /** Asks who leads what, then goes there. */
+  /** Refreshes the leaders, then follows them. */
   #followAfresh(): void {
     if (this.#isFollowing || this.#closing.signal.aborted) return
     this.#isFollowing = true
@@ -200,7 +199,7 @@ export class ShareConsumer implements QueueConsumer {
     })
   }
 
-  /** Gives each assigned partition to the session of its leader. */
+  /** Assigns each partition to the session of its leader. */
   #follow(): void {
     if (this.#closing.signal.aborted) return
     const byLeader = new Map<number, string[]>()
@@ -210,7 +209,7 @@ export class ShareConsumer implements QueueConsumer {
         byLeader.set(leader, [...(byLeader.get(leader) ?? []), keyOf(topicId, partition)])
       }
     }
-    // A partition without a leader belongs to no session that could fail and ask again.
+    // A partition without a leader is in no session whose failure would trigger a refresh.
     if (byLeader.delete(NO_LEADER)) this.#followAfresh()
     for (const node of byLeader.keys()) {
       if (this.#sessions.has(node)) continue
@@ -223,7 +222,7 @@ export class ShareConsumer implements QueueConsumer {
     this.#pump()
   }
 
-  /** A node that has nothing for this member any more keeps its session until all it gave is acknowledged. */
+  /** A session of a node without partitions for this member stays open until all of its records are acknowledged. */
   #dropUnused(session: ShareSession): void {
     if (session.isWanted || session.isBusy || session.isOwed || this.#closing.signal.aborted) return
     this.#sessions.delete(session.node)
@@ -237,7 +236,7 @@ export class ShareConsumer implements QueueConsumer {
     clearTimeout(this.#keepTimer)
     this.#taker?.wake()
     await within(this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs, this.#leave())
-    // Whatever did not end in time is cut: a broken connection gives its records to others as well.
+    // Cut what did not end in time: the broker releases the records of a broken connection too.
     await Promise.all([...this.#sessions.values()].map((session) => session.hangUp()))
     await this.#membership.hangUp()
   }

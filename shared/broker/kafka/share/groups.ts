@@ -1,4 +1,4 @@
-/** The boot check of share groups: their state topic, their names, and where each begins. */
+/** The boot check of share groups: state topic, group names, and start offsets. */
 import type { Topic } from '#shared/broker/broker.ts'
 import type { KafkaOptions } from '#shared/broker/kafka/options.ts'
 import {
@@ -14,21 +14,21 @@ const STATE_TOPIC: InternalTopic = {
   name: '__share_group_state',
   settings: ['share.coordinator.state.topic.replication.factor', 'share.coordinator.state.topic.min.isr'],
 }
-/** Twice the default of deliveries before Kafka drops a record without a word, and new members served at once (4.3). */
-const GROUP_WISHES = { 'share.delivery.count.limit': 10, 'share.assignment.interval.ms': 0 } as const
+/** Preferred settings. The delivery limit is twice the default, after which Kafka silently drops a record. New members are served at once (4.3). */
+const GROUP_SETTINGS = { 'share.delivery.count.limit': 10, 'share.assignment.interval.ms': 0 } as const
 
-/** What is asked in addition where there are share groups. */
+/** Additional operations for share groups. */
 export interface ShareGroupAdmin extends KafkaAdmin {
   groupSettings(group: string): Promise<ReadonlyMap<string, string>>
   setGroup(group: string, setting: string, value: string): Promise<void>
-  /** The state of a group that is no share group, such as `EMPTY` or `STABLE`; undefined when there is none. */
+  /** State of a group of another type, such as `EMPTY` or `STABLE`; undefined if there is none. */
   classicGroupState(group: string): Promise<string | undefined>
   deleteGroup(group: string): Promise<void>
 }
 
 /**
- * Checks what share groups need: their state topic, their names, and that each group starts at what somebody may still wait
- * for, not at the end of its queue, which has to be set before its first member.
+ * Checks the requirements of share groups: the state topic, the names, and the start offset of each group. A group must start at the oldest record
+ * that may still be waited for, not at the end of its queue. That must be set before its first member joins.
  */
 export async function checkShareGroups(admin: ShareGroupAdmin, options: KafkaOptions): Promise<BootProblem[]> {
   const queues = options.topics.filter(({ kind }) => kind === 'queue')
@@ -36,15 +36,12 @@ export async function checkShareGroups(admin: ShareGroupAdmin, options: KafkaOpt
   return (await Promise.all([checkInternalTopic(admin, STATE_TOPIC, options), ...checks])).flat()
 }
 
-/**
- * Where a group starts that has no position yet: not before anybody could still wait, because a fleet that comes from classic
- * groups finds days of records that were dealt with.
- */
+/** Start offset of a new group: the maximum wait ago. A fleet that migrates from classic groups would otherwise find days of processed records. */
 function startOf({ retentionMsMin }: Topic): string {
   return retentionMsMin === undefined ? 'earliest' : `by_duration:PT${Math.ceil(retentionMsMin / 1_000)}S`
 }
 
-/** A classic group of the name, which versions before had, keeps every member of the share group out, without an end. */
+/** Earlier versions had a classic group of this name, which would keep all members of the share group out forever. */
 async function freeName(admin: ShareGroupAdmin, group: string, options: KafkaOptions): Promise<BootProblem[]> {
   const server = `--bootstrap-server ${options.brokers[0]}`
   try {
@@ -52,7 +49,7 @@ async function freeName(admin: ShareGroupAdmin, group: string, options: KafkaOpt
     if (state === undefined) return []
     if (state === 'EMPTY') {
       await admin.deleteGroup(group)
-      options.onProblem('a classic group without members stood in the way of a share group, and was deleted', { group })
+      options.onProblem('empty classic group deleted; its name is needed for a share group', { group })
       return []
     }
     const fix = `Stop the workers with KAFKA_CLIENT=classic, or set it here too (kafka-consumer-groups.sh ${server} --describe --members --group ${group} names them)`
@@ -72,17 +69,17 @@ async function prepareGroup(
   const taken = await freeName(admin, group, options)
   if (taken.length > 0) return taken
   const settings = await readable(admin.groupSettings(group), group, options)
-  for (const [name, value] of Object.entries(GROUP_WISHES)) {
+  for (const [name, value] of Object.entries(GROUP_SETTINGS)) {
     const current = settings.get(name)
     if (current === undefined || Number(current) === value) continue
     await admin.setGroup(group, name, String(value)).catch(() => {
-      // A wish: the broker's limits may be tighter, and the group works with its defaults as well.
+      // Optional: the limits of the broker may be tighter, and the group also works with its defaults.
     })
   }
   if (settings.get('share.auto.offset.reset') === start) return []
   try {
     await admin.setGroup(group, 'share.auto.offset.reset', start).catch(async (error: unknown) => {
-      // A broker that knows no durations, or lets us set nothing: from the beginning nothing is missed either.
+      // If the broker does not support durations or refuses the change, then starting at the beginning misses nothing either.
       if (settings.get('share.auto.offset.reset') === 'earliest') return
       if (start === 'earliest') throw error
       await admin.setGroup(group, 'share.auto.offset.reset', 'earliest')

@@ -10,12 +10,12 @@ const LATEST = -1n
 const EARLIEST = -2n
 
 /**
- * Records of a topic that its share group has not acknowledged (KIP-1226).
+ * Number of unacknowledged records of a topic in its share group (KIP-1226).
  *
- * The group's state begins with its first acknowledgement in a partition. Before that all records of the partition count,
- * because the groups here start at the earliest.
+ * The group has state in a partition after its first acknowledgement there. Before that, all records of the partition count, because the groups start
+ * at the earliest.
  *
- * @throws when a broker cannot be reached or refuses
+ * @throws Error if a broker is unreachable or refuses
  */
 export async function readShareLag(cluster: KafkaCluster, topic: string): Promise<number> {
   const partitions = Array.from({ length: cluster.partitions(topic) }, (_, index) => index)
@@ -44,7 +44,7 @@ async function countRecords(cluster: KafkaCluster, topic: string, partition: num
   return end - first
 }
 
-/** What a partition keeps. @throws when a broker cannot be reached or refuses */
+/** Range of a partition's stored offsets. @throws Error if a broker is unreachable or refuses */
 export async function keptOffsets(cluster: KafkaCluster, topic: string, partition: number): Promise<KeptOffsets> {
   const [earliest, latest] = await Promise.all([
     offsetAt(cluster, topic, partition, EARLIEST),

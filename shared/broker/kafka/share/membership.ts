@@ -6,20 +6,20 @@ import type { ShareMember } from './session.ts'
 import { type HeartbeatResponse, shareGroupHeartbeat } from './wire/group.ts'
 import { type AssignedTopic, EPOCH } from './wire/parts.ts'
 
-/** A new member asks this often until it has an assignment, then as often as the coordinator says. */
+/** Heartbeat interval of a new member until its first assignment; then the coordinator sets it. */
 const JOIN_INTERVAL_MS = 100
-/** After this many unanswered asks the group has no partition for this member: it stays, and asks at the usual pace. */
+/** Heartbeats without an assignment after which the group seems to have no partition for this member. The member stays, at the usual interval. */
 const JOIN_ASKS_MAX = 100
-/** A member that the group keeps out asks this often after that. */
+/** Interval for a member that the group has forgotten. */
 const REJOIN_INTERVAL_MS = 1_000
 const HEARTBEAT_TIMEOUT_MS = 5_000
-/** A member that the group has no room for asks this often, until another one leaves. */
+/** Interval for a member that does not fit into a full group, until another one leaves. */
 const FULL_INTERVAL_MS = 5_000
 const REJOIN: readonly number[] = [CODE.unknownMemberId, CODE.fencedMemberEpoch, CODE.groupIdNotFound]
 
 /**
- * A member's place in its share group: heartbeats to the group's coordinator, follows it when it moves, joins again when it
- * was forgotten, and learns the assigned partitions.
+ * Membership in a share group: sends heartbeats to the coordinator, follows it when it moves, rejoins after being forgotten, and receives the
+ * assigned partitions.
  */
 export class Membership {
   readonly #cluster: KafkaCluster
@@ -32,12 +32,12 @@ export class Membership {
   #isAssigned = false
   #coordinator: number | undefined
   #beating: Promise<void> = Promise.resolve()
-  /** The group does not know this member, and did not at its last try either. */
+  /** The last heartbeat was refused: the group does not have this member. */
   #isOut = false
-  /** The group has as many members as it may. */
+  /** The group has its maximum number of members. */
   #isFull = false
 
-  /** @param onAssigned Hears of every new assignment. */
+  /** @param onAssigned Called with every new assignment. */
   constructor(
     cluster: KafkaCluster,
     member: ShareMember,
@@ -51,26 +51,25 @@ export class Membership {
     this.#supervisor = new Supervisor(`member of ${member.group}`, options, isTransient)
   }
 
-  /** Starts to heartbeat, until `stop`. */
+  /** Sends heartbeats until `stop`. */
   join(): void {
     this.#beating = this.#keep()
   }
 
-  /** Sends no more heartbeats. */
   stop(): void {
     this.#closing.abort()
   }
 
-  /** Tells the group that this member leaves. Call `stop` before. */
+  /** Leaves the group. Call `stop` before. */
   async leave(): Promise<void> {
     await this.#beating
     if (this.#epoch === EPOCH.first) return
     await this.#beatOnce(EPOCH.leaving, null).catch((error: unknown) => {
-      this.#options.onProblem('a member could not leave its share group', { error: String(error) })
+      this.#options.onProblem('leaving the share group failed', { error: String(error) })
     })
   }
 
-  /** Who coordinates the group is asked again before the next heartbeat. */
+  /** Closes the connection. The next heartbeat looks up the coordinator again. */
   async hangUp(): Promise<void> {
     if (this.#coordinator !== undefined) await this.#cluster.hangUp(this.#coordinator, this.#beatLane)
     this.#coordinator = undefined
@@ -99,14 +98,14 @@ export class Membership {
     const isJoining = this.#epoch === EPOCH.first
     const response = await this.#beatOnce(this.#epoch, isJoining ? [this.#member.group] : null)
     if (REJOIN.includes(response.errorCode)) {
-      // The coordinator forgot this member, after an outage or a pause longer than its session. It joins again.
+      // The coordinator forgot this member, after an outage or a pause longer than its session. The member rejoins.
       this.#epoch = EPOCH.first
       const fields = { group: this.#member.group, error: new KafkaRefusal('joining', response.errorCode).message }
-      if (!this.#isOut) this.#options.onProblem('a share group forgot this member, which joins again', fields)
+      if (!this.#isOut) this.#options.onProblem('share group forgot this member; rejoining', fields)
       this.#isOut = true
       return { ...response, intervalMs: REJOIN_INTERVAL_MS }
     }
-    if (response.errorCode === CODE.groupMaxSizeReached) return this.#waitForRoom(response)
+    if (response.errorCode === CODE.groupMaxSizeReached) return this.#waitWhileFull(response)
     if (response.errorCode !== CODE.none) {
       throw new KafkaRefusal(`Joining ${this.#member.group}`, response.errorCode, response.errorMessage)
     }
@@ -120,10 +119,10 @@ export class Membership {
     return response
   }
 
-  /** Ending the process would not help: the next one would find the group as full. */
-  #waitForRoom(response: HeartbeatResponse): HeartbeatResponse {
+  /** Exiting would not help: the next process would find the group as full. */
+  #waitWhileFull(response: HeartbeatResponse): HeartbeatResponse {
     if (!this.#isFull) {
-      this.#options.onProblem('a share group has no room for this member, which takes no jobs until one leaves', {
+      this.#options.onProblem('share group is full; this member receives no jobs until another leaves', {
         group: this.#member.group,
         fix: "raise group.share.max.size, 200 by default, in every broker's server.properties (docs/scale.md)",
       })

@@ -1,18 +1,18 @@
 import type { AssignedTopic } from './wire/parts.ts'
 import type { AckBatch, ShareTopic } from './wire/records.ts'
 
-/** What became of a record, to be handed in. */
+/** An acknowledgement to send. */
 export interface PendingAck {
   readonly record: { readonly topicId: string; readonly partition: number; readonly offset: number }
   readonly type: number
 }
 
-/** How a session names a partition. */
+/** Key of a partition in a session. */
 export function keyOf(topicId: string, partition: number): string {
   return `${topicId} ${partition}`
 }
 
-/** Partitions by topic, as requests name them. */
+/** Groups partitions by topic, as requests need them. */
 export function toTopics(keys: readonly string[]): AssignedTopic[] {
   const topics = new Map<string, number[]>()
   for (const key of keys) {
@@ -24,7 +24,7 @@ export function toTopics(keys: readonly string[]): AssignedTopic[] {
   return [...topics].map(([topicId, partitions]) => ({ topicId, partitions }))
 }
 
-/** The partitions of a request: what is acknowledged in each, and those that are added without. */
+/** Partitions of a request: those with acknowledgements, and added ones without. */
 export function topicsOf(acks: readonly PendingAck[], added: readonly string[]): ShareTopic[] {
   const batches = new Map<string, PendingAck[]>(added.map((key) => [key, []]))
   for (const ack of acks) {
@@ -42,7 +42,7 @@ export function topicsOf(acks: readonly PendingAck[], added: readonly string[]):
   }))
 }
 
-/** Neighbouring offsets of one fate in one run; the broker wants them in order. */
+/** Merges adjacent offsets with the same type; the broker requires ascending order. */
 function toRuns(acks: readonly PendingAck[]): AckBatch[] {
   const runs: { first: number; last: number; type: number }[] = []
   for (const { record, type } of acks.toSorted((a, b) => a.record.offset - b.record.offset)) {

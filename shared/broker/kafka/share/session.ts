@@ -1,13 +1,14 @@
 /**
- * One share session (KIP-932): this member at one node, for the partitions which that node leads.
+ * One share session (KIP-932): this member at one node, for the partitions that the node leads.
  *
- * `idle ⇄ busy`, one request at a time, numbered by the session's epoch. A fetch takes the waiting acknowledgements along;
- * without a fetch they go by themselves. They cannot overtake a fetch on a second connection: the broker takes them, but
- * then refuses the fetch's answer for its epoch and leaves its records locked (Kafka 4.3.1, tried). So that an
- * acknowledgement never waits for a long poll, a poll is long only while nothing is out (`#waitMs`).
+ * `idle ⇄ busy`: one request at a time, numbered by the epoch of the session. A fetch carries the pending acknowledgements; without a fetch they are
+ * sent alone.
  *
- * When the connection breaks the broker gives everything held here to others at once. The deliveries of that time are then
- * void: acknowledging them does nothing.
+ * Rejected: acknowledging on a second connection during a fetch. The broker accepts the acknowledgements, but then refuses the fetch for its epoch
+ * and leaves its records locked (Kafka 4.3.1, tried). Instead, a poll is long only while no record is out (`#waitMs`), so that an acknowledgement
+ * never waits for a long poll.
+ *
+ * If the connection breaks, then the broker releases all records of the session at once. Acknowledging them later does nothing.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Connection } from '@platformatic/kafka'
@@ -27,13 +28,13 @@ const FETCH_BYTES_MAX = 16 * 1024 * 1024
 const EPOCH_MAX = 2 ** 31 - 1
 const SESSION_LOST: readonly number[] = [CODE.shareSessionNotFound, CODE.invalidShareSessionEpoch]
 
-/** Who fetches. */
+/** Identity of the fetching member. */
 export interface ShareMember {
   readonly group: string
   readonly member: string
 }
 
-/** One record that the broker has locked for this member. */
+/** A record that the broker has locked for this member. */
 export interface AcquiredRecord {
   readonly session: ShareSession
   readonly topicId: string
@@ -44,7 +45,7 @@ export interface AcquiredRecord {
   readonly since: number
 }
 
-/** A member's session at one node. The member decides when it fetches; `close` ends it. */
+/** A member's session at one node. The member decides when to fetch; `close` ends the session. */
 export class ShareSession {
   readonly node: number
   readonly supervisor: Supervisor
@@ -52,16 +53,16 @@ export class ShareSession {
   readonly #member: ShareMember
   readonly #lane: string
   readonly #onProblem: OnProblem
-  /** What this node should serve, and what the broker's session knows of, as `topicId partition`. */
+  /** Partitions to fetch from, and those in the broker's session, as `topicId partition`. */
   #wanted = new Set<string>()
   readonly #known = new Set<string>()
-  /** Handed to this member and not settled yet, oldest first. */
+  /** Delivered and not settled, oldest first. */
   readonly #out = new Set<AcquiredRecord>()
   #pending: PendingAck[] = []
   #epoch: number = EPOCH.first
-  /** Records asked for by the request under way. */
+  /** Records requested by the request in flight. */
   #asked = 0
-  /** Polls in a row that brought nothing and handed in nothing. */
+  /** Consecutive polls without records and acknowledgements. */
   #emptyPolls = 0
   #isBusy = false
   #isCarrying = false
@@ -80,39 +81,39 @@ export class ShareSession {
     return this.#isBusy
   }
 
-  /** How many records the request under way may still bring. */
+  /** Maximum records that the request in flight may return. */
   get asked(): number {
     return this.#asked
   }
 
-  /** True when acknowledgements wait and there is a session to send them in. */
+  /** Whether acknowledgements are pending and the session is open. */
   get hasPending(): boolean {
     return this.#pending.length > 0 && this.#epoch !== EPOCH.first
   }
 
-  /** True while records are out or acknowledgements wait: only this session can hand them in. */
+  /** Whether records are out or acknowledgements are pending: only this session can send them. */
   get isOwed(): boolean {
     return this.#out.size > 0 || this.hasPending
   }
 
-  /** True when there is something to fetch from. */
+  /** Whether there are partitions to fetch from. */
   get isWanted(): boolean {
     return this.#wanted.size > 0
   }
 
-  /** Sets the partitions to fetch from; what is no longer among them is forgotten with the next fetch. */
+  /** Sets the partitions to fetch from; the next fetch removes the others. */
   want(partitions: Iterable<string>): void {
     this.#wanted = new Set(partitions)
   }
 
   /**
-   * Asks for at most `max` records, for at most `pollMs`, and hands in what is acknowledged.
+   * Fetches at most `max` records within `pollMs`, and sends pending acknowledgements.
    *
-   * @throws when the node cannot be reached, or refuses
+   * @throws Error if the node is unreachable or refuses
    */
   fetch(max: number, pollMs = LONG_POLL_MS): Promise<AcquiredRecord[]> {
     return this.#exclusively(max, async (connection, acks) => {
-      // What is wanted may change while the request is under way: only what this one says is known afterwards.
+      // `#wanted` may change during the request: afterwards, only the partitions of this request are known to the broker.
       const added = [...this.#wanted].filter((key) => !this.#known.has(key))
       const acked = new Set(acks.map(({ record }) => keyOf(record.topicId, record.partition)))
       const forgotten = [...this.#known].filter((key) => !this.#wanted.has(key) && !acked.has(key))
@@ -128,21 +129,21 @@ export class ShareSession {
       })
       if (!this.#accept(response.errorCode, acks)) return []
       for (const key of forgotten) this.#known.delete(key)
-      // A partition that was only acknowledged counts as fetched from as well: the next request forgets it.
+      // An acknowledged partition joins the session as well: the next request removes it.
       for (const key of [...added, ...acked]) this.#known.add(key)
       for (const partition of response.partitions) this.#noteRefusal(partition)
       const records = response.partitions.flatMap((partition) => this.#acquire(partition))
       this.#emptyPolls = records.length > 0 || acks.length > 0 ? 0 : this.#emptyPolls + 1
       const failed = response.partitions.find(({ errorCode }) => errorCode !== CODE.none)
       if (failed && records.length === 0) this.#noteFailure(failed)
-      // A broker that answers "nothing" at once must not be asked in a tight loop.
+      // If a broker answers "nothing" at once, then wait, to prevent a tight loop.
       const earlyMs = sentAt + maxWaitMs - performance.now()
       if (records.length === 0 && acks.length === 0 && earlyMs > 1) await sleep(earlyMs)
       return records
     })
   }
 
-  /** Hands in what is acknowledged, without fetching. @throws as `fetch` does */
+  /** Sends pending acknowledgements without a fetch. @throws Error as {@link fetch} */
   async flush(): Promise<void> {
     await this.#exclusively(0, async (connection, acks) => {
       if (acks.length === 0) return
@@ -156,18 +157,18 @@ export class ShareSession {
     })
   }
 
-  /** Says what became of a record; goes out with the next request. Does nothing for a record of an earlier connection. */
+  /** Queues the acknowledgement of a record for the next request. Does nothing for a record of an earlier connection. */
   settle(record: AcquiredRecord, type: number): void {
     if (!this.#out.delete(record)) return
     this.#pending.push({ record, type })
   }
 
-  /** Ends a long poll that nothing depends on: what it might still bring, the broker gives to others. */
+  /** Aborts a long poll without acknowledgements; the broker delivers its records to others. */
   async cutLongPoll(): Promise<void> {
     if (this.#isBusy && !this.#isCarrying && this.#out.size === 0) await this.hangUp()
   }
 
-  /** Releases what is still out, hands everything in, and ends the session. */
+  /** Releases delivered records, sends all acknowledgements, and ends the session. */
   async close(): Promise<void> {
     for (const record of this.#out) this.settle(record, ACK.release)
     if (this.hasPending) await this.flush()
@@ -178,7 +179,7 @@ export class ShareSession {
     await this.hangUp()
   }
 
-  /** Breaks the connection: a request under way fails, and the broker gives what is out to others. */
+  /** Breaks the connection: the request in flight fails, and the broker releases all delivered records. */
   async hangUp(): Promise<void> {
     await this.#cluster.hangUp(this.node, this.#lane)
   }
@@ -188,10 +189,10 @@ export class ShareSession {
     this.#asked = asked
     try {
       const connection = await this.#cluster.connection(this.node, this.#lane, REQUEST_TIMEOUT_MS)
-      // Broken and made anew between two requests.
+      // The connection broke and was reopened between two requests.
       if (connection !== this.#connection) this.#forget()
       this.#connection = connection
-      // The request that opens a session must not acknowledge anything.
+      // The request that opens a session must not carry acknowledgements.
       const acks = this.#epoch === EPOCH.first ? [] : this.#pending.splice(0)
       this.#isCarrying = acks.length > 0
       return await request(connection, acks)
@@ -207,7 +208,7 @@ export class ShareSession {
     }
   }
 
-  /** The broker let go of everything that the connection held. */
+  /** The broker has released everything that the connection held. */
   #forget(): void {
     this.#out.clear()
     this.#pending = []
@@ -219,7 +220,7 @@ export class ShareSession {
     this.#known.clear()
   }
 
-  /** Counts the request, or starts the session over when the broker lost it; then the acknowledgements go again. */
+  /** Increments the epoch. If the broker lost the session, then it starts over, and the acknowledgements are sent again. */
   #accept(errorCode: number, acks: PendingAck[]): boolean {
     if (errorCode === CODE.none) {
       this.#epoch = this.#epoch === EPOCH_MAX ? 1 : this.#epoch + 1
@@ -232,13 +233,13 @@ export class ShareSession {
   }
 
   /**
-   * How long the broker may wait for records.
+   * Maximum time for which the broker may wait for records.
    *
-   * Polls start short and double while nothing comes, because the broker misses a record that arrives just as a poll is
-   * parked and answers only when the poll ends: 5 calls in 12,000 took the whole 500 ms (Kafka 4.3.1, measured).
+   * Polls start short and double while they return nothing. The broker misses a record that arrives just as a poll is parked, and answers only when
+   * the poll ends. In a measurement, 5 of 12,000 calls took the whole 500 ms (Kafka 4.3.1).
    *
-   * An acknowledgement that comes meanwhile has to wait as long. With nothing out none can come. Else a poll lasts at most
-   * half as long as the oldest record is already out, so that it waits half the time its job took.
+   * An acknowledgement must wait for the poll in flight. If no record is out, then none can arrive. Otherwise a poll lasts at most half the age of
+   * the oldest delivered record. So an acknowledgement waits at most half the duration of its job.
    */
   #waitMs(pollMs: number): number {
     const quietMs = Math.min(pollMs, FIRST_POLL_MS * 2 ** this.#emptyPolls)
@@ -272,14 +273,14 @@ export class ShareSession {
     if (ackErrorCode === CODE.none) return
     const { message } = new KafkaRefusal('acknowledging', ackErrorCode)
     const fields = { group: this.#member.group, partition, error: message }
-    this.#onProblem('acknowledgements were refused, so these records come again', fields)
+    this.#onProblem('acknowledgements refused; records will be redelivered', fields)
   }
 
   /**
-   * The next fetch asks for the partition afresh. A group that is new begins at a time (`by_duration`), and in a partition without
-   * a record its leader finds no offset for that: such a queue is empty, for hours perhaps, and nothing is wrong with it.
+   * The next fetch adds the partition again. A new group starts at a time (`by_duration`), and the leader of an empty partition finds no offset for
+   * it. This is normal and may last for hours.
    *
-   * @throws unless it is that
+   * @throws KafkaRefusal for any other error
    */
   #noteFailure({ topicId, partition, errorCode, errorMessage }: FetchedPartition): void {
     this.#known.delete(keyOf(topicId, partition))

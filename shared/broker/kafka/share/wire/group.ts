@@ -1,27 +1,28 @@
-/** What is said of a share group: membership (KIP-932), and how far it is (KIP-1226). */
+/** Wire form of share group requests: membership (KIP-932) and lag (KIP-1226). */
 import { createAPI, type Reader, Writer } from '@platformatic/kafka'
 import { type AssignedTopic, readInt32Array, readStatus, type Status } from './parts.ts'
 
 const API_KEYS = { heartbeat: 76, describeOffsets: 90 } as const
 
-/** What a member says with each heartbeat. */
+/** A heartbeat of a member. */
 export interface HeartbeatRequest {
   readonly group: string
   readonly member: string
   readonly memberEpoch: number
-  /** Null when unchanged since the last heartbeat. */
+  /** Null if unchanged since the last heartbeat. */
   readonly topics: readonly string[] | null
 }
 
-/** What the coordinator answers: who the member is now, and which partitions it shares. */
+/** Response of the coordinator: the member's epoch and its partitions. */
 export interface HeartbeatResponse extends Status {
   readonly memberEpoch: number
   readonly intervalMs: number
-  /** Null when unchanged since the last heartbeat. */
+  /** Null if unchanged since the last heartbeat. */
   readonly assignment: readonly AssignedTopic[] | null
 }
 
 /*
+  ```
   ShareGroupHeartbeat Request (Version: 1) => group_id member_id member_epoch rack_id? [subscribed_topic_names]?
     group_id => STRING            member_id => STRING, chosen by the client       member_epoch => INT32, 0 joins, -1 leaves
     rack_id => STRING             subscribed_topic_names => STRING
@@ -31,6 +32,7 @@ export interface HeartbeatResponse extends Status {
     member_epoch => INT32         heartbeat_interval_ms => INT32
     assignment => [topic_partitions]
       topic_partitions => topic_id [partitions]      topic_id => UUID      partitions => INT32
+  ```
 */
 export const shareGroupHeartbeat = createAPI<[HeartbeatRequest], HeartbeatResponse>(
   API_KEYS.heartbeat,
@@ -58,19 +60,20 @@ function readAssignment(r: Reader): AssignedTopic[] | null {
   })
 }
 
-/** Which group's offsets are asked for; all partitions of the topics it reads. */
+/** A request for the offsets of a group in one topic. */
 export interface DescribeOffsetsRequest {
   readonly group: string
   readonly topic: string
   readonly partitions: readonly number[]
 }
 
-/** By partition, the records that the group has not dealt with; -1 where nothing was acknowledged yet. */
+/** Unacknowledged records by partition; -1 before the first acknowledgement. */
 export interface DescribeOffsetsResponse extends Status {
   readonly lags: ReadonlyMap<number, number>
 }
 
 /*
+  ```
   DescribeShareGroupOffsets Request (Version: 1) => [groups]
     groups => group_id [topics]?       topics => topic_name [partitions]       partitions => INT32
   DescribeShareGroupOffsets Response (Version: 1) => throttle_time_ms [groups]
@@ -78,6 +81,7 @@ export interface DescribeOffsetsResponse extends Status {
       topics => topic_name topic_id [partitions]
         partitions => partition_index start_offset leader_epoch lag error_code error_message?
           partition_index => INT32   start_offset => INT64   leader_epoch => INT32   lag => INT64 (since version 1)
+  ```
 */
 export const describeShareGroupOffsets = createAPI<[DescribeOffsetsRequest], DescribeOffsetsResponse>(
   API_KEYS.describeOffsets,

@@ -1,16 +1,16 @@
-/** What is said of records: fetching them for this member, and telling what became of them (KIP-932, KIP-1206). */
+/** Wire form of record requests: fetching and acknowledging (KIP-932, KIP-1206). */
 import { createAPI, type KafkaRecord, Reader, readRecordsBatches, Writer } from '@platformatic/kafka'
 import { type AssignedTopic, readStatus, type Status } from './parts.ts'
 
 const API_KEYS = { fetch: 78, acknowledge: 79 } as const
 
-/** What is said about a record (`acknowledge_types`). 0 is a gap: the offset holds no record. */
+/** Values of `acknowledge_types`. 0 is a gap: the offset holds no record. */
 export const ACK = { gap: 0, accept: 1, release: 2 } as const
 
-/** `share_acquire_mode` 1, record limit: never more records than asked for, even if that splits a batch (KIP-1206). */
+/** `share_acquire_mode` 1, record limit: at most the requested number of records, even if that splits a batch (KIP-1206). */
 const ACQUIRE_RECORD_LIMIT = 1
 
-/** A run of offsets and what is said about each of them. */
+/** A range of offsets with the same acknowledgement. */
 export interface AckBatch {
   readonly first: number
   readonly last: number
@@ -29,7 +29,7 @@ export interface ShareTopic {
   readonly partitions: readonly SharePartition[]
 }
 
-/** What is asked of one leader. */
+/** A fetch request to one leader. */
 export interface ShareFetchRequest {
   readonly group: string
   readonly member: string
@@ -41,13 +41,13 @@ export interface ShareFetchRequest {
   readonly forgotten: readonly AssignedTopic[]
 }
 
-/** What one leader gives: records, and whether it took the acknowledgements that came along. */
+/** Response of one leader: records, and the results of the acknowledgements. */
 export interface ShareFetchResponse extends Status {
   readonly lockMs: number
   readonly partitions: readonly FetchedPartition[]
 }
 
-/** One partition of a fetch. Of `records` only those within `acquired` belong to this member. */
+/** One partition of a fetch. Only the `records` within `acquired` belong to this member. */
 export interface FetchedPartition extends Status {
   readonly topicId: string
   readonly partition: number
@@ -56,7 +56,7 @@ export interface FetchedPartition extends Status {
   readonly acquired: readonly AcquiredRange[]
 }
 
-/** A run of offsets that the broker has locked for this member. */
+/** A range of offsets that the broker has locked for this member. */
 export interface AcquiredRange {
   readonly first: number
   readonly last: number
@@ -64,6 +64,7 @@ export interface AcquiredRange {
 }
 
 /*
+  ```
   ShareFetch Request (Version: 2) => group_id? member_id? share_session_epoch max_wait_ms min_bytes max_bytes max_records
                                      batch_size share_acquire_mode is_renew_ack [topics] [forgotten_topics_data]
     group_id, member_id => STRING      share_session_epoch => INT32, 0 opens, -1 closes
@@ -85,6 +86,7 @@ export interface AcquiredRange {
         records => RECORDS?
         acquired_records => first_offset last_offset delivery_count      (INT64, INT64, INT16)
     node_endpoints => node_id host port rack?
+  ```
 */
 export const shareFetch = createAPI<[ShareFetchRequest], ShareFetchResponse>(
   API_KEYS.fetch,
@@ -140,7 +142,7 @@ function readRecords(r: Reader): Map<number, KafkaRecord> {
   return records
 }
 
-/** Acknowledgements alone. */
+/** A request with acknowledgements only. */
 export interface ShareAcknowledgeRequest {
   readonly group: string
   readonly member: string
@@ -148,7 +150,7 @@ export interface ShareAcknowledgeRequest {
   readonly topics: readonly ShareTopic[]
 }
 
-/** Which acknowledgements one leader took. */
+/** Results of the acknowledgements at one leader. */
 export interface ShareAcknowledgeResponse extends Status {
   readonly partitions: readonly {
     readonly topicId: string
@@ -158,12 +160,14 @@ export interface ShareAcknowledgeResponse extends Status {
 }
 
 /*
+  ```
   ShareAcknowledge Request (Version: 2) => group_id? member_id? share_session_epoch is_renew_ack [topics]
     as in ShareFetch; share_session_epoch -1 closes the session and releases what it still holds
   ShareAcknowledge Response (Version: 2) => throttle_time_ms error_code error_message? acquisition_lock_timeout_ms
                                             [responses] [node_endpoints]
     responses => topic_id [partitions]
       partitions => partition_index error_code error_message? current_leader
+  ```
 */
 export const shareAcknowledge = createAPI<[ShareAcknowledgeRequest], ShareAcknowledgeResponse>(
   API_KEYS.acknowledge,
@@ -210,7 +214,7 @@ function readTopics<P>(r: Reader, readPartition: (r: Reader, topicId: string) =>
   return topics.flat()
 }
 
-/** Leaders come from the metadata, which also says where they are. */
+/** Leaders are read from the metadata, which includes their addresses. */
 function skipLeader(r: Reader): void {
   r.readInt32()
   r.readInt32()
