@@ -7,22 +7,23 @@ import { ownerOfBlob } from '#shared/store/job-id.ts'
 import { EVERY_TENANT, type JobReads } from '#shared/store/store.ts'
 
 /**
- * Blobs are kept as long as what names them: a durable job until it is deleted or purged, a call until it is answered. Who
- * ends one deletes its blobs; this finds what was left when that went wrong, by asking for the job or the file whose id the key tells.
+ * Lifetime of blobs. A durable job keeps its blobs until it is erased or purged, a call until it is answered. The code that ends a
+ * job deletes them. If that fails, then the sweep in this file finds the leftovers. Each key contains the id of its job or file,
+ * which the sweep looks up in the store.
  */
 const MINUTE_MS = 60_000
-/** From the blob of a body to the row of its job: longer than any statement takes, and than clocks differ. */
+/** Maximum time between the blob of a body and the row of its job: longer than any statement, and than clock differences. */
 const ACCEPTED_MS = 10 * MINUTE_MS
-/** Where nothing tells whose it is: a durable job may wait, run and be kept for seven days each. */
+/** Age limit without a known owner: a durable job may wait, run and be retained for seven days each. */
 const UNKNOWN_MS = 22 * 24 * 60 * MINUTE_MS
 
-/** The blobs that a request in the store names. */
+/** Keys of the blobs that a stored request names. */
 export function blobsOf(request: unknown): string[] {
   const { blob, attachments = [] } = (request ?? {}) as Partial<StoredRequest>
   return [...(blob === undefined ? [] : [blob]), ...attachments]
 }
 
-/** Deletes blobs nobody needs. What cannot be deleted is left to the sweep. */
+/** Deletes blobs. Failed deletions are left to the sweep. */
 export async function dropBlobs(
   { blobs, log }: { readonly blobs: Blobs; readonly log: Log },
   keys: readonly string[],
@@ -33,11 +34,11 @@ export async function dropBlobs(
 }
 
 /**
- * Deletes the blobs that belong to no job: of refused and of crashed calls, and of jobs whose own were not deleted with them.
+ * Deletes blobs without a job: of refused and crashed calls, and of jobs whose deletion failed.
  *
- * @param store Undefined where a process cannot ask: then only what no job can need any more goes.
- * @param callMsMax How long a call may take, which may have blobs and is in no store.
- * @returns How many
+ * @param store Undefined if this process has no store: then only blobs older than any job are deleted
+ * @param callMsMax Maximum duration of a call in ms; calls may have blobs and are not in the store
+ * @returns Number of deleted blobs
  */
 export async function sweepBlobs(blobs: Blobs, store: BlobOwners | undefined, callMsMax: number): Promise<number> {
   return await blobs.sweep(ACCEPTED_MS, async (old) => {
@@ -46,14 +47,14 @@ export async function sweepBlobs(blobs: Blobs, store: BlobOwners | undefined, ca
   })
 }
 
-/** Who is asked whether a blob is still needed. */
+/** Store methods for the check whether a blob is still needed. */
 type BlobOwners = JobReads & Partial<HasFiles>
 
 async function isOrphan({ key, ageMs }: OldBlob, store: BlobOwners | undefined, callMs: number): Promise<boolean> {
-  // Its row follows the last byte of an upload, however long that took.
+  // The row of a file is written after the last byte of its upload, however long that took.
   if (store?.files && isFileId(key)) return !(await store.files.has(key))
   const id = ownerOfBlob(key)
-  // An attachment may still be that of a call, as the body of an attached job is.
+  // An attachment may belong to a running call, as may the body of an attached job.
   if (id !== key && ageMs < callMs) return false
   if (id === undefined && key.startsWith('job_')) return true
   if (id === undefined || !store) return ageMs > UNKNOWN_MS

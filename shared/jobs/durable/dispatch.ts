@@ -10,36 +10,36 @@ import type { Moved, QueuedOf } from '#shared/store/store.ts'
 import { TERMINAL } from './follow.ts'
 import { type NotifierPresence, QueueNotifier } from './queue-notifier.ts'
 
-/** Bytes of a record above which events are only announced; Kafka refuses 1 MiB by default. */
+/** Maximum size of an event record in bytes; Kafka rejects 1 MiB by default. Larger events are only announced. */
 const RECORD_BYTES_MAX = 768 * 1024
 
 /**
- * Puts on the broker what the store has committed: jobs that wait, and events for those who follow.
+ * Publishes what the store has committed: queued jobs for workers, and events for subscribers.
  *
- * Nothing depends on it. A job that does not get through is published again by the scheduler; an event that does not is
- * read from the store.
+ * Correctness never depends on a publication. The scheduler republishes a lost job, and subscribers read lost events from the
+ * store.
  */
 export class Dispatcher {
   readonly #broker: Broker
   readonly #log: Log
   readonly #hints: QueueNotifier | undefined
 
-  /** @param presence Says whether workers have room for more records; default: they always have */
+  /** @param presence Free slots of workers; default: assume that slots are free */
   constructor(broker: Broker, log: Log, presence?: () => NotifierPresence) {
     this.#broker = broker
     this.#log = log
     this.#hints = presence && new QueueNotifier(presence)
   }
 
-  /** Puts a queued job on its queue, or tells workers that it waits. False when the broker did not take it. */
+  /** Publishes a queued job to its queue, or announces it to workers. Returns false if the broker did not accept it. */
   async publishJob(job: DurableJob, request: unknown): Promise<boolean> {
     return await this.publishFound(job, async () => job, request)
   }
 
   /**
-   * The same of one that is read only where it is to have a record, which few of many have that are submitted at once.
+   * Like {@link publishJob}, but reads the job only if a record is needed. If many jobs are submitted at once, then few need one.
    *
-   * @param find Gives it; undefined: it waits no more.
+   * @param find Reads the job; undefined: the job is no longer queued
    */
   async publishFound(
     of: QueuedOf & { readonly id: string },
@@ -60,26 +60,26 @@ export class Dispatcher {
       await this.#broker.submit(jobsTopic(job.pool, job.priority), value)
       return true
     } catch (error) {
-      this.#log.info({ err: error, job_id: job.id }, 'job not published; the scheduler tries again')
+      this.#log.info({ err: error, job_id: job.id }, 'job not published; the scheduler retries')
       return false
     }
   }
 
-  /** A job is known to have ended: another may be published in its place (see {@link QueueNotifier}). */
+  /** A job has ended, so another record may take its place (see {@link QueueNotifier}). */
   ended(job: DurableJob): void {
     this.#hints?.ended(job)
   }
 
-  /** Tells workers that jobs wait, whose records or tellings they may have missed. */
+  /** Announces to workers that jobs wait, because records or earlier announcements may be lost. */
   notifyWaiting(of: QueuedOf): void {
     this.#hints?.notify(of)
   }
 
   /**
-   * Tells followers on any replica what a move wrote, and those who wait for the end of the job how it ended, so that they need
-   * not ask the store.
+   * Publishes the events of a state transition to subscribers on all replicas. The last event carries the end and the result, so
+   * that waiting callers need not read the store.
    *
-   * @param result What is kept as the result of a job that has completed.
+   * @param result Stored result of a completed job
    */
   publishMoved({ job, events }: Moved, result: unknown = null): void {
     const last = events.at(-1)
@@ -94,7 +94,7 @@ export class Dispatcher {
   }
 }
 
-/** A durable job as it travels to a worker; its attempt is not known before the claim. */
+/** The envelope of a durable job in its queue record. The attempt number is assigned by the claim. */
 export function envelopeOf(job: DurableJob, request: StoredRequest): JobEnvelope {
   return {
     id: job.id,

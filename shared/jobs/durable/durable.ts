@@ -25,33 +25,38 @@ import { repeatOf } from './repeat.ts'
 import { listSteps, type ShownStep } from './steps.ts'
 import { type WaitOptions, waitForEnd } from './wait.ts'
 
-/** A durable job as its caller asks for it. */
+/** A request for a new durable job. */
 export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestId' | 'retentionMs' | 'blobBytes'> {
-  /** In the internal form of its kind. */
+  /** Request, in the internal form of its kind. */
   readonly body: unknown
-  /** Blobs the body names, under {@link newAttachmentKey keys} of one job id, which becomes that of this job. They are its own once it is created. */
+  /**
+   * Blobs that the body names, under {@link newAttachmentKey keys} of one job id, which becomes the id of this job. After
+   * creation, the job owns them.
+   */
   readonly attachments?: readonly string[] | undefined
-  /** Segments that have the beginning of the prompt already (see `history.ts`). */
+  /** Stored segments that already contain the beginning of the prompt (see `history.ts`). */
   readonly history?: SharedHistory | undefined
-  /** Bytes that the body will take, about, where that is known. */
+  /** Approximate size of the body, if known. */
   readonly bodyBytes?: number | undefined
-  /** Bytes of the attachments, where nothing else counts them. */
+  /** Bytes of the attachments, unless they are counted elsewhere. */
   readonly attachmentBytes?: number | undefined
   readonly stream: boolean
-  /** The job whose record answers in the place of everything outside. */
+  /** Replay: the job whose record replaces all external calls. */
   readonly replayOf?: string | undefined
   readonly encode: Omit<EncodeContext, 'call_id' | 'created_at'>
 }
 
-/** What a job holds of its project's budgets and limits until the store holds it. One of its methods is called, once. */
+/**
+ * Reservation of a job in the budgets and limits of its project, until the store holds the job. Exactly one method is called,
+ * once.
+ */
 export interface JobAdmission {
-  /** What it may cost, in billionths of a US dollar. */
+  /** Maximum cost, in billionths of a US dollar. */
   readonly nanos: number
   handOver(job: Pick<DurableJob, 'id' | 'tenant'>): void
   release(): void
 }
 
-/** What {@link DurableJobs.open} needs. */
 export interface DurableJobsOptions {
   readonly store: StoreView
   readonly broker: Broker
@@ -62,15 +67,15 @@ export interface DurableJobsOptions {
   readonly bounds: JobBounds
   /** Quota of stored bytes per project; default: none. */
   readonly storage?: StoredQuota
-  /** Admits a job, or throws why not; undefined: nothing bounds it. Default: nothing bounds any. */
+  /** Reserves budget for a job, or throws the reason for a refusal. Undefined: no limit applies. Default: no limits. */
   readonly admit?: (spec: NewDurableJob) => Promise<JobAdmission> | undefined
-  /** Calls that wait for a pool; default: none is known of. */
+  /** Number of calls that wait for a pool; default: 0. */
   readonly callsWaiting?: (pool: PoolName) => number
 }
 
 /**
- * Durable jobs, seen by those who submit and follow them. Their arbiter is the store (docs/design.md, Arbiters):
- * whatever is said here was committed before.
+ * Durable jobs as submitters and subscribers see them. Their owner is the store (docs/design.md, Arbiters): every state and event
+ * returned here was committed before.
  */
 export class DurableJobs {
   readonly positions: Positions
@@ -93,25 +98,24 @@ export class DurableJobs {
     this.#family = new Family({ store: this.#store, dispatcher: this.#dispatcher, log, notifyOwner })
   }
 
-  /** Starts to hear of events. */
   static async open(options: DurableJobsOptions): Promise<DurableJobs> {
     return new DurableJobs(options, await LiveEvents.open(options.broker, options.log))
   }
 
   /**
-   * Accepts a job: once this resolves it is on disk. Its record goes out right after, outside the promise; should the broker
-   * not take it, the scheduler publishes it. Its first event is in the store before anybody can follow it.
+   * Accepts a job. When the promise resolves, the job is committed. The queue record is published
+   * afterwards. If the broker is unreachable, then the scheduler publishes it later. The first event is stored before any subscriber can follow the job.
    *
-   * Nothing is kept of a job that is refused; what may have been accepted all the same is left to the sweep of blobs.
+   * A refused job leaves nothing behind. If the outcome is unknown, then its blobs are left to the blob sweep.
    *
-   * @throws ServiceError `overloaded` when the store is down or too many jobs are under way; `rate_limit_exceeded` when too many
-   *   of the tenant are
+   * @throws ServiceError `overloaded` if the store is down or too many jobs are in progress; `rate_limit_exceeded` if the tenant
+   * has too many
    */
   async create(spec: NewDurableJob, key?: IdempotencyKey): Promise<Created> {
     return await this.#room.enter(spec, () => this.#admit(spec, key))
   }
 
-  /** A replay uses nothing outside. */
+  /** A replay consumes nothing external, so no budget is reserved. */
   async #admit(spec: NewDurableJob, key: IdempotencyKey | undefined): Promise<Created> {
     const admission = spec.replayOf === undefined ? await this.#options.admit?.(spec) : undefined
     if (!admission) return await this.#create(spec, key)
@@ -155,49 +159,49 @@ export class DurableJobs {
     return created
   }
 
-  /** A job. @throws ServiceError `job_not_found`, also for those of others */
+  /** @throws ServiceError `job_not_found`, also for jobs of other tenants */
   async get(scope: Scope, id: string): Promise<DurableJob> {
     const job = await this.#store.find(scope, id)
     if (!job || job.erased_at_ms !== null) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
     return job
   }
 
-  /** Whether there is such a job, erased or not. */
+  /** True if the job exists, erased or not. */
   async has(scope: Scope, id: string): Promise<boolean> {
     return (await this.#store.find(scope, id)) !== undefined
   }
 
-  /** Whether a job was there and is kept no longer, as long as that is known. */
+  /** True if the job existed and its retention has ended, as long as the store remembers that. */
   async isPast(scope: Scope, id: string): Promise<boolean> {
     return await this.#store.isPast(scope, id)
   }
 
-  /** What became of the messages of a job's webhook. */
+  /** Deliveries of a job's webhook. */
   async deliveriesOf({ id, webhook_url }: DurableJob): Promise<WebhookDelivery[]> {
     return webhook_url === null ? [] : await this.#store.listDeliveries(id)
   }
 
-  /** A page of jobs, newest first unless asked otherwise. */
+  /** A page of jobs, newest first by default. */
   list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }> {
     return this.#store.list(scope, query)
   }
 
-  /** What a completed job's caller gets; null before. */
+  /** Result of a completed job; null before its end. */
   async result(scope: Scope, id: string): Promise<unknown> {
     const text = await this.resultText(scope, id)
     return text === null ? null : JSON.parse(text)
   }
 
-  /** The same as its JSON text. */
+  /** Result of a completed job as JSON text; null before its end. */
   async resultText(scope: Scope, id: string): Promise<string | null> {
     return await this.#store.findResultText(scope, id)
   }
 
   /**
-   * Asks that a job stops: at once when it waits, else as soon as its worker has heard. One that may write what there is does
-   * so first (docs/design.md, Families).
+   * Cancels a job: at once if it is queued, otherwise when its worker receives the cancel. A job that can write a partial result
+   * does so first (docs/design.md, Families).
    *
-   * @param how `final`: it writes nothing any more; `once`: no end to its writing if somebody has asked before.
+   * @param how `final`: no partial result; `once`: a repeated cancel does not shorten the time for the partial result
    * @throws ServiceError `job_not_found`, `job_already_finished`
    */
   async cancel(scope: Scope, id: string, how?: CancelHow): Promise<DurableJob> {
@@ -205,64 +209,71 @@ export class DurableJobs {
     if (!moved) {
       const job = await this.get(scope, id)
       if (job.state === 'cancelled' || !TERMINAL.has(job.state)) return job
-      throw new ServiceError('job_already_finished', `The job has already ${pastOf(job.state)}.`)
+      throw new ServiceError(
+        'job_already_finished',
+        `The job has already ${pastOf(job.state)} and cannot be cancelled.`,
+      )
     }
     this.#dispatcher.publishMoved(moved)
-    // The flag in the store is the truth, and its owner reads it with every renewal; this is quicker.
+    // The flag in the store is authoritative, and the owner reads it with every lease renewal. The control record is only faster.
     if (moved.job.state === 'in_progress') cancelsIn(this.#options.presence())(moved.job)
     if (moved.job.state === 'queued') void this.#dispatcher.publishJob(moved.job, moved.request)
     await this.#family.onMoved(moved.job)
     return moved.job
   }
 
-  /** The children of a job, in the order of their ids. */
+  /** The children of a job, ordered by id. */
   async childrenOf({ id, tenant, children }: DurableJob): Promise<DurableJob[]> {
     return children === 0 ? [] : await this.#store.listChildren(tenant, id)
   }
 
-  /** The steps that a job has done. */
+  /** The completed steps of a job. */
   async stepsOf({ id, tenant, steps }: DurableJob): Promise<DoneStep[]> {
     return steps === 0 ? [] : await this.#store.listSteps(tenant, id)
   }
 
-  /** Some of them with what they were asked for and gave (see {@link listSteps}). */
+  /** A page of steps with their inputs and results (see {@link listSteps}). */
   showSteps(job: DurableJob, after: number, limit: number): Promise<{ steps: ShownStep[]; hasMore: boolean }> {
     return listSteps(this.#options, job, after, limit)
   }
 
   /**
-   * Forgets a finished job with its children and its steps. Of children's children nothing is left after the next purges.
+   * Erases a finished job with its children and steps. Deeper descendants are removed by the next purges.
    *
-   * @throws ServiceError `job_not_found`; `job_not_finished`, also while a child of it still runs, or its parent does
+   * @throws ServiceError `job_not_found`; `job_not_finished` if the job, its parent or a child has not ended
    */
   async erase(scope: Scope, id: string): Promise<void> {
     await eraseJob({ ...this.#options, store: this.#store }, scope, await this.get(scope, id))
   }
 
   /**
-   * Runs a failed, cancelled or expired job again, as a new one with a copy of its body: either may be erased alone.
+   * Redrive: runs a failed, cancelled or expired job again as a new job. The body is copied, so that either job can be erased
+   * alone.
    *
-   * @throws ServiceError `job_not_found`, `job_not_finished`, `job_already_finished` when it completed, `overloaded`
+   * @throws ServiceError `job_not_found`, `job_not_finished`, `job_already_finished` if it completed, `overloaded`
    */
   async redrive(scope: Scope, id: string, key?: IdempotencyKey): Promise<Created> {
     const job = await this.get(scope, id)
     if (!TERMINAL.has(job.state)) throw new ServiceError('job_not_finished', `The job is ${job.state}.`)
     if (job.state === 'completed') {
-      throw new ServiceError('job_already_finished', 'The job has completed: there is nothing to run again.')
+      throw new ServiceError(
+        'job_already_finished',
+        'The job has completed. Only a failed, cancelled or expired job can run again.',
+      )
     }
     return await this.#again(scope, job, {}, key)
   }
 
   /**
-   * Runs a composed job again from its record alone, as a new job: nothing outside is asked for. It fails where it asks for what
-   * the record does not have.
+   * Runs a composed job again from its record, as a new job, without external calls. The replay fails if it requests something
+   * that was not recorded.
    *
    * @throws ServiceError `job_not_found`, `job_not_finished`, `invalid_request` for a job without a record, `overloaded`
    */
   async replay(scope: Scope, id: string, key?: IdempotencyKey): Promise<Created> {
     const job = await this.get(scope, id)
     if (!TERMINAL.has(job.state)) throw new ServiceError('job_not_finished', `The job is ${job.state}.`)
-    if (job.steps === 0) throw new ServiceError('invalid_request', 'The job has done no steps that could be replayed.')
+    if (job.steps === 0) throw new ServiceError('invalid_request', 'The job has no recorded steps to replay.')
     return await this.#again(scope, job, { replayOf: id, parentId: undefined, webhook: undefined }, key)
   }
 
@@ -283,27 +294,27 @@ export class DurableJobs {
       const body = await copyBody(request, holding?.over(this.#options.blobs) ?? this.#options.blobs, copies)
       const attachmentBytes = holding?.bytes
       const spec = { ...repeatOf(job, body, request.encode), attachments: copies, attachmentBytes, ...more }
-      // What a replay had recorded has no children: the one before it has.
+      // A redriven replay refers to the original job, because a replay has no children of its own.
       return await this.create({ ...spec, replayOf: request.replay_of ?? more.replayOf }, key)
     })
   }
 
-  /** Follows a job's events (see {@link follow}). */
+  /** Subscribes to a job's events (see {@link follow}). */
   follow(scope: Scope, id: string, after: number, signal: AbortSignal, pollMsMax?: number) {
     return follow({ live: this.#live, store: this.#store, scope, id, after, signal, pollMsMax })
   }
 
   /**
-   * Waits until a job has ended, or `signal` aborts. Gives the job as it is then.
+   * Waits until a job has ended or `signal` aborts, and returns its state at that time.
    *
-   * @param pollMsMax See {@link follow}.
+   * @param pollMsMax See {@link follow}
    * @throws ServiceError `job_not_found`
    */
   async waitForEnd(scope: Scope, id: string, signal: AbortSignal, pollMsMax?: number): Promise<DurableJob> {
     return (await this.waitForResult(scope, id, signal, { pollMsMax })).job
   }
 
-  /** The same, with the result of a job that has completed where that came along (see {@link waitForEnd}). */
+  /** Like `waitForEnd`, with the result of a completed job if the end event carried it (see {@link waitForEnd}). */
   async waitForResult(scope: Scope, id: string, signal: AbortSignal, more: Partial<WaitOptions> = {}) {
     const awaited = await waitForEnd({ ...more, live: this.#live, id, find: () => this.get(scope, id), signal })
     if (TERMINAL.has(awaited.job.state)) this.#dispatcher.ended(awaited.job)
@@ -314,7 +325,7 @@ export class DurableJobs {
     await this.#live.close()
   }
 
-  /** Drops the blobs of a job that is surely not made. What is made, or may be, holds them. */
+  /** Deletes the blobs of a job that was certainly not created. */
   async #orDrop(
     blobs: readonly string[],
     create: () => Promise<Created>,
@@ -343,7 +354,7 @@ export class DurableJobs {
     return await shareHistory({ files, blobs: this.#options.blobs, holding, tenant, keepMs }, body, history)
   }
 
-  /** An answer that got lost leaves the outcome unknown: the same call again gives what the first one did. */
+  /** A lost response leaves the outcome unknown. The repeated call has the same id, so it returns the job of the first one. */
   async #createSurely(
     id: string,
     spec: NewDurableJob & { readonly blobBytes: number },
@@ -363,12 +374,12 @@ export class DurableJobs {
   }
 }
 
-/** How much longer segments are kept than jobs that name them: what an end may take beyond the deadline. */
+/** Time for which segments outlive the retention of jobs that name them: an end may be later than the deadline. */
 const HISTORY_GRACE_MS = 3_600_000
 
-/** Whether a job that could not be created is surely not there. */
+/** True if the error proves that the job was not created. */
 export function isSurelyUndone(error: unknown): boolean {
   const { code, isUndone } = ServiceError.from(error)
-  // The store says `overloaded` when an answer is lost; with any other error it has answered.
+  // `overloaded` is also the store's error for a lost response. Any other error is a response.
   return isUndone || code !== 'overloaded'
 }

@@ -9,14 +9,13 @@ import { blobsOf, dropBlobs } from './blobs.ts'
 import { TERMINAL } from './follow.ts'
 import { releaseHistory } from './history.ts'
 
-/** What {@link eraseJob} needs. */
 interface EraseContext {
   readonly store: Store
   readonly blobs: Blobs
   readonly log: Log
 }
 
-/** Forgets a job with its children and its steps. @throws ServiceError `job_not_finished` (see `DurableJobs.erase`) */
+/** Erases a job with its children and steps. @throws ServiceError `job_not_finished` (see `DurableJobs.erase`) */
 export async function eraseJob(context: EraseContext, scope: Scope, job: DurableJob): Promise<void> {
   const { store } = context
   const { id, tenant, depth, parent_id, state } = job
@@ -32,13 +31,15 @@ export async function eraseJob(context: EraseContext, scope: Scope, job: Durable
   }
   const own = blobsOf(content?.request)
   const { history } = (content?.request ?? {}) as Partial<StoredRequest>
-  // What a batch was made of counts as a file of its project.
+  // The input of a batch counts as a file of its project.
   if (job.kind === batch.name) for (const key of own) await store.files.delete(tenant, key)
   await releaseHistory({ files: store.files, blobs: context.blobs }, tenant, history)
   await dropBlobs(context, [...own, ...steps.flatMap(({ blob }) => blob ?? [])])
 }
 
-/** Children that have children of their own may stand for very many jobs: these go with the next purges, the nearest at once. */
+/**
+ * Children with children of their own may stand for very many jobs. These children are only marked here, and the next purges remove them.
+ */
 async function eraseChildren(context: EraseContext, scope: Scope, { id, tenant }: DurableJob): Promise<void> {
   const children = await context.store.listChildren(tenant, id)
   const unended = children.find(({ state }) => !TERMINAL.has(state))

@@ -5,10 +5,10 @@ import type { Store } from '#shared/store/store.ts'
 import type { Dispatcher } from './dispatch.ts'
 import { TERMINAL } from './follow.ts'
 
-/** Children of one job that are cancelled in one go: all that may be under way. */
+/** Maximum number of children cancelled in one statement: as many as one job may have unfinished. */
 const CANCELS_MAX = 500
 
-/** Tells the owner of a job over the control channel that the job is cancelled, and whether it is to write what there is. */
+/** Sends a cancel to the owner of a job over the control channel, with the permission to write a partial result if it has one. */
 export function cancelsIn(presence: Pick<Presence, 'send'>): (job: DurableJob) => void {
   return (job) => {
     const { id, attempt, owner } = job
@@ -17,26 +17,25 @@ export function cancelsIn(presence: Pick<Presence, 'send'>): (job: DurableJob) =
   }
 }
 
-/** Whether the cancel of a job gave it time to write what there is. */
+/** True if the cancel of a job left time for a partial result. */
 export function isToWrapUp({ cancel_requested_at_ms: atMs, expires_at_ms, partial_ms }: DurableJob): boolean {
   return partial_ms !== null && atMs !== null && expires_at_ms > atMs
 }
 
-/** What {@link Family} needs. */
 export interface FamilyOptions {
   readonly store: Store
   readonly dispatcher: Dispatcher
   readonly log: Log
-  /** Tells the worker that runs a job to stop. The flag in the store is the truth; this is quicker. */
+  /** Sends a cancel to the worker of a job. The flag in the store is authoritative; this is only faster. */
   readonly notifyOwner: (job: DurableJob) => void
 }
 
 /**
- * What the end of a job, or its cancel, means to its parent and its children (docs/design.md, Families): children of a job that
- * has ended or was cancelled are cancelled, all depths, and a parent is woken that waits for nothing else.
+ * Effects of a job's end or cancel on its family (docs/design.md, Families). Children of an ended or cancelled job are cancelled
+ * at all depths. A parent that waits for no other child is woken.
  *
- * Whoever moved the job does so at once; what is cut short is done by the scheduler, for the store remembers whose family does
- * not know yet.
+ * The process that committed the transition applies these effects at once. If it crashes in between, then the scheduler completes
+ * them: the store marks ended jobs as unsettled until their family is notified.
  */
 export class Family {
   readonly #options: FamilyOptions
@@ -45,18 +44,18 @@ export class Family {
     this.#options = options
   }
 
-  /** After the commit of any move. Never rejects: the scheduler does it again. */
+  /** Applies the effects of a committed state transition. Never rejects: the scheduler retries. */
   async onMoved(job: DurableJob): Promise<void> {
     if (job.depth === 0 && job.children === 0) return
     try {
       if (TERMINAL.has(job.state)) await this.settle(job)
       else if (job.cancel_requested_at_ms !== null) await this.#cancelChildren(job)
     } catch (error) {
-      this.#options.log.info({ err: error, job_id: job.id }, 'family not told; the scheduler tries again')
+      this.#options.log.info({ err: error, job_id: job.id }, 'family not notified; the scheduler retries')
     }
   }
 
-  /** Tells the family of a job that has ended, and that it has been told. */
+  /** Notifies the family of an ended job, then marks the job as settled. */
   async settle(job: DurableJob): Promise<void> {
     const { store, dispatcher } = this.#options
     if (job.children > 0) await this.#cancelChildren(job)

@@ -8,24 +8,24 @@ import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { JobReads, Scope } from '#shared/store/store.ts'
 
-/** Events read from the store at once. */
+/** Events per read from the store. */
 const PAGE = 200
-/** Live events kept for one follower who does not read; beyond that it goes on from the store. */
+/** Maximum live events buffered for a slow subscriber; beyond it, the subscriber continues from the store. */
 const BUFFERED_MAX = 500
-/** Longest silence of the live events after which the store is asked; it grows while nothing happens. */
+/** Interval without live events after which the store is read. The interval grows while nothing happens. */
 export const POLL_MS = { min: 500, max: 5_000 }
 
-/** States that never change again. */
+/** Final states. */
 export const TERMINAL: ReadonlySet<DurableState> = new Set(['completed', 'failed', 'cancelled', 'expired'])
 
 const TERMINAL_EVENTS: ReadonlySet<string> = new Set(['job.completed', 'job.failed', 'job.cancelled', 'job.expired'])
 
-/** Whether a job says nothing more after an event. */
+/** True if the event is the last one of its job. */
 export function isLast(event: DurableEvent): boolean {
   return TERMINAL_EVENTS.has(event.type)
 }
 
-/** Receives the events of durable jobs, and hands them to those who follow the job in this process. */
+/** Receives the events of durable jobs and distributes them to the subscriptions in this process. */
 export class LiveEvents {
   readonly #skipped: UnknownRecordLog
   readonly #subscriptions = new Map<string, Set<Subscription>>()
@@ -35,19 +35,18 @@ export class LiveEvents {
     this.#skipped = new UnknownRecordLog(log)
   }
 
-  /** Starts to receive. */
   static async open(broker: Broker, log: Log): Promise<LiveEvents> {
     const live = new LiveEvents(log)
     const partitions = Array.from({ length: EVENT_PARTITIONS }, (_, partition) => partition)
     live.#receiver = await broker.receive(EVENTS, partitions, ({ key, value }) => {
-      // Most records are of jobs nobody follows here: the key tells without parsing.
+      // Most records belong to jobs without subscription here. The key identifies them without parsing.
       const subscriptions = live.#subscriptions.get(key)
       if (subscriptions) live.#onRecord(value, subscriptions)
     })
     return live
   }
 
-  /** Hears of a job from now on. The caller closes it. */
+  /** Subscribes to a job from now on. The caller closes the subscription. */
   subscribe(jobId: string): Subscription {
     const all = this.#subscriptions.get(jobId) ?? new Set()
     this.#subscriptions.set(jobId, all)
@@ -71,12 +70,12 @@ export class LiveEvents {
   }
 }
 
-/** The live events of one job, for one follower. */
+/** Live events of one job for one subscriber. */
 export class Subscription {
   readonly #onClose: () => void
   #events: DurableEvent[] = []
   #isNews = false
-  /** As it was sent. */
+  /** The end of the job as received, not parsed. */
   #end: unknown
   #wake: (() => void) | undefined
 
@@ -84,39 +83,39 @@ export class Subscription {
     this.#onClose = onClose
   }
 
-  /** @param events None: there is something in the store. @param end How the job ended, where they tell that */
+  /** @param events Empty: new events are in the store @param end End of the job, if the record carries it */
   push(events: readonly DurableEvent[] = [], end?: unknown): void {
     this.#isNews = true
     this.#end ??= end
     this.#events.push(...events)
-    // What is dropped here is in the store; the gap sends the follower there.
+    // Dropped events are in the store. The gap makes the subscriber read them there.
     if (this.#events.length > BUFFERED_MAX) this.#events = []
     this.#wake?.()
   }
 
-  /** Events that follow `seq` without a gap; what came before is dropped. */
+  /** Returns the events after `seq` up to the first gap, and drops older ones. */
   takeAfter(seq: number): DurableEvent[] {
     const taken: DurableEvent[] = []
     for (const event of this.#events) if (event.seq === seq + taken.length + 1) taken.push(event)
-    // One of them is missing: no need to wait before the store is asked for it.
+    // An event is missing: the store can be read without further waiting.
     if (this.#events.some((event) => event.seq > seq + taken.length)) this.#isNews = true
     this.#events = []
     return taken
   }
 
-  /** How the job ended; undefined while it was not told. */
+  /** End of the job; undefined if not received. */
   get end(): DurableEnd | undefined {
     return readEnd(this.#end)
   }
 
-  /** All events that were pushed since the last call; none of them that only said that there is something in the store. */
+  /** All events since the last call. Announcements without events are not included. */
   takeAll(): DurableEvent[] {
     const taken = this.#events
     this.#events = []
     return taken
   }
 
-  /** Resolves when something was pushed since the last call; at the latest after `ms`, or when `signal` aborts. */
+  /** Resolves when something was pushed since the last call, at the latest after `ms`, or when `signal` aborts. */
   async wait(ms: number, signal: AbortSignal): Promise<void> {
     if (!this.#isNews && !signal.aborted) {
       const { promise, resolve } = Promise.withResolvers<void>()
@@ -137,25 +136,32 @@ export class Subscription {
   }
 }
 
-/** What {@link follow} needs. */
 export interface FollowOptions {
   readonly live: LiveEvents
   readonly store: JobReads
   readonly scope: Scope
   readonly id: string
-  /** Number of the last event the caller has; 0: none. */
+  /** Sequence number of the last event that the caller has; 0: none. */
   readonly after: number
   readonly signal: AbortSignal
-  /** Longest silence after which the store is asked; default: a few seconds, for callers who wait. */
+  /** Maximum interval without events after which the store is read; default: 5,000 ms. */
   readonly pollMsMax?: number | undefined
 }
 
 /**
- * Follows the events of one durable job until its last one, or until `signal` aborts, or the job is gone.
+ * Delivers the events of one durable job until its last event, until `signal` aborts, or until the job is gone.
  *
- * Gives them in order without gaps or repeats: subscribes first, then reads what is stored, then goes on live, and asks the
- * store whenever something is missing or it was quiet for long, since a live event may get lost on its way. While the store
- * cannot be reached, live events go on.
+ * The problem: live events arrive fast but may be lost; the store has all events but is expensive to poll.
+ *
+ * The invariant: events are returned in order of `seq`, without gaps or repetitions.
+ *
+ * How it works:
+ * 1. Subscribe to live events, then read the stored events after `after`. This order leaves no gap in between.
+ * 2. Return live events as long as each has the next sequence number.
+ * 3. After a gap, or after a silence of 500 ms that doubles up to 5 s, read the store.
+ *
+ * Example: events 1 to 3 come from the store, and 4 arrives live. If 6 arrives next, then 5 was lost, and one read returns 5 and
+ * 6. If the store is unreachable, then live events continue.
  */
 export async function* follow(options: FollowOptions): AsyncGenerator<DurableEvent[]> {
   const { live, store, scope, id, signal, pollMsMax = POLL_MS.max } = options
@@ -189,12 +195,12 @@ export async function* follow(options: FollowOptions): AsyncGenerator<DurableEve
   }
 }
 
-/** None while the store cannot say: what happens then is heard live or found later. */
+/** Returns no events if the store is unreachable. Later events arrive live or are found by a later read. */
 async function readStore(store: JobReads, scope: Scope, id: string, after: number): Promise<DurableEvent[]> {
   return await store.listEvents(scope, id, after, PAGE).catch(ignoreOutage<DurableEvent[]>([]))
 }
 
-/** Purged, or erased: nothing will come any more. A store that cannot say leaves it open. */
+/** True if the job was purged or erased, so that no event will follow. False if the store is unreachable. */
 async function isGone(store: JobReads, scope: Scope, id: string): Promise<boolean> {
   const find = async () => {
     const job = await store.find(scope, id)
@@ -203,7 +209,7 @@ async function isGone(store: JobReads, scope: Scope, id: string): Promise<boolea
   return await find().catch(ignoreOutage(false))
 }
 
-/** What is given in the place of a read while the store cannot be reached. */
+/** Returns an error handler that replaces the result of a read during an outage of the store, and rethrows other errors. */
 export function ignoreOutage<T>(instead: T): (error: unknown) => T {
   return (error) => {
     if (ServiceError.from(error).code !== 'overloaded') throw error
@@ -211,7 +217,7 @@ export function ignoreOutage<T>(instead: T): (error: unknown) => T {
   }
 }
 
-/** How a job ended, as one would say it. */
+/** The end of a job as a past participle for messages. */
 export function pastOf(state: DurableState): string {
   return state === 'completed' || state === 'failed' || state === 'expired' ? state : 'ended'
 }

@@ -8,39 +8,43 @@ import { type FileStore, HISTORY, newFileId } from '#shared/store/files.ts'
 /*
  * The history of chained responses, shared rather than copied.
  *
- * A response that goes on from another one has the whole conversation for a prompt. Its job stores its own turns, and names the segments
- * that hold those before: blobs of at least 64 KiB, each written once, by the job at which so much had gathered. What is shorter is
- * stored with the job, so that a chain of n short responses costs n times at most 64 KiB.
+ * The problem: a response that continues another one has the whole conversation as its prompt. If each job stored a copy, then a
+ * chain of n responses would take space in the order of n².
  *
- *     first   turns 1         stored with the job
- *     second  segment A: turns 1, 2, 3
- *     third   segments A, B: turns 4, 5
+ * How it works: a job stores its own turns, and names the segments that hold the earlier turns. A segment is a blob of at least
+ * 64 KiB, written once, by the job at which that much had accumulated. Shorter turns are stored with the job, so a chain of n
+ * short responses takes at most n × 64 KiB.
  *
- * A segment is a file of the project that no caller sees. It counts how many jobs name it: the erasure of the last one deletes it, and
- * an erasure before leaves it to the others. Of jobs whose retention ends it expires with the last. The text of a conversation is bounded
- * as a body is, so that a prompt has at most some hundred segments.
+ * Example:
+ * 1. The first job stores turn 1 with the job.
+ * 2. The second job writes segment A with turns 1, 2, 3.
+ * 3. The third job names segments A and B, and stores turns 4, 5 with the job.
+ *
+ * A segment is a hidden file of the project with a reference count. The erasure of the last job that names it deletes it;
+ * otherwise it expires with the last of these jobs. The text of a conversation is limited like a body, so a prompt has at most
+ * some hundred segments.
  */
 
-/** What {@link shareHistory} works with. */
 interface HistoryContext {
   readonly files: FileStore
   readonly blobs: Blobs
   readonly holding: Holding | undefined
   readonly tenant: string
-  /** How long the job may name its segments. */
+  /** Time in ms for which the job may name its segments. */
   readonly keepMs: number
 }
 
-/** A body as it is stored, and the history that it goes on from; undefined: none. */
+/** A body as it is stored, with the shared history that precedes it; undefined: no history. */
 export interface SharedBody {
   readonly body: unknown
   readonly history: SharedHistory | undefined
 }
 
 /**
- * Takes the history out of a body. What is written or kept here is to be {@link releaseHistory released} if no job is made.
+ * Moves the beginning of a prompt into shared segments. If no job is created afterwards, then the caller must {@link
+ * releaseHistory release} the result.
  *
- * @param before The segments that have the turns from `at` on, as far as these reach.
+ * @param before Existing segments, which contain the turns from `at` on
  */
 export async function shareHistory(
   { files, blobs, holding, tenant, keepMs }: HistoryContext,
@@ -65,7 +69,7 @@ export async function shareHistory(
   if (segments.length === 0) return { body, history: undefined }
   const history = { at: before.at, segments }
   const ids = segments.map(({ blob }) => blob)
-  // A segment may have expired since it was read: then the job has all of its prompt.
+  // A segment may have expired since it was read. The job then stores its whole prompt.
   if ((await files.refer(tenant, ids, keepMs)) < ids.length) {
     await releaseHistory({ files, blobs }, tenant, history)
     return { body, history: undefined }
@@ -74,7 +78,7 @@ export async function shareHistory(
   return { body: { after_history: own }, history }
 }
 
-/** A job names its segments no more. */
+/** Removes a job's references to its segments and deletes unused segments. */
 export async function releaseHistory(
   { files, blobs }: Pick<HistoryContext, 'files' | 'blobs'>,
   tenant: string,

@@ -4,44 +4,47 @@ import type { Created, NewJob, StoreView } from '#shared/store/store.ts'
 import type { TenantDepth } from '#shared/store/tenants.ts'
 import { KeyQuota } from './key-quota.ts'
 
-/** How old the counts of jobs may be that new ones are admitted by: counting asks the store. */
+/** Maximum age of the counts by which jobs are admitted. Counting queries the store. */
 const COUNT_AGE_MS = 1_000
-/** Counts that ought to have been made anew for so long are waited for; until then jobs are admitted by the last ones. */
+/** If the counts are overdue by this time, then a new job waits for them; until then the old counts are used. */
 const OVERDUE_MS = 4_000
-/** Counting very many takes long: it rests for as many times as long. */
+/** The next count starts after this multiple of the duration of the last one, because counting many jobs is slow. */
 const COUNT_RESTS = 50
 const RETRY_MS = 10_000
 
-/** How many durable jobs there may be. Those that wait for their time, `run_at`, are counted apart from those that wait or run. */
+/**
+ * Limits on the number of durable jobs. Scheduled jobs (`run_at` in the future) are counted separately from queued and running
+ * ones.
+ */
 export interface JobBounds {
-  /** Of all processes and tenants. */
+  /** Limits of the whole service. */
   readonly jobsMax: number
   readonly scheduledMax: number
-  /** Of one tenant; undefined: as many as are left free for others. */
+  /** Limits per tenant; undefined: as many as remain free for others. */
   readonly jobsMaxPerProject?: number | undefined
   readonly scheduledMaxPerProject?: number | undefined
-  /** What a tenant may have in the place of that: `queued` bounds those that wait to be started. */
+  /** Configured limits of a tenant, which replace the default. `queued` limits jobs that wait to be started. */
   readonly limitsOf?: (tenant: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
-  /** What a key may have of its own, beside its project. */
+  /** Configured limits of a key, in addition to those of its project. */
   readonly limitsOfKey?: (keyId: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
 }
 
-/** Jobs that wait to be started, those with the ones that run, and those that wait for their time. */
+/** Numbers of queued jobs, of queued and running jobs, and of scheduled jobs. */
 type Counts = Record<'queued' | 'underWay' | 'scheduled', number>
 
-/** A job that asks for a place. */
+/** A job that requests admission. */
 type Entrant = Pick<NewJob, 'tenant' | 'keyId'> & { readonly runAtMs?: number | undefined }
 
-/** That of a job on its way to the store. */
+/** The quota unit of a job on its way to the store. */
 interface Place {
   readonly tenant: string
   readonly isScheduled: boolean
 }
 
-/** What a job is asked to be counted as. */
+/** A limit, with the count that it applies to. */
 interface Bound {
   readonly count: number
-  /** Undefined: a share of `most`. */
+  /** Own limit of the tenant; undefined: a share of `most`. */
   readonly own: number | undefined
   readonly total: number
   readonly most: number
@@ -49,11 +52,15 @@ interface Bound {
 }
 
 /**
- * Whether there is room for one more durable job, asked before anything is kept of it.
+ * Quota of durable jobs, checked before anything of a job is stored.
  *
- * One tenant cannot take the room of all: where it has no bound of its own it may have as many jobs as places are free, so one
- * alone has half of them, two a third each, and the next still finds some. What of a tenant is above its bound, since its time
- * came all at once, counts only for itself.
+ * No tenant can use up the whole quota. Without an own limit, a tenant may have as many jobs as the quota has left. Thus one
+ * tenant alone gets half of it, two tenants get a third each, and a new tenant always finds some left.
+ *
+ * Example: the quota is 1,000. Tenant A has 500 jobs, so 500 are left and A is refused. Tenant B may add jobs until it has 250
+ * and 250 are left.
+ *
+ * Jobs beyond a tenant's limit, such as scheduled jobs that all became due at once, count only against that tenant.
  */
 export class JobQuota {
   readonly #store: StoreView
@@ -62,7 +69,7 @@ export class JobQuota {
   #countMs = 0
   #counting: Promise<void> | undefined
   #tally: Tally
-  /** What was taken since the counting began, or was on its way then: the next counts may not have it. */
+  /** Admissions since the current count began, or in progress at that time. The count may not include them. */
   #since: Tally
   readonly #onTheWay = new Set<Place>()
   readonly #ofKeys: KeyQuota
@@ -76,9 +83,10 @@ export class JobQuota {
   }
 
   /**
-   * Refuses a job that there is no room for.
+   * Checks the quota without admitting a job.
    *
-   * @throws ServiceError `rate_limit_exceeded` at the tenant's own bound; `overloaded` at that of all, or while the store is down
+   * @throws ServiceError `rate_limit_exceeded` at the tenant's own limit; `overloaded` at the limit of the service, or if the
+   * store is down
    */
   async require({ tenant }: Entrant): Promise<void> {
     const place = { tenant, isScheduled: false }
@@ -86,7 +94,7 @@ export class JobQuota {
     this.#refuse(place)
   }
 
-  /** Makes a job, if there is room for it: it has its place from the first moment on. @throws ServiceError As {@link require} */
+  /** Creates a job if the quota allows it. The job counts from the first moment on. @throws ServiceError As {@link require} */
   async enter({ tenant, keyId, runAtMs = 0 }: Entrant, create: () => Promise<Created>): Promise<Created> {
     const place = { tenant, isScheduled: runAtMs > Date.now() }
     await this.#ready(place)
@@ -94,7 +102,7 @@ export class JobQuota {
   }
 
   async #enter(place: Place, create: () => Promise<Created>): Promise<Created> {
-    // In one step with the taking: those that come together must not all find the same place free.
+    // Check and increment happen in one synchronous step. Otherwise concurrent jobs could all take the last unit.
     this.#refuse(place)
     this.#onTheWay.add(place)
     this.#add(place, 1)
@@ -103,7 +111,7 @@ export class JobQuota {
       if (created.outcome !== 'created') this.#add(place, -1)
       return created
     } catch (error) {
-      // Where nobody knows, the next counts will.
+      // If the outcome is unknown, then the next count decides.
       if (ServiceError.from(error).isUndone) this.#add(place, -1)
       throw error
     } finally {
@@ -117,7 +125,7 @@ export class JobQuota {
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true })
     }
     await this.#count()
-    // Nobody is refused by counts that are being made anew.
+    // Outdated counts never refuse a job: wait for the count in progress.
     if (this.#counting !== undefined && !this.#hasRoom(place)) await this.#counting
   }
 
@@ -138,14 +146,14 @@ export class JobQuota {
     for (const tally of [this.#tally, this.#since]) tally.add(place, count)
   }
 
-  /** Jobs are admitted by the last counts while new ones are made, unless these were not asked for in a long time. */
+  /** Jobs are admitted by the last counts while new ones are read, unless the old ones are too old. */
   async #count(): Promise<void> {
     const overdueMs = Date.now() - this.#countedAtMs - Math.max(COUNT_AGE_MS, COUNT_RESTS * this.#countMs)
     if (overdueMs <= 0) return
     this.#counting ??= this.#read().finally(() => {
       this.#counting = undefined
     })
-    // Where it fails the next job asks again, and whoever has to wait for it hears of that.
+    // If the count fails, then the next job repeats it. Only jobs that wait for the count receive the error.
     if (overdueMs < OVERDUE_MS) this.#counting.catch(() => {})
     else await this.#counting
   }
@@ -167,19 +175,19 @@ export class JobQuota {
     const { underWay: total } = this.#tally.totals
     const { queued, underWay } = this.#tally.of(tenant)
     const queuedMax = limitsOf?.(tenant)?.queued
-    if (queuedMax !== undefined) return { count: queued, own: queuedMax, total, most, what: 'jobs that wait' }
-    return { count: underWay, own: jobsMaxPerProject, total, most, what: 'jobs that wait or run' }
+    if (queuedMax !== undefined) return { count: queued, own: queuedMax, total, most, what: 'queued jobs' }
+    return { count: underWay, own: jobsMaxPerProject, total, most, what: 'queued or running jobs' }
   }
 
   #scheduledOf(tenant: string): Bound {
     const { scheduledMax: most, scheduledMaxPerProject, limitsOf } = this.#bounds
     const own = limitsOf?.(tenant)?.scheduled ?? scheduledMaxPerProject
     const { scheduled: total } = this.#tally.totals
-    return { count: this.#tally.of(tenant).scheduled, own, total, most, what: 'jobs that wait for their time' }
+    return { count: this.#tally.of(tenant).scheduled, own, total, most, what: 'scheduled jobs' }
   }
 }
 
-/** Counts of each tenant, and of all: there a tenant counts for no more than it may have. */
+/** Counts per tenant and in total. In the total, a tenant counts at most up to its limit. */
 class Tally {
   readonly #bounds: JobBounds
   readonly #counts = new Map<string, Counts>()
@@ -236,18 +244,18 @@ const NONE: Counts = { queued: 0, underWay: 0, scheduled: 0 }
 function refuseBeyond({ count, own, total, most, what }: Bound, isScheduled: boolean): void {
   const refusal = { retryAfterMs: RETRY_MS, isUndone: true }
   if (own === 0) {
-    const message = `This project may have no ${what}: its limit is 0. Only whoever runs this service can raise it.`
+    const message = `This project may have no ${what}: its limit is 0. Only the operator of this service can raise it.`
     throw new ServiceError('permission_denied', message, { isUndone: true })
   }
   if (own !== undefined && count >= own) {
-    const message = `This project has ${count} ${what}, and may have ${own}. Try again later.`
+    const message = `This project has ${count} ${what}; its limit is ${own}. Try again later.`
     throw new ServiceError('rate_limit_exceeded', message, refusal)
   }
   if (total >= most) {
-    const many = isScheduled ? 'Too many jobs wait for their time.' : 'Too many jobs are under way.'
+    const many = isScheduled ? 'Too many jobs are scheduled.' : 'Too many jobs are in progress.'
     throw new ServiceError('overloaded', `${many} Try again later.`, refusal)
   }
   if (own !== undefined || count < most - total) return
-  const message = `This project has ${count} ${what}: the other places are for other projects. Try again later.`
+  const message = `This project has ${count} ${what}; the remaining capacity is reserved for other projects. Try again later.`
   throw new ServiceError('rate_limit_exceeded', message, refusal)
 }

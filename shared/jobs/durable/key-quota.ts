@@ -4,21 +4,21 @@ import type { TenantReads } from '#shared/store/tenants.ts'
 
 const RETRY_MS = 10_000
 
-/** What waits of a key: for a worker, or for its time. */
+/** Waiting state of a job: queued for a worker, or scheduled. */
 type Waiting = 'queued' | 'scheduled'
 
-/** What was begun of one key and state, so that a count that was read meanwhile is not taken for all. */
+/** Jobs of one key and state that were begun here, because a count that is read concurrently may not include them. */
 interface Begun {
-  /** Since anybody last looked. */
+  /** Since the last read began. */
   total: number
   underWay: number
-  /** Counts that are being read. */
+  /** Number of counts being read. */
   readers: number
 }
 
 /**
- * The limits of a key on its jobs that wait, beside those of its project (docs/keys.md). Only a key with such a limit is
- * counted, by an index, with each of its jobs. Ingresses that let in at once may each let in the last one.
+ * Limits of a key on its waiting jobs, in addition to those of its project (docs/keys.md). Only keys with such a limit are
+ * counted, by an index, once per job. Concurrent ingresses may each admit the last job.
  */
 export class KeyQuota {
   readonly #tenants: Pick<TenantReads, 'waitingOfKey'>
@@ -34,9 +34,9 @@ export class KeyQuota {
   }
 
   /**
-   * Makes a job of a key, if its own limits have room for it.
+   * Creates a job of a key if the limits of the key allow it.
    *
-   * @throws ServiceError `rate_limit_exceeded`, `permission_denied` where the limit is 0; all that `create` throws
+   * @throws ServiceError `rate_limit_exceeded`; `permission_denied` if the limit is 0; all errors of `create`
    */
   async enter<T>(keyId: string | undefined, isScheduled: boolean, create: () => Promise<T>): Promise<T> {
     const state = isScheduled ? 'scheduled' : 'queued'
@@ -50,10 +50,10 @@ export class KeyQuota {
     this.#begun.set(name, begun)
     begun.readers++
     try {
-      // Those under way now may be counted or not: they count as not counted.
+      // Jobs in progress may or may not be in the count, so they are added.
       const unseen = begun.underWay - begun.total
       const waiting = (await this.#tenants.waitingOfKey(keyId))[state]
-      // In one step with the taking: those that come together must not all find the same place free.
+      // Check and increment happen in one synchronous step. Otherwise concurrent jobs could all take the last unit.
       if (waiting + unseen + begun.total >= most) throw full(state, most)
       begun.total++
       begun.underWay++
@@ -71,11 +71,11 @@ export class KeyQuota {
 }
 
 function full(state: Waiting, most: number): ServiceError {
-  const what = state === 'queued' ? 'jobs that wait' : 'jobs that wait for their time'
+  const what = state === 'queued' ? 'queued jobs' : 'scheduled jobs'
   if (most === 0) {
-    const message = `This key may have no ${what}: its limit is 0. Only whoever runs this service can raise it.`
+    const message = `This key may have no ${what}: its limit is 0. Only the operator of this service can raise it.`
     return new ServiceError('permission_denied', message, { isUndone: true })
   }
-  const message = `This key may have ${most} ${what}. Try again later.`
+  const message = `This key has reached its limit of ${most} ${what}. Try again later.`
   return new ServiceError('rate_limit_exceeded', message, { retryAfterMs: RETRY_MS, isUndone: true })
 }

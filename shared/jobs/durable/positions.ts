@@ -3,25 +3,25 @@ import type { PoolName } from '#schemas/job.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import type { QueuedPlace } from '#shared/store/tenants.ts'
 
-/** How old what is known of a queue may be: jobs of a short one may have started in that time. */
+/** Maximum age of cached positions. Jobs of a short queue may start within that time. */
 const AGE_MS = 100
-/** Reading a very long queue takes long: it rests for as many times as long. */
+/** A cached read stays valid for this multiple of its own duration, because reading a long queue is slow. */
 const RESTS = 50
-/** Queues, and tenants of queues, that are remembered at once. */
+/** Maximum number of cached queues, and of cached pairs of queue and tenant. */
 const REMEMBERED_MAX = 1_000
 
-/** What was read once. */
+/** A cached read. */
 interface Remembered<T> {
   readonly value: Promise<T>
   freshUntilMs: number
 }
 
 /**
- * Where durable jobs stand that wait for a worker: how many jobs would be started before them, of those for the same kind, model
- * and priority, in turn of tenants, and with them the calls that wait for the pool. No tenant's queue counts for more than what
- * comes before in its turns, so a job is no further behind for one that has very many (docs/design.md, Turns).
+ * Queue positions of waiting durable jobs: the number of jobs that start earlier, in tenant order, among those of the same kind,
+ * model and priority. Calls that wait for the pool are included. Each other tenant counts only
+ * with the jobs that its turns allow. Thus a long backlog of one tenant does not change the position of others (docs/design.md, Turns).
  *
- * It is what may come before at most: whose turn is first in a round only the workers know.
+ * The position is an upper bound, because only the workers know which tenant is first in the current round.
  */
 export class Positions {
   readonly #store: StoreView
@@ -31,13 +31,13 @@ export class Positions {
   /** By queue and tenant. */
   readonly #places = new Map<string, Remembered<QueuedPlace[]>>()
 
-  /** @param callsWaiting Calls that wait for a pool, of all ingresses as far as they are known. */
+  /** @param callsWaiting Calls that wait for a pool in all ingresses, as of their last reports */
   constructor(store: StoreView, callsWaiting: (pool: PoolName) => number) {
     this.#store = store
     this.#callsWaiting = callsWaiting
   }
 
-  /** Jobs that would be started before this one; null where it does not wait for a worker, or nobody knows now. */
+  /** Number of jobs that start before this one; null if the job is not queued or the store is unreachable. */
   async of(job: DurableJob): Promise<number | null> {
     if (job.state !== 'queued') return null
     try {
@@ -47,28 +47,28 @@ export class Positions {
       ])
       return this.#count(job, tenants, places)
     } catch {
-      // The job itself was read: nobody is refused that for want of this.
+      // The job itself was read, so a missing position must not fail the request.
       return null
     }
   }
 
-  /** A job was queued: what is remembered has it from now on. */
+  /** Adds a queued job to the cached reads. */
   async added(job: DurableJob): Promise<void> {
     const tenants = await this.#tenants.get(queueOf(job))?.value.catch(() => undefined)
     tenants?.set(job.tenant, (tenants.get(job.tenant) ?? 0) + 1)
     const places = await this.#places.get(`${queueOf(job)} ${job.tenant}`)?.value.catch(() => undefined)
     if (!places) return
-    // Nearly always at the end: ids begin with their time.
+    // Nearly always at the end, because ids begin with their creation time.
     const at = indexOf(job.id, places)
     const after = places.slice(at).map(({ id, nth }) => ({ id, nth: nth + 1 }))
     places.splice(at, after.length, { id: job.id, nth: (places[at - 1]?.nth ?? 0) + 1 }, ...after)
   }
 
   #count(job: DurableJob, tenants: ReadonlyMap<string, number>, places: readonly QueuedPlace[]): number {
-    // Its id says so also where it was not among those that were read.
+    // Ids are ordered by time, so a job that was not among the cached ones still has a position.
     const own = places[indexOf(job.id, places) - 1]?.nth ?? 0
     let before = own
-    // One of each other for each of ours, and one more where it comes first in the round.
+    // Round robin: each other tenant starts at most as many jobs as this tenant, plus one.
     for (const [tenant, count] of tenants) if (tenant !== job.tenant) before += Math.min(count, own + 1)
     return before + Math.min(this.#callsWaiting(job.pool), before + 1)
   }
@@ -78,7 +78,7 @@ export class Positions {
   }
 }
 
-/** How many of the places are before that of an id. */
+/** Number of queue entries before an id. */
 function indexOf(id: string, places: readonly QueuedPlace[]): number {
   let [from, to] = [0, places.length]
   while (from < to) {
@@ -93,13 +93,13 @@ function queueOf({ pool, kind, model, priority }: DurableJob): string {
   return JSON.stringify([pool, kind, model, priority])
 }
 
-/** What was read of late, or is being read; else reads it. */
+/** Returns a cached read that is valid or in progress; otherwise reads. */
 async function remembered<T>(all: Map<string, Remembered<T>>, key: string, read: () => Promise<T>): Promise<T> {
   const known = all.get(key)
   const now = Date.now()
   if (known && now < known.freshUntilMs) return await known.value
   if (all.size >= REMEMBERED_MAX) all.clear()
-  // While it is being read it is fresh.
+  // A read in progress counts as valid.
   const entry = { value: read(), freshUntilMs: Number.POSITIVE_INFINITY }
   all.set(key, entry)
   try {

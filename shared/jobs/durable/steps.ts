@@ -5,22 +5,22 @@ import type { RecordedStep, StepInput } from '#shared/store/family.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Bytes of outputs in blobs that are read for one page: it ends where they are more, after one step at least. */
+/** Maximum bytes of outputs read from blobs per page. A page ends there, but contains at least one step. */
 const PAGE_BYTES_MAX = 4 * 1024 * 1024
 
-/** A step as it is shown: what was asked for, and what it gave. */
+/** A step as shown to callers, with its input and result. */
 export interface ShownStep extends Omit<RecordedStep, 'output' | 'blob'> {
-  /** Counts from 1, in the order they were done. */
+  /** Counts from 1, in order of completion. */
   readonly number: number
   readonly input: StepInput | null
   readonly output: unknown
 }
 
 /**
- * Some steps of a job in the order they were done, with what they gave.
+ * A page of a job's steps, in order of completion, with their results.
  *
- * @param after Number of the last one that is left out.
- * @throws ServiceError `not_found` where the output of one is gone
+ * @param after Number of the last step of the previous page
+ * @throws ServiceError `not_found` if the output of a step is gone
  */
 export async function listSteps(
   { store, blobs }: { readonly store: StoreView; readonly blobs: Blobs },

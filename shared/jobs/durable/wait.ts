@@ -2,33 +2,32 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import type { DurableEnd } from '#schemas/event.ts'
 import { ignoreOutage, isLast, type LiveEvents, POLL_MS, TERMINAL } from './follow.ts'
 
-/** A job as it ended, or as it is when the wait is over. */
+/** A job at its end, or at the time when the wait was over. */
 export interface AwaitedJob {
   readonly job: DurableJob
-  /** Of a completed job, where it came along with its end; undefined: the store has it. */
+  /** Result of a completed job, if the end event carried it; undefined: the store has it. */
   readonly result?: DurableEnd['result']
 }
 
-/** What {@link waitForEnd} needs. */
 export interface WaitOptions {
   readonly live: LiveEvents
   readonly id: string
   /** Reads the job. @throws ServiceError `job_not_found` */
   readonly find: () => Promise<DurableJob>
   readonly signal: AbortSignal
-  /** Called once where there is something to wait for. What it throws ends the wait. */
+  /** Called once if the job has not ended yet. An error that it throws ends the wait. */
   readonly onWait?: (() => void) | undefined
-  /** Longest silence after which the store is asked; default: a few seconds, for callers who wait. */
+  /** Maximum interval without events after which the store is read; default: 5,000 ms. */
   readonly pollMsMax?: number | undefined
 }
 
 /**
- * Waits until a job has ended, or `signal` aborts.
+ * Waits until a job has ended or `signal` aborts.
  *
- * Listens first, then reads the job once: an end that follows is heard, with the job and its result, and nothing is read for it. The
- * store is asked where an end was told without them, and when it was quiet for long, since what is told may get lost.
+ * Subscribes first, then reads the job once. The end event usually carries the job and its result, so no further read is needed.
+ * The store is read if an end event lacks them, or after a long silence, because live events may be lost.
  *
- * @throws ServiceError `job_not_found`, also for what is gone meanwhile
+ * @throws ServiceError `job_not_found`, also if the job is erased during the wait
  */
 export async function waitForEnd(options: WaitOptions): Promise<AwaitedJob> {
   const { live, id, find, signal, onWait, pollMsMax = POLL_MS.max } = options
@@ -41,10 +40,10 @@ export async function waitForEnd(options: WaitOptions): Promise<AwaitedJob> {
       await subscription.wait(idleMs, signal)
       const { end } = subscription
       if (end) return end.job.state === 'completed' ? end : { job: end.job }
-      const heard = subscription.takeAll()
-      idleMs = heard.length > 0 ? POLL_MS.min : Math.min(idleMs * 2, pollMsMax)
-      if (signal.aborted || (heard.length > 0 && !heard.some(isLast))) continue
-      // While the store cannot say, live events go on.
+      const events = subscription.takeAll()
+      idleMs = events.length > 0 ? POLL_MS.min : Math.min(idleMs * 2, pollMsMax)
+      if (signal.aborted || (events.length > 0 && !events.some(isLast))) continue
+      // If the store is unreachable, then live events continue.
       const now = await find().catch(ignoreOutage(undefined))
       if (now && TERMINAL.has(now.state)) return { job: now }
     }

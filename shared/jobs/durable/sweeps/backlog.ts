@@ -6,11 +6,11 @@ import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { Depth, QueuedOf, Store } from '#shared/store/store.ts'
 
-/** Age at which a reading says nothing any more: a few turns of its loop. */
+/** Age at which a count is outdated: a few iterations of its loop. */
 const STALE_MS = 20_000
 const STATES = DurableState.extract(['queued', 'scheduled', 'in_progress', 'waiting']).options
 
-/** What waits and runs, by the store, and how that compares with what the broker holds. */
+/** Counts of waiting and running jobs in the store, compared with the records in the broker. */
 export class Backlog {
   readonly #store: Store
   readonly #broker: Broker
@@ -23,14 +23,14 @@ export class Backlog {
   #depth: readonly Depth[] = []
   #readAtMs = 0
 
-  /** @param isCaredFor Whether some worker claims such jobs from the store as soon as it has room: they need no record. */
+  /** @param isCaredFor True if some worker claims such jobs from the store as soon as it has a free slot: they need no record */
   constructor(store: Store, broker: Broker, isCaredFor: (of: QueuedOf) => boolean = () => false) {
     this.#store = store
     this.#broker = broker
     this.#isCaredFor = isCaredFor
   }
 
-  /** Counts anew. The store reads every waiting job for it: not more often than every few seconds. */
+  /** Counts again. The store scans every waiting job for this, so the interval should be several seconds. */
   async read(): Promise<void> {
     this.#depth = await this.#store.depth()
     this.#readAtMs = Date.now()
@@ -47,41 +47,43 @@ export class Backlog {
     }
   }
 
-  /** Of what jobs waited at the last reading that no worker knew of. */
+  /** Queues with waiting jobs of which no worker knows, as of the last count. */
   get uncared(): readonly QueuedOf[] {
     return this.#uncared
   }
 
-  /** Whether jobs waited at the last reading, and all of them were such as workers care for. */
+  /** True if jobs waited at the last count, and workers know of all of them. */
   isCaredFor(pool: PoolName): boolean {
     return this.#caredFor.has(pool) && this.#waiting.get(pool) === 0
   }
 
   /**
-   * Jobs that waited at the last reading and for which the queue had no room: so many records, at least, must be lost.
-   * What was published since is to be {@link counted}.
+   * Minimum number of lost records: waiting jobs at the last count minus records in the queue. Records published since then are
+   * subtracted by {@link counted}.
    */
   missing(pool: PoolName): number {
     return this.#missing.get(pool) ?? 0
   }
 
-  /** So many of the missing ones were published again. */
+  /** Subtracts republished jobs from the missing ones. */
   counted(pool: PoolName, published: number): void {
     this.#missing.set(pool, Math.max(0, this.missing(pool) - published))
   }
 
-  /** Whether the queue holds two records of each job that waited at the last reading: a third would only fill it. */
+  /** True if the queue holds two records for each waiting job: a third one would only fill the queue. */
   hasTwice(pool: PoolName, lag: number): boolean {
     return lag >= 2 * (this.#waiting.get(pool) ?? 0)
   }
 
-  /** Records in both lanes of a pool; undefined where the broker cannot tell. */
+  /** Records in both lanes of a pool; undefined if the broker cannot count them. */
   async lag(pool: PoolName): Promise<number | undefined> {
     const lanes = await Promise.all(Priority.options.map((lane) => this.#broker.lag(jobsTopic(pool, lane))))
     return lanes.reduce((sum, lag) => (sum === undefined || lag === undefined ? undefined : sum + lag), 0)
   }
 
-  /** Shows the last reading to Prometheus. Each scheduler shows the same: take the maximum, not the sum. */
+  /**
+   * Exports the last count to Prometheus. Each scheduler exports the same values, so queries should use the maximum, not the sum.
+   */
   showIn(metrics: Metrics, models: readonly Pick<ModelConfig, 'id' | 'pool'>[]): void {
     for (const { id, pool } of models) {
       for (const priority of Priority.options) this.#showWaiting(metrics, { pool, model: id, priority })

@@ -4,12 +4,12 @@ import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { Dispatch, Moved, Store } from '#shared/store/store.ts'
 
-/** Jobs one sweep moves at most: with bodies of up to 64 KiB they are held in memory until they are published. */
+/** Maximum jobs per sweep. Their bodies (up to 64 KiB each) stay in memory until they are published. */
 export const BATCH_MAX = 500
-/** Jobs that are on their way to the broker at once. */
+/** Maximum concurrent submissions to the broker. */
 const SUBMITS_MAX = 64
 
-/** What sweeps work with. */
+/** Dependencies of the sweeps. */
 export interface SweepContext {
   readonly store: Store
   readonly broker: Broker
@@ -19,8 +19,8 @@ export interface SweepContext {
 }
 
 /**
- * Publishes what moves have committed: their events, then the jobs they queued. What does not get through is published
- * again later, so the rest is left when the broker goes away.
+ * Publishes committed state transitions: their events, then the queued jobs. Unpublished jobs are republished later, so the loop
+ * ends if the broker becomes unreachable.
  */
 export async function publish({ broker, dispatcher }: SweepContext, moved: readonly Dispatch[]): Promise<void> {
   publishEvents(dispatcher, moved)
@@ -31,7 +31,7 @@ export async function publish({ broker, dispatcher }: SweepContext, moved: reado
   }
 }
 
-/** Publishes the events alone, of jobs that have ended. */
+/** Publishes only the events of ended jobs. */
 export function publishEvents(dispatcher: Dispatcher, moved: readonly Moved[]): void {
   for (const one of moved) dispatcher.publishMoved(one)
 }

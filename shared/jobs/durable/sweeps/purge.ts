@@ -4,23 +4,24 @@ import { blobsOf, dropBlobs } from '#shared/jobs/durable/blobs.ts'
 import { PURGE_LEASE } from '#shared/store/leases.ts'
 import type { SweepContext } from './publish.ts'
 
-/** How long others keep away should this process die in the middle: longer than one step takes. */
+/** Lease of the purging process: longer than one step. If the process crashes, then another one continues after this time. */
 const LEASE_MS = 60_000
-/** Steps of one turn. */
+/** Maximum steps per run. */
 const STEPS_MAX = 100
-/** Files of one step. */
+/** Files per step. */
 const FILES_MAX = 50
-/** Conversations of one step. */
+/** Conversations per step. */
 const CONVERSATIONS_MAX = 50
 
 /**
- * Deletes jobs, files and conversations that are past their retention, with their blobs, as the only scheduler that does so at the time. Blobs go after their job
- * is gone: a crash in between leaves some to the sweep, and never a job without its body.
+ * Deletes jobs, files and conversations after their retention, with their blobs. A lease ensures that only one scheduler purges
+ * at a time. Blobs are deleted after their job: a crash in between leaves orphaned blobs for the sweep, but never a job without
+ * its body.
  *
- * It works in small steps and rests as long as each took, so that an embedded store has half of its time for everything else.
+ * After each step, the purge pauses for as long as the step took. An embedded store thus keeps half of its time for other work.
  *
- * @param stopped Ends it after the step under way.
- * @returns Whether there is more
+ * @param stopped Ends the purge after the current step
+ * @returns True if there is more to delete
  */
 export async function purge(
   { store, log }: SweepContext,

@@ -6,36 +6,36 @@ import { slotsKept } from '#shared/jobs/worker/bulkheads/lanes.ts'
 import type { Backlog } from './backlog.ts'
 import { BATCH_MAX, publish, type SweepContext } from './publish.ts'
 
-/** How long a record may be on its way before its absence means anything. */
+/** Age at which a queued job without a record counts as lost. */
 const LOST_AFTER_MS = 30_000
-/** The same where the queue is empty: then it can only be in the hands of a sender. */
+/** The age limit for an empty queue: then the record can only be in flight at its sender. */
 const LOST_FROM_EMPTY_MS = 5_000
-/** One lost record behind a queue that is never empty nor short is found by looking through the oldest, slowly. */
+/** Slow search for lost records in a queue that is never empty: a few of the oldest jobs per run. */
 const SEARCH = { olderThanMs: 300_000, limit: 5 }
-/** Share of free slots from which workers lack work: busy ones have a few free at any moment, between two jobs. */
+/** Fraction of free slots at which workers count as idle. Busy workers also have a few free slots, between two jobs. */
 const IDLE_SHARE = 0.25
-/** Turns in a row of which that must hold. */
+/** Number of consecutive runs for which workers must be idle. */
 const IDLE_TURNS = 3
-/** Silence of the control channel from which what heartbeats said is out of date. */
+/** If the control channel has been silent for this long, then its information is outdated. */
 const SILENCE_MS_MAX = 2_500
 
-/** What one turn knows of a pool's queue. */
+/** State of a pool's queue in one run. */
 export interface QueueView {
-  /** Records at the broker; undefined where it cannot tell. */
+  /** Records in the broker; undefined if the broker cannot count them. */
   readonly lag: number | undefined
-  /** Records that must be lost, by the counts of store and broker. */
+  /** Minimum number of lost records, by the counts of store and broker. */
   readonly missing: number
-  /** For how many turns workers have lacked work. */
+  /** Number of consecutive runs in which workers were idle. */
   readonly idleTurns: number
-  /** The queue holds each waiting job twice. */
+  /** The queue holds two records for each waiting job. */
   readonly hasTwice: boolean
-  /** Workers claim all that waits as soon as they have room, without records, or there are none. */
+  /** Workers claim all waiting jobs without records, or there are no workers. */
   readonly isCaredFor: boolean
 }
 
 /**
- * Which queued jobs to publish again: so many that a broker which lost everything is full again soon, and next to none
- * while their records wait behind busy workers.
+ * Decides which queued jobs to republish. After the broker lost everything, the queue is full again within a few runs. While
+ * records wait behind busy workers, next to nothing is republished.
  */
 export function republishPlan({ lag, missing, idleTurns, hasTwice, isCaredFor }: QueueView): {
   olderThanMs: number
@@ -43,13 +43,13 @@ export function republishPlan({ lag, missing, idleTurns, hasTwice, isCaredFor }:
 } {
   if (isCaredFor) return SEARCH
   if (lag === 0) return { olderThanMs: LOST_FROM_EMPTY_MS, limit: BATCH_MAX }
-  // Low priority waits beside free slots while the other lane has a little work.
+  // Jobs of low priority may wait although slots are free, while the other lane has a little work.
   if (idleTurns >= IDLE_TURNS && !hasTwice) return { olderThanMs: LOST_AFTER_MS, limit: BATCH_MAX }
   if (missing > 0) return { olderThanMs: LOST_AFTER_MS, limit: Math.min(missing, BATCH_MAX) }
   return SEARCH
 }
 
-/** Publishes queued jobs again whose records the broker seems to have lost: Kafka may lose everything. */
+/** Republishes queued jobs whose records the broker seems to have lost: Kafka may lose everything. */
 export class Republisher {
   readonly #context: SweepContext
   readonly #presence: Presence
@@ -62,7 +62,7 @@ export class Republisher {
     this.#backlog = backlog
   }
 
-  /** One turn over all pools, bounded by {@link BATCH_MAX} each. */
+  /** One run over all pools, with at most {@link BATCH_MAX} jobs each. */
   async run(): Promise<void> {
     for (const pool of PoolName.options) await this.#republish(pool)
   }
@@ -73,14 +73,14 @@ export class Republisher {
     this.#idleTurns.set(pool, idleTurns)
     const lag = await this.#backlog.lag(pool)
     const hasTwice = lag !== undefined && this.#backlog.hasTwice(pool, lag)
-    // The first worker that comes is told what waits.
+    // Without workers nothing is republished: the first worker that joins receives announcements.
     const hasNobody = this.#presence.silenceMs < SILENCE_MS_MAX && this.#presence.workers(pool).length === 0
     const isCaredFor = this.#backlog.isCaredFor(pool) || hasNobody
     const plan = republishPlan({ lag, missing: this.#backlog.missing(pool), idleTurns, hasTwice, isCaredFor })
     const old = await store.takeUnpublished(pool, plan.olderThanMs, plan.limit)
     const taken = old.filter(({ job }) => !isClaimed(this.#presence, job))
     if (taken.length === 0) return
-    log.info({ pool, count: taken.length, lag }, 'queued jobs published again')
+    log.info({ pool, count: taken.length, lag }, 'queued jobs republished')
     metrics.republished.inc({ pool }, taken.length)
     this.#backlog.counted(pool, taken.length)
     await publish(this.#context, taken)
@@ -89,7 +89,7 @@ export class Republisher {
   #isIdle(pool: PoolName): boolean {
     if (this.#presence.silenceMs > SILENCE_MS_MAX) return false
     const workers = this.#presence.workers(pool).filter(({ draining }) => !draining)
-    // Those kept from the batch lane say nothing: they are free although it is long.
+    // Slots reserved for the interactive lane are not idle: they stay free even if the batch lane is long.
     const freeOf = ({ slots, running }: Peer) => Math.max(0, slots - slotsKept(slots) - running)
     const free = workers.reduce((sum, worker) => sum + freeOf(worker), 0)
     return free > 0 && free >= this.#presence.slots(pool) * IDLE_SHARE

@@ -17,10 +17,9 @@ import { BATCH_MAX, publish, publishEvents, type SweepContext } from './publish.
 import { purge } from './purge.ts'
 import { Republisher } from './republish.ts'
 
-/** When the reaper gives up on a job (docs/design.md, Moves and guards). */
+/** Limits of the reaper (docs/design.md, Moves and guards). */
 const REAP_POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
 
-/** What {@link Sweeps} need. */
 export interface SweepsOptions {
   readonly store: StoreView
   readonly broker: Broker
@@ -28,19 +27,19 @@ export interface SweepsOptions {
   readonly log: Log
   readonly metrics: Metrics
   readonly models: ModelCatalogue
-  /** Says which jobs workers know of, and whether they lack work. */
+  /** Waiting jobs that workers know of, and free slots. */
   readonly presence: Presence
-  /** Boot id of this process, which holds the leases of what only one may do. */
+  /** Boot id of this process, which holds the leases of exclusive sweeps. */
   readonly boot: string
-  /** How long a call may take, whose blobs are in no store. */
+  /** Maximum duration of a call in ms. Blobs of calls are not in the store. */
   readonly callMsMax: number
 }
 
 /**
- * What durable jobs need done when nobody else is there to do it: one turn of each sweep over the store. Any number of
- * processes may sweep: each move is guarded in the store, and only one reaps and purges at a time.
+ * Sweeps: periodic maintenance of durable jobs. Any number of processes may run them, because the store guards each state
+ * transition. A lease ensures that only one process reaps or purges at a time.
  *
- * A sweep that says `true` may have more to do.
+ * A sweep returns true if there may be more to do.
  */
 export class Sweeps {
   readonly #options: SweepsOptions
@@ -61,7 +60,7 @@ export class Sweeps {
     this.#republisher = new Republisher(this.#context, presence, this.#backlog)
   }
 
-  /** Queues and publishes the jobs whose time has come. */
+  /** Queues and publishes scheduled jobs that are due. */
   async startDue(): Promise<boolean> {
     const moved = await this.#context.store.startDue(BATCH_MAX)
     if (moved.length > 0) this.#context.log.info({ count: moved.length }, 'due jobs queued')
@@ -69,7 +68,7 @@ export class Sweeps {
     return moved.length === BATCH_MAX
   }
 
-  /** Ends the jobs that waited too long. */
+  /** Expires jobs that have waited too long. */
   async expire(): Promise<boolean> {
     const { store, dispatcher, log, metrics } = this.#context
     const moved = await store.expire(BATCH_MAX)
@@ -83,9 +82,8 @@ export class Sweeps {
   }
 
   /**
-   * Ends or requeues the jobs of lost workers, as the only process that does so at the time.
-   *
-   * @param leaseMs How long others keep away should this process die.
+   * Requeues or fails jobs of dead workers, under an exclusive lease. @param leaseMs Time after which another process continues
+   * if this one crashes
    */
   async reap(leaseMs: number): Promise<boolean> {
     const { store, log, metrics } = this.#context
@@ -102,7 +100,7 @@ export class Sweeps {
     return moved.length === BATCH_MAX
   }
 
-  /** Wakes jobs whose time to wait for children is over, and tells of ends that their families do not know of. */
+  /** Wakes parents whose time to wait for children is over, and notifies families of ended jobs. */
   async families(): Promise<boolean> {
     const { store, dispatcher, log } = this.#context
     const [late, woken, unsettled] = await Promise.all([
@@ -115,44 +113,44 @@ export class Sweeps {
     await publish(this.#context, woken)
     for (const job of unsettled) await this.#family.settle(job)
     const counts = { timed_out: late.length, woken: woken.length, settled: unsettled.length }
-    if (late.length + woken.length + unsettled.length > 0) log.info(counts, 'families of jobs looked after')
+    if (late.length + woken.length + unsettled.length > 0) log.info(counts, 'families settled')
     return [late, woken, unsettled].some(({ length }) => length === BATCH_MAX)
   }
 
-  /** Counts what waits and runs (see {@link Backlog.read}), and tells workers of what none of them knows of. */
+  /** Counts waiting and running jobs (see {@link Backlog.read}), and announces those of which no worker knows. */
   async readBacklog(): Promise<void> {
     await this.#backlog.read()
     for (const of of this.#backlog.uncared) this.#context.dispatcher.notifyWaiting(of)
   }
 
-  /** Publishes again what the broker seems to have lost. */
+  /** Republishes jobs whose records the broker seems to have lost. */
   republish(): Promise<void> {
     return this.#republisher.run()
   }
 
-  /** Deletes what is kept no longer. @param stopped Ends it after the step under way. */
+  /** Deletes data after its retention. @param stopped Ends the purge after the current step */
   purge(stopped: AbortSignal): Promise<boolean> {
     return purge(this.#context, this.#options.blobs, this.#options.boot, stopped)
   }
 
-  /** Deletes the blobs that belong to no job. */
+  /** Deletes blobs without a job. */
   async sweepBlobs(): Promise<void> {
     const { blobs, callMsMax } = this.#options
     const count = await sweepBlobs(blobs, this.#context.store, callMsMax)
     if (count > 0) this.#context.log.info({ count }, 'old blobs deleted')
   }
 
-  /** Lets another process begin at once to wait out the leases, and to purge. */
+  /** Releases the exclusive leases, so that another process can continue at once. */
   async release(): Promise<void> {
     const { store, log } = this.#context
     for (const lease of [REAPER_LEASE, PURGE_LEASE]) {
       await store.releaseLease(lease, this.#options.boot).catch((error: unknown) => {
-        log.info({ err: error, lease }, 'lease not released; it runs out')
+        log.info({ err: error, lease }, 'lease not released; it expires')
       })
     }
   }
 
-  /** Whoever sweeps is the arbiter of these ends, so it counts them. */
+  /** The sweeping process decides these ends, so it also counts them. */
   #countEnd(job: DurableJob): void {
     this.#context.metrics.jobs.inc({ pool: job.pool, end: job.state, code: job.error?.code ?? '' })
   }

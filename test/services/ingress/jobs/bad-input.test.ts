@@ -545,7 +545,7 @@ describe('too many jobs', () => {
     expect(await errorOf(refused)).toMatchObject({
       code: 'rate_limit_exceeded',
       message:
-        'This project has 3 jobs that wait for their time: the other places are for other projects. Try again later.',
+        'This project has 3 scheduled jobs; the remaining capacity is reserved for other projects. Try again later.',
     })
     expect((await park(OTHER_KEY)).status).toBe(202)
     for (const key of [TEST_KEY, OTHER_KEY]) {
@@ -564,9 +564,7 @@ it('jobs of a key are no more than its limits say', async () => {
   const key = { id: 'key_other', hash, hint: 'sk-...6789', created_at: 1, limits: { scheduled: 1 } }
   await writeFile(join(dataDir, 'keys.json'), JSON.stringify({ keys: [key] }))
   await until(async () => (await park()).status === 429)
-  expect((await errorOf(await park())).message).toMatch(
-    /^This project has \d+ jobs that wait for their time, and may have 1\./,
-  )
+  expect((await errorOf(await park())).message).toMatch(/^This project has \d+ scheduled jobs; its limit is 1\./)
   expect((await service.post('/v1/jobs', { endpoint: CHAT, body: say('x') }, { key: OTHER_KEY })).status).toBe(202)
 })
 
