@@ -87,7 +87,7 @@ export class RecordedOutput implements Output, AsyncDisposable {
       if (this.#isNew(chunk)) chunks.push(chunk)
     } else if (type === 'job.retrying' && this.firstOutputAtMs !== undefined) {
       // A plain stream cannot retract output. The job continues, and its events contain everything.
-      throw new ServiceError('worker_lost', 'The output had to be started over. Follow the events of the job instead.')
+      throw new ServiceError('worker_lost', 'The output was started over. Follow the events of the job instead.')
     }
   }
 

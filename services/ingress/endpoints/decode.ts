@@ -5,24 +5,34 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { ServiceError } from '#shared/error.ts'
 import { SchemaBounds } from '#shared/json-schema/bounds.ts'
 
-/** What decoding a prompt needs to know about the service, and rules that both protocols check once the model is known. */
+/*
+ * Context of decoding a prompt, and checks that all dialects apply once the model is known.
+ */
 
-/** What decoding needs to know about the service. */
+/** Settings of the service that decoding depends on. */
 export interface DecodeContext {
-  /** Finds a model by id or alias. @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported` */
+  /**
+   * Finds a model by id or alias.
+   *
+   * @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported`
+   */
   readonly getModel: (id: string) => ModelConfig
   /** Messages format: refuse turns that do not alternate (docs/protocol.md, Turns and blocks). */
   readonly strictTurns: boolean
-  /** Remote image URLs are allowed (docs/protocol.md, Chat messages); data: URLs always are. */
+  /** Whether remote image URLs are allowed (docs/protocol.md, Chat messages). Data URLs always are. */
   readonly remoteImages: boolean
 }
 
-/** Refuses a field. @throws ServiceError always */
+/**
+ * Refuses a field.
+ *
+ * @throws ServiceError always
+ */
 export function refuse(code: ErrorCode, param: string, message: string): never {
   throw new ServiceError(code, message, { param })
 }
 
-/** Kinds of content a model may be unable to read. */
+/** Kinds of content that a model may be unable to read. */
 export type MediaKind = 'images' | 'audio' | 'files'
 
 /** Refuses a part that the model cannot read. */
@@ -31,7 +41,11 @@ export function requireMedia(model: ModelConfig, kind: MediaKind, param: string)
   refuse('unsupported_value', param, `The model '${model.id}' does not read ${kind}.`)
 }
 
-/** Refuses tools for a model without them, and names that occur twice. `paramAt` gives the path of a tool's name. */
+/**
+ * Refuses tools for a model without tool calls, and duplicate names.
+ *
+ * @param paramAt Path of a tool's name, by index.
+ */
 export function requireTools(model: ModelConfig, tools: readonly Tool[], paramAt: (index: number) => string): void {
   if (tools.length > 0 && !model.capabilities.tools) {
     refuse('unsupported_parameter', 'tools', `The model '${model.id}' does not call tools.`)
@@ -45,8 +59,10 @@ export function requireTools(model: ModelConfig, tools: readonly Tool[], paramAt
 }
 
 /**
- * Bounds the schemas of a request together, for every engine: of its tools and of its format. `paramAt` gives the path of a
- * tool's schema, `formatParam` that of the format's.
+ * Bounds the total size of all JSON Schemas in a request, those of its tools and of its format, for every engine.
+ *
+ * @param paramAt Path of a tool's schema, by index.
+ * @param formatParam Path of the format's schema.
  */
 export function requireBoundedSchemas(
   tools: readonly Tool[],
@@ -60,7 +76,7 @@ export function requireBoundedSchemas(
   if (format?.type === 'json_schema') bounds.check(format.schema, formatParam)
 }
 
-/** Refuses a choice that names no known tool, or that forces a call where there is nothing to call. */
+/** Refuses a choice that names an unknown tool, or that forces a call without any tools. */
 export function requireToolChoice(
   choice: GenerateRequest['tool_choice'],
   tools: readonly Tool[],
@@ -71,21 +87,21 @@ export function requireToolChoice(
   if (choice.type === 'tool') requireNamed(choice.name, tools, param)
 }
 
-/** Refuses the name of a tool that was not given. */
+/** Refuses the name of a tool that the request does not define. */
 export function requireNamed(name: string, tools: readonly Tool[], param: string): void {
   if (tools.some((tool) => tool.name === name)) return
   refuse('invalid_value', param, `The tool '${excerpt(name)}' is not among the tools of the request.`)
 }
 
-/** Refuses structured output for a model that cannot be held to it. */
+/** Refuses structured output for a model that cannot guarantee it. */
 export function requireJson(model: ModelConfig, param: string): void {
   if (model.capabilities.json) return
   refuse('unsupported_value', param, `The model '${model.id}' cannot be held to a JSON format.`)
 }
 
 /**
- * The limit to generate under: clamped, not refused (docs/protocol.md, Token limits), or the model's default.
- * Undefined: the room left.
+ * Token limit of the answer: the requested or the default one, clamped to the model's maximum (docs/protocol.md, Token
+ * limits). Undefined: the rest of the context.
  */
 export function outputTokens(model: ModelConfig, asked: number | undefined): number | undefined {
   const { max_output_tokens: ceiling, default_output_tokens: usual } = model.limits

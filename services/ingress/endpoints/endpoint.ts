@@ -5,49 +5,60 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 
-/** Who asks, and how: what an endpoint may look at beside the body. */
+/** Key and headers of a call, for validation. */
 export type Caller = Pick<Call, 'key' | 'headers'>
 
-/** A checked request, ready to become a job: attached to its connection, or durable. */
+/** A validated request, ready to become an attached or durable job. */
 export interface PreparedCall {
   /** Id of the model. */
   readonly model: string
-  /** Alias by which the caller named the model: the answer repeats it. */
+  /** Alias by which the caller named the model; the answer repeats it. */
   readonly named?: string | undefined
-  /** In the internal form of its kind. It is let go of as soon as a job has it: see {@link takeBody}. */
+  /** Body in the internal form of its kind. Released when a job has it: see {@link takeBody}. */
   body: unknown
-  /** The caller's own name for the end user whose calls count against a limit of their own. */
+  /** Id of the caller's end user, whose calls have their own rate limit. */
   readonly userId?: string | undefined
-  /** Blobs the body names; a durable job keeps them. */
+  /** Blobs that the body refers to. A durable job takes them over. */
   readonly attachments?: readonly string[]
-  /** Segments that have the beginning of the prompt already: a durable job names them in place of a copy. */
+  /** Stored segments that contain the beginning of the prompt. A durable job refers to them instead of copying. */
   readonly history?: SharedHistory | undefined
-  /** The caller wants events as they come. */
+  /** Whether the caller wants a stream of events. */
   readonly stream: boolean
-  /** The answer is text: nothing may be written ahead of it. */
+  /** True if the answer is text, before which no keep-alive characters may be written. */
   readonly isText?: boolean
-  /** A plain call is answered with the bytes of its kind's answer, as they are made; a durable job keeps the answer as a whole. */
+  /** True if a plain call is answered with bytes as they are generated. A durable job stores the whole answer. */
   readonly isBytes?: boolean
-  /** Deadline of a caller who waits. */
+  /** Deadline of a caller that waits, in milliseconds. */
   readonly timeoutMs: number
-  /** A cancel lets the job write what there is, for as long; default: it ends at once. Of durable jobs that compose. */
+  /**
+   * Time in which a cancelled job may write a partial result, in milliseconds; default: it ends at once. Only for
+   * composed durable jobs.
+   */
   readonly partialMs?: number
-  /** Bytes that the answer may have, where they are fewer than its kind's. */
+  /** Maximum bytes of the answer, if smaller than that of the kind. */
   readonly answerBytesMax?: number
-  /** What encoding needs beside the call itself. */
+  /** Options for encoding the answer. */
   readonly encode?: Partial<EncodeContext>
   readonly metadata?: Record<string, string> | undefined
-  /** Hears of the durable job that was made of the call, before anybody is told of it. @throws ServiceError to have it cancelled */
+  /**
+   * Called with the durable job, before its id is sent.
+   *
+   * @throws ServiceError to cancel the job
+   */
   readonly onCreated?: (job: DurableJob) => Promise<void>
 }
 
-/** How an endpoint answers calls whose jobs are durable, unless they prefer `respond-async`. */
+/** Form of answers to calls with durable jobs, unless the caller prefers `respond-async`. */
 export interface StoredAnswers {
-  /** A job that goes on without its caller, as it is. */
+  /** Sends the current state of a job that runs in the background. */
   accepted(context: IngressContext, call: Call, job: DurableJob): Promise<void>
-  /** Its result as a caller who waited for it is told. */
+  /** Form in which a waiting caller receives the result. */
   shown(result: unknown, encode: Partial<EncodeContext>): unknown
-  /** Its output as it comes. @param isBackground The job goes on without its caller */
+  /**
+   * Streams the output.
+   *
+   * @param isBackground True if the job continues without its caller
+   */
   stream(context: IngressContext, call: Call, job: DurableJob, isBackground: boolean): Promise<void>
 }
 
@@ -56,35 +67,47 @@ export interface JobEndpoint {
   readonly path: string
   readonly format: WireFormat
   readonly kind: Kind
-  /** Its jobs are durable however they are asked for; a plain one is cancelled when its caller leaves. */
+  /** True if its jobs are always durable. A plain call's job is cancelled when the caller leaves. */
   readonly isDurable?: boolean
-  /** Whether the jobs of a call are durable, by its body, which is not checked yet. */
+  /** Whether the jobs of a call are durable, judged by the body before validation. */
   isKept?(context: IngressContext, body: unknown, caller: Caller): boolean
-  /** Its durable jobs are answered in words of its own; default: with the job, and the stream as it was recorded. */
+  /** Own form of answers for durable jobs; default: the job object and the recorded stream. */
   readonly kept?: StoredAnswers
-  /** Looks whether a caller may have a model do its work; default: that of its kind's pool. @throws ServiceError as `getModel` does */
+  /**
+   * Checks that a caller may use a model here; default: a model of the kind's pool.
+   *
+   * @throws ServiceError as `getModel`
+   */
   requireModel?(context: IngressContext, caller: Caller, model: string): void
-  /** Its calls may stream: over a WebSocket they do unless their body says otherwise. */
+  /** Whether a body may be streamed. Over a WebSocket, streaming is then the default. */
   canStream?(body: Record<string, unknown>): boolean
-  /** Reads a body that is not JSON. @throws ServiceError */
+  /**
+   * Reads a body that is not JSON.
+   *
+   * @throws ServiceError
+   */
   readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
-  /** Checks a body, as far as it can be without running it. @throws ServiceError with the path of the first problem */
+  /**
+   * Validates a body without running it.
+   *
+   * @throws ServiceError with the path of the first problem
+   */
   prepare(context: IngressContext, caller: Caller, body: unknown): PreparedCall | Promise<PreparedCall>
 }
 
-/** Takes the body out of a call, whose rest lives as long as its answer takes. */
+/** Takes the body out of a call, so that it can be freed while the call waits for its answer. */
 export function takeBody(call: PreparedCall): unknown {
   const { body } = call
   call.body = undefined
   return body
 }
 
-/** What encoding needs, before the job has an id. */
+/** Encoding options that are known before the job has an id. */
 export function encodeOf({ model, named, encode }: PreparedCall, requestId: string) {
   return { request_id: requestId, model: named ?? model, include_usage: false, version: '', ...encode }
 }
 
-/** The whole of what encoding needs, once the job has an id. */
+/** All encoding options, once the job has an id. */
 export function encodeContextOf(
   call: PreparedCall,
   requestId: string,

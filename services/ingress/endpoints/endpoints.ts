@@ -14,7 +14,7 @@ import { speech } from './speech/speech.ts'
 import { transcriptions } from './transcription/transcription.ts'
 import { translations } from './transcription/translation.ts'
 
-/** Every endpoint whose calls become jobs: attached, durable by header or by `POST /v1/jobs`, or over a WebSocket. */
+/** Every endpoint whose calls become jobs: attached, durable by header or `POST /v1/jobs`, or over a WebSocket. */
 export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   chatCompletions,
   completions,
@@ -32,7 +32,11 @@ export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   research,
 ]
 
-/** The endpoint of a path that a caller names. @throws ServiceError `invalid_value` */
+/**
+ * Endpoint of a path that a caller names.
+ *
+ * @throws ServiceError `invalid_value`
+ */
 export function findEndpoint(path: string): JobEndpoint {
   const endpoint = JOB_ENDPOINTS.find((known) => known.path === path)
   if (endpoint) return endpoint
@@ -40,7 +44,11 @@ export function findEndpoint(path: string): JobEndpoint {
   throw new ServiceError('invalid_value', `Unknown endpoint. Expected one of ${known}.`, { param: 'endpoint' })
 }
 
-/** Looks whether a caller may have a model do the work of an endpoint, where that takes a model. @throws ServiceError as `getModel` does */
+/**
+ * Checks that a caller may use a model for an endpoint, if the endpoint takes a model.
+ *
+ * @throws ServiceError as `getModel`
+ */
 export function requireModelOf(endpoint: JobEndpoint, context: IngressContext, caller: Caller, model: string): void {
   const { pool } = endpoint.kind
   if (endpoint.requireModel) endpoint.requireModel(context, caller, model)

@@ -14,7 +14,7 @@ import { searchesHere, withSearch } from './messages/web-search.ts'
 import { getModel } from './model.ts'
 import { requireNativeUrls, upstreamFields } from './upstream-fields.ts'
 
-/** Counting is quick or it fails. */
+/** Deadline of a token count, which either is fast or fails. */
 const COUNT_TIMEOUT_MS = 30_000
 
 /** POST /v1/chat/completions (docs/protocol.md, Chat requests). */
@@ -46,7 +46,10 @@ export const messages: JobEndpoint = {
   },
 }
 
-/** POST /v1/messages/count_tokens (docs/protocol.md, Counting tokens): counted by the engine's own tokenizer, as a job of its pool. */
+/**
+ * POST /v1/messages/count_tokens (docs/protocol.md, Counting tokens). A job of the model's pool counts with the
+ * engine's own tokenizer.
+ */
 export const messagesCount: JobEndpoint = {
   path: '/v1/messages/count_tokens',
   format: 'anthropic',
@@ -83,7 +86,7 @@ async function prepareMessages(
   return { ...call, body: { ...request, anthropic }, encode: { include_usage: true, version } }
 }
 
-/** The same for both protocols. */
+/** Shared part of both dialects. */
 async function prepareGenerate(
   context: IngressContext,
   caller: Caller,
@@ -105,7 +108,7 @@ async function prepareGenerate(
   return { model, named: request.named, body: request, stream, timeoutMs: context.config.requestTimeoutMs }
 }
 
-/** `background`, and outside of chat also `store`, belong to the job: an upstream would refuse them. */
+/** Removes `background`, and `store` except in chat. Both belong to the job, and upstreams would refuse them. */
 function withoutJobFields(body: unknown, format: WireFormat): unknown {
   if (typeof body !== 'object' || body === null || !('background' in body || 'store' in body)) return body
   const { background: _background, ...rest } = body as Record<string, unknown>

@@ -2,12 +2,13 @@ import { type EmbedInput, INPUTS_MAX } from '#schemas/embeddings.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * The inputs of a call (docs/protocol.md, Embedding requests): a text, several, the tokens of one, or the tokens of
- * several.
+ * Inputs of a call (docs/protocol.md, Embedding requests): one text, several texts, one token list, or several token
+ * lists.
  *
- * By hand, since 300,000 tokens are looked at one by one, and since what the array holds tells which form is meant.
+ * Written by hand instead of a schema: 300,000 tokens are checked one by one, and the first element determines the
+ * form.
  *
- * @param field What holds them, such as `input`.
+ * @param field Name of the field, such as `input`.
  * @throws ServiceError a 400 with the path of the first problem, such as `input[3]`
  */
 export function readInputs(input: unknown, field: string): EmbedInput[] {
@@ -43,7 +44,8 @@ function tokens(value: unknown, path: string): number[] {
       const message = `Invalid '${path}[${i}]': integer below minimum value. Expected a value >= 0, but got ${id} instead.`
       throw refuse('integer_below_min_value', `${path}[${i}]`, message)
     }
-    // A worker takes safe integers only; whether a smaller one is a token depends on the encoding, which it has.
+    // Workers accept safe integers only. Whether a token exists depends on the model's encoding, which only the worker
+    // knows.
     if (!Number.isSafeInteger(id)) {
       const message = `Invalid '${path}[${i}]': integer above maximum value. Expected a value <= ${Number.MAX_SAFE_INTEGER}, but got ${id} instead.`
       throw refuse('integer_above_max_value', `${path}[${i}]`, message)

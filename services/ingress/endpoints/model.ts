@@ -7,7 +7,7 @@ import { nearestOf } from '#shared/nearest.ts'
 import type { Caller } from './endpoint.ts'
 
 /**
- * Finds a model for a caller, for some work.
+ * Finds a model that a caller may use for one of several sorts of work.
  *
  * @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported`
  */
@@ -33,7 +33,7 @@ export function getModel(
   return model
 }
 
-/** What models with a task of their own do, for people. */
+/** Verbs for models with a task of their own, for error messages. */
 const TASKS: Readonly<Record<ModelTask, string>> = { moderation: 'moderate', speech: 'speak', rerank: 'rerank' }
 
 function isDoing(model: ModelConfig, works: readonly ModelWork[]): boolean {
@@ -41,13 +41,13 @@ function isDoing(model: ModelConfig, works: readonly ModelWork[]): boolean {
   return own !== undefined && works.includes(own)
 }
 
-/** Models that are named to whoever asked for one that is not there. */
+/** Maximum models that an error suggests. */
 const NAMED_MAX = 10
 
 /**
- * The failure for an id that is no model: it names those that the key may use, the nearest first.
+ * Error for an unknown model id, with the models that the key may use, most similar first.
  *
- * @param works Only models that do one of them are named; undefined: all.
+ * @param works Suggest only models for this work; undefined: all.
  */
 export function modelNotFound(
   context: Pick<IngressContext, 'models'>,
@@ -59,7 +59,7 @@ export function modelNotFound(
   return new ServiceError('model_not_found', message, { param: 'model' })
 }
 
-/** A sentence that names the models which a key may use in the place of `id`, the nearest first; empty where there is none. */
+/** Sentence with the models that a key may use instead of `id`, most similar first; empty if there are none. */
 function namedFor(
   { models }: Pick<IngressContext, 'models'>,
   key: Pick<Caller['key'], 'models'>,
@@ -75,7 +75,7 @@ function namedFor(
   return names.length > 0 ? ` This key may use: ${names.slice(0, NAMED_MAX).join(', ')}${more}.` : ''
 }
 
-/** The end of the sentence about a model that cannot be used. What follows it in the message names models that can. */
+/** End of the message about an unusable model. Suggested models follow it. */
 export const NO_ACCESS = 'does not exist or you do not have access to it.'
 
 /** Whether a key may use a model. */

@@ -16,8 +16,8 @@ import { isUsable, modelNotFound } from './model.ts'
 const PREFIX = '/v1/models/'
 
 /**
- * GET /v1/models: the models this key may use, each under its id and its aliases. Whoever speaks the messages
- * format gets them as its SDK has them, in pages (docs/protocol.md, Model lists).
+ * GET /v1/models: the models that this key may use, each under its id and its aliases. Callers of the messages format
+ * get Anthropic's form, in pages (docs/protocol.md, Model lists).
  */
 export async function listModels(context: IngressContext, call: Call): Promise<void> {
   const named = context.models.models.filter((model) => isUsable(model, call.key)).flatMap(namesOf)
@@ -25,7 +25,10 @@ export async function listModels(context: IngressContext, call: Call): Promise<v
   await call.reply.whole(call.format === 'anthropic' ? pageOf(named, call) : list())
 }
 
-/** GET /v1/models/{model}. The id may hold slashes, escaped or not (docs/protocol.md, Model lists); an alias gives its model, under the alias. */
+/**
+ * GET /v1/models/{model}. The id may contain slashes, escaped or not (docs/protocol.md, Model lists). For an alias, the
+ * answer shows the model under that alias.
+ */
 export async function retrieveModel(context: IngressContext, call: Call): Promise<void> {
   const id = decode(call.path.slice(PREFIX.length))
   const model = id === undefined ? undefined : context.models.find(id)
@@ -42,7 +45,11 @@ function namesOf(model: ModelConfig): Named[] {
   return [model.id, ...model.aliases].map((name) => ({ model, name }))
 }
 
-/** A page of the list; its cursors are names. @throws ServiceError when a cursor is none of them */
+/**
+ * A page of the list; cursors are names.
+ *
+ * @throws ServiceError if a cursor is not in the list
+ */
 function pageOf(all: readonly Named[], call: Call): object {
   const { limit, after_id, before_id } = parseBody(ListModels, { ...call.query }, 'messages')
   if (after_id !== undefined && before_id !== undefined) {
@@ -107,7 +114,7 @@ function decode(escaped: string): string | undefined {
   }
 }
 
-/** A model in the words of the messages format, under its id or one of its aliases. */
+/** A model in Anthropic's form, under its id or one of its aliases. */
 function modelInfoOf(model: ModelConfig, name: string): ModelInfo {
   const { created, limits } = model
   return {
@@ -125,7 +132,10 @@ function modelInfoOf(model: ModelConfig, name: string): ModelInfo {
   }
 }
 
-/** What this service does not do for any model is not supported, whatever the model could. */
+/**
+ * Capabilities in Anthropic's form. Features that this service offers for no model are unsupported, whatever the model
+ * can do.
+ */
 function capabilitiesOf(model: ModelConfig): ModelInfo['capabilities'] {
   const { images, files, json, reasoning } = model.capabilities
   const isText = workOf(model) === 'inference'

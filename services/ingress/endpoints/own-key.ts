@@ -2,7 +2,7 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { limitsThatHold } from '#services/ingress/callers/limits/limits-of.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
-/** GET /v1/key: what the key that asks is and may do. Every valid key may ask. */
+/** GET /v1/key: identity, rights and limits of the calling key. Allowed for every valid key. */
 export async function readOwnKey({ config, keys }: IngressContext, { key, reply }: Call): Promise<void> {
   const { id, name = null, scopes = ['calls'], endpoints = null, models = null, expires_at = null } = key
   const limits = limitsThatHold(key, config, (project) => keys.limitsOf(project))

@@ -7,19 +7,18 @@ import { runYielding } from '#shared/yielding.ts'
 import type { Caller } from './endpoint.ts'
 
 /**
- * Headers of callers that every upstream gets: the vendor part of the trace context (W3C Trace Context, W3C Baggage; `traceparent`
- * travels with the job), and the session of the caller, by which routers keep a conversation on one server.
+ * Headers that every upstream receives: the vendor parts of the trace context (W3C Trace Context, W3C Baggage), and the
+ * session. Routers use the session to keep a conversation on one server. `traceparent` travels with the job.
  */
 const FORWARDED = ['tracestate', 'baggage', 'x-session-id', 'x-session-affinity', 'session-id'] as const
 
-/** Characters of one header. A longer one is no name of a session, and every attempt of the job carries it. */
+/** Maximum characters of one header. A longer value is no session id, and every attempt of the job would carry it. */
 const HEADER_CHARS_MAX = 4_096
 
 /**
- * Fields of a request that come from the call around its body: the alias by which the caller named the model, and the headers for
- * the upstream.
+ * Request fields that come from the call instead of its body: the alias of the model, and headers for the upstream.
  *
- * @param asked `model` of the body.
+ * @param asked Field `model` of the body.
  */
 export function upstreamFields(
   caller: Pick<Caller, 'key' | 'headers'>,
@@ -39,7 +38,7 @@ export function upstreamFields(
 }
 
 /**
- * Checks the URLs in what an upstream gets as it came: public hosts only, and images and files only if remote ones are allowed.
+ * Checks the URLs in native parts: public hosts only, and images and files only if remote ones are allowed.
  *
  * @throws ServiceError `invalid_value`, `unsupported_value`
  */

@@ -11,13 +11,14 @@ import { monthOf } from '#shared/usage/month.ts'
 
 const DAY_MS = 86_400_000
 const NANOS_PER_USD = 1_000_000_000
-/** Groups of one answer. */
+/** Maximum groups per answer. */
 const GROUPS_MAX = 1_000
 
 /**
- * GET /v1/usage (docs/usage.md, Ask for it): what the caller's project used; for operators every project, or the one they name.
+ * GET /v1/usage (docs/usage.md, Ask for it): usage of the caller's project. Operators get all projects, or the one they
+ * name.
  *
- * @throws ServiceError `invalid_value`, `permission_denied` for the project of another, `jobs_unavailable` without a store
+ * @throws ServiceError `invalid_value`; `permission_denied` for another project; `jobs_unavailable` without a store
  */
 export async function readUsage(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ReadUsage, call.query)
@@ -25,7 +26,7 @@ export async function readUsage(context: IngressContext, call: Call): Promise<vo
   const project = projectFor(context, call, asked)
   const { from, to } = rangeOf(query)
   const ledger = context.usage?.ledger
-  if (!ledger) throw new ServiceError('jobs_unavailable', 'This deployment has no database, in which usage is kept.')
+  if (!ledger) throw new ServiceError('jobs_unavailable', 'Usage is not available: the deployment has no database.')
   const sums = await ledger.sum({ project, keyId, from, to, groupBy: group_by, limit: GROUPS_MAX + 1 })
   const shown = sums.slice(0, GROUPS_MAX)
   const report: UsageReport = {

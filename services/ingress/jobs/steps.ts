@@ -19,7 +19,7 @@ export async function listSteps(context: IngressContext, call: Call): Promise<vo
   refuseUnknown(ListSteps, call.query)
   const after = queryNumber(call, 'after', AFTER_MAX) ?? 0
   const limit = queryNumber(call, 'limit', LIMIT_MAX) ?? LIMIT_MAX
-  if (limit === 0) throw new ServiceError('invalid_value', "Invalid 'limit': expected at least 1.", { param: 'limit' })
+  if (limit === 0) throw new ServiceError('invalid_value', 'limit must be at least 1; got 0.', { param: 'limit' })
   const { steps, hasMore } = await jobs.showSteps(await findJob(jobs, call), after, limit)
   const data = steps.map(stepObject)
   await call.reply.whole({ object: 'list', data, last_number: data.at(-1)?.number ?? null, has_more: hasMore })

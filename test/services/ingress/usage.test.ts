@@ -115,7 +115,7 @@ describe('a budget that is spent', () => {
       return response.status === 429 ? response : undefined
     })
     const message = expect.stringMatching(
-      /^The budget of this key, \$1\.3 for \d{4}-\d\d, is spent\. It resets on \d{4}-\d\d-01/,
+      /^The budget of this key, \$1\.3 for \d{4}-\d\d, is spent\. The budget resets on \d{4}-\d\d-01/,
     )
     const body = { error: { type: 'insufficient_quota', code: 'insufficient_quota', param: null, message } }
     expect(await refused.json()).toEqual(body)

@@ -1,13 +1,13 @@
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 
-/** Addresses that a server would fetch or open: only schemes with an authority, and files. */
+/** Addresses that a server would fetch or open: schemes with an authority, and `file:`. */
 const ADDRESS = /^\s*(?:[a-z][a-z0-9+.-]*:\/\/|file:)/i
-/** Fields of texts that are read and not fetched. */
+/** Fields whose text is read, not fetched. */
 const TEXTS: ReadonlySet<string> = new Set(['text', 'thinking', 'reasoning', 'summary', 'title', 'content'])
 
 /**
- * Refuses an address inside a part of an unknown type, such as `video_url`. The upstream would fetch it from inside the network of
- * the operator, and the checks for images (`REMOTE_IMAGES`) do not see it. A data URL passes.
+ * Refuses addresses inside a part of an unknown type, such as `video_url` (protection against SSRF). The upstream would
+ * fetch them from inside the operator's network, and `REMOTE_IMAGES` covers only images. Data URLs are allowed.
  *
  * @throws ServiceError `unsupported_value`
  */

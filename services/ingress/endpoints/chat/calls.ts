@@ -2,28 +2,29 @@ import type { Part } from '#schemas/generate.ts'
 
 export type MadeCall = Extract<Part, { type: 'tool_call' }>
 
-/** Calls that a caller knows by one id. */
+/** Calls with the same id on the wire. */
 interface Shared {
   readonly calls: MadeCall[]
-  /** Calls before this one have a result. */
+  /** Index of the first call without a result. */
   next: number
 }
 
 /**
- * Calls of one assistant message, and which of them have a result.
+ * Calls of one assistant message, with their pending results.
  *
- * Some upstreams give two calls of one answer one id. Their ids are made unique, and results are matched in order. A client that
- * keeps calls by id sends one result for both: then the call without a result is removed from the message.
+ * Some upstreams give two calls of one answer the same id. Their ids are made unique here, and results are matched in
+ * order. A client that stores calls by id sends one result for both. Then the call without a result is removed from the
+ * message.
  */
 export class OpenCalls {
   readonly #parts: Part[]
   readonly #byWireId = new Map<string, Shared>()
-  /** Id → id of the caller. */
+  /** Unique id → id on the wire. */
   readonly #unanswered = new Map<string, string>()
-  /** Names of calls → their ids, the last first; made for the first result that names no id. */
+  /** Name → ids of its calls, in reverse order. Built at the first result without an id. */
   #byName: Map<string, string[]> | undefined
 
-  /** @param parts Of the message, to which the calls are added */
+  /** @param parts Parts of the message, to which the calls are added */
   constructor(calls: readonly MadeCall[], parts: Part[]) {
     this.#parts = parts
     const taken = new Set(calls.map(({ id }) => id))
@@ -45,7 +46,7 @@ export class OpenCalls {
     return this.#byWireId.size
   }
 
-  /** The call that a result answers; undefined if there is none of the id. */
+  /** The call that a result answers; undefined if no call has the id. */
   answer(wireId: string): MadeCall | undefined {
     const shared = this.#byWireId.get(wireId)
     if (!shared) return undefined
@@ -56,7 +57,7 @@ export class OpenCalls {
     return shared.calls[0]
   }
 
-  /** Id of the first call of a name without a result; undefined if there is none. */
+  /** Id of the first unanswered call with a name; undefined if there is none. */
   answerNamed(name: string): string | undefined {
     this.#byName ??= this.#idsByName()
     const ids = this.#byName.get(name) ?? []
@@ -64,7 +65,7 @@ export class OpenCalls {
     return undefined
   }
 
-  /** Ids of calls without a result, after those are removed that share the id of a call with one. */
+  /** Ids of unanswered calls. Calls that share their id with an answered one are removed first. */
   unanswered(): string[] {
     if (this.#unanswered.size === 0) return []
     const removed = new Set<string>()

@@ -17,8 +17,8 @@ import { dialectOf } from '#shared/engines/adapt.ts'
 import { decodeChatTurns } from './turns.ts'
 
 /**
- * Decodes a chat completions body (docs/protocol.md, Chat requests). Shape first, then the model, then the rules that
- * need it: so a body without shape is 400 and an unknown model 404.
+ * Decodes a chat completions body (docs/protocol.md, Chat requests): shape first, then the model, then the rules that
+ * need it. So an invalid shape gives 400, and an unknown model 404.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -61,8 +61,8 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
 }
 
 /**
- * Fields that have an internal meaning or end here. `store` and `metadata` belong to the job (docs/protocol.md, Chat
- * requests), not to the upstream. What is not listed goes along to an upstream of this dialect.
+ * Fields with an internal form, or without a meaning for upstreams: `store` and `metadata` belong to the job
+ * (docs/protocol.md, Chat requests). Other fields are passed to an upstream of this dialect.
  */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'messages', 'stream', 'stream_options', 'temperature', 'top_p', 'max_completion_tokens', 'max_tokens'],
@@ -72,7 +72,7 @@ const CONSUMED: ReadonlySet<string> = new Set([
   'reasoning_effort',
 ])
 
-/** Fields that go along, among them those of known fields whose value has no internal form. */
+/** Fields for the upstream, including known fields whose value has no internal form. */
 function requestExtra(chat: ChatRequest, isSame: boolean): GenerateRequest['extra'] {
   const { stream_options, response_format: format, top_k } = chat
   const options = stream_options ? extraOf(stream_options, STREAM_OPTIONS_CONSUMED) : undefined
@@ -80,7 +80,7 @@ function requestExtra(chat: ChatRequest, isSame: boolean): GenerateRequest['extr
   const more = {
     ...(options && { stream_options: options }),
     ...(isSame && shown && { response_format: shown }),
-    // Servers take 0 or -1 for: all tokens.
+    // Servers interpret 0 or -1 as: all tokens.
     ...(typeof top_k === 'number' && top_k <= 0 && { top_k }),
   }
   const extra = extraOf(chat, CONSUMED)
@@ -92,7 +92,7 @@ const FORMAT_SCHEMA = 'response_format.json_schema.schema'
 const UNSUPPORTED = ['audio', 'web_search_options', 'moderation', 'functions', 'function_call'] as const
 const METADATA_PAIRS_MAX = 16
 
-/** Refuses what only an upstream of the same API can do. */
+/** Refuses features that only an upstream of the same API supports. */
 function requireSupported(chat: ChatRequest, model: ModelConfig, isSame: boolean): void {
   for (const field of isSame ? [] : UNSUPPORTED) {
     if (chat[field] === undefined || chat[field] === null) continue
@@ -109,10 +109,14 @@ function requireSupported(chat: ChatRequest, model: ModelConfig, isSame: boolean
   }
 }
 
-/** What is asked beside the prompt, by chat and by plain completions. */
+/** Options that chat and plain completions share. */
 type Sampling = Pick<ChatRequest, 'stream' | 'stream_options' | 'metadata' | 'n' | 'logprobs'>
 
-/** Refuses fields that need another one, and what is beyond a model. @throws ServiceError with the field */
+/**
+ * Refuses options that need another option, or that exceed the model's limits.
+ *
+ * @throws ServiceError with the field
+ */
 export function requireSampling(chat: Sampling, model: ModelConfig): void {
   if (chat.stream_options && chat.stream !== true) {
     const message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
@@ -132,14 +136,14 @@ export function requireSampling(chat: Sampling, model: ModelConfig): void {
   }
 }
 
-/** Seeds of 64 bits are folded into the integers a double holds exactly: the same seed gives the same number. */
+/** Reduces a 64-bit seed to an integer that a double represents exactly. Equal seeds stay equal. */
 export function exactSeed(seed: number): number {
   return Number.isSafeInteger(seed) ? seed : seed % Number.MAX_SAFE_INTEGER
 }
 
 const TOOL_CONSUMED: ReadonlySet<string> = new Set(['type', 'function'])
 const FUNCTION_CONSUMED: ReadonlySet<string> = new Set(['name', 'description', 'parameters', 'strict'])
-/** Parameters of the function that stands for a custom tool. */
+/** Parameters of the function that represents a custom tool. */
 const CUSTOM_PARAMETERS = { type: 'object', properties: { input: { type: 'string' } }, required: ['input'] }
 
 function decodeTools(tools: readonly ChatTool[], isSame: boolean): Tool[] {
@@ -162,7 +166,7 @@ function functionTool(tool: Extract<ChatTool, { type: 'function' }>): Tool {
   }
 }
 
-/** Other upstreams get a function of one string, whose description has the grammar. */
+/** Custom tool as a function of one string, for other upstreams. The description contains the grammar. */
 function customTool(tool: Extract<ChatTool, { type: 'custom' }>): Tool {
   const { name, description, format } = tool.custom
   const { definition, syntax } = (format?.grammar ?? {}) as { definition?: unknown; syntax?: unknown }
@@ -177,7 +181,7 @@ function nativeTool(tool: Extract<ChatTool, { type: 'unknown' }>, index: number,
     const message = `Invalid value: '${excerpt(type)}'. Supported values are: 'function', 'custom'.`
     refuse('invalid_value', `tools[${index}].type`, message)
   }
-  // Several tools may be of one type.
+  // The index makes the name unique, because several tools may have the same type.
   return { name: `${type}#${index}`, parameters: {}, native: tool.value, native_only: true }
 }
 
@@ -187,7 +191,7 @@ function toolUse(
 ): Pick<GenerateRequest, 'tool_choice' | 'allowed_tools' | 'parallel_tool_calls'> {
   const use = chat.tool_choice ? toolChoice(chat.tool_choice, tools) : {}
   requireToolChoice(use.tool_choice, tools)
-  // Without tools there is nothing to choose, and upstreams refuse the mere words.
+  // Without tools there is no choice, and upstreams refuse these fields.
   if (tools.length === 0) return {}
   return { ...use, parallel_tool_calls: chat.parallel_tool_calls ?? undefined }
 }
@@ -203,7 +207,7 @@ function toolChoice(
   return { tool_choice: { type: choice.allowed_tools.mode }, allowed_tools: names }
 }
 
-/** Name of the tool that a choice means: by its own name, or by its type. */
+/** Name of the chosen tool: its own, or that of the tool with its type. */
 function nameOf(choice: NamedTool, tools: readonly Tool[]): string {
   if (choice.type === 'function') return choice.function.name
   if (choice.type === 'custom') return choice.custom.name
@@ -231,7 +235,7 @@ function responseFormat(chat: ChatRequest, model: ModelConfig, isSame: boolean):
   }
 }
 
-/** Passed to models that reason, else ignored. */
+/** Passed to models with reasoning, ignored otherwise. */
 function reasoning(chat: ChatRequest, model: ModelConfig): GenerateRequest['reasoning'] {
   const effort = chat.reasoning_effort
   if (!effort || !model.capabilities.reasoning) return undefined

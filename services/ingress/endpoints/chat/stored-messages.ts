@@ -2,23 +2,23 @@ import type { NativePart, Part, Turn } from '#schemas/generate.ts'
 import type { Pieces } from '#services/ingress/body/validate.ts'
 import { customInput } from '#shared/engines/adapt.ts'
 
-/** A message that a model was given, as it is listed. */
+/** A message of a stored prompt, as it is listed. */
 export interface StoredMessage {
   readonly id: string
   readonly role: Turn['role']
-  /** Its texts joined; null where there is none. */
+  /** The joined texts; null if there is none. */
   readonly content: string | null
-  /** Its parts, where it is more than one text. */
+  /** The parts, if the content is more than one text. */
   readonly content_parts: readonly object[] | null
   readonly [field: string]: unknown
 }
 
-/** Turns read in one piece. */
+/** Turns that are converted between two yields. */
 const PIECE_TURNS = 500
 
 /**
- * The messages that turns were made of, each with an id of its own. What has no place in the words of this API, such as sound and
- * files, is left out of the parts.
+ * Messages from which the turns were decoded, each with a new id. Parts without a form in this API, such as audio and
+ * files, are left out.
  */
 export function* messagesOfTurns(turns: readonly Turn[], completionId: string): Pieces<StoredMessage[]> {
   const messages: StoredMessage[] = []
@@ -53,7 +53,9 @@ function isNative(part: Part): part is NativePart {
   return part.type === 'native' && part.dialect === 'openai'
 }
 
-/** A native part without a type holds fields of the message (shared/engines/openai/messages.ts). */
+/**
+ * Whether a native part is a content part. One without a type holds message fields (shared/engines/openai/messages.ts).
+ */
 function isPart({ value }: NativePart): boolean {
   return value.type !== undefined
 }

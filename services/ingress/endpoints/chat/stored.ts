@@ -19,29 +19,28 @@ import { runYielding } from '#shared/yielding.ts'
 import { messagesOfTurns } from './stored-messages.ts'
 
 /*
- * Stored chat completions (docs/protocol.md): each is a durable job of this path that has completed and belongs to no other job,
- * whose id names it. It is kept for as long as such a job is.
+ * Stored chat completions (docs/protocol.md). Each is a completed durable job of this path without a parent, and the
+ * job id determines its id. A completion is deleted together with its job.
  */
 
-/** The path whose jobs are chat completions. */
+/** Endpoint of the jobs that are chat completions. */
 const CHAT_PATH = '/v1/chat/completions'
 const PREFIX = 'chatcmpl-'
-/** Completions and characters of one page; the first always fits. */
+/** Maximum completions and characters per page. The first completion always fits. */
 const LIMIT = { usual: 20, max: 100 }
 const PAGE_CHARS_MAX = 8 * 1024 * 1024
 
-/** Query of the messages of one. */
+/** Query parameters of the message list. */
 export const ListParams = z.object({
   limit: z.coerce.number().int().min(1).max(LIMIT.max).default(LIMIT.usual),
   after: z.string().max(200).optional(),
   order: z.enum(['asc', 'desc']).default('asc'),
 })
-/** Query of the list, beside `metadata[name]`. */
+/** Query parameters of the completion list, in addition to `metadata[name]`. */
 export const ListCompletions = ListParams.extend({ model: z.string().max(1_000).optional() })
-/** Body of `POST /v1/chat/completions/{id}`. */
 export const UpdateCompletion = z.object({ metadata: ChatRequest.shape.metadata })
 
-/** GET /v1/chat/completions: those of the caller's project, oldest first unless asked otherwise. */
+/** GET /v1/chat/completions: completions of the caller's project, oldest first by default. */
 export async function listCompletions(context: IngressContext, call: Call): Promise<void> {
   const { pairs, rest } = readPairs(call.query)
   refuseUnknown(ListCompletions, rest)
@@ -54,7 +53,7 @@ export async function listCompletions(context: IngressContext, call: Call): Prom
   const look = { matches, group: undefined, needsLook: model !== undefined || pairs.length > 0 }
   const data: ShownItem[] = []
   let hasMore = true
-  // A completion that is deleted meanwhile is left out, and a page without any has to be the last one.
+  // A completion that is deleted meanwhile is left out. An empty page must be the last one, so reading continues.
   for (let cursor = {}; hasMore && data.length === 0; ) {
     const page = await pageOf(requireJobs(context), projectIdOf(call.key), { ...query, ...cursor }, look)
     hasMore = (await addCompletions(context, page.jobs, data)) || page.hasMore
@@ -63,7 +62,11 @@ export async function listCompletions(context: IngressContext, call: Call): Prom
   await sendPage(call, data, hasMore)
 }
 
-/** Adds as many completions as a page has room for. @returns Whether jobs were left over */
+/**
+ * Adds completions up to the maximum characters of a page.
+ *
+ * @returns whether jobs were left over
+ */
 async function addCompletions(
   context: IngressContext,
   jobs: readonly DurableJob[],
@@ -76,7 +79,7 @@ async function addCompletions(
     chars += completion.text.length
     if (chars > PAGE_CHARS_MAX && data.length > 0) return true
     data.push(completion)
-    // Each may be as large as an answer: others have their turn in between.
+    // Yield: each completion may be as large as an answer.
     await nextTurn()
   }
   return false
@@ -87,7 +90,7 @@ export async function getCompletion(context: IngressContext, call: Call): Promis
   await call.reply.whole(new JsonText((await findCompletion(context, call)).completion.text))
 }
 
-/** POST /v1/chat/completions/{id}: other metadata, in place of all there was; null: none. */
+/** POST /v1/chat/completions/{id}: replaces all metadata; null removes it. */
 export async function updateCompletion(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(UpdateCompletion, body)
   const metadata = boundMetadata(parseBody(UpdateCompletion, body, 'openai').metadata ?? {}) ?? {}
@@ -104,7 +107,7 @@ export async function deleteCompletion(context: IngressContext, call: Call): Pro
   await call.reply.whole({ id: completion.id, object: 'chat.completion.deleted', deleted: true })
 }
 
-/** GET /v1/chat/completions/{id}/messages: what the model was given, in its order unless asked otherwise. */
+/** GET /v1/chat/completions/{id}/messages: the messages of the prompt, in order by default. */
 export async function listCompletionMessages(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListParams, call.query)
   const { limit, order, after } = parseBody(ListParams, call.query, 'openai')
@@ -116,7 +119,7 @@ export async function listCompletionMessages(context: IngressContext, call: Call
   if (order === 'desc') messages.reverse()
   const at = after === undefined ? -1 : messages.findIndex(({ id }) => id === after)
   if (after !== undefined && at < 0) {
-    throw new ServiceError('invalid_value', "'after' is none of the messages of this completion.", { param: 'after' })
+    throw new ServiceError('invalid_value', "'after' is not a message of this completion.", { param: 'after' })
   }
   const data: ShownItem[] = []
   let chars = 0
@@ -129,10 +132,9 @@ export async function listCompletionMessages(context: IngressContext, call: Call
   await sendPage(call, data, at + 1 + data.length < messages.length)
 }
 
-/** Something of a list, as it is written. */
+/** Serialized entry of a list. */
 interface ShownItem {
   readonly id: string
-  /** JSON. */
   readonly text: string
 }
 
@@ -144,13 +146,13 @@ async function findCompletion(context: IngressContext, call: Call) {
   })
   if (job.endpoint !== CHAT_PATH) throwNotFound(id)
   if (job.state !== 'completed')
-    throw notFound(id, ` It is not stored before it has completed: job ${job.id} is ${job.state}.`)
+    throw notFound(id, ` A completion is stored when it has completed, but job ${job.id} is ${job.state}.`)
   return { job, completion: (await completionOf(context, job)) ?? throwNotFound(id) }
 }
 
 /**
- * A completed job as what its caller got, with its metadata as it is now. It is neither read nor written anew, which takes long where
- * an answer is large. Undefined: it is gone.
+ * A completed job as the answer its caller received, with its current metadata. The metadata is inserted into the JSON
+ * text, because parsing and serializing a large answer takes long. Undefined if the result is deleted.
  */
 async function completionOf(
   context: IngressContext,

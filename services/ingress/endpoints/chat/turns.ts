@@ -8,17 +8,17 @@ import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { refuseAddresses } from './addresses.ts'
 import { type MadeCall, OpenCalls } from './calls.ts'
 
-/** What the parts of a conversation are checked against. */
+/** Rules for the parts of a conversation. */
 export interface TurnContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
-  /** The upstream of the model speaks chat completions: parts of unknown types go along. */
+  /** True if the model's upstream speaks chat completions. Unknown parts are then passed through. */
   readonly isSame: boolean
 }
 
 /**
- * Decodes the messages of a chat (docs/protocol.md, Chat messages) and checks their order: a tool message answers a
- * call of the nearest assistant message before it, and every call is answered before anything else is said.
+ * Decodes the messages of a chat (docs/protocol.md, Chat messages) and checks their order. A tool message must answer a
+ * call of the nearest preceding assistant message. Every call must be answered before the next message of another role.
  */
 export function* decodeChatTurns(messages: readonly ChatMessage[], context: TurnContext): Pieces<Turn[]> {
   const decoder = new TurnDecoder(context)
@@ -34,10 +34,10 @@ type AssistantMessage = Extract<ChatMessage, { role: 'assistant' }>
 class TurnDecoder {
   readonly #context: TurnContext
   readonly #turns: Turn[] = []
-  /** Calls of the nearest assistant message. */
+  /** Calls of the nearest preceding assistant message. */
   #calls = new OpenCalls([], [])
   #callsParam = 'messages'
-  /** The legacy call of the nearest assistant message, if any. */
+  /** Legacy `function_call` of that message, if any. */
   #implied: { name: string; arguments: string } | undefined
   #legacyCalls = 0
 
@@ -104,7 +104,10 @@ class TurnDecoder {
     this.#turns.push({ role: 'tool', parts, call_id: call.id, ...custom, extra: extraOf(message, TOOL_CONSUMED) })
   }
 
-  /** A legacy result has a name but no id. Where no open call bears the name, the call it implies is put before it. */
+  /**
+   * Adds a legacy result, which has a name but no id. If no open call has the name, then the implied call is inserted
+   * before it.
+   */
   #addFunction(message: Extract<ChatMessage, { role: 'function' }>): void {
     const { name } = message
     const parts = textParts(message.content ?? '')
@@ -145,7 +148,7 @@ function isSilent(message: AssistantMessage): boolean {
   return !(tool_calls?.length || refusal || function_call || audio || reasoning_content)
 }
 
-/** Fields of an answer that have no internal form, each with the text that stands for it elsewhere. */
+/** Fields of an assistant message without an internal form, each with its substitute text for other upstreams. */
 function messageFields({ refusal, audio, function_call }: AssistantMessage): NativePart[] {
   const fields: NativePart[] = []
   if (refusal) fields.push(native({ refusal }, refusal))
@@ -170,7 +173,7 @@ function decodeCall(call: NonNullable<AssistantMessage['tool_calls']>[number]): 
   return { type: 'tool_call', id, name, arguments: text, extra }
 }
 
-/** Keys of a message that have an internal meaning, or that are the echo of an answer and end here. */
+/** Fields with an internal form, or that only repeat a part of an answer. */
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set([
   ...['role', 'content', 'name', 'refusal', 'reasoning_content', 'tool_calls', 'tool_call_id'],
   ...['function_call', 'audio', 'annotations'],
@@ -237,7 +240,7 @@ function innerExtra(
   return inner ? { ...extra, [name]: inner } : extra
 }
 
-/** A file that the upstream has. */
+/** A file that is stored at the upstream. */
 function fileById(part: Extract<ChatPart, { type: 'file' }>, param: string, context: TurnContext): NativePart {
   if (context.isSame && typeof part.file.file_id === 'string') return native(part)
   return refuse(

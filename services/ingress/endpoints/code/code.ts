@@ -9,13 +9,13 @@ import { isHighSurrogate, isLowSurrogate } from '#shared/surrogate-buffer.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { userIdOf } from './user.ts'
 
-/** Characters that are counted before others have their turn: about half a millisecond. */
+/** Characters that are counted between two event-loop yields: about 0.5 ms. */
 const PIECE_CHARS = 64 * 1024
 
-/** What every sandbox has beside the standard library. */
+/** Installed libraries of every sandbox, in addition to the standard library. */
 const LIBRARIES = ['numpy', 'pandas', 'scipy', 'matplotlib', 'seaborn'] as const
 
-/** Modules of the standard library, as `sys.stdlib_module_names` of Python 3.11 to 3.15 all have them. */
+/** Modules of the standard library: those in `sys.stdlib_module_names` of every Python from 3.11 to 3.15. */
 const STANDARD = `
   abc antigravity argparse array ast asyncio atexit base64 bdb binascii bisect builtins bz2 cProfile calendar cmath cmd code
   codecs codeop collections colorsys compileall concurrent configparser contextlib contextvars copy copyreg csv ctypes curses
@@ -32,7 +32,10 @@ const STANDARD = `
 
 const INSTALLED: ReadonlySet<string> = new Set([...LIBRARIES, ...STANDARD.trim().split(/\s+/)])
 
-/** POST /v1/tools/code (docs/protocol.md, Code): Python in a sandbox. Whatever becomes of the code is an answer. */
+/**
+ * POST /v1/tools/code (docs/protocol.md, Code): runs Python in a sandbox. A failure of the code is an answer, not an
+ * error.
+ */
 export const code: JobEndpoint = {
   path: '/v1/tools/code',
   format: 'openai',
@@ -49,7 +52,7 @@ export const code: JobEndpoint = {
       ...(userId !== undefined && { user_id: userId }),
     }
     return {
-      // Jobs, logs and metrics name what ran.
+      // Jobs, logs and metrics show the language as the model.
       model: asked.lang,
       userId,
       body: request,
@@ -59,18 +62,20 @@ export const code: JobEndpoint = {
   },
 }
 
-/** Whether it is valid Python is found out where it runs: a syntax error is an answer. */
+/**
+ * Checks the length and the characters of the source. Syntax is checked by the sandbox: a syntax error is an answer.
+ */
 async function requireCode(source: string): Promise<void> {
   const points = source.length > CODE_POINTS_MAX ? await runYielding(codePoints(source)) : 0
   if (points > CODE_POINTS_MAX) {
     const message = `Invalid 'code': string too long. Expected a string with maximum length ${CODE_POINTS_MAX}, but got a string with length ${points} instead.`
     throw refuse('string_above_max_length', 'code', message)
   }
-  if (source.trim() === '') throw refuse('invalid_value', 'code', "Invalid 'code': it is blank.")
-  if (source.includes('\0')) throw refuse('invalid_value', 'code', "Invalid 'code': it holds a NUL character.")
+  if (source.trim() === '') throw refuse('invalid_value', 'code', "Invalid 'code': the code is blank.")
+  if (source.includes('\0')) throw refuse('invalid_value', 'code', "Invalid 'code': the code contains a NUL character.")
 }
 
-/** Counted without an array of them, which would be a gigabyte for 28 MB of code. */
+/** Counts code points without an array of them, which would need a gigabyte for 28 MB of code. */
 function* codePoints(text: string): Generator<undefined, number> {
   let points = text.length
   for (let i = 1; i < text.length; i++) {
@@ -91,7 +96,7 @@ function requireLibraries(names: readonly string[]): void {
   throw refuse('invalid_value', 'libraries', message)
 }
 
-/** @param most What the operator allows. */
+/** @param most Maximum that the operator allows */
 function timeoutOf(asked: number | undefined, most: number): number {
   if (asked === undefined) return Math.min(RUN_SECONDS_DEFAULT, most)
   if (asked <= most) return asked
@@ -103,7 +108,7 @@ function refuse(code: ConstructorParameters<typeof ServiceError>[0], param: stri
   return new ServiceError(code, message, { param })
 }
 
-/** Whether code may count on a library, by the name it is imported by: `numpy`, `matplotlib.pyplot`, `json`. */
+/** Whether a library is installed, by its import name: `numpy`, `matplotlib.pyplot`, `json`. */
 function isInstalled(name: string): boolean {
   const [root = ''] = name.split('.', 1)
   return INSTALLED.has(root)

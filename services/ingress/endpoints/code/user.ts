@@ -1,12 +1,12 @@
 import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Names the caller's own end user, for attribution and their limit (docs/code.md, End users). */
+/** Header with the id of the caller's end user, for attribution and a limit per user (docs/code.md, End users). */
 const USER_HEADER = 'x-service-userid'
 const USER_ID_CHARS_MAX = 256
 
 /**
- * The caller's own name for the end user whose runs of code count against a limit of their own.
+ * Id of the end user whose code runs have their own rate limit.
  *
  * @throws ServiceError `string_above_max_length`
  */

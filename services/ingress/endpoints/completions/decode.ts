@@ -8,12 +8,15 @@ import { type DecodeContext, outputTokens, refuse } from '#services/ingress/endp
 import { readInputs } from '#services/ingress/endpoints/inputs.ts'
 import { choicesOf, requireCompletable } from '#shared/engines/completions.ts'
 
-/** The API's own default, which is easily taken for a model that breaks off. */
+/** Default of the API. Answers of only 16 tokens are easily mistaken for a fault of the model. */
 const MAX_TOKENS = 16
-/** Choices of all prompts of one call. */
+/** Maximum choices of all prompts together. */
 const CHOICES_MAX = 2_048
 
-/** Fields that have an internal meaning or end here; what is not listed goes along to an upstream of this dialect. */
+/**
+ * Fields with an internal form, or without a meaning for upstreams. Other fields are passed to an upstream of this
+ * dialect.
+ */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'prompt', 'stream', 'stream_options', 'temperature', 'top_p', 'max_tokens', 'n', 'best_of', 'echo'],
   ...['suffix', 'stop', 'presence_penalty', 'frequency_penalty', 'logit_bias', 'seed', 'logprobs', 'user'],
@@ -21,12 +24,12 @@ const CONSUMED: ReadonlySet<string> = new Set([
 ])
 
 /**
- * Decodes a completions body (docs/protocol.md, Completions): shape first, then the model, then what needs it. Each prompt is a turn
- * of the user, or a list of tokens.
+ * Decodes a completions body (docs/protocol.md, Completions): shape first, then the model, then the rules that need it.
+ * Each prompt is a user turn or a list of tokens.
  *
  * @throws ServiceError with the path of the first problem
  */
-// biome-ignore lint/correctness/useYield: a body is read in few milliseconds; the decoders of its kin take longer.
+// biome-ignore lint/correctness/useYield: decoding takes a few milliseconds; the other decoders yield, and callers expect a generator.
 export function* decodeCompletions(body: unknown, context: DecodeContext): Pieces<GenerateRequest> {
   const asked = parseBody(CompletionsRequest, body, 'openai')
   const prompts = readInputs(asked.prompt, 'prompt')
@@ -73,7 +76,7 @@ function requestOf(asked: CompletionsRequest, prompts: EmbedInput[], model: Mode
   }
 }
 
-/** Prompts that are tokens: then all are. */
+/** The prompts as token lists, if any is one; then all must be. */
 function tokensOf(prompts: readonly EmbedInput[]): number[][] | undefined {
   const lists = prompts.filter((prompt) => typeof prompt !== 'string')
   if (lists.length === 0) return undefined
@@ -88,16 +91,16 @@ function tokensOf(prompts: readonly EmbedInput[]): number[][] | undefined {
 function requireChoices({ n, best_of: bestOf, stream, echo, max_tokens: maxTokens }: CompletionsRequest): void {
   const given = n ?? 1
   if (typeof bestOf === 'number') {
-    if (bestOf < given) refuse('invalid_value', 'best_of', "Invalid 'best_of': it must be as large as 'n' at least.")
+    if (bestOf < given) refuse('invalid_value', 'best_of', "Invalid 'best_of': must be at least as large as 'n'.")
     if (stream && bestOf > given) {
-      refuse('invalid_value', 'best_of', "Invalid 'best_of': choices that are to be ranked cannot be streamed.")
+      refuse('invalid_value', 'best_of', "Invalid 'best_of': ranked choices cannot be streamed.")
     }
   }
   if (maxTokens === 0 && !echo) {
     refuse(
       'integer_below_min_value',
       'max_tokens',
-      "Invalid 'max_tokens': 0 is for repeating the prompt alone, with 'echo'.",
+      "Invalid 'max_tokens': 0 is valid only with 'echo', to repeat the prompt.",
     )
   }
 }

@@ -31,9 +31,14 @@ export const embeddings: JobEndpoint = {
   },
 }
 
-/** Refuses what is too long at a glance; the rest takes a tokenizer, which a worker has. @throws ServiceError */
+/**
+ * Refuses inputs that are surely too long, by their minimum number of tokens. An exact count needs the worker's
+ * tokenizer.
+ *
+ * @throws ServiceError
+ */
 export function requireShort(inputs: readonly EmbedInput[], { limits, engine }: ModelConfig): void {
-  // The local model server counts by its own tokenizer, in which an endless word is one token.
+  // The local model server counts with its own tokenizer, in which a word of any length is one token.
   const most = engine.type === 'local' ? undefined : limits.context_tokens
   let sum = 0
   for (const [index, input] of inputs.entries()) {
@@ -45,7 +50,7 @@ export function requireShort(inputs: readonly EmbedInput[], { limits, engine }: 
   if (sum > TOKENS_MAX) throw inputsTooLong()
 }
 
-/** The length that vectors are cut to; undefined: none. */
+/** Length to which vectors are shortened; undefined: not shortened. */
 function dimensionsOf(asked: number | undefined, { id, embeddings }: ModelConfig): number | undefined {
   if (asked === undefined || asked === embeddings.dimensions) return asked
   const param = 'dimensions'

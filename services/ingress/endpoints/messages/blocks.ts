@@ -7,7 +7,7 @@ import { extraOf } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { isMessagesUpstream, nativePart, unknownPart } from './native.ts'
 
-/** What a block is checked against. */
+/** Rules for a block. */
 export interface BlockContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
@@ -24,14 +24,14 @@ const CONSUMED: Readonly<Record<Known['type'], ReadonlySet<string>>> = {
   document: new Set(['type', 'source', 'title']),
   search_result: new Set(['type']),
 }
-/** Fields that have no meaning once a block has become text. */
+/** Fields that have no meaning after a block became text. */
 const CONSUMED_BY_TEXT: ReadonlySet<string> = new Set([
   ...['type', 'text', 'source', 'title', 'context', 'content', 'citations'],
 ])
 
 /**
- * The parts a block means (docs/protocol.md, Turns and blocks). Documents of text and search results become text, unless the
- * upstream speaks the Messages API: it cites them. Other documents need a model that reads files.
+ * Parts of a block (docs/protocol.md, Turns and blocks). Text documents and search results become text, except for an
+ * upstream of the Messages API, which can cite them. Other documents need a model that reads files.
  */
 export function decodeReadable(block: ReadableBlock, param: string, context: BlockContext): Part[] {
   if (block instanceof Unknown) return [unknownPart(block, param, context.model)]
@@ -39,7 +39,7 @@ export function decodeReadable(block: ReadableBlock, param: string, context: Blo
   const last = parts.at(-1)
   const hasBecomeText = last?.type === 'text' && block.type !== 'text'
   const extra = extraOf(block, hasBecomeText ? CONSUMED_BY_TEXT : CONSUMED[block.type])
-  // A cache mark closes a stretch of the prompt, so it belongs to the last part that the block became.
+  // A cache mark applies to the prompt up to it, so the last part of the block carries it.
   if (last !== undefined && last.type !== 'native') last.extra = extra
   return parts
 }
@@ -57,7 +57,7 @@ function partsOf(block: Known, param: string, context: BlockContext): Part[] {
   }
 }
 
-/** Citations need the block itself; an upstream of another API needs its text. */
+/** The block itself for an upstream that cites it, or its text for another API. */
 function textOrNative(part: ReturnType<typeof nativePart>, { model }: BlockContext): Part {
   return isMessagesUpstream(model) ? part : { type: 'text', text: part.text ?? '' }
 }

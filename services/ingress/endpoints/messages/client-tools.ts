@@ -1,8 +1,9 @@
 import type { Tool } from '#schemas/generate.ts'
 
-/**
- * Tools of the Messages API that the caller runs and whose schema the upstream knows by their type. For any other upstream
- * each becomes a function with that schema, as published in the API's reference, so that the caller gets the calls it expects.
+/*
+ * Client tools of the Messages API: the caller runs them, and the upstream knows their schemas by type. For other
+ * upstreams, each becomes a function with the schema from Anthropic's API reference, so that the caller receives the
+ * calls it expects.
  */
 
 type Schema = Readonly<Record<string, unknown>>
@@ -106,7 +107,7 @@ const CLIENT_TOOLS: readonly (readonly [type: RegExp, tool: ClientTool])[] = [
   [/^computer_\d{8}$/, COMPUTER],
 ]
 
-/** The function that stands for a tool; undefined: no function can. */
+/** Function that replaces a client tool; undefined if there is none. */
 export function clientTool(
   tool: Schema & { readonly type: string },
 ): Pick<Tool, 'description' | 'parameters'> | undefined {

@@ -18,12 +18,12 @@ import { decodeConversation } from './turns.ts'
 
 /** Context in which a messages body is decoded. */
 export interface MessagesContext extends DecodeContext {
-  /** anthropic-beta */
+  /** Value of the header anthropic-beta. */
   readonly beta?: string | undefined
 }
 
 /**
- * Decodes a messages body (docs/protocol.md, Messages requests). Shape first, then the model, then the rules that need
+ * Decodes a messages body (docs/protocol.md, Messages requests): shape first, then the model, then the rules that need
  * it.
  *
  * @throws ServiceError with the path of the first problem
@@ -44,7 +44,9 @@ export function* decodeMessages(body: unknown, context: MessagesContext): Pieces
   }
 }
 
-/** Decodes a body without an answer to be: neither `max_tokens` nor `stream` (docs/protocol.md, Counting tokens). */
+/**
+ * Decodes a body for token counting, which has neither `max_tokens` nor `stream` (docs/protocol.md, Counting tokens).
+ */
 export function* decodeCount(body: unknown, context: MessagesContext): Pieces<GenerateRequest> {
   const request = yield* parseInPieces(CountTokensRequest, body, 'messages')
   const model = findModel(request.model, context)
@@ -56,7 +58,7 @@ export function* decodeCount(body: unknown, context: MessagesContext): Pieces<Ge
   }
 }
 
-/** In this format an unknown model reads `model: <id>`, and those that may be used follow. */
+/** In this format, the error of an unknown model reads `model: <id>`, followed by the suggestions. */
 function findModel(id: string, context: DecodeContext): ModelConfig {
   try {
     return context.getModel(id)
@@ -103,8 +105,8 @@ function extra({
 const NOTHING: ReadonlySet<string> = new Set()
 
 function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context: MessagesContext) {
-  // A conversation that the server keeps: without its history the answer would be to something else. SDKs read the
-  // refusal's `error_code` and send the whole conversation instead.
+  // A thread refers to a conversation stored at Anthropic. Without that history, the model would answer another
+  // question. SDKs read the `error_code` of this refusal and send the whole conversation instead.
   if (request.thread !== undefined && request.thread !== null) {
     refuse('unsupported_parameter', 'thread', 'Threads are not supported. Send the full conversation without a thread.')
   }
@@ -132,7 +134,10 @@ function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context:
   }
 }
 
-/** Betas name the format `output_format`. An upstream of the Messages API gets that field as it came. */
+/**
+ * Response format. Beta versions name it `output_format`; an upstream of the Messages API receives that field
+ * unchanged.
+ */
 function responseFormat(request: CountTokensRequest, model: ModelConfig): GenerateRequest['response_format'] {
   const { output_config, output_format } = request
   const isOlder = !output_config?.format && output_format && !isMessagesUpstream(model)
@@ -142,7 +147,7 @@ function responseFormat(request: CountTokensRequest, model: ModelConfig): Genera
   return { type: 'json_schema', schema: format.schema }
 }
 
-/** Passed to models that think, else ignored. The budget follows `max_tokens` where that was clamped. */
+/** Passed to models with thinking, ignored otherwise. The budget stays below `max_tokens`, also if that was clamped. */
 function reasoning(
   request: CountTokensRequest,
   model: ModelConfig,

@@ -5,41 +5,49 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { resultText } from '#shared/protocols/messages/native.ts'
 
-/**
- * Blocks without an internal form. An upstream of the Messages API gets them as they came; any other upstream gets their
- * substitute: a text that says the same, or nothing.
+/*
+ * Blocks without an internal form. An upstream of the Messages API receives them unchanged. Other upstreams receive
+ * their substitute: a text with the same content, or nothing.
  */
 
 type Fields = Readonly<Record<string, unknown>>
 
-/** Whether the upstream of a model speaks the Messages API: then blocks reach it as they came. */
+/** Whether a model's upstream speaks the Messages API, and so receives blocks unchanged. */
 export function isMessagesUpstream({ engine }: Pick<ModelConfig, 'engine'>): boolean {
   return engine.type === 'anthropic'
 }
 
-/** Types of blocks that a conversation may hold, and that another API can do without. */
+/** Types of blocks that other upstreams can do without. */
 const DISPENSABLE =
   /^(tool_reference|server_tool_use|mcp_\w+|\w+_tool_result|container_upload|compaction|fallback|browser_state|tool_addition|tool_removal|image|document|search_result)$/
 
-/** A block without a schema. @throws ServiceError for one whose meaning another API would lose */
+/**
+ * Converts a block without a schema.
+ *
+ * @throws ServiceError if another API would lose the block's meaning
+ */
 export function unknownPart({ value }: Unknown, param: string, model: ModelConfig): NativePart {
   if (isMessagesUpstream(model) || DISPENSABLE.test(value.type)) return nativePart(value)
-  const message = `Blocks of type '${excerpt(value.type)}' are not known here, and the model '${model.id}' does not speak the Messages API`
+  const message = `Blocks of type '${excerpt(value.type)}' are unknown, and the model '${model.id}' does not speak the Messages API`
   refuse('invalid_value', `${param}.type`, message)
 }
 
-/** A block as a part. @param text Its substitute, if it is already known */
+/**
+ * Converts a block to a native part.
+ *
+ * @param text Substitute text, if already known
+ */
 export function nativePart(block: object, text = substituteOf(block as Fields)): NativePart {
   const value = asSent(block) as Record<string, unknown>
   return { type: 'native', dialect: 'anthropic', value, ...(text === undefined || text === '' ? {} : { text }) }
 }
 
-/** Text between two blocks that other upstreams get as one text. Not a block: an upstream of the Messages API gets nothing. */
+/** Separator between two blocks, which only other upstreams receive. */
 export function textBetween(text: string): NativePart {
   return { type: 'native', dialect: 'anthropic', value: {}, text }
 }
 
-/** A checked block as it came: objects of unknown types are unwrapped. */
+/** Restores a block to the form that was sent: objects of unknown types are unwrapped. */
 function asSent(value: unknown): unknown {
   if (value instanceof Unknown) return value.value
   if (Array.isArray(value)) return value.map(asSent)
@@ -68,7 +76,7 @@ function substituteOf(block: Fields): string | undefined {
   }
 }
 
-/** Title, address and, if this service made the search, the text. */
+/** Title, URL and, if this service ran the search, the text. */
 function searchResult(result: unknown): string {
   const { title, url, encrypted_content } = fieldsOf(result)
   return [title, url, resultText(encrypted_content)].filter((line) => typeof line === 'string').join('\n')
@@ -88,7 +96,7 @@ function outputOf(content: unknown): string | undefined {
   return failure(content)
 }
 
-/** Text of a document, under its title and context; undefined for one that is no text. */
+/** Text of a document, after its title and context; undefined if the document is not text. */
 function documentText({ title, context, source }: Fields): string | undefined {
   const { data, content, type } = fieldsOf(source)
   const text = type === 'text' ? data : type === 'content' ? textsOf(content, '') : undefined

@@ -14,26 +14,26 @@ import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { decodeReadable } from './blocks.ts'
 import { isMessagesUpstream, textBetween, unknownPart } from './native.ts'
 
-/** What the turns of a conversation are checked against. */
+/** Rules for the turns of a conversation. */
 export interface MessagesTurnContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
   readonly strictTurns: boolean
-  /** anthropic-beta */
+  /** Value of the header anthropic-beta. */
   readonly beta?: string | undefined
 }
 
 type System = NonNullable<MessagesRequest['system']>
 type SystemMessage = Extract<InputMessage, { role: 'system' }>
 
-/** Features by which a caller asks for `system` turns where they stand. */
+/** Beta features by which a caller requests `system` turns inside the conversation. */
 const SYSTEM_TURNS_BETA = /\bmid-conversation-/
-/** Beginning of a user turn that stands for a `system` turn. */
+/** Prefix of a user turn that replaces a `system` turn. */
 const SYSTEM_MARK = '[System message]\n'
 
 /**
- * The system prompt as a turn; undefined when there is none. Its blocks stay apart for an upstream of the same dialect, and
- * are joined with blank lines for any other.
+ * System prompt as a turn; undefined if empty. For an upstream of the same dialect the blocks stay separate. For others
+ * they are joined with blank lines.
  */
 function decodeSystem(system: System, model: ModelConfig): Turn | undefined {
   return system.length === 0 ? undefined : { role: 'system', parts: systemParts(system, 'system', model) }
@@ -52,7 +52,10 @@ function systemParts(content: SystemMessage['content'], param: string, model: Mo
 const TEXT_CONSUMED: ReadonlySet<string> = new Set(['type', 'text'])
 const TURN_CONSUMED: ReadonlySet<string> = new Set(['role', 'content'])
 
-/** One text alone is a string or a list of one block. For an upstream of the same dialect empty extra fields keep it a list. */
+/**
+ * Marks a single text as a list of one block, by empty extra fields. An upstream of the same dialect then receives a
+ * list again.
+ */
 function asBlocks(parts: Part[], model: ModelConfig): Part[] {
   const [only] = parts
   if (parts.length === 1 && only?.type === 'text' && isMessagesUpstream(model)) only.extra ??= {}
@@ -60,9 +63,11 @@ function asBlocks(parts: Part[], model: ModelConfig): Part[] {
 }
 
 /**
- * Decodes the conversation (docs/protocol.md, Turns and blocks): the system prompt comes first. Turns begin with the user, a
- * user turn after tool_use blocks answers each of them, and a last assistant turn is a prefill. With `strictTurns` they
- * alternate, and there are no `system` turns; an upstream of the Messages API decides about both itself.
+ * Decodes the conversation (docs/protocol.md, Turns and blocks), with the system prompt first.
+ *
+ * The first turn must be the user's. A user turn after tool_use blocks must answer each of them. A last assistant turn
+ * is a prefill. With `strictTurns`, turns must alternate and `system` turns are refused, except for upstreams of the
+ * Messages API, which check both themselves.
  */
 export function* decodeConversation(
   system: System,
@@ -87,7 +92,7 @@ class TurnDecoder {
   readonly #isStrict: boolean
   readonly #turns: Turn[] = []
   #role: Role | undefined
-  /** tool_use ids of the nearest assistant turn, and of them those without a result → path of the block. */
+  /** tool_use ids of the nearest assistant turn, all and unanswered → path of the block. */
   #uses: Ids = new Map()
   #unanswered: Ids = new Map()
 
@@ -114,7 +119,10 @@ class TurnDecoder {
     return this.#turns
   }
 
-  /** A system turn stays where it is: what stands before it is cached. Servers that may not know such turns get one of the user. */
+  /**
+   * Adds a system turn at its position, so that the cached prompt before it stays valid. If the upstream may not know
+   * such turns, then a user turn replaces it.
+   */
   #addSystem({ content }: SystemMessage, param: string, extra: Turn['extra']): void {
     const { model, strictTurns, beta } = this.#context
     const isAskedFor = SYSTEM_TURNS_BETA.test(beta ?? '')
@@ -167,7 +175,7 @@ class TurnDecoder {
     this.#turns.push({ role: 'assistant', parts, extra })
   }
 
-  /** Results become turns of their own and come first: an answer belongs right behind its call. */
+  /** Adds a user turn. Tool results become separate turns before it, because a result must directly follow its call. */
   *#addUser(content: string | readonly UserBlock[], param: string, extra: Turn['extra']): Pieces<void> {
     if (typeof content === 'string') {
       this.#turns.push({ role: 'user', parts: texts(content), extra })
@@ -230,7 +238,7 @@ function decodeAssistantBlock(block: AssistantBlock, param: string, model: Model
     }
     case 'thinking': {
       const extra = extraOf(block, THINKING_CONSUMED)
-      // An answer of this service has an empty signature if its upstream signs nothing.
+      // Answers of this service have an empty signature if the upstream gave none.
       return { type: 'reasoning', text: block.thinking, signature: block.signature || undefined, extra }
     }
     case 'redacted_thinking':

@@ -5,10 +5,12 @@ import { isUsable } from '#services/ingress/endpoints/model.ts'
 import { coversPath } from '#shared/keys/scopes.ts'
 import { isMessagesUpstream } from './native.ts'
 
-/**
- * The tool `web_search_*` on a model whose upstream does not speak the Messages API: the service searches itself, as for the
- * Responses API (docs/responses.md, Hosted tools). Such a call is a durable job, since it waits for searches. It is cancelled
- * when its caller leaves. Without a job store, or without a model that the key may research with, the tool is left out.
+/*
+ * The tool `web_search_*` for models whose upstream does not speak the Messages API. The service runs the searches
+ * itself, as for the Responses API (docs/responses.md, Hosted tools).
+ *
+ * Such a call is a durable job, because it waits for searches, and is cancelled when its caller leaves. Without a job
+ * store, or without a research model that the key may use, the tool is left out.
  */
 
 const TYPE = /^web_search_\d{8}$/
@@ -27,7 +29,7 @@ const SEARCH = {
   },
 }
 
-/** Whether the service searches for a call, as far as its body shows before it is checked. */
+/** Whether the service runs searches for a call, judged by its body before validation. */
 export function searchesHere(context: IngressContext, body: unknown, caller: Pick<Caller, 'key'>): boolean {
   const { tools, model } = (body ?? {}) as { tools?: unknown; model?: unknown }
   if (!Array.isArray(tools) || !tools.some(isSearch) || typeof model !== 'string') return false
@@ -53,7 +55,7 @@ export function withSearch(
   return { ...request, tools, hosted: { tools: [NAME], calls_max, search: { model, domains } } }
 }
 
-/** A choice cannot name a tool that is left out. */
+/** Replaces a choice of the left-out tool by `auto`. */
 function withoutChoice({ models }: IngressContext, request: GenerateRequest): GenerateRequest {
   const { tool_choice: choice, model } = request
   const config = models.find(model)
@@ -66,7 +68,9 @@ export function isSearch(tool: unknown): boolean {
   return typeof type === 'string' && TYPE.test(type) && name === NAME
 }
 
-/** The model that searches for a call of another one. A tool gives a key no more rights than its endpoint does. */
+/**
+ * Research model that runs the searches of a call. The key needs the right to /v1/deep-research, as for direct calls.
+ */
 function findSearchModel(context: IngressContext, { key }: Pick<Caller, 'key'>, asked: string): string | undefined {
   const model = context.models.find(asked)
   if (!context.durable || !model?.capabilities.tools || isMessagesUpstream(model)) return undefined
@@ -74,7 +78,7 @@ function findSearchModel(context: IngressContext, { key }: Pick<Caller, 'key'>, 
   return context.models.models.find((each) => each.pool === 'research' && isUsable(each, key))?.id
 }
 
-/** Hosts of `example.com/blog` and `*.example.com`: a search is bounded by hosts, not by paths. */
+/** Hosts of `example.com/blog` and `*.example.com`. Searches are restricted by host, not by path. */
 function hostsOf(domains: unknown): string[] {
   if (!Array.isArray(domains)) return []
   const hosts = domains.flatMap((domain) => (typeof domain === 'string' ? domain.replace(/^\*\.|\/.*$/g, '') : []))

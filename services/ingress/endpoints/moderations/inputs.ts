@@ -4,19 +4,19 @@ import { parseAt } from '#services/ingress/body/validate.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { readInputs } from '#services/ingress/endpoints/inputs.ts'
 
-/** What inputs are checked against. */
+/** Rules for the inputs. */
 export interface InputContext {
-  /** Id of the model that judges. */
+  /** Id of the moderation model. */
   readonly model: string
   readonly readsImages: boolean
-  /** Models that the caller may name for images. */
+  /** Models for images that the caller may use, for the error message. */
   readonly imageModels: readonly string[]
-  /** Its server may fetch images by their URL. */
+  /** Whether the model's server may fetch images by URL. */
   readonly remoteImages: boolean
 }
 
 /**
- * The inputs of a call (docs/moderations.md): a text, several, or the parts of one.
+ * Inputs of a call (docs/moderations.md): one text, several texts, or the parts of one input.
  *
  * @throws ServiceError a 400 with the path of the first problem, such as `input[3].image_url.url`
  */
@@ -37,7 +37,11 @@ function readTexts(input: unknown): string[] {
   if (Array.isArray(input)) requireFew(input, INPUTS_MAX)
   return readInputs(input, 'input').map((text, index) => {
     if (typeof text === 'string') return text.toWellFormed()
-    return refuse('invalid_type', `input[${index}]`, 'Expected texts, or parts with a type: tokens are not judged.')
+    return refuse(
+      'invalid_type',
+      `input[${index}]`,
+      'Expected texts, or parts with a type; token lists are not supported.',
+    )
   })
 }
 

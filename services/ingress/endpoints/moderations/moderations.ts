@@ -7,7 +7,7 @@ import { ServiceError } from '#shared/error.ts'
 import { moderate } from '#shared/kinds/moderate.ts'
 import { readModerationInputs } from './inputs.ts'
 
-/** POST /v1/moderations (docs/moderations.md): judged by the word list, or by a model that moderates. */
+/** POST /v1/moderations (docs/moderations.md): by the word list, or by a moderation model. */
 export const moderations: JobEndpoint = {
   path: '/v1/moderations',
   format: 'openai',
@@ -30,7 +30,11 @@ function imageModelsOf({ models }: IngressContext, { key }: Caller): string[] {
   return able.map(({ id }) => id)
 }
 
-/** Id of what judges. @throws ServiceError as `getModel` does */
+/**
+ * Id of the moderation model or of the word list.
+ *
+ * @throws ServiceError as `getModel`
+ */
 function moderatorOf(context: IngressContext, caller: Caller, asked: string): string {
   const isDefault = (DEFAULT_NAMES as readonly string[]).includes(asked)
   const name = isDefault && !context.models.find(asked) ? DEFAULT_NAMES[0] : asked

@@ -9,10 +9,10 @@ import { getModel } from '#services/ingress/endpoints/model.ts'
 import { rerank as kind } from '#shared/kinds/rerank.ts'
 import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
 
-/** Bytes of JSON of documents that are repeated: they travel in the record of the job, beside the inputs. */
+/** Maximum bytes of JSON of repeated documents, which travel in the queue record next to the inputs. */
 const REPEATED_BYTES_MAX = 48 * 1024
 
-/** POST /v1/rerank (docs/embeddings.md, Reranking): by a model that reranks, or by the vectors of one that embeds. */
+/** POST /v1/rerank (docs/embeddings.md, Reranking): by a reranking model, or by the vectors of an embedding model. */
 export const rerank: JobEndpoint = {
   path: '/v1/rerank',
   format: 'openai',
@@ -43,7 +43,11 @@ function requireShortTexts(documents: readonly string[], query: string, model: M
   }
 }
 
-/** The texts of documents, each a text or an object that has one. @throws ServiceError with the path of the first problem */
+/**
+ * Texts of the documents, each a string or an object with a text.
+ *
+ * @throws ServiceError with the path of the first problem
+ */
 function readDocuments(given: unknown): string[] {
   const texts = Array.isArray(given) ? given.map(textOf) : given
   if (texts !== undefined && texts !== null && !Array.isArray(texts)) {
@@ -51,7 +55,7 @@ function readDocuments(given: unknown): string[] {
   }
   const documents = readInputs(texts, 'documents').map((text, index) => {
     if (typeof text === 'string') return text
-    return refuse('invalid_type', `documents[${index}]`, 'Documents are texts: tokens are not reranked.')
+    return refuse('invalid_type', `documents[${index}]`, 'Documents must be texts; token lists are not supported.')
   })
   if (documents.length <= DOCUMENTS_MAX) return documents
   const message = `Invalid 'documents': array too long. Expected an array with maximum length ${DOCUMENTS_MAX}, but got an array with length ${documents.length} instead.`
@@ -68,6 +72,6 @@ function repeatable(documents: string[]): string[] {
   if (documents.reduce((sum, { length }) => sum + length, 0) <= REPEATED_BYTES_MAX) {
     if (Buffer.byteLength(JSON.stringify(documents)) <= REPEATED_BYTES_MAX) return documents
   }
-  const message = `Documents of more than ${REPEATED_BYTES_MAX} bytes of JSON are not repeated: results name each by its index.`
+  const message = `Documents of more than ${REPEATED_BYTES_MAX} bytes of JSON are not repeated. Results refer to each by its index.`
   return refuse('invalid_value', 'return_documents', message)
 }

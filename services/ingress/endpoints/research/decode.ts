@@ -9,10 +9,10 @@ import {
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 
 /**
- * The internal form of a research: the last message is the question, those before it are its context.
+ * Internal form of a research request. The last message is the question; the messages before it are context.
  *
- * @param model Names the research, as the catalogue does.
- * @throws ServiceError for what a report cannot have, and a conversation that does not end in a question
+ * @param model Id of the research model in the catalogue.
+ * @throws ServiceError for options that a report does not support, and a conversation that does not end with a question
  */
 export function decodeResearch(body: ResearchBody, model: string): ResearchRequest {
   requireSupported(body)
@@ -33,9 +33,13 @@ export function decodeResearch(body: ResearchBody, model: string): ResearchReque
 }
 
 function requireSupported({ n, tools, logprobs }: ResearchBody): void {
-  if (n != null && n > 1) refuse('unsupported_value', 'n', "A research gives one report: 'n' must be 1.")
+  if (n != null && n > 1) refuse('unsupported_value', 'n', "A research returns one report: 'n' must be 1.")
   if (tools != null && tools.length > 0) {
-    refuse('unsupported_parameter', 'tools', 'A research calls no tools of its caller. POST /v1/chat/completions does.')
+    refuse(
+      'unsupported_parameter',
+      'tools',
+      'A research does not call tools of its caller. Use POST /v1/chat/completions for them.',
+    )
   }
   if (logprobs === true) refuse('unsupported_parameter', 'logprobs', 'A report has no log probabilities.')
 }
@@ -48,13 +52,13 @@ function questionOf(messages: readonly ResearchMessage[]): string {
   }
   const param = `messages[${at}].content`
   const question = textOf(last).trim()
-  if (question === '') refuse('invalid_value', param, 'The question is empty: say what to find out.')
+  if (question === '') refuse('invalid_value', param, 'The question is empty. Send the question as the last message.')
   if (question.length <= QUESTION_CHARS_MAX) return question
   const rule = `Expected a question with maximum length ${QUESTION_CHARS_MAX}, but got one with length ${question.length}.`
   return refuse('string_above_max_length', param, `Invalid '${param}': string too long. ${rule}`)
 }
 
-/** The latest turns that say something, each as far as a planner reads. */
+/** The latest non-empty turns, each cut to the length that the planner reads. */
 function contextOf(messages: readonly ResearchMessage[]): ResearchRequest['context'] {
   const turns = messages.slice(0, -1).map((message) => {
     const role = message.role === 'developer' ? 'system' : message.role

@@ -5,14 +5,16 @@ import { getModel } from '#services/ingress/endpoints/model.ts'
 import { research as kind } from '#shared/kinds/research.ts'
 import { decodeResearch } from './decode.ts'
 
-/** Time of a research that names none, and what it takes beside that to write a report, in milliseconds. */
+/** Default duration of a research, and the additional time for writing its report, in milliseconds. */
 const DURATION_MS = 1_800_000
 const WRITING_MS = 60_000
 
-/** Time of a cancelled research that is to write what it has, in milliseconds. */
+/** Time in which a cancelled research writes its partial report, in milliseconds. */
 const PARTIAL_MS = 30_000
 
-/** POST /v1/deep-research (docs/protocol.md, Deep research): a question, and a report that cites what it read. */
+/**
+ * POST /v1/deep-research (docs/protocol.md, Deep research): answers a question with a report that cites its sources.
+ */
 export const research: JobEndpoint = {
   path: '/v1/deep-research',
   format: 'openai',

@@ -6,19 +6,21 @@ import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import { getFile, requireFiles } from '#services/ingress/files/read.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
-/** Bytes of a name in the directory of a run, its ending included, before a number is added: file systems take 255. */
+/** Maximum bytes of a file name, including its extension, before a number is added. File systems allow 255. */
 const NAME_BYTES_MAX = 200
 const ENDING_CHARS_MAX = 16
 /**
- * Directories, on any system, and what nobody sees: it would break the line in which a model is told of a name, turn it round, or say
- * something else to the model than to people. Only joiners stay, by which words and emoji are written.
+ * Parts that are removed from file names: directories of any system, and invisible characters. The latter could break
+ * or reverse the line that shows the name to a model, or make the model read another name than people see. Zero-width
+ * joiners stay, because words and emoji need them.
  */
 const NOT_A_NAME = /^.*[/\\]|[\p{Cc}\p{Zl}\p{Zp}]|(?![\u200c\u200d])\p{Cf}/gsu
 
 /**
- * The files that the tools of a request put into the directory of its code, under names that are different.
+ * Files that the tools of a request place into the working directory of their code, under unique names.
  *
- * @throws ServiceError `not_found` for one that is not of the caller's project; `array_above_max_length`; `invalid_value` for too much
+ * @throws ServiceError `not_found` for a file of another project; `array_above_max_length`; `invalid_value` if they are
+ * too large
  */
 export async function codeFiles(
   context: IngressContext,
@@ -31,7 +33,7 @@ export async function codeFiles(
     const file = await getFile(requireFiles(context), projectIdOf(key), id, param)
     bytes += file.bytes
     if (bytes > RUN_FILES_BYTES_MAX) {
-      const message = `The files of code have ${RUN_FILES_BYTES_MAX} bytes together at most; with this one they have ${bytes}.`
+      const message = `The files of a code tool may have at most ${RUN_FILES_BYTES_MAX} bytes together; with this one, the sum is ${bytes}.`
       refuse('invalid_value', param, message)
     }
     const taken = new Set(files.map(({ name }) => name))
@@ -40,7 +42,7 @@ export async function codeFiles(
   return files
 }
 
-/** What a model is told of them. */
+/** Sentence about the files for the tool's description. */
 export function describeFiles(files: readonly CodeFile[]): string {
   const shown = files.map(({ name, bytes }) => `${JSON.stringify(name)} (${bytes} bytes)`)
   return ` At the start of each call the working directory has these files: ${shown.join(', ')}.`
@@ -52,16 +54,16 @@ function askedFor(tools: NonNullable<ResponsesRequest['tools']>) {
     const ids = typeof container === 'object' ? (container?.file_ids ?? []) : []
     const param = `tools[${at}].container.file_ids`
     if (ids.length > RUN_FILES_MAX) {
-      refuse('array_above_max_length', param, `Code gets ${RUN_FILES_MAX} files at most, not ${ids.length}.`)
+      refuse('array_above_max_length', param, `A code tool may have at most ${RUN_FILES_MAX} files; got ${ids.length}.`)
     }
     return ids.map((id, nth) => ({ id, param: `${param}[${nth}]` }))
   })
-  // The same file twice is one.
+  // Duplicate ids count once.
   return asked.filter(({ id }, at) => asked.findIndex((other) => other.id === id) === at)
 }
 
 function nameOf(filename: string): string {
-  // One of two that look the same gets a number.
+  // Normalized, so that names that look equal are equal; the second one then gets a number.
   const name = filename.replaceAll(NOT_A_NAME, '').trim().normalize('NFC')
   if (name === '' || /^\.+$/.test(name)) return 'file'
   const [stem, ending] = split(name)

@@ -13,19 +13,19 @@ import type { ConversationContext } from './decode.ts'
 import { failureOf, findResponse, hasEnded, readKept, turnsOf } from './kept.ts'
 import { conversationIdOf } from './shown.ts'
 
-/** Responses whose items one request may refer to. */
+/** Maximum responses whose items one request may reference. */
 const REFERRED_MAX = 100
 
-/** `msg_`, `rs_` or `fc_`, the id of the response, and the place of the item in it. */
+/** Item id: `msg_`, `rs_` or `fc_`, the id of the response, and the index of the item. */
 const ITEM_ID = /^[a-z]{2,3}_([0-9A-Za-z]{8,64})_\d{1,6}$/
 
 /**
- * Reads what a request builds on: the response before, and the items that it refers to.
+ * Reads the context of a request: the previous response or conversation, and referenced items.
  *
- * A response names all segments of the conversation before it, so that there is no chain to follow, and none can be a loop: an id is
- * made when its request is accepted. Characters are bounded as those of a body are.
+ * A response refers to all segments of its conversation, so no chain of responses is followed and no loop can occur.
+ * The maximum number of characters is that of a body.
  *
- * @throws ServiceError for a response that is not there, failed, was cancelled or has not ended
+ * @throws ServiceError for a response that does not exist, failed, was cancelled or has not ended
  */
 export async function readBefore(
   context: IngressContext,
@@ -76,19 +76,23 @@ async function readPrevious(
       : job.state === 'cancelled'
         ? 'was cancelled'
         : `failed (${failureOf(job).code})`
-    return refuse('invalid_value', param, `Previous response with id '${excerpt(id)}' ${why}: nothing can follow it.`)
+    return refuse(
+      'invalid_value',
+      param,
+      `Previous response with id '${excerpt(id)}' ${why}, so it cannot be continued.`,
+    )
   }
   const turns = turnsOf(kept, await kept.fetchRequest())
   requireBounded(turns, context.config.bodyBytesMax)
   return { turns, result: kept.result, segments: kept.history?.segments ?? [] }
 }
 
-/** A conversation grows with each response; what its first requests could not have held all at once is too long. */
+/** Bounds a conversation, which grows with each response. The maximum is the size of one request body. */
 function requireBounded(turns: readonly Turn[], charsMax: number): void {
   let chars = 0
   for (const { parts } of turns) for (const part of parts) chars += charsOf(part)
   if (chars <= charsMax) return
-  const message = `The conversation is longer than ${charsMax} characters. Begin a new one with what matters of it.`
+  const message = `The conversation is longer than ${charsMax} characters. Begin a new one with a summary of it.`
   throw new ServiceError('context_length_exceeded', message, { param: 'previous_response_id' })
 }
 
@@ -121,7 +125,9 @@ async function readReferences(
   return found
 }
 
-/** None of a response that is not there: the item that refers to it is refused by its path. */
+/**
+ * Output of a response; empty if the response does not exist. The item that references it is then refused by its path.
+ */
 async function outputOf(context: IngressContext, tenant: string, callId: string): Promise<ResponseObject['output']> {
   try {
     const job = await findResponse(context, tenant, RESPONSE_PREFIX + callId)

@@ -13,24 +13,24 @@ import {
 import { ItemTurns } from './items.ts'
 import { decodeTools, toolNames, toolUse } from './tools.ts'
 
-/** What a request builds on, as the store keeps it. */
+/** Stored context that a request continues. */
 export interface ConversationContext {
-  /** Turns of the response before, without its instructions, and what it said. */
+  /** Turns of the previous response with its output, without its instructions. */
   readonly turns: readonly Turn[]
   readonly items: readonly AnyItem[]
-  /** The field that says so. */
+  /** Field that refers to the context. */
   readonly param: 'previous_response_id' | 'conversation'
-  /** Items that the input refers to, by their ids. */
+  /** Items that the input refers to, by id. */
   readonly referenced: ReadonlyMap<string, AnyItem>
-  /** Characters that these may have together: a reference is short, and what it means may be megabytes. */
+  /** Maximum characters of all referenced items: a reference is short, but its item may have megabytes. */
   readonly referencedCharsMax: number
 }
 
-/** Items decoded in one piece. */
+/** Items that are decoded between two yields. */
 const PIECE_ITEMS = 100
 
 /**
- * Decodes a body whose shape was checked (docs/responses.md, Requests): the model, then the rules that need it, then the
+ * Decodes a body of checked shape (docs/responses.md, Requests): the model, then the rules that need it, then the
  * items.
  *
  * @throws ServiceError with the path of the first problem
@@ -89,7 +89,7 @@ function* decodeInput(
   for (const item of before.items) yield* items.add(item, [before.param])
   if (typeof input === 'string') yield* items.add({ type: 'message', role: 'user', content: input }, ['input'])
   else if (!input || input.length === 0) {
-    // A stored prompt of the upstream may hold all of the input.
+    // A prompt stored at the upstream may contain all input.
     if (!prompt) refuseEmpty(input, previous_response_id ? before.param : conversation && before.param)
   } else {
     for (const [index, item] of input.entries()) {
@@ -102,7 +102,7 @@ function* decodeInput(
 
 function refuseEmpty(input: readonly unknown[] | null | undefined, param: string | null | undefined): void {
   if (input) return refuse('empty_array', 'input', "Invalid 'input': empty array. Expected at least one item.")
-  const message = param ? `'${param}' needs new 'input' to answer.` : "Missing required parameter: 'input'."
+  const message = param ? `'${param}' needs new 'input'.` : "Missing required parameter: 'input'."
   refuse('missing_required_parameter', 'input', message)
 }
 
@@ -129,14 +129,14 @@ function wantsLogprobs({ include, top_logprobs }: ResponsesRequest, model: Model
   return isWanted
 }
 
-/** Passed to models that reason, else ignored. */
+/** Passed to models with reasoning, ignored otherwise. */
 function reasoning({ reasoning }: ResponsesRequest, model: ModelConfig): GenerateRequest['reasoning'] {
   const effort = reasoning?.effort
   if (!effort || !model.capabilities.reasoning) return undefined
   return effort === 'none' ? { effort, enabled: false } : { effort }
 }
 
-/** Fields with an internal form, and those that end here because the store of the service keeps responses, not an upstream. */
+/** Fields with an internal form, or without a meaning for upstreams, because this service stores the responses. */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'input', 'instructions', 'previous_response_id', 'conversation', 'tools', 'tool_choice', 'stream'],
   ...['parallel_tool_calls', 'reasoning', 'text', 'background', 'include', 'max_output_tokens', 'metadata'],
@@ -155,7 +155,11 @@ const REASONING_CONSUMED: ReadonlySet<string> = new Set(['effort'])
 const TEXT_CONSUMED: ReadonlySet<string> = new Set(['format'])
 const NOTHING: ReadonlySet<string> = new Set()
 
-/** Fields without an internal form. @param toolChoice The choice of a native tool, as it came */
+/**
+ * Fields without an internal form.
+ *
+ * @param toolChoice Choice of a native tool, unchanged
+ */
 function extra(body: ResponsesRequest, toolChoice: unknown): Record<string, unknown> | undefined {
   return extraOf(
     {

@@ -1,28 +1,28 @@
 import type { HostedTool } from '#schemas/generate.ts'
 import type { ItemOf } from '#schemas/responses/request.ts'
 
-/** An item of a tool that the service or an upstream ran, in the input. */
+/** An input item of a tool that the service or an upstream ran. */
 export type HostedItemIn =
   | ({ readonly type: 'code_interpreter_call' } & ItemOf<'code_interpreter_call'>)
   | ({ readonly type: 'web_search_call' } & ItemOf<'web_search_call'>)
   | ({ readonly type: 'file_search_call' } & ItemOf<'file_search_call'>)
 
-/** The call of a tool and its output, as a model reads them. */
+/** Call and output of a tool, as a model reads them. */
 export interface HostedTurns {
   readonly name: HostedTool
   readonly input: object
   readonly output: string
 }
 
-/** Ids of items of tools that the service ran: they end with an ordinal, unlike those of OpenAI. */
+/** Ids of items of hosted tools: they end with an ordinal, unlike those of OpenAI. */
 const HOSTED_ID = /^(ci|ws|fs)_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
-/** Whether the service ran the tool of an item, by the id that it gave the item. An upstream's own item has another form of id. */
+/** Whether the service ran the tool of an item, judged by the form of its id. */
 export function isHostedItem(id: string): boolean {
   return HOSTED_ID.test(id)
 }
 
-/** An item as a model reads it: without the results, at least the question. */
+/** An item as a model reads it. If the results are missing, then at least the query is included. */
 export function hostedTurns(item: HostedItemIn): HostedTurns {
   switch (item.type) {
     case 'code_interpreter_call': {

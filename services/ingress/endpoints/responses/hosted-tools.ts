@@ -13,9 +13,11 @@ import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import { isUsable } from '#services/ingress/endpoints/model.ts'
 
-/** Tools that the service runs (docs/responses.md, Hosted tools). */
+/*
+ * Hosted tools: tools of the Responses API that the service runs itself (docs/responses.md, Hosted tools).
+ */
 
-/** What they are called on the wire: some have names of several years. */
+/** Types on the wire by hosted tool; some have versions. */
 const NAMES: Readonly<Record<string, HostedTool>> = {
   code_interpreter: 'code_interpreter',
   web_search: 'web_search',
@@ -25,22 +27,26 @@ const NAMES: Readonly<Record<string, HostedTool>> = {
   file_search: 'file_search',
 }
 
-/** What each runs, as a key may call it: a tool gives nobody more rights than its endpoint does. */
+/** Endpoint that each tool uses. The key must have the right to call it, so a tool grants no additional rights. */
 const ENDPOINTS: Readonly<Record<HostedTool, string>> = {
   code_interpreter: '/v1/tools/code',
   web_search: '/v1/deep-research',
   file_search: '/v1/deep-research',
 }
 
-/** What stands for the documents of the deployment where a list of vector stores is asked for. */
+/** Id of the only vector store: the documents of the deployment. */
 const STORE = 'local'
 
-/** The tool of a type; undefined for those that the service does not run. */
+/** Hosted tool of a type; undefined if the service does not run it. */
 export function hostedTool(type: string): HostedTool | undefined {
   return Object.hasOwn(NAMES, type) ? NAMES[type] : undefined
 }
 
-/** The function that a tool is to the model. @throws ServiceError for what the tool cannot do, by its path */
+/**
+ * Function that represents a tool for the model.
+ *
+ * @throws ServiceError for unsupported options, with their path
+ */
 export function decodeHosted(name: HostedTool, tool: ResponsesTool, path: readonly (string | number)[]): Tool {
   REQUIRE[name](tool, path)
   const [field, text] = INPUTS[name]
@@ -50,11 +56,12 @@ export function decodeHosted(name: HostedTool, tool: ResponsesTool, path: readon
 }
 
 /**
- * The tools of a request that the service runs; undefined if there are none.
+ * Hosted tools of a request; undefined if there are none.
  *
- * @param isNative The upstream speaks this API: tools that the service cannot run as asked are left to the upstream.
- * @throws ServiceError `permission_denied` for a tool whose endpoint the key may not call; `unsupported_value` for a search
- *   without a model that researches
+ * @param isNative True if the upstream speaks this API. Then tools that the service cannot run as requested are left to
+ * the upstream.
+ * @throws ServiceError `permission_denied` for a tool whose endpoint the key may not call; `unsupported_value` for a
+ * search without a research model
  */
 export function hostedTools(
   { models }: Pick<IngressContext, 'models'>,
@@ -68,22 +75,30 @@ export function hostedTools(
   const calls_max = max_tool_calls ?? undefined
   const at = tools?.findIndex(({ type }) => ['web_search', 'file_search'].includes(hostedTool(type) ?? '')) ?? -1
   if (at < 0) return { tools: named, calls_max }
-  // Who may research may search: the workers of such a model do both.
+  // The right to a research model includes searches, and its workers run both.
   const model = models.models.find((each) => each.pool === 'research' && isUsable(each, key))
   if (!model && isNative) return undefined
   if (!model)
-    refuse('unsupported_value', `tools[${at}].type`, 'No model that researches can be used here: nothing searches.')
+    refuse(
+      'unsupported_value',
+      `tools[${at}].type`,
+      'Searches need a research model that this key may use; there is none.',
+    )
   return { tools: named, calls_max, search: { model: model.id, ...searchOf(tools ?? []) } }
 }
 
-/** The tools of a request that the service runs. @throws ServiceError `permission_denied` for one whose endpoint the key may not call */
+/**
+ * Hosted tools of a request.
+ *
+ * @throws ServiceError `permission_denied` for a tool whose endpoint the key may not call
+ */
 export function requireHosted(key: Caller['key'], tools: readonly { readonly type: string }[]): HostedTool[] {
   const named = tools.flatMap(({ type }) => hostedTool(type) ?? [])
   for (const name of named) requireEndpoint(key, ENDPOINTS[name])
   return named
 }
 
-/** Whether the service can run a tool as it is asked for; true for tools that others run. */
+/** Whether the service can run a tool with the requested options; true for tools that others run. */
 function canHost(tool: ResponsesTool, index: number): boolean {
   const name = hostedTool(tool.type)
   if (!name) return true
@@ -95,7 +110,7 @@ function canHost(tool: ResponsesTool, index: number): boolean {
   }
 }
 
-/** How searches are made, by the tools that ask for them. */
+/** Options of searches, from the tools that request them. */
 function searchOf(tools: readonly ResponsesTool[]) {
   const find = (name: HostedTool) => tools.find(({ type }) => hostedTool(type) === name)
   const [web, files] = [
@@ -114,7 +129,7 @@ const REQUIRE: Readonly<Record<HostedTool, (tool: ResponsesTool, path: readonly 
     const { container } = parseAt(CodeInterpreterTool, tool, path)
     const at = `tools[${path[1]}].container`
     if (typeof container === 'string') {
-      refuse('unsupported_value', at, 'Containers are not kept: each call has a new one. Send {"type": "auto"}.')
+      refuse('unsupported_value', at, 'Containers are not stored: each call has a new one. Send {"type": "auto"}.')
     }
   },
   web_search: (tool, path) => void parseAt(WebSearchTool, tool, path),

@@ -10,15 +10,15 @@ import { isSealed, unsealReasoning } from '#shared/protocols/responses/sealed.ts
 import { hostedTurns, isHostedItem } from './hosted-items.ts'
 import { type AnyPart, decodePart } from './parts.ts'
 
-/** What items are checked against. */
+/** Rules for items. */
 export interface ItemContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
-  /** What references mean, by their ids. */
+  /** Targets of item references, by id. */
   readonly referenced: ReadonlyMap<string, AnyItem>
-  /** Characters that these may have together, each counted as often as it is referred to. */
+  /** Maximum characters of referenced items, counted once per reference. */
   readonly referencedCharsMax: number
-  /** Name by which models know the function of a call. */
+  /** Function name of a call as models know it. */
   readonly nameOf: (name: string, namespace: unknown) => string
 }
 
@@ -30,22 +30,27 @@ const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['type', 'call_id', 'output
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set(['type', 'role', 'content'])
 const REASONING_CONSUMED: ReadonlySet<string> = new Set(['type', 'id', 'encrypted_content'])
 
-/** Ids that Sluice made: no upstream knows them. */
+/** Ids created by Sluice, which no upstream knows. */
 const OWN_ID = /^[a-z]{2,3}_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
 /**
- * Items as turns (docs/responses.md, Items). Items of the assistant in a row are one turn. Outputs of its calls follow in any
- * order, and every call needs one before another role speaks. Items of unknown types, and items of tools that an upstream ran
- * itself, become native parts: an upstream of this API gets them as they came, others read their text.
+ * Converts items to turns (docs/responses.md, Items).
+ *
+ * - Consecutive items of the assistant form one turn.
+ *
+ * - Outputs of its calls follow in any order. Every call needs one before another role speaks.
+ *
+ * - Items of unknown types, and of tools that an upstream ran, become native parts. An upstream of this API receives
+ *   them unchanged; others read their text.
  */
 export class ItemTurns {
   readonly turns: Turn[] = []
   readonly #context: ItemContext
-  /** The upstream speaks this API. */
+  /** True if the upstream speaks this API. */
   readonly #isNative: boolean
-  /** Calls without an output, each with the turn that it belongs to. */
+  /** Calls without an output, each with its turn. */
   readonly #unanswered = new Map<string, AssistantTurn>()
-  /** Characters of items that were referred to, by their ids. */
+  /** Characters of referenced items, by id. */
   readonly #referred = new Map<string, number>()
   #referredChars = 0
 
@@ -54,7 +59,11 @@ export class ItemTurns {
     this.#isNative = dialectOf({}, context.model) === 'responses'
   }
 
-  /** Turns of an earlier response. @param param Field that refers to it */
+  /**
+   * Adds the turns of an earlier response.
+   *
+   * @param param Field that refers to it
+   */
   addTurns(turns: readonly Turn[], param: string): void {
     for (const turn of turns) {
       for (const { type } of turn.parts) {
@@ -65,11 +74,11 @@ export class ItemTurns {
     }
   }
 
-  /** @param path Place in the body, such as `input`, 3. */
+  /** @param path Path in the body, such as `input`, 3 */
   *add(item: unknown, path: readonly PropertyKey[]): Pieces<void> {
     const any = parseAt(AnyItem, item, path)
     const type = any.type ?? 'message'
-    // An output may name its tool instead of its call, which only an upstream of this API understands.
+    // An output may name its tool instead of its call. Only an upstream of this API understands that form.
     const isOutput = type === 'function_call_output' || type === 'custom_tool_call_output'
     if (!isItemType(type) || (isOutput && any.call_id == null && this.#isNative)) return this.#native(any, type)
     switch (type) {
@@ -94,7 +103,7 @@ export class ItemTurns {
     }
   }
 
-  /** @throws ServiceError for a call that has no output */
+  /** @throws ServiceError for a call without an output */
   finish(): Turn[] {
     this.#requireAnswered()
     return this.turns
@@ -139,7 +148,10 @@ export class ItemTurns {
     this.turns.push({ role: 'tool', parts, call_id, extra, ...(custom && { custom }) })
   }
 
-  /** A tool that the service ran is a call with its output; one that an upstream ran is native. */
+  /**
+   * Adds an item of a hosted tool. If the service ran the tool, then the item is a call with its output; otherwise it
+   * is native.
+   */
   #run(item: Parameters<typeof hostedTurns>[0]): void {
     const { name, input, output } = hostedTurns(item)
     const { id } = item
@@ -158,7 +170,7 @@ export class ItemTurns {
     const texts = content?.length ? content : (summary ?? [])
     const { text: sealedText = '', ...own } = unsealReasoning(sealed)
     const text = texts.map((part) => part.text).join('\n\n') || sealedText
-    // Only the upstream that made a foreign seal can use it, and only with the id of its item.
+    // A foreign seal is valid only at the upstream that created it, and only with the id of its item.
     const isForeign = sealed != null && !isSealed(sealed)
     const id = typeof item.id === 'string' && !OWN_ID.test(item.id) ? item.id : ''
     const proof = isForeign ? { signature: `responses:${id}:${sealed}` } : own
@@ -172,7 +184,7 @@ export class ItemTurns {
       this.#requireRoom(id, item)
       return yield* this.add(item, path)
     }
-    const message = `Item with id '${excerpt(id)}' not found. Items are not kept of responses with store set to false.`
+    const message = `Item with id '${excerpt(id)}' not found. Items of responses with 'store' set to false are not stored.`
     refuse('invalid_value', paramOf([...path, 'id']), message)
   }
 
@@ -186,7 +198,7 @@ export class ItemTurns {
     throw new ServiceError('context_length_exceeded', message, { param: 'input' })
   }
 
-  /** The turn that the assistant speaks in. While calls wait for their outputs it is that of the calls. */
+  /** Turn for the assistant's next item: the turn of unanswered calls, if there are any. */
   #assistant(isMessage: boolean): AssistantTurn {
     const [calling] = this.#unanswered.values()
     if (calling) return calling
@@ -204,7 +216,7 @@ export class ItemTurns {
       const at = [...path, index]
       const holdsMedia = role === 'user' || (role !== 'assistant' && this.#isNative)
       if (!holdsMedia && MEDIA_PARTS.has(part.type)) {
-        refuse('invalid_value', `${paramOf(at)}.type`, `Messages of the role '${role}' hold text only.`)
+        refuse('invalid_value', `${paramOf(at)}.type`, `Messages of the role '${role}' may contain only text.`)
       }
       return decodePart(part, at, this.#context)
     })
@@ -223,7 +235,7 @@ const MEDIA: Partial<Record<Part['type'], 'images' | 'audio' | 'files'>> = {
 }
 const MEDIA_PARTS: ReadonlySet<string> = new Set(['input_image', 'input_file', 'input_audio'])
 
-/** Fields by which an item says what was called, and what came back. Items without them mean nothing to other models. */
+/** Fields that describe a call and its result. An item without any of them has no meaning for other models. */
 const READABLE = ['action', 'arguments', 'input', 'operation', 'output', 'result', 'results'] as const
 
 function nativeText(item: Readonly<Record<string, unknown>>, type: string): string | undefined {
@@ -232,14 +244,14 @@ function nativeText(item: Readonly<Record<string, unknown>>, type: string): stri
   return `${type}: ${JSON.stringify(Object.fromEntries(fields))}`
 }
 
-/** Fields without an id that Sluice made. */
+/** Removes an id that Sluice created. */
 function withoutOwnId(extra: Record<string, unknown> | undefined): Record<string, unknown> | undefined {
   if (typeof extra?.id !== 'string' || !OWN_ID.test(extra.id)) return extra
   const { id: _id, ...rest } = extra
   return Object.keys(rest).length > 0 ? rest : undefined
 }
 
-/** Characters of all texts in a value. */
+/** Total characters of all strings in a value. */
 function charsIn(value: unknown): number {
   if (typeof value === 'string') return value.length
   if (typeof value !== 'object' || value === null) return 0

@@ -12,32 +12,40 @@ import { readStored } from '#shared/jobs/records.ts'
 import { RESPONSE_PREFIX, responseObject, responsesError, shownResponse } from '#shared/protocols/responses/response.ts'
 
 /*
- * Kept responses: each is a durable job of this path, whose id names it. What a response repeats of its request is stored with the job.
- * Its prompt, in the internal form, names the segments of what was said before (`shared/jobs/durable/history.ts`): no chain is walked
- * to go on from one.
+ * Stored responses. Each is a durable job of this path, and the job id determines the response id. The request fields
+ * that a response repeats are stored with the job. The prompt refers to the segments of the conversation before it
+ * (`shared/jobs/durable/history.ts`), so continuing a response does not follow a chain of responses.
  */
 
-/** The path whose jobs are responses. */
+/** Endpoint of the jobs that are responses. */
 export const RESPONSES_PATH = '/v1/responses'
 
-/** What is read of a kept response. */
+/** A stored response. */
 export interface Kept {
   readonly job: DurableJob
   readonly encode: EncodeContext
-  /** What a completed one said. */
+  /** Result, if the response has completed. */
   readonly result: ResponseObject | undefined
-  /** Segments of its prompt that other responses may name as well. */
+  /** Segments of its prompt that other responses may refer to. */
   readonly history: SharedHistory | undefined
-  /** Fetches its prompt: it may lie in a blob. @throws ServiceError `internal_error` when that is gone */
+  /**
+   * Fetches the prompt, which may be in a blob.
+   *
+   * @throws ServiceError `internal_error` if the blob is missing
+   */
   readonly fetchRequest: () => Promise<GenerateRequest>
 }
 
-/** The failure for an id that is no response of the caller's. */
+/** Error for an id that belongs to none of the caller's responses. */
 export function responseNotFound(id: string, param = 'id'): ServiceError {
   return new ServiceError('not_found', `Response with id '${beginningOf(id, 64)}' not found.`, { param })
 }
 
-/** The job that stands for a response. @throws ServiceError `not_found`, also for those of others */
+/**
+ * Job of a response.
+ *
+ * @throws ServiceError `not_found`, also for responses of other projects
+ */
 export async function findResponse(
   context: IngressContext,
   tenant: string,
@@ -54,7 +62,11 @@ export async function findResponse(
   return job
 }
 
-/** What is kept of a response. @throws ServiceError `not_found` when it is gone meanwhile */
+/**
+ * Reads a stored response.
+ *
+ * @throws ServiceError `not_found` if it was deleted meanwhile
+ */
 export async function readKept(context: IngressContext, job: DurableJob): Promise<Kept> {
   const content = await context.store?.findContent(job.tenant, job.id)
   const stored = content?.request ? readStored(content.request) : undefined
@@ -69,12 +81,12 @@ export async function readKept(context: IngressContext, job: DurableJob): Promis
   }
 }
 
-/** The id of the response that a job stands for. */
+/** Id of the response for a job. */
 export function responseIdOf({ id }: Pick<DurableJob, 'id'>): string {
   return RESPONSE_PREFIX + id.slice('job_'.length)
 }
 
-/** A response as it is (docs/responses.md, Kept responses). */
+/** The response object in its current state (docs/responses.md, Kept responses). */
 export function keptObject({ job, encode, result }: Kept): ResponseObject {
   if (result) return shownResponse(result, encode)
   const known = { model: job.model, metadata: job.metadata }
@@ -90,7 +102,7 @@ export function keptObject({ job, encode, result }: Kept): ResponseObject {
   }
 }
 
-/** Why a job gave no response. */
+/** Error of a job that gave no response. */
 export function failureOf({ state, error }: DurableJob): ServiceError {
   if (error) return ServiceError.fromBody(error)
   const isExpired = state === 'expired'
@@ -98,12 +110,11 @@ export function failureOf({ state, error }: DurableJob): ServiceError {
   return new ServiceError(isExpired ? 'job_expired' : 'internal_error', message)
 }
 
-/** The turns of a kept prompt that a next response takes over: all but its instructions. */
+/** Turns of a stored prompt that the next response inherits: all except its instructions. */
 export function turnsOf({ encode }: Kept, request: GenerateRequest): readonly Turn[] {
   return encode.responses?.has_instructions ? request.turns.slice(1) : request.turns
 }
 
-/** Whether nothing more comes of a response. */
 export function hasEnded({ state }: DurableJob): boolean {
   return TERMINAL.has(state)
 }

@@ -6,13 +6,13 @@ import { extraOf, parseAt } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
 
-/** What a part is checked against. */
+/** Rules for a part. */
 export interface PartContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
 }
 
-/** A part before its fields are checked. */
+/** A part before validation. */
 export interface AnyPart {
   readonly type: string
   readonly [field: string]: unknown
@@ -23,7 +23,11 @@ const CONSUMED: ReadonlySet<string> = new Set([
 ])
 const IMAGE_CONSUMED: ReadonlySet<string> = new Set([...CONSUMED, 'detail'])
 
-/** Decodes a part of a message (docs/responses.md, Items). Unknown parts become native. @throws ServiceError a 400 that names the part */
+/**
+ * Decodes a part of a message (docs/responses.md, Items). Unknown parts become native.
+ *
+ * @throws ServiceError a 400 that names the part
+ */
 export function decodePart(part: AnyPart, path: readonly PropertyKey[], context: PartContext): Part {
   const { type } = part
   if (!isKnown(type)) return native(part, typeof part.text === 'string' ? part.text : undefined)
@@ -85,7 +89,10 @@ function decodeFile(part: FilePart, raw: AnyPart, param: string, context: PartCo
   return { type: 'file', data: url, filename: name }
 }
 
-/** A part that names a file of the upstream, which only an upstream of this API can read; or one without content. */
+/**
+ * A part without inline content. If it names a file of the upstream, then an upstream of this API receives it
+ * unchanged.
+ */
 function withoutContent(
   raw: AnyPart,
   file_id: string | null | undefined,

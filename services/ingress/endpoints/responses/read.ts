@@ -11,12 +11,15 @@ import { findResponse, hasEnded, keptObject, readKept, responseIdOf, turnsOf } f
 import { streamKept } from './recorded.ts'
 import { itemsOfTurns } from './turn-items.ts'
 
-/** How long a cancel waits for the response to stop, so that its answer can say so. */
+/** Maximum time that a cancel waits for the response to end, so that the answer shows the end. */
 const CANCEL_WAIT_MS = 2_000
-/** Items of a page. */
+/** Default and maximum items per page. */
 const PAGE = { usual: 20, max: 100 }
 
-/** GET /v1/responses/{id} (docs/responses.md, Kept responses): as it is, or with `?stream=true` every event of it. */
+/**
+ * GET /v1/responses/{id} (docs/responses.md, Kept responses): the current state, or with `?stream=true` all of its
+ * events.
+ */
 export async function getResponse(context: IngressContext, call: Call): Promise<void> {
   const { reply, query, method } = call
   const job = await find(context, call)
@@ -29,14 +32,18 @@ export async function getResponse(context: IngressContext, call: Call): Promise<
   await streamKept(context, call, kept, { after: after ?? -1, isBackground: true }).finally(end)
 }
 
-/** DELETE /v1/responses/{id}: forgets one that has ended. @throws ServiceError `job_not_finished` */
+/**
+ * DELETE /v1/responses/{id}: deletes a response that has ended.
+ *
+ * @throws ServiceError `job_not_finished`
+ */
 export async function deleteResponse(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await find(context, call)
   await requireJobs(context).erase(tenant, id)
   await call.reply.whole({ id: responseIdOf({ id }), object: 'response', deleted: true })
 }
 
-/** POST /v1/responses/{id}/cancel: stops one that runs in the background; one that has ended stays as it is. */
+/** POST /v1/responses/{id}/cancel: ends a background response. One that has ended is returned unchanged. */
 export async function cancelResponse(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const job = await find(context, call)
@@ -52,10 +59,10 @@ export async function cancelResponse(context: IngressContext, call: Call): Promi
   await call.reply.whole(keptObject(await readKept(context, ended)))
 }
 
-/** GET /v1/responses/{id}/input_items: what the model was given, newest first unless asked otherwise, but for instructions. */
+/** GET /v1/responses/{id}/input_items: items of the prompt without instructions, newest first by default. */
 export async function listInputItems(context: IngressContext, call: Call): Promise<void> {
   const limit = queryNumber(call, 'limit', PAGE.max) ?? PAGE.usual
-  if (limit === 0) throw new ServiceError('invalid_value', "'limit' must be 1 at least.", { param: 'limit' })
+  if (limit === 0) throw new ServiceError('invalid_value', 'limit must be at least 1; got 0.', { param: 'limit' })
   const order = call.query.order ?? 'desc'
   if (order !== 'asc' && order !== 'desc') {
     throw new ServiceError('invalid_value', "'order' must be 'asc' or 'desc'.", { param: 'order' })
@@ -68,7 +75,7 @@ export async function listInputItems(context: IngressContext, call: Call): Promi
   const data = items.slice(from, from + limit)
   const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
   const page = { object: 'list', data, first_id, last_id, has_more: from + limit < items.length }
-  // An item may be as large as a body.
+  // Serialized with yields, because an item may be as large as a body.
   await call.reply.whole(new JsonText(await runYielding(jsonTextIn(page))))
 }
 
@@ -76,7 +83,7 @@ function startOf(items: readonly { readonly id: string }[], after: unknown): num
   if (after === undefined) return 0
   const at = items.findIndex(({ id }) => id === after)
   if (at >= 0) return at + 1
-  throw new ServiceError('invalid_value', "'after' is none of the items of this response.", { param: 'after' })
+  throw new ServiceError('invalid_value', "'after' is not an item of this response.", { param: 'after' })
 }
 
 function find(context: IngressContext, call: Call): Promise<DurableJob> {

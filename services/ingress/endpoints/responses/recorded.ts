@@ -14,25 +14,28 @@ import { responseObject, shownResponse } from '#shared/protocols/responses/respo
 import { endOf, responsesFrame } from '#shared/protocols/responses/stream.ts'
 import { hasEnded, type Kept, keptObject, readKept, responseNotFound } from './kept.ts'
 
-/**
- * The stream of a kept response (docs/responses.md, Streams), read from the events of its job: so any replica can go on where
- * another stopped, and each event has the same number everywhere.
+/*
+ * Stream of a stored response (docs/responses.md, Streams), derived from the events of its job. Any replica can
+ * therefore continue a stream, and each event has the same number everywhere.
  *
- * An event of the job with output is an event of the stream with the same number, and so is its last one. The first,
- * `job.queued`, is `response.created` and `response.queued`, numbers 0 and 1; what else the job tells has no event, so that
- * numbers have gaps. Each attempt begins with `response.in_progress`, but where the service runs tools: there only the first.
+ * Numbers: an output event of the job, and its last event, keep their number in the stream. The job's first event,
+ * `job.queued`, becomes `response.created` (0) and `response.queued` (1). Other events of the job have no counterpart,
+ * so numbers have gaps.
+ *
+ * Each attempt begins with `response.in_progress`. With hosted tools, only the first attempt does, because later ones
+ * resume it.
  */
 
-/** Numbers of what is told of a job that was accepted. */
+/** Numbers of the events of an accepted job. */
 const CREATED = 0
 const QUEUED = 1
-/** The number of the first `response.in_progress`: what comes after is output. */
+/** Number of the first `response.in_progress`; later events are output. */
 const IN_PROGRESS = 3
 
-/** Told here, wherever a worker has recorded them as well. */
+/** Events created here, so their recorded versions are skipped. */
 const ENDS: ReadonlySet<string> = new Set(['response.created', 'response.completed', 'response.incomplete'])
 
-/** How calls are answered whose response is kept. */
+/** Answers of calls whose response is stored. */
 export const keptAnswers: StoredAnswers = {
   async accepted(context, { reply }, job) {
     await reply.whole(keptObject(await readKept(context, job)))
@@ -44,18 +47,18 @@ export const keptAnswers: StoredAnswers = {
   },
 }
 
-/** Where a stream begins, and how. */
+/** Where a stream begins. */
 export interface StreamPosition {
-  /** Number of the last event that the caller has; -1: none. */
+  /** Number of the last event that the caller has; -1 for none. */
   readonly after: number
-  /** Its caller may leave: it is told of all that happens, a failure before any output included. */
+  /** True if the response runs in the background. The stream then includes failures before any output. */
   readonly isBackground: boolean
 }
 
 /**
- * Says the events of a kept response after a position, until it has ended.
+ * Streams the events of a stored response after a position, until the response has ended.
  *
- * @throws ServiceError what a response failed with that nothing was said of yet, where nobody follows it in the background
+ * @throws ServiceError the failure of a response without output, unless it runs in the background
  */
 export async function streamKept(
   context: IngressContext,
@@ -68,7 +71,7 @@ export async function streamKept(
   const events = new RecordedEvents(kept, after, isBackground)
   reply.open('stream', (error) => events.failed(error))
   if (hasEnded(kept.job) && after >= kept.job.last_seq) return
-  // A first event of the job is two of the stream: who has one of them is told the other.
+  // The job's first event becomes two events. A caller that has only the first still needs the second.
   const from = after <= QUEUED ? 0 : after
   for await (const told of jobs.follow(tenant, id, from, reply.leaving)) {
     const last = told.find(isLast)
@@ -83,12 +86,12 @@ export async function streamKept(
   }
   throwIfRefused(reply)
   if (!reply.leaving.aborted) throw responseNotFound(id)
-  throw new ServiceError('overloaded', 'The server is shutting down. The response goes on: ask for its stream again.')
+  throw new ServiceError('overloaded', 'The server is shutting down. The response continues; request its stream again.')
 }
 
-/** Numbers and picks what is told of a response. */
+/** Selects and numbers the events of a response. */
 class RecordedEvents {
-  /** Output was told, now or before the position. */
+  /** Whether output was sent, in this stream or before its position. */
   hasOutput: boolean
   readonly #kept: Kept
   readonly #isBackground: boolean
@@ -101,14 +104,14 @@ class RecordedEvents {
     this.hasOutput = after > IN_PROGRESS
   }
 
-  /** @throws ServiceError `worker_lost` when output that was told is made again */
+  /** @throws ServiceError `worker_lost` if output that was sent is generated again */
   framesOf(event: DurableEvent): Frame[] {
     const { type, seq, attempt } = event
     if (type === 'job.queued' && seq === 1) return this.#queued()
     if (type !== 'job.output.delta') return []
     const { chunk } = event.data as { chunk: ItemEvent }
     if (this.#kept.encode.responses?.is_hosting) return this.#goOn(chunk, seq)
-    // Of output that was made again before anybody was told of it only the last counts.
+    // Output of superseded attempts is skipped, because the caller has received none of it.
     if (attempt < this.#kept.job.attempt) return []
     if (ENDS.has(chunk.type)) return []
     if (chunk.type !== 'response.in_progress') this.hasOutput = true
@@ -116,19 +119,19 @@ class RecordedEvents {
     return this.#say(chunk, seq)
   }
 
-  /** Output of a response that runs tools is told once, by whichever of its attempts: each goes on where the one before was. */
+  /** Output of a response with hosted tools. Each attempt resumes the previous one, so all of its output is new. */
   #goOn(chunk: ItemEvent, seq: number): Frame[] {
     if (ENDS.has(chunk.type)) return []
     if (chunk.type !== 'response.in_progress') this.hasOutput = true
     return this.#say(chunk, seq)
   }
 
-  /** What ends the stream. */
+  /** Last event of the stream. */
   ended(kept: Kept, seq: number): Frame[] {
     return this.#say(endOf(keptObject(kept)), seq)
   }
 
-  /** The last that is said where the response itself did not fail. */
+  /** Final event for a stream that failed although the response did not. */
   failed(error: ServiceError): Frame {
     const { message, param, code } = openaiErrorBody(error).error
     return responsesFrame({ type: 'error', code: code ?? error.code, message, param }, this.#last + 1)
@@ -150,7 +153,6 @@ class RecordedEvents {
 }
 
 function startedOver(): ServiceError {
-  const message =
-    'The output had to be started over. Stream the response again from its beginning, or wait for its end.'
+  const message = 'The output was started over. Stream the response again from its beginning, or wait for its end.'
   return new ServiceError('worker_lost', message)
 }

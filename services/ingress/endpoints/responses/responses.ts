@@ -26,10 +26,10 @@ import { RESPONSES_PATH } from './kept.ts'
 import { keptAnswers } from './recorded.ts'
 import { formOf } from './shown.ts'
 
-/** Counting is quick or it fails. */
+/** Deadline of a token count, which either is fast or fails. */
 const COUNT_TIMEOUT_MS = 30_000
 
-/** POST /v1/responses (docs/responses.md). Its jobs are kept unless the body says `store: false`. */
+/** POST /v1/responses (docs/responses.md). Responses are stored unless the body has `store: false`. */
 export const responses: JobEndpoint = {
   path: RESPONSES_PATH,
   format: 'openai',
@@ -65,7 +65,7 @@ export const responsesCount: JobEndpoint = {
   },
 }
 
-/** The checked shape of a body, but for its items, of which there may be many: each is checked when it is decoded. */
+/** Checks the shape of a body except for its items. There may be many, so each is checked when it is decoded. */
 function parse(schema: typeof ResponsesRequest | typeof InputTokensRequest, body: unknown): ResponsesRequest {
   const { input } = (body ?? {}) as { input?: unknown }
   const isList = Array.isArray(input)
@@ -79,12 +79,14 @@ function parse(schema: typeof ResponsesRequest | typeof InputTokensRequest, body
   return isList ? { ...asked, input } : asked
 }
 
-/** A deployment without a store keeps nothing, and says so in its answers. */
+/** Whether the response is stored. A deployment without a store stores none, and its answers show `store: false`. */
 function isKept(context: IngressContext, body: unknown): boolean {
   return context.durable !== undefined && (body as { store?: unknown } | null)?.store !== false
 }
 
-/** @param keeps The response is kept: only such a one can run tools, because it outlives the worker that began it */
+/**
+ * @param keeps True if the response is stored. Only then can it run tools, because it survives the loss of its worker
+ */
 async function decode(context: IngressContext, caller: Caller, asked: ResponsesRequest, keeps: boolean) {
   const model = getModel(context, caller, asked.model, 'inference')
   requireGrantable(asked, model)
@@ -106,12 +108,12 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
   if (!conversation) return { request, input: [], history: sharedOf(asked, before, partsBefore, request) }
   const input = await runYielding(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))
   requireRoom([...conversation.items, ...input], 'conversation')
-  // Before anything is made of it: the response itself reserves it again.
+  // Checks the quota before the job is created. The response reserves the space again.
   using _held = await holdItems(context, projectIdOf(caller.key), input)
   return { request, conversation, input }
 }
 
-/** The segments of the response before that have the beginning of the prompt as it is now; none where it was changed. */
+/** Segments of the previous response that equal the beginning of the prompt; none if decoding changed those turns. */
 function sharedOf(
   { previous_response_id: id, instructions }: ResponsesRequest,
   { turns, segments = [] }: Awaited<ReturnType<typeof readBefore>>,
@@ -127,7 +129,7 @@ function sharedOf(
   return { at, segments: isSame ? segments : [] }
 }
 
-/** Adds the tools that the service runs, and tells the model of the files that its code finds. */
+/** Adds the hosted tools, and describes the files of the code tool to the model. */
 async function withHosted(
   context: IngressContext,
   caller: Caller,
@@ -147,7 +149,7 @@ function inputOf({ input }: Pick<ResponsesRequest, 'input'>): readonly unknown[]
   return typeof input === 'string' ? [{ role: 'user', content: input }] : (input ?? [])
 }
 
-/** Fields that change what is answered, and that only an upstream of this API can grant. */
+/** Fields that change the answer and that only an upstream of this API supports, with an alternative. */
 const UNSUPPORTED = {
   prompt: "Send 'instructions' and 'input' instead.",
   context_management: 'Leave it out, and set truncation to auto.',
@@ -165,18 +167,14 @@ function requireGrantable(asked: ResponsesRequest, model: ModelConfig): void {
 
 function requireConsistent(asked: ResponsesRequest): void {
   if (asked.background && asked.store === false) {
-    refuse('invalid_value', 'background', "A response in the background is kept: it cannot have 'store' set to false.")
+    refuse('invalid_value', 'background', "A background response is stored, so 'store' cannot be false.")
   }
   if (asked.conversation && asked.previous_response_id) {
-    const message = "'conversation' and 'previous_response_id' exclude each other: both say what was said before."
+    const message = "'conversation' and 'previous_response_id' exclude each other, because both name the context."
     refuse('invalid_value', 'conversation', message)
   }
   if (asked.conversation && asked.store === false) {
-    refuse(
-      'invalid_value',
-      'conversation',
-      "A response of a conversation is kept: it cannot have 'store' set to false.",
-    )
+    refuse('invalid_value', 'conversation', "A response of a conversation is stored, so 'store' cannot be false.")
   }
   boundMetadata(asked.metadata ?? undefined)
 }

@@ -4,10 +4,12 @@ import type { ResponsesForm } from '#schemas/responses/response.ts'
 import { isSmall } from '#shared/json/write.ts'
 import { shownTools } from './tools.ts'
 
-/** Bytes of JSON of what is repeated as it came: it travels in the record of the job, beside a prompt of up to 64 KiB. */
+/**
+ * Maximum bytes of JSON of repeated request fields, which travel in the queue record next to a prompt of up to 64 KiB.
+ */
 const REPEATED_BYTES_MAX = 48 * 1024
 
-/** What a response repeats of its request, with the defaults of what was not asked (docs/responses.md, Answers). */
+/** Request fields that a response repeats, with defaults for absent ones (docs/responses.md, Answers). */
 export function formOf(body: ResponsesRequest, request: GenerateRequest, isKept: boolean): ResponsesForm {
   const format = body.text?.format ?? { type: 'text' }
   const within = fitting(REPEATED_BYTES_MAX)
@@ -45,7 +47,7 @@ export function formOf(body: ResponsesRequest, request: GenerateRequest, isKept:
   }
 }
 
-/** The conversation that a request names, as a text or as an object. */
+/** Id of the conversation that a request names, as a string or an object. */
 export function conversationIdOf({ conversation }: Pick<ResponsesRequest, 'conversation'>): string | undefined {
   return typeof conversation === 'string' ? conversation : conversation?.id
 }
@@ -54,7 +56,7 @@ function summaryOf({ reasoning }: ResponsesRequest): string | null {
   return reasoning?.summary ?? reasoning?.generate_summary ?? null
 }
 
-/** Gives values as long as there is room for them, and what stands in for each that is absent or too large. */
+/** Returns a function that passes values while their total size fits, and otherwise their replacement. */
 function fitting(bytesMax: number) {
   let left = bytesMax
   return <T, U>(value: T | null | undefined, instead: U): T | U => {

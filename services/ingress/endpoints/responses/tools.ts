@@ -12,21 +12,25 @@ import { refuse, requireNamed, requireToolChoice } from '#services/ingress/endpo
 import { decodeHosted, hostedTool } from './hosted-tools.ts'
 
 /*
- * Tools of a request, each as what a model can be offered (docs/responses.md, Tools):
+ * Conversion of a request's tools to functions for the model (docs/responses.md, Tools).
  *
- * - `function`: a function.
- * - `custom`: native for an upstream of this API, else a function with one string, `input`.
- * - `namespace`: native for an upstream of this API, else its functions. A function that shares its name with another one gets
- *   the namespace in front, `mcp__files__read`; calls come back with the name and the namespace of the caller.
- * - `code_interpreter`, `web_search`, `file_search`: a function that the service runs, or native.
- * - All others (`local_shell`, `mcp`, `tool_search`, types that do not exist yet) are native: an upstream of another API is not
- *   offered them, since only the client or OpenAI can run them.
+ * `function`: a function.
+ *
+ * `custom`: native for an upstream of this API, otherwise a function with one string, `input`.
+ *
+ * `namespace`: native for an upstream of this API, otherwise its functions. If a function shares its name with another,
+ * then the namespace is put in front: `mcp__files__read`. Calls are returned with the caller's name and namespace.
+ *
+ * `code_interpreter`, `web_search`, `file_search`: a function that the service runs, or native.
+ *
+ * All others (`local_shell`, `mcp`, `tool_search`, future types) are native. An upstream of another API is not offered
+ * them, because only the client or OpenAI can run them.
  */
 
-/** A tool with the path of its parameters in the body. */
+/** A tool with its path in the body. */
 export interface DecodedTool {
   readonly tool: Tool
-  /** Path of its name, such as `tools[2].name`. */
+  /** Path of the tool, such as `tools[2]`. */
   readonly path: string
 }
 
@@ -39,13 +43,13 @@ const CUSTOM_INPUT = {
   required: ['input'],
   additionalProperties: false,
 }
-/** Separates a namespace from a name that is not unique without it. */
+/** Separator between a namespace and a name that is not unique by itself. */
 const NAMESPACE_SEPARATOR = '__'
 
 /**
- * Tools of a body, and those that its items add.
+ * Tools of a body, including those that items of its input add.
  *
- * @param isHosting The service runs tools for the request; otherwise its tools are native.
+ * @param isHosting True if the service runs hosted tools for the request; otherwise they are native.
  * @throws ServiceError with the path of the first problem
  */
 export function decodeTools(
@@ -58,7 +62,7 @@ export function decodeTools(
     const key = keyOf(tool.name, tool.namespace)
     if (tool.native_only || known.has(key)) continue
     known.add(key)
-    // An upstream of this API reads the item.
+    // An upstream of this API reads the tool from the item.
     decoded.push({ tool: { ...tool, native: null }, path })
   }
   return withUniqueNames(decoded)
@@ -111,7 +115,7 @@ function decodeFunction(tool: ResponsesTool, path: Path): Tool {
   }
 }
 
-/** A grammar cannot be enforced by other APIs, so that the model reads it. */
+/** Custom tool as a function. Other APIs cannot enforce a grammar, so the model reads it in the description. */
 function decodeCustom(tool: ResponsesTool, path: Path): Tool {
   const { name, description, format } = parseAt(CustomTool, tool, path)
   const grammar = format?.definition ? `The input must follow this grammar:\n${format.definition}` : undefined
@@ -124,7 +128,7 @@ function decodeNamespace(tool: ResponsesTool, path: Path, at: string): DecodedTo
   if (tools.length === 0) return [{ tool: nativeOnly(tool), path: at }]
   return tools.map((inner, index): DecodedTool => {
     const innerPath = [...path, 'tools', index]
-    // The first one carries the whole namespace for an upstream of this API; the others are covered by it.
+    // For an upstream of this API, the first function carries the whole namespace; the others are part of it.
     const native = index === 0 ? tool : null
     const place = `${at}.tools[${index}]`
     if (inner.type !== 'function' && inner.type !== 'custom') {
@@ -144,7 +148,7 @@ function nativeOnly(tool: ResponsesTool): Tool {
   return { name, parameters: {}, native: tool, native_only: true }
 }
 
-/** A function of a namespace gives way to others of its name. */
+/** Adds the namespace to functions whose name is not unique. */
 function withUniqueNames(decoded: readonly DecodedTool[]): DecodedTool[] {
   const counts = new Map<string, number>()
   for (const { tool } of decoded) {
@@ -157,7 +161,7 @@ function withUniqueNames(decoded: readonly DecodedTool[]): DecodedTool[] {
   })
 }
 
-/** Name by which models know the function of a call: that of its namespace where two share a name. */
+/** Maps the name and namespace of a call to the function name that the model knows. */
 export function toolNames(tools: readonly Tool[]): (name: string, namespace: unknown) => string {
   const names = new Map(tools.map((tool) => [keyOf(tool.called ?? tool.name, tool.namespace), tool.name]))
   return (name, namespace) => names.get(keyOf(name, namespace)) ?? name
@@ -167,7 +171,7 @@ function keyOf(name: string, namespace: unknown): string {
   return JSON.stringify([name, namespace ?? null])
 }
 
-/** Tools as a response shows them. @param tools Functions in the place of the tools that are not native, in the same order */
+/** Tools in the form in which a response repeats them. */
 export function shownTools(asked: ResponsesRequest['tools']): object[] {
   return (asked ?? []).map((tool) => {
     if (tool.type !== 'function') return tool
@@ -179,16 +183,16 @@ export function shownTools(asked: ResponsesRequest['tools']): object[] {
 
 type ToolUse = Pick<GenerateRequest, 'tool_choice' | 'allowed_tools' | 'parallel_tool_calls'>
 
-/** How the tools of a request are to be used, in the internal form and, where that has no word for it, as it came. */
+/** Internal form of the tool choice, and its original form if there is no internal one. */
 export function toolUse(
   { tool_choice, parallel_tool_calls }: Pick<ResponsesRequest, 'tool_choice' | 'parallel_tool_calls'>,
   tools: readonly Tool[],
 ): { readonly use: ToolUse; readonly native: unknown } {
   const functions = tools.filter((tool) => !tool.native_only)
   const { native, ...use } = tool_choice ? toolChoice(tool_choice, functions) : { native: undefined }
-  // A native tool may be what has to be called.
+  // A native tool may be the required one.
   if (functions.length > 0 || tools.length === 0) requireToolChoice(use.tool_choice, functions)
-  // Without tools there is nothing to choose, and upstreams refuse the mere words.
+  // Without tools there is no choice, and upstreams refuse these fields.
   if (tools.length === 0) return { use: {}, native: undefined }
   if (functions.length === 0) return { use: {}, native: native ?? tool_choice }
   return { use: { ...use, parallel_tool_calls: parallel_tool_calls ?? undefined }, native }
@@ -207,7 +211,7 @@ function toolChoice(
   const isOffered = tools.some((tool) => tool.name === name)
   if (hostedTool(choice.type) && isOffered)
     return { tool_choice: { type: 'tool', name: name as string }, native: undefined }
-  // A model that is not offered the tool chooses by itself.
+  // If the model is not offered the tool, then it chooses freely.
   return { ...(isOffered && name && { tool_choice: { type: 'tool', name } }), native: choice }
 }
 

@@ -3,19 +3,19 @@ import type { Pieces } from '#services/ingress/body/validate.ts'
 import { customInput } from '#shared/engines/adapt.ts'
 import { sealReasoning } from '#shared/protocols/responses/sealed.ts'
 
-/** An item of the input, as it is listed. */
+/** An input item, as it is listed. */
 export interface InputItem {
   readonly id: string
   readonly type: string
   readonly [field: string]: unknown
 }
 
-/** Turns read in one piece. */
+/** Turns that are converted between two yields. */
 const PIECE_TURNS = 500
 
 /**
- * The items that turns were made of (docs/responses.md, Kept responses), each with an id of its own: what it was called when
- * it came is not kept.
+ * Items from which the turns were decoded (docs/responses.md, Kept responses), each with a new id, because the original
+ * ids are not stored.
  *
  * @param callId Id of the response without its prefix.
  */
@@ -53,7 +53,7 @@ function itemsOfTurn(turn: Turn): Item[] {
   return [{ type: 'message', status: 'completed', role, content: parts.flatMap(inputPart) }]
 }
 
-/** Text in a row is one message. */
+/** Items of an assistant turn. Consecutive texts form one message. */
 function assistantItems(parts: readonly Part[]): Item[] {
   const items: Item[] = []
   let content: object[] | undefined

@@ -8,7 +8,10 @@ import { getModel } from '#services/ingress/endpoints/model.ts'
 import { ServiceError } from '#shared/error.ts'
 import { speak } from '#shared/kinds/speak.ts'
 
-/** POST /v1/audio/speech (docs/speech.md): bytes as they are made; with `stream_format: sse`, events that have them. */
+/**
+ * POST /v1/audio/speech (docs/speech.md): audio bytes as they are generated; with `stream_format: sse`, events that
+ * contain them.
+ */
 export const speech: JobEndpoint = {
   path: '/v1/audio/speech',
   format: 'openai',
@@ -38,11 +41,15 @@ export const speech: JobEndpoint = {
   },
 }
 
-/** A model that speaks. @throws ServiceError as `getModel` does, and says what it takes where there is none */
+/**
+ * A speech model.
+ *
+ * @throws ServiceError as `getModel`; if the catalogue has no speech model, then the message explains how to add one
+ */
 function speakerOf(context: IngressContext, caller: Caller, id: string): ModelConfig {
   if (context.models.models.some(({ task }) => task === 'speech')) return getModel(context, caller, id, 'speech')
   const message =
-    `The model '${excerpt(id)}' does not speak, and no other here does: it takes a model with 'task: speech' in models.yaml, ` +
+    `The model '${excerpt(id)}' does not speak, and no other model does. Speech needs a model with 'task: speech' in models.yaml, ` +
     'whose server has POST /audio/speech.'
   throw new ServiceError('model_not_found', message, { param: 'model' })
 }

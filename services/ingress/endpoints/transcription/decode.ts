@@ -14,14 +14,14 @@ import { audioOfJson } from './json.ts'
 import { decodeSpeakers } from './speakers.ts'
 import { UploadedAudio } from './upload.ts'
 
-/** What decoding needs to know about the service. */
+/** Settings of the service that decoding depends on. */
 export interface DecodeContext {
   /** @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported` */
   readonly getModel: (id: string) => ModelConfig
   readonly audioBytesMax: number
 }
 
-/** A transcription that was checked: what to do, and how to say what comes of it. */
+/** A validated transcription: the request, and the form of its answer. */
 export interface DecodedTranscription {
   readonly request: TranscribeRequest
   readonly form: TranscriptForm
@@ -29,12 +29,12 @@ export interface DecodedTranscription {
 
 const STREAMABLE: ReadonlySet<TranscriptFormat> = new Set(['json', 'text', 'diarized_json'])
 
-/** Forms that are divided where words end. */
+/** Formats that are split at word boundaries. */
 const SUBTITLES: ReadonlySet<TranscriptFormat> = new Set(['srt', 'vtt'])
 
 /**
- * Decodes a body (docs/protocol.md, Transcription fields), from a form or from JSON. Shape first, then the model, the
- * rules between fields, and the audio last.
+ * Decodes a body from a form or from JSON (docs/protocol.md, Transcription fields). Order: shape, model, rules between
+ * fields, and the audio last.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -69,7 +69,7 @@ function isObject(body: unknown): boolean {
   return typeof body === 'object' && body !== null && !Array.isArray(body)
 }
 
-/** Without a wish verbose_json has segments (docs/protocol.md, Transcripts). */
+/** Form of the answer. verbose_json has segments by default (docs/protocol.md, Transcripts). */
 function formOf(asked: TranscriptionBody): TranscriptForm {
   const format = asked.response_format ?? 'json'
   const granularities = asked.timestamp_granularities ?? []
@@ -88,21 +88,21 @@ function requireCombination(asked: TranscriptionBody, { format }: TranscriptForm
     refuse('unsupported_value', 'stream', message)
   }
   if (format !== 'verbose_json' && (asked.timestamp_granularities ?? []).length > 0) {
-    const message = "timestamp_granularities are only there with response_format 'verbose_json'."
+    const message = "timestamp_granularities need response_format 'verbose_json'."
     refuse('unsupported_value', 'timestamp_granularities', message)
   }
   if (format !== 'json' && (asked.include ?? []).length > 0) {
-    refuse('unsupported_value', 'include', "Log probabilities are only there with response_format 'json'.")
+    refuse('unsupported_value', 'include', "Log probabilities need response_format 'json'.")
   }
 }
 
 function requireWithinModel(asked: TranscriptionBody, form: TranscriptForm, model: ModelConfig): void {
   const { words, diarize } = model.transcription
   if (form.format === 'diarized_json' && !diarize) {
-    refuse('unsupported_value', 'response_format', `The model '${model.id}' does not tell speakers apart.`)
+    refuse('unsupported_value', 'response_format', `The model '${model.id}' does not support speaker diarization.`)
   }
   if (form.words && !words) {
-    refuse('unsupported_value', 'timestamp_granularities', `The model '${model.id}' does not tell when words are said.`)
+    refuse('unsupported_value', 'timestamp_granularities', `The model '${model.id}' does not support word timestamps.`)
   }
   if (form.logprobs && !model.capabilities.logprobs) {
     refuse('unsupported_value', 'include', `The model '${model.id}' does not give log probabilities.`)
@@ -110,14 +110,14 @@ function requireWithinModel(asked: TranscriptionBody, form: TranscriptForm, mode
   for (const [index, hint] of (asked.languages ?? []).entries()) requireLanguage(hint, `languages[${index}]`)
 }
 
-/** One hint is as good as the language itself; of several the engine chooses by what it hears. */
+/** A single hint counts as the language. With several, the engine detects the language. */
 function languageOf({ language, languages }: TranscriptionBody, model: ModelConfig): string | undefined {
   const given = language ?? (languages?.length === 1 ? languages[0] : undefined)
   if (given == null) return undefined
   const code = requireLanguage(given, 'language')
   const known = model.transcription.languages
   if (known && !known.some((each) => findLanguage(each) === code)) {
-    const message = `The model '${model.id}' does not know the language '${code}'. It knows ${known.join(', ')}.`
+    const message = `The model '${model.id}' does not support the language '${code}'. Supported are ${known.join(', ')}.`
     refuse('unsupported_value', 'language', message)
   }
   return code
@@ -126,17 +126,20 @@ function languageOf({ language, languages }: TranscriptionBody, model: ModelConf
 function requireLanguage(code: string, param: string): string {
   const known = findLanguage(code)
   if (known !== undefined) return known
-  const message = `Invalid '${param}': '${excerpt(code)}' is no language code. Use ISO-639-1, such as 'en'.`
+  const message = `Invalid '${param}': '${excerpt(code)}' is not a language code. Use ISO-639-1, such as 'en'.`
   return refuse('invalid_language_format', param, message)
 }
 
-/** Words to expect are told to engines as a part of what was said before. */
+/** Prompt for the engine. Expected keywords are appended, because engines take them only as preceding text. */
 function promptOf({ prompt, keywords }: TranscriptionBody): string | undefined {
   const parts = [prompt ?? '', (keywords ?? []).join(', ')].filter((part) => part !== '')
   return parts.length === 0 ? undefined : parts.join('\n')
 }
 
-/** Whole where nothing is said, but speakers are told apart piece by piece (docs/protocol.md, Uploads). */
+/**
+ * Voice activity detection. Default: none, except with diarization, which works on pieces of speech (docs/protocol.md,
+ * Uploads).
+ */
 function vadOf({ chunking_strategy: strategy }: TranscriptionBody, diarize: boolean): VoiceActivity | undefined {
   if (strategy == null) return diarize ? VoiceActivity.parse({}) : undefined
   if (strategy === 'auto') return VoiceActivity.parse({})

@@ -2,15 +2,15 @@ import type { FormField } from '#services/ingress/body/multipart.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/**
- * The fields of a transcription's form as a JSON body would have them (docs/protocol.md, Uploads). Clients write lists
- * and objects in several ways:
+/*
+ * Converts the fields of a transcription form to the form of a JSON body (docs/protocol.md, Uploads). Clients write
+ * lists and objects in several ways:
  *
  *   name[]=a name[]=b · name=a name=b · name[0]=a name[1]=b
  *   chunking_strategy=auto · chunking_strategy={"type":"server_vad"} · chunking_strategy[type]=server_vad
  *
- * A field without a value counts as absent. What cannot be read as a number or a boolean stays a text, which the schema
- * refuses with a better message than could be given here. Unknown fields are dropped.
+ * An empty field counts as absent. An invalid number or boolean stays text, because the schema's error message is
+ * better than any from here. Unknown fields are dropped.
  */
 
 const LISTS: ReadonlySet<string> = new Set([
@@ -19,14 +19,18 @@ const LISTS: ReadonlySet<string> = new Set([
 ])
 const TEXTS: ReadonlySet<string> = new Set(['model', 'language', 'prompt', 'response_format'])
 const STRATEGY = 'chunking_strategy'
-/** Four members; what is longer could be nested deep. */
+/** Maximum characters of its JSON, which has four members. Longer text could be nested deep. */
 const STRATEGY_CHARS_MAX = 1_024
 const FLAGS: ReadonlySet<string> = new Set(['stream', 'background', 'store'])
 
-/** `name`, `name[]` or `name[key]`. */
+/** Field name: `name`, `name[]` or `name[key]`. */
 const NAME = /^([a-z_]{1,64})(?:\[([a-z_]{0,64}|\d{1,3})\])?$/
 
-/** The body that the fields of a form stand for. @throws ServiceError `invalid_value` for a field that comes twice, or in two ways */
+/**
+ * Body that the fields of a form represent.
+ *
+ * @throws ServiceError `invalid_value` for a field given twice or in two ways
+ */
 export function bodyOfForm(fields: readonly FormField[]): Record<string, unknown> {
   const body: Record<string, unknown> = {}
   const lists = new Map<string, Item[]>()
@@ -43,7 +47,7 @@ export function bodyOfForm(fields: readonly FormField[]): Record<string, unknown
   return body
 }
 
-/** An item of a list. Its index is the one in its name, or its place among those that came. */
+/** An item of a list. The index is that in its name, or its position among the received items. */
 interface Item {
   readonly index: number
   readonly value: string
@@ -62,7 +66,7 @@ function addValue(body: Record<string, unknown>, field: string, value: string): 
   body[field] = read
 }
 
-/** Undefined for fields nobody knows. */
+/** Undefined for unknown fields. */
 function readValue(field: string, value: string): unknown {
   if (TEXTS.has(field)) return value
   if (FLAGS.has(field)) return readFlag(value)
@@ -77,7 +81,7 @@ function addMember(body: Record<string, unknown>, key: string, value: string): v
   body[STRATEGY] = { ...members, [key]: key === 'type' ? value : readNumber(value) }
 }
 
-/** As JSON writes them, and as Python does. */
+/** Accepts booleans as JSON and Python write them. */
 function readFlag(value: string): boolean | string {
   const lower = value.toLowerCase()
   return lower === 'true' || lower === 'false' ? lower === 'true' : value

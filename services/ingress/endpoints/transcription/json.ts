@@ -8,11 +8,11 @@ import { AudioSniffer } from './sniff.ts'
 import { tooLarge } from './upload.ts'
 
 /**
- * The audio of a call whose body is JSON, of `POST /v1/jobs` or a WebSocket: `data:audio/wav;base64,…`, or an object with
- * the base64 and the file's name.
+ * Audio of a JSON body: `data:audio/wav;base64,…`, or an object with the base64 and the file name.
  *
- * @param file The field of the body.
- * @throws ServiceError `missing_required_parameter`, `invalid_type`, `invalid_value`, `request_too_large`, `invalid_audio`
+ * @param file Field of the body.
+ * @throws ServiceError `missing_required_parameter`, `invalid_type`, `invalid_value`, `request_too_large`,
+ * `invalid_audio`
  */
 export function audioOfJson(file: unknown, bytesMax: number): TranscribeRequest['audio'] {
   const given = parseBody(JsonAudioBody, { file }, 'openai').file
@@ -28,12 +28,19 @@ export function audioOfJson(file: unknown, bytesMax: number): TranscribeRequest[
   return { base64: data, sha256: createHash('sha256').update(bytes).digest('hex'), bytes: bytes.length, format }
 }
 
-/** RFC 2397: data:<type>/<subtype>[;attribute=value]*;base64,<data>. The content tells the type, so that may be missing. */
+/**
+ * RFC 2397: data:<type>/<subtype>[;attribute=value]*;base64,<data>. The type is optional, because the content
+ * determines it.
+ */
 const HEAD = /^data:(?:[a-z]+\/[a-z0-9.+-]+)?(?:;[a-z0-9-]+=[^;,]*)*;base64,/i
-/** What is looked at for the head; longer ones are refused. */
+/** Maximum characters of the head; longer heads are refused. */
 const HEAD_CHARS_MAX = 256
 
-/** The base64 of a data URL. @throws ServiceError `invalid_value` */
+/**
+ * Base64 content of a data URL.
+ *
+ * @throws ServiceError `invalid_value`
+ */
 export function base64OfUrl(url: string, param: string): string {
   const [head] = HEAD.exec(url.slice(0, HEAD_CHARS_MAX)) ?? []
   if (head === undefined) {

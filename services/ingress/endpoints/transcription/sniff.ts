@@ -1,12 +1,12 @@
 import type { AudioFormat } from '#schemas/transcription/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/**
- * Which container a file is, by its first bytes (docs/protocol.md, Uploads), and by its name where they say nothing.
- * Whether it can be decoded is found by whoever decodes it.
+/*
+ * Detection of an audio container by its first bytes (docs/protocol.md, Uploads), or by the file name if they are
+ * inconclusive. Whether the audio can be decoded is checked by the worker.
  */
 
-/** Formats by their extensions, some of which are others by another name. */
+/** Formats by file extension; some extensions are synonyms. */
 const EXTENSIONS: ReadonlyMap<string, AudioFormat> = new Map([
   ['flac', 'flac'],
   ['mp3', 'mp3'],
@@ -22,15 +22,18 @@ const EXTENSIONS: ReadonlyMap<string, AudioFormat> = new Map([
   ['webm', 'webm'],
 ])
 
-/** Bytes that are enough to tell. */
+/** Bytes that suffice for the detection. */
 const HEAD_BYTES = 64
-/** ID3v2: `ID3`, version, flags, and the tag's size in four bytes of seven bits. */
+/** ID3v2 header: `ID3`, version, flags, and the size of the tag in four bytes of seven bits. */
 const ID3_HEAD_BYTES = 10
 const ID3_FOOTER_FLAG = 0x10
-/** Tags in a row that are skipped; real files have one. */
+/** Maximum consecutive tags that are skipped; real files have one. */
 const TAGS_MAX = 4
 
-/** Finds the format of a file while it arrives. Tags before the audio may be as large as a picture: they are skipped. */
+/**
+ * Detects the format of a file while it arrives. Tags before the audio are skipped; they may contain pictures of any
+ * size.
+ */
 export class AudioSniffer {
   readonly #filename: string | undefined
   #head = Buffer.alloc(0)
@@ -38,12 +41,16 @@ export class AudioSniffer {
   #tags = 0
   #format: AudioFormat | undefined
 
-  /** @param filename Decides where the content does not. */
+  /** @param filename Used if the content is inconclusive */
   constructor(filename: string | undefined) {
     this.#filename = filename
   }
 
-  /** Takes the next bytes. @throws ServiceError `invalid_audio` as soon as it is clear that this is no audio */
+  /**
+   * Reads the next bytes.
+   *
+   * @throws ServiceError `invalid_audio` as soon as the content cannot be audio
+   */
   push(chunk: Buffer): void {
     if (this.#format !== undefined) return
     let rest = chunk
@@ -61,7 +68,11 @@ export class AudioSniffer {
     if (this.#head.length === HEAD_BYTES) this.#format = this.#decide()
   }
 
-  /** The format, once all bytes were seen. @throws ServiceError `invalid_audio` */
+  /**
+   * The format, after all bytes.
+   *
+   * @throws ServiceError `invalid_audio`
+   */
   end(): AudioFormat {
     this.#format ??= this.#decide()
     return this.#format
@@ -69,7 +80,7 @@ export class AudioSniffer {
 
   #decide(): AudioFormat {
     const found = this.#tags > TAGS_MAX ? 'other' : formatOf(this.#head)
-    // After a tag comes MP3, or FLAC whose writer did not care. A file that ends within its tag has no audio.
+    // Audio after a tag is MP3, or FLAC from a lenient writer. A file that ends within its tag has no audio.
     if (this.#tags > 0 && this.#head.length > 0 && found !== 'other') return found === 'flac' ? 'flac' : 'mp3'
     if (found !== undefined && found !== 'other') return found
     const byName = EXTENSIONS.get(this.#filename?.split('.').at(-1)?.toLowerCase() ?? '')
@@ -80,7 +91,7 @@ export class AudioSniffer {
   }
 }
 
-/** Bytes of the ID3v2 tag at the start; 0 when there is none, or not enough to tell. */
+/** Size of the ID3v2 tag at the start; 0 if there is none, or if too few bytes are available. */
 function tagBytesOf(head: Buffer): number {
   if (head.length < ID3_HEAD_BYTES || head.toString('latin1', 0, 3) !== 'ID3') return 0
   const [a = 0, b = 0, c = 0, d = 0] = head.subarray(6, ID3_HEAD_BYTES).map((byte) => byte & 0x7f)
@@ -88,7 +99,7 @@ function tagBytesOf(head: Buffer): number {
   return ID3_HEAD_BYTES + ((a << 21) | (b << 14) | (c << 7) | d) + footer
 }
 
-/** By content; `other` for what is surely something else; undefined when it says nothing. */
+/** Format by content; `other` if the content is surely not audio; undefined if it is inconclusive. */
 function formatOf(head: Buffer): AudioFormat | 'other' | undefined {
   const four = head.toString('latin1', 0, 4)
   if (four === 'RIFF' || four === 'RF64') return head.toString('latin1', 8, 12) === 'WAVE' ? 'wav' : 'other'
@@ -99,17 +110,20 @@ function formatOf(head: Buffer): AudioFormat | 'other' | undefined {
     const word = head.readUInt32BE(0)
     if (word === 0x1a45dfa3) return 'webm'
     if (word === 0x000001ba || word === 0x000001b3) return 'mpeg'
-    // Eleven bits of ones begin a frame of MPEG audio.
+    // A frame of MPEG audio begins with eleven set bits.
     if (word >>> 21 === 0x7ff) return 'mp3'
   }
   return isOther(head) ? 'other' : undefined
 }
 
-/** How archives, images, documents and programs begin, as latin1. */
+/** First bytes of archives, images, documents and programs, as latin1. */
 const OTHERS = ['PK\x03\x04', 'PK\x05\x06', '\x1f\x8b', 'BZh', '\xfd7zXZ', '7z\xbc\xaf', 'Rar!', '\x28\xb5\x2f\xfd']
 const MORE_OTHERS = ['%PDF', '\x89PNG', '\xff\xd8\xff', 'GIF8', '\x7fELF', 'MZ', 'SQLite']
 
-/** What its name must not turn into audio: bombs, pictures, and text such as the page of an error. */
+/**
+ * Whether the content is surely not audio, whatever its name: archives (possible bombs), pictures, and text such as an
+ * error page.
+ */
 function isOther(head: Buffer): boolean {
   const text = head.toString('latin1')
   if ([...OTHERS, ...MORE_OTHERS].some((start) => text.startsWith(start))) return true

@@ -10,8 +10,8 @@ const NAMES = 'known_speaker_names'
 const REFERENCES = 'known_speaker_references'
 
 /**
- * Pairs the names of known speakers with samples of their voices (docs/protocol.md, Transcription fields). How long a
- * sample lasts is found by the worker that decodes it.
+ * Pairs the names of known speakers with samples of their voices (docs/protocol.md, Transcription fields). The worker
+ * that decodes a sample checks its duration.
  *
  * @throws ServiceError `invalid_value`, `unsupported_value`, `invalid_audio` with the path of the first problem
  */
@@ -19,7 +19,7 @@ export function decodeSpeakers(asked: TranscriptionBody, diarize: boolean): Tran
   const names = asked.known_speaker_names ?? []
   const references = asked.known_speaker_references ?? []
   if (!diarize && names.length + references.length > 0) {
-    const message = "Known speakers are only there with response_format 'diarized_json'."
+    const message = "Known speakers need response_format 'diarized_json'."
     refuse('unsupported_value', names.length > 0 ? NAMES : REFERENCES, message)
   }
   if (names.length !== references.length) {
@@ -45,7 +45,7 @@ function referenceOf(url: string, index: number): string {
     sniffer.push(Buffer.from(base64, 'base64'))
     sniffer.end()
   } catch (cause) {
-    throw new ServiceError('invalid_audio', `Invalid '${param}': it is not audio in a known format.`, { cause, param })
+    throw new ServiceError('invalid_audio', `Invalid '${param}': not audio in a known format.`, { cause, param })
   }
   return base64
 }

@@ -9,10 +9,13 @@ import { readTranscription } from './upload.ts'
 /** Formats whose answers are text. */
 const TEXTS: ReadonlySet<string> = new Set(['text', 'srt', 'vtt'])
 
-/** Formats that are no streams (docs/protocol.md, Transcription fields). */
+/** Formats that cannot be streamed (docs/protocol.md, Transcription fields). */
 const WHOLE_ONLY: ReadonlySet<string> = new Set(['srt', 'vtt', 'verbose_json'])
 
-/** POST /v1/audio/transcriptions (docs/transcription.md): a form over HTTP; in `POST /v1/jobs` and over a WebSocket JSON. */
+/**
+ * POST /v1/audio/transcriptions (docs/transcription.md). The body is a form over HTTP, and JSON in `POST /v1/jobs` and
+ * over a WebSocket.
+ */
 export const transcriptions: JobEndpoint = {
   path: '/v1/audio/transcriptions',
   format: 'openai',
@@ -28,7 +31,6 @@ export const transcriptions: JobEndpoint = {
   },
 }
 
-/** A checked request as a call. */
 export function preparedOf(
   { config }: Pick<IngressContext, 'config'>,
   request: TranscribeRequest,

@@ -10,7 +10,10 @@ import { decodeTranscription } from './decode.ts'
 import { preparedOf } from './transcription.ts'
 import { readTranscription } from './upload.ts'
 
-/** POST /v1/audio/translations (docs/transcription.md, Translations): what is said, in English. */
+/**
+ * POST /v1/audio/translations (docs/transcription.md, Translations): transcribes speech in any language to English
+ * text.
+ */
 export const translations: JobEndpoint = {
   path: '/v1/audio/translations',
   format: 'openai',
@@ -32,7 +35,11 @@ export const translations: JobEndpoint = {
   },
 }
 
-/** A model that translates. @throws ServiceError as `getModel` does, naming those that do where it is none */
+/**
+ * A model that translates.
+ *
+ * @throws ServiceError as `getModel`; if the model does not translate, then the message lists models that do
+ */
 function translatorOf(context: IngressContext, caller: Caller, id: string): ModelConfig {
   const model = getModel(context, caller, id, 'transcription')
   if (model.transcription.translates) return model
@@ -40,7 +47,7 @@ function translatorOf(context: IngressContext, caller: Caller, id: string): Mode
   const others = able.map((one) => one.id).join(', ')
   const what = others
     ? `Models that do: ${others}.`
-    : "None here does: it takes a model with 'transcription: { translates: true }' in models.yaml, whose server has POST /audio/translations."
+    : "No model does. Translation needs a model with 'transcription: { translates: true }' in models.yaml, whose server has POST /audio/translations."
   const message = `The model '${model.id}' does not translate. ${what}`
   throw new ServiceError('model_not_supported', message, { param: 'model' })
 }

@@ -12,16 +12,18 @@ import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 import { bodyOfForm } from './form.ts'
 import { AudioSniffer } from './sniff.ts'
 
-/** Fields a form may have: each of docs/transcription.md, Fields once, its lists, and some that are ignored. */
+/** Maximum form fields: each of docs/transcription.md, Fields once, the items of lists, and some that are ignored. */
 const FIELDS_MAX = 256
-/** A speaker's voice is the longest field there is; a little more is refused by name. */
+/** Maximum bytes of a field. A speaker's voice sample is the longest; a slightly longer one is refused by name. */
 const FIELD_BYTES_MAX = REFERENCE_CHARS_MAX + 64 * 1024
-/** All voices, and all else. */
+/** Maximum bytes of all fields: all voice samples, and 512 KiB for the others. */
 const FIELDS_BYTES_MAX = SPEAKERS_MAX * FIELD_BYTES_MAX + 512 * 1024
-/** Boundaries, names and types of the parts. */
+/** Maximum bytes of boundaries and part headers. */
 const FRAMING_BYTES_MAX = 256 * 1024
 
-/** An audio file that was stored while it arrived. In JSON it reads as its hash: two uploads of one file are the same call. */
+/**
+ * An audio file in its blob. In JSON it becomes its hash, so that two uploads of one file have the same fingerprint.
+ */
 export class UploadedAudio {
   readonly blob: string
   readonly sha256: string
@@ -41,11 +43,11 @@ export class UploadedAudio {
 }
 
 /**
- * Reads the form of a transcription: the file goes into a blob while it arrives, the fields become a body as JSON would
- * have it, with an {@link UploadedAudio} as `file`. The blob is one of `call.uploads`; what the form says of the job becomes
+ * Reads the form of a transcription. The file is written to a blob while it arrives. The fields become a body as in
+ * JSON, with an {@link UploadedAudio} as `file`. The blob is one of `call.uploads`; job options become
  * `call.jobFields`.
  *
- * @throws ServiceError Problems of the form, of its fields' syntax, and of the file: `request_too_large`, `invalid_audio`
+ * @throws ServiceError for problems of the form or its fields, and for the file: `request_too_large`, `invalid_audio`
  */
 export async function readTranscription(
   context: IngressContext,
@@ -64,7 +66,7 @@ export async function readTranscription(
   let isTaken = false
   let audio: UploadedAudio | undefined
   const fields = await readForm(req, bounds, {
-    // What calls itself the file is never kept in memory.
+    // A part named `file` is streamed to a blob and never kept in memory.
     isFile: (name, filename) => filename !== undefined || name === 'file',
     take: async (file) => {
       requireAudio(file, isTaken)
@@ -82,7 +84,7 @@ function requireAudio({ name, filename }: FormFile, isTaken: boolean): void {
     const shown = excerpt(name ?? '')
     throw new ServiceError(
       'invalid_value',
-      `Unexpected file '${shown}': the audio is sent as 'file', and all else without a filename.`,
+      `Unexpected file '${shown}': send the audio as 'file', and all other fields without a filename.`,
       {
         param: shown,
       },
@@ -108,18 +110,18 @@ async function storeAudio(context: IngressContext, call: Call, file: FormFile): 
       sniffer.push(chunk)
       yield chunk
     }
-    // Here, so that nothing is kept of what is no audio.
+    // Checked inside the stream, so that nothing is stored if the file is not audio.
     if (bytes === 0) throw new ServiceError('invalid_audio', 'The audio file is empty.', { param: 'file' })
     sniffer.end()
   }
-  // Should the call become a durable job, this is its id.
+  // If the call becomes a durable job, then this is its id.
   const blob = newAttachmentKey(newJobId())
   call.uploads.add(blob)
   await call.storage.over(context.blobs).put(blob, checked())
   return new UploadedAudio({ blob, sha256: hash.digest('hex'), bytes, format: sniffer.end() })
 }
 
-/** The refusal of a file that is too large, however it came. */
+/** Error for a file that is too large, from a form or from JSON. */
 export function tooLarge(bytesMax: number): ServiceError {
   const message = `The audio file is larger than the ${bytesMax} bytes the service accepts.`
   return new ServiceError('request_too_large', message, { param: 'file' })

@@ -181,7 +181,7 @@ describe('a request that cannot be granted', () => {
   })
 
   test('is told which models and tools there are', async () => {
-    expect((await refusal({ tools: [{ type: 'web_search' }] })).message).toContain('nothing searches')
+    expect((await refusal({ tools: [{ type: 'web_search' }] })).message).toContain('need a research model')
     expect((await stack.post('/v1/responses', { model: 'gpt-9', input: 'hi' })).status).toBe(404)
   })
 })
