@@ -16,21 +16,22 @@ import type { SandboxEnd, SandboxEvent, SandboxJob } from './sandbox.ts'
 import { FrameReader } from './wasm/inside/frames.ts'
 
 /*
- * The service's end of a supervisor's channel (python/supervise/frames.py has the grammar). The supervisor is our code
- * and keeps the caps; it works next to hostile code, so nothing beyond them is believed here either: what it would never
- * send says that it is not itself any more.
+ * The service's end of a supervisor's channel (grammar: python/supervise/frames.py).
+ *
+ * The supervisor is our code and enforces the limits, but it runs next to hostile code. Its messages are therefore validated here too: a
+ * message that no supervisor sends means that the sandbox is compromised or broken.
  */
 
-/** Precedes a job: whatever comes before it is skipped. */
+/** Marks the start of a job; the supervisor skips everything before it. */
 const MAGIC = Buffer.from('\0SANDBOX', 'latin1')
-/** The line that says that output was cut. */
+/** Maximum bytes of the line that reports truncated output. */
 const LAST_LINE_BYTES_MAX = 128
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
 
-/** Bytes of a file that are encoded at once: a multiple of three, or base64 would end with each. */
+/** Bytes of a file that are encoded at once. A multiple of three, so that base64 has no padding between pieces. */
 const ENCODED_BYTES = 3 * 128 * 1024
 
-/** The limits of a run as the supervisor is told them. */
+/** Limits of a run, as sent to the supervisor. */
 const LIMITS = {
   output_bytes: OUTPUT_BYTES_MAX,
   plots: PLOTS_MAX,
@@ -51,7 +52,7 @@ const End = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('killed'), message: z.string() }),
 ])
 
-/** A job as a supervisor reads it, to be run by `runYielding`. */
+/** Encodes a job for a supervisor. Run it by `runYielding`. */
 export function* encodeJob({ code, timeoutMs, scan, files }: SandboxJob): Generator<undefined, Buffer> {
   const body = yield* withFiles({ code, scan, timeout_ms: timeoutMs, limits: LIMITS }, files)
   const length = Buffer.alloc(4)
@@ -60,10 +61,10 @@ export function* encodeJob({ code, timeoutMs, scan, files }: SandboxJob): Genera
 }
 
 /**
- * An object as JSON with the files of a run in it, by their names, in base64, as a program's process reads them
- * (python/execution.py). To be run by `runYielding`: as one string 16 MiB of them take a fifth of a second.
+ * An object as JSON that also contains the files of a run, by name and in base64, as a program's process reads them (python/execution.py).
+ * Run it by `runYielding`: serialising 16 MiB at once takes a fifth of a second.
  *
- * @param fields One at least.
+ * @param fields At least one field.
  */
 export function* withFiles(fields: object, files: SandboxJob['files'] = []): Generator<undefined, Buffer> {
   const parts = [Buffer.from(`${JSON.stringify(fields).slice(0, -1)},"files":{`)]
@@ -79,16 +80,16 @@ export function* withFiles(fields: object, files: SandboxJob['files'] = []): Gen
   return Buffer.concat(parts)
 }
 
-/** What hears of a run. */
+/** Callbacks of one run. */
 export interface ChannelListener {
-  /** The libraries' versions, from a supervisor that warms its own interpreter. */
+  /** Called with the libraries' versions by a supervisor that warms its own interpreter. */
   readonly onReady?: (versions: Readonly<Record<string, string>>) => void
   readonly onEvent: (event: SandboxEvent) => void
-  /** The last that is heard. */
+  /** Called once, after all other callbacks. */
   readonly onEnd: (end: SandboxEnd) => void
 }
 
-/** Decodes what one supervisor says of one run. */
+/** Decodes the messages of one supervisor about one run. */
 export class Channel {
   readonly #listener: ChannelListener
   readonly #frames = new FrameReader(PLOT_BYTES_MAX)
@@ -101,7 +102,10 @@ export class Channel {
     this.#listener = listener
   }
 
-  /** Takes the next bytes; after the end nothing. @throws ServiceError `sandbox_lost` for what no supervisor says: an end as well */
+  /**
+   * Adds bytes; after the end of the run they are ignored. @throws ServiceError `sandbox_lost` for an invalid message, which also ends the
+   * run
+   */
   take(chunk: Buffer): void {
     if (this.#isEnded) return
     try {
@@ -141,7 +145,7 @@ export class Channel {
     this.#plotsBytes += png.length
     if (this.#plots > PLOTS_MAX || this.#plotsBytes > PLOTS_BYTES_MAX) throw new RangeError('too many plots')
     if (!png.subarray(0, PNG.length).equals(PNG)) throw new RangeError('a plot that is no PNG')
-    // A copy: the buffer around it may be a hundred times larger.
+    // A copy, because the underlying buffer may be a hundred times larger.
     this.#listener.onEvent({ type: 'plot', png: new Uint8Array(png) })
   }
 
@@ -153,7 +157,7 @@ export class Channel {
   }
 }
 
-/** One stream's bytes as text, up to the cap; what is not UTF-8 becomes U+FFFD. */
+/** Decodes one output stream up to its limit. Invalid UTF-8 becomes U+FFFD. */
 class Text {
   readonly #decoder = new StringDecoder('utf8')
   #bytes = 0

@@ -4,39 +4,38 @@ import type { Log } from '#shared/log/log.ts'
 import type { Sandbox, SandboxAdapter, SandboxName, SandboxStats } from './sandbox.ts'
 
 /*
- * The sandbox of this process: the first of the adapters that works on this machine, found out by really preparing and
- * opening each in its turn. When none does, runs are refused, and it tries again later; there is no weaker way.
+ * The sandbox of this process: the first adapter that works on this machine. Adapters are tried in order, by really preparing and opening
+ * them. If none works, then runs are refused and all are tried again later; there is no weaker fallback.
  *
  *   absent → preparing → prepared → opening → open
  *               ↓           ↑         ↓        ↓
- *               refused     └─────────│────────┘ (it cannot start runs any more)
+ *               refused     └─────────│────────┘ (the sandbox cannot start runs any more)
  *               ↑  ↓ (a minute later) │
  *               └──┴──────────────────┘
  */
 
-/** When adapters that all failed are tried again. */
+/** Delay before adapters that all failed are tried again. */
 const RETRY_DELAY_MS = 60_000
-/** A run waits so long for a sandbox that opens; interpreters load their libraries in a few seconds. */
+/** Maximum time that a run waits for a sandbox to open; interpreters load their libraries in a few seconds. */
 const OPEN_MS_MAX = 30_000
-/** A preparation that is done sooner was none, since all was there: it is not announced, and callers wait for it. */
+/** A preparation that ends sooner had nothing to do. Its progress is not reported, and callers wait for it. */
 const QUICK_MS = 2_000
-/** What callers who meet a preparation are told, at least and at most. */
+/** Bounds of Retry-After for callers during a preparation. */
 const RETRY_AFTER_MS = { min: 10_000, max: 60_000 }
 
-/** One way to sandbox, whose libraries are loaded when it is its turn. */
+/** An adapter whose libraries are loaded only when it is tried. */
 export interface LoadAdapter {
   readonly name: SandboxName
   load(): Promise<SandboxAdapter>
 }
 
-/** What {@link ChosenSandbox} takes. */
 export interface ChoiceOptions {
-  /** In the order in which they are tried; none: sandboxes are switched off. */
+  /** Adapters in the order in which they are tried. Empty: sandboxes are switched off. */
   readonly adapters: readonly LoadAdapter[]
-  /** Open it as soon as it is prepared; otherwise the first run does. */
+  /** Open the sandbox as soon as it is prepared; otherwise the first run opens it. */
   readonly isEager: boolean
   readonly log: Log
-  /** When adapters that all failed are tried again; default: a minute. */
+  /** Delay before adapters that all failed are tried again; default: a minute. */
   readonly againMs?: number
 }
 
@@ -48,15 +47,15 @@ type State =
 
 type OnProgress = (fraction: number, message: string) => void
 
-/** The sandbox of this process. Prepare it, get it for each run, close it. */
+/** The sandbox of this process: prepare it, get it for each run, close it. */
 export class ChosenSandbox {
   readonly #options: ChoiceOptions
   readonly #closing = new AbortController()
   #state: State = { name: 'absent' }
   #changed = Promise.withResolvers<void>()
-  /** A choice under way, shared by all who wait for it. */
+  /** The running choice, shared by all callers that wait for it. */
   #choosing: Promise<void> | undefined
-  /** Place of the adapter that worked last: those before it had their turn. */
+  /** Index of the adapter that worked last; earlier ones are not tried again. */
   #first = 0
   #again: NodeJS.Timeout | undefined
   readonly #discarded = new Set<Promise<void>>()
@@ -66,7 +65,7 @@ export class ChosenSandbox {
   }
 
   /**
-   * Finds the adapter that works here and fetches what it needs. When none works it is tried again every minute.
+   * Finds the first adapter that works and downloads its files. If none works, then all are tried again every minute.
    *
    * @throws ServiceError `sandbox_unavailable` with the reason of each adapter; the abort reason
    */
@@ -76,17 +75,17 @@ export class ChosenSandbox {
   }
 
   /**
-   * The sandbox, which is opened when it is not yet; waits for that for a while.
+   * Returns the sandbox. If it is not open yet, then this opens it and waits up to {@link OPEN_MS_MAX}.
    *
-   * @throws ServiceError `sandbox_unavailable` with `retryAfterMs`: how far its preparation is, or why there is none; the
-   *   signal's reason
+   * @throws ServiceError `sandbox_unavailable` with `retryAfterMs`, and with the progress of the preparation or the reason of the failure;
+   * the signal's reason
    */
   async get(signal: AbortSignal): Promise<Sandbox> {
     const opened = this.#sandbox
     if (opened) return opened
     if (this.#options.adapters.length === 0) throw this.#refusal()
     const late = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(OPEN_MS_MAX)])
-    // Who gave up is asked below.
+    // Aborts are handled below.
     while (!isSettled(this.#state) && !late.aborted) await abortable(this.#news(), late).catch(() => {})
     signal.throwIfAborted()
     this.#closing.signal.throwIfAborted()
@@ -94,7 +93,7 @@ export class ChosenSandbox {
     throw this.#refusal()
   }
 
-  /** Takes a sandbox that cannot start runs out of use; the next run opens another. */
+  /** Removes a sandbox that cannot start runs; the next run opens another one. */
   discard(sandbox: Sandbox): void {
     if (this.#sandbox !== sandbox) return
     this.#become({ name: 'prepared' })
@@ -106,19 +105,19 @@ export class ChosenSandbox {
     void closed.then(() => this.#discarded.delete(closed))
   }
 
-  /** Sentences that say why no code can run now. */
+  /** Reasons why no code can run now, as sentences. */
   problems(): string[] {
     const { name } = this.#state
     const isFine = name === 'prepared' || name === 'open' || this.#options.adapters.length === 0
     return isFine ? [] : [this.#refusal().message]
   }
 
-  /** Zeros as long as it is not open. */
+  /** Zeros while no sandbox is open. */
   stats(): SandboxStats {
     return this.#sandbox?.stats() ?? { idle: 0, busy: 0 }
   }
 
-  /** Ends every run and every process, and waits for that. A second call does nothing more. */
+  /** Ends every run and process, and waits for their ends. May be called twice. */
   async close(): Promise<void> {
     this.#closing.abort(new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000 }))
     clearTimeout(this.#again)
@@ -127,21 +126,21 @@ export class ChosenSandbox {
     await Promise.all(this.#discarded)
   }
 
-  /** Undefined while none is open. */
+  /** Undefined while no sandbox is open. */
   get #sandbox(): Sandbox | undefined {
     return this.#state.name === 'open' ? this.#state.sandbox : undefined
   }
 
-  /** Resolves when it may be worth looking again. The first who waits for what is prepared has it opened. */
+  /** Resolves when the state may have changed. If the sandbox is prepared, then the first waiting caller opens it. */
   async #news(): Promise<void> {
     const changed = this.#changed.promise
     if (this.#state.name !== 'prepared') return await changed
-    // Why it does not open is said by the state, in the words for callers.
+    // The state contains the reason of a failure, in the form for callers.
     const chosen = this.#choose(true, () => {}, this.#closing.signal).catch(() => {})
     await Promise.race([chosen, changed])
   }
 
-  /** One choice at a time; who comes meanwhile waits for the same. */
+  /** Runs one choice at a time; concurrent callers share it. */
   #choose(isToOpen: boolean, onProgress: OnProgress, signal: AbortSignal): Promise<void> {
     this.#choosing ??= this.#chooseOnce(isToOpen, onProgress, signal).finally(() => {
       this.#choosing = undefined
@@ -160,7 +159,7 @@ export class ChosenSandbox {
       } catch (error) {
         signal.throwIfAborted()
         const { message: reason } = ServiceError.from(error)
-        // That another one works is all there is to know; `sluice doctor` tells of each.
+        // Debug level, because another adapter may work. `sluice doctor` reports each adapter.
         log.debug({ sandbox: name, reason }, 'sandbox not used')
         reasons.push(`${name}: ${reason}`)
       }
@@ -172,11 +171,11 @@ export class ChosenSandbox {
   async #try(adapter: SandboxAdapter, isToOpen: boolean, onProgress: OnProgress, signal: AbortSignal): Promise<void> {
     const { log } = this.#options
     const sinceMs = performance.now()
-    const tell = (fraction: number, message: string) => {
+    const report = (fraction: number, message: string) => {
       this.#become({ name: 'preparing', sinceMs, fraction, message })
       onProgress(fraction, message)
     }
-    await unlessQuick(tell, (onProgress) => adapter.prepare(onProgress, signal))
+    await unlessQuick(report, (onProgress) => adapter.prepare(onProgress, signal))
     if (isToOpen) {
       this.#become({ name: 'opening' })
       const sandbox = await adapter.open(signal)
@@ -188,7 +187,7 @@ export class ChosenSandbox {
     }
   }
 
-  /** Remembers that nothing works, and tries again by itself. */
+  /** Records that no adapter works, and schedules the next attempt. */
   #refuse(reasons: readonly string[]): ServiceError {
     const { isEager, log, againMs = RETRY_DELAY_MS } = this.#options
     const reason = `No sandbox works on this machine. ${reasons.join(' ')} More: sluice doctor.`
@@ -229,25 +228,25 @@ function unavailable(message: string, afterMs: number): ServiceError {
   return new ServiceError('sandbox_unavailable', message, { retryAfterMs })
 }
 
-/** Does work whose progress is told only once it takes long. */
-async function unlessQuick(tell: OnProgress, work: (onProgress: OnProgress) => Promise<void>): Promise<void> {
+/** Runs work whose progress is reported only if it takes long. */
+async function unlessQuick(report: OnProgress, work: (onProgress: OnProgress) => Promise<void>): Promise<void> {
   let isLong = false
   let last: Parameters<OnProgress> | undefined
   const timer = setTimeout(() => {
     isLong = true
-    if (last) tell(...last)
+    if (last) report(...last)
   }, QUICK_MS)
   try {
     await work((fraction, message) => {
       last = [fraction, message]
-      if (isLong) tell(fraction, message)
+      if (isLong) report(fraction, message)
     })
   } finally {
     clearTimeout(timer)
   }
 }
 
-/** Waiting helps no more: it is there, or its callers have to come again. */
+/** Whether waiting is pointless: the sandbox is open, or callers must retry later. */
 function isSettled({ name }: State): boolean {
   return name === 'open' || name === 'refused' || name === 'preparing'
 }

@@ -5,9 +5,10 @@ const PROBE_MS = 10_000
 const OPEN_MS_MAX = 60_000
 
 /**
- * The sandbox, after it ran a line of Python: only a run says whether runs work. Closed when it did not.
+ * Runs a line of Python in a sandbox, since only a run shows whether runs work. If the run fails, then the sandbox is closed.
  *
- * @throws ServiceError `sandbox_unavailable` with how the run ended, or what the run threw; the signal's reason
+ * @returns The sandbox
+ * @throws ServiceError `sandbox_unavailable` with the end of the run, or the error of the run; the signal's reason
  */
 export async function probed(sandbox: Sandbox, signal: AbortSignal): Promise<Sandbox> {
   try {

@@ -1,59 +1,60 @@
 import { ServiceError } from '#shared/error.ts'
 
 /*
- * The sandbox port: runs Python that nobody trusts, once, and says how it ended. Three adapters (`docker`, `zygote`,
- * `wasm`) and one conformance suite over all of them. None weakens a guarantee silently: what an adapter cannot give, its
- * probe refuses or its `guarantees` say.
+ * The sandbox port: runs untrusted Python once and reports its end.
+ *
+ * One conformance suite covers all three adapters (`docker`, `zygote`, `wasm`). No adapter weakens a guarantee silently: if it lacks one,
+ * then its probe fails or its `guarantees` say so.
  */
 
 /** One run. */
 export interface SandboxJob {
   /** Python source, at most {@link CODE_POINTS_MAX} code points. */
   readonly code: string
-  /** Wall time of the run from its first instruction, scan included; waiting for room does not count. */
+  /** Timeout of the run from its first instruction, including the scan. Waiting for a slot does not count. */
   readonly timeoutMs: number
-  /** Look for forbidden imports and calls first, and run nothing when there are any. Off in tests of the walls behind it. */
+  /** Scan for forbidden imports and calls first, and run nothing if there are any. Only tests of the other barriers switch this off. */
   readonly scan: boolean
-  /** In the directory in which the program begins; default: none. */
+  /** Files in the program's initial directory; default: none. */
   readonly files?: readonly SandboxFile[]
 }
 
-/** A file that a program finds. */
+/** An input file of a program. */
 export interface SandboxFile {
-  /** Letters, digits and the like: no path. */
+  /** A file name without a path: letters, digits and similar characters. */
   readonly name: string
   readonly bytes: Buffer
 }
 
-/** What a run gives while it goes on, in order. */
+/** Output of a run, in order. */
 export type SandboxEvent =
   | { readonly type: 'output'; readonly stream: 'stdout' | 'stderr'; readonly text: string }
   | { readonly type: 'plot'; readonly png: Uint8Array }
 
-/** How a run ended: the cases of docs/code.md, The result. */
+/** The end of a run: the cases of docs/code.md, The result. */
 export type SandboxEnd =
-  /** The interpreter ended by itself, also by an uncaught exception or a syntax error (1), `sys.exit(n)`, or a signal (128 + n). */
+  /** The interpreter exited: normally, by an uncaught exception or a syntax error (1), by `sys.exit(n)`, or by a signal (128 + n). */
   | { readonly type: 'exit'; readonly exitCode: number }
-  /** The scan found something: nothing ran. Each reads `line 3: import of 'os' is not allowed`. */
+  /** The scan found violations and nothing ran. Each reads `line 3: import of 'os' is not allowed`. */
   | { readonly type: 'violations'; readonly violations: readonly string[] }
   | { readonly type: 'timeout' }
-  /** A limit ended it from outside; `message` names the limit. */
+  /** A limit ended the run; `message` names the limit. */
   | { readonly type: 'killed'; readonly message: string }
 
-/** An open sandbox. It runs as many jobs at once as it is asked to: the caller bounds that. */
+/** An open sandbox. The number of concurrent runs is not limited here: the caller must bound it. */
 export interface Sandbox {
   readonly name: SandboxName
-  /** Version of each installed library, by the name it is imported by; `python` for the interpreter. */
+  /** Version of each installed library by its import name; `python` for the interpreter. */
   readonly libraries: Readonly<Record<string, string>>
   /**
-   * Runs a job and gives its output while it runs.
+   * Runs a job and emits its output while it runs.
    *
-   * Output past the limits is dropped, and the stream's last line says so. Aborting `signal` ends every process of the run
+   * Output beyond the limits is dropped, which the last line of the stream reports. If `signal` aborts, then every process of the run ends
    * within a second.
    *
-   * @param onStart Called when waiting for room is over and the run begins.
-   * @throws ServiceError `sandbox_lost` when the sandbox broke before the run ended (another try may help), or
-   *   `sandbox_unavailable` when it cannot start; the signal's reason
+   * @param onStart Called when the run begins, after waiting for a slot.
+   * @throws ServiceError `sandbox_lost` if the sandbox broke before the run ended (a retry may help), or `sandbox_unavailable` if it cannot
+   * start; the signal's reason
    */
   run(
     job: SandboxJob,
@@ -62,38 +63,42 @@ export interface Sandbox {
     onStart?: () => void,
   ): Promise<SandboxEnd>
   stats(): SandboxStats
-  /** Ends every run and every process; waits for that. A second call does nothing more. */
+  /** Ends every run and process, and waits for their ends. May be called twice. */
   close(): Promise<void>
 }
 
-/** For health and metrics. */
+/** Numbers for health checks and metrics. */
 export interface SandboxStats {
   /** Interpreters that wait for a run. */
   readonly idle: number
-  /** Runs under way. */
+  /** Running runs. */
   readonly busy: number
 }
 
 export type SandboxName = 'docker' | 'zygote' | 'wasm'
 
-/** One way to sandbox on this machine, before it is opened. */
+/** A kind of sandbox on this machine, before it is opened. */
 export interface SandboxAdapter {
   readonly name: SandboxName
-  /** What it promises and what it does not: sentences for `sluice doctor` and the log. */
+  /** Guarantees and their limits, as sentences for `sluice doctor` and the log. */
   readonly guarantees: readonly string[]
-  /** Fetches and builds what it needs and this machine lacks. Does nothing when it is there. @throws ServiceError `sandbox_unavailable` saying what is missing and how to mend it */
+  /**
+   * Downloads and builds missing files. Does nothing if all exist.
+   *
+   * @throws ServiceError `sandbox_unavailable` with the missing part and the remedy
+   */
   prepare(onProgress: (fraction: number, message: string) => void, signal: AbortSignal): Promise<void>
-  /** Looks whether all is prepared; fetches and builds nothing. @throws ServiceError `sandbox_unavailable` with what is missing */
+  /** Checks whether all files exist, without downloading or building. @throws ServiceError `sandbox_unavailable` with the missing part */
   check(signal: AbortSignal): Promise<void>
-  /** Opens it and really runs a line of Python. @throws ServiceError `sandbox_unavailable` with the reason and the fix */
+  /** Opens the sandbox and runs a line of Python in it. @throws ServiceError `sandbox_unavailable` with the reason and the remedy */
   open(signal: AbortSignal): Promise<Sandbox>
 }
 
 /**
- * What the preparation of a sandbox gives.
+ * Converts errors of a sandbox's preparation.
  *
- * @param what Begins the sentence that callers read when it fails.
- * @throws ServiceError `sandbox_unavailable` saying in one line what is missing; the signal's reason
+ * @param what Subject of the error message.
+ * @throws ServiceError `sandbox_unavailable` with the missing part in one line; the signal's reason
  */
 export async function orUnavailable<T>(work: Promise<T>, what: string, signal: AbortSignal | undefined): Promise<T> {
   try {

@@ -14,29 +14,29 @@ import { AttachedStreams } from './streams.ts'
 /*
  * One container: one interpreter, one run.
  *
- *   created → started → ready (its supervisor said so) → running → ended → removed
- *      └─────────┴─────────┴── the stream closes, or we remove it: it ends, with all that is in it
+ *   created → started → ready (reported by the supervisor) → running → ended → removed
+ *      └─────────┴─────────┴── the stream closes, or the service removes it: the container ends with all its processes
  *
- * A ready one can take a job, and goes on loading libraries until it has one.
+ * A ready container can take a job, and continues to load libraries until it has one.
  *
- * The stream is its life: the supervisor ends when it closes, so that a service that was killed leaves none behind.
+ * The supervisor ends when the stream closes. A service that was killed therefore leaves no container behind.
  */
 
-/** Marks our containers, to find those that a killed service left. Its value is the number of the service's process. */
+/** Label of our containers, by which the leftovers of a killed service are found. The value is the process id of the service. */
 export const LABEL = 'sluice.sandbox'
-/** The supervisor keeps the time; one that is this late does not. */
+/** Tolerated delay beyond the run's timeout, which the supervisor enforces. A later supervisor is considered broken. */
 const GRACE_MS = 2_000
-/** That time begins when it has loaded what the program names: a second of CPU, many on a machine that is busy. */
+/** Maximum time to load the libraries that the program imports, before its timeout begins: a second of CPU, but many on a busy machine. */
 const LOAD_MS_MAX = 60_000
-/** A supervisor that has said its last is gone much sooner. */
+/** Time within which a supervisor must exit after its last message. */
 const END_MS_MAX = 2_000
 const REMOVE_MS_MAX = 10_000
-/** What an interpreter has before a run, beside the scratch space, which counts as memory too. */
+/** Memory of an interpreter before a run, in addition to the scratch space, which also counts as memory. */
 const WARM_BYTES = 256 * 1024 * 1024
 const SCRATCH_FILES_MAX = 8_192
 const NOBODY = 65_534
 const ERROR_CHARS_MAX = 2_000
-/** What a container can see of this machine without these: its hardware, its load, its name, its name server. */
+/** Paths hidden from a container. Otherwise they would reveal the machine's hardware, load, name and name server. */
 const MASKED = ['/sys', '/etc/hostname', '/etc/hosts', '/etc/resolv.conf', '/proc/cmdline', '/proc/partitions']
 const MASKED_IN_PROC = [
   'acpi',
@@ -56,19 +56,18 @@ const MASKED_IN_PROC = [
 ]
 const READ_ONLY = ['bus', 'fs', 'irq', 'sys', 'sysrq-trigger']
 
-/** What a container is made of. */
 export interface ContainerOptions {
   readonly image: string
-  /** Docker's name of the runtime; default its own. */
+  /** Docker's name of the runtime; default: Docker's own default. */
   readonly runtime?: string | undefined
-  /** Hears of a container that could not be removed. */
+  /** Called if a container could not be removed. */
   readonly onProblem: (error: unknown) => void
 }
 
-/** A container with a warm interpreter. It serves one run; whoever has it disposes it. */
+/** A container with a warm interpreter for one run. The caller must dispose it. */
 export class SandboxContainer implements PoolMember {
   readonly ended: Promise<void>
-  /** Version of each library, by the name it is imported by. */
+  /** Version of each library by its import name. */
   versions: Readonly<Record<string, string>> = {}
   readonly #container: Docker.Container
   readonly #onProblem: (error: unknown) => void
@@ -78,7 +77,7 @@ export class SandboxContainer implements PoolMember {
   #stream: Duplex | undefined
   #onEvent: (event: SandboxEvent) => void = () => {}
   #errors = ''
-  /** The supervisor has said the last, and leaves. */
+  /** Whether the supervisor has sent its last message and is exiting. */
   #isEnding = false
   #removed: Promise<void> | undefined
 
@@ -86,18 +85,18 @@ export class SandboxContainer implements PoolMember {
     this.#container = container
     this.#onProblem = onProblem
     this.ended = this.#hasEnded.promise
-    // Nobody may be waiting when it breaks.
+    // Prevents unhandled rejections if the container breaks while no call waits.
     this.#isReady.promise.catch(() => {})
     this.#end.promise.catch(() => {})
   }
 
   /**
-   * Starts one and waits until it can take a job.
+   * Starts a container and waits until it can take a job.
    *
-   * @throws ServiceError `sandbox_unavailable` when it ends before that; an error of the daemon; the abort reason
+   * @throws ServiceError `sandbox_unavailable` if it ends before that; an error of the daemon; the abort reason
    */
   static async start(docker: Docker, options: ContainerOptions, signal: AbortSignal): Promise<SandboxContainer> {
-    // Named by us, so that one whose making was interrupted can be removed as well.
+    // The name is chosen here, so that a container can be removed even if its creation was interrupted.
     const name = newId('sluice-sandbox-', 16)
     const started = new SandboxContainer(docker.getContainer(name), options.onProblem)
     try {
@@ -110,16 +109,16 @@ export class SandboxContainer implements PoolMember {
     }
   }
 
-  /** Runs a job. Call it once. @throws ServiceError `sandbox_lost`; the signal's reason */
+  /** Runs a job; may be called once. @throws ServiceError `sandbox_lost`; the signal's reason */
   async run(job: SandboxJob, onEvent: (event: SandboxEvent) => void, signal: AbortSignal): Promise<SandboxEnd> {
-    const said = await runYielding(encodeJob(job), signal)
+    const detail = await runYielding(encodeJob(job), signal)
     const late = setTimeout(() => this.#end.resolve({ type: 'timeout' }), LOAD_MS_MAX + job.timeoutMs + GRACE_MS)
     const leave = () => this.#end.reject(signal.reason)
     if (signal.aborted) leave()
     signal.addEventListener('abort', leave, { once: true })
     try {
       this.#onEvent = onEvent
-      this.#stream?.write(said)
+      this.#stream?.write(detail)
       return await this.#end.promise
     } finally {
       this.#onEvent = () => {}
@@ -128,7 +127,7 @@ export class SandboxContainer implements PoolMember {
     }
   }
 
-  /** Ends and removes it, and never fails: what cannot be removed now is at the next start of a service. */
+  /** Ends and removes the container. Never throws: a container that cannot be removed now is removed at the next start of a service. */
   dispose(): Promise<void> {
     this.#removed ??= this.#remove().finally(() => this.#stream?.destroy())
     return this.#removed
@@ -136,7 +135,7 @@ export class SandboxContainer implements PoolMember {
 
   async #start(signal: AbortSignal): Promise<void> {
     const attached = { stream: true, hijack: true, stdin: true, stdout: true, stderr: true, abortSignal: signal }
-    // The same socket in both directions, whatever its type says.
+    // The same socket serves both directions, despite its type.
     const stream = (await this.#container.attach(attached)) as Duplex
     this.#stream = stream
     this.#listen(stream)
@@ -178,14 +177,14 @@ export class SandboxContainer implements PoolMember {
       failure = error
     })
     stream.on('close', () => this.#closed(failure))
-    // The other side is done; a half-open socket would never close.
+    // The daemon has closed its side. Without this a half-open socket would never close.
     stream.on('end', () => stream.destroy())
   }
 
   #closed(failure: unknown): void {
-    const cause = failure ?? new Error(this.#errors.trim() || 'The container ended and said nothing.')
-    const said = this.#errors.trim().split('\n').at(-1) ?? ''
-    const message = `The sandbox's container does not start: ${said || cause}`
+    const cause = failure ?? new Error(this.#errors.trim() || 'The container ended and detail nothing.')
+    const detail = this.#errors.trim().split('\n').at(-1) ?? ''
+    const message = `The sandbox's container does not start: ${detail || cause}`
     this.#isReady.reject(new ServiceError('sandbox_unavailable', message, { cause }))
     this.#end.reject(new ServiceError('sandbox_lost', 'The sandbox broke while the code was running.', { cause }))
     this.#hasEnded.resolve()
@@ -200,14 +199,14 @@ export class SandboxContainer implements PoolMember {
     }
   }
 
-  /** Spares the daemon a process that kills. False when it takes too long. */
+  /** Waits for a container that exits by itself, which saves the daemon a kill. Returns false on timeout. */
   async #removesItself(): Promise<boolean> {
     const abortSignal = AbortSignal.timeout(END_MS_MAX)
     return await this.#container.wait({ condition: 'removed', abortSignal }).then(() => true, isGone)
   }
 }
 
-/** Gone, or about to: a container removes itself when it ends. */
+/** Whether the container was already removed, or is being removed by AutoRemove. */
 function isGone(error: unknown): boolean {
   const { statusCode } = error as { statusCode?: number }
   return statusCode === 404 || statusCode === 409
@@ -223,10 +222,10 @@ function containerOptions({ image, runtime }: ContainerOptions): Docker.Containe
     WorkingDir: '/tmp',
     Hostname: 'sandbox',
     Labels: { [LABEL]: String(process.pid) },
-    // A network namespace without anything, as with 'none', and without a daemon's process to set that up: 0.1 s of CPU.
+    // An empty network namespace as with 'none', but without the daemon process that sets it up: 0.1 s of CPU less.
     NetworkDisabled: true,
     OpenStdin: true,
-    // The daemon closes standard input when we are gone, and the supervisor ends.
+    // The daemon closes standard input when the service is gone; then the supervisor exits.
     StdinOnce: true,
     AttachStdin: true,
     AttachStdout: true,
@@ -235,7 +234,7 @@ function containerOptions({ image, runtime }: ContainerOptions): Docker.Containe
   }
 }
 
-/** Also what the types do not know yet. */
+/** Includes options that the types lack. */
 function hostConfig(runtime: string | undefined): Docker.HostConfig & { CgroupnsMode: string } {
   const memory = MEMORY_BYTES_MAX + SCRATCH_BYTES_MAX + WARM_BYTES
   const scratch = `rw,noexec,nosuid,nodev,size=${SCRATCH_BYTES_MAX},nr_inodes=${SCRATCH_FILES_MAX},uid=${NOBODY},gid=${NOBODY}`
@@ -252,12 +251,12 @@ function hostConfig(runtime: string | undefined): Docker.HostConfig & { Cgroupns
     MaskedPaths: [...MASKED, ...MASKED_IN_PROC.map((name) => `/proc/${name}`)],
     ReadonlyPaths: READ_ONLY.map((name) => `/proc/${name}`),
     Memory: memory,
-    // The same number: no swap.
+    // Equal to the memory limit: no swap.
     MemorySwap: memory,
     NanoCpus: 1_000_000_000,
-    // The supervisor is one of them.
+    // One more for the supervisor.
     PidsLimit: PROCESSES_MAX + 1,
-    // Before the service's own processes.
+    // The kernel kills containers before the service's own processes.
     OomScoreAdj: 500,
     LogConfig: { Type: 'none', Config: {} },
   }

@@ -17,7 +17,7 @@ import { prepareImage, pullImage } from './image.ts'
 import { removeLeftovers } from './leftovers.ts'
 import { WarmPool } from './pool.ts'
 
-/** Containers that wait for a run, at most; about 150 MiB each. */
+/** Maximum containers that wait for a run; about 150 MiB each. */
 const IDLE_MAX = 8
 const PING_MS_MAX = 5_000
 
@@ -28,16 +28,15 @@ const GUARANTEES = [
 ]
 const SHARED_KERNEL = 'It shares the kernel with this machine: for hostile tenants set SANDBOX_RUNTIME=runsc (gVisor).'
 
-/** What the adapter takes. */
 export interface DockerOptions {
-  /** Where the root file system is kept that the image is made from: about 400 MB. */
+  /** Directory of the root file system from which the image is built: about 400 MB. */
   readonly directory: string
   readonly log: Log
-  /** Docker's name of the runtime, such as `runsc`; default its own. */
+  /** Docker's name of the runtime, such as `runsc`; default: Docker's own default. */
   readonly runtime?: string | undefined
-  /** An image that deploy/sandbox-image.sh or deploy/sandbox.Dockerfile made; default: it is made here. */
+  /** An image built by deploy/sandbox-image.sh or deploy/sandbox.Dockerfile; default: an image is built here. */
   readonly image?: string | undefined
-  /** Default: as DOCKER_HOST says, or /var/run/docker.sock. */
+  /** Default: DOCKER_HOST, or /var/run/docker.sock. */
   readonly socketPath?: string | undefined
 }
 
@@ -66,7 +65,7 @@ export function dockerAdapter(options: DockerOptions): SandboxAdapter {
   }
 }
 
-/** Gives the image's name. */
+/** Prepares the image and returns its name. */
 async function prepared(
   docker: Docker,
   { directory, image, runtime }: DockerOptions,
@@ -97,7 +96,7 @@ async function checkDaemon(docker: Docker, runtime: string | undefined): Promise
   throw new ServiceError('sandbox_unavailable', message)
 }
 
-/** Errors of the daemon in words for an operator. */
+/** Converts errors of the daemon into advice for an operator. */
 async function explained<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
   try {
     return await work()
@@ -122,7 +121,7 @@ class DockerSandbox implements Sandbox {
   libraries: Readonly<Record<string, string>> = {}
   readonly #pool: WarmPool<SandboxContainer>
   readonly #closing = new AbortController()
-  /** Containers that run, or are being removed. */
+  /** Containers that run or are being removed. */
   readonly #taken = new Set<SandboxContainer>()
   #busy = 0
 

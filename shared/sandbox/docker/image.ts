@@ -9,27 +9,26 @@ import { ServiceError } from '#shared/error.ts'
 import type { PrepareOptions } from '#shared/prepare/prepare.ts'
 import { INSIDE_DIRECTORY, prepareRoot } from '#shared/sandbox/root/root.ts'
 
-/** Of the work of a preparation, what the root file system takes; the rest is its import. */
+/** Share of the progress for the root file system; the rest is the import. */
 const ROOT_SHARE = 0.8
 const REPOSITORY = 'sluice-sandbox'
 /** An import copies 400 MB, a pull downloads them. */
 const IMPORT_MS_MAX = 10 * 60_000
 
-/** What the image is made of. */
 export interface ImageOptions {
   readonly onProgress: (fraction: number, message: string) => void
   readonly signal: AbortSignal
-  /** Where the root file system is kept, or made. */
+  /** Directory of the root file system, which is created if necessary. */
   readonly directory: string
-  /** Make and fetch nothing: throw when it is not there. */
+  /** Do not build or download: throw if the image is missing. */
   readonly isLookOnly?: boolean
 }
 
 /**
- * Makes sure that the daemon has the image of this version, made from the root file system that the zygote uses as well.
- * No registry takes part.
+ * Ensures that the daemon has the image of this version, built from the root file system that the zygote also uses. No registry is
+ * involved.
  *
- * @returns its name; it changes with its contents
+ * @returns The image name, which changes with the contents
  * @throws ServiceError `sandbox_unavailable`; an error of the daemon; the abort reason
  */
 export async function prepareImage(docker: Docker, options: ImageOptions): Promise<string> {
@@ -50,9 +49,9 @@ export async function prepareImage(docker: Docker, options: ImageOptions): Promi
 }
 
 /**
- * Makes sure that the daemon has an image that somebody built and named.
+ * Ensures that the daemon has an image that an operator built and named.
  *
- * @throws an error of the daemon when it has none and finds none in a registry; the abort reason
+ * @throws an error of the daemon if neither it nor a registry has the image; the abort reason
  */
 export async function pullImage(docker: Docker, name: string, options: ImageOptions): Promise<void> {
   const { onProgress, signal, isLookOnly } = options
@@ -73,12 +72,12 @@ async function hasImage(docker: Docker, name: string): Promise<boolean> {
   }
 }
 
-/** Our code goes into the image, so that the daemon need not be on this machine. */
+/** Our code is part of the image, so the daemon may run on another machine. */
 async function importImage(docker: Docker, root: string, tag: string, signal: AbortSignal): Promise<void> {
   const abortSignal = AbortSignal.any([signal, AbortSignal.timeout(IMPORT_MS_MAX)])
   const names = await codeFiles(INSIDE_DIRECTORY)
   const owner = ['--numeric-owner', '--owner=0', '--group=0']
-  // Names of the root begin with a dot; S and H leave the targets of links as they are.
+  // Paths of the root begin with a dot. The flags S and H leave link targets unchanged.
   const move = '--transform=s,^\\([^./]\\),opt/sandbox/\\1,SH'
   const tar = spawn('tar', [...owner, move, '-cf', '-', '-C', root, '.', '-C', INSIDE_DIRECTORY, ...names], {
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -90,13 +89,13 @@ async function importImage(docker: Docker, root: string, tag: string, signal: Ab
   await followed(docker, answer)
   const [code] = await exited
   if (code !== 0) {
-    // Half an image would be taken for a whole one at the next start.
+    // A partial image would be used as a complete one at the next start.
     await docker.getImage(`${REPOSITORY}:${tag}`).remove()
     throw new ServiceError('sandbox_unavailable', `tar failed: ${(await problems).slice(-300)}`)
   }
 }
 
-/** Reads the daemon's progress to its end. @throws Error with what it says went wrong */
+/** Reads the daemon's progress to its end. @throws Error reported by the daemon */
 async function followed(docker: Docker, progress: NodeJS.ReadableStream): Promise<void> {
   const { promise, resolve, reject } = Promise.withResolvers<void>()
   docker.modem.followProgress(progress, (error) => (error ? reject(error) : resolve()))

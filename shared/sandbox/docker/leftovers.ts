@@ -2,16 +2,16 @@ import type Docker from 'dockerode'
 import type { Log } from '#shared/log/log.ts'
 import { LABEL } from './container.ts'
 
-/** One that is younger may be another service's, about to be started. */
+/** Younger containers may belong to another service that is about to start them. */
 const LEFTOVER_SECONDS = 120
 const REMOVE_MS_MAX = 10_000
 
 /**
- * Removes what a killed service left: containers that were made and never started, or that ended and stayed. One that runs
- * ends by itself as soon as its service is gone, so those that run have one.
+ * Removes containers of a killed service that were never started, or that ended without being removed. Running containers are left alone,
+ * because they end by themselves when their service is gone.
  *
- * @param olderThanSeconds Younger ones stay; default two minutes.
- * @throws an error of the daemon when it does not list them
+ * @param olderThanSeconds Minimum age; default: two minutes.
+ * @throws an error of the daemon if it does not list containers
  */
 export async function removeLeftovers(docker: Docker, log: Log, olderThanSeconds = LEFTOVER_SECONDS): Promise<void> {
   const filters = { label: [LABEL], status: ['created', 'exited', 'dead'] }

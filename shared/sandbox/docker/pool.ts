@@ -2,45 +2,46 @@ import { backoffMs } from '#shared/backoff.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /*
- * Interpreters that are started before they are asked for. Each serves once. How many wait is learned from the load: one at
- * first, one more each time somebody found none, one fewer when the longest-waiting has waited for a minute.
+ * Pool of interpreters that are started in advance; each serves one run.
+ *
+ * The number of idle members adapts to the load. The pool starts with one. Each request that finds none adds one, and one is removed when
+ * the longest-waiting member has waited for a minute.
  *
  *   starting → idle → taken
  *      ↓         ↓
  *      failed    lost (it ended by itself) → another starts
  */
 
-/** Starts that fail one after the other until those who wait are told. */
+/** Consecutive failed starts after which waiting callers get the error. */
 const FAILURES_MAX = 3
 const FAILED_START = { baseMs: 500, maxMs: 30_000 }
-/** A start that takes longer counts as failed. */
+/** Timeout of a start. */
 const START_MS_MAX = 60_000
-/** An interpreter that waited so long shows that there are too many. */
+/** Idle time that shows a surplus of members. */
 const SURPLUS_MS = 60_000
 
-/** Something that serves one run. */
+/** A member of the pool, which serves one run. */
 export interface PoolMember {
-  /** Settles when it ended, whoever ended it. */
+  /** Resolves when the member has ended, for whatever reason. */
   readonly ended: Promise<void>
-  /** Ends it. A second call does nothing more. */
+  /** Ends the member. May be called twice. */
   dispose(): Promise<void>
 }
 
-/** What a pool takes. */
 export interface WarmPoolOptions<Member extends PoolMember> {
-  /** Starts one, ready to serve. Aborting `signal` leaves nothing behind. */
+  /** Starts a member that is ready to serve. If `signal` aborts, then nothing is left behind. */
   readonly start: (signal: AbortSignal) => Promise<Member>
-  /** Members that wait, at most. */
+  /** Maximum idle members. */
   readonly idleMax: number
-  /** Starts under way at once. */
+  /** Maximum concurrent starts. */
   readonly startsMax: number
-  /** Hears why a start failed. */
+  /** Called with the error of a failed start. */
   readonly onFailure: (error: unknown) => void
 }
 
 type Waiter<Member> = PromiseWithResolvers<Member>
 
-/** Started members in reserve. Its owner closes it. */
+/** A reserve of started members. The owner must close it. */
 export class WarmPool<Member extends PoolMember> {
   readonly #options: WarmPoolOptions<Member>
   readonly #closing = new AbortController()
@@ -50,7 +51,7 @@ export class WarmPool<Member extends PoolMember> {
   readonly #ends = new Set<Promise<void>>()
   #wanted = 1
   #failures = 0
-  /** Why starts keep failing; who comes meanwhile is told at once. */
+  /** Error of repeated failed starts, which new callers get at once. */
   #refusal: ServiceError | undefined
   #retry: NodeJS.Timeout | undefined
   readonly #surplus: NodeJS.Timeout
@@ -61,15 +62,15 @@ export class WarmPool<Member extends PoolMember> {
     this.#fill()
   }
 
-  /** Members that wait. */
+  /** Number of idle members. */
   get idle(): number {
     return this.#idle.length
   }
 
   /**
-   * One that is ready; the caller disposes it.
+   * Takes a ready member, which the caller must dispose.
    *
-   * @throws ServiceError `sandbox_unavailable` when starts keep failing; the signal's reason
+   * @throws ServiceError `sandbox_unavailable` if starts keep failing; the signal's reason
    */
   async take(signal: AbortSignal): Promise<Member> {
     signal.throwIfAborted()
@@ -82,7 +83,7 @@ export class WarmPool<Member extends PoolMember> {
     return ready?.member ?? (await this.#until(waiter as Waiter<Member>, signal))
   }
 
-  /** Ends every member that was not taken, and every start. A second call does nothing more. */
+  /** Ends all members that were not taken, and all starts. May be called twice. */
   async close(): Promise<void> {
     const reason = new ServiceError('sandbox_unavailable', 'The sandbox is closed.')
     this.#closing.abort(reason)
@@ -102,7 +103,7 @@ export class WarmPool<Member extends PoolMember> {
 
   async #until(waiter: Waiter<Member>, signal: AbortSignal): Promise<Member> {
     const leave = () => {
-      // Served at the same moment: the member is its, and the caller disposes it.
+      // If the waiter was served at the same moment, then it keeps the member, and the caller disposes it.
       if (this.#waiters.delete(waiter)) waiter.reject(signal.reason)
     }
     signal.addEventListener('abort', leave, { once: true })
@@ -113,7 +114,7 @@ export class WarmPool<Member extends PoolMember> {
     }
   }
 
-  /** Starts what is missing. After a failure the retry does. */
+  /** Starts the missing members. After a failure the retry timer does that. */
   #fill(): void {
     const { startsMax } = this.#options
     if (this.#closing.signal.aborted || this.#retry !== undefined) return
@@ -150,7 +151,10 @@ export class WarmPool<Member extends PoolMember> {
     void member.ended.then(() => this.#lost(member))
   }
 
-  /** It ended while it waited. That counts as a failed start: an image that dies after a second must not be started forever. */
+  /**
+   * Handles a member that ended while idle. This counts as a failed start: an image whose containers die after a second must not be started
+   * forever.
+   */
   #lost(member: Member): void {
     const kept = this.#idle.filter((idle) => idle.member !== member)
     if (kept.length === this.#idle.length) return

@@ -1,14 +1,14 @@
 import { stat } from 'node:fs/promises'
 import { ServiceError } from '#shared/error.ts'
 
-/** Where a daemon listens unless DOCKER_HOST says otherwise. */
+/** Socket of the daemon unless DOCKER_HOST is set. */
 const SOCKET = '/var/run/docker.sock'
 
 /**
- * Looks whether there may be a Docker daemon, before its client is loaded: that alone takes 50 MB.
+ * Checks whether there may be a Docker daemon before its client library is loaded, which takes 50 MB.
  *
  * @param host DOCKER_HOST
- * @throws ServiceError `sandbox_unavailable` when there is none
+ * @throws ServiceError `sandbox_unavailable` if there is none
  */
 export async function requireDockerSocket(host: string | undefined): Promise<void> {
   const isThere = Boolean(host) || (await stat(SOCKET).catch(() => undefined))?.isSocket()

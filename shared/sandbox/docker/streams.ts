@@ -1,22 +1,23 @@
-/** Bytes of a container's output that no header precedes; more means that the stream is out of step. */
+/** Maximum bytes after one header. A larger value means that the stream is out of step. */
 const PART_BYTES_MAX = 16 * 1024 * 1024
 const HEADER_BYTES = 8
 const STDERR = 2
 
 /**
- * Splits the attached stream of a container without a terminal into its stdout and stderr.
+ * Splits the attached stream of a container without a terminal into stdout and stderr.
  *
  * Grammar (Docker Engine API, ContainerAttach): one byte of stream type, three zeros, four bytes of big-endian length, data.
- * Ours instead of docker-modem's `demuxStream`, which recurses for each part: a program that writes byte by byte would end
- * the worker by its stack.
  *
- * @param onPart Hears each piece as it comes; one part may arrive in several
+ * This replaces docker-modem's `demuxStream`, which recurses for each part: a program that writes byte by byte would overflow the worker's
+ * stack.
+ *
+ * @param onPart Called with each piece; one part may arrive in several pieces
  */
 export class AttachedStreams {
   readonly #onPart: (stream: 'stdout' | 'stderr', bytes: Buffer) => void
-  /** A header that is not complete yet. */
+  /** Start of an incomplete header. */
   #header = Buffer.alloc(0)
-  /** Bytes of the current part that are still to come. */
+  /** Remaining bytes of the current part. */
   #left = 0
   #stream: 'stdout' | 'stderr' = 'stdout'
 
@@ -24,7 +25,7 @@ export class AttachedStreams {
     this.#onPart = onPart
   }
 
-  /** @throws Error when the bytes are no such stream */
+  /** @throws Error if the bytes have no valid header */
   take(chunk: Buffer): void {
     for (let rest = chunk; rest.length > 0; ) {
       if (this.#left === 0) {

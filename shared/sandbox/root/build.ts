@@ -9,21 +9,20 @@ import { describePython, type Python, runPython } from '#shared/prepare/python.t
 const NEEDS = { purpose: 'The sandbox needs', needsPip: true, code: 'sandbox_unavailable' } as const
 const REQUIREMENTS = fileURLToPath(new URL('./requirements.txt', import.meta.url))
 const BUILD = fileURLToPath(new URL('./build_root.py', import.meta.url))
-/** The libraries' wheels together, on linux x86-64; for the progress only. */
+/** Total size of the libraries' wheels on linux x86-64; only for the progress. */
 const PACKAGES_BYTES = 96_000_000
-/** Part of the work that is download. */
+/** Share of the progress for the download. */
 const DOWNLOAD_SHARE = 0.6
-/** Compiling takes a minute of processor time. */
+/** Timeout of the build; compiling takes a minute of CPU time. */
 const BUILD_MS_MAX = 20 * 60_000
 
-/** One build. */
 export type RootBuildOptions = PrepareOptions & { readonly onProgress: OnProgress }
 
 /**
  * Fills `built/root`.
  *
- * @returns the interpreter's version tag
- * @throws ServiceError `sandbox_unavailable` or `model_loading` saying what is missing, or the abort reason
+ * @returns The interpreter's version tag
+ * @throws ServiceError `sandbox_unavailable` or `model_loading` with the missing part, or the abort reason
  */
 export async function buildRoot(built: string, workDir: string, options: RootBuildOptions): Promise<{ tag: string }> {
   const { onProgress, signal } = options
@@ -37,7 +36,7 @@ export async function buildRoot(built: string, workDir: string, options: RootBui
   return { tag: python.tag }
 }
 
-/** A pip that outlived its killed service may still write: so each one has a directory of its own. */
+/** Each pip has its own directory, because a pip of a killed service may still be writing. */
 async function install(python: Python, target: string, workDir: string, options: RootBuildOptions): Promise<void> {
   const { onProgress, signal } = options
   const message = `installing the sandbox's libraries (${PACKAGES_BYTES / 1e6} MB)`

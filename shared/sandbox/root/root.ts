@@ -7,22 +7,22 @@ import { orUnavailable } from '#shared/sandbox/sandbox.ts'
 import { buildRoot } from './build.ts'
 
 /*
- * The root file system of a sandbox: an interpreter, its libraries and nothing else of this machine. It is prepared
- * once, without privileges, and needs nothing of where it came from. The zygote binds it read-only; the docker adapter
- * makes its image from it. Our own code is not in it: it is bound to /opt/sandbox, so that a new version of it needs no
- * new root.
+ * The root file system of a sandbox: an interpreter and its libraries, and nothing else of this machine.
+ *
+ * The root is built once, without privileges, and does not depend on the files it was built from. The zygote binds it read-only; the docker
+ * adapter builds its image from it. Our own code is bound to /opt/sandbox instead, so that a new version of the code needs no new root.
  */
 
-/** The files that say what is in a root. */
+/** Files that determine the contents of a root. */
 const SOURCES = ['requirements.txt', 'build_root.py', 'libraries.py'] as const
 
-/** Our code that runs inside, to be seen at /opt/sandbox. */
+/** Our code that runs inside, visible at /opt/sandbox. */
 export const INSIDE_DIRECTORY = fileURLToPath(new URL('../python/', import.meta.url))
 
-/** The interpreter's path inside. */
+/** Path of the interpreter inside. */
 export const INSIDE_PYTHON = '/opt/python/bin/python3'
 
-/** Variables of the interpreter, all of them: none of the service's, which may be a key, is seen inside. */
+/** The complete environment of the interpreter. Variables of the service, which may contain keys, are not visible inside. */
 export const INSIDE_VARIABLES: Readonly<Record<string, string>> = {
   PATH: '/opt/python/bin',
   HOME: '/tmp',
@@ -34,28 +34,26 @@ export const INSIDE_VARIABLES: Readonly<Record<string, string>> = {
   PYTHONPATH: '/opt/site',
   PYTHONUTF8: '1',
   PYTHONDONTWRITEBYTECODE: '1',
-  // One processor a run: more threads would only take each other's time.
+  // Each run has one processor, so more threads would only compete.
   OPENBLAS_NUM_THREADS: '1',
   OMP_NUM_THREADS: '1',
-  // Each thread would reserve 64 MiB of addresses otherwise, and eight threads reach the limit.
+  // By default each thread reserves 64 MiB of address space, and eight threads would reach the limit.
   MALLOC_ARENA_MAX: '2',
 }
 
-/** A prepared root. */
 export interface SandboxRoot {
-  /** The file system itself. */
+  /** Path of the file system. */
   readonly directory: string
-  /** Names its contents: another root has another tag. */
+  /** Identifies the contents: another root has another tag. */
   readonly tag: string
 }
 
 /**
- * Makes sure that there is a root below `parent`, and gives it. About 100 MB are downloaded, 400 MB kept.
+ * Ensures that there is a root below `parent`, and returns it. Downloads about 100 MB and stores 400 MB.
  *
- * Does nothing when it is there. Several calls, also of several processes, share the work. Safe to interrupt.
+ * Does nothing if the root exists. Concurrent calls, also of several processes, share the work. May be interrupted at any time.
  *
- * @throws ServiceError `sandbox_unavailable` saying in one line what is missing (Python, pip, the network), or the abort
- *   reason
+ * @throws ServiceError `sandbox_unavailable` with the missing part in one line (Python, pip, the network), or the abort reason
  */
 export async function prepareRoot(parent: string, options: PrepareOptions = {}): Promise<SandboxRoot> {
   const contents = await Promise.all(SOURCES.map((name) => readFile(new URL(`./${name}`, import.meta.url))))

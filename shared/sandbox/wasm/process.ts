@@ -9,23 +9,22 @@ import { type ConfinedChild, collectErrors, spawnConfined } from './child.ts'
 import type { WasmFiles } from './files.ts'
 import { encodeRunFrame, type Frame, FrameReader, splitRun } from './inside/frames.ts'
 
-/** From the start to the first interpreter: seconds on a busy machine. */
+/** Timeout from the start to the first interpreter: seconds on a busy machine. */
 const START_MS = 60_000
-/** A run that did not say how it ended so long after its time is up has a broken process around it. */
+/** Time after a run's timeout by which its end must be reported. Otherwise the process is considered broken. */
 const OVERDUE_MS = 15_000
-/** The same after a cancel, which takes milliseconds. Ending the process would end the runs of others. */
+/** Time after a cancel by which the run's end must be reported; normally milliseconds. Killing the process would also end other runs. */
 const CANCEL_MS = 5_000
 const STOP_MS = 2_000
-/** The run's number and the inner frame's header. */
+/** Bytes of the run's number and of the inner frame's header. */
 const HEADERS_BYTES = 16
 
-/** A run under way. */
 interface Run {
   readonly channel: Channel
   readonly lose: (error: ServiceError) => void
 }
 
-/** The confined process with the interpreters, as long as it lives. */
+/** The confined process with the interpreters. */
 export class WasmProcess {
   readonly #child: ConfinedChild
   readonly #runs = new Map<number, Run>()
@@ -40,7 +39,7 @@ export class WasmProcess {
     const errors = collectErrors(child)
     const reader = new FrameReader(PLOT_BYTES_MAX + HEADERS_BYTES)
     child.stdout.on('data', (chunk: Buffer) => this.#read(reader, chunk))
-    // Its end is also heard of as EPIPE, in which nobody is interested.
+    // The end of the child also causes EPIPE here, which is handled by `close`.
     child.stdin.on('error', () => {})
     child.on('error', (error) => this.#end(error))
     child.on('close', (code, killedBy) => {
@@ -50,10 +49,10 @@ export class WasmProcess {
   }
 
   /**
-   * Starts it and waits until it can run.
+   * Starts the process and waits until it can run jobs.
    *
-   * @param ready Interpreters that wait for runs.
-   * @throws Error when it ends before, or the abort reason; nothing is left then
+   * @param ready Number of idle interpreters.
+   * @throws Error if it ends before, or the abort reason; nothing is left behind
    */
   static async start(files: WasmFiles, ready: number, log: Log, signal: AbortSignal): Promise<WasmProcess> {
     const { libraryDir, imageDir } = files
@@ -77,12 +76,12 @@ export class WasmProcess {
     return this.#child.pid
   }
 
-  /** Interpreters that wait. */
+  /** Number of idle interpreters. */
   get idle(): number {
     return this.#idle
   }
 
-  /** False: it takes no more runs. */
+  /** False: the process accepts no more runs. */
   get isRunning(): boolean {
     return this.#isRunning
   }
@@ -95,8 +94,8 @@ export class WasmProcess {
     this.#lastRun += 1
     const number = this.#lastRun
     const { promise: ended, resolve: onEnd, reject: lose } = Promise.withResolvers<SandboxEnd>()
-    const heard = (event: SandboxEvent) => void (signal.aborted || onEvent(event))
-    this.#runs.set(number, { channel: new Channel({ onEvent: heard, onEnd }), lose })
+    const emit = (event: SandboxEvent) => void (signal.aborted || onEvent(event))
+    this.#runs.set(number, { channel: new Channel({ onEvent: emit, onEnd }), lose })
     const watchdog = new Watchdog(() => this.#break(new Error('a run did not end')))
     const cancel = () => {
       this.#child.stdin.write(encodeRunFrame('C', number))
@@ -118,7 +117,7 @@ export class WasmProcess {
     }
   }
 
-  /** Ends it, and its runs as lost; waits for that. */
+  /** Ends the process, with its runs as lost, and waits for its end. */
   async stop(): Promise<void> {
     this.#isRunning = false
     this.#child.stdin.end()
@@ -147,7 +146,7 @@ export class WasmProcess {
     else run?.channel.take(rest)
   }
 
-  /** It does not do what it should: what it says is worth nothing any more. */
+  /** Kills a process that misbehaves, and whose messages are no longer trusted. */
   #break(cause: Error): void {
     this.#end(cause)
     this.#child.kill('SIGKILL')
@@ -164,7 +163,7 @@ export class WasmProcess {
   }
 }
 
-/** Expects something within a time, again and again. */
+/** Calls back if an expected event does not happen in time. May be restarted. */
 class Watchdog {
   readonly #onMissing: () => void
   #timer: NodeJS.Timeout | undefined

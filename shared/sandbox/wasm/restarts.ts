@@ -2,29 +2,29 @@ import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { ServiceError } from '#shared/error.ts'
 
 const BACKOFF: Backoff = { baseMs: 250, maxMs: 10_000 }
-/** Crashes within the window, after which nothing is started until the oldest has left it. */
+/** Maximum crashes within the window. After that, nothing is started until the oldest crash has left the window. */
 const CRASHES_MAX = 5
 const WINDOW_MS = 5 * 60_000
 
-/** How often a process that crashes is started again. */
+/** Restart policy of a process that crashes. */
 export class Restarts {
   readonly #now: () => number
   #crashesMs: number[] = []
 
-  /** @param now Milliseconds of a clock that only goes forward. */
+  /** @param now Milliseconds of a monotonic clock. */
   constructor(now: () => number = () => performance.now()) {
     this.#now = now
   }
 
-  /** It crashed, or did not start. */
+  /** Records a crash or a failed start. */
   note(): void {
     this.#crashesMs.push(this.#now())
   }
 
   /**
-   * Milliseconds to wait before it is started; 0 when it did not crash lately.
+   * Milliseconds to wait before the next start; 0 if there was no recent crash.
    *
-   * @throws ServiceError `sandbox_unavailable` when it crashed too often
+   * @throws ServiceError `sandbox_unavailable` after too many crashes
    */
   delayMs(random: number): number {
     const now = this.#now()

@@ -18,16 +18,16 @@ import { WasmProcess } from './process.ts'
 import { Restarts } from './restarts.ts'
 
 /*
- * The sandbox for machines with neither containers nor namespaces, and for macOS and Windows: CPython as WebAssembly in
- * a confined process of Node.
+ * The sandbox for machines with neither containers nor namespaces, and for macOS and Windows: CPython as WebAssembly in a confined Node
+ * process.
  *
- *   service ── frames ── confined process ── a thread per run ── WebAssembly ── Python
+ * service ── frames ── confined process ── a thread per run ── WebAssembly ── Python
  *
- * The code is kept in by WebAssembly, which gives it a memory of its own and the calls of shared/sandbox/wasm/inside/wasi/wasi.ts,
- * and nothing else. The process around it is the second wall.
+ * The first barrier is WebAssembly: the code has a memory of its own and only the calls of shared/sandbox/wasm/inside/wasi/wasi.ts. The
+ * second barrier is the confined process.
  */
 
-/** Interpreters restored ahead; each is 110 MB. */
+/** Maximum interpreters restored in advance; each takes 110 MB. */
 const READY_MAX = 2
 
 const GUARANTEES = [
@@ -39,11 +39,10 @@ const GUARANTEES = [
   'Not given: walls of the operating system. Code that gets out of WebAssembly by a defect of V8 is in the confined process, where other runs are, as the user of the service and with its network.',
 ] as const
 
-/** What the adapter takes. */
 export interface WasmOptions {
-  /** Where library and image are kept, 270 MB. */
+  /** Directory of library and image, 270 MB. */
   readonly directory: string
-  /** The Python whose pip downloads the library; default python3 of the PATH. */
+  /** The Python whose pip downloads the library; default: python3 of the PATH. */
   readonly python?: string | undefined
   readonly log: Log
 }

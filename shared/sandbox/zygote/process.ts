@@ -13,27 +13,26 @@ import { INSIDE_DIRECTORY, INSIDE_PYTHON, INSIDE_VARIABLES } from '#shared/sandb
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Longest time to load the libraries: the first start on a busy machine reads 300 MB. */
+/** Maximum time to load the libraries: the first start on a busy machine reads 300 MB. */
 const START_MS_MAX = 60_000
 const STOP_MS_MAX = 5_000
-/** How long before its first instruction and after its timeout a run may be silent. */
+/** Maximum silence of a run before its first instruction, and after its timeout. */
 const SETUP_MS_MAX = 3_000
 const OVERDUE_MS = 2_000
 const ERROR_TEXT_MAX = 4_096
-/** The zygote's own /tmp, for matplotlib's caches; runs have theirs. */
+/** Size of the zygote's own /tmp, for matplotlib's caches; each run has its own. */
 const OWN_SCRATCH_BYTES = 16 * 1024 * 1024
 const NOBODY = 65_534
 const DEVICES = ['null', 'zero', 'full', 'random', 'urandom']
-/** What it takes to become nobody; gone once it is. */
+/** Capabilities to become the user nobody; dropped afterwards. */
 const BECOME_NOBODY = ['--cap-add', 'CAP_SETUID', '--cap-add', 'CAP_SETGID', '--cap-add', 'CAP_SETPCAP']
 
 const Ready = z.object({ msg: z.literal('ready'), versions: z.record(z.string(), z.string()) })
 
-/** What a zygote is started with. */
 export interface ZygoteParts {
   /** Path of bubblewrap. */
   readonly bubblewrap: string
-  /** The root file system. */
+  /** Path of the root file system. */
   readonly root: string
 }
 
@@ -43,7 +42,7 @@ export class ZygoteProcess {
   readonly #runDir: string
   readonly #sockets = new Set<Socket>()
   readonly startedMs = performance.now()
-  /** Settles when it has ended, for whatever reason. */
+  /** Resolves when the process has ended, for whatever reason. */
   readonly exited: Promise<void>
   versions: Readonly<Record<string, string>> = {}
   runs = 0
@@ -56,10 +55,10 @@ export class ZygoteProcess {
     child.stderr.setEncoding('utf8').on('data', (text: string) => {
       this.#errors = (this.#errors + text).slice(-ERROR_TEXT_MAX)
     })
-    // Its end is also heard of as EPIPE, in which nobody is interested.
+    // The end of the child also causes EPIPE here, which is handled by `close`.
     child.stdin.on('error', () => {})
     const removed = () => rm(runDir, { recursive: true, force: true }).catch(() => {})
-    // Also of one that was killed: nobody stops it.
+    // Also runs if the process was killed without a call of {@link stop}.
     this.exited = once(child, 'close').then(removed, (error: Error) => {
       this.#errors = error.message
       return removed()
@@ -67,16 +66,16 @@ export class ZygoteProcess {
   }
 
   /**
-   * Starts one and waits until it can fork.
+   * Starts a zygote and waits until it can fork.
    *
-   * @throws ServiceError `sandbox_unavailable` with what it said when it does not come up; the abort reason
+   * @throws ServiceError `sandbox_unavailable` with its last output if it does not start; the abort reason
    */
   static async start(parts: ZygoteParts, signal: AbortSignal): Promise<ZygoteProcess> {
     signal.throwIfAborted()
     const runDir = await mkdtemp(join(tmpdir(), 'sluice-zygote-'))
     const child = spawn(parts.bubblewrap, bubblewrapOptions(parts, runDir, await canBecomeNobody()), {
       stdio: ['pipe', 'pipe', 'pipe'],
-      // Ctrl-C in a terminal reaches every process of a group; runs go on until the service has drained.
+      // Ctrl-C in a terminal signals the whole process group. Runs must continue until the service has drained.
       detached: true,
       env: {},
     })
@@ -102,7 +101,7 @@ export class ZygoteProcess {
     return this.#sockets.size
   }
 
-  /** The end of what it wrote to standard error: problems of its own, never a run's. */
+  /** The end of its standard error: problems of the zygote, never output of a run. */
   get errors(): string {
     return this.#errors.trim()
   }
@@ -112,7 +111,7 @@ export class ZygoteProcess {
     signal.throwIfAborted()
     this.runs += 1
     const { promise, resolve, reject } = Promise.withResolvers<SandboxEnd>()
-    // It may be lost while the job is still being written.
+    // Prevents an unhandled rejection if the run is lost while the job is still being written.
     promise.catch(() => {})
     const socket = createConnection(join(this.#runDir, 'zygote.sock'))
     const channel = new Channel({ onEvent, onEnd: resolve })
@@ -137,16 +136,16 @@ export class ZygoteProcess {
     }
   }
 
-  /** Ends it with its last run. The caller gives it no more. */
+  /** Ends the zygote after its last run. The caller must start no more. */
   retire(): void {
     this.#isRetired = true
     this.#stopWhenDone()
   }
 
-  /** Ends it and every run, and waits for that. */
+  /** Ends the zygote and every run, and waits for their ends. */
   async stop(): Promise<void> {
     for (const socket of this.#sockets) socket.destroy()
-    // It ends with its input; bubblewrap's end is the end of all its processes.
+    // The zygote ends with its input, and bubblewrap ends all its processes.
     this.#child.stdin.end()
     const timer = setTimeout(() => this.#child.kill('SIGKILL'), STOP_MS_MAX)
     await this.exited
@@ -167,7 +166,7 @@ export class ZygoteProcess {
   }
 }
 
-/** Is this root, and not only of a user namespace that has nobody else? */
+/** Whether this is the real root user, and not root of a user namespace without other users. */
 async function canBecomeNobody(): Promise<boolean> {
   if (process.getuid?.() !== 0) return false
   const ranges = (await readFile('/proc/self/uid_map', 'utf8')).trim().split('\n')
@@ -177,7 +176,7 @@ async function canBecomeNobody(): Promise<boolean> {
   })
 }
 
-/** As root it makes the mounts with root's rights, because nobody else may be able to reach the directories. */
+/** As root, the mounts are made with root's rights, because other users may not be able to reach the directories. */
 function bubblewrapOptions({ root }: ZygoteParts, runDir: string, isRoot: boolean): string[] {
   const user = isRoot
     ? ['--cap-drop', 'ALL', ...BECOME_NOBODY]

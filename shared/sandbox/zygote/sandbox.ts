@@ -6,27 +6,28 @@ import type { Sandbox, SandboxEnd, SandboxEvent, SandboxJob, SandboxStats } from
 import { type ZygoteParts, ZygoteProcess } from './process.ts'
 
 /*
- * The zygotes of one sandbox: one that runs are forked from, and older ones that only finish theirs.
+ * The zygotes of one sandbox: a current one for new runs, and retired ones that finish their runs.
  *
- *   starting → current → retired (500 runs or ten minutes: the next one is ready) → stopped
+ *   starting → current → retired (after 500 runs or ten minutes, when the next one is ready) → stopped
  *      ↓          ↓
- *    failed      died → the next run, or at once when one was lost, starts another, after a pause that grows
+ *    failed      died
+ *
+ * If a start fails or a zygote dies, then the next run starts another one after a growing delay. The first loss starts another one at once.
  */
 
-/** All runs of one zygote share the layout of its memory; what one could learn of it is soon worth nothing. */
+/** Runs of one zygote share its memory layout. Replacing the zygote makes knowledge about the layout useless soon. */
 const RUNS_MAX = 500
 const AGE_MS_MAX = 10 * 60_000
 const RESTART = { baseMs: 250, maxMs: 30_000 }
-/** One that lived so long did not die of how it was started. */
+/** Lifetime after which a zygote's death is not blamed on its start. */
 const STABLE_MS = 60_000
 
-/** What a sandbox of zygotes takes. */
 export interface ZygoteSandboxOptions {
   readonly parts: ZygoteParts
   readonly log: Log
-  /** Runs until a zygote is replaced; default 500. */
+  /** Runs after which a zygote is replaced; default: 500. */
   readonly runsMax?: number | undefined
-  /** Age at which the next run has it replaced; default ten minutes. */
+  /** Age at which a zygote is replaced by the next run; default: ten minutes. */
   readonly ageMsMax?: number | undefined
 }
 
@@ -46,7 +47,7 @@ export class ZygoteSandbox implements Sandbox {
     this.#options = options
   }
 
-  /** Starts the first zygote. The caller closes the sandbox. @throws ServiceError `sandbox_unavailable`; the abort reason */
+  /** Starts the first zygote. The caller must close the sandbox. @throws ServiceError `sandbox_unavailable`; the abort reason */
   static async open(options: ZygoteSandboxOptions, signal: AbortSignal): Promise<ZygoteSandbox> {
     const sandbox = new ZygoteSandbox(options)
     try {
@@ -92,7 +93,7 @@ export class ZygoteSandbox implements Sandbox {
     return zygote.runs >= runsMax || performance.now() - zygote.startedMs > ageMsMax
   }
 
-  /** Two are alive until the new one can fork; runs meanwhile take the old one. */
+  /** Two zygotes are alive until the new one can fork; until then runs use the old one. */
   #replace(old: ZygoteProcess): void {
     if (old !== this.#current || this.#starting || performance.now() < this.#notBeforeMs) return
     this.#start().then(
@@ -113,7 +114,7 @@ export class ZygoteSandbox implements Sandbox {
     return await abortable(this.#start(), signal)
   }
 
-  /** One start at a time, shared by all who wait for it. */
+  /** Runs one start at a time; concurrent callers share it. */
   #start(): Promise<ZygoteProcess> {
     this.#starting ??= this.#startOne().finally(() => {
       this.#starting = undefined
@@ -143,7 +144,7 @@ export class ZygoteSandbox implements Sandbox {
     if (msSince(zygote.startedMs) > STABLE_MS) this.#failures = 0
     const { log } = this.#options
     log.warn({ pid: zygote.pid, said: zygote.errors }, 'zygote died')
-    // The first time at once: whoever tries a lost run again finds it warm.
+    // After the first loss, restart at once: a retry of the lost run finds a warm interpreter.
     if (this.#failures === 0) this.#start().catch((error: unknown) => log.warn({ err: error }, 'zygote not started'))
     this.#pause()
   }

@@ -8,7 +8,7 @@ import { prepareBubblewrap } from './bubblewrap.ts'
 import type { ZygoteParts } from './process.ts'
 import { ZygoteSandbox } from './sandbox.ts'
 
-/** Of the work of a preparation, the root's part. */
+/** Share of the progress for the root file system. */
 const ROOT_SHARE = 0.98
 
 const GUARANTEES = [
@@ -19,20 +19,19 @@ const GUARANTEES = [
   'It shares the kernel with this machine: a flaw of the kernel can break it. For hostile tenants use docker with runsc.',
 ]
 
-/** What the adapter takes. */
 export interface ZygoteOptions {
-  /** Where its root file system is kept: about 400 MB. */
+  /** Directory of the root file system: about 400 MB. */
   readonly directory: string
   readonly log: Log
-  /** The Python to copy; default python3 of the PATH. */
+  /** The Python to copy; default: python3 of the PATH. */
   readonly python?: string | undefined
-  /** Runs until a zygote is replaced; default 500. */
+  /** Runs after which a zygote is replaced; default: 500. */
   readonly runsMax?: number | undefined
-  /** Age at which a zygote is replaced; default ten minutes. */
+  /** Age at which a zygote is replaced; default: ten minutes. */
   readonly ageMsMax?: number | undefined
 }
 
-/** Sandboxes on Linux with nothing but this machine: bubblewrap, and a fork of a warm interpreter for each run. */
+/** Sandboxes on Linux without further software: bubblewrap, and a fork of a warm interpreter for each run. */
 export function zygoteAdapter(options: ZygoteOptions): SandboxAdapter {
   return {
     name: 'zygote',
@@ -46,7 +45,7 @@ export function zygoteAdapter(options: ZygoteOptions): SandboxAdapter {
     async open(signal) {
       const parts = await prepareParts(options, () => {}, signal)
       try {
-        // Kernels and containers forbid namespaces in many ways: a run meets them all.
+        // Kernels and containers block namespaces in many ways, and only a run encounters them all.
         return await probed(await ZygoteSandbox.open({ ...options, parts }, signal), signal)
       } catch (cause) {
         signal.throwIfAborted()
@@ -65,20 +64,20 @@ async function prepareParts(
   if (process.platform !== 'linux') {
     throw new ServiceError('sandbox_unavailable', 'It needs Linux: elsewhere use docker or wasm.')
   }
-  const tell = (fraction: number, message: string) => onProgress(fraction * ROOT_SHARE, message)
-  const root = await prepareRoot(directory, { onProgress: tell, signal, python, isLookOnly })
+  const report = (fraction: number, message: string) => onProgress(fraction * ROOT_SHARE, message)
+  const root = await prepareRoot(directory, { onProgress: report, signal, python, isLookOnly })
   const bubblewrap = await prepareBubblewrap(directory, { signal, python, isLookOnly })
   onProgress(1, 'ready')
   return { root: root.directory, bubblewrap }
 }
 
-/** A lost run says nothing to its caller; what the zygote wrote does, in its last line. */
+/** The error of a lost run has no details for callers; the last line of the zygote's output has. */
 function reasonOf({ code, message, cause }: ServiceError): string {
-  const said = code === 'sandbox_lost' && cause instanceof Error ? cause.message.split('\n').at(-1) : undefined
-  return said ? `The first run was lost: ${said}.` : message
+  const detail = code === 'sandbox_lost' && cause instanceof Error ? cause.message.split('\n').at(-1) : undefined
+  return detail ? `The first run was lost: ${detail}.` : message
 }
 
-/** What an operator can do, by what this kernel says of itself. */
+/** Advice for the operator, based on the settings of this kernel. */
 async function advice(): Promise<string> {
   const setting = async (path: string) => (await readFile(`/proc/sys/${path}`, 'utf8').catch(() => '')).trim()
   if ((await setting('kernel/apparmor_restrict_unprivileged_userns')) === '1') {

@@ -1,14 +1,14 @@
 /*
- * Node's WebAssembly (WebAssembly JavaScript Interface). TypeScript declares it with the browser's other globals only, so
- * here is as much of it as is used.
+ * Types of Node's WebAssembly (WebAssembly JavaScript Interface). TypeScript declares them only together with the browser's globals, so the
+ * used part is declared here.
  */
 
-/** Compiled code; threads share it. */
+/** Compiled code, which threads can share. */
 export interface Module {
   readonly [Symbol.toStringTag]: 'WebAssembly.Module'
 }
 
-/** What compiled code works on. `buffer` is another one after each growth. */
+/** The memory of compiled code. Each growth replaces `buffer`. */
 export interface Memory {
   readonly buffer: ArrayBuffer
   /** @throws RangeError beyond its maximum */
@@ -20,5 +20,5 @@ interface WebAssembly {
   readonly Instance: new (module: Module, imports: object) => { readonly exports: object }
 }
 
-/** Compiles a module and makes instances of it. */
+/** Compiles a module, and creates instances of it. */
 export const { compile, Instance } = (globalThis as unknown as { WebAssembly: WebAssembly }).WebAssembly

@@ -1,34 +1,33 @@
 /*
- * Frames, as between any sandbox and its supervisor: 1 byte type, 4 bytes big-endian length, payload. Between the
- * service and the process of the WebAssembly sandbox a payload may begin with the number of its run, 4 bytes big-endian.
+ * Frames between a sandbox and its supervisor: 1 byte type, 4 bytes big-endian length, payload. Between the service and the WebAssembly
+ * process, a payload may begin with the number of its run, 4 bytes big-endian.
  */
 
 const HEADER_BYTES = 5
-/** Chunks that are shorter are joined as they come: hostile code writes byte by byte, and each would be an object. */
+/** Minimum size of stored chunks; shorter ones are merged. Hostile code may write byte by byte, and each byte would be an object. */
 const CHUNK_BYTES_MIN = 4_096
 
-/** One message. */
 export interface Frame {
   /** One letter. */
   readonly type: string
   readonly payload: Buffer
 }
 
-/** Puts frames together from a stream's chunks. */
+/** Assembles frames from a stream's chunks. */
 export class FrameReader {
   readonly #payloadMax: number
   #pending: Buffer[] = []
   #pendingBytes = 0
 
-  /** @param payloadMax Longest payload: more is never kept. */
+  /** @param payloadMax Maximum bytes of a payload; more is never buffered. */
   constructor(payloadMax: number) {
     this.#payloadMax = payloadMax
   }
 
   /**
-   * The frames that are whole with this chunk.
+   * The frames that this chunk completes.
    *
-   * @throws RangeError for a longer frame than is allowed; the stream makes no sense from there on
+   * @throws RangeError for a frame that is too long; the rest of the stream is unusable
    */
   *push(chunk: Buffer): Iterable<Frame> {
     if (chunk.length > 0) this.#add(chunk)
@@ -43,7 +42,7 @@ export class FrameReader {
     }
   }
 
-  /** Joins it with those before that are no longer: each byte is copied a few times, and few chunks are left. */
+  /** Merges the chunk with preceding ones that are not longer. Each byte is copied only a few times, and few chunks remain. */
   #add(chunk: Buffer): void {
     let joined = chunk
     while (joined.length < CHUNK_BYTES_MIN) {
@@ -72,7 +71,6 @@ export class FrameReader {
   }
 }
 
-/** One frame's bytes. */
 export function encodeFrame(type: string, payload: Uint8Array): Buffer {
   const header = Buffer.alloc(HEADER_BYTES)
   header.write(type, 'latin1')
@@ -80,14 +78,13 @@ export function encodeFrame(type: string, payload: Uint8Array): Buffer {
   return Buffer.concat([header, payload])
 }
 
-/** One frame of a run. */
 export function encodeRunFrame(type: string, run: number, payload: Uint8Array = Buffer.alloc(0)): Buffer {
   const number = Buffer.alloc(4)
   number.writeUInt32BE(run)
   return encodeFrame(type, Buffer.concat([number, payload]))
 }
 
-/** The run of a frame and the rest of its payload. @throws RangeError when it is too short */
+/** The run number and the rest of a frame's payload. @throws RangeError if the payload is too short */
 export function splitRun({ payload }: Frame): { run: number; rest: Buffer } {
   return { run: payload.readUInt32BE(0), rest: payload.subarray(4) }
 }

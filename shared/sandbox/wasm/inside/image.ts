@@ -1,22 +1,21 @@
 import type { Interpreter } from './interpreter.ts'
 
 /*
- * The image of a warmed interpreter: its memory without the parts that are zero, a quarter of it, which a new memory has
- * anyway.
+ * The image of a warmed interpreter: its memory without the zero parts, about a quarter of it, since new memory is zero anyway.
  */
 
-/** Memory is looked at in pieces of this size: the page of most processors. */
+/** Memory is examined in pieces of this size, the page size of most processors. */
 const PIECE_BYTES = 4_096
-/** Zeros between two parts that are not worth a part of their own. */
+/** Minimum length of zeros between two segments; shorter gaps are included in a segment. */
 const ZEROS_MIN = 16 * PIECE_BYTES
 
 /**
- * Free memory that an image has, as zeros that cost nothing. The guest's allocator takes more in steps of 128 KiB, and
- * each of them makes the engine collect garbage: what it sees is a new buffer of some 100 MB.
+ * Free memory of an image, as zeros that need no space. Otherwise the guest's allocator would grow the memory in steps of 128 KiB. Each
+ * step triggers garbage collection, because the engine sees a new buffer of about 100 MB.
  */
 export const HEADROOM_BYTES = 256 * 1024 * 1024
 
-/** Warms a new interpreter with our Python files, which it finds in a directory of its own. */
+/** Warms a new interpreter with our Python files in the directory `sources`. */
 export function warm(interpreter: Interpreter, sources: string): void {
   const status = interpreter.run(
     `import sys\nsys.path.insert(0, '${sources}')\nimport wasm_main\nwasm_main.warm(${HEADROOM_BYTES})\nsys.path.remove('${sources}')\n`,

@@ -9,33 +9,33 @@ import { wasiCalls } from './wasi/wasi.ts'
 import { listZip } from './zip.ts'
 
 /*
- * One CPython in one WebAssembly memory: started afresh to be warmed, or restored from the image of a warmed one. It
- * runs in the thread that calls it and blocks it.
+ * One CPython in one WebAssembly memory, either newly started for warming or restored from an image. Calls run in the calling thread and
+ * block it.
  *
- * An image is its whole memory between two calls, when its stack is empty. What is not in the memory is made again: the
- * descriptors that are open from the start have the same numbers, and there are no others.
+ * An image is the whole memory between two calls, when the stack is empty. State outside the memory is recreated: the initial descriptors
+ * have the same numbers, and there are no others.
  */
 
 const LIBRARY = '/usr/local/lib/python315.zip'
-/** matplotlib looks for its data beside its code, which is in the archive: a path below a file. */
+/** Matplotlib searches for its data next to its code, which is in the archive, so this path is below a file. */
 const PLOT_DATA = `${LIBRARY}/matplotlib/mpl-data`
 const CHANNEL = '/dev/channel'
-/** Files and directories that a run may make. */
+/** Maximum files and directories that a run may create. */
 const NODES_MAX = 8_192
 const VARIABLES = {
   HOME: '/tmp',
   TMPDIR: '/tmp',
   MPLCONFIGDIR: '/tmp/.matplotlib',
-  // The time zones are in the library.
+  // The library contains the time zones.
   PYTHONTZPATH: '',
 }
-/** The import that lets a host answer calls of the guest: here nobody does. */
+/** Result of the import by which a guest can call its host. Such calls are not supported. */
 const NO_HOST = -1
 
-/** Where our own Python files are in the guest. */
+/** Directory of our own Python files in the guest. */
 export const SOURCES = '/sandbox'
 
-/** What all interpreters read; shared by threads. */
+/** Data that all interpreters read; shared by threads. */
 export interface Library {
   /** The standard library and the five libraries: a zip archive that Python reads itself. */
   readonly python: Uint8Array
@@ -49,7 +49,7 @@ export interface Library {
 
 /** The guest's descriptors that are not files: 0, 1, 2, and the channel to its supervisor. */
 export interface Streams {
-  /** Fills a buffer with what comes next; gives how many bytes. */
+  /** Fills a buffer with the next input and returns the number of bytes. */
   readonly stdin: (target: Uint8Array) => number
   readonly onStdout: (bytes: Uint8Array) => void
   readonly onStderr: (bytes: Uint8Array) => void
@@ -58,9 +58,9 @@ export interface Streams {
 
 /** A warmed interpreter. */
 export interface Image {
-  /** The memory's bytes that are not zero, one after the other. */
+  /** The bytes of all segments, one after the other. */
   readonly bytes: Uint8Array
-  /** Where each part of them belongs. */
+  /** Address and length of each segment. */
   readonly segments: ReadonlyArray<readonly [address: number, length: number]>
   readonly pages: number
 }
@@ -71,12 +71,11 @@ interface Exports {
   readonly host_alloc: (length: number) => number
 }
 
-/** An interpreter. */
 export class Interpreter {
   readonly #exports: Exports
   readonly #descriptors: Descriptors
 
-  /** @throws Error when there is no memory for it */
+  /** @throws Error if there is not enough memory */
   constructor(module: Module, library: Library, streams: Streams) {
     const memory = new GuestMemory()
     this.#descriptors = new Descriptors(openDescriptors(library, streams), OPEN_FILES_MAX)
@@ -86,7 +85,7 @@ export class Interpreter {
     memory.attach(this.#exports.memory)
   }
 
-  /** Puts an image in the place of the memory of a new one, whose module has no data of its own. */
+  /** Restores an image into a new memory, whose module has no data of its own. */
   restore({ bytes, segments, pages }: Image): void {
     const { memory } = this.#exports
     memory.grow(pages - memory.buffer.byteLength / PAGE_BYTES)
@@ -101,9 +100,8 @@ export class Interpreter {
   /**
    * Runs source in the interpreter's main module, which keeps its names for the next call.
    *
-   * @returns its exit status: 1 after an uncaught exception, which it has printed
-   * @throws GuestExit when it ended its process, WebAssembly.RuntimeError when it crashed, RangeError when its stack
-   *   overflowed
+   * @returns The exit status: 1 after an uncaught exception, which was printed
+   * @throws GuestExit if the guest ended its process, WebAssembly.RuntimeError if it crashed, RangeError if its stack overflowed
    */
   run(source: string): number {
     const bytes = Buffer.from(source)
@@ -113,7 +111,7 @@ export class Interpreter {
     return this.#exports.turn(address, bytes.length) & 0xff
   }
 
-  /** Its memory, not copied. @throws Error when it holds a file open, which would be missing after a restore */
+  /** The memory itself, not a copy. @throws Error if a file is open, because it would be missing after a restore */
   image(): Uint8Array<ArrayBuffer> {
     const { files } = this.#descriptors
     if (files > 0) throw new Error(`the warmed interpreter holds ${files} files open`)
@@ -122,8 +120,8 @@ export class Interpreter {
 }
 
 /**
- * 0 to 5. The guest's library takes all from 3 on for directories until one is none. The channel is 3 as in the other
- * sandboxes: it has a name like a directory, below which nothing is found.
+ * Descriptors 0 to 5. The guest's library treats all from 3 on as directories, up to the first that is none. The channel is 3, as in the
+ * other sandboxes. It has a name like a directory, but no entries.
  */
 function openDescriptors(library: Library, streams: Streams): Descriptor[] {
   const directory = (preopen: string, node: Directory): Descriptor => ({

@@ -1,18 +1,18 @@
 /*
- * Rewrites a WebAssembly module before it is compiled (WebAssembly core specification, binary format): a limit on its
- * memory that the engine itself keeps, and nothing that a run does not need.
+ * Rewrites a WebAssembly module before compilation (WebAssembly core specification, binary format). The result has a memory limit that the
+ * engine enforces, and lacks sections that a run does not need.
  */
 
 const HEADER_BYTES = 8
 const SECTION = { custom: 0, memory: 5, data: 11 } as const
 
-/** Bytes of a page of WebAssembly memory. */
+/** Bytes of a WebAssembly memory page. */
 export const PAGE_BYTES = 65_536
 
 /**
- * A copy of a module whose one memory cannot grow beyond `pagesMax`: `memory.grow` then fails, and the guest's `malloc`.
+ * A copy of a module whose only memory cannot grow beyond `pagesMax`. Beyond it `memory.grow` fails, and therefore the guest's `malloc`.
  *
- * @param isRestored Its memory will be filled from an image: what it would be filled with first is left out.
+ * @param isRestored Whether an image will fill the memory; then the initial data is left out.
  */
 export function limitModule(module: Uint8Array, pagesMax: number, isRestored: boolean): Uint8Array<ArrayBuffer> {
   const parts: Uint8Array[] = [module.subarray(0, HEADER_BYTES)]
@@ -20,7 +20,7 @@ export function limitModule(module: Uint8Array, pagesMax: number, isRestored: bo
     const id = module[at]
     const [bytes, body] = readNumber(module, at + 1)
     if (id === SECTION.memory) parts.push(memorySection(module, body, pagesMax))
-    // Names are for debuggers: 14 MB that the engine would keep.
+    // Names are for debuggers: 14 MB that the engine would keep in memory.
     else if (id !== SECTION.custom && !(isRestored && id === SECTION.data))
       parts.push(module.subarray(at, body + bytes))
     at = body + bytes
@@ -37,7 +37,7 @@ function memorySection(module: Uint8Array, body: number, pagesMax: number): Uint
   return Uint8Array.from([SECTION.memory, ...encodeNumber(content.length), ...content])
 }
 
-/** A LEB128 number and the place after it. */
+/** A LEB128 number and the offset after it. */
 function readNumber(bytes: Uint8Array, at: number): [value: number, after: number] {
   let value = 0
   for (let i = 0; ; i++) {

@@ -2,24 +2,24 @@ import { open } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Library } from './interpreter.ts'
 
-/** Names in the directory of the library; shared/sandbox/wasm/files.ts fills it. */
+/** File names in the library's directory, which shared/sandbox/wasm/files.ts fills. */
 export const LIBRARY_FILES = {
   module: 'python.wasm',
   python: 'python-stdlib.zip',
   plotData: 'mpl-data.zip',
   font: 'wqy-microhei.ttc',
 } as const
-/** Name of the memory in the directory of an image. */
+/** File name of the memory in an image's directory. */
 export const IMAGE_MEMORY = 'memory.bin'
 
-/** Reads what Python imports. */
+/** Reads the files that Python imports. */
 export async function readLibrary(directory: string, sources: Library['sources']): Promise<Library> {
   const read = (name: string) => readShared(join(directory, name))
   const { python, plotData, font } = LIBRARY_FILES
   return { python: await read(python), plotData: await read(plotData), font: await read(font), sources }
 }
 
-/** A file in memory that threads share instead of copying. */
+/** Reads a file into memory that threads share instead of copying. */
 export async function readShared(file: string): Promise<Uint8Array> {
   await using handle = await open(file)
   const { size } = await handle.stat()

@@ -11,17 +11,23 @@ import type { ImageFacts } from './warm-up.ts'
 import { readWorkerCode } from './worker-code.ts'
 
 /*
- * Runs programs for the service. Frames of it, each with its run: `J` a job (JSON), `C` cancel. Frames to it: `I` how many
- * interpreters wait (JSON; the first says that it can begin); `R` with its run, in which is a frame of that run's
- * supervisor (shared/sandbox/python/supervise/frames.py has the grammar: `O`, `E`, `P` and last `X`); `L` with its run: it
- * was lost or cancelled.
+ * Runs programs for the service.
+ *
+ * Frames from the service, each with its run: `J` a job (JSON), `C` cancel.
+ *
+ * Frames to the service:
+ *
+ * 1. `I`: number of idle interpreters (JSON). The first one reports that the process is ready.
+ * 2. `R` with its run: contains a frame of that run's supervisor (grammar in shared/sandbox/python/supervise/frames.py: `O`, `E`, `P`, and
+ *    last `X`).
+ * 3. `L` with its run: the run was lost or cancelled.
  */
 
-/** Of the code and of its files, in base64 (`RUN_FILES_BYTES_MAX`). */
+/** Maximum bytes of a job: its code and its files in base64 (`RUN_FILES_BYTES_MAX`). */
 const JOB_BYTES_MAX = 24 << 20
 const PART_TYPES = { stdout: 'O', stderr: 'E', plot: 'P' } as const
 
-/** Loads what was prepared, and runs what is asked for until the process ends. */
+/** Loads the prepared files, and runs jobs until the process ends. */
 export async function serve(libraryDir: string, imageDir: string, readyCount: number): Promise<void> {
   const server = new Server(await load(libraryDir, imageDir), readyCount)
   await server.fill()
@@ -58,7 +64,7 @@ class Server {
     else void this.#run(run, JSON.parse(rest.toString()) as ThreadJob)
   }
 
-  /** Restores interpreters until enough wait, one after the other. */
+  /** Restores interpreters, one after the other, until enough are idle. */
   fill(): Promise<void> {
     this.#filling ??= this.#fillOnce().finally(() => {
       this.#filling = undefined
@@ -72,14 +78,14 @@ class Server {
       await thread.ready
       this.#ready.push(thread)
     }
-    this.#tellIdle()
+    this.#sendIdle()
   }
 
   async #run(run: number, job: ThreadJob): Promise<void> {
     const cancelling = new AbortController()
     this.#running.set(run, cancelling)
     const thread = this.#ready.shift() ?? new GuestThread(this.#prepared)
-    this.#tellIdle()
+    this.#sendIdle()
     cancelling.signal.addEventListener('abort', () => void thread.stop())
     try {
       await thread.ready
@@ -89,11 +95,11 @@ class Server {
       process.stdout.write(encodeRunFrame('L', run, Buffer.from((error as Error).message)))
     }
     this.#running.delete(run)
-    // A failure shows with the next run, which then starts its own.
+    // A failure shows at the next run, which then starts its own interpreter.
     await this.fill().catch(() => {})
   }
 
-  #tellIdle(): void {
+  #sendIdle(): void {
     process.stdout.write(encodeFrame('I', Buffer.from(JSON.stringify(this.#ready.length))))
   }
 }

@@ -1,15 +1,15 @@
 /*
- * Output of a run on its way from the interpreter's thread to the main one: what was written is there even when the
- * thread is ended in the middle of a loop, and a program that writes without end fills this and no more.
+ * Output of a run, shared between the interpreter's thread and the main thread. The output remains available if the thread is terminated
+ * within a loop. A program that writes endlessly fills the buffer and no more memory.
  */
 
-const [WRITTEN, IS_TOLD] = [0, 1]
-/** Two numbers of 4 bytes, then one of 8: all that the program wrote, also what there was no room for. */
+const [WRITTEN, IS_NOTIFIED] = [0, 1]
+/** Header: two numbers of 4 bytes, then one of 8 for the total bytes written, including dropped ones. */
 const HEADER_BYTES = 16
-/** Buffers that wait: two for each of as many runs as may end at once. */
+/** Maximum spare buffers: two for each run of those that may end at once. */
 const SPARE_MAX = 64
 
-/** Written by one thread, read by another. `buffer` is what they share. */
+/** Written by one thread, read by another. `buffer` is the shared memory. */
 export class SharedOutput {
   readonly buffer: SharedArrayBuffer
   readonly #state: Int32Array
@@ -17,7 +17,7 @@ export class SharedOutput {
   readonly #bytes: Uint8Array
   #taken = 0
 
-  /** @param buffer Of {@link makeOutputBuffer}. */
+  /** @param buffer A buffer of {@link makeOutputBuffer}. */
   constructor(buffer: SharedArrayBuffer) {
     this.buffer = buffer
     this.#state = new Int32Array(buffer, 0, 2)
@@ -25,48 +25,48 @@ export class SharedOutput {
     this.#bytes = new Uint8Array(buffer, HEADER_BYTES)
   }
 
-  /** Adds what there is room for; true when the reader must be told, which has not been since it last took. */
+  /** Adds bytes as long as there is space. Returns true if the reader must be notified, that is, was not notified since its last read. */
   write(bytes: Uint8Array): boolean {
     const written = this.#state[WRITTEN] as number
-    // Once something was dropped nothing follows it, whatever would still fit.
+    // After the first dropped byte nothing is added any more, even if it would fit.
     const room = this.total > this.#bytes.length ? 0 : this.#bytes.length - written
     const part = bytes.subarray(0, wholeCharacters(bytes, room))
     this.#bytes.set(part, written)
     Atomics.add(this.#total, 0, BigInt(bytes.length))
     Atomics.store(this.#state, WRITTEN, written + part.length)
-    return Atomics.exchange(this.#state, IS_TOLD, 1) === 0
+    return Atomics.exchange(this.#state, IS_NOTIFIED, 1) === 0
   }
 
-  /** A copy of what was added since the last call. */
+  /** A copy of the bytes that were added since the last call. */
   take(): Buffer {
-    Atomics.store(this.#state, IS_TOLD, 0)
+    Atomics.store(this.#state, IS_NOTIFIED, 0)
     const written = Atomics.load(this.#state, WRITTEN)
     const part = Buffer.from(this.#bytes.slice(this.#taken, written))
     this.#taken = written
     return part
   }
 
-  /** All bytes that were written. */
+  /** Total bytes written, including dropped ones. */
   get total(): number {
     return Number(Atomics.load(this.#total, 0))
   }
 }
 
-/** As many bytes, or a few less, so that no character of UTF-8 is cut. */
+/** Up to `count` bytes, without splitting a UTF-8 character. */
 function wholeCharacters(bytes: Uint8Array, count: number): number {
   let whole = Math.min(count, bytes.length)
   while (whole > 0 && ((bytes[whole] ?? 0) & 0xc0) === 0x80) whole--
   return whole
 }
 
-/** Room for so many bytes. */
+/** Creates a buffer for a number of bytes. */
 export function makeOutputBuffer(bytes: number): SharedArrayBuffer {
   return new SharedArrayBuffer(HEADER_BYTES + bytes)
 }
 
 /**
- * Buffers that are used again. Each is 1 MiB outside of the heap: the collector does not see how much lies there, and
- * would let hundreds wait.
+ * Pool of buffers for reuse. Each has 1 MiB outside the heap. The garbage collector does not count that memory, so hundreds of unused
+ * buffers would accumulate.
  */
 export class OutputBuffers {
   readonly #bytes: number
@@ -80,7 +80,7 @@ export class OutputBuffers {
     return this.#spare.pop() ?? makeOutputBuffer(this.#bytes)
   }
 
-  /** Its writer has ended, and its reader has all. */
+  /** Returns a buffer whose writer has ended and whose reader has read everything. */
   giveBack(buffer: SharedArrayBuffer): void {
     new Uint8Array(buffer).fill(0)
     if (this.#spare.length < SPARE_MAX) this.#spare.push(buffer)

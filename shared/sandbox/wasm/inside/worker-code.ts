@@ -2,8 +2,8 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { stripTypeScriptTypes } from 'node:module'
 
 /*
- * Each run has a thread of its own, and Node would take the types out of its dozen files each time: 80 ms of processor
- * time. So that is done once.
+ * Strips the types of the worker's modules once. Each run has a thread of its own, and Node would otherwise strip them for each thread: 80
+ * ms of CPU time.
  */
 
 const OTHERS = [new URL('../../limits.ts', import.meta.url)]
@@ -11,7 +11,7 @@ const OTHERS = [new URL('../../limits.ts', import.meta.url)]
 /** The threads' modules as JavaScript, by URL. */
 export type WorkerCode = Readonly<Record<string, string>>
 
-/** Reads all that the worker imports. */
+/** Reads all modules that the worker imports. */
 export function readWorkerCode(): WorkerCode {
   const names = readdirSync(new URL('.', import.meta.url), { recursive: true, encoding: 'utf8' })
   const here = names.filter((name) => name.endsWith('.ts')).map((name) => new URL(name, import.meta.url))
@@ -19,7 +19,7 @@ export function readWorkerCode(): WorkerCode {
   return Object.fromEntries(urls.map((url) => [url.href, stripTypeScriptTypes(readFileSync(url, 'utf8'))]))
 }
 
-/** What a thread runs first: gives Node that code for those URLs, and imports the worker. */
+/** First code of a thread: registers the stripped modules with Node, and imports the worker. */
 export const WORKER_START = `
 const { registerHooks } = require('node:module')
 const { code } = require('node:worker_threads').workerData

@@ -6,14 +6,14 @@ import { SharedOutput } from './shared-output.ts'
 import { GuestExit } from './wasi/abi.ts'
 
 /*
- * The thread of one run: restores an interpreter, says so, waits for a program, runs it, tells how it ended. It is
- * blocked while the program runs, and only its end as a thread stops that.
+ * The thread of one run: restores an interpreter, reports that it is ready, waits for a program, runs it and reports its end. The thread is
+ * blocked while the program runs; only its termination interrupts that.
  */
 
 const { module, library, image, output } = workerData as ThreadData
 const stdout = new SharedOutput(output.stdout)
 const stderr = new SharedOutput(output.stderr)
-const channel = new GuestChannel((png) => tell({ type: 'plot', png }))
+const channel = new GuestChannel((png) => send({ type: 'plot', png }))
 let stdin: Uint8Array = new Uint8Array(0)
 
 const interpreter = new Interpreter(module, library, {
@@ -23,8 +23,8 @@ const interpreter = new Interpreter(module, library, {
     stdin = stdin.subarray(part.length)
     return part.length
   },
-  onStdout: (bytes) => stdout.write(bytes) && tell({ type: 'output' }),
-  onStderr: (bytes) => stderr.write(bytes) && tell({ type: 'output' }),
+  onStdout: (bytes) => stdout.write(bytes) && send({ type: 'output' }),
+  onStderr: (bytes) => stderr.write(bytes) && send({ type: 'output' }),
   onChannel: (bytes) => channel.write(bytes),
 })
 interpreter.restore(image)
@@ -32,21 +32,21 @@ parentPort?.once('message', ({ code, scan, files }: ThreadJob) => {
   stdin = Buffer.from(JSON.stringify({ code, scan, files }))
   const exit_code = runToEnd()
   const { violations = [] } = channel
-  tell({ type: 'end', end: violations.length > 0 ? { type: 'violations', violations } : { type: 'exit', exit_code } })
+  send({ type: 'end', end: violations.length > 0 ? { type: 'violations', violations } : { type: 'exit', exit_code } })
 })
-tell({ type: 'ready' })
+send({ type: 'ready' })
 
 function runToEnd(): number {
   try {
     return interpreter.run('raise SystemExit(wasm_main.run())')
   } catch (error) {
     if (error instanceof GuestExit) return error.status
-    // What a processor would tell by a signal: an access out of bounds, a stack that is full, an abort.
+    // Equivalent of a fatal signal: an access out of bounds, a stack overflow, an abort.
     stderr.write(Buffer.from(`Fatal error: the interpreter crashed: ${(error as Error).message}\n`))
     return 139
   }
 }
 
-function tell(message: ThreadMessage): void {
+function send(message: ThreadMessage): void {
   parentPort?.postMessage(message)
 }

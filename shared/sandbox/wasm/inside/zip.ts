@@ -7,18 +7,17 @@ const ENTRY_BYTES = 46
 const LOCAL_BYTES = 30
 const DEFLATED = 8
 
-/** A file in an archive. */
 export interface ZipEntry {
   /** Parts are separated by `/`. */
   readonly name: string
   readonly size: number
-  /** Unpacks it, each time anew. */
+  /** Unpacks the file at each call. */
   readonly load: () => Uint8Array
 }
 
 /**
- * Lists the files of a zip archive that is in memory (PKWARE APPNOTE 6.3). For archives whose digest is known: nothing
- * in them is doubted, and what they need not have (zip64, encryption) is not read.
+ * Lists the files of a zip archive in memory (PKWARE APPNOTE 6.3). Only for archives with a known digest: the contents are trusted, and
+ * unused features (zip64, encryption) are not supported.
  */
 export function listZip(archive: Uint8Array): ZipEntry[] {
   const bytes = Buffer.from(archive.buffer, archive.byteOffset, archive.byteLength)
@@ -48,7 +47,7 @@ function findEnd(bytes: Buffer): number {
 }
 
 function unpack(bytes: Buffer, entry: { method: number; packed: number; local: number }): Uint8Array {
-  // The lengths in front of the data may differ from those in the directory.
+  // The lengths before the data may differ from those in the directory.
   const start = entry.local + LOCAL_BYTES + bytes.readUInt16LE(entry.local + 26) + bytes.readUInt16LE(entry.local + 28)
   const data = bytes.subarray(start, start + entry.packed)
   return entry.method === DEFLATED ? inflateRawSync(data) : data

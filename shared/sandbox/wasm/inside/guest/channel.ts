@@ -4,10 +4,10 @@ import { FrameReader } from '#shared/sandbox/wasm/inside/frames.ts'
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
 
 /**
- * The supervisor's end of the channel that the guest writes to: one verdict, then plots.
+ * The supervisor's end of the channel to which the guest writes: one verdict, then plots.
  *
- * The program may write to it as well as our own code in the guest. So the first verdict counts, which was there before
- * the program; a plot is only what begins as a PNG does, within the caps; and after bytes that are no frame it is deaf.
+ * Both our own code in the guest and the hostile program can write to it. Only the first verdict counts, which was written before the
+ * program started. A plot must be a PNG within the limits. After an invalid frame all further bytes are ignored.
  */
 export class GuestChannel {
   readonly #reader = new FrameReader(PLOT_BYTES_MAX)
@@ -15,24 +15,24 @@ export class GuestChannel {
   #violations: readonly string[] | undefined
   #plots = 0
   #plotsBytes = 0
-  #isDeaf = false
+  #isBroken = false
 
   constructor(onPlot: (png: Buffer) => void) {
     this.#onPlot = onPlot
   }
 
-  /** What the scan found; undefined before the verdict. */
+  /** Violations that the scan found; undefined before the verdict. */
   get violations(): readonly string[] | undefined {
     return this.#violations
   }
 
-  /** Takes bytes that the guest wrote; they may change after the call. */
+  /** Adds bytes of the guest, which may change after the call. */
   write(bytes: Uint8Array): void {
-    if (this.#isDeaf) return
+    if (this.#isBroken) return
     try {
       for (const { type, payload } of this.#reader.push(Buffer.from(bytes))) this.#take(type, payload)
     } catch {
-      this.#isDeaf = true
+      this.#isBroken = true
     }
   }
 
@@ -51,7 +51,7 @@ export class GuestChannel {
   }
 }
 
-/** Ours: the program has not begun when it is written. */
+/** Trusted, because our code writes it before the program starts. */
 function readVerdict(payload: Buffer): string[] {
   return (JSON.parse(payload.toString()) as { violations: string[] }).violations
 }

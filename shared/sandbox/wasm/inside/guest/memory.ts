@@ -1,31 +1,31 @@
 import type { Memory } from '#shared/sandbox/wasm/inside/engine.ts'
 import { WasiError } from '#shared/sandbox/wasm/inside/wasi/abi.ts'
 
-/** Most buffers of one read or write. */
+/** Maximum buffers of one read or write. */
 const BUFFERS_MAX = 1_024
 const PATH_BYTES_MAX = 4_096
 
 /**
- * The guest's memory, with every address checked.
+ * The guest's memory with checked addresses.
  *
- * Addresses and lengths come from hostile code; what lies outside is errno `fault`, never an exception of ours.
+ * Addresses and lengths come from hostile code. An invalid address is errno `fault` for the guest and never an exception of ours.
  */
 export class GuestMemory {
   #memory: Memory | undefined
   #view = new DataView(new ArrayBuffer(0))
 
-  /** The guest's memory exists only after its imports, which need this. */
+  /** Called after instantiation: the memory does not exist before the imports, which need this object. */
   attach(memory: Memory): void {
     this.#memory = memory
   }
 
-  /** The bytes themselves, not a copy. Valid until the guest runs again: its memory may move when it grows. */
+  /** The bytes themselves, not a copy. Valid until the guest runs again, because growth moves the memory. */
   bytes(address: number, length: number): Uint8Array<ArrayBuffer> {
     const start = address >>> 0
     return new Uint8Array(this.#at(start, length >>> 0).buffer as ArrayBuffer, start, length >>> 0)
   }
 
-  /** Text that was passed as address and length. */
+  /** A text passed as address and length. */
   path(address: number, length: number): string {
     if (length >>> 0 > PATH_BYTES_MAX) throw new WasiError('nametoolong')
     return new TextDecoder().decode(this.bytes(address, length))
@@ -72,9 +72,9 @@ export class GuestMemory {
     this.#at(address >>> 0, 8).setBigUint64(address >>> 0, value, true)
   }
 
-  /** The view of today's memory, in which so many bytes are at an address. */
+  /** A view of the current memory in which the address range exists. */
   #at(address: number, length: number): DataView {
-    // Growing gives the memory another buffer and takes the old one away.
+    // Growth replaces the memory's buffer and detaches the old one.
     if (this.#memory && this.#view.buffer !== this.#memory.buffer) this.#view = new DataView(this.#memory.buffer)
     if (address + length > this.#view.byteLength) throw new WasiError('fault')
     return this.#view

@@ -5,14 +5,14 @@ import type { Image, Library } from '#shared/sandbox/wasm/inside/interpreter.ts'
 import { OutputBuffers, SharedOutput } from '#shared/sandbox/wasm/inside/shared-output.ts'
 import { WORKER_START, type WorkerCode } from '#shared/sandbox/wasm/inside/worker-code.ts'
 
-/** The stack for WebAssembly: Python counts its own depth and must reach its limit first. */
+/** Stack size for WebAssembly. Python counts its own depth and must reach its limit first. */
 const STACK_MB = 32
-/** JavaScript objects of a thread: files, descriptors. The interpreter's memory and the bytes of files are not in it. */
+/** Heap size of a thread for JavaScript objects: files, descriptors. The interpreter's memory and file contents are outside the heap. */
 const HEAP_MB = 64
 
 const BUFFERS = new OutputBuffers(OUTPUT_BYTES_MAX)
 
-/** What all threads share, and none changes. */
+/** Immutable data that all threads share. */
 export interface Prepared {
   readonly module: Module
   readonly library: Library
@@ -20,37 +20,36 @@ export interface Prepared {
   readonly code: WorkerCode
 }
 
-/** What a thread begins with. */
+/** Initial data of a thread. */
 export interface ThreadData extends Prepared {
   readonly output: { readonly stdout: SharedArrayBuffer; readonly stderr: SharedArrayBuffer }
 }
 
-/** What it runs. */
 export interface ThreadJob {
   readonly code: string
   readonly timeoutMs: number
   readonly scan: boolean
-  /** By their names, in base64. */
+  /** Contents in base64, by file name. */
   readonly files: Readonly<Record<string, string>>
 }
 
-/** What it tells. */
+/** Messages of a thread. */
 export type ThreadMessage =
   | { readonly type: 'ready' }
   | { readonly type: 'output' }
   | { readonly type: 'plot'; readonly png: Uint8Array }
   | { readonly type: 'end'; readonly end: ThreadEnd }
 
-/** How a run ended, in the words of a supervisor (shared/sandbox/channel.ts). */
+/** The end of a run in the form of a supervisor (shared/sandbox/channel.ts). */
 export type ThreadEnd =
   | { readonly type: 'exit'; readonly exit_code: number }
   | { readonly type: 'violations'; readonly violations: readonly string[] }
   | { readonly type: 'timeout' }
 
-/** What a run gives while it goes on. */
+/** Called with each piece of output while the program runs. */
 export type OnPart = (type: 'stdout' | 'stderr' | 'plot', bytes: Uint8Array) => void
 
-/** One interpreter in a thread of its own, for one run. */
+/** One interpreter in its own thread, for one run. */
 export class GuestThread {
   readonly #worker: Worker
   readonly #output = {
@@ -59,7 +58,7 @@ export class GuestThread {
   }
   readonly #end = Promise.withResolvers<ThreadEnd>()
   #onPart: OnPart = () => {}
-  /** Resolves when the interpreter is restored. Rejects when it cannot be. */
+  /** Resolves when the interpreter is restored; rejects if that fails. */
   readonly ready: Promise<void>
 
   constructor(prepared: Prepared) {
@@ -80,21 +79,21 @@ export class GuestThread {
       ready.reject(error)
       this.#end.reject(error)
     }
-    // Not everyone waits for both.
+    // Prevents unhandled rejections, because callers may wait for only one of them.
     ready.promise.catch(() => {})
     this.#end.promise.catch(() => {})
     this.#worker.on('error', lost)
     this.#worker.on('exit', (code) => lost(new Error(`the thread ended with ${code}`)))
   }
 
-  /** Runs a program, at most once. Output is complete when this resolves. @throws Error when the thread is lost */
+  /** Runs a program; may be called once. All output was emitted when this resolves. @throws Error if the thread is lost */
   async run(job: ThreadJob, onPart: OnPart): Promise<ThreadEnd> {
     this.#onPart = onPart
     const timer = setTimeout(() => this.#end.resolve({ type: 'timeout' }), job.timeoutMs)
     this.#worker.postMessage(job)
     const end = await this.#end.promise.finally(() => clearTimeout(timer))
     const stopped = this.stop()
-    // One that is in a loop still writes; one that told its end does not.
+    // A thread in an endless loop still writes until it has ended; a thread that reported its end does not.
     if (end.type === 'timeout') await stopped
     this.#drain()
     for (const stream of ['stdout', 'stderr'] as const) {
@@ -107,13 +106,13 @@ export class GuestThread {
     return end
   }
 
-  /** Ends it, whatever it does, and waits for that. */
+  /** Ends the thread, whatever it does, and waits for its end. */
   async stop(): Promise<void> {
     await this.#worker.terminate()
   }
 
   #take(message: Exclude<ThreadMessage, { type: 'ready' }>): void {
-    // What was written before a plot comes before it.
+    // Output that was written before a plot must be emitted before it.
     this.#drain()
     if (message.type === 'plot') this.#onPart('plot', message.png)
     if (message.type === 'end') this.#end.resolve(message.end)

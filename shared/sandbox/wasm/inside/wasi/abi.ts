@@ -1,8 +1,8 @@
 /*
- * Numbers of WASI preview 1 (its documentation in github.com/WebAssembly/WASI), as far as they are used here.
+ * Constants of WASI preview 1 that are used here (documentation: github.com/WebAssembly/WASI).
  */
 
-/** What a call gives back; 0 for success. */
+/** Result of a call; 0 for success. */
 export const ERRNO = {
   badf: 8,
   exist: 20,
@@ -32,13 +32,13 @@ export const OPEN = { create: 1, directory: 2, exclusive: 4, truncate: 8 } as co
 /** Bit of `fdflags`: every write goes to the end. */
 export const APPEND = 1
 
-/** Rights of a descriptor, as far as they decide what may be done with it. */
+/** Rights of a descriptor that are checked here. */
 export const RIGHT = { read: 1n << 1n, write: 1n << 6n } as const
 
-/** Rights of what is no terminal: wasi-libc takes a character device for one that can neither seek nor tell. */
+/** All rights. Without them wasi-libc takes a character device for a terminal, which can neither seek nor tell. */
 export const RIGHTS_ALL = (1n << 30n) - 1n
 
-/** A call that failed: the guest sees its number as errno. */
+/** A failed call: the guest sees the number as errno. */
 export class WasiError extends Error {
   readonly errno: number
 
@@ -48,7 +48,7 @@ export class WasiError extends Error {
   }
 }
 
-/** The guest asked to end (proc_exit). Goes up through its frames. */
+/** The guest requested its end (proc_exit). The exception unwinds all of its frames. */
 export class GuestExit extends Error {
   readonly status: number
 

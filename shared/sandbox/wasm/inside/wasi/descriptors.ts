@@ -2,28 +2,26 @@ import { WasiError } from './abi.ts'
 import type { Directory } from './file-tree.ts'
 import { ScratchFile, type StoredFile } from './stored-files.ts'
 
-/** What the guest reads or writes without a place in it; what is missing it cannot do. */
+/** A stream without a position. A missing method means that the guest cannot do this. */
 export interface Stream {
   readonly kind: 'stream'
-  /** Fills a buffer; gives how many bytes, 0 at the end. */
+  /** Fills a buffer and returns the number of bytes, 0 at the end. */
   readonly read?: (target: Uint8Array) => number
-  /** Takes bytes; they are valid during the call only. */
+  /** Receives bytes, which are valid only during the call. */
   readonly write?: (source: Uint8Array) => void
-  /** A path for the guest's library, which looks for directories first. */
+  /** A path for the guest's library, which first searches for directories. */
   readonly preopen?: string
 }
 
-/** An open directory. */
 export interface OpenDirectory {
   readonly kind: 'directory'
   readonly node: Directory
-  /** Its path, when it is there from the start: the guest's library looks paths up from these. */
+  /** Path of an initial directory: the guest's library resolves paths from these. */
   readonly preopen: string | undefined
-  /** The names that were in it when it was last read from its beginning. */
+  /** Names in the directory when it was last read from its beginning. */
   listing: readonly string[]
 }
 
-/** An open file. */
 export interface OpenFile {
   readonly kind: 'file'
   readonly node: StoredFile | ScratchFile
@@ -33,21 +31,21 @@ export interface OpenFile {
   isAppending: boolean
 }
 
-/** What a descriptor stands for. */
+/** The object of a descriptor. */
 export type Descriptor = Stream | OpenDirectory | OpenFile
 
-/** The descriptors of one guest, as many as it may have. */
+/** The descriptors of one guest, up to a maximum. */
 export class Descriptors {
   readonly #open: Array<Descriptor | undefined>
   readonly #max: number
 
-  /** @param first What 0, 1, 2 and so on stand for. */
+  /** @param first Objects of descriptors 0, 1, 2 and so on. */
   constructor(first: readonly Descriptor[], max: number) {
     this.#open = [...first]
     this.#max = max
   }
 
-  /** Gives the lowest free number. @throws WasiError `mfile` */
+  /** Adds a descriptor and returns the lowest free number. @throws WasiError `mfile` */
   add(descriptor: Descriptor): number {
     const free = this.#open.indexOf(undefined)
     const number = free === -1 ? this.#open.length : free
@@ -85,7 +83,7 @@ export class Descriptors {
     if (found.kind === 'file' && found.node instanceof ScratchFile) found.node.release()
   }
 
-  /** How many files are open. */
+  /** Number of open files. */
   get files(): number {
     return this.#open.filter((found) => found?.kind === 'file').length
   }

@@ -2,7 +2,7 @@ import type { GuestMemory } from '#shared/sandbox/wasm/inside/guest/memory.ts'
 import { FILETYPE } from './abi.ts'
 import { Directory, type Node } from './file-tree.ts'
 
-/** Writes a `filestat` (64 bytes) of a node, or of a stream when there is none. */
+/** Writes a `filestat` (64 bytes) of a node; undefined: of a stream. */
 export function writeFileStat(memory: GuestMemory, out: number, node: Node | undefined): void {
   memory.bytes(out, 64).fill(0)
   memory.setU64(out + 24, 1n)

@@ -2,19 +2,20 @@ import { WasiError } from './abi.ts'
 import { Inode, type Quota, ScratchFile, type StoredFile } from './stored-files.ts'
 
 /*
- * The files of one run, in memory. What is read-only comes from the prepared files and is shared by all runs; what the
- * guest writes lives in scratch space with a quota and goes with it. There are no links, so a name leads to one node and
- * `..` has one meaning.
+ * The files of one run, in memory. Read-only files come from the prepared files and are shared by all runs. Files of the guest are in
+ * scratch space with a quota, and are deleted with the run.
+ *
+ * There are no links, so each name leads to one node and `..` has one meaning.
  */
 
 const NAME_BYTES_MAX = 255
 
-/** What a name stands for. */
+/** The object of a name. */
 export type Node = Directory | StoredFile | ScratchFile
 
-/** A directory; the guest may change what is in it when it has a quota. */
+/** A directory. The guest may change its contents only if it has a quota. */
 export class Directory extends Inode {
-  /** Itself at the top. */
+  /** The directory itself at the top. */
   #parent: Directory
   readonly #quota: Quota | undefined
   readonly #entries = new Map<string, Node>()
@@ -34,12 +35,12 @@ export class Directory extends Inode {
     return this.#entries
   }
 
-  /** Puts a node of the prepared ones under a name. */
+  /** Adds a prepared node. */
   place(name: string, node: Node): void {
     this.#entries.set(name, node)
   }
 
-  /** The directory under a name, made when it is not there; with a quota the guest may write in it. */
+  /** The directory of a name, created if necessary. With a quota the guest may write in it. */
   directory(name: string, quota?: Quota): Directory {
     const found = this.#entries.get(name)
     if (found instanceof Directory) return found
@@ -48,20 +49,20 @@ export class Directory extends Inode {
     return made
   }
 
-  /** For the guest. @throws WasiError `rofs`, `nospc` */
+  /** Operation of the guest. @throws WasiError `rofs`, `nospc` */
   createFile(name: string): ScratchFile {
     const file = new ScratchFile(this.#writable(name))
     this.#entries.set(name, file)
     return file
   }
 
-  /** For the guest. @throws WasiError `rofs`, `nospc`, `exist` */
+  /** Operation of the guest. @throws WasiError `rofs`, `nospc`, `exist` */
   createDirectory(name: string): void {
     if (this.#entries.has(name)) throw new WasiError('exist')
     this.#entries.set(name, new Directory(this, this.#writable(name)))
   }
 
-  /** For the guest; an open file stays until it is closed. @throws WasiError `rofs`, `noent`, `isdir` */
+  /** Operation of the guest. An open file stays readable until it is closed. @throws WasiError `rofs`, `noent`, `isdir` */
   removeFile(name: string): void {
     this.#writable(name)
     const node = this.#get(name)
@@ -70,7 +71,7 @@ export class Directory extends Inode {
     node.release()
   }
 
-  /** For the guest. @throws WasiError `rofs`, `noent`, `notdir`, `notempty` */
+  /** Operation of the guest. @throws WasiError `rofs`, `noent`, `notdir`, `notempty` */
   removeDirectory(name: string): void {
     const quota = this.#writable(name)
     const node = this.#get(name)
@@ -81,9 +82,9 @@ export class Directory extends Inode {
   }
 
   /**
-   * For the guest; what has the new name already goes away.
+   * Operation of the guest. A node with the new name is replaced.
    *
-   * @throws WasiError `rofs`, `noent`, `inval` into itself, `isdir`, `notdir`, `notempty`
+   * @throws WasiError `rofs`, `noent`, `inval` for a move into itself, `isdir`, `notdir`, `notempty`
    */
   move(name: string, target: Directory, targetName: string): void {
     this.#writable(name)
@@ -120,14 +121,14 @@ export class Directory extends Inode {
   }
 }
 
-/** The directory that holds the last name of a path, and that name; '.' for a directory itself. */
+/** The directory of a path's last name, and that name; '.' for a directory itself. */
 export interface Place {
   readonly directory: Directory
   readonly name: string
 }
 
 /**
- * Follows a path below a directory. `..` at the top stays there: nothing is above it.
+ * Resolves a path below a directory. `..` at the top stays there.
  *
  * @throws WasiError `noent`, `notdir`
  */
@@ -140,7 +141,7 @@ export function findPlace(top: Directory, path: string): Place {
   return { directory, name: last }
 }
 
-/** The node at a place; undefined when nothing has that name. */
+/** The node at a place; undefined if the name does not exist. */
 export function findNode({ directory, name }: Place): Node | undefined {
   return name === '.' ? directory : directory.entries.get(name)
 }

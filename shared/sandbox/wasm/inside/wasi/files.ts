@@ -5,14 +5,14 @@ import { writeFileStat } from './file-stat.ts'
 import { Directory, type Node } from './file-tree.ts'
 import { ScratchFile } from './stored-files.ts'
 
-/** Largest offset that is exact in JavaScript, far above any file here. */
+/** Maximum offset that is exact in JavaScript, far above the size of any file here. */
 const OFFSET_MAX = BigInt(Number.MAX_SAFE_INTEGER)
 const DIRENT_BYTES = 24
 
 /**
  * The calls of WASI preview 1 on open descriptors, as the guest imports them.
  *
- * Each throws WasiError; what it gives back goes to addresses in the guest's memory.
+ * Each throws WasiError. Results are written to addresses in the guest's memory.
  */
 export function fileCalls(memory: GuestMemory, descriptors: Descriptors) {
   return {
@@ -105,7 +105,7 @@ export function fileCalls(memory: GuestMemory, descriptors: Descriptors) {
       memory.setU32(out, total)
     },
 
-    // From the start, from where it is, or from the end.
+    // The base is the start, the current position, or the end.
     fd_seek(fd: number, distance: bigint, whence: number, out: number) {
       const found = descriptors.file(fd)
       const base = [0, found.position, found.node.size][whence]
@@ -121,7 +121,7 @@ export function fileCalls(memory: GuestMemory, descriptors: Descriptors) {
     fd_readdir(fd: number, address: number, length: number, cookie: bigint, out: number) {
       const found = descriptors.directory(fd)
       if (cookie === 0n) found.listing = ['.', '..', ...found.node.entries.keys()]
-      // An entry that does not fit is cut, which tells the guest's library that there are more.
+      // A last entry that does not fit is truncated, which shows the guest's library that there are more.
       const all = encodeListing(found, offset(cookie), length >>> 0)
       memory.bytes(address, all.length).set(all)
       memory.setU32(out, all.length)
@@ -158,7 +158,7 @@ function writable({ node, canWrite }: OpenFile): ScratchFile {
 
 function preopen(descriptors: Descriptors, fd: number): string {
   const found = descriptors.get(fd)
-  // The guest's library asks one number after the other until it hears this error.
+  // The guest's library tries one number after the other until it gets this error.
   if (found.kind === 'file' || found.preopen === undefined) throw new WasiError('badf')
   return found.preopen
 }
@@ -174,7 +174,7 @@ function encodeListing({ node, listing }: OpenDirectory, from: number, length: n
   for (let i = from; i < listing.length && bytes < length; i++) {
     const name = listing[i] as string
     const entry = name === '.' ? node : name === '..' ? node.parent : node.entries.get(name)
-    // It may have been removed meanwhile.
+    // The entry may have been removed in the meantime.
     if (!entry) continue
     const part = encodeEntry(name, entry, i + 1)
     parts.push(part)

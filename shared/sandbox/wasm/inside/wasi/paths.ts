@@ -6,9 +6,9 @@ import { Directory, findNode, findPlace, type Node, type Place } from './file-tr
 import { ScratchFile } from './stored-files.ts'
 
 /**
- * The calls of WASI preview 1 on paths, as the guest imports them; each path starts at an open directory.
+ * The calls of WASI preview 1 on paths, as the guest imports them. Each path starts at an open directory.
  *
- * Each throws WasiError. No path reaches a file of the host: the tree below holds bytes, not names of files.
+ * Each throws WasiError. No path can reach a file of the host, because the tree contains bytes and no host paths.
  */
 export function pathCalls(memory: GuestMemory, descriptors: Descriptors) {
   const place = (fd: number, address: number, length: number) =>

@@ -1,9 +1,9 @@
 import { WasiError } from './abi.ts'
 
-/** Nanoseconds of what has no time of its own: 1980, the oldest that a zip file can name. */
+/** Timestamp of nodes without one, in nanoseconds: 1980, the oldest in zip files. */
 const EPOCH_NS = 315_532_800_000_000_000n
 
-/** Room for what the guest writes; one for all of its files. */
+/** Quota of all files that the guest writes. */
 export class Quota {
   #bytesLeft: number
   #nodesLeft: number
@@ -15,7 +15,7 @@ export class Quota {
     this.fileBytesMax = limits.fileBytes
   }
 
-  /** Takes room, or gives some back when negative. @throws WasiError `nospc` */
+  /** Takes quota, or returns it if negative. @throws WasiError `nospc` */
   take(bytes: number, nodes = 0): void {
     if (bytes > this.#bytesLeft || nodes > this.#nodesLeft) throw new WasiError('nospc')
     this.#bytesLeft -= bytes
@@ -25,13 +25,13 @@ export class Quota {
 
 let lastInode = 0n
 
-/** What is common to files and directories. */
+/** Common base of files and directories. */
 export class Inode {
   readonly inode = ++lastInode
   modifiedNs = EPOCH_NS
 }
 
-/** A file of the prepared ones. Its bytes are made when it is read for the first time. */
+/** A prepared file, whose bytes are loaded at the first read. */
 export class StoredFile extends Inode {
   readonly size: number
   readonly #load: () => Uint8Array
@@ -43,7 +43,7 @@ export class StoredFile extends Inode {
     this.#load = load
   }
 
-  /** Copies bytes from a position on; gives how many there were. */
+  /** Copies bytes from a position on and returns their number. */
   read(position: number, target: Uint8Array): number {
     this.#bytes ??= this.#load()
     const part = this.#bytes.subarray(position, position + target.length)
@@ -52,12 +52,12 @@ export class StoredFile extends Inode {
   }
 }
 
-/** A file that the guest made. */
+/** A file that the guest created. */
 export class ScratchFile extends Inode {
   readonly #quota: Quota
   #bytes = new Uint8Array(0)
   #size = 0
-  /** Its name and each open descriptor; without any its room is free again. */
+  /** Number of references: the name and each open descriptor. Without any, the quota is returned. */
   #holders = 1
 
   constructor(quota: Quota) {
@@ -71,26 +71,26 @@ export class ScratchFile extends Inode {
     return this.#size
   }
 
-  /** Copies bytes from a position on; gives how many there were. */
+  /** Copies bytes from a position on and returns their number. */
   read(position: number, target: Uint8Array): number {
     const part = this.#bytes.subarray(Math.min(position, this.#size), Math.min(position + target.length, this.#size))
     target.set(part)
     return part.length
   }
 
-  /** @throws WasiError `fbig` or `nospc`, nothing is written then */
+  /** @throws WasiError `fbig` or `nospc`; then nothing is written */
   write(position: number, source: Uint8Array): void {
     if (position + source.length > this.#size) this.resize(position + source.length)
     this.#bytes.set(source, position)
     this.modifiedNs = now()
   }
 
-  /** Cuts it or adds zeros. @throws WasiError `fbig` or `nospc` */
+  /** Truncates the file or appends zeros. @throws WasiError `fbig` or `nospc` */
   resize(size: number): void {
     if (size > this.#quota.fileBytesMax) throw new WasiError('fbig')
     this.#quota.take(size - this.#size)
     if (size > this.#bytes.length) this.#grow(size)
-    // A copy: room that the quota gets back must not stay in memory.
+    // A copy, because bytes returned to the quota must not stay in memory.
     if (size < this.#size) this.#bytes = this.#bytes.slice(0, size)
     this.#size = size
     this.modifiedNs = now()
@@ -108,7 +108,7 @@ export class ScratchFile extends Inode {
     this.#size = 0
   }
 
-  /** By doubling: a file written in small pieces is not copied for each of them. */
+  /** Doubles the buffer, so that a file written in small pieces is not copied for each of them. */
   #grow(size: number): void {
     const grown = new Uint8Array(Math.min(this.#quota.fileBytesMax, Math.max(size, 2 * this.#bytes.length, 1_024)))
     grown.set(this.#bytes.subarray(0, this.#size))

@@ -2,26 +2,26 @@ import { randomFillSync } from 'node:crypto'
 import type { GuestMemory } from '#shared/sandbox/wasm/inside/guest/memory.ts'
 import { GuestExit, WasiError } from './abi.ts'
 
-/** Most things that one call may wait for. */
+/** Maximum subscriptions of one wait. */
 const SUBSCRIPTIONS_MAX = 1_024
 const RANDOM_BYTES_MAX = 1 << 26
-/** What a clock counts in: the guest's `time.get_clock_info` shows it. */
+/** Resolution of the clocks, which `time.get_clock_info` shows in the guest. */
 const RESOLUTION_NS = 1_000n
 const REALTIME = 0
 const ABSOLUTE = 1
 
-/** Something that the guest waits for. */
+/** An event that the guest waits for. */
 interface Subscription {
   readonly userdata: bigint
   readonly type: number
-  /** Milliseconds from now; 0 for descriptors, which are always ready: nothing outside answers later. */
+  /** Milliseconds from now. 0 for descriptors, which are always ready, because no data arrives later. */
   readonly waitMs: number
 }
 
 /**
- * The calls of WASI preview 1 that are no file: arguments, variables, clocks, random numbers, waiting, the end.
+ * The calls of WASI preview 1 that do not concern files: arguments, variables, clocks, random numbers, waiting, exit.
  *
- * Waiting blocks the thread; only the thread's end interrupts it.
+ * Waiting blocks the thread; only the end of the thread interrupts it.
  */
 export function systemCalls(memory: GuestMemory, variables: Readonly<Record<string, string>>) {
   const environment = Object.entries(variables).map(([name, value]) => `${name}=${value}`)
@@ -78,7 +78,7 @@ export function systemCalls(memory: GuestMemory, variables: Readonly<Record<stri
 }
 
 function nanoseconds(clock: number): bigint {
-  // The clocks of process and thread run with the monotonic one: a run has a thread of its own.
+  // CPU clocks equal the monotonic clock, because a run has a thread of its own.
   const ms = clock === REALTIME ? performance.timeOrigin + performance.now() : performance.now()
   return BigInt(Math.floor(ms * 1_000)) * 1_000n
 }

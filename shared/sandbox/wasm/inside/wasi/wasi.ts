@@ -8,10 +8,10 @@ import { systemCalls } from './system.ts'
 type Call = (...args: never[]) => unknown
 
 /**
- * WASI preview 1 for one guest, answered from JavaScript memory: the calls by name, each of which gives an errno.
+ * WASI preview 1 for one guest, implemented on JavaScript memory: the calls by name, each returning an errno.
  *
- * Not `node:wasi`: its documentation says that it is not for untrusted code. No call in here opens a file, a socket or
- * a process of the host, so nothing that the guest passes can name one.
+ * `node:wasi` is not used, since its documentation rules out untrusted code. No call here opens a file, a socket or a process of the host,
+ * so no argument of the guest can name one.
  */
 export function wasiCalls(
   memory: GuestMemory,
@@ -26,7 +26,7 @@ export function wasiCalls(
   return Object.fromEntries(Object.entries(calls).map(([name, call]) => [name, withErrno(call)]))
 }
 
-/** What is no failure of the call goes up: the guest's end, a stack that is full, a defect of ours. */
+/** Other errors are rethrown: the guest's exit, a stack overflow, a defect of ours. */
 function withErrno(call: Call): Call {
   return (...args) => {
     try {
