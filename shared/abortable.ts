@@ -1,7 +1,7 @@
 /**
- * Waits for what others wait for as well: leaving it does not end it, and its failure is then nobody's.
+ * Waits for shared work until the signal aborts. An abort does not stop the work, whose later failure is then ignored.
  *
- * @throws what the work throws, or the signal's reason
+ * @throws Any error of the work, or the signal's reason
  */
 export async function abortable<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   const { promise, reject } = Promise.withResolvers<never>()

@@ -1,4 +1,4 @@
-/** Delay before the next try: exponential, between half and the whole of the ceiling ("equal jitter"). */
+/** Delay before a retry: exponential, with a random value between half of the ceiling and the ceiling ("equal jitter"). */
 export interface Backoff {
   readonly baseMs: number
   readonly maxMs: number
@@ -7,8 +7,8 @@ export interface Backoff {
 /**
  * Milliseconds to wait before try number `tries + 1`.
  *
- * @param tries How many tries there were, from 1.
- * @param random In [0, 1); passed in so that tests can fix it.
+ * @param tries Number of tries so far, from 1
+ * @param random In [0, 1); a parameter so that tests can fix it
  */
 export function backoffMs(tries: number, backoff: Backoff, random: number): number {
   const ceiling = Math.min(backoff.maxMs, backoff.baseMs * 2 ** (tries - 1))

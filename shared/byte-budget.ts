@@ -1,26 +1,25 @@
 import { ServiceError } from './error.ts'
 
 /**
- * Bytes of memory that a call holds for each byte of its body, measured: what has arrived, the parsed values beside it (two
- * bytes a character as soon as one of them needs them), and what waits for the garbage collector.
+ * Measured memory per byte of a request body. The sum covers the received bytes, the parsed strings (two bytes per character if
+ * one needs them), and garbage not yet collected.
  */
 export const HELD_PER_BYTE = 3
-/** What a value of a body costs beside its bytes: an empty object is two of them. */
+/** Additional memory per JSON value, in bytes: an empty object has two bytes of text. */
 export const HELD_PER_VALUE = 64
 
-/** When those who were refused may come back. */
+/** Retry-After of a refused request. */
 const RETRY_AFTER_MS = 2_000
 
-/** How much may be held. */
 export interface ByteBudgetOptions {
   readonly bytesMax: number
-  /** Of one key: what it holds must not keep all others out. */
+  /** Maximum for one key, so that one key cannot use up the whole budget. */
   readonly keyBytesMax: number
 }
 
 /**
- * The memory that request bodies of one process may take together, from their first byte until they lie in a blob or their
- * call has ended. Never waits: what is too much is refused.
+ * Memory budget for the request bodies of one process, from the first byte until the body is in a blob or the call has ended.
+ * Never waits: a request beyond the budget is refused.
  */
 export class ByteBudget {
   readonly #options: ByteBudgetOptions
@@ -31,25 +30,25 @@ export class ByteBudget {
     this.#options = options
   }
 
-  /** Bytes held now. */
+  /** Bytes in use. */
   get held(): number {
     return this.#held
   }
 
-  /** Bytes that may be held. */
+  /** Size of the budget in bytes. */
   get bytesMax(): number {
     return this.#options.bytesMax
   }
 
-  /** Opens the account of one body, empty. Release it. */
+  /** Opens an empty account for one body. The caller releases it. */
   open(keyId: string): HeldBytes {
     return new HeldBytes(this, keyId)
   }
 
   /**
-   * What one body of a key holds changes. Who is alone may hold more: the largest body would be refused for ever otherwise.
+   * Changes the bytes of one body. A single body is always admitted, because otherwise the largest one would be refused forever.
    *
-   * @throws ServiceError `overloaded` when it would be too much; nothing has changed then
+   * @throws ServiceError `overloaded` if the budget is exceeded; nothing is changed then
    */
   move(keyId: string, before: number, after: number): void {
     const { bytesMax, keyBytesMax } = this.#options
@@ -63,7 +62,7 @@ export class ByteBudget {
   }
 }
 
-/** What one body holds of a {@link ByteBudget}. */
+/** Account of one body in a {@link ByteBudget}. */
 export class HeldBytes {
   readonly #budget: ByteBudget
   readonly #keyId: string
@@ -74,23 +73,23 @@ export class HeldBytes {
     this.#keyId = keyId
   }
 
-  /** Bytes it holds now. */
+  /** Bytes in use. */
   get bytes(): number {
     return this.#bytes
   }
 
-  /** Holds so many bytes from now on, instead of what was held. @throws ServiceError `overloaded` */
+  /** Replaces the charged bytes. @throws ServiceError `overloaded` */
   hold(bytes: number): void {
     this.#budget.move(this.#keyId, this.#bytes, bytes)
     this.#bytes = bytes
   }
 
-  /** Holds at most so many from now on. */
+  /** Reduces the charged bytes to at most `bytes`. */
   shrink(bytes: number): void {
     this.hold(Math.min(bytes, this.#bytes))
   }
 
-  /** Holds nothing any more. A second call does nothing. */
+  /** Releases all bytes. A second call does nothing. */
   release(): void {
     this.hold(0)
   }

@@ -1,16 +1,16 @@
 /*
- * Directories and files that only this service's user may read and write: they hold what users sent, keys, and locks,
- * which everybody who can open them can hold.
+ * Directories and files that only the user of this service may access. Such files contain user data, keys and locks, and any user who
+ * can open a lock file can hold the lock.
  */
 import { chmodSync, chownSync, closeSync, fsyncSync, mkdirSync, openSync, rmSync, statSync, writeSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import { ConfigError } from './config/config.ts'
 import { newId } from './id.ts'
 
-/** More than a file system keeps beside its blocks for a file of few bytes. */
+/** More bytes than a file system stores inline, so that the probe needs a block. */
 const PROBE_BYTES = 16 * 1024
 
-/** What is wrong with a directory, by the code of the failure. */
+/** Problems by error code. */
 const PROBLEMS: Readonly<Record<string, string>> = {
   EACCES: 'this user may not write there',
   EPERM: 'this user may not write there',
@@ -24,9 +24,9 @@ const PROBLEMS: Readonly<Record<string, string>> = {
 }
 
 /**
- * Makes a directory with all above it, each for its owner alone. One that is there is left as it is.
+ * Creates a directory and its parents, each accessible to its owner only. An existing directory is not changed.
  *
- * Node's own recursive way never returns where nothing can be made although the parent is there, as below /proc.
+ * Node's own recursive mkdir never returns if the parent exists but nothing can be created in it, as below /proc.
  */
 export function makeDirectory(path: string): void {
   const found = statSync(path, { throwIfNoEntry: false })
@@ -36,16 +36,16 @@ export function makeDirectory(path: string): void {
   try {
     mkdirSync(path, { mode: 0o700 })
   } catch (error) {
-    // Another process was quicker.
+    // Another process created it in the meantime.
     if (codeOf(error) !== 'EEXIST' || !statSync(path, { throwIfNoEntry: false })?.isDirectory()) throw error
   }
 }
 
 /**
- * Makes sure that a directory is there and that something can be written into it.
+ * Ensures that a directory exists and is writable.
  *
- * @param setting The one that names it.
- * @throws ConfigError that says in one line what is wrong with it
+ * @param setting The setting that names the directory
+ * @throws ConfigError with one line about the problem
  */
 export function requireWritable(setting: string, path: string): void {
   try {
@@ -58,9 +58,9 @@ export function requireWritable(setting: string, path: string): void {
 }
 
 /**
- * Makes an empty file that only its owner may open, or takes the rights of others away from one that is there.
+ * Creates an empty file that only its owner may open, or removes the permissions of others from an existing file.
  *
- * A file that is there is not opened: closing it would take away the locks that this process has on it (POSIX).
+ * An existing file is not opened: closing it would release the POSIX locks that this process holds on it.
  */
 export function makePrivateFile(path: string): void {
   try {
@@ -72,7 +72,7 @@ export function makePrivateFile(path: string): void {
   }
 }
 
-/** A command run as root must not take a file away from the user the service runs as. */
+/** A command run as root must not take ownership away from the user of the service. */
 export function giveToOwnerOf(other: string, path: string): void {
   if (process.getuid?.() !== 0) return
   const { uid, gid } = statSync(other)
@@ -83,12 +83,12 @@ function closeToOthers(path: string): void {
   try {
     if ((statSync(path).mode & 0o077) !== 0) chmodSync(path, 0o600)
   } catch (error) {
-    // It belongs to somebody else, who may have shared it on purpose.
+    // Another user owns the file and may have shared it on purpose.
     if (codeOf(error) !== 'EPERM') throw error
   }
 }
 
-/** Bytes on the disk, since a full one still takes empty files. */
+/** Writes and syncs real bytes, because a full disk still accepts empty files. */
 function writeProbe(path: string): void {
   const file = openSync(path, 'wx', 0o600)
   try {
@@ -105,15 +105,15 @@ function codeOf(error: unknown): string | undefined {
   return typeof code === 'string' ? code : undefined
 }
 
-/** Where a process keeps its data. */
+/** Data directories of a process. */
 interface DataDirectories {
   readonly dataDir: string
   readonly blobDir: string
 }
 
 /**
- * Refuses to start where data cannot be written. A role of its own without blobs in DATA_DIR may do without it; then who writes
- * there finds out.
+ * Refuses to start if data cannot be written. A single role whose blobs are outside DATA_DIR may not need that directory; a later
+ * write then fails.
  *
  * @throws ConfigError
  */

@@ -1,17 +1,17 @@
 import { ERRORS, type ErrorBody, type ErrorCode } from '#schemas/error.ts'
 
 /**
- * The one error class of the service. Compare `code`, never the class or the message.
+ * The only error class of the service. Compare `code`, never the class or the message.
  *
- * The message is shown to callers; put what only operators may see into `cause`.
+ * Callers receive the message; put details for operators into `cause`.
  */
 export class ServiceError extends Error {
   readonly code: ErrorCode
   readonly param: string | null
   readonly retryAfterMs: number | undefined
-  /** Surely nothing was done. Otherwise nobody knows: an answer may have got lost. */
+  /** True if certainly nothing was done. False if the outcome is unknown, because a response may be lost. */
   readonly isUndone: boolean
-  /** The service's own store failed: no fault of the job, whose attempt costs no try and is made again. */
+  /** True if the service's own store failed: not the fault of the job, so the attempt is repeated and not counted. */
   readonly isInfrastructure: boolean
 
   constructor(
@@ -39,7 +39,7 @@ export class ServiceError extends Error {
     return ERRORS[this.code].status
   }
 
-  /** The failure as it travels in job events. */
+  /** The error as job events carry it. */
   toBody(): ErrorBody {
     return {
       code: this.code,
@@ -49,7 +49,7 @@ export class ServiceError extends Error {
     }
   }
 
-  /** The failure that a job event carried. */
+  /** The error that a job event carried. */
   static fromBody(body: ErrorBody): ServiceError {
     return new ServiceError(body.code, body.message, {
       param: body.param,
@@ -57,7 +57,7 @@ export class ServiceError extends Error {
     })
   }
 
-  /** Any thrown value as a ServiceError; what is not one becomes `internal_error` with a message that says nothing. */
+  /** Converts any thrown value. A value that is no ServiceError becomes `internal_error` with a generic message. */
   static from(thrown: unknown): ServiceError {
     if (thrown instanceof ServiceError) return thrown
     return new ServiceError('internal_error', 'The server had an error while processing your request.', {
@@ -67,10 +67,9 @@ export class ServiceError extends Error {
 }
 
 /**
- * The failure of an answer that has more than may be held of one: what was asked for, or what the model made of it, is too much, and
- * asking again changes nothing.
+ * The error for an answer above the maximum size. A retry would not help, because the request itself asks for too much.
  *
- * @param bytesMax Bytes that it may have, about.
+ * @param bytesMax Approximate maximum in bytes
  */
 export function answerTooLarge(bytesMax: number): ServiceError {
   const message = `The answer is larger than the ${bytesMax} bytes that an answer may have here. Ask for less at once: fewer tokens, choices or inputs.`

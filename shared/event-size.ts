@@ -1,13 +1,16 @@
 import { ServiceError } from './error.ts'
 
-/** Size ({@link sizeOf}) at which an event takes no further output: even as six times as many bytes of JSON it fits. */
+/**
+ * Size ({@link sizeOf}) at which no further output is merged into an event. Even six times as many bytes of JSON fit into a
+ * record.
+ */
 export const EVENT_SIZE_MAX = 64 * 1024
-/** Largest event of a kind, in bytes of JSON. A record that is too large would never be taken, and nothing behind it either. */
+/** Maximum event size in bytes of JSON. A record above the broker's limit is never accepted and would block all later ones. */
 const OUTPUT_BYTES_MAX = 512 * 1024
 
 /**
- * Size of an event, near enough for bounds: the length of its strings and a little for all else. Its JSON has at most six
- * times as many bytes (all control characters), mostly about as many.
+ * Approximate size of an event for limits: the length of its strings, plus a little per value. The JSON has usually about as many
+ * bytes, and at most six times as many (all control characters).
  */
 export function sizeOf(value: unknown): number {
   if (typeof value === 'string') return value.length
@@ -17,15 +20,15 @@ export function sizeOf(value: unknown): number {
   return size
 }
 
-/** Whether an event has more JSON than a record can carry. */
+/** True if the JSON of an event exceeds the size of a record. */
 export function isUncarriable(event: unknown): boolean {
   return sizeOf(event) > EVENT_SIZE_MAX && Buffer.byteLength(JSON.stringify(event)) > OUTPUT_BYTES_MAX
 }
 
 /**
- * Whether an event is so large that no other may join it.
+ * True if an event is so large that no other may be merged into it.
  *
- * @throws ServiceError `internal_error` for one over 512 KiB of JSON
+ * @throws ServiceError `internal_error` for an event over 512 KiB of JSON
  */
 export function refuseLarge(event: unknown): boolean {
   if (isUncarriable(event)) {

@@ -3,11 +3,11 @@ import { randomBytes } from 'node:crypto'
 const ALPHABET = '0123456789ABCDEFGHJKMNPQRSTVWXYZabcdefghjkmnpqrstvwxyz'
 const POOL_BYTES = 8_192
 
-// Asking the kernel for every id costs more than the id; a block of random bytes serves hundreds.
+// A system call per id costs more than the id itself; one block of random bytes serves hundreds.
 let pool = Buffer.alloc(0)
 let position = 0
 
-/** A random id: `prefix` and `length` characters that need no escaping, about 5.7 bits each. */
+/** A random id: `prefix` plus `length` characters that need no escaping, with about 5.7 bits each. */
 export function newId(prefix: string, length = 24): string {
   let id = prefix
   for (let i = 0; i < length; ) {
@@ -15,7 +15,7 @@ export function newId(prefix: string, length = 24): string {
       pool = randomBytes(POOL_BYTES)
       position = 0
     }
-    // Bytes past the largest multiple of the alphabet would favour its first letters.
+    // Bytes beyond the largest multiple of the alphabet would favour its first characters.
     const byte = pool[position++] as number
     if (byte >= 256 - (256 % ALPHABET.length)) continue
     id += ALPHABET[byte % ALPHABET.length]

@@ -1,7 +1,8 @@
 /**
- * Pieces of bytes as one, to be run by `runYielding`: each is let go of as soon as it is copied, so that the list is empty afterwards.
+ * Concatenates buffers; run it with `runYielding`. Each piece is dropped after its copy, so the list is empty afterwards and
+ * memory stays low.
  *
- * @param bytes How many there are; of the last piece the rest is left out.
+ * @param bytes Total size; excess bytes of the last piece are ignored
  */
 export function* joinBytes(pieces: Buffer[], bytes: number): Generator<undefined, Buffer> {
   const whole = Buffer.allocUnsafeSlow(bytes)

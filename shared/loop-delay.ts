@@ -1,39 +1,39 @@
 import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
 import { every } from './ticks.ts'
 
-/** Precision while there is something to do: the process wakes so often for it. */
+/** Resolution while the process is busy: the measurement wakes the process this often. */
 const PRECISION_MS = 10
-/** How often it is looked whether there is. */
+/** Interval at which the load is checked. */
 const SAMPLE_INTERVAL_MS = 1_000
-/** Milliseconds of work between two looks from which on there is. */
+/** Milliseconds of work per interval from which the process counts as busy. */
 const BUSY_MS = 50
-/** Looks that find nothing to do before it is measured no more. */
+/** Number of idle intervals after which the measurement stops. */
 const IDLE_LOOKS = 5
 const NANOS = 1e9
 
-/** What is told of the rounds of the event loop. */
+/** Published statistics of the event-loop delay. */
 export const LOOP_DELAYS = ['min', 'max', 'mean', 'stddev', 'p50', 'p90', 'p99'] as const
-type Told = (typeof LOOP_DELAYS)[number]
+type Statistic = (typeof LOOP_DELAYS)[number]
 
 /**
- * Measures how long the rounds of the event loop take, with a precision of 10 ms, while the process has something to do: to wake
- * a hundred times a second would be most of the work of one that has not. The longest round of a second that was not measured
- * took at most as long as the loop worked in it, which counts as the longest.
+ * Measures the delay of the event loop with a resolution of 10 ms, but only while the process is busy. A hundred
+ * wake-ups per second would be most of the work of an idle process. For an unmeasured second, the active time of the loop is an upper bound of
+ * the delay and counts as its maximum.
  */
 export class LoopDelay {
   readonly #histogram = monitorEventLoopDelay({ resolution: PRECISION_MS })
   #before = performance.eventLoopUtilization()
-  /** Looks that it is still measured for; 0: it is not. */
+  /** Remaining intervals of measurement; 0: not measuring. */
   #measured = 0
-  /** Longest round of what is not in the histogram. */
+  /** Maximum delay outside of the histogram. */
   #longestMs = 0
 
   constructor() {
-    every(SAMPLE_INTERVAL_MS, () => this.#look(), { keepsAlive: false })
+    every(SAMPLE_INTERVAL_MS, () => this.#check(), { keepsAlive: false })
   }
 
-  /** What was measured since the last call, in seconds; what was not is left out. */
-  take(): Readonly<Partial<Record<Told, number>>> {
+  /** Statistics since the last call, in seconds; values without a measurement are absent. */
+  take(): Readonly<Partial<Record<Statistic, number>>> {
     this.#active()
     const { count, min, max, mean, stddev } = this.#histogram
     const percentile = (percent: number) => this.#histogram.percentile(percent) / NANOS
@@ -47,21 +47,21 @@ export class LoopDelay {
     return taken
   }
 
-  #look(): void {
+  #check(): void {
     const before = this.#measured
     this.#measured = this.#active() >= BUSY_MS ? IDLE_LOOKS : Math.max(0, before - 1)
     if (before === 0 && this.#measured > 0) this.#histogram.enable()
     else if (before > 0 && this.#measured === 0) this.#pause()
   }
 
-  /** Of what was measured the longest round is kept. The histogram is emptied, or it would take the pause for a round. */
+  /** Keeps the maximum and resets the histogram, which would otherwise count the pause as one long delay. */
   #pause(): void {
     this.#histogram.disable()
     this.#longestMs = Math.max(this.#longestMs, (1_000 * this.#histogram.max) / NANOS)
     this.#histogram.reset()
   }
 
-  /** Milliseconds that the loop has worked since it was last asked. */
+  /** Active time of the loop since the last call, in ms. */
   #active(): number {
     const now = performance.eventLoopUtilization()
     const { active } = performance.eventLoopUtilization(now, this.#before)

@@ -3,12 +3,12 @@ import { LOOP_DELAYS, LoopDelay } from './loop-delay.ts'
 
 const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
 
-/** Longest precision that can be asked for: prom-client's own measure of the event loop would wake the process for ever. */
+/** Longest possible resolution, which disables prom-client's own measurement: it would wake the process forever. */
 const NEVER_MS = 2 ** 31 - 1
 
 type ReadValue = () => Promise<number | undefined> | number | undefined
 
-/** The metrics of one process, for Prometheus. Names end in their unit. */
+/** Prometheus metrics of one process. Each name ends with its unit. */
 export class Metrics {
   readonly registry = new Registry()
   readonly #reads = new Map<string, { labels: Record<string, string>; read: ReadValue }[]>()
@@ -86,7 +86,7 @@ export class Metrics {
     this.#showLoopDelay()
   }
 
-  /** A value read at each scrape. @param read May be asynchronous; undefined leaves the sample out. */
+  /** Registers a value that is read at each scrape. @param read May be asynchronous; undefined omits the sample */
   gauge(name: string, help: string, labels: Record<string, string>, read: ReadValue): void {
     const existing = this.#reads.get(name)
     if (existing) return void existing.push({ labels, read })
@@ -99,7 +99,7 @@ export class Metrics {
       registers: [this.registry],
       async collect() {
         const values = await Promise.all(reads.map((each) => each.read()))
-        // Or the value of the last scrape would stand for one that cannot be read.
+        // Otherwise a value that cannot be read would keep its value of the last scrape.
         this.reset()
         for (const [i, { labels }] of reads.entries()) {
           const value = values[i]
@@ -109,19 +109,19 @@ export class Metrics {
     })
   }
 
-  /** By the names that prom-client has for it. */
+  /** Replaces prom-client's metrics of the event loop under the same names. */
   #showLoopDelay(): void {
     const delay = new LoopDelay()
     let delays: ReturnType<LoopDelay['take']> = {}
-    for (const told of LOOP_DELAYS) {
-      const name = `nodejs_eventloop_lag_${told}_seconds`
+    for (const statistic of LOOP_DELAYS) {
+      const name = `nodejs_eventloop_lag_${statistic}_seconds`
       this.registry.removeSingleMetric(name)
-      // The first that is read takes them all.
+      // The first one that is read takes the statistics for all.
       const read = () => {
-        if (told === LOOP_DELAYS[0]) delays = delay.take()
-        return delays[told]
+        if (statistic === LOOP_DELAYS[0]) delays = delay.take()
+        return delays[statistic]
       }
-      this.gauge(name, `Delay of the event loop since the last scrape: ${told}`, {}, read)
+      this.gauge(name, `Delay of the event loop since the last scrape: ${statistic}`, {}, read)
     }
   }
 

@@ -23,7 +23,7 @@ export class NativeReader {
     this.#dialect = dialect
   }
 
-  /** The object that ends with this event; undefined if its text goes on, or if the object belongs to another dialect. */
+  /** The object that ends with this event; undefined if more pieces follow, or if the object belongs to another dialect. */
   read(event: NativeEvent): Record<string, unknown> | undefined {
     if (event.dialect !== this.#dialect) return undefined
     this.#pieces.push(event.text)

@@ -1,12 +1,12 @@
-/** Characters of a name that are compared; beyond them two names are as good as equal. */
+/** Number of compared characters per name. */
 const CHARS_MAX = 64
-/** Names that are compared. */
+/** Maximum number of compared names. */
 const NAMES_MAX = 500
 
 /**
- * Names in the order of their likeness to one that does not exist, nearest first.
+ * Names ordered by similarity to a name that does not exist, most similar first.
  *
- * @returns each with the number of characters to change (Levenshtein's distance)
+ * @returns Each name with its edit distance (Levenshtein)
  */
 export function nearestOf(wanted: string, names: readonly string[]): { name: string; distance: number }[] {
   const text = wanted.slice(0, CHARS_MAX).toLowerCase()

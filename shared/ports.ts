@@ -32,7 +32,7 @@ import { requireDockerSocket } from './sandbox/docker/socket.ts'
 import type { SearchBackend } from './search/search.ts'
 import type { Store, StoreView } from './store/store.ts'
 
-/** Everything a service works with, adapters chosen. */
+/** Ports of a process, with the adapters that the settings select. */
 export interface Ports {
   readonly config: Config
   readonly log: Log
@@ -40,48 +40,45 @@ export interface Ports {
   readonly version: string
   readonly broker: Broker
   readonly blobs: Blobs
-  /** Compares BLOB_DIR with that of other processes no more. */
+  /** Stops comparing BLOB_DIR with that of other processes. */
   readonly unwatchBlobs: StopWatching
-  /** Arbiter of durable jobs; undefined in a role of its own without DATABASE_URL. */
+  /** Owner of durable jobs; undefined in a single role without DATABASE_URL. */
   readonly store: StoreView | undefined
-  /** Work that is not started for now. */
+  /** Paused models and pools. */
   readonly pauses: Pauses
   /** Opens the key store. The caller closes it. */
   openKeys(): Promise<KeyStore>
-  /** Opens what all ingresses count together; undefined where there is nobody to count with. The caller closes it. */
+  /** Opens the counters that all ingresses share; undefined if there is only one. The caller closes them. */
   openFleetCounts(): FleetCounts | undefined
   readonly models: ModelCatalogue
-  /** Reads the models file no more when it changes. */
+  /** Stops watching the models file. */
   unwatchModels(): void
-  /** Looks at answers; undefined when it is switched off. */
+  /** Filter for answers; undefined if disabled. */
   readonly contentFilter: ContentFilter | undefined
-  /** What the servers behind HTTP bear, as the workers of this process share it with those of others. */
+  /** Concurrency limits of upstream servers, which workers of all processes share. */
   readonly upstreams: UpstreamFleet
-  /** Loads what opens the engines of models, which takes memory in every process that runs some. */
+  /** Loads the code that opens engines. Loaded on demand, because it takes memory. */
   loadEngines(): Promise<EngineOpeners>
-  /** Opens the places where research looks for sources, at least one. The caller closes them. */
+  /** Opens the search backends for research, at least one. The caller closes them. */
   openSearch(): Promise<SearchBackend[]>
   /** The local model server of this process, which starts with its first call. */
   readonly localServer: LocalServer
-  /** Where this process runs code. */
+  /** The sandbox of this process. */
   readonly sandbox: ChosenSandbox
-  /**
-   * Prepares what a pool needs and this machine lacks: the models, the sandbox. Gives the progress of each. One pool after
-   * another; tolerates being asked twice.
-   */
+  /** Downloads and prepares the missing models or the sandbox of a pool, one pool at a time. Repeated calls are harmless. */
   prepareModels(pool: PoolName, onProgress: PrepareProgress, signal: AbortSignal): Promise<void>
-  /** A part broke for good: the process must end. */
+  /** Called if a part failed permanently: the process must exit. */
   readonly onFatal: (error: unknown) => void
 }
 
 /**
- * Opens the adapters that the settings ask for: the only place that knows which there are. Waits for what is away, up to
- * two minutes, so that an outage does not end the processes that start in it.
+ * Opens the adapters that the settings select; no other code knows all adapters. Waits up to two minutes for unreachable servers,
+ * so that a short outage does not stop starting processes.
  *
- * @param isWhole Every role runs in this process, so a store that is open in one process will do.
- * @param role Names this process to Kafka, with a boot id.
- * @param sandboxes In the order in which they are tried; default: as the settings say.
- * @throws ConfigError, or the broker's list of everything that is wrong with it
+ * @param isWhole True if all roles run in this process; a store for a single process then suffices
+ * @param role Names this process in Kafka, together with a random id
+ * @param sandboxes Candidates in order of preference; default: as configured
+ * @throws ConfigError, or the broker's list of all its problems
  */
 export async function openPorts(
   config: Config,
@@ -96,7 +93,7 @@ export async function openPorts(
   const models = loadModels(config.modelsFile, config.models)
   const metrics = new Metrics()
   const blobs = await openDiskBlobs(config.blobDir)
-  // First of all: it refuses a second process on the same data directory.
+  // Opened first, because the store refuses a second process on the same data directory.
   const store = await openStore(config, log, isWhole)
   const isFleet = store !== undefined && config.kafka !== undefined
   const unwatchBlobs = isFleet ? await watchFleetDirectory(config.blobDir, store, log) : () => undefined
@@ -105,7 +102,7 @@ export async function openPorts(
   const broker = await openBroker(config, log, onFatal, clientId)
   if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker open')
   log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'ports ready')
-  // Where there is a store, a scheduler sweeps them.
+  // With a store, the scheduler sweeps blobs.
   const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? await loadProfanityFilter() : undefined
@@ -116,7 +113,7 @@ export async function openPorts(
   const { weightsDir, audioSecondsMax } = config
   const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log })
   const connect = (signal: AbortSignal, model?: string) => localServer.connect(signal, model)
-  // Where all roles share a process most of its calls are for models: the interpreters start with the first run.
+  // If all roles share a process, then most calls are for models, so interpreters start only with the first run.
   const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log })
   const prepareModels = openPreparation(models, weightsDir, localServer, sandbox)
   const loadEngines = async () => (await import('./ports/engines.ts')).engineOpeners({ config, upstreams, connect })
@@ -130,7 +127,7 @@ export async function openPorts(
   return { config, log, metrics, version, ...opened, onFatal }
 }
 
-/** The ports as what closes last of all services. */
+/** The ports as a service, which closes after all others. */
 export function portsService({
   broker,
   store,
@@ -156,10 +153,10 @@ export function portsService({
   }
 }
 
-/** Hears how far one model is: a fraction from 0 to 1, and what is being done. */
+/** Receives the progress of one model: a fraction from 0 to 1, and the current activity. */
 export type PrepareProgress = (model: string, fraction: number, message: string) => void
 
-/** Preparations that take turns: each has the network, and the terminal's line, to itself. */
+/** Preparations are sequential: each has the network and the line of the terminal to itself. */
 function openPreparation(
   models: ModelCatalogue,
   directory: string,
@@ -169,11 +166,11 @@ function openPreparation(
   let last: Promise<void> = Promise.resolve()
   return (pool, onProgress, signal) => {
     const own = models.served.models.filter((model) => model.pool === pool)
-    const tell = (fraction: number, message: string) => onProgress('the sandbox for code', fraction, message)
+    const report = (fraction: number, message: string) => onProgress('the sandbox for code', fraction, message)
     const prepare = () =>
-      pool === 'code' ? sandbox.prepare(tell, signal) : prepareAll(own, directory, localServer, onProgress, signal)
+      pool === 'code' ? sandbox.prepare(report, signal) : prepareAll(own, directory, localServer, onProgress, signal)
     const next = last.then(prepare)
-    // Whoever asked hears what went wrong; the next one has its turn all the same.
+    // The caller receives the error; the next preparation runs anyway.
     last = next.catch(() => {})
     return next
   }
@@ -191,12 +188,12 @@ async function prepareAll(
     const report = (fraction: number, message: string) => onProgress(id, fraction, message)
     await prepareWeights(engine.weights, directory, { onProgress: report, signal })
   }
-  // It also decodes what goes to speech models elsewhere, and tells speakers apart for them.
+  // The local server also decodes audio for remote speech models and separates speakers for them.
   if (!models.some(({ engine, pool }) => engine.type === 'local' || pool === 'transcription')) return
   await localServer.prepare((fraction, message) => onProgress('speech and embeddings', fraction, message), signal)
 }
 
-/** The sandboxes that the settings allow, in the order in which they are tried. */
+/** Sandboxes that the settings allow, in order of preference. */
 export function sandboxAdapters(config: Config, log: Log): LoadAdapter[] {
   const { sandbox, sandboxDir: directory, sandboxRuntime: runtime, sandboxImage: image, env } = config
   const all: LoadAdapter[] = [
@@ -222,7 +219,9 @@ async function loadProfanityFilter(): Promise<ContentFilter> {
   return openProfanityFilter()
 }
 
-/** Opens where API keys are kept: all that the command line needs. The caller closes it. @param onProblem See {@link openFileKeys} */
+/**
+ * Opens the key store, which is all that the command line needs. The caller closes it. @param onProblem See {@link openFileKeys}
+ */
 export async function openKeyStore(
   { databaseUrl, dataDir }: Config,
   onProblem?: (problem: string) => void,
@@ -238,7 +237,7 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
     const { openPostgresStore } = await import('./store/postgres/postgres.ts')
     let isOpen = false
     const onProblem = (message: string, fields: Record<string, unknown>) => {
-      // Before, each try would tell the same as its error.
+      // Before the store is open, each failed try is already reported by its error.
       if (isOpen) log.warn(fields, message)
     }
     const onProgress = (message: string, fields: Record<string, unknown>) => log.info(fields, message)
@@ -269,7 +268,7 @@ async function openBroker(
 ): Promise<Broker> {
   const topics = topicsFor(PoolName.options, config.requestTimeoutMs, config.jobDeadlineMaxMs)
   if (!config.kafka) return await openMemoryBroker({ topics })
-  // The clients are only loaded where they are used: they would double the footprint of a process without Kafka.
+  // Loaded on demand: the clients would double the memory of a process without Kafka.
   const { openKafkaBroker } = await import('./broker/kafka/kafka.ts')
   const { brokers, client, prefix, queuePartitions, replicationFactor, tls, sasl } = config.kafka
   const options: KafkaOptions = {

@@ -1,26 +1,26 @@
 /**
- * Room for so much at once, such as calls or bytes. What finds none waits in line, first come, first served: nothing small
- * slips past something large, and one alone always has room.
+ * Weighted semaphore for units such as calls or bytes. Waiters are served first in, first out, so a small request never overtakes
+ * a large one. A request above the maximum is admitted when nothing else is in use.
  *
- * Nobody is refused here: a caller waits until its signal aborts, which it does at its deadline at the latest. The line is
- * bounded by who calls: a worker's slots, each of which holds one job.
+ * No request is refused: a caller waits until its signal aborts, at its deadline at the latest. The number of waiters is limited
+ * by the callers: a worker's slots, each of which runs one job.
  */
 export class Slots {
   readonly #max: number
   readonly #waiting = new Set<{ readonly amount: number; readonly enter: () => void }>()
   #taken = 0
 
-  /** @param max How much at once. */
+  /** @param max Maximum amount in use */
   constructor(max: number) {
     this.#max = max
   }
 
-  /** How much is taken. */
+  /** Amount in use. */
   get taken(): number {
     return this.#taken
   }
 
-  /** Takes room, waiting until there is some. Give it back with {@link release}, once. @throws The signal's reason */
+  /** Takes an amount, and waits if necessary. Call {@link release} once afterwards. @throws The signal's reason */
   async take(signal: AbortSignal, amount = 1): Promise<void> {
     signal.throwIfAborted()
     if (this.#waiting.size === 0 && this.#hasRoom(amount)) {
@@ -32,7 +32,7 @@ export class Slots {
     const leave = () => {
       this.#waiting.delete(waiting)
       reject(signal.reason)
-      // It may have kept smaller ones waiting behind it.
+      // Smaller requests may have waited behind this one.
       this.#letIn()
     }
     signal.addEventListener('abort', leave, { once: true })
@@ -40,7 +40,7 @@ export class Slots {
     await promise.finally(() => signal.removeEventListener('abort', leave))
   }
 
-  /** Gives room back, to whoever has waited longest. */
+  /** Returns an amount and admits waiters, oldest first. */
   release(amount = 1): void {
     this.#taken -= amount
     this.#letIn()

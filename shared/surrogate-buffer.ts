@@ -1,14 +1,13 @@
 /**
- * Keeps surrogate pairs whole: no piece of a text ends in half a pair, whose first half waits for the next piece.
+ * Keeps surrogate pairs whole: the first half of a pair waits for the next piece of text.
  *
- * Upstreams escape characters beyond the BMP as two `\u` escapes and may cut between them; half a pair is not text, and
- * becomes U+FFFD on the first hop that writes UTF-8. Halves that never meet become it here. One instance serves one run of
- * text.
+ * Upstreams escape characters beyond the BMP as two `\u` escapes and may split between them. Half a pair is invalid text and
+ * becomes U+FFFD when it is encoded as UTF-8. A half without its counterpart becomes U+FFFD here. Use one instance per text.
  */
 export class SurrogateBuffer {
   #held = ''
 
-  /** The piece with what waited before it, as far as it is whole; possibly empty. */
+  /** The complete characters of the buffered text plus this piece; possibly empty. */
   push(text: string): string {
     if (text === '') return ''
     const joined = this.#held + text
@@ -20,7 +19,7 @@ export class SurrogateBuffer {
     return joined.slice(0, -1).toWellFormed()
   }
 
-  /** What is left when no more text comes. */
+  /** The remaining text after the last piece. */
   flush(): string {
     const rest = this.#held === '' ? '' : '\uFFFD'
     this.#held = ''
@@ -28,12 +27,12 @@ export class SurrogateBuffer {
   }
 }
 
-/** Whether a UTF-16 unit is the first half of a pair. */
+/** True for the first unit of a surrogate pair. */
 export function isHighSurrogate(unit: number): boolean {
   return unit >= 0xd800 && unit <= 0xdbff
 }
 
-/** Whether it is the second half. */
+/** True for the second unit of a surrogate pair. */
 export function isLowSurrogate(unit: number): boolean {
   return unit >= 0xdc00 && unit <= 0xdfff
 }

@@ -1,13 +1,13 @@
-/** Work that is begun in one turn of the event loop. */
+/** Maximum starts per event-loop iteration. */
 const STARTS_PER_TICK = 8
-/** Pieces of work that wait for a later turn at most. */
+/** Maximum waiters. */
 const WAITING_MAX = 1_000
 
 /**
- * Work that comes in bursts, begun a few in each turn of the event loop, in the order in which it came.
+ * Spreads bursts of work over event-loop iterations, in order of arrival.
  *
- * Node hands over all that has come at once. Begun in one turn, 256 calls would hold up the tokens of running streams for as long
- * as all of them take together.
+ * Node delivers all received requests at once. If 256 calls started in one iteration, then the tokens of running streams would
+ * wait for all of them. With 8 starts per iteration, a burst of 256 takes 32 iterations.
  */
 export class TickThrottle {
   readonly #waiting: (() => void)[] = []
@@ -15,10 +15,10 @@ export class TickThrottle {
   #isTurning = false
 
   /**
-   * Waits for a place in this turn or in one of the next; nobody goes ahead of those that wait.
+   * Waits for a start in this iteration or a later one, in order of arrival.
    *
-   * @returns Undefined when the work may begin at once; so it may where a thousand wait already, since one connection carries any number of
-   *   requests and they would fill the memory.
+   * @returns Undefined: start now. Also returned if WAITING_MAX callers already wait: a bounded wait list matters more than
+   * fairness
    */
   enter(): Promise<void> | undefined {
     this.#turnLater()

@@ -1,26 +1,26 @@
-/** What is sooner than this is the tick of just now, whose timer came early. */
+/** A remaining time below this means that the timer fired early; skip to the next tick. */
 const EARLY_MS = 5
 
 /**
- * Milliseconds until the next whole multiple of an interval, by the clock of this process: about the interval at most. Whoever
- * waits for these wakes together with all others, so that a process without work wakes seldom.
+ * Milliseconds until the next multiple of an interval on the monotonic clock, at most about one interval. All timers of a process
+ * that use this fire together, so an idle process wakes rarely.
  */
 export function untilTick(ms: number): number {
   const left = ms - (performance.now() % ms)
   return Math.ceil(left < EARLY_MS ? left + ms : left)
 }
 
-/** How {@link every} goes on. */
+/** Options of {@link every}. */
 interface TickOptions {
-  /** It keeps the process alive; default: yes. */
+  /** Whether the timer keeps the process alive; default: true. */
   readonly keepsAlive?: boolean
 }
 
 /**
- * Calls something at each tick of an interval, in step with all that do the same in this process. What it throws ends the
- * process, as that of any timer. After the loop stood still there is one call for all those that it missed.
+ * Calls a function at each tick of an interval, in step with all other users in this process. An error of the function ends the
+ * process, as with any timer. After the event loop was blocked, missed ticks are merged into one call.
  *
- * @returns Ends it.
+ * @returns Function that stops the calls
  */
 export function every(ms: number, run: () => void, { keepsAlive = true }: TickOptions = {}): () => void {
   let timer: NodeJS.Timeout | undefined

@@ -1,14 +1,13 @@
 import { z } from 'zod'
 
-/** Schemas that were made tolerant before: the same part of two records is the same reader. */
+/** Cache of tolerant schemas. */
 const readers = new WeakMap<z.core.$ZodType, z.core.$ZodType>()
 
 /**
- * The schema of a record, for reading it: fields that it does not name are stripped, at every depth.
+ * A schema for reading records: unknown fields are stripped at every depth, and known fields are checked as before.
  *
- * The schemas of `schemas/` are strict, because they say exactly what this version writes. Records between processes and
- * stored rows are read by other versions too: while a fleet is upgraded one of them writes a field that the other has never
- * heard of. What a field that is named must be stays as strict as it is.
+ * The schemas in `schemas/` are strict, because they define exactly what this version writes. During a rolling upgrade, records
+ * of other versions may contain unknown fields.
  */
 export function tolerant<S extends z.core.$ZodType>(schema: S): S {
   const known = readers.get(schema)

@@ -1,19 +1,19 @@
 /**
- * Vectors on the wire. Both forms are made from the same float32 values, so that a caller gets the same vector whichever
- * is asked for.
+ * Vectors in requests and answers. Both forms, numbers and base64, come from the same float32 values, so callers receive equal
+ * vectors.
  */
 
-/** Bytes of one number. */
+/** Bytes of one float32. */
 const FLOAT_BYTES = 4
 
-/** Base64 of the numbers as little-endian float32, which is how every platform that Node runs on here keeps them. */
+/** Base64 of little-endian float32 values, which is the memory layout of every supported platform. */
 export function vectorToBase64(vector: Float32Array): string {
   return Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength).toString('base64')
 }
 
-/** The numbers of {@link vectorToBase64}; undefined when the text is not whole float32 values in base64. */
+/** The vector from {@link vectorToBase64}; undefined if the text is no base64 of complete float32 values. */
 export function vectorFromBase64(text: string): Float32Array | undefined {
-  // Node skips what is no base64, so the length tells.
+  // Node ignores invalid base64 characters, so the length is compared.
   const bytes = Buffer.from(text, 'base64')
   const isWhole = bytes.length > 0 && bytes.length % FLOAT_BYTES === 0
   if (!isWhole || Math.ceil(bytes.length / 3) * 4 !== text.length) return undefined
@@ -22,21 +22,21 @@ export function vectorFromBase64(text: string): Float32Array | undefined {
   return vector
 }
 
-/** Numbers that JSON writes as short as they may be: each reads back to the same float32. */
+/** The shortest decimal numbers that convert back to the same float32 values. */
 export function shortNumbers(vector: Float32Array): number[] {
   const numbers = new Array<number>(vector.length)
   for (let i = 0; i < vector.length; i++) numbers[i] = shortNumber(vector[i] as number)
   return numbers
 }
 
-/** Digits after the point that are tried first for numbers below 1; those of embeddings mostly are. */
+/** First scale tried for numbers below 1, which embeddings mostly contain. */
 const SCALE_MIN = 1e6
-/** The largest power of ten whose quotients of whole numbers are rounded as decimal text is. */
+/** Largest power of ten for which the division below is correctly rounded. */
 const SCALE_MAX = 1e22
 
 /**
- * The double with the fewest decimals that float32 rounds to the number. As a double 0.1f is 0.10000000149011612; what is
- * given is 0.1. A quotient of whole numbers below 2⁵³ by 10ⁿ, n ≤ 22, is the very double that its decimal text stands for.
+ * The number with the fewest decimals that rounds to the same float32. Example: 0.1f is 0.10000000149011612 as a double, and the
+ * result is 0.1. Dividing an integer below 2⁵³ by 10ⁿ with n ≤ 22 gives exactly the double of the decimal text.
  */
 function shortNumber(value: number): number {
   for (let scale = SCALE_MIN / magnitude(value); scale <= SCALE_MAX; scale *= 10) {
@@ -46,7 +46,7 @@ function shortNumber(value: number): number {
   return value
 }
 
-/** A power of ten near the number, at most 1: it has that many zeros after the point. */
+/** A power of ten near the number, at most 1. */
 function magnitude(value: number): number {
   const size = Math.abs(value)
   if (size >= 0.1) return 1

@@ -1,17 +1,17 @@
-/** How long work goes on before others have their turn, in milliseconds. */
+/** Maximum time between event-loop yields, in ms. */
 const YIELD_INTERVAL_MS = 5
-/** What ends within this time does not wait for a turn: small work must not stand behind large. */
+/** Work that ends within this time runs without waiting, so that small work is not queued behind large work. */
 const SYNC_BUDGET_MS = 1
 
 const waiting: (() => void)[] = []
 
 /**
- * Runs work that takes long to its end and gives what it returns. The event loop comes round after each 5 ms of it, and of
- * all such work only one is done in a round: a hundred at once hold up nobody longer than one.
+ * Runs long computations in slices of 5 ms and returns the result. Between slices the event loop handles other events. At most
+ * one slice of all such work runs per iteration, so a hundred computations delay other events no more than one.
  *
- * @param work Yields wherever it may be interrupted, at least once a millisecond.
- * @param signal Ends the work at its next turn.
- * @throws What the work throws; the signal's reason
+ * @param work Yields wherever it may be interrupted, at least once per millisecond
+ * @param signal Stops the work at its next slice
+ * @throws Any error of the work; the signal's reason
  */
 export async function runYielding<T>(work: Generator<unknown, T>, signal?: AbortSignal): Promise<T> {
   let turnEnds = performance.now() + (waiting.length > 0 ? SYNC_BUDGET_MS : YIELD_INTERVAL_MS)
@@ -26,9 +26,10 @@ export async function runYielding<T>(work: Generator<unknown, T>, signal?: Abort
 }
 
 /**
- * The same for work that is mostly short: what ends within its first turn is given as it is, without a promise.
+ * Like {@link runYielding}, for work that is usually short. If the work ends within its first slice, then the result is returned
+ * without a promise.
  *
- * @throws What the work throws
+ * @throws Any error of the work
  */
 export function runNowOrYielding<T>(work: Generator<unknown, T>): T | Promise<T> {
   const turnEnds = performance.now() + (waiting.length > 0 ? SYNC_BUDGET_MS : YIELD_INTERVAL_MS)
@@ -39,7 +40,7 @@ export function runNowOrYielding<T>(work: Generator<unknown, T>): T | Promise<T>
   }
 }
 
-/** Runs such work at once, where it is known to be short. @throws What the work throws */
+/** Runs work to its end without yielding, if it is known to be short. @throws Any error of the work */
 export function runToEnd<T>(work: Generator<unknown, T>): T {
   for (;;) {
     const step = work.next()
@@ -47,7 +48,7 @@ export function runToEnd<T>(work: Generator<unknown, T>): T {
   }
 }
 
-/** Resolves when the event loop has come round, and it is the turn of whoever asks. */
+/** Resolves in a later event-loop iteration, when all earlier callers have been resolved. */
 export function nextTurn(): Promise<void> {
   return new Promise((resolve) => {
     waiting.push(resolve)
@@ -55,7 +56,7 @@ export function nextTurn(): Promise<void> {
   })
 }
 
-/** An immediate that is set here is of the next round: in between the loop takes what has come. */
+/** An immediate scheduled here runs in the next iteration; in between, the event loop handles other events. */
 function grant(): void {
   waiting.shift()?.()
   if (waiting.length > 0) setImmediate(grant)

@@ -6,22 +6,22 @@ import { isSmall, writeJson } from '#shared/json/write.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Bytes of JSON above which a body travels as a blob (docs/design.md, Topics and records). */
+/** Maximum bytes of JSON inside a record; a larger body is stored in a blob (docs/design.md, Topics and records). */
 export const BODY_BYTES_MAX = 64 * 1024
 
-/** Characters of a body that are written into its blob together: each write waits for a thread, and costs what 64 KiB do. */
+/** Characters of a body per blob write. Each write waits for a thread, so larger writes are cheaper. */
 const WRITE_CHARS = 512 * 1024
 
-/** The body of a job as its record carries it: its JSON, or the key of the blob in which it lies. */
+/** The body of a job in its record: its JSON, or the key of its blob. */
 export type StoredBody = { readonly json: string } | { readonly blob: string }
-/** The body of a job that was handed over inside this process. */
+/** A body that is passed within one process. */
 export type HandedBody = { readonly value: unknown; readonly bytes: number }
 
 /**
- * Makes a body ready for any number of records of its job: one of more than {@link BODY_BYTES_MAX} is written into a
- * blob under the job's id, which whoever ends the job deletes. Nothing else keeps it.
+ * Prepares a body for any number of records of its job. A body above {@link BODY_BYTES_MAX} is written into a blob under the
+ * job's id. The code that ends the job deletes the blob.
  *
- * @returns At once for a small body; others have their turn while a large one is written.
+ * @returns The body synchronously if it is small; writing a large one yields to the event loop
  */
 export function storeBody(id: string, body: unknown, blobs: Blobs): StoredBody | Promise<StoredBody> {
   const json = isSmall(body) ? JSON.stringify(body) : undefined
@@ -31,7 +31,7 @@ export function storeBody(id: string, body: unknown, blobs: Blobs): StoredBody |
 
 async function storeLarge(id: string, pieces: Generator<string>, blobs: Blobs): Promise<StoredBody> {
   const json = await runYielding(gathered(pieces))
-  // Less than was asked for: it is all.
+  // Fewer characters than requested: the text is complete.
   const isAll = json.length < WRITE_CHARS
   if (isAll && json.length <= BODY_BYTES_MAX) return { json }
   await blobs.put(id, isAll ? Buffer.from(json) : bytesOf(json, pieces))
@@ -42,7 +42,7 @@ async function* bytesOf(first: string, rest: Generator<string>): AsyncGenerator<
   for (let json = first; json !== ''; json = await runYielding(gathered(rest))) yield Buffer.from(json)
 }
 
-/** As many of the next pieces as are written together. */
+/** Joins pieces up to the size of one write. */
 function* gathered(pieces: Generator<string>): Generator<undefined, string> {
   let json = ''
   while (json.length < WRITE_CHARS) {
@@ -54,7 +54,7 @@ function* gathered(pieces: Generator<string>): Generator<undefined, string> {
   return json
 }
 
-/** The record of a job: its envelope as JSON, with its body, or with the key of the blob that has it. */
+/** The record of a job: its envelope as JSON, with the body or the key of its blob. */
 export function recordOf(envelope: Omit<JobEnvelope, 'body' | 'blob'>, stored: StoredBody): Buffer {
   const head = JSON.stringify(envelope).slice(0, -1)
   const body = 'blob' in stored ? `"blob":${JSON.stringify(stored.blob)}` : `"body":${stored.json}`
@@ -62,9 +62,9 @@ export function recordOf(envelope: Omit<JobEnvelope, 'body' | 'blob'>, stored: S
 }
 
 /**
- * The body of a job, from the envelope or from its blob: others have their turn while a large one is read.
+ * Reads the body of a job from its envelope or its blob. Parsing a large body yields to the event loop.
  *
- * @throws ServiceError `internal_error` when the blob is gone
+ * @throws ServiceError `internal_error` if the blob is missing
  */
 export async function fetchBody(
   { body, blob, history }: Pick<JobEnvelope, 'body' | 'blob' | 'history'>,
@@ -79,7 +79,7 @@ export async function fetchBody(
   return { ...request, turns: [...turns.slice(0, history.at), ...before, ...turns.slice(history.at)] }
 }
 
-/** Bytes of the blobs that hold a body: what it takes to fetch it. */
+/** Total bytes of the blobs of a body. */
 export async function bytesOfBody(
   { blob, history }: Pick<JobEnvelope, 'blob' | 'history'>,
   blobs: Blobs,
@@ -90,13 +90,13 @@ export async function bytesOfBody(
 
 async function readBlob(blob: string, blobs: Blobs): Promise<unknown> {
   const value = await blobs.get(blob).catch((cause: unknown) => {
-    // Not the caller's fault: the blob directory is not shared, or it was emptied.
+    // Not the caller's fault: the blob directory is not shared, or was emptied.
     throw new ServiceError('internal_error', 'The body of the request could not be read by its worker.', { cause })
   })
   return await runYielding(readJson(value))
 }
 
-/** What the store is to keep of a request. A large body goes into a blob under the job's id first. */
+/** The stored form of a request. A large body is first written into a blob under the job's id. */
 export async function storeRequest(
   id: string,
   { body, attachments = [] }: { readonly body: unknown; readonly attachments?: readonly string[] | undefined },
@@ -108,7 +108,7 @@ export async function storeRequest(
   return 'blob' in stored ? { ...stored, ...more, encode } : { body, ...more, encode }
 }
 
-/** The body of a request with copies of its attachments, whose names go to `copies` as they are made. */
+/** The body of a request with copies of its attachments. The key of each copy is appended to `copies` before it is made. */
 export async function copyBody(request: StoredRequest, blobs: Blobs, copies: string[]): Promise<unknown> {
   const body = await fetchBody(request, blobs)
   const { attachments = [] } = request

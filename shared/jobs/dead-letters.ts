@@ -1,6 +1,5 @@
 /**
- * Records that no worker could run, for people: what `dead` keeps of them (docs/design.md, Topics and records), and what may be
- * done about it.
+ * Dead letters: records that no worker could run, kept in the topic `dead` for operators (docs/design.md, Topics and records).
  */
 import type { Priority } from '#schemas/durable-job.ts'
 import { type JobEnvelope, PoolName } from '#schemas/job.ts'
@@ -8,35 +7,38 @@ import type { Broker, KeptRecord } from '#shared/broker/broker.ts'
 import { readForeign, readJob } from './records.ts'
 import { DEAD, jobsTopic } from './topics.ts'
 
-/** A job has a body of 64 KiB at most, so that nothing larger is one; what is here is read on the event loop. */
+/** Larger records are not parsed: a body has at most 64 KiB, and parsing here blocks the event loop. */
 const READ_BYTES_MAX = 128 * 1024
 
-/** Records that are read in one go: a Kafka forms a group for each, which takes seconds. */
+/** Records per read: each read forms a consumer group in Kafka, which takes seconds. */
 const READ_AT_ONCE = 500
-/** Records that are looked at for one page, and for how long. */
+/** Maximum records scanned for one page, and maximum scan time. */
 export const LOOKED_MAX = 10_000
 const POLL_INTERVAL_MS = 10_000
 
-/** Why nobody could run it, as far as this version can tell. */
+/** Reason for which a record was not run, as this version determines it. */
 export type DeathReason = 'not_understood' | 'unknown_kind' | 'understood_here'
 
 /** One record of `dead`. */
 export interface DeadLetter {
   readonly offset: number
   readonly sentAtMs: number
-  /** Whose worker has put it there; undefined where that is no pool of this version. */
+  /** Pool of the worker that wrote it; undefined if this version has no such pool. */
   readonly pool: PoolName | undefined
-  /** Where it came from, as the worker's log has it; undefined for one of an older version. */
+  /** Position of the original record, as in the worker's log; undefined if written by an older version. */
   readonly position: string | undefined
   readonly bytes: number
   readonly reason: DeathReason
-  /** As much of the job as could be read. */
+  /** Fields of the job that could be read. */
   readonly job: Partial<Pick<JobEnvelope, 'id' | 'kind' | 'tenant' | 'model'>>
-  /** What may go back to its queue: a durable job that this version reads. A call has nobody who waits for it any more. */
+  /**
+   * Queue and value for a requeue, for durable jobs that this version can read. Calls are never requeued, because their callers
+   * are gone.
+   */
   readonly again: { readonly queue: string; readonly value: Buffer } | undefined
 }
 
-/** Puts a record away. @throws ServiceError As `Broker.send` */
+/** Writes a record to `dead`. @throws ServiceError As `Broker.send` */
 export async function bury(
   broker: Pick<Broker, 'send'>,
   pool: PoolName,
@@ -46,9 +48,9 @@ export async function bury(
   await broker.send(DEAD, 0, `${pool} ${position}`, value)
 }
 
-/** Which of them {@link listDead} gives. */
+/** Filter of {@link listDead}. */
 export interface DeadQuery {
-  /** Only those before this offset: the cursor of the next page. */
+  /** Only records before this offset: the cursor of the next page. */
   readonly before?: number | undefined
   readonly max: number
   /** Default: all. */
@@ -56,18 +58,18 @@ export interface DeadQuery {
 }
 
 /**
- * The newest that are wanted, newest first, without those that were discarded. It looks at {@link LOOKED_MAX} records at most and for ten
- * seconds or so, and says where to go on.
+ * Lists matching records, newest first, without discarded ones. A call scans at most {@link LOOKED_MAX} records for about ten
+ * seconds, and returns a cursor.
  *
- * @returns `next`: what to ask `before` for those that come after; undefined: there are none
- * @throws ServiceError `overloaded` while the broker is away
+ * @returns `next`: value of `before` for the next page; undefined: this is the last page
+ * @throws ServiceError `overloaded` if the broker is unreachable
  */
 export async function listDead(
   broker: Pick<Broker, 'history'>,
   { before, max, isWanted = () => true }: DeadQuery,
 ): Promise<{ letters: DeadLetter[]; next: number | undefined }> {
   const scan = new Scan(broker)
-  // What says that one was discarded is newer than it.
+  // A discard marker is newer than the record that it discards.
   if (before !== undefined)
     for (let to: number | undefined; scan.canLook; ) {
       const { oldest, hasMore } = await scan.page(to)
@@ -89,7 +91,7 @@ export async function listDead(
   }
 }
 
-/** One of them; undefined where no such one is kept. @throws ServiceError `overloaded` while the broker is away */
+/** Finds one record; undefined if it does not exist. @throws ServiceError `overloaded` if the broker is unreachable */
 export async function findDead(broker: Pick<Broker, 'history'>, offset: number): Promise<DeadLetter | undefined> {
   const found: KeptRecord[] = []
   await broker.history(DEAD, 0, { before: offset + 1, max: 1 }, (record) => found.push(record))
@@ -98,23 +100,24 @@ export async function findDead(broker: Pick<Broker, 'history'>, offset: number):
 }
 
 /**
- * Has one shown no more. Nothing can be taken out of the middle of a topic, so a record behind it says so, which is deleted after it.
+ * Discards a record. Kafka cannot delete from the middle of a topic, so a marker is appended. Retention removes the marker after
+ * the record.
  *
- * @throws ServiceError `overloaded` while the broker is away
+ * @throws ServiceError `overloaded` if the broker is unreachable
  */
 export async function discard(broker: Pick<Broker, 'send'>, { offset }: Pick<DeadLetter, 'offset'>): Promise<void> {
   await broker.send(DEAD, 0, `${DISCARDED}${offset}`, Buffer.from('{}'))
 }
 
-/** How the key of a record begins that says that another one was discarded: no pool has that name. */
+/** Prefix of the key of a discard marker; no pool has that name. */
 const DISCARDED = 'discarded '
 
-/** The offset of the one that a record says was discarded; undefined for what is a letter itself. */
+/** The offset that a marker discards; undefined for a normal record. */
 function discardedBy({ key }: KeptRecord): number | undefined {
   return key.startsWith(DISCARDED) ? Number(key.slice(DISCARDED.length)) : undefined
 }
 
-/** Reads the topic from its end towards its beginning, and remembers what was discarded. */
+/** Reads the topic backwards and collects discarded offsets. */
 class Scan {
   readonly #broker: Pick<Broker, 'history'>
   readonly #discarded = new Set<number>()
@@ -129,13 +132,13 @@ class Scan {
     return this.#looked < LOOKED_MAX && Date.now() < this.#until
   }
 
-  /** From now on it may look as long again. */
+  /** Restarts the limits of the scan. */
   begin(): void {
     this.#looked = 0
     this.#until = Date.now() + POLL_INTERVAL_MS
   }
 
-  /** The letters before an offset, newest first. */
+  /** The records before an offset, newest first. */
   async page(before: number | undefined) {
     const records: KeptRecord[] = []
     const range = { before, max: READ_AT_ONCE }
@@ -151,10 +154,9 @@ class Scan {
 }
 
 /**
- * Puts one back into its queue, where that can still do something. Said twice it costs no more than a start that is refused: the store
- * knows what has become of the job.
+ * Requeues a record if possible. A repeated requeue is harmless: the store rejects a second start of the job.
  *
- * @throws ServiceError `overloaded` while the broker is away
+ * @throws ServiceError `overloaded` if the broker is unreachable
  */
 export async function putBack(broker: Pick<Broker, 'submit'>, { again }: DeadLetter): Promise<void> {
   if (again) await broker.submit(again.queue, again.value)
@@ -176,7 +178,7 @@ function read({ key, value, offset, sentAtMs }: KeptRecord): DeadLetter {
   }
 }
 
-/** The lane of the queue that a position names. */
+/** The lane that a position names. */
 function laneOf(position = ''): Priority {
   return position.includes('.batch/') ? 'low' : 'normal'
 }

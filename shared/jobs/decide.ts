@@ -1,46 +1,46 @@
 import { ERRORS, type ErrorBody } from '#schemas/error.ts'
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 
-/** Longest wait after a job was handed back. */
+/** Maximum delay after a hand-back. */
 const HAND_BACK_MS_MAX = 2_000
 
-/** How an attempt ended, as its arbiter sees it. */
+/** End of an attempt, as the owner of the job sees it. */
 export type Outcome =
   | { type: 'completed' }
   | { type: 'failed'; error: ErrorBody }
-  /** The worker died or cannot be heard any more. */
+  /** The worker died or is unreachable. */
   | { type: 'lost' }
-  /** The worker drains, or does not know the model, and gave the job back. */
+  /** The worker drains or lacks the model, and handed the job back. */
   | { type: 'handed_back' }
   | { type: 'cancelled'; error?: ErrorBody | undefined }
   | { type: 'timed_out' }
 
-/** What a job has been through, and what is left of its time. */
+/** Earlier attempts of a job, and its remaining time. */
 export interface History {
-  /** Attempts that ended in a retryable failure, this one included when it is one. Budgets retries. */
+  /** Attempts that ended in a retryable failure, including this one. Limits retries. */
   readonly tries: number
-  /** Workers that died while they ran the job, this one included. Finds poison. */
+  /** Workers that died while they ran the job, including this one. Detects poison jobs. */
   readonly crashes: number
-  /** Workers that gave the job back, this one included. */
+  /** Hand-backs, including this one. */
   readonly handBacks: number
-  /** The caller has seen output that another attempt would repeat. */
+  /** True if the caller received output that another attempt would repeat. */
   readonly hasOutput: boolean
   /** Milliseconds until the deadline. */
   readonly remainingMs: number
 }
 
-/** When to try again, and when to stop. */
+/** Limits and delays of retries. */
 export interface RetryPolicy {
   readonly triesMax: number
   readonly crashesMax: number
   readonly backoff: Backoff
-  /** Workers that may give a job back; from the third on each is waited for longer. */
+  /** Maximum number of hand-backs. From the third on, each has a longer delay. */
   readonly handBacksMax: number
-  /** A wait longer than this is the caller's to make: the failure goes to it with its Retry-After. */
+  /** Maximum delay of a retry. If a longer one is needed, then the job fails with a Retry-After for the caller. */
   readonly delayMsMax: number
 }
 
-/** What the arbiter does about it. */
+/** Decision of the owner. */
 export type Decision =
   | { do: 'complete' }
   | { do: 'retry'; delayMs: number }
@@ -48,11 +48,10 @@ export type Decision =
   | { do: 'cancel'; error?: ErrorBody | undefined }
 
 /**
- * Decides what follows an outcome. The same facts give the same decision, and nothing is done here: the arbiter
- * performs it.
+ * Decides what follows the end of an attempt. A pure function: the owner applies the decision.
  *
- * @param canSpend The process-wide retry budget has room.
- * @param random In [0, 1), for the jitter.
+ * @param canSpend True if the retry budget of the process is not exhausted
+ * @param random In [0, 1), for the jitter
  */
 export function decide(
   outcome: Outcome,
@@ -77,7 +76,10 @@ export function decide(
   }
 }
 
-/** Those that drain are soon gone, and while models are rolled out another worker may know this one. */
+/**
+ * Draining workers are soon gone, and during a rollout of models another worker may have this one. So the first retries are
+ * immediate.
+ */
 function decideHandedBack({ handBacks }: History, { handBacksMax }: RetryPolicy): Decision {
   if (handBacks >= handBacksMax) {
     return { do: 'fail', error: failure('model_loading', 'No worker could run this model yet. Try again later.') }
@@ -101,7 +103,7 @@ function decideFailed(
   return { do: 'retry', delayMs }
 }
 
-/** Whether a failure used up one of the job's tries. A job that only had to wait for others of its key has tried nothing. */
+/** Whether a failure counts as a try. A job that only waited for other jobs of its key has tried nothing. */
 export function isTry({ code }: ErrorBody): boolean {
   const row: { readonly retry: boolean; readonly isTry?: boolean } = ERRORS[code]
   return row.isTry ?? true
@@ -116,35 +118,36 @@ function failure(code: ErrorBody['code'], message: string): ErrorBody {
 }
 
 /**
- * Limits retries to a share of the traffic, so that a failing upstream is not asked three times as often as a healthy one
- * (Google SRE book, "Handling Overload": retry budgets).
+ * Retry budget: limits retries to a fraction of the traffic, so that a failing upstream does not receive three times its normal
+ * load. Source: Google SRE book, "Handling Overload".
  *
- * Every first attempt earns a part of a retry; every retry spends a whole one. A few are there from the start, so that
- * a quiet service can retry at all.
+ * Each first attempt earns a fraction of a retry, and each retry costs one. The budget starts full, so that a quiet service can
+ * retry at all. Example: with 0.1 and 100, a service with 1,000 calls per minute retries at most 100 calls per minute after an
+ * initial 100.
  */
 export class RetryBudget {
   readonly #earnPerCall: number
   readonly #max: number
   #tokens: number
 
-  /** @param share Retries per first attempt in the long run, such as 0.1. @param max Most retries saved up. */
+  /** @param share Retries per first attempt in the long run, such as 0.1 @param max Maximum saved retries */
   constructor(share: number, max: number) {
     this.#earnPerCall = share
     this.#max = max
     this.#tokens = max
   }
 
-  /** A first attempt was made. */
+  /** Counts a first attempt. */
   earn(): void {
     this.#tokens = Math.min(this.#max, this.#tokens + this.#earnPerCall)
   }
 
-  /** Whether a retry may be made now. */
+  /** True if a retry is possible now. */
   get canSpend(): boolean {
     return this.#tokens >= 1
   }
 
-  /** A retry is made. */
+  /** Counts a retry. */
   spend(): void {
     this.#tokens -= 1
   }

@@ -1,12 +1,12 @@
 import { sizeOf } from '#shared/event-size.ts'
 
-/** Joins an event to the one before it; undefined when the two must stay apart. */
+/** Merges an event into the previous one; undefined: keep both. */
 export type MergeEvents<Event = unknown> = (previous: Event, next: Event) => Event | undefined
 
-/** Events that wait for their reader, in order, merged where they can be, with their size in bytes (an estimate). */
+/** Events that wait for their reader, in order, merged if possible, with an estimate of their size in bytes. */
 export class EventBuffer<Event = unknown> {
   readonly #merge: MergeEvents<Event>
-  /** Of all events that wait. Only the buffer itself changes it. */
+  /** Estimated bytes of all buffered events; changed only by the buffer. */
   bytes = 0
   #events: Event[] = []
 

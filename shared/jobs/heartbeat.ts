@@ -1,27 +1,30 @@
-/** How often a process that has something to do says that it lives, in a fleet that is not large, in milliseconds. */
+/** Heartbeat interval in ms of a busy process in a small fleet, and the unit of longer intervals. */
 export const HEARTBEAT_MS = 500
-/** Rhythm of a process that has nothing to do: each heartbeat wakes all others, which have nothing to do either. */
+/** Interval of an idle process, in units of {@link HEARTBEAT_MS}: each heartbeat wakes every other process. */
 const IDLE_RHYTHM = 2
-/** How often it says that it lives, in milliseconds. */
+/** Heartbeat interval of an idle process, in ms. */
 export const IDLE_HEARTBEAT_MS = IDLE_RHYTHM * HEARTBEAT_MS
-/** Half seconds without a job after which a process has nothing to do. */
+/** Number of units without a job after which a process counts as idle. */
 export const IDLE_FROM = 10
-/** Processes for each half second between two heartbeats: so many of them everybody hears each half second, and no more. */
+/** Number of processes per unit of the interval: each process receives about this many heartbeats per 500 ms. */
 const FLEET_PER_BEAT = 100
-/** Longest rhythm: beyond 1,000 processes what is heard grows again, but a dead one is noticed. */
+/** Maximum interval in units. Beyond 1,000 processes the load grows again, but a dead process is detected in time. */
 export const HEARTBEAT_INTERVAL_MAX = 10
 
-/** What a {@link heartbeatIntervalOf} is made from: what peers told of theirs. */
+/** A peer with its published interval. */
 interface Rhythmic {
   readonly rhythm: number | undefined
 }
 
 /**
- * How often a process says that it lives: every so many half seconds, 1 to 10. Everybody hears everybody, so at one rhythm for
- * all fleets what is heard would grow with the square of the processes (docs/scale.md, Processes).
+ * Heartbeat interval of this process, in units of 500 ms, from 1 to 10.
  *
- * @param peers All processes of the fleet. Those that never told a rhythm may be older, and count on two heartbeats a second.
- * @param isIdle Whether it has had nothing to do for {@link IDLE_FROM} half seconds.
+ * Every process receives the heartbeats of all others. With a constant interval, the load would grow with the square of the fleet
+ * (docs/scale.md, Processes). Example: 250 processes give an interval of 3 units, which is 1.5 s.
+ *
+ * @param peers All processes. If one has published no interval, then it may be an older version that expects 500 ms, and the
+ * result is 1
+ * @param isIdle True if this process had no job for {@link IDLE_FROM} units
  */
 export function heartbeatIntervalOf(peers: ReadonlyMap<string, Rhythmic>, own: string, isIdle: boolean): number {
   const wanted = Math.max(isIdle ? IDLE_RHYTHM : 1, Math.ceil(peers.size / FLEET_PER_BEAT))
@@ -31,8 +34,8 @@ export function heartbeatIntervalOf(peers: ReadonlyMap<string, Rhythmic>, own: s
 }
 
 /**
- * What silence is allowed in addition at a rhythm, in milliseconds: the longer rest, and as much again, so that a channel
- * which is late shows in our own heartbeat before it shows in those of others.
+ * Extra tolerated silence at a heartbeat interval of n × 500 ms: twice the added interval, so a late channel shows in our own
+ * heartbeat first.
  */
 export function slackMs(rhythm: number): number {
   return 2 * (rhythm - 1) * HEARTBEAT_MS

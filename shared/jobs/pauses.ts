@@ -5,22 +5,21 @@ import type { Log } from '#shared/log/log.ts'
 import type { OperatorStore, Pause, PauseTarget } from '#shared/store/operator.ts'
 import { untilTick } from '#shared/ticks.ts'
 
-/** How often the store is asked: a control record is quicker, and may be lost. */
+/** Poll interval of the store. A control record is faster, but may be lost. */
 const READ_MS = 3_000
-/** When a caller may ask again for work that is paused: nobody knows how long it will be. */
+/** Retry-After for paused work, in ms; the duration of a pause is unknown. */
 const RETRY_AFTER_MS = 30_000
 
-/** What asks whether it may start. */
+/** Work that may be paused. */
 interface PausableWork {
   readonly pool: PoolName
-  /** Its id in the catalogue. */
+  /** Model id in the catalogue. */
   readonly model: string
 }
 
 /**
- * The models and pools of which nothing is started for now (docs/operations.md, Pause a model or a pool). One for all roles of a
- * process. Where there is a store its table is the truth, read at the start and every few seconds; without one it is what the
- * processes that run have heard.
+ * Paused models and pools (docs/operations.md, Pause a model or a pool); one instance for all roles of a process. With a store,
+ * its table is authoritative and polled. Without one, only received control records count.
  */
 export class Pauses {
   readonly #store: OperatorStore | undefined
@@ -36,30 +35,30 @@ export class Pauses {
     this.#log = log
   }
 
-  /** Reads what is paused. A store that is away is asked again. The caller closes it. */
+  /** Reads the pauses; an unreachable store is polled again later. The caller closes the instance. */
   static async open(store: OperatorStore | undefined, log: Log): Promise<Pauses> {
     const pauses = new Pauses(store, log)
     if (store) await pauses.#readForEver()
     return pauses
   }
 
-  /** Whether pauses outlive the processes that heard of them, and reach those that start later: there is a store. */
+  /** True if pauses survive a restart and reach processes that start later: there is a store. */
   get isKept(): boolean {
     return this.#store !== undefined
   }
 
-  /** What is paused, oldest first. */
+  /** All pauses, oldest first. */
   get all(): readonly Pause[] {
     return [...this.#paused.values()]
   }
 
-  /** The pause that keeps work from being started; undefined where none does. */
+  /** The pause that applies to some work; undefined if none does. */
   of({ pool, model }: PausableWork): Pause | undefined {
     if (this.#paused.size === 0) return undefined
     return this.#paused.get(keyOf({ what: 'pool', id: pool })) ?? this.#paused.get(keyOf({ what: 'model', id: model }))
   }
 
-  /** Refuses work that would have to be started. @throws ServiceError `overloaded` */
+  /** Refuses paused work. @throws ServiceError `overloaded` */
   refuse(work: PausableWork): void {
     const pause = this.of(work)
     if (!pause) return
@@ -67,7 +66,7 @@ export class Pauses {
     throw new ServiceError('overloaded', message, { retryAfterMs: RETRY_AFTER_MS, isUndone: true })
   }
 
-  /** Pauses, or ends a pause, in the whole fleet. @param send Tells every process. @throws ServiceError `overloaded` */
+  /** Starts or ends a pause in the whole fleet. @param send Publishes to every process @throws ServiceError `overloaded` */
   async change(
     target: PauseTarget,
     isPaused: boolean,
@@ -80,12 +79,12 @@ export class Pauses {
     send({ type: 'pause_work', ...target, paused: isPaused, by })
   }
 
-  /** Hears what another process has changed. Anything else is passed over. */
+  /** Applies the change of another process; ignores other records. */
   onControl(record: ControlRecord): void {
     if (record.type === 'pause_work') this.#apply(record, record.paused, record.by)
   }
 
-  /** Asks the store no more. */
+  /** Stops polling. */
   close(): void {
     this.#isClosed = true
     clearTimeout(this.#timer)
@@ -108,19 +107,19 @@ export class Pauses {
     try {
       const read = await this.#store?.listPauses()
       this.#isStale = false
-      // What was heard meanwhile is newer than what was read.
+      // A change received during the read is newer than the result of the read.
       if (!read || before !== this.#changes) return
       this.#paused.clear()
       for (const pause of read) this.#paused.set(keyOf(pause), pause)
     } catch (error) {
-      // Said once: an outage may last for hours.
+      // Logged once per outage, which may last for hours.
       if (!this.#isStale && !this.#isClosed) this.#log.warn({ err: error }, 'pauses not read; keeping the known ones')
       this.#isStale = true
     }
   }
 }
 
-/** A pause for people. */
+/** A pause as a sentence for people. */
 export function sentenceOf({ what, id }: PauseTarget): string {
   return `The ${what} '${id}' is paused by the operator of this service.`
 }

@@ -2,72 +2,72 @@ import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
 import { HEARTBEAT_INTERVAL_MAX, HEARTBEAT_MS } from './heartbeat.ts'
 
-/** What takes the same places on a worker: jobs of one kind for one model. */
+/** A kind of job for one model: such jobs compete for the same permits of a worker. */
 export interface Work {
   readonly kind: string
   readonly model: string
 }
 
-/** The key of a {@link Work} in maps: its kind, a space, its model. No kind has a space in its name. */
+/** Map key of a {@link Work}: kind, space, model. No kind contains a space. */
 export function workKey({ kind, model }: Work): string {
   return `${kind} ${model}`
 }
 
-/** What a process is: a worker of a pool, or one that takes no jobs. */
+/** Role of a process: worker of a pool, or one without jobs. */
 export type Role = Extract<ControlRecord, { type: 'heartbeat' }>['role']
 
-/** What a worker can start, as it tells it. */
+/** Capacity of a worker, as published. */
 export type Capacity = Omit<Extract<ControlRecord, { type: 'capacity' }>, 'type' | 'boot'>
 
-/** The same, to be looked up. */
+/** Capacity of a peer, in a form for lookups. */
 export interface PeerCapacity {
-  /** Undefined: it runs whichever model is asked for. */
+  /** Undefined: any requested model. */
   readonly models: ReadonlySet<string> | undefined
-  /** By {@link workKey}. */
+  /** Concurrency limits by {@link workKey}. */
   readonly bounds: ReadonlyMap<string, number>
   readonly waiting: Capacity['waiting']
-  /** Calls that it holds without a slot. */
+  /** Number of parked calls. */
   readonly aside: number | undefined
-  /** Name of its machine. */
+  /** Host name. */
   readonly host: string | undefined
   readonly pid: number | undefined
   readonly found?: Capacity['found']
   readonly failing?: Capacity['failing']
 }
 
-/** A process as its heartbeats show it. */
+/** A process, as its heartbeats describe it. */
 export interface Peer {
   readonly boot: string
   readonly role: Role
-  /** Of the program; empty while no heartbeat was heard. */
+  /** Program version; empty before the first heartbeat. */
   version: string
   slots: number
   running: number
   draining: boolean
   lastSeenMs: number
-  /** What it said it can start; undefined while it has said nothing. */
+  /** Published capacity; undefined before it was received. */
   capacity: PeerCapacity | undefined
-  /** Half seconds between two of its heartbeats, as it told them; undefined: it told nothing, and each has one. */
+  /** Published heartbeat interval in units of 500 ms; undefined: none was published, and 1 is assumed. */
   rhythm: number | undefined
-  /** Silent for `silentMs`; until it is heard again. */
+  /** Suspected: no heartbeat for `silentMs`. Reset by the next heartbeat. */
   isSilent: boolean
 }
 
-/** The processes that are alive, as they were heard, and what their workers can do. */
+/** Live processes, as their heartbeats describe them, and the capacity of their workers. */
 export class Peers {
   readonly peers = new Map<string, Peer>()
 
-  /** Starts the lease of a worker that was heard on another channel before its first heartbeat. */
+  /** Registers a worker that was observed on another channel before its first heartbeat, so that its death will be detected. */
   expect(boot: string, role: PoolName): void {
     if (!this.peers.has(boot)) this.seen({ boot, role, version: '', slots: 0, running: 0, draining: false })
   }
 
-  /** Workers of a pool that are alive. */
+  /** Live workers of a pool. */
   workers(pool: PoolName): Peer[] {
     return [...this.peers.values()].filter((peer) => peer.role === pool)
   }
 
-  /** Ingresses that are alive and heard. */
+  /** Number of live ingresses that are not suspected. */
   ingresses(): number {
     let count = 0
     for (const { role, isSilent } of this.peers.values()) if (role === 'ingress' && !isSilent) count++
@@ -81,7 +81,7 @@ export class Peers {
     return sum
   }
 
-  /** Those of them that were free when their worker was heard last, of workers that are heard. */
+  /** Free slots of a pool, as of the last heartbeats; suspected workers are excluded. */
   freeSlots(pool: PoolName): number {
     let sum = 0
     for (const { role, draining, isSilent, slots, running } of this.peers.values()) {
@@ -91,8 +91,8 @@ export class Peers {
   }
 
   /**
-   * Jobs of a kind and model that a pool's workers can have running at once; undefined where only their slots bound them, which
-   * those of workers that do not know the model do not.
+   * Maximum concurrent jobs of a kind and model in a pool; undefined if only slots limit them. Workers without the model do not
+   * count.
    */
   capacityOf(pool: PoolName, work: Work): number | undefined {
     const key = workKey(work)
@@ -108,7 +108,7 @@ export class Peers {
     return isBounded ? sum : undefined
   }
 
-  /** Whether some worker of a pool may be able to run a model. */
+  /** True if a worker of the pool may have the model. */
   hasModel(pool: PoolName, model: string): boolean {
     for (const { role, draining, capacity } of this.peers.values()) {
       if (role === pool && !draining && capacity?.models?.has(model) !== false) return true
@@ -116,13 +116,13 @@ export class Peers {
     return false
   }
 
-  /** Workers of a pool that take jobs and may be able to run a model. */
+  /** Workers of a pool that take jobs and may have the model. */
   knowing(pool: PoolName, model: string): Peer[] {
     const isOne = ({ draining, capacity }: Peer) => !draining && capacity?.models?.has(model) !== false
     return this.workers(pool).filter(isOne)
   }
 
-  /** A process was heard just now. */
+  /** Records a sign of life. */
   protected seen(heard: Pick<Peer, 'boot' | 'role' | 'version' | 'slots' | 'running' | 'draining'>): void {
     const seen = { ...heard, lastSeenMs: Date.now(), isSilent: false }
     const peer = this.peers.get(heard.boot)
@@ -130,13 +130,13 @@ export class Peers {
     else this.peers.set(heard.boot, { ...seen, capacity: undefined, rhythm: undefined })
   }
 
-  /** A process said how often it says that it lives, in milliseconds. */
+  /** Records the published heartbeat interval of a process. @param beatMs Interval in ms */
   protected heardRhythm(boot: string, beatMs: number): void {
     const peer = this.peers.get(boot)
     if (peer) peer.rhythm = Math.min(HEARTBEAT_INTERVAL_MAX, Math.ceil(beatMs / HEARTBEAT_MS))
   }
 
-  /** A process said what it can start. Of one that was never heard it says nothing yet: its heartbeat comes first. */
+  /** Records the published capacity of a process. Ignored before its first heartbeat. */
   protected told(
     boot: string,
     { models, bounds, waiting, aside, host, pid, found, failing }: Capacity,

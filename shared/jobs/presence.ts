@@ -8,24 +8,26 @@ import { passedControl, readControl } from './records.ts'
 import { CONTROL } from './topics.ts'
 import { UnknownRecordLog } from './unknown-record-log.ts'
 
-/** Every how many heartbeats a worker says what it can start. */
+/** A worker publishes its capacity with every n-th heartbeat. */
 const BEATS_PER_CAPACITY = 4
-/** Least time between two such records, at the rhythm of a fleet that is not large: what changes meanwhile is told in one. */
+/**
+ * Minimum interval between two capacity records at the shortest heartbeat interval, in ms; changes in between share one record.
+ */
 const CAPACITY_MS_MIN = 100
 /**
- * Silence of our own heartbeat from which that of the others says nothing of them. Less than the shortest `silentMs` by more
- * than a heartbeat, or a late channel would be seen in the others first.
+ * If our own heartbeat has not come back for this long, the channel is late and missing peer heartbeats prove nothing. Must be
+ * shorter than silentMs by more than one interval.
  */
 const CHANNEL_LATE_MS = 1_250
-/** After such a silence of our own heartbeat the channel is taken to be broken. */
+/** If our own heartbeat has not come back for this long, then the channel counts as broken and a warning is logged. */
 const CHANNEL_SILENCE_MS = 2_500
-/** A check that is late by more saw a process that stood still, not a channel: what came meanwhile was not heard yet. */
+/** If a check is late by more than this, then this process was blocked, and unread records prove nothing about the channel. */
 const CHECK_LATE_MS = 1_000
 
-/** Who in this process finds the channel of a broker silent: the roles of one process say it once, together. */
+/** Presences that find the channel of their broker silent. All roles of a process thus log one message together. */
 const silent = new WeakMap<Broker, Set<Presence>>()
 
-/** What this process tells about itself with every heartbeat. */
+/** Data of this process for its heartbeats. */
 export interface Self {
   readonly boot: string
   readonly role: Role
@@ -33,28 +35,41 @@ export interface Self {
   slots(): number
   running(): number
   isDraining(): boolean
-  /** What a worker can start; undefined: there is nothing to tell. Other roles have none. */
+  /** Capacity of a worker; undefined: nothing to publish. Absent for other roles. */
   capacity?(): Capacity | undefined
 }
 
-/** Who hears what the control channel says. */
+/** Callbacks for events on the control channel. */
 export interface PresenceListener {
-  /** A peer was not heard for `silentMs`. It may be dead, or slow. */
+  /** A peer is suspected: no heartbeat for `silentMs`. The peer may be dead or slow. */
   onSilent?(peer: Peer): void
-  /** A peer was not heard for `lostMs`, or said goodbye. */
+  /** A peer is dead: no heartbeat for `lostMs`, or the peer has left. */
   onLost?(peer: Peer): void
-  /** A worker said what it can start. */
+  /** A worker published its capacity. */
   onCapacity?(peer: Peer): void
-  /** A record about a job: a cancel, a pause, a resume. */
+  /** A control record for jobs: a cancel, a pause, a resume and so on. */
   onControl?(record: ControlRecord): void
 }
 
 /**
- * One process on the control channel: tells that it lives, and knows who else does.
+ * Failure detector: publishes the heartbeats of this process and detects missing heartbeats of others.
  *
- * A peer is lost after `lostMs` without a heartbeat, after more if it rests longer between two (`heartbeat.ts`). Silence counts
- * only while our own heartbeats come back to us: when the channel was down or late, everybody gets a whole lease again, since
- * nobody could be heard.
+ * The problem: a missing heartbeat may mean a dead peer, a slow peer, or a broken channel. If a channel outage counted as death,
+ * then every job of the fleet would be repeated at once.
+ *
+ * The invariant: silence of a peer counts only while our own heartbeats come back to us through the same channel.
+ *
+ * States of a peer:
+ * 1. Alive: the last heartbeat is recent.
+ * 2. Suspected (`isSilent`): no heartbeat for `silentMs`. A later heartbeat makes the peer alive again. Only work that is cheap
+ *   to repeat is repeated.
+ * 3. Dead: no heartbeat for `lostMs`, or a `goodbye`. The peer is removed, and the jobs of a dead worker are retried or fail.
+ *
+ * After an interruption of the channel, every peer has the full time again. Both times are longer if a peer has a longer
+ * heartbeat interval (`heartbeat.ts`).
+ *
+ * Example: interval 500 ms, `silentMs` 2,000, `lostMs` 10,000. A worker that dies is suspected 2 s after its last heartbeat, and
+ * declared dead after 10 s. If the channel fails for 30 s instead, then no peer is suspected.
  */
 export class Presence extends Peers {
   readonly #broker: Broker
@@ -65,7 +80,7 @@ export class Presence extends Peers {
   readonly #log: Log
   readonly #skipped: UnknownRecordLog
   #stopTicking: (() => void) | undefined
-  /** For the moment in which the silence of a peer becomes too long, where that is before the next beat. */
+  /** Timer for the moment at which a peer becomes suspected or dead, if before the next heartbeat. */
   #checkTimer: NodeJS.Timeout | undefined
   #receiver: Receiver | undefined
   readonly #openedAtMs = Date.now()
@@ -73,12 +88,12 @@ export class Presence extends Peers {
   #lastCheckMs = this.#openedAtMs
   #stoodStillAtMs = 0
   #beats = 0
-  /** Half seconds between two heartbeats, and those since the last one. */
+  /** Heartbeat interval in units of 500 ms, and units since the last heartbeat. */
   #rhythm = 1
   #rested = 0
-  /** Half seconds in a row in which it had no job. */
+  /** Consecutive units of 500 ms without a job. */
   #idle = 0
-  #capacityToldMs = 0
+  #capacitySentMs = 0
   #isGreeting = false
   #capacityTimer: NodeJS.Timeout | undefined
 
@@ -105,29 +120,24 @@ export class Presence extends Peers {
     return presence
   }
 
-  /**
-   * Milliseconds since our own heartbeat last came back, without what this process rests between two beyond half a second: the
-   * channel works when this is small.
-   */
+  /** Delay of our own heartbeat through the channel in ms, beyond the heartbeat interval. Small if the channel works. */
   get silenceMs(): number {
     return Math.max(0, Date.now() - this.#lastEchoMs - this.beatMs + HEARTBEAT_MS)
   }
 
-  /** How old what a process said last may be while all is well, in milliseconds. */
+  /** Expected maximum age of the last heartbeat of a healthy peer, in ms. */
   get beatMs(): number {
     return this.#rhythm * HEARTBEAT_MS
   }
 
-  /**
-   * Whether a process must be dead: it was never heard, although for `lostMs` it would have been. False while in doubt.
-   */
+  /** True if a process is certainly dead: this process has listened for `lostMs` without any heartbeat of it. False in doubt. */
   isUnheard(boot: string): boolean {
     const hasListened =
       Date.now() - this.#openedAtMs > this.#lostMs + slackMs(this.#rhythm) && this.silenceMs < CHANNEL_SILENCE_MS
     return hasListened && !this.peers.has(boot)
   }
 
-  /** Whether it has listened for so long that every worker was heard, and has said what it can start. */
+  /** True if this process has listened long enough to have received the capacity of every worker. */
   get hasHeardAll(): boolean {
     const listenedMs = Date.now() - this.#openedAtMs
     if (listenedMs > this.beatMs * (BEATS_PER_CAPACITY + 1)) return true
@@ -135,14 +145,14 @@ export class Presence extends Peers {
     return listenedMs > 1.5 * Math.max(this.beatMs, IDLE_HEARTBEAT_MS) && ![...this.peers.values()].some(isOpen)
   }
 
-  /** Says what this worker can start, soon: it has changed. */
+  /** Publishes the changed capacity of this worker soon. */
   publishCapacity(): void {
     if (!this.#stopTicking) return
-    const waitMs = Math.max(0, this.#capacityToldMs + CAPACITY_MS_MIN * this.#rhythm - Date.now())
+    const waitMs = Math.max(0, this.#capacitySentMs + CAPACITY_MS_MIN * this.#rhythm - Date.now())
     this.#capacityTimer ??= setTimeout(() => this.#sendCapacity(), waitMs)
   }
 
-  /** Tells everyone. A record that cannot be sent is logged: whoever waits for it has a timeout. */
+  /** Publishes a record to every process. A failure is only logged, because each waiting party has a timeout. */
   send(record: ControlRecord): void {
     if (this.#broker.deliverLocal) return this.#broker.deliverLocal(CONTROL, 0, '', record)
     this.#broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))).catch((error: unknown) => {
@@ -150,7 +160,7 @@ export class Presence extends Peers {
     })
   }
 
-  /** Says goodbye and leaves. */
+  /** Publishes `goodbye` and leaves the channel. */
   async close(): Promise<void> {
     this.#stopTicking?.()
     this.#stopTicking = undefined
@@ -165,22 +175,22 @@ export class Presence extends Peers {
   #beatInTime(): void {
     this.#idle = this.#self.running() > 0 ? 0 : this.#idle + 1
     const rhythm = heartbeatIntervalOf(this.peers, this.#self.boot, this.#idle >= IDLE_FROM)
-    if (rhythm !== this.#rhythm) this.#changeRhythm(rhythm)
+    if (rhythm !== this.#rhythm) this.#changeInterval(rhythm)
     if (++this.#rested >= rhythm) this.#beat()
   }
 
-  #changeRhythm(rhythm: number): void {
+  #changeInterval(rhythm: number): void {
     this.#rhythm = rhythm
     this.#receiver?.stretch?.(rhythm)
-    // Whoever is to wait for longer hears it before it has to.
-    this.#sendRhythm()
+    // Peers must receive a longer interval before they wait for the next heartbeat.
+    this.#sendInterval()
   }
 
   #beat(): void {
     this.#sendHeartbeat()
     if (this.#beats++ % BEATS_PER_CAPACITY !== 0) return
     this.#sendCapacity()
-    this.#sendRhythm()
+    this.#sendInterval()
   }
 
   #sendHeartbeat(): void {
@@ -197,25 +207,25 @@ export class Presence extends Peers {
     })
   }
 
-  #sendRhythm(): void {
+  #sendInterval(): void {
     this.send({ type: 'rhythm', boot: this.#self.boot, beat_ms: this.beatMs })
   }
 
   #sendCapacity(): void {
     clearTimeout(this.#capacityTimer)
     this.#capacityTimer = undefined
-    this.#capacityToldMs = Date.now()
-    // Of a worker that was not heard its capacity says nothing.
+    this.#capacitySentMs = Date.now()
+    // Peers ignore a capacity before the first heartbeat.
     if (this.#isGreeting) this.#sendHeartbeat()
     this.#isGreeting = false
     const capacity = this.#self.capacity?.()
     if (capacity) this.send({ type: 'capacity', boot: this.#self.boot, ...capacity })
   }
 
-  #onRecord(heard: ChannelRecord): void {
-    const record = heard.payload ? passedControl(heard.payload) : readControl(heard.value)
+  #onRecord(received: ChannelRecord): void {
+    const record = received.payload ? passedControl(received.payload) : readControl(received.value)
     if (record === undefined) return this.#skipped.note('control record not understood')
-    if (typeof record === 'string') return this.#skipped.note('control record of another version passed over', record)
+    if (typeof record === 'string') return this.#skipped.note('control record of another version ignored', record)
     if (record.type === 'heartbeat') this.#onHeartbeat(record)
     else if (record.type === 'goodbye') this.#onGoodbye(record.boot)
     else if (record.type === 'capacity') this.#onCapacity(record)
@@ -223,12 +233,12 @@ export class Presence extends Peers {
     else this.#listener.onControl?.(record)
   }
 
-  #onHeartbeat({ type: _, ...heard }: Extract<ControlRecord, { type: 'heartbeat' }>): void {
-    const isOwn = heard.boot === this.#self.boot
+  #onHeartbeat({ type: _, ...heartbeat }: Extract<ControlRecord, { type: 'heartbeat' }>): void {
+    const isOwn = heartbeat.boot === this.#self.boot
     if (isOwn) this.#onEcho(Date.now())
-    const isNew = !isOwn && !this.peers.has(heard.boot)
-    this.seen(heard)
-    // Who has just come would know for two seconds only that there are workers.
+    const isNew = !isOwn && !this.peers.has(heartbeat.boot)
+    this.seen(heartbeat)
+    // A new process would otherwise wait up to two seconds for the capacity of this worker.
     if (!isNew || !this.#self.capacity) return
     this.#isGreeting = true
     this.publishCapacity()
@@ -276,7 +286,10 @@ export class Presence extends Peers {
     all.add(this)
   }
 
-  /** What a worker said last may still be on its way on another channel, so its goodbye only lets its lease run out. */
+  /**
+   * The last events of a worker may still be in flight on another channel. Thus a worker's goodbye does not end its lease at
+   * once; the normal timeout applies.
+   */
   #onGoodbye(boot: string): void {
     const peer = this.peers.get(boot)
     if (peer?.role === 'ingress' || peer?.role === 'scheduler') return this.#lose(boot)
@@ -291,14 +304,16 @@ export class Presence extends Peers {
   }
 }
 
-/** What {@link Presence.open} needs. */
 export interface PresenceOptions {
   readonly broker: Broker
   readonly self: Self
   readonly listener: PresenceListener
-  /** Silence after which a peer is suspected, in milliseconds, 2,000 or more; longer at a longer rhythm. Default: never. */
+  /**
+   * Silence in ms after which a peer is suspected, at least 2,000; longer at a longer heartbeat interval. Default: `lostMs`, so
+   * peers are never suspected.
+   */
   readonly silentMs?: number | undefined
-  /** Silence after which a peer is lost, in milliseconds; longer at a longer rhythm. */
+  /** Silence in ms after which a peer is declared dead; longer at a longer heartbeat interval. */
   readonly lostMs: number
   readonly log: Log
 }

@@ -1,9 +1,9 @@
 /**
- * Reads what other processes sent, whatever version they are: while a fleet is upgraded the older half meets fields, events
- * and kinds of job that it has never heard of, and must go on with what it knows.
+ * Readers for records of other processes, whatever their version. During a rolling upgrade, older processes receive fields,
+ * events and kinds that they do not know.
  *
- * Fields it does not know are stripped (`tolerant.ts`). An event or a control record of a type it does not know is passed
- * over alone; a job it does not know how to run is `foreign` (`unsupported-jobs.ts`). What cannot be read at all gives undefined.
+ * Unknown fields are stripped (`tolerant.ts`). An event or control record of an unknown type is ignored. A job that this version
+ * cannot run is returned as a foreign job (`unsupported-jobs.ts`). An unreadable record gives undefined.
  */
 import { z } from 'zod'
 import { DurableEvent } from '#schemas/durable-job.ts'
@@ -11,11 +11,11 @@ import { ControlRecord, DurableEnd, EventsRecord, JobEvent, ReplyRecord } from '
 import { JobEnvelope, StoredRequest } from '#schemas/job.ts'
 import { tolerant } from '#shared/tolerant.ts'
 
-/** A job as far as every version can read it: enough to give it to another worker, or to tell its caller. */
+/** Fields of a job that every version can read: enough to requeue it, or to send an error to its caller. */
 export const ForeignJob = JobEnvelope.pick({ id: true, attempt: true, kind: true, reply: true, deadline_ms: true })
 export type ForeignJob = z.infer<typeof ForeignJob>
 
-/** Stands for an event of a type that this version does not know: it counts in the order, and says nothing. */
+/** Placeholder for an event of an unknown type: its sequence number counts. */
 export const SkippedEvent = z.object({
   type: z.string().transform(() => 'skipped' as const),
   job_id: z.string(),
@@ -24,7 +24,7 @@ export const SkippedEvent = z.object({
 })
 export type SkippedEvent = z.infer<typeof SkippedEvent>
 
-/** The events of a reply, and the types of those that were passed over. */
+/** Events of a reply, and the unknown types among them. */
 export interface WorkerReply {
   readonly worker: string
   readonly events: readonly (JobEvent | SkippedEvent)[]
@@ -46,42 +46,41 @@ const readers = {
 }
 const EVENT_TYPES: ReadonlySet<unknown> = typesOf(JobEvent)
 const CONTROL_TYPES: ReadonlySet<unknown> = typesOf(ControlRecord)
-/** Longest name of a type that is told: what others sent is not trusted to be short. */
+/** Maximum length of a logged type name, because other processes are not trusted. */
 const TYPE_CHARS_MAX = 40
 
-/** Reads the envelope of a job, its body not fetched yet. Undefined when it cannot be understood. */
+/** Reads the envelope of a job without fetching its body. Undefined if invalid. */
 export function readJob(value: Buffer): JobEnvelope | undefined {
   return readers.job.safeParse(parseJson(value)).data
 }
 
-/** The envelope of a job that was handed over inside this process: it is of its own version, and needs no check. */
-export function jobOfPayload(said: object): JobEnvelope {
-  return said as JobEnvelope
+/** The envelope of a job that was passed within this process: same version, so no check is needed. */
+export function jobOfPayload(payload: object): JobEnvelope {
+  return payload as JobEnvelope
 }
 
-/** Reads as much of a job as every version can, for one that cannot be run here. Undefined when not even that is there. */
+/** Reads the common fields of a job that this version cannot run. Undefined if even those are invalid. */
 export function readForeign(value: Buffer): ForeignJob | undefined {
   return readers.foreign.safeParse(parseJson(value)).data
 }
 
 /**
- * Reads what the store keeps of a request, and keeps all of it: fields that this version does not know are for the
- * worker that does.
+ * Validates a stored request but returns it complete: unknown fields are for the worker that knows them.
  *
- * @throws ZodError When it cannot be understood
+ * @throws ZodError if the known fields are invalid
  */
 export function readStored(request: unknown): StoredRequest {
   readers.stored.parse(request)
   return request as StoredRequest
 }
 
-/** A record on `replies` that was passed inside this process: it is of its own version, and needs no check. */
-export function passedReply(said: object): WorkerReply {
-  const { worker, events } = said as ReplyRecord
+/** A record on `replies` that was passed within this process: same version, so no check is needed. */
+export function passedReply(payload: object): WorkerReply {
+  const { worker, events } = payload as ReplyRecord
   return { worker, events, skipped: [] }
 }
 
-/** Reads the value of a record on `replies`. Undefined when it cannot be understood. */
+/** Reads the value of a record on `replies`. Undefined if invalid. */
 export function readReply(value: Buffer): WorkerReply | undefined {
   const json = parseJson(value)
   const whole = readers.reply.safeParse(json).data
@@ -93,19 +92,19 @@ export function readReply(value: Buffer): WorkerReply | undefined {
   for (const item of head.events) {
     const event = readers.event.safeParse(item).data
     if (!event) skipped.push(typeOf(item))
-    // Of a type that is known it is broken: the gap it leaves in the order tells that something was lost.
+    // An invalid event of a known type is dropped. The gap in the sequence reveals the loss.
     const kept = event ?? (EVENT_TYPES.has((item as { type?: unknown } | null)?.type) ? undefined : skippedOf(item))
     if (kept) events.push(kept)
   }
   return { worker: head.worker, events, skipped }
 }
 
-/** A record on `control` that was passed inside this process (see {@link passedReply}). */
-export function passedControl(said: object): ControlRecord {
-  return said as ControlRecord
+/** A record on `control` that was passed within this process (see {@link passedReply}). */
+export function passedControl(payload: object): ControlRecord {
+  return payload as ControlRecord
 }
 
-/** Reads a record on `control`; a string: the type of one that this version does not know. Undefined: neither. */
+/** Reads a record on `control`. A string is the type of an unknown record. Undefined if invalid. */
 export function readControl(value: Buffer): ControlRecord | string | undefined {
   const json = parseJson(value)
   const record = readers.control.safeParse(json).data
@@ -114,18 +113,15 @@ export function readControl(value: Buffer): ControlRecord | string | undefined {
   return typeof type === 'string' && !CONTROL_TYPES.has(type) ? typeOf(json) : undefined
 }
 
-/** What a record on `events` says, as far as it is understood, and the types of the events that were passed over. */
+/** Content of a record on `events`, and the unknown event types in it. */
 export interface HeardEvents {
   readonly events?: DurableEvent[] | undefined
-  /** For {@link readEnd}: most who hear of an end need no more than its event. */
+  /** Input for {@link readEnd}. Not parsed here, because most receivers need only the event. */
   readonly end?: unknown
   readonly skipped: readonly string[]
 }
 
-/**
- * Reads the value of a record on `events`. Events of a type that this version does not know are passed over: they are
- * in the store, for those who miss them. Undefined when it cannot be understood.
- */
+/** Reads the value of a record on `events`. Events of an unknown type are ignored; the store has them. Undefined if invalid. */
 export function readEvents(value: Buffer): HeardEvents | undefined {
   const json = parseJson(value)
   const whole = readers.events.safeParse(json).data
@@ -137,7 +133,7 @@ export function readEvents(value: Buffer): HeardEvents | undefined {
   return { events, skipped: items.flatMap(({ item, event }) => (event ? [] : [typeOf(item)])) }
 }
 
-/** Reads how a job ended. Undefined when it was not told, or cannot be understood: the store has it. */
+/** Reads the end of a job. Undefined if absent or invalid: the store has it. */
 export function readEnd(end: unknown): DurableEnd | undefined {
   return end === undefined ? undefined : readers.end.safeParse(end).data
 }

@@ -2,40 +2,41 @@ import type { Priority } from '#schemas/durable-job.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Topic } from '#shared/broker/broker.ts'
 
-/** Partitions of `replies`. An ingress reads the one its boot id hashes to. */
+/** Partitions of `replies`. An ingress reads the partition that its boot id hashes to. */
 export const REPLY_SHARDS = 16
 
-/** Channel of the events of attached jobs; its partitions are the reply shards. */
+/** Channel for events of attached jobs; its partitions are the reply shards. */
 export const REPLIES = 'replies'
-/** Partitions of `events`. A job's events lie in the one its id hashes to. */
+/** Partitions of `events`. The events of a job are in the partition that its id hashes to. */
 export const EVENT_PARTITIONS = 8
-/** Channel of the events of durable jobs, for whoever follows them. */
+/** Channel for events of durable jobs. */
 export const EVENTS = 'events'
-/** Channel of heartbeats and cancels; one partition that every process reads. */
+/** Channel for heartbeats and cancels, with one partition that every process reads. */
 export const CONTROL = 'control'
-/** Records that could not be decoded, raw, for people to look at. */
+/** Topic of dead letters: raw records that no worker could run. */
 export const DEAD = 'dead'
-/** Records of it that one process keeps by itself, each below 1 MiB. */
+/** Maximum dead letters that the memory broker keeps, each below 1 MiB. */
 const DEAD_KEPT_MAX = 50
 
 /**
- * Everybody hears everybody on `control`. A fetch for each heartbeat would cost a fleet of 200 five percent of a core a
- * process (docs/scale.md); a cancel is late by no more than this, times the rhythm of a large fleet (`heartbeat.ts`).
+ * Minimum interval between fetches of `control`, in ms. One fetch per heartbeat would cost each process of a fleet of 200 five
+ * percent of a core (docs/scale.md). A cancel is delayed by at most this time, multiplied by the heartbeat interval of a large
+ * fleet (`heartbeat.ts`).
  */
 const CONTROL_GAP_MS = 50
 const MINUTE_MS = 60_000
 const HOUR_MS = 60 * MINUTE_MS
 
-/** The queue of a pool: its interactive lane, or its batch lane for jobs of low priority. */
+/** The queue of a pool: the interactive lane, or the batch lane for jobs of low priority. */
 export function jobsTopic(pool: PoolName, priority: Priority = 'normal'): string {
   return priority === 'low' ? `jobs.${pool}.batch` : `jobs.${pool}`
 }
 
 /**
- * Every topic these pools need, with its settings (docs/design.md, Topics and records).
+ * All topics for these pools, with their settings (docs/design.md, Topics and records).
  *
- * @param callDeadlineMs Longest deadline of an attached job.
- * @param jobDeadlineMs Longest deadline of a durable one. Queues keep records at least that long.
+ * @param callDeadlineMs Maximum deadline of an attached job, in ms
+ * @param jobDeadlineMs Maximum deadline of a durable job, in ms. Queues retain records at least that long
  */
 export function topicsFor(
   pools: readonly PoolName[],
@@ -46,7 +47,7 @@ export function topicsFor(
   const names = pools.flatMap((pool) => [jobsTopic(pool), jobsTopic(pool, 'low')])
   const queues = names.map((name): Topic => {
     const retentionMs = Math.max(72 * HOUR_MS, deadlineMs)
-    // A durable job whose record was deleted is published again; a call waits no longer than its deadline.
+    // A durable job without a record is republished; a call never waits beyond its deadline.
     return { name, partitions: 1, retentionMs, retentionMsMin: Math.max(HOUR_MS, callDeadlineMs), kind: 'queue' }
   })
   return [
@@ -58,22 +59,22 @@ export function topicsFor(
   ]
 }
 
-/** Who reads a channel reads it as it grows: what is kept longer is for a process that fell behind, and for people. */
+/** A channel is consumed immediately. Longer retention is for processes that fell behind, and for operators. */
 function channel(name: string, partitions: number, retentionMs: number): Topic {
   return { name, partitions, retentionMs, retentionMsMin: MINUTE_MS, kind: 'channel' }
 }
 
-/** The reply shard that an ingress reads, by its boot id: a partition of {@link REPLIES}. */
+/** The partition of {@link REPLIES} that an ingress reads, by its boot id. */
 export function replyShard(boot: string): number {
   return hashOf(boot) % REPLY_SHARDS
 }
 
-/** The partition of {@link EVENTS} in which a durable job's events lie. */
+/** The partition of {@link EVENTS} for the events of a durable job. */
 export function eventPartition(jobId: string): number {
   return hashOf(jobId) % EVENT_PARTITIONS
 }
 
-/** FNV-1a, so that every process and language finds the same. */
+/** FNV-1a, so that every process and language computes the same value. */
 export function hashOf(text: string): number {
   let hash = 0x811c9dc5
   for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193) >>> 0
