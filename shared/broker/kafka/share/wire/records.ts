@@ -85,7 +85,7 @@ export interface AcquiredRange {
         current_leader => leader_id leader_epoch    (INT32 both)
         records => RECORDS?
         acquired_records => first_offset last_offset delivery_count      (INT64, INT64, INT16)
-    node_endpoints => node_id host port rack?
+    node_endpoints => node_id host port rack?, unused
   ```
 */
 export const shareFetch = createAPI<[ShareFetchRequest], ShareFetchResponse>(
