@@ -18,7 +18,7 @@ import { FrameReader } from './wasm/inside/frames.ts'
 /*
  * The service's end of a supervisor's channel (grammar: python/supervise/frames.py).
  *
- * The supervisor is our code and enforces the limits, but it runs next to hostile code. Its messages are therefore validated here too: a
+ * The supervisor is our code and enforces the limits, but it runs next to hostile code. Messages are therefore validated here too. A
  * message that no supervisor sends means that the sandbox is compromised or broken.
  */
 
@@ -61,8 +61,8 @@ export function* encodeJob({ code, timeoutMs, scan, files }: SandboxJob): Genera
 }
 
 /**
- * An object as JSON that also contains the files of a run, by name and in base64, as a program's process reads them (python/execution.py).
- * Run it by `runYielding`: serialising 16 MiB at once takes a fifth of a second.
+ * An object as JSON that also contains the files of a run, by name and in base64. A program's process reads this form
+ * (python/execution.py). Run it by `runYielding`: serialising 16 MiB at once takes a fifth of a second.
  *
  * @param fields At least one field.
  */

@@ -18,7 +18,7 @@ import type { Sandbox, SandboxAdapter, SandboxName, SandboxStats } from './sandb
 const RETRY_DELAY_MS = 60_000
 /** Maximum time that a run waits for a sandbox to open; interpreters load their libraries in a few seconds. */
 const OPEN_MS_MAX = 30_000
-/** A preparation that ends sooner had nothing to do. Its progress is not reported, and callers wait for it. */
+/** A preparation that ends sooner had nothing to do. The progress is then not reported, and callers wait for the end. */
 const QUICK_MS = 2_000
 /** Bounds of Retry-After for callers during a preparation. */
 const RETRY_AFTER_MS = { min: 10_000, max: 60_000 }

@@ -11,8 +11,10 @@ import { describeToken, TokenText } from './text.ts'
 import { callPieces, NAME_TOKENS_MAX, sampleName, type Trigger, triggerOf } from './tools.ts'
 
 /**
- * Answers one request. `input_tokens` are those of the prompt that the answer continues: with tools that are offered in words
- * its system turn also describes the tool that is called, and the short question which tool to call is not counted.
+ * Answers one request.
+ *
+ * `input_tokens` counts the prompt that the answer continues. If tools are described in the prompt text, then the description of the called
+ * tool counts. The short question that selects the tool does not.
  */
 export async function* answer(call: LlamaCall): AsyncGenerator<GenerateEvent> {
   const plan = await makePlan(call)
@@ -39,7 +41,7 @@ async function* writeChoices(call: SequenceCall, plan: Plan): AsyncGenerator<Gen
   yield { type: 'usage', usage: { input_tokens, output_tokens, cached_tokens } }
 }
 
-/** Gives one choice in words or JSON. Returns how many tokens were generated. */
+/** Yields one choice as text or JSON. Returns the number of generated tokens. */
 async function* writeText(call: SequenceCall, plan: Plan, choice: number): AsyncGenerator<GenerateEvent, number> {
   const { runtime, request } = call
   if (request.completion?.echo) yield { type: 'text', choice, text: rawTextOf(runtime, request) }
@@ -64,7 +66,7 @@ interface SampledText {
   readonly generated: readonly Token[]
   /** The stop string that ended the text. */
   readonly hit?: string | undefined
-  /** The text has become a call; `generated` are the tokens before the rest of its trigger. */
+  /** Whether the text became a call; then `generated` has the tokens before the rest of its trigger. */
   readonly isCall?: boolean
 }
 
@@ -106,13 +108,13 @@ function* textEvent(choice: number, { text, logprobs }: Released): Generator<Gen
   if (text !== '') yield { type: 'text', choice, text, ...(logprobs.length > 0 ? { logprobs } : {}) }
 }
 
-/** Some templates end a turn with ordinary text, which the model writes like any other. A raw prompt has no turns. */
+/** Some templates end a turn with ordinary text, which the model generates like any other. A raw prompt has no turns. */
 function stopsOf({ runtime, request }: SequenceCall, plan: Plan, trigger: Trigger | undefined): string[] {
   if (plan.grammar || request.completion) return request.stop
   return [...request.stop, ...runtime.format.endMarks, ...(trigger?.type === 'text' ? [trigger.text] : [])]
 }
 
-/** Whether the answer begins with a text. The sampling of the answer starts over after that, and gives the same tokens. */
+/** Whether the answer begins with a text. The answer is sampled again afterwards, with the same tokens. */
 async function beginsWith(call: SequenceCall, plan: Plan, choice: number, text: string): Promise<boolean> {
   const decoder = new TokenText(call.runtime.model)
   let said = ''
@@ -125,8 +127,7 @@ async function beginsWith(call: SequenceCall, plan: Plan, choice: number, text: 
 }
 
 /**
- * Gives the rest of a choice whose text has become a call in the words of the template: the model picks the name, then writes
- * the arguments.
+ * Yields the rest of a choice whose text became a call in the template's form: the model selects the name, then generates the arguments.
  *
  * @param spoken Tokens of the text before the call
  */
@@ -162,7 +163,7 @@ async function* writeNativeCall(
   return spoken.length + (yield* writeCall(call, { ...plan, tool, prompt: named, grammar, budget }, tool, choice))
 }
 
-/** Gives one choice that calls a tool: the grammar allows nothing but its arguments. */
+/** Yields one choice that calls a tool. The grammar permits only the tool's arguments. */
 async function* writeCall(
   call: SequenceCall,
   plan: Plan,

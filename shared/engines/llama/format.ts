@@ -4,23 +4,23 @@ import type { Mark, Piece } from './template/marks.ts'
 import { ModelTemplate } from './template/template.ts'
 
 /**
- * A prompt before it is tokenized: plain text, and the tokens of marks such as the beginning of a turn. Plain text is never
- * read as a control token: a user cannot close a turn by writing its end mark.
+ * A prompt before tokenization: plain text, and the tokens of marks such as the start of a turn. Plain text never becomes a control token,
+ * so a user cannot end a turn by writing its end mark.
  */
 export type Prompt = readonly (string | Token)[]
 
-/** How a model writes a conversation: by the template in its file, or, if there is none, by what the library knows of its name. */
+/** The format of conversations: the template in the model's file, or else the library's format for the model's name. */
 export interface ChatFormat {
-  /** How the model calls tools; undefined: tools are offered in words, and calls are no turns of their own. */
+  /** Form of the model's tool calls. Undefined: tools are described in the prompt text, and calls are no separate turns. */
   readonly tools: ToolForms | undefined
-  /** Ordinary texts that end a turn: some models write no control token. */
+  /** Ordinary texts that end a turn, because some models generate no control token. */
   readonly endMarks: readonly string[]
-  /** @throws ServiceError `invalid_value` if the format has no words for the conversation; the signal's reason */
+  /** @throws ServiceError `invalid_value` if the format cannot express the conversation; the signal's reason */
   write(conversation: Conversation, signal: AbortSignal): Promise<Prompt>
   close(): Promise<void>
 }
 
-/** @throws ServiceError `model_loading` if the file has a template that cannot be used */
+/** @throws ServiceError `model_loading` if the file has an unusable template */
 export async function openFormat(
   model: LlamaModel,
   resolve: (model: LlamaModel) => ChatWrapper,
@@ -54,7 +54,7 @@ function sourceOf(model: LlamaModel, source: string): TemplateSource {
 const NORMAL = 1
 const BYTE = 6
 
-/** Control tokens. llama.cpp makes some of them of ordinary ones, by their names in angle brackets. */
+/** The control tokens. llama.cpp converts some ordinary tokens into control tokens by their names in angle brackets. */
 function* marksOf(model: LlamaModel): Generator<Mark> {
   const { tokens, token_type: types } = model.fileInfo.metadata.tokenizer.ggml
   for (const [id, text] of tokens.entries()) {
@@ -93,12 +93,12 @@ function promptOf(model: LlamaModel, wrapper: ChatWrapper, chatHistory: ChatHist
     if (typeof value === 'string') pieces.push(value)
     else pieces.push(...value.tokenize(model.tokenizer, pieces.length > 0))
   }
-  // A wrapper may begin with a BOS that the model file says it does not want.
+  // A wrapper may begin with a BOS token although the model file does not want one.
   const isUnwanted = pieces[0] === model.tokens.bos && !model.tokens.shouldPrependBosToken
   return joinPieces(isUnwanted ? pieces.slice(1) : pieces)
 }
 
-/** Neighbouring texts as one: they are tokenized together. */
+/** Merges adjacent texts, which must be tokenized together. */
 export function joinPieces(pieces: readonly (Piece | Token)[]): Prompt {
   const joined: (string | Token)[] = []
   for (const piece of pieces) {

@@ -12,32 +12,31 @@ import { answer } from './answer.ts'
 import { describeAnswer, describeCall, refuseMedia, tokensOf } from './prompt.ts'
 import { closeRuntime, type LlamaRuntime, openRuntime } from './runtime.ts'
 
-/** How long close waits for calls to notice. */
+/** Maximum time that `close` waits for running calls to end. */
 const CLOSE_MS = 5_000
 const TEMPLATE_BYTES_MAX = 1_048_576
 
-/** Where a llama engine finds its model. */
+/** Options of a llama engine. */
 export interface LlamaEngineOptions {
   /** Directory of prepared weights, DATA_DIR/models. */
   readonly weightsDir: string
   /** Directory of the operator's own GGUF files; default: weightsDir. */
   readonly modelsDir?: string | undefined
-  /** A call that finds known weights absent starts their preparation (the default). False: somebody else does. */
+  /** Whether a call that finds known weights missing starts their preparation. Default: true. False: another part prepares them. */
   readonly prepare?: boolean | undefined
-  /** The Python that prepares; default python3 of the PATH. */
+  /** The Python that prepares weights; default: python3 of the PATH. */
   readonly python?: string | undefined
-  /** Hears of a preparation that this engine started. */
+  /** Called with the progress of a preparation that this engine started. */
   readonly onProgress?: OnProgress
 }
 
 /**
- * Opens a chat engine that runs a GGUF file in this process with llama.cpp (node-llama-cpp), on the CPU.
+ * Opens a chat engine that runs a GGUF file in this process with llama.cpp (node-llama-cpp), on the CPU. Text only.
  *
- * Nothing is loaded before the first call, or `preload`. Up to `engine.parallel` calls generate at once; the others wait. JSON and tool
- * arguments are enforced by grammar (grammar/grammar.ts says how far); tools are chosen as tools.ts says, at most one
- * call an answer. Text only.
+ * The model is loaded by the first call or by `preload`. Up to `engine.parallel` calls generate concurrently; the others wait. JSON and
+ * tool arguments are enforced by a grammar (limits in grammar/grammar.ts). Tools are selected by tools.ts, at most one call per answer.
  *
- * @throws ConfigError when the configuration names neither a file nor known weights
+ * @throws ConfigError if the configuration names neither a file nor known weights
  */
 export function openLlamaEngine(model: ModelConfig, options: LlamaEngineOptions): ChatEngine {
   return new LlamaEngine(model, options)
@@ -77,7 +76,7 @@ class LlamaEngine implements ChatEngine {
     }
   }
 
-  /** With tools that are offered in words: the size of the prompt that leads to a call of the first one. */
+  /** If tools are described in the prompt text, then this is the size of the prompt for a call of the first tool. */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number> {
     const signal = AbortSignal.any([options.signal, this.#closing.signal])
     const runtime = await this.#load(signal)
@@ -100,7 +99,7 @@ class LlamaEngine implements ChatEngine {
     await closeRuntime(runtime)
   }
 
-  /** The loaded model; the first call loads it, for all. */
+  /** The loaded model. The first call loads it for all. */
   async #load(signal: AbortSignal): Promise<LlamaRuntime> {
     signal.throwIfAborted()
     this.#runtime ??= this.#open().catch((error) => {
@@ -145,7 +144,7 @@ async function readTemplate(file: string): Promise<string> {
   return await readFile(file, 'utf8')
 }
 
-/** Waits until no call holds a sequence; a caller that neither reads nor leaves is not waited for. */
+/** Waits until no call holds a sequence, up to {@link CLOSE_MS}: a caller may neither read nor leave. */
 async function takeAll(runtime: LlamaRuntime, count: number): Promise<void> {
   const signal = AbortSignal.timeout(CLOSE_MS)
   for (let i = 0; i < count; i++) await runtime.slots.take(signal).catch(() => undefined)

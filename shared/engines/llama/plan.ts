@@ -9,18 +9,18 @@ import { rawTokensOf } from './raw.ts'
 import type { LlamaCall, LlamaRuntime } from './runtime.ts'
 import { chooseTool, nativeCallTokens } from './tools.ts'
 
-/** How the answer comes about, the same for each of the n choices. */
+/** The plan of an answer, equal for each of the n choices. */
 export interface Plan {
-  /** The tool that is called; undefined: the answer is text. */
+  /** The called tool; undefined: the answer is text. */
   readonly tool: Tool | undefined
-  /** Tools that the text may call, in the words of the template. */
+  /** Tools that the text may call in the template's form. */
   readonly callable: readonly Tool[]
   readonly prompt: readonly Token[]
   readonly grammar: LlamaGrammar | undefined
   readonly budget: Budget
 }
 
-/** @throws ServiceError for what the request asks in vain, before any output; the signal's reason */
+/** @throws ServiceError for an unsupported request, before any output; the signal's reason */
 export async function makePlan(call: LlamaCall): Promise<Plan> {
   const { runtime, request, signal } = call
   if (request.completion) {
@@ -36,7 +36,7 @@ export async function makePlan(call: LlamaCall): Promise<Plan> {
     return { tool, callable: [], prompt, budget: budgetOf(call, prompt), grammar }
   }
   const callable = runtime.format.tools && !request.response_format ? offeredTools(request) : []
-  // A schema that cannot be enforced is refused before any output.
+  // A schema that cannot be enforced is rejected before any output.
   for (const one of callable) if (one.strict) await makeGrammar(runtime, request, one)
   const prompt = await fittingTokensOf(runtime, describeAnswer(runtime, request), signal)
   const grammar = await makeGrammar(runtime, request, undefined)
@@ -47,14 +47,17 @@ function budgetOf({ request, config, runtime }: LlamaCall, prompt: readonly Toke
   return getBudget(request, config, prompt.length, runtime.contextTokens)
 }
 
-/** Where each API has the schemas of a tool and of the answer. */
+/** Path of the schemas of a tool and of the answer in each API. */
 const SCHEMA_PATHS: Readonly<Record<GenerateRequest['dialect'], { readonly tool: string; readonly format: string }>> = {
   openai: { tool: 'function.parameters', format: 'response_format.json_schema.schema' },
   anthropic: { tool: 'input_schema', format: 'output_config.format.schema' },
   responses: { tool: 'parameters', format: 'text.format.schema' },
 }
 
-/** Tools are held to their schema as far as a grammar can, unless they are strict: agents send keywords that no grammar enforces. */
+/**
+ * Arguments of a tool follow its schema as closely as a grammar can. Only a strict tool is rejected for an unsupported keyword, because
+ * agents send many of them.
+ */
 export async function makeGrammar(
   { llama }: LlamaRuntime,
   request: GenerateRequest,

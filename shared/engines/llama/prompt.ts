@@ -8,12 +8,12 @@ import type { LlamaRuntime } from './runtime.ts'
 import type { Conversation, TemplateMessage, TemplateTool } from './template/conversation.ts'
 import { leastTokens, tokenizePrompt } from './tokens.ts'
 
-/** Longest schema that is shown to the model; the grammar enforces a longer one all the same. */
+/** Maximum length of a schema in the prompt; the grammar also enforces longer ones. */
 const SHOWN_SCHEMA_MAX = 2_000
-/** Bytes per token that are taken for certain to be too many, if the vocabulary does not tell. */
+/** Assumed maximum bytes per token if the vocabulary has no such bound. */
 const TOKEN_BYTES_MAX = 256
 
-/** @throws ServiceError `unsupported_value` when a turn holds what only larger models read */
+/** @throws ServiceError `unsupported_value` if a turn contains media */
 export function refuseMedia(request: GenerateRequest): void {
   for (const [index, turn] of request.turns.entries()) {
     const part = turn.parts.find(({ type }) => type === 'image' || type === 'audio' || type === 'file')
@@ -29,27 +29,27 @@ export function offeredTools(request: GenerateRequest): Tool[] {
   return request.tools.filter((tool) => request.allowed_tools?.includes(tool.name) ?? true)
 }
 
-/** The prompt of an answer in words or JSON. A format that has tools offers them. */
+/** The prompt of an answer as text or JSON. Tools are offered if the format supports them. */
 export function describeAnswer(runtime: LlamaRuntime, request: GenerateRequest): Conversation {
   const tools = runtime.format.tools ? offeredTools(request) : []
   return describe(runtime, request, { instructions: describeFormat(request), tools, prefill: prefillOf(request) })
 }
 
-/** The prompt of a tool call in words: it ends where the arguments begin. For formats without tools. */
+/** The prompt of a tool call as text, which ends where the arguments begin. For formats without tools. */
 export function describeCall(runtime: LlamaRuntime, request: GenerateRequest, tool: Tool): Conversation {
   const instructions = `${describeTools([tool])}\nAnswer with a call of ${tool.name}.`
   return describe(runtime, request, { instructions, tools: [], prefill: `{"name": "${tool.name}", "arguments":` })
 }
 
-/** The prompt of a call in the words of the template, which {@link LlamaRuntime.format} has. */
+/** The prompt of a call in the template's form; {@link LlamaRuntime.format} must support tools. */
 export function describeNativeCall(runtime: LlamaRuntime, request: GenerateRequest): Conversation {
   const conversation = describe(runtime, request, { instructions: '', tools: offeredTools(request), prefill: '' })
   return { ...conversation, thinks: false }
 }
 
 /**
- * The prompt that asks which tool the last user turn needs. Two examples teach a small model the form; without them it
- * answers `none`, or a tool, to nearly everything.
+ * The prompt that asks which tool the last user turn needs. Two examples teach a small model the form. Without them it answers `none`, or a
+ * tool, to nearly every question.
  */
 export function describeRouting(request: GenerateRequest, tools: readonly Tool[]): Conversation {
   const first = tools[0]?.name ?? NO_TOOL
@@ -69,11 +69,11 @@ export function describeRouting(request: GenerateRequest, tools: readonly Tool[]
   return { messages, tools: [], prefill: '', thinks: false }
 }
 
-/** What the model answers when no tool fits. */
+/** The model's answer if no tool fits. */
 export const NO_TOOL = 'none'
 
 /**
- * The prompt of a conversation. One that surely leaves no room for an answer is not even rendered.
+ * The prompt of a conversation. A conversation that certainly leaves no tokens for an answer is not even rendered.
  *
  * @throws ServiceError `context_length_exceeded`, `invalid_value`; the signal's reason
  */
@@ -87,13 +87,13 @@ export async function writeFitting(
   return await runtime.format.write(conversation, signal)
 }
 
-/** How many tokens a conversation has at least, at a glance: a message is one, and the longest token stands for so many bytes. */
+/** A quick lower bound of a conversation's tokens: one per message, and the bytes divided by the size of the longest token. */
 export function leastTokensOf({ tokenBytesMax }: LlamaRuntime, { messages, prefill }: Conversation): number {
   const texts = [prefill, ...messages.map(({ content }) => content)]
   return Math.max(messages.length, leastTokens(texts, Math.min(tokenBytesMax, TOKEN_BYTES_MAX)))
 }
 
-/** The tokens of a prompt. Others have their turn while a long one is cut up. @throws The signal's reason */
+/** The tokens of a prompt, with event-loop yields. @throws The signal's reason */
 export async function tokensOf({ model }: LlamaRuntime, prompt: Prompt, signal: AbortSignal): Promise<Token[]> {
   return await runYielding(tokenizePrompt(model, prompt), signal)
 }
@@ -108,7 +108,7 @@ export async function fittingTokensOf(
 }
 
 interface Wanted {
-  /** For the system turn. */
+  /** Text for the system turn. */
   readonly instructions: string
   readonly tools: readonly Tool[]
   readonly prefill: string
@@ -141,7 +141,7 @@ function instruct(
   return content === '' ? messages : [{ role: 'system', content }, ...messages]
 }
 
-/** Turns with calls and results as the template writes them. */
+/** Converts turns with calls and results for a template with tools. */
 function writeTurns(turns: readonly Turn[]): TemplateMessage[] {
   const names = new Map<string, string>()
   return turns.map((turn) => {
@@ -178,7 +178,7 @@ function textOf(parts: readonly Part[]): string {
   return parts.map((part) => (part.type === 'text' ? part.text : '')).join('')
 }
 
-/** The text of a turn, without reasoning. A call is told in words: SmolLM2 answers a call written as JSON with the same. */
+/** The text of a turn, without reasoning. A call becomes a sentence, because SmolLM2 answers a call in JSON with the same call. */
 function wordsOf(parts: readonly Part[]): string {
   return parts
     .map((part) => {

@@ -7,14 +7,14 @@ import type { LlamaRuntime } from './runtime.ts'
 import { tokenizeRaw } from './tokens.ts'
 
 /**
- * Raw prompts of completions: no chat template is put around them. What reads like a mark of the model, such as `<|im_start|>`,
- * is one, as servers of open models take it.
+ * Raw prompts of completions, without a chat template. Text such as `<|im_start|>` is read as a control token, as in servers of open
+ * models.
  */
 
 /**
- * The tokens of the request's one prompt, with the mark of a text's beginning where the model wants one.
+ * The tokens of the request's only prompt, with a BOS token if the model wants one.
  *
- * @throws ServiceError `invalid_value` for what is no token of the model, `context_length_exceeded`; the signal's reason
+ * @throws ServiceError `invalid_value` for an unknown token id, `context_length_exceeded`; the signal's reason
  */
 export async function rawTokensOf(
   runtime: LlamaRuntime,
@@ -33,7 +33,7 @@ export async function rawTokensOf(
   return requireFitting(runtime, tokens)
 }
 
-/** The text that a choice repeats. */
+/** The prompt text, for requests with `echo`. */
 export function rawTextOf({ model }: LlamaRuntime, request: GenerateRequest): string {
   const [given] = request.completion?.tokens ?? []
   return given ? model.detokenize(given as Token[], true) : textOf(request)
@@ -59,7 +59,7 @@ function requireFitting({ contextTokens }: LlamaRuntime, tokens: Token[]): Token
   return tokens
 }
 
-/** The same refusal, of the field that holds the text here. */
+/** Rewrites the error for the parameter `prompt`. */
 function inPrompt({ code, message }: ServiceError): ServiceError {
   return new ServiceError(code, message.replaceAll('messages', 'prompt'), { param: 'prompt' })
 }

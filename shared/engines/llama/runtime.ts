@@ -9,36 +9,36 @@ import { type ChatFormat, openFormat } from './format.ts'
 import { SequencePool } from './sequences.ts'
 import { longestTokenBytes } from './tokens.ts'
 
-/** Tokens of a prompt evaluated in one native call: an abort waits for one of them, about 0.3 s on a slow core. */
+/** Tokens of a prompt evaluated in one native call. An abort waits for one such call, about 0.3 s on a slow core. */
 export const PROMPT_CHUNK_TOKENS = 64
 
-/** The module, loaded on first use: it costs half a second and 50 MB, and is an optional dependency. */
+/** The module, an optional dependency that is loaded on first use: loading takes half a second and 50 MB. */
 export type LlamaModule = typeof import('node-llama-cpp')
 
-/** A model in memory, with its sequences. Closed with {@link closeRuntime} by the engine that opened it. */
+/** A loaded model with its sequences. The engine that opened it must close it with {@link closeRuntime}. */
 export interface LlamaRuntime {
   readonly module: LlamaModule
   readonly llama: Llama
   readonly model: LlamaModel
   readonly format: ChatFormat
-  /** System turn of conversations that have none. */
+  /** System turn of conversations without one. */
   readonly system: string | undefined
-  /** One for each sequence of {@link sequences}: a call takes a slot before its first sequence, and has one at a time. */
+  /** One slot per sequence of {@link sequences}. A call takes a slot before its first sequence, and holds one sequence at a time. */
   readonly slots: Slots
   readonly sequences: SequencePool
-  /** Most tokens of a prompt and its answer together. */
+  /** Maximum tokens of a prompt and its answer together. */
   readonly contextTokens: number
-  /** Bytes of text that the longest token stands for; Infinity: unknown. */
+  /** Bytes of text of the longest token; Infinity: unknown. */
   readonly tokenBytesMax: number
 }
 
 export interface RuntimeOptions {
-  /** Window of each sequence. */
+  /** Context window of each sequence. */
   readonly contextTokens: number
-  /** Sequences that generate at once. */
+  /** Number of sequences that generate concurrently. */
   readonly parallel: number
   readonly system?: string | undefined
-  /** Jinja template in place of that in the file. */
+  /** Jinja template instead of the one in the file. */
   readonly template?: string | undefined
 }
 
@@ -47,7 +47,7 @@ export interface LlamaCall {
   readonly config: ModelConfig
   readonly runtime: LlamaRuntime
   readonly request: GenerateRequest
-  /** Id of the project whose prompts may be reused; undefined: none. */
+  /** Project whose cached prompts may be reused; undefined: none. */
   readonly project: string | undefined
   readonly signal: AbortSignal
 }
@@ -60,7 +60,7 @@ export interface SequenceCall extends LlamaCall {
 /**
  * Loads a GGUF file with llama.cpp on the CPU.
  *
- * @throws ServiceError `model_loading` when the file, the optional package or memory is missing
+ * @throws ServiceError `model_loading` if the file, the optional package or memory is missing
  */
 export async function openRuntime(
   file: string,
@@ -97,7 +97,7 @@ export async function openRuntime(
       system,
       slots: new Slots(parallel),
       sequences: new SequencePool(Array.from({ length: parallel }, () => context.getSequence())),
-      // llama.cpp keeps one place free; at the last one the library would begin to forget the prompt.
+      // llama.cpp keeps one position free. At the last one the library would begin to drop the prompt.
       contextTokens: Math.min(contextTokens, context.contextSize) - 1,
       tokenBytesMax: longestTokenBytes(model),
     }
@@ -114,8 +114,8 @@ export async function closeRuntime({ format, llama }: LlamaRuntime): Promise<voi
 }
 
 /**
- * One core less than there are, since the service needs one itself. Never more threads than cores: llama.cpp's threads
- * wait for each other by spinning, and 4 threads on 2 cores generated 0.3 tokens a second where 1 does 46.
+ * One core fewer than available, since the service needs one itself. Never more threads than cores, because llama.cpp's threads spin while
+ * they wait: 4 threads on 2 cores generated 0.3 tokens a second, where 1 thread generates 46.
  */
 function threadCount(): number {
   return Math.max(1, availableParallelism() - 1)

@@ -5,13 +5,13 @@ import { ServiceError } from '#shared/error.ts'
 import { type LlamaRuntime, PROMPT_CHUNK_TOKENS } from './runtime.ts'
 import { sharedTokens } from './sequences.ts'
 
-// What the makers of SmolLM2 recommend; OpenAI's default of 1 makes a small model ramble.
+// Values recommended by the makers of SmolLM2. OpenAI's default of 1 makes a small model ramble.
 const TEMPERATURE = 0.2
 const TOP_P = 0.9
-/** Tokens that presence and frequency penalties look back on. */
+/** Number of last tokens to which presence and frequency penalties apply. */
 const PENALTY_WINDOW = 256
 
-/** The part of a request that steers sampling. */
+/** The request fields that control sampling. */
 export type SamplingRequest = Partial<
   Pick<
     GenerateRequest,
@@ -27,26 +27,26 @@ export type SamplingRequest = Partial<
   >
 >
 
-/** How one answer is sampled. */
+/** Sampling of one answer. */
 export interface Sampling {
   readonly options: SequenceEvaluateOptions
   readonly wantsProbabilities: boolean
-  /** Tokens of the answer so far, kept up to date by {@link sample}. */
+  /** Tokens of the answer so far, updated by {@link sample}. */
   readonly generated: Token[]
 }
 
 /** One sampled token. */
 export interface Sampled {
   readonly token: Token
-  /** Of the whole vocabulary, highest first; when asked for. */
+  /** Probabilities of the whole vocabulary, highest first, if requested. */
   readonly probabilities?: ReadonlyMap<Token, number> | undefined
 }
 
 /**
- * Translates the sampling fields of a request. Also knows `min_p`, as servers of open models do.
+ * Converts the sampling fields of a request. Also supports `min_p`, as servers of open models do.
  *
- * @param choice Which of the n choices: it varies the seed
- * @throws ServiceError `invalid_value` for a logit_bias that names no token of the model
+ * @param choice Index of the choice, which varies the seed
+ * @throws ServiceError `invalid_value` for a logit_bias with an unknown token
  */
 export function openSampling(
   runtime: LlamaRuntime,
@@ -77,10 +77,10 @@ export function openSampling(
 }
 
 /**
- * Evaluates a prompt except for its last token, in pieces, so that an abort waits for one of them at most. Tokens that the
- * sequence has are reused.
+ * Evaluates a prompt except its last token, in pieces, so that an abort waits for at most one of them. Tokens that the sequence already has
+ * are reused.
  *
- * @returns How many tokens were reused
+ * @returns Number of reused tokens
  */
 export async function readPrompt(
   sequence: LlamaContextSequence,
@@ -96,11 +96,11 @@ export async function readPrompt(
   return cached
 }
 
-/** Removes all but the first tokens of a sequence. Returns how many are left. */
+/** Removes all but the first tokens of a sequence. Returns the number of remaining tokens. */
 async function rewind(sequence: LlamaContextSequence, length: number): Promise<number> {
   const { nextTokenIndex } = sequence
   if (length === nextTokenIndex) return length
-  // Recurrent models and sliding windows have no state of a shorter text: the library would evaluate all of it in one call.
+  // Recurrent models and sliding windows cannot return to an earlier state. The library would evaluate the whole prefix in one call.
   if (length === 0 || sequence.needsCheckpoints) {
     await sequence.clearHistory()
     return 0
@@ -110,8 +110,8 @@ async function rewind(sequence: LlamaContextSequence, length: number): Promise<n
 }
 
 /**
- * Samples after a prompt until the model ends its turn, the grammar is complete or the caller leaves the loop. The sequence
- * has the prompt and the answer then: the next turn of the conversation continues there.
+ * Samples after a prompt until the model ends its turn, the grammar is complete or the consumer leaves the loop. The sequence then contains
+ * the prompt and the answer, so the next turn of the conversation can continue there.
  */
 export async function* sample(
   sequence: LlamaContextSequence,
@@ -139,7 +139,7 @@ function readLogitBias({ module, model }: LlamaRuntime, bias: GenerateRequest['l
       const problem = `Invalid 'logit_bias': ${key} is not a token of this model (0 to ${vocabulary - 1}).`
       throw new ServiceError('invalid_value', problem, { param: 'logit_bias' })
     }
-    // The library leaves end-of-turn tokens alone, whatever is asked for them.
+    // The library ignores the bias of end-of-turn tokens.
     tokenBias.set(id as Token, { logit: value })
   }
   return tokenBias

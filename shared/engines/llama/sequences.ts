@@ -1,13 +1,13 @@
 import type { LlamaContextSequence, Token } from 'node-llama-cpp'
 
 /**
- * The sequences of a context, each with the tokens that it has evaluated last: the prompt cache.
+ * The sequences of a context, each with its last evaluated tokens: the prompt cache.
  *
- * A prompt takes the free sequence that has its beginning in memory and evaluates only the rest. A sequence belongs to the
- * project of its last call, and its tokens are reused by that project alone: otherwise a project could measure by the time
- * to the first token whether another one had sent the same prompt. Another project gets the sequence emptied.
+ * A prompt takes the free sequence with the longest common prefix and evaluates only the rest. A sequence belongs to the project of its
+ * last call, and only that project reuses its tokens. Otherwise a project could detect by the time to the first token whether another
+ * project had sent an equal prompt. For another project the sequence is cleared.
  *
- * Example: a chat of 1,200 tokens comes back with the answer and a question of 20 tokens. Its sequence has all but these 20.
+ * Example: a chat of 1,200 tokens returns with the answer and a question of 20 tokens. The sequence already has all tokens except these 20.
  */
 export class SequencePool {
   /** Sequences that no call holds, in the order of their last use. */
@@ -18,11 +18,12 @@ export class SequencePool {
   }
 
   /**
-   * Takes the free sequence that suits a prompt best: of those of the project the one with the longest common prefix, else
-   * one without an owner, else the least recently used. Give it back with {@link put}. The caller holds one of as many slots
-   * as there are sequences, so that one is always free.
+   * Takes the best free sequence for a prompt. The first choice is the project's sequence with the longest common prefix, then one without
+   * an owner, then the least recently used. Return it with {@link put}.
    *
-   * @param project Its id; undefined: no tokens are reused, by this call or after it
+   * The caller must hold a slot. There are as many slots as sequences, so one is always free.
+   *
+   * @param project Project id; undefined: no tokens are reused, neither by this call nor after it
    */
   async take(project: string | undefined, prompt: readonly Token[]): Promise<OwnedSequence> {
     const chosen = this.#choose(project, prompt)
@@ -60,18 +61,21 @@ export class SequencePool {
   }
 }
 
-/** A sequence and the project whose tokens it has. A call whose evaluation failed removes the owner: the tokens are unknown. */
+/**
+ * A sequence and the project that owns its tokens. If an evaluation failed, then the caller removes the owner, because the tokens are
+ * unknown.
+ */
 export interface OwnedSequence {
   readonly sequence: LlamaContextSequence
   owner: string | undefined
 }
 
-/** Tokens of a prompt that need no evaluation. The last one always does: the answer is sampled from its logits. */
+/** Tokens of a prompt that need no evaluation. The last token always does, because the answer is sampled from its logits. */
 export function sharedTokens(sequence: LlamaContextSequence, prompt: readonly Token[]): number {
   return Math.min(sequence.compareContextTokens(prompt as Token[]).firstDifferentIndex, prompt.length - 1)
 }
 
-/** A short common beginning, such as a system turn, is no reason to overwrite a long chat. */
+/** A short common prefix, such as a system turn, does not justify overwriting a long chat. */
 function isWorthSharing(shared: number, { nextTokenIndex }: LlamaContextSequence, prompt: readonly Token[]): boolean {
   return 2 * shared >= Math.min(prompt.length, nextTokenIndex)
 }

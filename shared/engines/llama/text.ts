@@ -1,13 +1,13 @@
 import type { LlamaModel, Token } from 'node-llama-cpp'
 import type { Logprob } from '#schemas/generate.ts'
 
-/** Tokens one character may be spread over; after that it is taken for broken output of the model. */
+/** Maximum tokens of one character. More mean that the model's output is invalid. */
 const CHARACTER_TOKENS_MAX = 8
-/** What an impossible token's log probability is called (docs/protocol.md, Chat answers). */
+/** Log probability of an impossible token (docs/protocol.md, Chat answers). */
 const NEVER = -9999
 const BROKEN = '\ufffd'
 
-/** Turns tokens into text as they come, whole characters only: many are spread over two to four tokens. */
+/** Converts tokens into text as they arrive, in whole characters only: many characters span two to four tokens. */
 export class TokenText {
   readonly #model: LlamaModel
   #last: Token[] = []
@@ -17,7 +17,7 @@ export class TokenText {
     this.#model = model
   }
 
-  /** The text that is complete with this token; '' inside a character. */
+  /** The text that is complete with this token; '' within a character. */
   push(token: Token): string {
     this.#pending.push(token)
     const text = this.#model.detokenize(this.#pending, false, this.#last)
@@ -27,7 +27,7 @@ export class TokenText {
     return text
   }
 
-  /** What is left at the end, without the beginning of a character that was cut off. */
+  /** The rest of the text, without an incomplete last character. */
   flush(): string {
     const text = this.#model.detokenize(this.#pending, false, this.#last)
     this.#pending = []
@@ -36,9 +36,9 @@ export class TokenText {
 }
 
 /**
- * A sampled token in the OpenAI shape.
+ * A sampled token in OpenAI's form.
  *
- * @param probabilities Of the whole vocabulary, highest first, after temperature and grammar: llama.cpp gives no others
+ * @param probabilities Probabilities of the whole vocabulary, highest first, after temperature and grammar: llama.cpp provides no others
  */
 export function describeToken(
   model: LlamaModel,
@@ -54,7 +54,7 @@ export function describeToken(
 
 function nameToken(model: LlamaModel, token: Token, probability: number) {
   const text = model.detokenize([token], true)
-  // The bytes of part of a character cannot be told from its text.
+  // The bytes of an incomplete character cannot be derived from its text.
   const bytes = text.includes(BROKEN) ? null : [...Buffer.from(text)]
   return { token: text, logprob: probability > 0 ? Math.max(NEVER, Math.log(probability)) : NEVER, bytes }
 }

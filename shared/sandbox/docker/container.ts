@@ -135,7 +135,7 @@ export class SandboxContainer implements PoolMember {
 
   async #start(signal: AbortSignal): Promise<void> {
     const attached = { stream: true, hijack: true, stdin: true, stdout: true, stderr: true, abortSignal: signal }
-    // The same socket serves both directions, despite its type.
+    // One socket serves both directions, despite its type.
     const stream = (await this.#container.attach(attached)) as Duplex
     this.#stream = stream
     this.#listen(stream)
@@ -182,7 +182,7 @@ export class SandboxContainer implements PoolMember {
   }
 
   #closed(failure: unknown): void {
-    const cause = failure ?? new Error(this.#errors.trim() || 'The container ended and detail nothing.')
+    const cause = failure ?? new Error(this.#errors.trim() || 'The container ended without output.')
     const detail = this.#errors.trim().split('\n').at(-1) ?? ''
     const message = `The sandbox's container does not start: ${detail || cause}`
     this.#isReady.reject(new ServiceError('sandbox_unavailable', message, { cause }))

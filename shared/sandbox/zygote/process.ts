@@ -24,7 +24,7 @@ const ERROR_TEXT_MAX = 4_096
 const OWN_SCRATCH_BYTES = 16 * 1024 * 1024
 const NOBODY = 65_534
 const DEVICES = ['null', 'zero', 'full', 'random', 'urandom']
-/** Capabilities to become the user nobody; dropped afterwards. */
+/** Capabilities to change to the unprivileged user; dropped afterwards. */
 const BECOME_NOBODY = ['--cap-add', 'CAP_SETUID', '--cap-add', 'CAP_SETGID', '--cap-add', 'CAP_SETPCAP']
 
 const Ready = z.object({ msg: z.literal('ready'), versions: z.record(z.string(), z.string()) })

@@ -11,19 +11,21 @@ import {
 import { SchemaProblem } from './match.ts'
 
 /*
- * `oneOf` asks that exactly one alternative accepts a value. The grammar writes a value of any alternative, so they must be
- * told apart here: by their types, by listed values, by bounds of numbers, by a required property whose schemas are told
- * apart themselves (as the tag of a union is), or by a required property that another alternative does not have.
+ * `oneOf` requires that exactly one alternative accepts a value. The grammar generates values of any alternative, so the alternatives must
+ * be disjoint.
+ *
+ * Two alternatives are disjoint if their types, listed values or number ranges do not overlap. Two objects are also disjoint if a required
+ * property has disjoint schemas, such as the tag of a union, or if one lacks a property that the other requires.
  */
 
 const DEPTH_MAX = 8
 /** Maximum names and values that are compared for one schema. */
 const COMPARED_MAX = 50_000
-/** Parts of an `allOf` that are compared. */
+/** Maximum parts of an `allOf` that are compared. */
 const PARTS_MAX = 8
 const TYPES = ['object', 'array', 'string', 'number', 'boolean', 'null']
 
-/** The comparisons of one schema. */
+/** Counts the comparisons of one schema. */
 export class Comparison {
   readonly reader: SchemaReader
   #left = COMPARED_MAX
@@ -32,7 +34,7 @@ export class Comparison {
     this.reader = reader
   }
 
-  /** @throws SchemaProblem when alternatives take too many comparisons */
+  /** @throws SchemaProblem if the alternatives need too many comparisons */
   spend(names: number): void {
     this.#left -= names
     if (this.#left < 0) throw new SchemaProblem('has too many alternatives of oneOf to compare')
@@ -40,9 +42,9 @@ export class Comparison {
 }
 
 /**
- * Whether no value that is written for one alternative is accepted by another.
+ * Whether no value generated for one alternative is accepted by another.
  *
- * @param isWhole The grammar writes no properties but those of `base` and of an alternative.
+ * @param isWhole Whether the grammar generates only the properties of `base` and of an alternative.
  */
 export function areDisjoint(
   comparison: Comparison,
@@ -68,7 +70,7 @@ export function areDisjoint(
   )
 }
 
-/** Whether an object that is written for a schema never has a property that another schema requires. */
+/** Whether an object generated for a schema never has a property that another schema requires. */
 function lacksRequired(written: Schema, other: unknown): boolean {
   const names = new Set([
     ...requiredOf(written),

@@ -34,38 +34,38 @@ import { requireSupported } from './supported.ts'
 import { type Member, numberMatch, OBJECT, openingOf, STRING, VALUE } from './values.ts'
 
 /*
- * JSON Schema → GBNF, the grammar notation of llama.cpp. One rule for each schema node, so the grammar grows with the
- * schema and recursion is a rule that names itself.
+ * Converts JSON Schema to GBNF, the grammar notation of llama.cpp. Each schema node is one rule, so the grammar grows with the schema, and
+ * recursion is a rule that refers to itself.
  */
 
-/** Most schema nodes of one grammar, each alternative and repeated use counted. */
+/** Maximum schema nodes of one grammar; each alternative and repeated use counts. */
 const NODES_MAX = 2_500
-/** Schemas merged into one before it counts as containing itself. */
+/** Maximum schemas merged into one; more count as an endless recursion. */
 const MERGES_MAX = 64
-/** Longest least length and least count of items. */
+/** Maximum values of minLength and minItems. */
 const CHARACTERS_MAX = 100_000
 const ITEMS_MAX = 1_000
-/** Longest path that an error names. */
+/** Maximum length of a path in an error. */
 const PATH_CHARS_MAX = 256
 
-/** How closely a grammar keeps to its schema. */
+/** Options of {@link writeSchemaGrammar}. */
 export interface GrammarOptions {
-  /** Default: a schema with a keyword that is not enforced is refused. False: the keyword is left out. */
+  /** True, the default: a schema with an unsupported keyword is rejected. False: the keyword is ignored. */
   readonly isStrict?: boolean
 }
 
 /**
- * Writes the grammar of JSON texts that a schema accepts: some of them, and none that it does not accept. For example, objects
- * have no properties but those that are named, in the order in which they are named.
+ * Creates a grammar of JSON texts that a schema accepts. The grammar generates only accepted texts, but not all of them. For example,
+ * objects have only the named properties, in the order of the schema.
  *
- * Enforced are all keywords of draft 2020-12 that {@link requireSupported} lets pass: in short, not `not`, `if`, `contains`,
- * `uniqueItems` of more than one item, `dependentSchemas`, `$dynamicRef`, nor a `oneOf` whose alternatives overlap.
+ * All keywords of draft 2020-12 that {@link requireSupported} accepts are enforced. Not supported are mainly `not`, `if`, `contains`,
+ * `uniqueItems` of more than one item, `dependentSchemas`, `$dynamicRef`, and `oneOf` with overlapping alternatives.
  *
- * The writer holds the event loop, and so does llama.cpp when it reads the grammar: each of them less than 100 ms at the bounds.
+ * Both this function and llama.cpp's parser block the event loop, each for less than 100 ms at the limits.
  *
- * @param param Path of the schema in the request; the error names the path of the part that is at fault.
- * @throws ServiceError `invalid_value` when a keyword is not enforced, when the schema has too many nodes, asks for over 1,000
- * items, accepts nothing or has no end, or when it leaves too many ways to go on
+ * @param param Path of the schema in the request; errors add the path of the faulty part.
+ * @throws ServiceError `invalid_value` for an unsupported keyword or too many nodes. Other reasons are over 1,000 required items, a schema
+ * that accepts nothing, endless recursion, or too many alternatives at one place.
  */
 export function writeSchemaGrammar(schema: Schema, param: string, { isStrict = true }: GrammarOptions = {}): string {
   try {
@@ -73,7 +73,7 @@ export function writeSchemaGrammar(schema: Schema, param: string, { isStrict = t
     return new GrammarWriter(schema, isStrict).write()
   } catch (cause) {
     if (!isStrict && cause instanceof Impossible) return JSON_OBJECT_GRAMMAR
-    // Deep recursion shows as a stack overflow.
+    // Deep recursion causes a stack overflow.
     const isProblem = cause instanceof SchemaProblem
     const problem = isProblem ? cause.message : 'is too large, or contains itself without an end'
     const path = isProblem ? cause.path : ''
@@ -114,7 +114,7 @@ class GrammarWriter {
     return this.#book.add(this.#body(schema, path))
   }
 
-  /** A schema of something in an object or an array. */
+  /** A schema of a value inside an object or an array. */
   #inner(schema: unknown, path: string): Match {
     this.#depth++
     try {
@@ -124,7 +124,7 @@ class GrammarWriter {
     }
   }
 
-  /** Undefined when no value fits. */
+  /** Undefined if the schema accepts no value. */
   #innerIfPossible(schema: unknown, path: string): Match | undefined {
     try {
       return this.#inner(schema, path)
@@ -189,7 +189,7 @@ class GrammarWriter {
     return this.#typed(schema, path)
   }
 
-  /** Those of several alternatives that accept a value. */
+  /** A choice of the alternatives that accept any value. */
   #choice<T>(path: string, alternatives: readonly T[], write: (one: T, index: number) => Match): Match {
     const matches: Match[] = []
     for (const [index, one] of alternatives.entries()) {
@@ -248,7 +248,10 @@ class GrammarWriter {
     return this.#located(path, schema, ['multipleOf'], (kept) => numberMatch(kept, isInteger, path))
   }
 
-  /** Writes a part, and names its path in a problem. Where a keyword may be left out, it is left out instead. */
+  /**
+   * Writes a part, and adds its path to a problem. If the grammar is not strict, then the part is written again without the unsupported
+   * keywords.
+   */
   #located<T>(path: string, schema: Schema, keywords: readonly string[], write: (schema: Schema) => T): T {
     try {
       return write(schema)
@@ -264,7 +267,7 @@ class GrammarWriter {
     if (properties.length === 0) return this.#map(schema, path)
     const members: Member[] = []
     for (const { name, value: inner, isRequired } of properties) {
-      // A name without a schema costs as much as one with it.
+      // A name without a schema counts like one with it.
       if (!isSchema(inner)) this.#nodes++
       const place = `${path}.properties.${name}`
       const value = isRequired ? this.#inner(inner, place) : this.#innerIfPossible(inner, place)
@@ -284,8 +287,8 @@ class GrammarWriter {
   }
 
   /**
-   * Members in their order, optional ones left out at will: from each place a rule leads on that begins with a comma, and
-   * the first one is a choice of all that may come first. Written from the last member to the first.
+   * Members in order, of which optional ones may be omitted. After each member a rule continues with a comma, and the first member is a
+   * choice of all that may come first. Written from the last member to the first.
    */
   #members(members: readonly Member[]): string {
     let next = '""'
@@ -299,7 +302,7 @@ class GrammarWriter {
     return this.#book.add(matchOf(firsts.toReversed().join(' | '), '')).text
   }
 
-  /** An object of any properties. One that is written twice counts twice, so that only a single one can be asked for. */
+  /** An object with arbitrary properties. Since a generated key may repeat, at most one property can be required. */
   #map(schema: Schema, path: string): Match {
     const { min, max } = countsOf(schema, 'Properties')
     if (min > max) throw new Impossible(path)
@@ -341,7 +344,7 @@ class GrammarWriter {
     return this.#book.unroll(matchOf(text, '[', [item], item.ways * more.ways), more.unrolled)
   }
 
-  /** An array whose first items have a schema each. No more follow than are asked for. */
+  /** An array whose first items have a schema each. Further items are generated only up to the required minimum. */
   #tuple(tuple: readonly unknown[], rest: unknown, min: number, path: string): Match {
     const items: Match[] = []
     for (const [index, schema] of tuple.entries()) {
@@ -375,7 +378,7 @@ class GrammarWriter {
     return this.#book.unroll(matchOf(`"\\"" ${characters.text} "\\""`, '"', [], characters.ways), characters.unrolled)
   }
 
-  /** A string of a regular language: one rule for each state of its automaton, which ends with the closing quote. */
+  /** A string of a regular language: one rule per state of its automaton, ending with the closing quote. */
   #text(schema: Schema, path: string): Match {
     const { min, max } = lengthsOf(schema)
     const key = `${stringLanguage(this.#languages, schema).id},${min},${max}`
@@ -397,7 +400,7 @@ class GrammarWriter {
   }
 }
 
-/** Path of what a pointer points at. */
+/** Path of the target of a pointer. */
 function pathOf(pointer: string): string {
   return pointer.slice(1).replaceAll('/', '.')
 }

@@ -14,7 +14,7 @@ import { patternLanguage } from './pattern.ts'
 import { hasLanguage, lengthsOf, stringLanguage } from './strings.ts'
 import type { Member } from './values.ts'
 
-/** Keywords that say something about values of one type only. A schema without a type gets the first that it speaks of. */
+/** Keywords that concern values of one type. A schema without a type gets the first type that one of its keywords concerns. */
 export const TYPE_KEYWORDS: readonly (readonly [string, readonly string[]])[] = [
   [
     'object',
@@ -33,7 +33,7 @@ const ASSERTIONS: ReadonlySet<string> = new Set([
   ...['type', 'const', 'enum', 'anyOf', 'oneOf', 'allOf', '$ref'],
 ])
 
-/** Whether a schema accepts every value: all its keywords are notes. */
+/** Whether a schema accepts every value, because its keywords are only annotations. */
 export function isPlain(schema: Schema): boolean {
   return Object.keys(schema).every((key) => !ASSERTIONS.has(key))
 }
@@ -48,13 +48,13 @@ export function countsOf(schema: Schema, of: 'Items' | 'Properties'): { min: num
   return { min, max: Math.floor(numberOf(schema, `max${of}`) ?? Number.POSITIVE_INFINITY) }
 }
 
-/** The schemas of the first items, and that of all others. Draft 7 has a list in `items`. */
+/** The schemas of the first items, and the schema of all others. Draft 7 has a list in `items`. */
 export function itemsOf(schema: Schema): { tuple: readonly unknown[]; rest: unknown } {
   if (Array.isArray(schema.items)) return { tuple: schema.items, rest: schema.additionalItems }
   return { tuple: listOf(schema, 'prefixItems'), rest: schema.items ?? schema.unevaluatedItems }
 }
 
-/** A property that is named. */
+/** A named property. */
 interface Property {
   readonly name: string
   /** A schema. */
@@ -62,11 +62,11 @@ interface Property {
   readonly isRequired: boolean
 }
 
-/** The properties that an object names, in their order, each with the schemas of all keywords that speak of it. */
+/** The named properties of an object, in order, each with the schemas of all keywords that concern it. */
 export function namedProperties(languages: Languages, schema: Schema): Property[] {
   const required = requiredOf(schema)
   const dependents = isSchema(schema.dependentRequired) ? schema.dependentRequired : {}
-  // A set may grow while it is walked.
+  // Iterating over a set includes elements that are added meanwhile.
   for (const name of required) {
     if (Object.hasOwn(dependents, name)) for (const other of listOf(dependents, name)) required.add(String(other))
   }
@@ -90,9 +90,9 @@ function valueSchema(languages: Languages, schema: Schema, name: string): unknow
 }
 
 /**
- * The members that are written: optional ones become required, or are left out, as counts demand.
+ * The members to write: optional ones become required or are omitted, as the counts demand.
  *
- * @throws SchemaProblem when there are too few, or when an optional one asks for others that are optional
+ * @throws SchemaProblem if there are too few, or if an optional member requires other optional ones
  */
 export function withinCounts(schema: Schema, members: readonly Member[], path: string): Member[] {
   const { min, max } = countsOf(schema, 'Properties')
@@ -118,22 +118,22 @@ export function tooFew(path: string): SchemaProblem {
   return new SchemaProblem('asks for more properties than it names', `${path}.minProperties`)
 }
 
-/** The schemas of the keys and of the values of an object without named properties; undefined: it has none, or any. */
+/** The schemas of keys and values of an object without named properties; undefined: none, or any. */
 export function freeProperties(schema: Schema, path: string): { keys: unknown; value: unknown } {
   const { propertyNames: keys = true } = schema
   const patterns = Object.entries(isSchema(schema.patternProperties) ? schema.patternProperties : {})
   if (patterns.length > 1) throw new SchemaProblem('has more than one pattern', `${path}.patternProperties`)
   const [pattern] = patterns
   if (pattern) return { keys: { allOf: [keys, { pattern: pattern[0] }] }, value: pattern[1] }
-  // With an empty list of properties an object is {}, unless its other properties have a schema.
+  // An empty list of properties means `{}`, unless other properties have a schema.
   const value = schema.additionalProperties ?? schema.unevaluatedProperties ?? !isSchema(schema.properties)
   return { keys, value }
 }
 
 /**
- * Whether a schema of one type accepts a value that is listed.
+ * Whether a schema of one type accepts a listed value.
  *
- * @throws SchemaProblem when keywords of objects or arrays stand next to a listed object or array
+ * @throws SchemaProblem if keywords of objects or arrays are next to a listed object or array
  */
 export function admits(languages: Languages, schema: Schema, value: unknown): boolean {
   const values = valuesOf(schema)

@@ -2,13 +2,14 @@ import { SchemaProblem } from './match.ts'
 import { contains, type Ranges, union } from './ranges.ts'
 
 /*
- * Regular languages by derivatives (Brzozowski 1964; Owens, Reppy and Turon 2009): the derivative of a language by a
- * character is what may follow that character, and each derivative is one state of a deterministic automaton. Intersection and
- * complement cost nothing extra, so that several patterns, a format, lengths and lookaheads become one automaton. A grammar
- * made of one has a single way to go on after each text, which is all that llama.cpp needs to be fast.
+ * Regular languages by derivatives (Brzozowski 1964; Owens, Reppy and Turon 2009). The derivative of a language by a character is the set
+ * of texts that may follow the character. Each derivative is one state of a deterministic automaton.
  *
- * Each text stands between two marks, so that `^` and `$` are characters like any other. Example: the pattern `^a` is the
- * language Σ* START a Σ*.
+ * Intersection and complement cost nothing extra, so several patterns, a format, lengths and lookaheads become one automaton. A grammar of
+ * one automaton has a single continuation after each text, which llama.cpp needs to be fast.
+ *
+ * Each text is enclosed in two marks, so that `^` and `$` are characters like any other. Example: the pattern `^a` is the language Σ* START
+ * a Σ*.
  */
 
 export const START = 0x11_0000
@@ -18,12 +19,12 @@ export const END = 0x11_0001
 const STEPS_MAX = 22_000
 /** Maximum languages of one grammar. */
 const LANGUAGES_MAX = 20_000
-/** Characters of a text that are read in one step. */
+/** Characters of a text that count as one step. */
 const READ_CHARS = 32
 /** Maximum states of one automaton. */
 export const STATES_MAX = 2_000
 
-/** A language. Equal ones are the same object. */
+/** A language. Equal languages are the same object. */
 export interface Language {
   readonly id: number
   readonly isNullable: boolean
@@ -36,7 +37,7 @@ export interface Language {
     | { readonly kind: 'not'; readonly of: Language }
 }
 
-/** A state of an automaton: where each set of characters leads to, by index. */
+/** A state of an automaton, with the target index of each set of characters. */
 export interface State {
   readonly isAccepting: boolean
   readonly edges: readonly { readonly set: Ranges; readonly to: number }[]
@@ -46,19 +47,19 @@ export function tooLarge(): SchemaProblem {
   return new SchemaProblem(`needs more than ${STATES_MAX} states for a text`)
 }
 
-/** Makes the languages of one grammar, and bounds the work on them. */
+/** Creates the languages of one grammar, and bounds the work on them. */
 export class Languages {
   readonly #known = new Map<string, Language>()
   readonly #derived = new Map<Language, Map<number, Language>>()
   readonly #automata = new Map<Language, State[]>()
-  /** By pattern. */
+  /** Languages by pattern. */
   readonly patterns = new Map<string, Language>()
   #steps = 0
 
-  /** No text at all. */
+  /** The language without any text. */
   readonly none = this.chars([])
   readonly empty = this.#make('', { kind: 'empty' }, true)
-  /** Every text, marks included. */
+  /** The language of every text, including the marks. */
   readonly every = this.repeat(this.chars([[0, END]]), 0)
 
   chars(set: Ranges): Language {
@@ -113,7 +114,7 @@ export class Languages {
     return this.#derive(state, END).isNullable
   }
 
-  /** The automaton of the texts in the language; state 0 is the first. @throws SchemaProblem when it is too large */
+  /** The automaton of a language; its initial state has index 0. @throws SchemaProblem if it is too large */
   automaton(language: Language): State[] {
     const known = this.#automata.get(language)
     if (known) return known
@@ -147,7 +148,7 @@ export class Languages {
     return states
   }
 
-  /** @throws SchemaProblem when the grammar has taken too much work */
+  /** @throws SchemaProblem if the grammar has exceeded its work limit */
   spend(steps: number): void {
     this.#steps += steps
     if (this.#steps > STEPS_MAX) throw new SchemaProblem('has patterns that take too much work')
@@ -211,7 +212,7 @@ export class Languages {
   }
 }
 
-/** All sets of characters of a language. */
+/** All character sets of a language. */
 function setsOf(language: Language): Ranges[] {
   const all = new Set([language])
   for (const { form } of all) {
@@ -222,7 +223,7 @@ function setsOf(language: Language): Ranges[] {
   return [...all].flatMap(({ form }) => (form.kind === 'chars' ? [form.set] : []))
 }
 
-/** Code points in classes that no set tells apart. */
+/** Partitions the code points into classes that no set distinguishes. */
 function classesOf(sets: readonly Ranges[]): Ranges[] {
   const cuts = new Set(sets.flatMap((set) => set.flatMap(([low, high]) => [low, high + 1])))
   const sorted = [0, ...[...cuts].filter((cut) => cut > 0 && cut < START).sort((a, b) => a - b), START]

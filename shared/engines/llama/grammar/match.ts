@@ -1,20 +1,25 @@
 /*
- * What a piece of a grammar costs while it runs. llama.cpp keeps a stack for each way in which the text so far may go on,
- * and holds each one against each token of the vocabulary. Alternatives that begin alike go on side by side; of two that
- * both contain themselves there are twice as many ways at each level, so that a few dozen tokens are minutes of a core
- * that nothing can interrupt. So both are counted while the grammar is written.
+ * Runtime cost of a grammar.
+ *
+ * llama.cpp keeps a stack for each possible continuation of the text so far, and checks each stack against each token of the vocabulary.
+ * Alternatives with the same beginning continue in parallel.
+ *
+ * If two of them contain themselves, then the number of continuations doubles at each level. A few dozen tokens would then take minutes of
+ * uninterruptible CPU time.
+ *
+ * Both numbers are therefore counted and bounded while the grammar is written.
  */
 
-/** Most ways to go on at one place. 1,000 cost 20 ms to set up and 0.3 s a token; both grow with the square. */
+/** Maximum continuations at one place. 1,000 cost 20 ms to set up and 0.3 s per token; both grow with the square. */
 const WAYS_MAX = 1_000
-/** Ways to begin that are assumed of a rule that is not written yet, and must hold when it is. */
+/** Number of beginnings that is assumed for a rule in progress, and checked when it is complete. */
 const STARTS_ASSUMED = 50
-/** Characters of an opening that are compared. */
+/** Maximum characters of an opening that are compared. */
 const OPENING_CHARS_MAX = 200
 
-/** Why a schema gets no grammar; its message ends a sentence that begins with "The JSON schema". */
+/** The reason why a schema has no grammar. The message ends a sentence that begins with "The JSON schema". */
 export class SchemaProblem extends Error {
-  /** Path of the part that has the problem, such as `.properties.a`; empty: the schema as a whole. */
+  /** Path of the faulty part, such as `.properties.a`; empty: the whole schema. */
   readonly path: string
 
   constructor(message: string, path = '') {
@@ -23,42 +28,42 @@ export class SchemaProblem extends Error {
   }
 }
 
-/** No value fits a schema. An alternative, an optional property or an item that has the problem is left out. */
+/** A schema that no value fits. Alternatives, optional properties and items with this problem are omitted. */
 export class Impossible extends SchemaProblem {
   constructor(path: string) {
     super('accepts no value', path)
   }
 }
 
-/** A rule that a reference names. It is open while it is written: what leads back to it then is a cycle. */
+/** A rule that references name. The rule is open while it is written: a reference to it is then a cycle. */
 export interface Reference {
   readonly name: string
-  /** How many were open before it. */
+  /** Number of rules that were open before this one. */
   readonly order: number
-  /** Objects and arrays around it. */
+  /** Number of enclosing objects and arrays. */
   readonly depth: number
   isOpen: boolean
   isAssumed: boolean
   match?: Match
 }
 
-/** A piece of a grammar, and what is known of the text it matches. */
+/** A piece of a grammar, with facts about the texts that it matches. */
 export interface Match {
   /** GBNF: the name of a rule, or a body. */
   readonly text: string
-  /** What every match begins with, as far as it is known. */
+  /** The known common beginning of all matches. */
   readonly opening: string
-  /** The opening is all there is. */
+  /** Whether the opening is the whole match. */
   readonly isWhole: boolean
-  /** Ways to begin. */
+  /** Number of possible beginnings. */
   readonly starts: number
-  /** Most ways at once at any place. */
+  /** Maximum parallel continuations at any place. */
   readonly ways: number
-  /** The first of the open rules that it leads back to. */
+  /** The outermost open rule to which this piece refers. */
   readonly cycle: Reference | undefined
 }
 
-/** A piece with a known opening, around others. */
+/** A piece with a known opening around inner pieces. */
 export function matchOf(text: string, opening: string, inner: readonly Match[] = [], ways = 1): Match {
   return {
     text,
@@ -70,18 +75,18 @@ export function matchOf(text: string, opening: string, inner: readonly Match[] =
   }
 }
 
-/** Exactly this text, which is JSON. Both notations escape in the same way. */
+/** Matches exactly this JSON text. JSON and GBNF have the same escapes. */
 export function literal(json: string): Match {
   const text = JSON.stringify(json)
   return { ...matchOf(text, json), isWhole: json.length <= OPENING_CHARS_MAX }
 }
 
-/** One of these, which is written in so many ways. */
+/** A piece with a number of alternatives. */
 export function alike(text: string, ways: number): Match {
   return { ...matchOf(text, '', [], ways), starts: ways }
 }
 
-/** One of several pieces. @throws SchemaProblem when too many go on side by side */
+/** A choice between pieces. @throws SchemaProblem if too many continue in parallel */
 export function choice(alternatives: readonly Match[]): Match {
   const distinct = [...new Map(alternatives.map((match) => [match.text, match])).values()]
   const [only] = distinct
@@ -97,20 +102,20 @@ export function choice(alternatives: readonly Match[]): Match {
   }
 }
 
-/** What is known of a rule that is not written yet. */
+/** The assumptions about a rule in progress. */
 export function openMatch(reference: Reference): Match {
   reference.isAssumed = true
   return { ...alike(reference.name, STARTS_ASSUMED), ways: 1, cycle: reference }
 }
 
-/** Ends the writing of a referenced rule. @throws SchemaProblem when it begins in more ways than was assumed */
+/** Completes a referenced rule. @throws SchemaProblem if it has more beginnings than assumed */
 export function close(reference: Reference, match: Match): void {
   reference.isOpen = false
   reference.match = { ...match, text: reference.name }
   if (reference.isAssumed && match.starts > STARTS_ASSUMED) throw tooManyWays()
 }
 
-/** Most ways at once where alternatives begin with the same text. */
+/** Maximum parallel continuations of alternatives with the same beginning. */
 function countSideBySide(alternatives: readonly Match[]): number {
   const sorted = alternatives.toSorted((a, b) => (a.opening < b.opening ? -1 : 1))
   const path: { opening: string; ways: number; cycles: number }[] = []

@@ -2,14 +2,14 @@ import { SchemaProblem } from './match.ts'
 import { type Bounds, floatRange, integerRange, integersWithin } from './numbers.ts'
 
 /*
- * GBNF of the multiples of a number. Few of them are listed. Of a step such as 5, 25 or 1,000, which divides a power of ten,
- * the last digits are listed and those before them are free. A step such as 0.01 bounds the digits after the point.
+ * GBNF of the multiples of a number. A few multiples are listed. For a step such as 5, 25 or 1,000, which divides a power of ten, the last
+ * digits are listed and those before them are free. A step such as 0.01 limits the digits after the point.
  */
 
 /** Maximum multiples that are listed. */
 const LISTED_MAX = 500
 const DIGITS_MAX = 9
-/** Largest magnitude of a number with a step below 1: a double has no room for larger ones and for their fraction. */
+/** Maximum magnitude of a number with a step below 1: a double cannot represent larger ones together with their fraction. */
 const DECIMAL_MAX = 999_999_999
 /** Maximum last digits that are listed. */
 const LAST_DIGITS_MAX = 4
@@ -21,9 +21,9 @@ interface Step {
 }
 
 /**
- * The multiples of all steps within bounds; undefined when there are none.
+ * The multiples of all steps within bounds; undefined if there are none.
  *
- * @throws SchemaProblem when there are too many, and no digits tell them from other numbers
+ * @throws SchemaProblem if there are too many, and digits do not distinguish them from other numbers
  */
 export function multiplesOf(steps: readonly number[], bounds: Bounds, isInteger: boolean): string | undefined {
   const step = commonStep(steps, isInteger)
@@ -60,7 +60,7 @@ function commonStep(steps: readonly number[], isInteger: boolean): Step {
   throw new SchemaProblem(`has a multipleOf with more than ${DIGITS_MAX} digits`)
 }
 
-/** All multiples within bounds; undefined when they are too many. */
+/** All multiples within bounds; undefined if there are too many. */
 function listMultiples({ units, scale }: Step, bounds: Bounds): string[] | undefined {
   const {
     minimum = -Infinity,

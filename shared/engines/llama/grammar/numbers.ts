@@ -1,4 +1,4 @@
-/** Bounds as JSON Schema names them. */
+/** Bounds with the names of JSON Schema. */
 export interface Bounds {
   readonly minimum?: number | undefined
   readonly maximum?: number | undefined
@@ -6,23 +6,23 @@ export interface Bounds {
   readonly exclusiveMaximum?: number | undefined
 }
 
-/** Largest magnitude that open ends reach: every such integer is exact in a double. */
+/** Maximum magnitude of unbounded ranges: every such integer is exact in a double. */
 const LARGEST = 999_999_999_999_999
-/** Digits after the point. */
+/** Maximum digits after the point. */
 const DIGITS = 6
-/** Digits tried for a range between two integers, and the least count of numbers that is enough. */
+/** Digits that are tried for a range between two integers, and the minimum count of numbers that suffices. */
 const NARROW_DIGITS = [1, 2, 3, 6, 9]
 const NARROW_NUMBERS_MIN = 8
 
-/** GBNF of the decimal integers within bounds; undefined when nothing that can be written lies within. */
+/** GBNF of the decimal integers within bounds; undefined if there are none. */
 export function integerRange(bounds: Bounds): string | undefined {
   const range = integersWithin(bounds)
   return range && joinRange(range.low, range.high)
 }
 
 /**
- * GBNF of decimal numbers within bounds: all integers, and fractions between two integers within; between two bounds without
- * an integer, fractions of as few digits as there is room for. Undefined when nothing that can be written lies within.
+ * GBNF of decimal numbers within bounds: all integers, and fractions between two such integers. If there is no integer between the bounds,
+ * then fractions have as few digits as possible. Undefined if the range contains no representable number.
  *
  * @param digits Maximum digits after the point.
  */
@@ -35,7 +35,7 @@ export function floatRange(bounds: Bounds, digits = DIGITS): string | undefined 
   const parts = [joinRange(range.low, range.high)]
   // The last digit is not 0, so that no fraction equals an integer bound.
   const fraction = `"." [0-9]{0,${digits - 1}} [1-9]`
-  // "-3.5" lies below -3 and "3.5" above 3: the integer before the point is the end nearer to zero.
+  // "-3.5" is below -3 and "3.5" above 3: the integer part is the end nearer to zero.
   const [above, below] = [Math.max(low, 0), Math.max(-high, 0)]
   if (above < high) parts.push(`(${digitsBetween(above, high - 1)}) ${fraction}`)
   if (below < -low) parts.push(`"-" (${digitsBetween(below, -low - 1)}) ${fraction}`)
@@ -56,7 +56,7 @@ export function integersWithin(bounds: Bounds): { low: number; high: number } | 
   return low <= high && low >= -LARGEST && high <= LARGEST ? { low, high } : undefined
 }
 
-/** Fractions between two bounds that have no integer between them, such as 0.2 and 0.8. */
+/** Fractions between two bounds without an integer between them, such as 0.2 and 0.8. */
 function narrowRange(bounds: Bounds, digitsMax: number): string | undefined {
   const low = Math.max(bounds.minimum ?? -LARGEST, bounds.exclusiveMinimum ?? -LARGEST)
   const high = Math.min(bounds.maximum ?? LARGEST, bounds.exclusiveMaximum ?? LARGEST)
@@ -67,7 +67,7 @@ function narrowRange(bounds: Bounds, digitsMax: number): string | undefined {
   for (const digits of NARROW_DIGITS.filter((each) => each <= digitsMax)) {
     const scale = 10 ** digits
     const numberOf = (fraction: number) => Number(`${whole}.${String(fraction).padStart(digits, '0')}`)
-    // The ends themselves are left out: they may be excluded. Scaling rounds, by less than one.
+    // The ends are omitted, since they may be excluded. Scaling rounds by less than one.
     let from = Math.floor((near - whole) * scale)
     while (numberOf(from) <= near) from++
     let to = Math.min(scale - 1, Math.ceil((far - whole) * scale))
@@ -86,7 +86,7 @@ function joinRange(low: number, high: number): string {
   return parts.join(' | ')
 }
 
-/** Alternatives of the digits of low..high, both at least 0, one part for each length. */
+/** Alternatives of the digits of low..high, both at least 0, one part per length. */
 function digitsBetween(low: number, high: number): string {
   const parts: string[] = []
   for (let length = String(low).length; length <= String(high).length; length++) {
@@ -98,7 +98,7 @@ function digitsBetween(low: number, high: number): string {
   return parts.join(' | ')
 }
 
-/** Digits of from..to, which are equally long: by the first digit, then by the rest. */
+/** Digits of from..to, which have equal lengths: by the first digit, then by the rest. */
 function sameLength(from: string, to: string): string {
   const [a = '', b = ''] = [from[0], to[0]]
   const rest = from.length - 1

@@ -3,9 +3,9 @@ import { SchemaProblem } from './match.ts'
 import { complement, EVERY_CODE_POINT, type Ranges, setOf, union } from './ranges.ts'
 
 /*
- * Regular expressions of JSON Schema (ECMA-262 with the flag u, searched for anywhere in a text) as languages. All
- * constructs that are regular are read, lookaheads included: `(?=a)b` is the intersection of a… and b…. Refused are
- * backreferences, `\b`, lookbehinds, `\p{…}` and flags in groups.
+ * Converts regular expressions of JSON Schema (ECMA-262 with the flag u, unanchored) into languages. All regular constructs are supported,
+ * including lookaheads: `(?=a)b` is the intersection of a… and b…. Not supported are backreferences, `\b`, lookbehinds, `\p{…}` and flags
+ * in groups.
  */
 
 const PATTERN_CHARS_MAX = 1_000
@@ -65,7 +65,7 @@ type Node =
   | { readonly kind: 'repeat'; readonly of: Node; readonly min: number; readonly max: number }
   | { readonly kind: 'ahead'; readonly of: Node; readonly isNegative: boolean }
 
-/** The texts in which a pattern is found. @throws SchemaProblem for what is no pattern, and for what is not regular */
+/** The texts in which a pattern is found. @throws SchemaProblem for an invalid pattern or a construct that is not regular */
 export function patternLanguage(languages: Languages, pattern: string): Language {
   const known = languages.patterns.get(pattern)
   if (known) return known
@@ -79,7 +79,7 @@ export function patternLanguage(languages: Languages, pattern: string): Language
   return language
 }
 
-/** The language of a node and of what follows it. */
+/** The language of a node followed by the rest. */
 function followed(languages: Languages, node: Node, rest: Language): Language {
   switch (node.kind) {
     case 'chars':
@@ -101,7 +101,7 @@ function followed(languages: Languages, node: Node, rest: Language): Language {
   }
 }
 
-/** Anchors of one kind that a text may pass, and whether a lookahead is among the nodes. */
+/** Maximum anchors of each kind that a text may pass, and whether the nodes contain a lookahead. */
 interface Anchors {
   readonly starts: number
   readonly ends: number
@@ -109,8 +109,8 @@ interface Anchors {
 }
 
 /**
- * A mark is consumed where the anchor has no width. So an anchor may be passed only once, and none may be repeated or
- * stand in a lookahead where the other has consumed it already.
+ * Rejects anchors that this model cannot express. A mark is consumed, whereas an anchor has no width. An anchor may therefore be passed
+ * only once, must not be repeated, and must not be in a lookahead after the mark was consumed.
  */
 function requireSingle(node: Node): Anchors {
   if (node.kind === 'chars') return { starts: 0, ends: 0, hasAhead: false }
@@ -251,7 +251,7 @@ class Parser {
       if (high < low) throw this.#broken()
       return [[low, high]]
     }
-    // With a class at one end, such as [\w-.], the hyphen is a character.
+    // If one end is a class, as in [\w-.], then the hyphen is a character.
     return union(from, setOf('-'), to)
   }
 

@@ -1,4 +1,4 @@
-/** A set of code points: ranges in their order that neither overlap nor touch, both ends included. */
+/** A set of code points: sorted ranges that neither overlap nor touch, both ends included. */
 export type Ranges = readonly (readonly [number, number])[]
 
 export const CODE_POINT_MAX = 0x10_ffff

@@ -1,24 +1,24 @@
-/** Maximum repetitions in one piece of a rule: llama.cpp unrolls them, and refuses about 2,000. */
+/** Maximum repetitions in one piece of a rule: llama.cpp unrolls them, and rejects about 2,000. */
 const PLAIN_MAX = 256
 /** Repetitions of one block. */
 const BLOCK = 64
-/** More are as good as any number: no context has room for them. */
+/** Larger maximums count as unbounded, because no context is long enough for them. */
 const COUNTED_MAX = 10_000_000
 
-/** GBNF of a repetition, and the cost of it. */
+/** GBNF of a repetition, and its cost. */
 export interface Repetition {
   readonly text: string
-  /** Ways to go on at one place for each of one repeated piece. */
+  /** Continuations at one place for each continuation of the repeated piece. */
   readonly ways: number
   /** Repetitions that llama.cpp unrolls. */
   readonly unrolled: number
 }
 
 /**
- * Repeats a rule. Counts of more than 256 are written as blocks of 64, and blocks of those, so that 100,000 characters cost
- * some hundred rules. Example: up to 200 is "up to 63, or 64 and up to 136".
+ * Repeats a rule. Counts of more than 256 are written as blocks of 64, and blocks of those, so that 100,000 characters need some hundred
+ * rules. Example: up to 200 is "up to 63, or 64 and up to 136".
  *
- * @param add Makes a rule of a text, and gives its name.
+ * @param add Creates a rule from a text and returns its name.
  */
 export function repeated(rule: string, min: number, max: number, add: (text: string) => string): Repetition {
   const isOpen = max > COUNTED_MAX

@@ -2,20 +2,20 @@ import { literal, type Match, matchOf, SchemaProblem } from './match.ts'
 import { printGrammar } from './rules.ts'
 
 const GRAMMAR_CHARS_MAX = 250_000
-/** Maximum repetitions unrolled in one grammar; they cost 3 µs each. Equal ones are written once. */
+/** Maximum unrolled repetitions of one grammar; each costs 3 µs. Equal ones are written once. */
 const UNROLLED_MAX = 8_000
 
-/** The rules of one grammar while it is written, each body once. */
+/** The rules of one grammar in progress; equal bodies become one rule. */
 export class RuleBook {
   readonly #rules = new Map<string, string>()
   readonly #names = new Map<string, string>()
   #characters = 0
   #unrolled = 0
 
-  /** A piece as the name of a rule. */
+  /** Converts a piece into the name of a rule. */
   add(match: Match): Match {
     const { text } = match
-    // A body that is one word is a rule already.
+    // A body of one word is already a rule name.
     if (/^[a-z0-9]{1,20}$/.test(text)) return match
     let name = this.#names.get(text)
     if (name === undefined) {
@@ -35,7 +35,7 @@ export class RuleBook {
     return name
   }
 
-  /** Makes a rule known. One that is never written leads nowhere, but llama.cpp refuses a rule without a body. */
+  /** Declares a rule. A rule that is never written is unreachable, but llama.cpp rejects a rule without a body. */
   open(name: string): void {
     this.#rules.set(name, 'value')
   }
@@ -45,14 +45,14 @@ export class RuleBook {
     this.#rules.set(name, text)
   }
 
-  /** Exactly this value. */
+  /** Matches exactly this value. */
   literal(value: unknown): Match {
     const match = literal(JSON.stringify(value))
     this.#spend(match.text.length)
     return match
   }
 
-  /** A piece with so many repetitions. */
+  /** A piece with a number of unrolled repetitions. */
   unroll(match: Match, repetitions: number): Match {
     if (!this.#names.has(match.text)) this.#unrolled += repetitions
     if (this.#unrolled > UNROLLED_MAX) throw new SchemaProblem('has too many lengths to count')

@@ -1,8 +1,8 @@
 import { ServiceError } from '#shared/error.ts'
 
 /*
- * What the grammars of all schemas share. Values are written in one way only, "key": value, with no free white space: a
- * small model that may write blanks writes them for ever.
+ * Rules that the grammars of all schemas share. Values have only one form, `"key": value` without optional whitespace: a small model that
+ * may generate whitespace generates it forever.
  */
 
 const SHARED_RULES = {
@@ -11,7 +11,7 @@ const SHARED_RULES = {
   pair: 'string ": " value',
   array: '"[" (value (", " value)*)? "]"',
   string: '"\\"" char* "\\""',
-  // No \u escapes: half a surrogate pair would be valid JSON and broken text.
+  // No \u escapes: an unpaired surrogate would be valid JSON and invalid text.
   char: '[^"\\\\\\x00-\\x1F\\x7F] | "\\\\" ["\\\\/bfnrt]',
   integer: '"-"? ("0" | [1-9] [0-9]{0,14})',
   number: 'integer ("." [0-9]{1,6})?',
@@ -20,10 +20,10 @@ const SHARED_RULES = {
 /** Grammar of any JSON object. */
 export const JSON_OBJECT_GRAMMAR = printGrammar({ root: 'object' })
 
-/** Most words to choose from: all of them are ways to go on (match.ts). */
+/** Maximum words of a choice, since all of them are continuations (match.ts). */
 const WORDS_MAX = 1_000
 
-/** Grammar of exactly one of these names of tools. @throws ServiceError `invalid_value` when there are too many */
+/** Grammar of exactly one of these tool names. @throws ServiceError `invalid_value` if there are too many */
 export function writeWordsGrammar(words: readonly string[]): string {
   if (words.length > WORDS_MAX) {
     const message = `This model cannot choose among more than ${WORDS_MAX} tools.`
@@ -32,7 +32,7 @@ export function writeWordsGrammar(words: readonly string[]): string {
   return `root ::= ${words.map((word) => JSON.stringify(word)).join(' | ')}`
 }
 
-/** The text of a grammar: these rules, and those that all grammars share. */
+/** The text of a grammar: these rules and the shared ones. */
 export function printGrammar(rules: Readonly<Record<string, string>>): string {
   return Object.entries({ ...rules, ...SHARED_RULES })
     .map(([name, body]) => `${name} ::= ${body}`)

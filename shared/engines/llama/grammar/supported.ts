@@ -5,7 +5,7 @@ import { Languages } from './language.ts'
 import { SchemaProblem } from './match.ts'
 import { patternLanguage } from './pattern.ts'
 
-/** Keywords that no grammar enforces, when they have any effect. */
+/** Keywords that no grammar enforces, with a test whether they have an effect. */
 const REFUSED: ReadonlyMap<string, (schema: Schema) => boolean> = new Map<string, (schema: Schema) => boolean>([
   ['not', () => true],
   ['if', (schema) => 'then' in schema || 'else' in schema],
@@ -17,7 +17,7 @@ const REFUSED: ReadonlyMap<string, (schema: Schema) => boolean> = new Map<string
   ['$recursiveRef', () => true],
 ])
 
-/** Keywords that concern what their own schema says, so that they are lost when it is joined with another. */
+/** Keywords that depend on their own schema alone, so they lose their meaning when it is merged with another one. */
 const ALONE = ['patternProperties', 'prefixItems', 'unevaluatedProperties', 'unevaluatedItems']
 
 const COUNTS = 'minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains'.split(' ')
@@ -27,16 +27,16 @@ const LISTS = 'enum required anyOf oneOf allOf prefixItems'.split(' ')
 const MAPS = 'properties patternProperties dependentRequired'.split(' ')
 const TYPES = 'object array string number integer boolean null'.split(' ')
 
-/** Keywords that hold schemas of parts of the value. */
+/** Keywords that contain schemas of parts of the value. */
 const INNER = 'additionalProperties additionalItems unevaluatedProperties unevaluatedItems items propertyNames'.split(
   ' ',
 )
-/** Keywords of a schema of property names; they are strings. */
+/** Keywords of a schema of property names, which are strings. */
 const NAMES = new Set('type const enum pattern format minLength maxLength'.split(' '))
 
 /**
- * Refuses a schema with a keyword that its grammar would not enforce, or that is no JSON Schema. Everything that a value has to
- * fulfil is visited, references included; definitions that nothing refers to are not. Each schema is visited once or twice.
+ * Rejects a schema with an unsupported keyword, or one that is no JSON Schema. All schemas that apply to a value are visited, including
+ * references; unused definitions are not. Each schema is visited once or twice.
  *
  * @throws SchemaProblem with the path of the keyword
  */
@@ -55,7 +55,7 @@ class Support {
     this.#comparison = new Comparison(this.#reader)
   }
 
-  /** @param isJoined The schema holds together with others. */
+  /** @param isJoined Whether the schema applies together with others. */
   visit(schema: unknown, path: string, isJoined: boolean): void {
     if (typeof schema === 'boolean') return
     if (!isSchema(schema)) throw new SchemaProblem('is no schema', path)
@@ -150,7 +150,7 @@ function requireNames(names: unknown, path: string): void {
   if (other !== undefined) throw new SchemaProblem('is not supported for property names', `${path}.${other}`)
 }
 
-/** Refuses values of keywords that have no meaning. */
+/** Rejects keywords with invalid values. */
 function requireForm(schema: Schema, path: string): void {
   const isCount = (value: unknown) => typeof value === 'number' && value >= 0
   const isTypes = (value: unknown) => [value].flat().every((type) => TYPES.includes(type as string))

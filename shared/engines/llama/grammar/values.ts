@@ -12,7 +12,7 @@ export interface Member {
   readonly isRequired: boolean
 }
 
-/** What an object begins with: its members, up to the first that may be left out or is not the same each time. */
+/** The constant beginning of an object: its members up to the first that is optional or not constant. */
 export function openingOf(members: readonly Member[]): string {
   let opening = '{'
   for (const { name, value, isRequired } of members) {
@@ -30,7 +30,7 @@ export const OBJECT = matchOf('object', '{', [VALUE])
 /** Any string. */
 export const STRING = matchOf('string', '"')
 
-/** A number, whole or not, within the bounds of a schema and a multiple of what it names. @throws SchemaProblem, Impossible */
+/** A number or integer within the bounds of a schema, and a multiple of its `multipleOf`. @throws SchemaProblem, Impossible */
 export function numberMatch(schema: Schema, isInteger: boolean, path: string): Match {
   const bounds = boundsOf(schema)
   const steps = [schema.multipleOf].flat().filter((step) => typeof step === 'number' && step > 0) as number[]

@@ -2,13 +2,13 @@ import type { Piece } from './marks.ts'
 
 /** Messages between the engine and the thread that renders a template. */
 
-/** One message of a conversation, before it has the form that a template wants. */
+/** One message of a conversation, before its conversion into a template's form. */
 export interface TemplateMessage {
   readonly role: 'system' | 'user' | 'assistant' | 'tool'
   readonly content: string
   readonly reasoning?: string
   readonly calls?: readonly TemplateCall[]
-  /** Of a tool's result: the call that it answers, and the name of the tool. */
+  /** For a tool's result: id of its call, and name of the tool. */
   readonly callId?: string
   readonly name?: string
 }
@@ -31,33 +31,33 @@ export interface Conversation {
   readonly tools: readonly TemplateTool[]
   /** The beginning of the answer. */
   readonly prefill: string
-  /** Whether the model thinks first; undefined: as its template decides. */
+  /** Whether the model reasons first; undefined: the template's default. */
   readonly thinks?: boolean | undefined
 }
 
-/** How a template wants calls of tools. */
+/** The form of tool calls that a template requires. */
 export interface ToolForms {
   readonly arguments: 'object' | 'text'
   /** Some accept only ids of nine letters and digits. */
   readonly ids: 'any' | 'nine'
-  /** Content of a message that has calls only. */
+  /** Content of a message that has only calls. */
   readonly noContent: '' | null
-  /** Words of a call before the name of the tool. */
+  /** Text of a call before the name of the tool. */
   readonly before: readonly Piece[]
-  /** Words between the name and the arguments. */
+  /** Text between the name and the arguments. */
   readonly between: readonly Piece[]
 }
 
-/** What a template can render, found out by rendering small conversations. */
+/** The capabilities of a template, detected by rendering small conversations. */
 export interface TemplateForms {
   readonly content: 'text' | 'parts'
-  /** The variable `tools` if there are none: some templates loop over it in any case. */
+  /** The variable `tools` if there are none: some templates always loop over it. */
   readonly noTools: readonly [] | null
-  /** System turns: none, one at the beginning, or anywhere. */
+  /** Supported system turns: none, one at the beginning, or anywhere. */
   readonly system: 'none' | 'first' | 'any'
-  /** Undefined: the template drops tools, calls or results, or its calls have no JSON arguments after a name. */
+  /** Undefined if the template drops tools, calls or results, or if its calls are no name followed by JSON arguments. */
   readonly tools: ToolForms | undefined
-  /** Plain text that ends a turn of the assistant, if no control token does. */
+  /** Plain text that ends an assistant turn, if no control token does. */
   readonly endMark: string | undefined
 }
 
@@ -72,14 +72,17 @@ export type ThreadTask =
   | { readonly add: readonly TemplateMessage[] }
   | { readonly render: Omit<Conversation, 'messages'> }
 
-/** `refusal`: the template refuses the conversation. `problem`: it cannot be used, or failed. */
+/** `refusal`: the template rejects the conversation. `problem`: it is unusable or failed. */
 export type ThreadReply =
   | { readonly forms: TemplateForms }
   | PackedPieces
   | { readonly refusal: string }
   | { readonly problem: string }
 
-/** Pieces as one text and one list, which pass between threads at once: of each piece its token, or -1 and where its text ends. */
+/**
+ * Pieces as one text and one array, which can be transferred between threads quickly. For each piece the array has its token, or -1 and the
+ * end of its text.
+ */
 export interface PackedPieces {
   readonly text: string
   readonly layout: Int32Array
@@ -99,7 +102,7 @@ export function packPieces(pieces: readonly Piece[]): PackedPieces {
   return { text, layout: Int32Array.from(layout) }
 }
 
-/** To be run by `runYielding`. */
+/** Run it by `runYielding`. */
 export function* unpackPieces({ text, layout }: PackedPieces): Generator<undefined, Piece[]> {
   const pieces: Piece[] = []
   let from = 0

@@ -1,22 +1,24 @@
 /**
  * The marks of a model in a rendered prompt: texts such as `<|im_end|>` that stand for one control token.
  *
- * A template is rendered to text, and its marks must become tokens, while a user who writes `<|im_end|>` must get text: else a
- * caller could end a turn and speak as the system. So each string of the caller is escaped before the template is rendered:
- * an escape character stands in front of every character where a mark begins. Templates may trim, split and join the
- * strings; the escape character moves along. {@link Marks.split} then finds the marks of the template alone.
+ * A template is rendered to text, and its marks must become tokens. If a user writes `<|im_end|>`, then it must stay text: otherwise a
+ * caller could end a turn and speak as the system.
  *
- * A mark must not come about at a border either, where a caller's `INST` meets a template's `[` and `]`, or one string of a
- * caller meets the next. So the beginning and the end of a string are escaped if they could be part of a mark.
+ * Each string of the caller is therefore escaped before rendering: an escape character is inserted before each character at which a mark
+ * begins. Templates may trim, split and join the strings, and the escape characters move along. {@link Marks.split} then finds only the
+ * marks of the template.
  *
- * Rejected: placeholders in place of the strings. A template that trims or splits them would render something else.
+ * A mark must also not arise at a border between two strings, such as a template's `[`, a caller's `INST` and a template's `]`. The
+ * beginning and the end of a string are therefore escaped if they could be part of a mark.
+ *
+ * Rejected alternative: placeholders instead of the strings. A template that trims or splits them would render something else.
  */
 
 /** A control token and its text. */
 export interface Mark {
   readonly text: string
   readonly token: number
-  /** The token takes the blanks before or after it. */
+  /** Whether the token absorbs the whitespace before or after it. */
   readonly lstrip?: boolean
   readonly rstrip?: boolean
 }
@@ -24,7 +26,7 @@ export interface Mark {
 /** Plain text, or a control token. */
 export type Piece = string | number
 
-/** Characters of which one that a conversation does not contain is its escape character: Unicode has them for internal use. */
+/** Candidates for the escape character: Unicode reserves them for internal use. One that the conversation does not contain is chosen. */
 const ESCAPES = Array.from({ length: 32 }, (_, i) => String.fromCharCode(0xfdd0 + i))
 
 export class Marks {
@@ -34,14 +36,14 @@ export class Marks {
   readonly #lengthMax: number
   readonly #prefixes = new Set<string>()
   readonly #suffixes = new Set<string>()
-  /** Parts of marks that neither begin nor end them, and the suffixes. */
+  /** Inner parts of marks, and the suffixes. */
   readonly #insides = new Set<string>()
   readonly #splitters = new Map<string, RegExp>()
 
   constructor(marks: readonly Mark[]) {
     const known = marks.filter(({ text }) => text !== '')
     this.#byText = new Map(known.map((mark) => [mark.text, mark]))
-    // In descending order a mark comes before those that begin it.
+    // In descending order a mark precedes its own prefixes.
     const texts = [...this.#byText.keys()].sort((a, b) => (a < b ? 1 : -1))
     this.#alternatives = texts.map((text) => RegExp.escape(text)).join('|')
     this.#starts = texts.length > 0 ? new RegExp(`(?=${this.#alternatives})`, 'g') : undefined
@@ -57,13 +59,13 @@ export class Marks {
     }
   }
 
-  /** An escape character that a value of the caller does not contain; undefined if it contains all of them. */
+  /** An escape character that a value of the caller does not contain; undefined if it contains all. */
   escapeFor(value: unknown): string | undefined {
     const texts = [...textsOf(value)]
     return ESCAPES.find((guard) => !texts.some((text) => text.includes(guard) || text.includes(asciiOf(guard))))
   }
 
-  /** A value of the caller, with its strings escaped, keys included. */
+  /** A value of the caller with all strings escaped, including keys. */
   escapeAll(value: unknown, guard: string): unknown {
     if (typeof value === 'string') return this.escape(value, guard)
     if (Array.isArray(value)) return value.map((one) => this.escapeAll(one, guard))
@@ -98,7 +100,7 @@ export class Marks {
     return false
   }
 
-  /** Takes a rendered prompt apart, and removes the escape characters. */
+  /** Splits a rendered prompt and removes the escape characters. */
   split(text: string, guard: string): Piece[] {
     const pieces: Piece[] = []
     let plain = ''
@@ -127,7 +129,7 @@ export class Marks {
     return pieces
   }
 
-  /** A template that writes JSON in ASCII writes the escape character as six. */
+  /** A template that writes JSON in ASCII writes the escape character as six characters. */
   #splitterOf(guard: string): RegExp {
     const known = this.#splitters.get(guard)
     if (known) return known

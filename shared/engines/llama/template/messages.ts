@@ -1,11 +1,11 @@
 import { createHash } from 'node:crypto'
 import type { Conversation, TemplateForms, TemplateMessage, ToolForms } from './conversation.ts'
 
-/** Conversations in the form that a template accepts. */
+/** Converts conversations into the form that a template accepts. */
 
 const BETWEEN_TURNS = '\n\n'
 
-/** Moves system turns that the template would drop or refuse into the user turn after them. */
+/** Moves system turns that the template would drop or reject into the following user turn. */
 export function foldSystem(messages: readonly TemplateMessage[], allowed: TemplateForms['system']): TemplateMessage[] {
   if (allowed === 'any') return [...messages]
   const folded: TemplateMessage[] = []
@@ -31,7 +31,7 @@ export function foldSystem(messages: readonly TemplateMessage[], allowed: Templa
   return folded
 }
 
-/** Joins neighbouring turns of one role. */
+/** Merges adjacent turns of one role. */
 export function mergeTurns(messages: readonly TemplateMessage[]): TemplateMessage[] {
   const merged: TemplateMessage[] = []
   for (const message of messages) {
@@ -52,7 +52,7 @@ interface MessageForms {
   readonly tools: Pick<ToolForms, 'arguments' | 'ids' | 'noContent'> | undefined
 }
 
-/** A message in the form of transformers. */
+/** A message in the format of the library transformers. */
 export function writeMessage(message: TemplateMessage, forms: MessageForms): object {
   const { role, content, reasoning, calls, callId, name } = message
   const tools = forms.tools
@@ -89,7 +89,7 @@ function idOf(id: string, form: 'any' | 'nine' | undefined): string {
   return createHash('sha256').update(id).digest('hex').slice(0, 9)
 }
 
-/** Arguments that a caller wrote are not always JSON. */
+/** A caller's arguments are not always JSON. */
 function parsed(text: string): unknown {
   try {
     const value: unknown = JSON.parse(text)

@@ -3,8 +3,8 @@ import type { Marks, Piece } from './marks.ts'
 import { writeMessage, writeTools } from './messages.ts'
 
 /**
- * Finds out what a template can render, since nothing in the file says so: words that occur nowhere else go in, and have to
- * come out. A template that raises an exception for a system turn and one that drops it look alike from here.
+ * Detects the capabilities of a template, which the model file does not declare. Unique words are rendered, and must appear in the output.
+ * A template that throws for a system turn and one that drops it have the same result.
  */
 
 /** Renders the template. @throws Error of the template */
@@ -13,7 +13,7 @@ export type Draw = (variables: Readonly<Record<string, unknown>>) => string
 const [USER, SYSTEM, ANSWER, RESULT] = ['needleuser', 'needlesystem', 'needleanswer', 'needleresult']
 const TOOL = 'needletool'
 const ARGUMENT = 'needleargument'
-/** The conversations of this file contain none. */
+/** The conversations of this file contain no escape character. */
 const NO_ESCAPE = '\ufdd0'
 const ARGUMENTS = `{"${ARGUMENT}": "needlevalue"}`
 
@@ -74,7 +74,7 @@ function findTools(draw: Draw, content: TemplateForms['content'], marks: Marks):
         if (!offered?.includes(TOOL)) continue
         const history = attempt(() => write([user(USER), CALL, ANSWERED]))
         if (!history?.includes(RESULT) || !/"needleargument": ?"needlevalue"/.test(history)) continue
-        // A call that ends a conversation may have empty thoughts before it, which the next turn removes.
+        // A call at the end of a conversation may have an empty reasoning block before it, which the next turn removes.
         const call = attempt(() => findCall(offered, write([user(USER)], false), history))
         if (!call || call.before.trim() === '') continue
         return { ...tools, before: split(call.before, marks), between: split(call.between, marks) }
@@ -97,8 +97,8 @@ const CALL: TemplateMessage = {
 const ANSWERED: TemplateMessage = { role: 'tool', content: RESULT, callId: 'call_needle', name: TOOL }
 
 /**
- * The words of a call, from three prompts: one that the answer follows, the same without the beginning of the answer, and
- * the same with a call and its result.
+ * The text of a call, derived from three prompts. The first ends with the start of the answer, the second lacks that start, and the third
+ * has a call and its result.
  */
 function findCall(
   open: string,
@@ -106,18 +106,18 @@ function findCall(
   called: string,
 ): { readonly before: string; readonly between: string } | undefined {
   if (!called.startsWith(closed)) return undefined
-  // Some answers begin with a thought, but not in the next turn.
+  // Some answers begin with reasoning, which later turns lack.
   const opening = commonPrefix(open.startsWith(closed) ? open.slice(closed.length) : '', called.slice(closed.length))
   const call = called.slice(closed.length + opening)
   const name = call.indexOf(TOOL)
   const end = name + TOOL.length
   const args = call.slice(end).search(/\{\s*"needleargument"/)
   if (name < 0 || args < 0) return undefined
-  // The arguments may begin with a blank of their own: one token often has both.
+  // The arguments may begin with a space of their own, because one token often contains both.
   return { before: call.slice(0, name), between: call.slice(end, end + args).trimEnd() }
 }
 
-/** Text after an answer, if it is not a control token. */
+/** Text after an answer, if it is no control token. */
 function findEndMark(
   plain: (messages: readonly TemplateMessage[], isOpen: boolean) => string,
   marks: Marks,
@@ -130,7 +130,7 @@ function findEndMark(
   return line === '' ? undefined : line
 }
 
-/** Length of the common beginning of two texts, up to the end of a line or a mark. */
+/** Length of the common prefix of two texts, up to the end of a line or a mark. */
 function commonPrefix(a: string, b: string): number {
   let length = 0
   while (length < a.length && a[length] === b[length]) length++

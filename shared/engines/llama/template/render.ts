@@ -8,17 +8,17 @@ import { parseLenient } from './undefined.ts'
 /** Maximum length of a rendered prompt. */
 const CHARS_MAX = 64_000_000
 const RANGE_MAX = 1_000_000
-/** Maximum length of the reason that a template gives for its refusal. */
+/** Maximum length of a template's reason for rejecting a conversation. */
 const REASON_CHARS_MAX = 300
 
-/** The template refuses a conversation, with its own words. */
+/** The template rejects a conversation, with its own message. */
 export class TemplateRefusal extends Error {}
 
 /**
- * A chat template in the language Jinja, as transformers and llama.cpp render it: the file's text decides about the default
- * system turn, the marks, the tools and the calls.
+ * A chat template in the language Jinja, rendered as by transformers and llama.cpp. The template determines the default system turn, the
+ * marks, the tools and the calls.
  *
- * Runs in a thread (thread.ts): a template is a program that came with the model.
+ * Runs in a thread (thread.ts), because a template is a program that came with the model.
  */
 export class ChatTemplate {
   readonly forms: TemplateForms
@@ -26,7 +26,7 @@ export class ChatTemplate {
   readonly #marks: Marks
   readonly #tokens: { readonly bos_token: string; readonly eos_token: string }
 
-  /** @throws Error with the reason, if the template cannot be compiled or does not render a plain conversation */
+  /** @throws Error with the reason if the template cannot be compiled or does not render a plain conversation */
   constructor({ source, bosToken, eosToken, marks }: TemplateSource) {
     this.#program = parseLenient(source)
     this.#marks = new Marks(marks)
@@ -37,7 +37,7 @@ export class ChatTemplate {
   /**
    * The prompt of a conversation, with the beginning of the answer.
    *
-   * @throws TemplateRefusal if the template accepts the conversation in no form
+   * @throws TemplateRefusal if the template accepts no form of the conversation
    */
   render(conversation: Conversation): Piece[] {
     const messages = foldSystem(conversation.messages, this.forms.system)
@@ -54,7 +54,7 @@ export class ChatTemplate {
       })
     const text = firstOf(
       () => draw(messages),
-      // Templates that insist on user and assistant in turn.
+      // For templates that require alternating user and assistant turns.
       () => draw(mergeTurns(foldSystem(messages, this.forms.system === 'none' ? 'none' : 'first'))),
     )
     return this.#marks.split(text + this.#marks.escape(conversation.prefill, guard), guard)
@@ -71,7 +71,7 @@ export class ChatTemplate {
   }
 }
 
-/** The first of two attempts that does not fail, else the failure of the first. */
+/** The result of the first attempt that succeeds, else the error of the first one. */
 function firstOf<T>(first: () => T, second: () => T): T {
   try {
     return first()
@@ -113,7 +113,7 @@ function range(first: number, end?: number, step = 1): number[] {
 const MONTHS = 'January February March April May June July August September October November December'.split(' ')
 const DAYS = 'Sunday Monday Tuesday Wednesday Thursday Friday Saturday'.split(' ')
 
-/** Python's strftime in the locale C: names are English, whatever the machine speaks. */
+/** Python's strftime in the locale C: names are English, whatever the machine's locale. */
 function formatNow(format: string): string {
   const now = new Date()
   const two = (value: number) => String(value).padStart(2, '0')

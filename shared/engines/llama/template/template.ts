@@ -15,16 +15,16 @@ import {
 import type { Piece } from './marks.ts'
 
 /**
- * The chat template of a model file, in a thread of its own: a template is a program of an unknown author. Loops without an
- * end and prompts without a bound end the thread, never the process, and never hold the event loop.
+ * The chat template of a model file, in a thread of its own, because a template is a program of an unknown author. Endless loops and
+ * unbounded prompts end the thread, but never end the process or block the event loop.
  */
 
-/** Maximum time to start the thread, to compile the template and to render the conversations of probe.ts. */
+/** Timeout for starting the thread, compiling the template and rendering the conversations of probe.ts. */
 const OPEN_MS = 10_000
-/** Maximum time for one conversation. */
+/** Timeout for one conversation. */
 const RENDER_MS = 15_000
 const HEAP_MB = 384
-/** Messages that are handed to the thread at once: about a millisecond. */
+/** Messages sent to the thread between two event-loop yields: about a millisecond. */
 const MESSAGES_AT_ONCE = 500
 
 export interface TemplateLimits {
@@ -32,7 +32,7 @@ export interface TemplateLimits {
   readonly renderMs?: number
 }
 
-/** Renders conversations one after the other. Dispose it with {@link ModelTemplate.close}. */
+/** Renders conversations one after the other. Must be closed with {@link ModelTemplate.close}. */
 export class ModelTemplate {
   readonly forms: TemplateForms
   readonly #source: TemplateSource
@@ -48,7 +48,7 @@ export class ModelTemplate {
     this.forms = forms
   }
 
-  /** @throws ServiceError `model_loading` with the reason, if the template cannot be used */
+  /** @throws ServiceError `model_loading` with the reason if the template is unusable */
   static async open(source: TemplateSource, limits: TemplateLimits = {}): Promise<ModelTemplate> {
     const { worker, forms } = await start(source, limits)
     return new ModelTemplate(source, limits, worker, forms)
@@ -57,11 +57,11 @@ export class ModelTemplate {
   /**
    * The pieces of a prompt.
    *
-   * @throws ServiceError `invalid_value` if the template refuses the conversation or takes too long; the signal's reason
+   * @throws ServiceError `invalid_value` if the template rejects the conversation or takes too long; the signal's reason
    */
   async render(conversation: Conversation, signal: AbortSignal): Promise<readonly Piece[]> {
     await this.#turn.take(signal)
-    // A conversation that is being rendered ends in its time, with or without its caller.
+    // A rendering ends within its timeout even if its caller has left.
     const rendering = this.#render(conversation).finally(() => this.#turn.release())
     return await runYielding(unpackPieces(await abortable(rendering, signal)), signal)
   }
@@ -104,7 +104,7 @@ async function start(
     resourceLimits: { maxOldGenerationSizeMb: HEAP_MB, maxYoungGenerationSizeMb: 32, stackSizeMb: 4 },
   })
   worker.unref()
-  // An error between two conversations would end the process.
+  // Without a listener, an error between two conversations would end the process.
   worker.on('error', () => {})
   const reply = await replyOf(worker, limits.openMs ?? OPEN_MS).catch(() => ({
     problem: 'It takes too long, or too much memory, for a short conversation.',
@@ -116,7 +116,7 @@ async function start(
   throw new ServiceError('model_loading', message)
 }
 
-/** The next message of the thread. @throws Error if it ends instead, or takes too long */
+/** The next message of the thread. @throws Error if the thread ends instead, or takes too long */
 async function replyOf(worker: Worker, timeoutMs: number, task?: ThreadTask): Promise<ThreadReply> {
   const { promise, resolve, reject } = Promise.withResolvers<ThreadReply>()
   const onExit = () => reject(new Error('The thread ended.'))

@@ -1,4 +1,4 @@
-/** The thread that renders one template. Its first message has the forms of the template; then it answers each task, in order. */
+/** The thread that renders one template. The first message reports the template's forms; then each task gets a reply, in order. */
 import { parentPort, workerData } from 'node:worker_threads'
 import {
   packPieces,

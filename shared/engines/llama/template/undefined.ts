@@ -1,9 +1,10 @@
 import { parse, tokenize } from '@huggingface/jinja'
 
 /**
- * Undefined values in loops and filters. Jinja reads them as empty: `for call in message.tool_calls` runs no time, and
- * `tool.description | trim` is an empty text. The library in JavaScript throws. So each name in these places becomes
- * `name if name is defined else []`, in the parsed program.
+ * Undefined values in loops and filters. Jinja reads them as empty: `for call in message.tool_calls` runs zero times, and `tool.description
+ * | trim` is an empty text. The JavaScript library throws instead.
+ *
+ * Each name in these places is therefore replaced with `name if name is defined else []` in the parsed program.
  */
 
 type Program = ReturnType<typeof parse>
@@ -12,7 +13,7 @@ interface Node {
   [field: string]: unknown
 }
 
-/** Filters of texts. Those of {@link KEPT} see whether a value is defined; all others take lists. */
+/** Filters of texts. Filters of {@link KEPT} handle undefined values themselves; all others take lists. */
 const TEXT_FILTERS = new Set(['trim', 'upper', 'lower', 'title', 'capitalize', 'string', 'replace', 'indent', 'safe'])
 const KEPT = new Set(['default', 'd', 'tojson'])
 

@@ -121,7 +121,7 @@ export class Interpreter {
 
 /**
  * Descriptors 0 to 5. The guest's library treats all from 3 on as directories, up to the first that is none. The channel is 3, as in the
- * other sandboxes. It has a name like a directory, but no entries.
+ * other sandboxes, and has a name like a directory but no entries.
  */
 function openDescriptors(library: Library, streams: Streams): Descriptor[] {
   const directory = (preopen: string, node: Directory): Descriptor => ({

@@ -106,7 +106,7 @@ export class GuestThread {
     return end
   }
 
-  /** Ends the thread, whatever it does, and waits for its end. */
+  /** Terminates the thread and waits for its end. */
   async stop(): Promise<void> {
     await this.#worker.terminate()
   }

@@ -35,7 +35,7 @@ export const APPEND = 1
 /** Rights of a descriptor that are checked here. */
 export const RIGHT = { read: 1n << 1n, write: 1n << 6n } as const
 
-/** All rights. Without them wasi-libc takes a character device for a terminal, which can neither seek nor tell. */
+/** All rights. Without them wasi-libc takes a character device for a terminal, which has no position. */
 export const RIGHTS_ALL = (1n << 30n) - 1n
 
 /** A failed call: the guest sees the number as errno. */
