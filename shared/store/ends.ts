@@ -1,23 +1,23 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { Metered } from '#shared/usage/meter.ts'
 
-/** How an owner ends a job well. */
+/** Result of a completed job. */
 export interface CompletedEnd {
   readonly result: unknown
-  /** As its caller sees it. */
+  /** Usage in the form for the caller. */
   readonly usage?: unknown
-  /** For the ledger. */
+  /** Usage for the ledger. */
   readonly metered?: Metered
 }
 
-/** How an owner ends a job that failed. */
+/** Error of a failed job. */
 export interface FailedEnd {
   readonly error: ErrorBody
   readonly metered?: Metered
 }
 
 /**
- * How a cancel treats a job that may write what there is. `again`: the first lets it, the next ends that; `once`: the next does
- * nothing; `final`: it may not.
+ * Effect of a cancel on a job that may write a partial result. `again`: the first cancel permits it, the second ends the job; `once`: a second cancel
+ * has no effect; `final`: no partial result.
  */
 export type CancelHow = 'again' | 'once' | 'final'

@@ -1,17 +1,17 @@
 import type { PoolName } from '#schemas/job.ts'
 
-/** What the store keeps of composed jobs: their steps, and what makes a child (docs/design.md, Families). */
+/** Records of composed jobs: their steps and children (docs/design.md, Families). */
 
-/** A step to remember. */
+/** A step to record. */
 export interface NewStep {
-  /** Hash of what was asked for. */
+  /** Hash of the input. */
   readonly key: string
   readonly kind: string
-  /** JSON text of a {@link StepInput}; absent: it is not kept. */
+  /** JSON text of a {@link StepInput}; absent: not recorded. */
   readonly input?: string | undefined
-  /** Its value, or the blob in which it lies. */
+  /** The output, or the key of the blob with the output. */
   readonly output: StepOutput
-  /** Of the blob that has the output, if any. */
+  /** Bytes of the blob with the output, if any. */
   readonly blobBytes?: number | undefined
   readonly cost: Readonly<Record<string, number>>
 }
@@ -19,25 +19,25 @@ export interface NewStep {
 /** The value of a step, or the key of the blob that has it. */
 export type StepOutput = { readonly value: unknown } | { readonly blob: string }
 
-/** What a step was asked for: as it was, or how it began, in canonical JSON of so many characters. */
+/** Input of a step, complete or truncated: canonical JSON with its original length in characters. */
 export type StepInput = { readonly value: unknown } | { readonly cut: string; readonly length: number }
 
-/** A step that was done: what it was, when, in which attempt, and what it cost. */
+/** A recorded step, with its time, attempt and cost. */
 export interface DoneStep extends Omit<NewStep, 'input' | 'output' | 'blobBytes'> {
   readonly attempt: number
   readonly at_ms: number
-  /** The blob in which its value lies, if in any. */
+  /** Key of the blob with the output, if any. */
   readonly blob: string | null
 }
 
-/** A step with all that is known of it. */
+/** A recorded step with its input and output. */
 export interface RecordedStep extends DoneStep {
-  /** null where it was not kept. */
+  /** Null if the input was not recorded. */
   readonly input: StepInput | null
   readonly output: StepOutput
 }
 
-/** A job to submit for another one, whose tenant, lane and trace it shares. */
+/** A child job to submit. Tenant, priority and trace are those of the parent. */
 export interface NewChild {
   /** A {@link childJobId} of its parent. */
   readonly id: string
@@ -45,13 +45,13 @@ export interface NewChild {
   readonly kind: string
   readonly endpoint: string
   readonly model: string
-  /** What a worker needs to run it: the body or where it lies. */
+  /** Data for the worker: the body, or the key of its blob. */
   readonly request: unknown
   readonly metadata?: Readonly<Record<string, string>> | undefined
-  /** From now; never more than its parent has left, which is the default. */
+  /** Deadline from now in ms, limited by the remaining time of the parent, which is the default. */
   readonly deadlineInMs?: number | undefined
-  /** As that of a job: what it may cost, in billionths of a US dollar. */
+  /** Estimated maximum cost, in billionths of a US dollar. */
   readonly reservedNanos?: number | undefined
-  /** Of the blob that has its request, if any. */
+  /** Bytes of the blob with the request, if any. */
   readonly blobBytes?: number | undefined
 }

@@ -2,14 +2,14 @@ import { createHash } from 'node:crypto'
 import { newId } from '#shared/id.ts'
 import { firstJobId, jobIdTime } from './job-id.ts'
 
-/** Purpose of what a batch was made of: it counts as a file, has a key of its own for an id, and is shown to nobody. */
+/** Purpose of a file that a batch was created from. Such a file counts towards the quota, has a separate key as its id, and is never listed. */
 export const BATCH_INPUT = 'batch_input'
-/** Purpose of a piece of the history of responses: jobs alone name it (shared/jobs/durable/history.ts). */
+/** Purpose of a part of a response history; referenced by jobs only (shared/jobs/durable/history.ts). */
 export const HISTORY = 'history'
-/** Characters of an id behind its time. */
+/** Random characters of an id, after its time. */
 const RANDOM_LENGTH = 22
 
-/** A file of a project: what is known of it. Its bytes are a blob whose key is its id. */
+/** Metadata of a project's file. The content is a blob under the same id. */
 export interface StoredFile {
   readonly id: string
   readonly tenant: string
@@ -21,17 +21,17 @@ export interface StoredFile {
   readonly expires_at_ms: number
 }
 
-/** A file to keep. */
+/** A file to store. */
 export interface NewFile extends Omit<StoredFile, 'created_at_ms' | 'expires_at_ms'> {
   readonly keepMs: number
 }
 
-/** What the files of one project may come to; their bytes are bounded with all else that it stores. */
+/** Limits for the files of one project. Their bytes are limited by the quota of stored bytes. */
 export interface FileBounds {
   readonly filesMax: number
 }
 
-/** Which files {@link FileStore.list} gives. */
+/** Filters of {@link FileStore.list}. */
 export interface FileQuery {
   readonly limit: number
   readonly after?: string | undefined
@@ -40,45 +40,45 @@ export interface FileQuery {
 }
 
 /**
- * What is known of the files of projects. Who makes one puts its blob first, and who deletes one deletes it last: so a crash leaves
- * blobs, which the sweep of blobs finds, and never a file without its bytes.
+ * Metadata of files. A caller writes the blob before it creates the file, and deletes the blob after the file. So a crash leaves orphaned blobs,
+ * which the sweep of blobs deletes, and never a file without content.
  */
 export interface FileStore {
-  /** Keeps a file, unless the project has no room for it. An id that is there already is that file: true. */
+  /** Stores a file if the project has less than `filesMax`. An existing id returns true. */
   create(file: NewFile, bounds: FileBounds): Promise<boolean>
   /** A file that has not expired. */
   find(tenant: string, id: string): Promise<StoredFile | undefined>
-  /** A page of files, and one more where there is another page; without what batches were made of. */
+  /** A page of files, plus one if there are more; without batch inputs. */
   list(tenant: string, query: FileQuery): Promise<StoredFile[]>
-  /** False: there is none. */
+  /** @returns False if the file does not exist */
   delete(tenant: string, id: string): Promise<boolean>
-  /** One more job names these files, and each is kept for `keepMs` at least. Gives how many there are. */
+  /** Adds one reference of a job to each file, and extends retention to at least `keepMs`. Returns the number of files found. */
   refer(tenant: string, ids: readonly string[], keepMs: number): Promise<number>
-  /** A job names these files no more: deletes those that no other one names, and gives their ids. */
+  /** Removes one reference of a job from each file. Deletes files without references, and returns their ids. */
   release(tenant: string, ids: readonly string[]): Promise<string[]>
-  /** Whether there is such a file, of whomever. */
+  /** Whether a file exists, in any project. */
   has(id: string): Promise<boolean>
-  /** Forgets files that have expired, at most `limit`. Gives their ids. */
+  /** Deletes expired files, at most `limit`. Returns their ids. */
   purge(limit: number): Promise<string[]>
 }
 
-/** What keeps files beside its jobs. */
+/** A store with files. */
 export interface HasFiles {
   readonly files: FileStore
 }
 
-/** An id of a file, which nobody can guess. Ids sort by age, as those of jobs do. */
+/** A file id with 22 random characters. Ids sort by age, like those of jobs. */
 export function newFileId(atMs: number = Date.now()): string {
   return newId(firstFileId(atMs), RANDOM_LENGTH)
 }
 
-/** The id of a file that a job makes: the same for the same job and name, so that it is made once however often the job runs. */
+/** The id of a file that a job creates, derived from job and name. Repeated attempts of the job create the same file. */
 export function fileIdOf(jobId: string, name: string): string {
   const hash = createHash('sha256').update(`${jobId}\n${name}`).digest('hex').slice(0, RANDOM_LENGTH)
   return firstFileId(jobIdTime(jobId) ?? 0) + hash
 }
 
-/** Whether a text can be the id of a file: nothing else reaches the store. */
+/** Whether a text is a well-formed file id; other texts are not sent to the store. */
 export function isFileId(text: string): boolean {
   return /^file-[0-9A-Za-z]{8,64}$/.test(text)
 }

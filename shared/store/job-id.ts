@@ -4,8 +4,8 @@ import { newId } from '#shared/id.ts'
 /**
  * Ids of durable jobs: `job_`, ten characters of time, 22 random ones (125 bits).
  *
- * The time makes ids sort by age in bytes, so the id is the cursor of lists and says which day's partition holds the job
- * and its events. It orders and places; deadlines and leases never use it, for it is the clock of the process.
+ * Ids sort by age, so an id serves as the cursor of lists and determines the daily partition of the job and its events. The time comes from the clock
+ * of the process, so deadlines and leases never use it.
  */
 const PREFIX = 'job_'
 const TIME_LENGTH = 10
@@ -14,14 +14,14 @@ const ATTACHMENT_LENGTH = 8
 /** Crockford's base 32, as in ULID: sorts like the numbers. */
 const DIGITS = '0123456789ABCDEFGHJKMNPQRSTVWXYZ'
 
-/** An id nobody can guess. @param atMs Unix milliseconds */
+/** A random job id. @param atMs Unix milliseconds */
 export function newJobId(atMs: number = Date.now()): string {
   return newId(firstJobId(atMs), RANDOM_LENGTH)
 }
 
 /**
- * The id of a step's job: the same for the same parent and step, so that a step repeated after a crash finds its child.
- * It lies in the parent's partition and is kept and dropped with it.
+ * Id of a child job, derived from the parent and the step. A step repeated after a crash finds its child. The id has the time of the parent, so both
+ * are in the same partition.
  */
 export function childJobId(parentId: string, step: string): string {
   const hash = createHash('sha256').update(`${parentId}\n${step}`).digest('hex').slice(0, RANDOM_LENGTH)
@@ -29,8 +29,8 @@ export function childJobId(parentId: string, step: string): string {
 }
 
 /**
- * A key for a blob that a job is to hold beside its body. It begins with the job's id, so that whoever finds the blob knows
- * whom to ask whether it is still needed; the job may not be there yet.
+ * Key of a further blob of a job. The key begins with the job id, so that the sweep of blobs can check whether the job still exists. The blob may be
+ * written before the job.
  */
 export function newAttachmentKey(jobId: string): string {
   return newId(`${jobId}-`, ATTACHMENT_LENGTH)

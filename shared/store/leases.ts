@@ -1,24 +1,24 @@
-/** The lease of whoever purges: two at once would wait for each other's rows. */
+/** Lease of the purging process: two concurrent purges would wait for each other's rows. */
 export const PURGE_LEASE = 'purge'
 
-/** The lease that `Sweeps.reap` asks for. Hold it for less than a process lease less its renewal interval. */
+/** Lease that `Sweeps.reap` requires. The duration must be less than a process lease minus the renewal interval. */
 export const REAPER_LEASE = 'reaper'
 
-/** Who is alive, and who does what alone; part of the store port. */
+/** Leases of processes, and named leases for exclusive work; part of the store port. */
 export interface Leases {
   /**
-   * Says that a process lives for `leaseMs` more. Gives the jobs it owns: what it runs but is not here was taken away. That is
-   * no crash of those jobs, since the process did not die of them.
+   * Renews the lease of a process for `leaseMs` and returns the jobs that it owns. A job that runs in the process but is not returned was taken away.
+   * Crashes counted for a process that renews are taken back.
    */
   renew(process: ProcessLease): Promise<OwnedJob[]>
-  /** Says that a process is gone: what it still owns may be reaped at once. */
+  /** Ends the lease of a process: its jobs may be reaped at once. */
   goodbye(boot: string): Promise<void>
   /** Takes or renews a named lease, unless another holds it. */
   holdLease(name: string, boot: string, leaseMs: number): Promise<boolean>
   releaseLease(name: string, boot: string): Promise<void>
 }
 
-/** What a process tells of itself when it renews its lease. */
+/** Data that a process sends with a renewal. */
 export interface ProcessLease {
   /** Boot id: unique for each start. */
   readonly boot: string
@@ -30,12 +30,12 @@ export interface ProcessLease {
   readonly leaseMs: number
 }
 
-/** A job that the store gives to the process which renews its lease. */
+/** A job owned by the renewing process. */
 export interface OwnedJob {
   readonly id: string
   readonly attempt: number
-  /** It is to stop: its cancel was asked for, and there is no time to write what there is. */
+  /** The job must stop: a cancel was requested, without a grace period for a partial result. */
   readonly isCancelRequested: boolean
-  /** Its cancel was asked for, and it is to write what there is. */
+  /** A cancel was requested, and the job should write its partial result. */
   readonly isToWrapUp: boolean
 }

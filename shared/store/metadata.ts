@@ -1,5 +1,5 @@
-/** What lets the metadata of a job be changed after its creation: nothing that the job does depends on it. */
+/** A store that can change the metadata of a job. The work of a job never depends on its metadata. */
 export interface HasMetadata {
-  /** Puts other metadata in the place of a job's own. False: there is no such job, or it is kept no longer. */
+  /** Replaces the metadata of a job. @returns False if the job does not exist or its retention has ended */
   setMetadata(tenant: string, id: string, metadata: Readonly<Record<string, string>>): Promise<boolean>
 }

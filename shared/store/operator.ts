@@ -1,39 +1,36 @@
 import type { DurableJob, DurableState, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { PoolName } from '#schemas/job.ts'
 
-/** Jobs counted at most by {@link OperatorStore.countAhead}: who waits behind so many need not know how many more. */
+/** Maximum of {@link OperatorStore.countAhead}; a higher exact count is of no use. */
 export const AHEAD_MAX = 10_000
 
 /**
- * What operators see and do beside the moves of jobs: the jobs and the webhook messages of every project, and work that is
- * paused. It is for the operator's door alone, since nothing in it asks whose a job is.
+ * Reads and actions of operators over all projects: jobs, webhook messages, and pauses. For the admin API only, because nothing here checks the
+ * project.
  */
 export interface OperatorStore {
-  /** A page of jobs, newest first; erased ones are left out. It looks at a bounded number, so it may be short or empty. */
+  /** A page of jobs, newest first, without erased ones. The number of rows read is bounded, so a page may be short or empty. */
   listJobs(query: OperatorJobs): Promise<{ readonly jobs: DurableJob[]; readonly next: Cursor }>
-  /** Jobs that are queued for the same work in the same lane and are older; at most {@link AHEAD_MAX}. */
+  /** Number of older queued jobs for the same work at the same priority; at most {@link AHEAD_MAX}. */
   countAhead(job: Pick<DurableJob, 'id' | 'pool' | 'kind' | 'model' | 'priority'>): Promise<number>
-  /** A page of webhook messages, those that nobody has received or those that were, newest first, as {@link listJobs}. */
+  /** A page of undelivered or delivered messages, newest first, as {@link listJobs}. */
   listDeliveries(
     query: OperatorDeliveries,
   ): Promise<{ readonly deliveries: readonly WebhookDelivery[]; readonly next: Cursor }>
-  /**
-   * Makes a message due at once; one that was given up has all of its tries again. Undefined: there is none, it was received,
-   * or its address was erased.
-   */
+  /** Makes a message due at once; a given-up message gets all of its tries again. Undefined: unknown, delivered, or its address was erased. */
   retryDelivery(id: string): Promise<WebhookDelivery | undefined>
-  /** What is paused, a model or a pool, oldest first. */
+  /** Paused models and pools, oldest first. */
   listPauses(): Promise<Pause[]>
-  /** Pauses; what is paused already stays as it is. */
+  /** Pauses a model or pool; no effect if it is paused. */
   pause(target: PauseTarget, by: string): Promise<void>
   /** Ends a pause, if there is one. */
   resume(target: PauseTarget): Promise<void>
 }
 
-/** Where the next page begins: the id of the last row that was looked at; null: there is none. */
+/** Start of the next page: the id of the last row read; null if there is none. */
 export type Cursor = string | null
 
-/** Which jobs {@link OperatorStore.listJobs} gives; what is not named is not asked for. */
+/** Filters of {@link OperatorStore.listJobs}; an absent field does not filter. */
 export interface OperatorJobs {
   /** Jobs of a page. */
   readonly limit: number
@@ -42,16 +39,16 @@ export interface OperatorJobs {
   readonly pool?: PoolName | undefined
   readonly model?: string | undefined
   readonly states?: readonly DurableState[] | undefined
-  /** Only jobs made since then, by their ids; unix milliseconds. */
+  /** Only jobs created since, by their ids; Unix milliseconds. */
   readonly sinceMs?: number | undefined
 }
 
-/** Which messages {@link OperatorStore.listDeliveries} gives. */
+/** Filters of {@link OperatorStore.listDeliveries}. */
 export interface OperatorDeliveries {
   readonly limit: number
   readonly after?: string | undefined
   readonly tenant?: string | undefined
-  /** `failed`: given up. Default: these and those that are pending. */
+  /** `failed`: given up. Default: failed and pending. */
   readonly state?: WebhookDelivery['state'] | undefined
 }
 
@@ -61,7 +58,7 @@ export interface PauseTarget {
   readonly id: string
 }
 
-/** Work that nobody starts for now. */
+/** A pause: no job of the model or pool is started. */
 export interface Pause extends PauseTarget {
   /** Id of the key that paused it. */
   readonly by: string

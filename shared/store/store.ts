@@ -14,30 +14,30 @@ import type { HasUsage } from './usage.ts'
 import type { Webhooks } from './webhooks.ts'
 
 /**
- * The store port: the arbiter of durable jobs (docs/design.md, Moves and guards). Postgres in production, SQLite by
- * default.
+ * The store port: the owner of durable jobs (docs/design.md, Moves and guards). Postgres in production, SQLite by default.
  *
- * Promises every adapter keeps (test/shared/store/store.test.ts):
- * - Each move is one guarded statement on database time. It resolves once it is on disk; `undefined` says that its guard
- *   refused and nothing changed. A terminal row never moves again.
- * - The event of a move, and the webhook message about it, are written with it. Events of a job are numbered from 1
- *   without gaps. Publish only what a move gave back: commit before you speak.
- * - `overloaded` while the store cannot be reached, at once when `isReachable` is false; it comes back by itself. Also for
- *   one call that waited too long for its turn or a lock, which is no outage. After such an error the outcome of a write is
- *   unknown unless it says `isUndone`, and the same write may be made again: {@link HeldAttempt.chunk} and the job's own id make the
- *   second one give what the first one did.
+ * Promises every adapter keeps (test/shared/store/store.test.ts).
+ * 1. Each state transition is one guarded statement on database time. The call resolves after the transition is durable; `undefined` means that the
+ *    guard refused and nothing changed. A job in a terminal state never changes again.
+ * 2. The event of a transition and its webhook message are committed with it. Events of a job are numbered from 1 without gaps. Publish only events
+ *    that a committed transition returned.
+ * 3. While the store is unreachable, every call rejects with `overloaded`, at once if `isReachable` is false. Calls succeed again when the store is
+ *    back.
+ * 4. A single call that waited too long for a connection or a lock also rejects with `overloaded`.
+ * 5. After such an error, the outcome of a write is unknown unless the error has `isUndone`. The write may be repeated: {@link HeldAttempt.chunk} and
+ *    the job id make the repetition return the first result.
  *
- * Only `shared/jobs/` moves jobs: everybody else holds a {@link StoreView}.
+ * Only `shared/jobs/` changes the state of jobs: all other code holds a {@link StoreView}.
  */
 export interface Store extends StoreView, JobMoves, FamilyMoves, Sweeps, Leases {
   /**
-   * Deletes some of what is kept no longer, and prepares the days to come. Run it every minute, and again at once while it
-   * says that there is more: one call is bounded, so that it holds up nothing else.
+   * Deletes some expired rows and prepares the partitions of the coming days. Call every minute, and again at once while `hasMore` is true. Each call
+   * is bounded, so that other calls are not delayed.
    */
   purge(): Promise<Purged>
 }
 
-/** The store as those hold it who move no job. */
+/** The store without state transitions. */
 export interface StoreView
   extends JobReads,
     Webhooks,
@@ -48,158 +48,163 @@ export interface StoreView
     HasStoredBytes {
   /** For logs and `/readyz`, such as `postgres` or `sqlite`. */
   readonly name: string
-  /** False from the moment the store is known to be gone until it answers again. */
+  /** False from the detection of an outage until the store answers again. */
   readonly isReachable: boolean
-  /** A write of the last minute found no room on the disk of the database. Never on a disk of this machine, which the doctor looks at. */
+  /** True if a write of the last minute found the disk of the database full. Always false for a disk of this machine, which the doctor checks. */
   readonly isFull: boolean
-  /** For sure nothing waits, runs or is to be told: until something is written there is nothing to sweep. */
+  /** True only if nothing is queued, running or pending: until the next write, sweeps would find nothing. */
   readonly isIdle: boolean
-  /** Resolves once it is not idle: at once where it is not, else when something was written, or at the signal. */
+  /** Resolves when {@link isIdle} is false, or at the signal. */
   untilWork(signal: AbortSignal): Promise<void>
   readonly tenants: TenantReads
   readonly operator: OperatorStore
-  /** Waits for what runs, then lets go of everything. Tolerates a second call. */
+  /** Waits for running calls, then closes all connections. Idempotent. */
   close(): Promise<void>
 }
 
-/** What the API and the owner of a job may do to it. */
+/** State transitions requested by the API or by the owner of a job. */
 export interface JobMoves {
-  /** Accepts a job: to be published as soon as it is queued. An id that exists already gives that job. */
+  /** Accepts a job, to be published if queued. An existing id returns that job. */
   create(job: NewJob, key?: IdempotencyKey): Promise<Created>
-  /** queued → in_progress, by a live process, before the job expires. The attempt is that of the job it gives. */
+  /** queued → in_progress, by a live process, before the job expires. The returned job has the new attempt number. */
   claim(id: string, boot: string): Promise<Moved | undefined>
   /**
-   * The same for jobs of one model, at most `limit`, in turn of their tenants (docs/design.md, Turns): one each, the oldest, of
-   * those that come after the tenant `after`, round and round, until there are enough or no more. Gives what it takes to run
-   * them, by their ids. Those that others are claiming meanwhile are passed over.
+   * Claims at most `limit` queued jobs of one model, round robin over tenants (docs/design.md, Turns). The round starts after the tenant `after`;
+   * each visit takes the oldest job of a tenant. Returns the claimed jobs with their requests, by id. Jobs that other processes are claiming are
+   * skipped.
    */
   claimNext(of: QueuedOf, boot: string, limit: number, after?: string): Promise<Dispatch[]>
-  /** Records output and progress of a run, numbered. */
+  /** Appends numbered output and progress of an attempt. */
   append(run: HeldAttempt, output: Output): Promise<Moved | undefined>
-  /** in_progress → completed. Work that finished first wins over a cancel that was only asked for. */
+  /** in_progress → completed. A completed result wins over a cancel that was only requested. */
   complete(run: HeldAttempt, end: CompletedEnd & { output?: Output }): Promise<Moved | undefined>
   /** in_progress → failed. */
   fail(run: HeldAttempt, end: FailedEnd & { output?: Output }): Promise<Moved | undefined>
   /**
-   * in_progress → scheduled, `delayMs` from now, a try used up unless `isTry` is false; → cancelled when a cancel was asked
-   * for that leaves no time to write what there is.
+   * in_progress → scheduled in `delayMs`. Uses up a try unless `isTry` is false. If a cancel was requested and no grace period for a partial result
+   * remains: → cancelled.
    */
   retry(
     run: HeldAttempt,
     end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output },
   ): Promise<Moved | undefined>
-  /** in_progress → queued on drain, to be published; no try used up; → cancelled as for {@link retry}. */
+  /** in_progress → queued on drain, to be published, without using up a try; → cancelled as for {@link retry}. */
   handBack(run: HeldAttempt, output?: Output): Promise<Moved | undefined>
-  /** in_progress → cancelled, where a cancel was asked for. */
+  /** in_progress → cancelled, if a cancel was requested. */
   honourCancel(run: HeldAttempt, output?: Output, metered?: CompletedEnd['metered']): Promise<Moved | undefined>
   /**
-   * queued, scheduled, waiting → cancelled; in_progress: asks for it, once. `undefined`: finished, asked for before, or unknown.
+   * queued, scheduled, waiting → cancelled. For in_progress, sets the cancel request, once. `undefined`: finished, requested before, or unknown.
    *
-   * The first cancel of a job with {@link NewJob.partialMs} gives it that time instead: where it waits and has done a step it is
-   * queued, to be published. The next one is as above, and so is the first that is `final`; one that is asked `once` is never the next.
+   * With {@link NewJob.partialMs}, the first cancel starts that grace period instead: a waiting job with recorded steps is queued, to be published.
+   * The second cancel works as above, and so does a first one that is `final`. A cancel with `once` never counts as the second.
    */
   cancel(scope: Scope, id: string, how?: CancelHow): Promise<Dispatch | undefined>
-  /** Forgets request, result and events of a finished job; its skeleton stays until the purge. False: not finished. */
+  /** Deletes request, result and events of a finished job; the remaining row stays until the purge. False: not finished. */
   erase(scope: Scope, id: string): Promise<boolean>
-  /** Nobody sees the ended children of a job any more, and the next purges delete them with theirs, as if their time were over. */
+  /** Hides the ended children of a job. The next purges delete them as expired. */
   forgetChildren(id: string): Promise<void>
-  /** A new job, to be published, that repeats a failed, cancelled or expired one, with as much time. */
+  /** Creates a copy of a failed, cancelled or expired job with the same time limit, to be published. */
   redrive(scope: Scope, id: string, newId: string): Promise<Dispatch | undefined>
 }
 
-/** What holds a composed job together with its steps and its children (docs/design.md, Families). */
+/** State transitions that connect a composed job with its steps and children (docs/design.md, Families). */
 export interface FamilyMoves {
-  /** Records a step of a run, with output and progress that wait: one write, numbered like any. */
+  /** Records a step of an attempt, with pending output and progress, as one numbered write. */
   addStep(run: HeldAttempt, step: NewStep, output: Output): Promise<Moved | undefined>
-  /** Creates a child, to be published, in one write of its parent's owner. Gives the parent. */
+  /** Creates a child, to be published, as a write of the parent's owner. Returns the parent. */
   submitChild(run: HeldAttempt, child: NewChild): Promise<Moved | undefined>
   /**
-   * in_progress → waiting, until the children `ids` have ended, or `wrapUpMs` before the deadline; → queued, to be published,
-   * when they have, or a cancel lets it write what there is; → cancelled as for {@link JobMoves.retry}. No try is used up.
+   * in_progress → waiting, until the children `ids` have ended, or `wrapUpMs` before the deadline. No try is used up.
+   *
+   * If they have ended already, or if a cancel permits a partial result: → queued, to be published.
+   *
+   * If a cancel leaves no grace period: → cancelled, as for {@link JobMoves.retry}.
    */
   park(run: HeldAttempt, on: { ids: readonly string[]; wrapUpMs: number; output?: Output }): Promise<Moved | undefined>
-  /** waiting → queued, to be published, when the children it waits for have ended. */
+  /** waiting → queued, to be published, after the awaited children have ended. */
   wake(id: string): Promise<Dispatch | undefined>
-  /** Cancels children of a job that have not ended, as {@link JobMoves.cancel} does, at most `limit`. */
+  /** Cancels at most `limit` unended children of a job, as {@link JobMoves.cancel} does. */
   cancelChildren(id: string, limit: number): Promise<Moved[]>
-  /** Says that the family of an ended job knows of its end. Not while it has children that nobody has cancelled. */
+  /** Marks an ended job as settled: its family has processed the end. Refused while the job has uncancelled children. */
   settle(id: string): Promise<void>
 }
 
-/** What the scheduler does. Any number may run at once; each gives the jobs it moved, at most `limit`. */
+/** Sweeps of the scheduler. Any number of schedulers may run at once. Each call returns the jobs it changed, at most `limit`. */
 export interface Sweeps {
-  /** scheduled → queued, to be published, when their time has come. */
+  /** scheduled → queued, to be published, if `run_at` has passed. */
   startDue(limit: number): Promise<Dispatch[]>
-  /** Queued jobs of a pool last published `olderThanMs` ago: to be published again, and marked so. Oldest first. */
+  /** Queued jobs of a pool last published `olderThanMs` ago: to be published again, and marked as published. Oldest first. */
   takeUnpublished(pool: PoolName, olderThanMs: number, limit: number): Promise<Dispatch[]>
-  /** queued, scheduled → expired, whose time to wait is over; → cancelled, whose time to write what there is. */
+  /** queued, scheduled → expired after the maximum wait; → cancelled after the grace period for a partial result. */
   expire(limit: number): Promise<Moved[]>
-  /** waiting → queued, to be published, whose time to wait for children is over. */
+  /** waiting → queued, to be published, after the maximum wait for children. */
   wakeDue(limit: number): Promise<Dispatch[]>
-  /** waiting → failed, `timeout`, past the deadline. */
+  /** waiting → failed with `timeout`, after the deadline. */
   timeOutWaiting(limit: number): Promise<Moved[]>
   /**
-   * Ends or requeues jobs in progress: owner's lease expired → queued, or failed at `crashesMax`; cancel asked for
-   * `cancelGraceMs` ago → cancelled; `deadlineGraceMs` past the deadline → failed, `timeout`. Publish what it queued.
+   * Ends or requeues jobs in progress whose owners did not, to be published if queued.
+   * 1. If the owner's lease has expired: → queued, or failed after `crashesMax` crashes.
+   * 2. If a cancel was requested `cancelGraceMs` ago: → cancelled.
+   * 3. If the deadline passed `deadlineGraceMs` ago: → failed with `timeout`.
    *
-   * Does nothing until `boot` has held the lease `reaper` for one whole lease of the job's owner: after an outage of
-   * the store every lease looks expired.
+   * Does nothing until `boot` has held the lease `reaper` for one whole lease of the job's owner. After an outage of the store, every lease looks
+   * expired.
    */
   reap(boot: string, policy: ReapPolicy, limit: number): Promise<Dispatch[]>
 }
 
-/** Reads. They see committed moves only, and no job past its `purge_at_ms`. */
+/** Reads. Only committed transitions are visible, and no job after its `purge_at_ms`. */
 export interface JobReads {
   find(scope: Scope, id: string): Promise<DurableJob | undefined>
-  /** What an equal call has made with this key; undefined: nobody holds it. Never `created`. */
+  /** The job of an equal earlier call with this key; undefined if the key is free. The outcome is never `created`. */
   findMade(tenant: string, key: IdempotencyKey): Promise<Created | undefined>
-  /** Whether a job is past its `purge_at_ms`, as long as that is known: it is purged sooner or later. */
+  /** Whether a job has passed its `purge_at_ms` and its row still exists. */
   isPast(scope: Scope, id: string): Promise<boolean>
   findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined>
-  /** The JSON text of the result of a job; null: it has none. */
+  /** JSON text of a job's result; null if there is none. */
   findResultText(scope: Scope, id: string): Promise<string | null>
   /**
-   * A page of jobs, newest first unless `order` is asc; erased ones are left out. Of one tenant it reads little more than the
-   * page, whatever is asked for; of every tenant all that do not fit.
+   * A page of jobs, newest first unless `order` is asc, without erased ones. For one tenant, the cost depends on the page only. For all tenants, all
+   * jobs that do not match are read too.
    */
   list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }>
   /** Events after `after`, in order, at most `limit`. */
   listEvents(scope: Scope, id: string, after: number, limit: number): Promise<DurableEvent[]>
-  /** How many jobs wait and run, and since when the oldest. Reads those only, however many are kept. */
+  /** Number of queued and running jobs, and the age of the oldest. Cost depends on those only, not on stored jobs. */
   depth(): Promise<Depth[]>
-  /** What a step of a job gave, by its key. */
+  /** A recorded step by its key, with its output. */
   findStep(id: string, key: string): Promise<(DoneStep & { readonly output: StepOutput }) | undefined>
-  /** The steps of a job, in the order they were done. */
+  /** Steps of a job, in the order of recording. */
   listSteps(scope: Scope, id: string): Promise<DoneStep[]>
-  /** The same with what each was asked for and gave, without the first `after`, at most `limit`. */
+  /** Steps with inputs and outputs, after the first `after`, at most `limit`. */
   listRecordedSteps(scope: Scope, id: string, after: number, limit: number): Promise<RecordedStep[]>
   /** The children of a job, in the order of their ids; erased ones are left out. */
   listChildren(scope: Scope, id: string): Promise<DurableJob[]>
   /** How many children of a job are in each state; states that none is in are left out. */
   countChildren(scope: Scope, id: string): Promise<Partial<Record<DurableState, number>>>
-  /** Jobs that have ended and whose family may not know it, those first that ended first. */
+  /** Ended jobs that are not settled, in the order of their ends. */
   listUnsettled(limit: number): Promise<DurableJob[]>
-  /** How many jobs are queued, by what runs them. */
+  /** Number of queued jobs, by pool, kind, model and priority. */
   queuedModels(): Promise<(QueuedOf & { readonly count: number })[]>
 }
 
-/** Operators and the service itself see every tenant's jobs. */
+/** Scope of operators and the service itself: the jobs of all tenants. */
 export const EVERY_TENANT = Symbol('every tenant')
 
-/** Whose jobs a call may see: those of one tenant, or deliberately all. Others do not exist for it. */
+/** The visible jobs of a call: those of one tenant, or deliberately all. Other jobs do not exist for it. */
 export type Scope = string | typeof EVERY_TENANT
 
-/** One attempt in the hands of its owner. */
+/** One attempt of a job, held by its owner. */
 export interface HeldAttempt {
   readonly id: string
   readonly attempt: number
   /** Boot id of the process that runs it. */
   readonly boot: string
-  /** Writes made in this attempt so far, from 0. The same number again is the same write again. */
+  /** Number of writes made in this attempt so far, from 0: the fencing number of the next write. A repeated number marks a repeated write. */
   readonly chunk: number
 }
 
-/** A job to accept. Times are given as durations, because only the database's clock counts. */
+/** A job to accept. Times are durations, because only the clock of the database counts. */
 export interface NewJob {
   /** See `job-id.ts`. */
   readonly id: string
@@ -210,15 +215,15 @@ export interface NewJob {
   readonly kind: string
   readonly endpoint: string
   readonly model: string
-  /** What a worker needs to run it: the body or where it lies. */
+  /** Data for the worker: the body, or the key of its blob. */
   readonly request: unknown
-  /** From acceptance, or from `runAtMs`. */
+  /** Deadline, from acceptance or from `runAtMs`, in ms. */
   readonly deadlineInMs: number
-  /** How long it may wait for its first start; default: until its deadline. */
+  /** Maximum wait before the first start, in ms; default: until the deadline. */
   readonly startInMs?: number
-  /** Unix milliseconds before which it is not started. */
+  /** Earliest start, in Unix milliseconds. */
   readonly runAtMs?: number
-  /** How long it is kept after its end. At least 24 h, or its idempotency key outlives it. */
+  /** Retention after the end, in ms. Must be at least 24 h, or the idempotency key outlives the job. */
   readonly retentionMs: number
   readonly priority?: Priority
   readonly stream?: boolean
@@ -227,11 +232,11 @@ export interface NewJob {
   readonly webhook?: { readonly url: string; readonly events: readonly string[] }
   readonly requestId?: string
   readonly traceparent?: string
-  /** A cancel lets it write what there is, for as long; default: a cancel ends it at once. */
+  /** Grace period in ms for a partial result after a cancel; default: a cancel ends the job at once. */
   readonly partialMs?: number | undefined
-  /** What it may cost, in billionths of a US dollar: held against budgets until its cost is entered; default: nothing. */
+  /** Estimated maximum cost in billionths of a US dollar, reserved in budgets until the real cost is entered; default: none. */
   readonly reservedNanos?: number | undefined
-  /** Of the blobs that its request names; default: 0. */
+  /** Bytes of the blobs that the request names; default: 0. */
   readonly blobBytes?: number | undefined
 }
 
@@ -243,7 +248,7 @@ export interface IdempotencyKey {
   /** Hash of the request. */
   readonly fingerprint: string
   readonly keepMs: number
-  /** Id of a job whose failure freed the key: then this one takes it over. */
+  /** Id of a job whose failure freed the key: the new job takes the key over. */
   readonly replaces?: string
 }
 
@@ -253,44 +258,44 @@ export type Created =
   | { readonly outcome: 'exists'; readonly job: DurableJob }
   | { readonly outcome: 'conflict'; readonly jobId: string }
 
-/** A job after a move, and the events it wrote, in order. */
+/** A job after a state transition, and the events of the transition, in order. */
 export interface Moved {
   readonly job: DurableJob
   readonly events: DurableEvent[]
 }
 
-/** A moved job with what it takes to publish it. */
+/** A changed job with its request, for publishing. */
 export interface Dispatch extends Moved {
   readonly request: unknown
 }
 
-/** A piece of the output of a run. A `job.progress` also becomes the progress of the job. */
+/** Output of an attempt. A `job.progress` event also replaces the progress of the job. */
 export interface NewEvent {
   readonly type: 'job.output.delta' | 'job.progress'
   readonly data: unknown
 }
 
-/** What a run puts out in one write, in order. */
+/** Output of one write of an attempt, in order. */
 export type Output = readonly NewEvent[]
 
-/** When {@link Sweeps.reap} takes a job from its owner, and when it gives the job up. */
+/** Limits after which {@link Sweeps.reap} takes a job from its owner or fails it. */
 export interface ReapPolicy {
-  /** Workers that may die over one job: the last of them fails it with `worker_lost`. */
+  /** Maximum lost workers of one job: the last one fails the job with `worker_lost`. */
   readonly crashesMax: number
-  /** Milliseconds that an owner has to honour a cancel. */
+  /** Time in ms for an owner to honour a cancel. */
   readonly cancelGraceMs: number
-  /** Milliseconds past its deadline that an owner has to say how a job ended. */
+  /** Time in ms after the deadline for an owner to report the end. */
   readonly deadlineGraceMs: number
 }
 
-/** What a purge did. */
+/** Result of a purge. */
 export interface Purged {
-  /** Of the jobs it deleted, those requests that may name blobs. */
+  /** Requests of the deleted jobs that may name blobs. */
   readonly requests: readonly unknown[]
   readonly hasMore: boolean
 }
 
-/** Which jobs {@link JobReads.list} gives; what is not named is not asked for. */
+/** Filters of {@link JobReads.list}; an absent field does not filter. */
 export interface ListQuery {
   readonly limit: number
   /** Cursor: the id of the last job of the page before. */
@@ -299,7 +304,7 @@ export interface ListQuery {
   readonly states?: readonly DurableState[]
   readonly endpoint?: string
   readonly parentId?: string
-  /** Only those that have ended and that no other job has made, however many others lie between them. With `endpoint`. */
+  /** Only ended jobs without a parent, regardless of how many other jobs are in between. Requires `endpoint`. */
   readonly isOwn?: boolean
 }
 
@@ -313,7 +318,7 @@ export interface Depth {
   readonly oldest_at_ms: number
 }
 
-/** Jobs that the same worker slots run: one kind of job for one model, in one lane. */
+/** Jobs that compete for the same worker slots: one kind of job for one model, at one priority. */
 export interface QueuedOf {
   readonly pool: PoolName
   readonly kind: string

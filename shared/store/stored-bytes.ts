@@ -1,27 +1,24 @@
-/** What a project stores, and what a process may store of it. */
+/** Result of a reservation. */
 export interface HeldBytes {
   readonly isGranted: boolean
-  /** Bytes that the project stores, with those that other processes have reserved. */
+  /** Bytes that the project stores, plus the reservations of other processes. */
   readonly used: number
 }
 
 /**
- * Bytes that each project stores: files, bodies and results of jobs with their blobs, and conversations. Whatever writes or deletes
- * one counts it in the same commit.
+ * Stored bytes per project: files, bodies and results of jobs with their blobs, and conversations. Each write or delete updates the count in the same
+ * commit.
  */
 export interface StoredBytes {
-  /** Reservations of a process end after this, unless it renews them, in milliseconds. */
+  /** Lifetime of a process's reservations without renewal, in ms. */
   readonly keepMs: number
-  /**
-   * Sets what the process `boot` is about to store of a project. More than before is granted only as far as the project then stores
-   * at most `most`.
-   */
+  /** Sets the reservation of the process `boot` for a project. An increase is granted only if the project then stores at most `most` bytes. */
   hold(tenant: string, boot: string, bytes: number, most: number): Promise<HeldBytes>
-  /** Keeps the counts short. */
+  /** Merges the count rows. */
   tidy(): Promise<void>
 }
 
-/** What counts the bytes of its projects. */
+/** A store that counts stored bytes. */
 export interface HasStoredBytes {
   readonly storedBytes: StoredBytes
 }

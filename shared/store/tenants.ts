@@ -1,35 +1,35 @@
 import type { DurableState, Priority } from '#schemas/durable-job.ts'
 import type { PoolName } from '#schemas/job.ts'
 
-/** Says whose the jobs are that have not ended: it bounds what one tenant may have, and tells whose turn it is. */
+/** Unended jobs by tenant: the basis of limits per tenant and of fair queues. */
 export interface TenantReads {
-  /** How many jobs of each tenant wait and run. Reads those only, however many are kept. */
+  /** Number of queued and running jobs per tenant. Cost depends on those only. */
   depth(): Promise<TenantDepth[]>
-  /** How many jobs of each tenant are queued for the same slots. */
+  /** Number of queued jobs per tenant, for the same slots. */
   queued(of: Lane): Promise<{ readonly tenant: string; readonly count: number }[]>
-  /** Where the jobs of one tenant among them stand: {@link EXACT_PLACES} of the oldest, then each {@link PLACES_STEP}th. */
+  /** Queue positions of a tenant's jobs among its own: {@link EXACT_PLACES} of the oldest, then each {@link PLACES_STEP}th. */
   places(of: Lane, tenant: string): Promise<QueuedPlace[]>
   /** How many jobs of a tenant run now. */
   running(tenant: string): Promise<number>
-  /** How many jobs that were submitted with a key wait to be started, and for their time. */
+  /** Number of queued and of scheduled jobs that were submitted with a key. */
   waitingOfKey(keyId: string): Promise<Record<'queued' | 'scheduled', number>>
-  /** Whether any job waits for these slots, be it that its tenant runs as much as it may. */
+  /** Whether any job is queued for these slots, including jobs of tenants at their limits. */
   isWaiting(of: Lane): Promise<boolean>
   /**
-   * Has every claim keep to these limits from now on. A store that many processes share goes by those that are kept beside it
-   * (shared/keys/postgres.ts), and by the calls that all ingresses have said (shared/limits/).
+   * Sets the limits that every later claim respects. A store shared by many processes ignores this. Claims then read the stored limits
+   * (shared/keys/postgres.ts) and the calls that all ingresses have reported (shared/limits/).
    */
   limitRunning(limits: RunningLimits): void
 }
 
-/** How many calls and durable jobs of each tenant may run at once, and how many calls do. Asked in the middle of a claim. */
+/** Maximum concurrent calls and durable jobs of each tenant, and the number of its running calls. Called during a claim. */
 export interface RunningLimits {
   /** Undefined: any number. */
   mostOf(tenant: string): number | undefined
   callsOf(tenant: string): number
 }
 
-/** What jobs have in common that wait for the same slots. */
+/** Jobs that compete for the same slots. */
 interface Lane {
   readonly pool: PoolName
   readonly kind: string
@@ -44,15 +44,15 @@ export interface TenantDepth {
   readonly count: number
 }
 
-/** A queued job, and the how manieth of its tenant it is, from 1; the oldest first. */
+/** A queued job and its position among the jobs of its tenant, from 1; oldest first. */
 export interface QueuedPlace {
   readonly id: string
   readonly nth: number
 }
 
-/** Jobs of a tenant whose places are told one by one. */
+/** Number of a tenant's oldest jobs whose positions are all returned. */
 export const EXACT_PLACES = 1_000
-/** Of the others one in so many is told. */
+/** Beyond those, one position of this many is returned. */
 export const PLACES_STEP = 100
-/** Jobs of a tenant that are looked at. */
+/** Maximum jobs of a tenant that are read. */
 export const PLACES_MAX = 10_000

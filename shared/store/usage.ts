@@ -6,7 +6,7 @@ export interface UsageAmounts {
   readonly calls: number
   readonly failed: number
   readonly inputTokens: number
-  /** Of the input, those read from a prompt cache. */
+  /** Part of the input tokens that was read from a prompt cache. */
   readonly cachedInputTokens: number
   readonly outputTokens: number
   readonly audioMs: number
@@ -14,12 +14,12 @@ export interface UsageAmounts {
   readonly costNanos: number
 }
 
-/** What was used of one model with one key on one day. */
+/** Usage of one model with one key on one day. */
 export interface UsageEntry extends UsageAmounts {
   readonly project: string
   readonly keyId: string
   readonly model: string
-  /** Of UTC, such as 2030-01-31. */
+  /** UTC day, such as 2030-01-31. */
   readonly day: string
 }
 
@@ -31,12 +31,12 @@ export interface EndedJob {
   readonly pool: PoolName
   readonly model: string
   readonly state: string
-  /** What its owner said it used; null where none did. */
+  /** Usage reported by the owner; null if none was reported. */
   readonly metered: unknown
   readonly endedAtMs: number
 }
 
-/** What sums may be asked for. */
+/** Filters and grouping of a sum. */
 export interface UsageQuery {
   /** Undefined: every project. */
   readonly project?: string | undefined
@@ -49,53 +49,47 @@ export interface UsageQuery {
   readonly limit: number
 }
 
-/** What somebody used of late. */
+/** Recent usage of a project or key. */
 export interface Activity {
-  /** The last day on which something ended, such as 2030-01-31; null where there was none. */
+  /** Last day with an ended call, such as 2030-01-31; null if there is none. */
   readonly lastDay: string | null
   readonly calls: number
   readonly costNanos: number
 }
 
-/** Whose costs are asked for. */
+/** A project or key whose costs are requested. */
 export interface Spender {
   readonly owner: 'project' | 'key'
   readonly id: string
 }
 
-/** What a spender has spent, and what its unended durable jobs may cost, in billionths of a US dollar. */
+/** Spent amount, and the reservations of unended durable jobs, in billionths of a US dollar. */
 export interface Spent extends Spender {
   readonly costNanos: number
   readonly reservedNanos: number
 }
 
-/**
- * What was used, by project, key, model and day (docs/usage.md). Durable jobs come into it by themselves: whatever ends one
- * notes it in the same commit, once.
- */
+/** The usage ledger, by project, key, model and day (docs/usage.md). The transition that ends a durable job records it in the same commit, once. */
 export interface UsageLedger {
   /**
-   * Adds what a process has counted.
+   * Adds a batch of counted usage.
    *
-   * @param batch Numbers the batches of `boot` from 1: the same again adds nothing, so that one whose answer was lost may be sent again.
+   * @param batch Number of the batch of `boot`, from 1. A repeated number adds nothing, so a batch whose answer was lost may be sent again.
    */
   add(boot: string, batch: number, entries: readonly UsageEntry[]): Promise<void>
-  /** Durable jobs that have ended and are not in the ledger, at most `limit`. */
+  /** Ended durable jobs that are not in the ledger, at most `limit`. */
   listEnded(limit: number): Promise<EndedJob[]>
-  /** Enters ended jobs, each once, however many try. */
+  /** Adds ended jobs to the ledger, each exactly once, even with concurrent callers. */
   enter(jobs: readonly (UsageEntry & { readonly jobId: string })[]): Promise<void>
-  /** Sums by what they are grouped by, in its order. */
+  /** Sums by group, sorted by group. */
   sum(query: UsageQuery): Promise<(UsageAmounts & { readonly group: string })[]>
-  /** The last day of each since one day, and what it used from a later one on; in the order asked, at most 500. */
+  /** Last active day since `since`, and usage since `from`, in the order of `of`; at most 500 spenders. */
   activity(of: readonly Spender[], since: string, from: string): Promise<Activity[]>
-  /**
-   * Billionths of a dollar that were spent from one day to another, and those that jobs hold whose cost is not entered yet. At most
-   * 500 spenders; those that spent nothing may be left out.
-   */
+  /** Spending between two days, and reservations whose cost is not entered yet. At most 500 spenders; those without spending may be omitted. */
   spent(of: readonly Spender[], from: string, to: string): Promise<Spent[]>
 }
 
-/** What keeps a ledger beside its jobs. */
+/** A store with a usage ledger. */
 export interface HasUsage {
   readonly usage: UsageLedger
 }

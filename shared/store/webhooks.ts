@@ -1,14 +1,14 @@
 import type { DeliveryTry, WebhookDelivery } from '#schemas/durable-job.ts'
 
-/** State of webhook messages; terminal moves write them (`pending`). */
+/** Webhook messages. Terminal state transitions create them as `pending`. */
 export interface Webhooks {
-  /** Takes due messages under a lease until their `next_at_ms`. Of one job only the first that is pending. */
+  /** Takes due messages under a lease until their `next_at_ms`. For each job, only the first pending message. */
   takeDeliveries(limit: number, leaseMs: number): Promise<WebhookDelivery[]>
   /**
-   * Records what became of a message that was taken.
+   * Records the outcome of a taken message.
    *
-   * @param history The last tries with this one, at most `DELIVERY_TRIES_MAX`; undefined: nothing was sent, so that tries, status
-   *   and history stay.
+   * @param history Recent tries including this one, at most `DELIVERY_TRIES_MAX`; undefined: nothing was sent, and tries, status and history are
+   * unchanged.
    * @returns False if another process has taken the message since
    */
   recordDelivery(
@@ -19,7 +19,7 @@ export interface Webhooks {
   listDeliveries(jobId: string): Promise<WebhookDelivery[]>
 }
 
-/** The receiver has the message, the next try is in `retryInMs`, or there is none. */
+/** Delivered, to be retried in `retryInMs`, or given up. */
 export type DeliveryOutcome =
   | { readonly state: 'delivered'; readonly status: number }
   | { readonly state: 'pending'; readonly retryInMs: number; readonly status?: number; readonly error?: string }

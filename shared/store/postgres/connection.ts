@@ -8,26 +8,26 @@ import { busy, translate, unreachable } from './errors.ts'
 import { rowsOf } from './pooled-query.ts'
 import { beginSession, bySetting, isPooled, type Settings } from './session.ts'
 
-/** What a connection is told, and how long anything may take. */
+/** Options and time limits of a connection. */
 export interface ConnectionOptions {
   readonly url: string
   readonly connectionsMax: number
   readonly statementTimeoutMs: number
-  /** Hears of each outage once, and of its end. */
+  /** Called once when an outage begins and once when it ends. */
   readonly onProblem: (message: string, fields: Record<string, unknown>) => void
 }
 
 const CONNECT_TIMEOUT_MS = 5_000
 const IDLE_MS = 60_000
-/** Calls that wait for a connection at most; more are refused. */
+/** Maximum calls that wait for a connection; more are refused. */
 const WAITING_MAX = 5_000
-/** The client gives up later than the server, so that it hears of the server's timeout. */
+/** Additional time of the client's timeout, so that the server's timeout error arrives first. */
 const ANSWER_MARGIN_MS = 2_000
 const PROBE: Backoff = { baseMs: 100, maxMs: 2_000 }
 const INT8 = types.builtins.INT8
 /**
- * Every statement finds its rows by an index, so one plan serves all parameters. A plan made while a table was empty must do so
- * too, for it is kept. Without an index Postgres counts the plan as very expensive, and would compile it first.
+ * Every statement finds its rows by an index, so one generic plan serves all parameters. A plan made while a table was empty must use the indexes
+ * too, because plans are cached. Without an index, Postgres would estimate a very high cost and compile the plan first.
  */
 export const PLAN: Settings = {
   enable_seqscan: 'off',
@@ -37,20 +37,19 @@ export const PLAN: Settings = {
   plan_cache_mode: 'force_generic_plan',
 }
 
-/** How long a disk that a write found full counts as full. */
+/** Time for which a disk counts as full after a write found it full. */
 const FULL_MS = 60_000
 /** Minimum time between two log lines about failed calls of one class. */
 const FAILED_MS = 60_000
 
 /**
- * Connections to Postgres that come back by themselves.
+ * A pool of connections to Postgres that recovers from outages.
  *
- * A failure of the connection makes it unreachable: every call is refused at once, and one probe asks again, for ever
- * and with bounded delay, until the database takes writes. A wait for a free connection or for a lock is no such failure: it
- * is bounded, and fails its own call alone.
+ * If a connection fails, then the database counts as unreachable, and every call is refused at once. One probe retries forever with bounded delay,
+ * until the database accepts writes. Waiting for a free connection or a lock is not an outage: the wait is bounded, and only that call fails.
  *
- * A pooler in transaction mode gives each transaction any server, so nothing lasts from one to the next: `session.ts` has what
- * follows from that. Connections to Postgres itself keep named statements and session settings.
+ * A pooler in transaction mode assigns each transaction to any server, so no session state survives: see `session.ts`. Direct connections use named
+ * statements and session settings.
  */
 export class PostgresConnection {
   readonly #pool: Pool
@@ -58,13 +57,13 @@ export class PostgresConnection {
   readonly #closed = new AbortController()
   readonly #compiled = new Map<string, Compiled>()
   readonly #settings: Settings
-  /** A server did not have a statement that was prepared on this address. */
+  /** A server lacked a statement that was prepared on this address. */
   #hasLostStatements = false
   #isReachable = true
-  /** When a write last met a full disk. */
+  /** Time of the last write that found the disk full. */
   #fullAtMs = Number.NEGATIVE_INFINITY
   #closing: Promise<void> | undefined
-  /** When a failure of each class was last logged. */
+  /** Time of the last logged failure, by class. */
   readonly #failedAtMs = new Map<string, number>()
 
   constructor(options: ConnectionOptions) {
@@ -72,7 +71,7 @@ export class PostgresConnection {
     const timeout = String(options.statementTimeoutMs)
     this.#settings = { ...PLAN, statement_timeout: timeout, idle_in_transaction_session_timeout: timeout }
     this.#pool = new Pool(poolConfig(options, this.#settings))
-    // A connection that broke while idle; without a listener it would end the process.
+    // An idle connection broke; without a listener, the event would end the process.
     this.#pool.on('error', (error) => this.#lose(translate(error).error))
   }
 
@@ -80,12 +79,12 @@ export class PostgresConnection {
     return this.#isReachable
   }
 
-  /** A write of the last minute met a full disk. Reads go on meanwhile, and so do writes that need no new page. */
+  /** Whether a write of the last minute found the disk full. Reads still work, as do writes that need no new page. */
   get isFull(): boolean {
     return performance.now() - this.#fullAtMs < FULL_MS
   }
 
-  /** Runs one prepared statement. @param bind Gives the values for its names. @throws ServiceError `overloaded` */
+  /** Runs one prepared statement. @param bind Returns the values for its names. @throws ServiceError `overloaded` */
   async run({ name, sql }: Statement, bind: (compiled: Compiled) => unknown[]): Promise<Row[]> {
     let compiled = this.#compiled.get(name)
     if (!compiled) {
@@ -102,7 +101,7 @@ export class PostgresConnection {
     })
   }
 
-  /** Does several things in one transaction of a connection of its own. @throws ServiceError `overloaded` */
+  /** Runs several statements in one transaction. @throws ServiceError `overloaded` */
   async transaction<T>(work: (client: PoolClient) => Promise<T>): Promise<T> {
     return await this.#guard(async () => {
       return await this.#withClient(async (client) => {
@@ -121,7 +120,7 @@ export class PostgresConnection {
     await this.#closing
   }
 
-  /** Whether the pooler in front of Postgres gives the connection another server for each transaction. */
+  /** Whether a pooler may assign another server to each transaction. */
   #isPooled(client: PoolClient): boolean {
     return this.#hasLostStatements || isPooled(client)
   }
@@ -133,7 +132,7 @@ export class PostgresConnection {
       client.release()
       return result
     } catch (error) {
-      // Destroys the connection, and with it the locks and the transaction.
+      // Destroys the connection, with its locks and its transaction.
       client.release(true)
       throw error
     }
@@ -149,13 +148,13 @@ export class PostgresConnection {
       if (effect === 'gone') this.#lose(error)
       if (effect === 'full') this.#noteFull(error)
       if (name === 'statements_lost') this.#hasLostStatements = true
-      // A slow call fails for itself alone, and its caller may try again.
+      // A slow call fails alone, and its caller may retry.
       if (effect === 'failed' && name !== 'slow') this.#noteFailed(name, error)
       throw error
     }
   }
 
-  /** Once a minute for each class, so that the log has the reason behind the answers of callers. */
+  /** At most once per minute and class, so that the log has the reason for errors that callers see. */
   #noteFailed(name: string, error: unknown): void {
     const now = performance.now()
     if (now - (this.#failedAtMs.get(name) ?? Number.NEGATIVE_INFINITY) < FAILED_MS) return
@@ -163,7 +162,7 @@ export class PostgresConnection {
     this.#onProblem('job store failed a call', { err: error })
   }
 
-  /** Told anew when a minute was quiet. */
+  /** Logged again only after a minute without such a write. */
   #noteFull(error: unknown): void {
     if (!this.isFull) this.#onProblem('job store has no room left on its disk', { err: error })
     this.#fullAtMs = performance.now()
@@ -173,7 +172,7 @@ export class PostgresConnection {
     if (!this.#isReachable || this.#closed.signal.aborted) return
     this.#isReachable = false
     this.#onProblem('job store lost; trying again', { err: error })
-    // Ends when the store is closed; it fails at nothing else.
+    // Ends when the store is closed; never rejects.
     void this.#probe()
   }
 
@@ -188,7 +187,7 @@ export class PostgresConnection {
     }
   }
 
-  /** Whether the database takes writes: after a failover the old address may lead to a standby. */
+  /** Whether the database accepts writes: after a failover, the old address may lead to a standby. */
   async #answers(): Promise<boolean> {
     try {
       const { rows } = await this.#pool.query('SELECT pg_is_in_recovery() AS is_standby')
@@ -199,11 +198,11 @@ export class PostgresConnection {
   }
 }
 
-/** The pool has one bound for a new connection and for the wait until one is free; a new one takes no longer than this. */
+/** The pool has one timeout both for opening a connection and for waiting; this class limits the opening. */
 class PromptClient extends Client {
   constructor(config?: ClientConfig) {
     super({ ...config, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
-    // Emitted next to the failure of the statement under way. Without a listener it would end the process.
+    // Emitted in addition to the failure of the running statement. Without a listener, the event would end the process.
     this.on('error', () => undefined)
   }
 }
@@ -213,15 +212,15 @@ function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptio
     connectionString: url,
     max: connectionsMax,
     Client: PromptClient,
-    // As long as a statement may have the connection that is waited for.
+    // The awaited connection may be busy for the time limit of a statement.
     connectionTimeoutMillis: Math.max(statementTimeoutMs, CONNECT_TIMEOUT_MS) + ANSWER_MARGIN_MS,
     idleTimeoutMillis: IDLE_MS,
     query_timeout: statementTimeoutMs + ANSWER_MARGIN_MS,
     keepAlive: true,
-    // Awaited by the pool before the connection is used.
+    // The pool awaits this before it uses the connection.
     onConnect: async (client) => await beginSession(client, settings),
     application_name: 'sluice',
-    // Counts and unix milliseconds stay far below 2^53.
+    // Counts and Unix milliseconds stay far below 2^53.
     types: {
       getTypeParser: ((oid: number, format?: 'text') =>
         oid === INT8 ? Number : types.getTypeParser(oid, format)) as typeof types.getTypeParser,

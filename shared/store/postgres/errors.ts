@@ -25,7 +25,7 @@ interface FailureClass {
   readonly effect: Effect
   /** Waiting does not help. */
   readonly isPermanent?: boolean
-  /** SQLSTATE (Postgres, appendix A), or the code of Node for network and TLS. */
+  /** SQLSTATE (Postgres, appendix A), or Node's code for network and TLS. */
   readonly states?: RegExp
   readonly words?: RegExp
   readonly problem: string
@@ -180,14 +180,14 @@ const CLASSES: readonly FailureClass[] = [
   {
     name: 'server',
     effect: 'failed',
-    // All but values that Postgres refuses (20 to 23, 44, 54, P0) and statements of ours that are wrong (42).
+    // All classes except refused values (20 to 23, 44, 54, P0) and faulty statements of ours (42).
     states: /^(0|24|25|26|2B|2D|2F|34|38|39|3B|40|53|55|57|58|72|F0|HV|XX)[0-9A-Z]{3,4}$/,
     problem: 'Postgres reports an error of its own',
     fix: 'See the log of Postgres; SQLSTATE is explained in appendix A of its manual.',
   },
 ]
 
-/** A failure of Postgres in words for operators, with the remedy. Cause of the {@link ServiceError} that callers get. */
+/** A failure of Postgres for operators, with its remedy. Cause of the {@link ServiceError} that callers receive. */
 export class PostgresProblem extends Error {
   /** SQLSTATE, or the code of Node. */
   readonly code: string | undefined
@@ -211,7 +211,7 @@ export class PostgresProblem extends Error {
 /** Effect of a failure of the client, and the error for the caller. `effect` is undefined for what has no class. */
 export function translate(error: unknown): { effect: Effect | undefined; name: string; error: unknown } {
   const { code, message } = reasonOf(error)
-  // The message of a refused value quotes that value, which a caller has chosen.
+  // The message for a refused value quotes that value, which a caller has chosen.
   const hasOwnWords = !SQLSTATE.test(code) || /^(08|28|53|57)/.test(code)
   const found =
     (hasOwnWords ? CLASSES.find(({ words }) => words?.test(message)) : undefined) ??
@@ -222,7 +222,7 @@ export function translate(error: unknown): { effect: Effect | undefined; name: s
   return { effect: found.effect, name: found.name, error: translated }
 }
 
-/** The failure of a call while the database is away. @param isUndone It was not sent */
+/** Error for calls while the database is unreachable. @param isUndone The call was not sent. */
 export function unreachable(cause?: unknown, isUndone = false): ServiceError {
   const message = 'The job store cannot be reached now.'
   return new ServiceError('overloaded', message, {
@@ -233,7 +233,7 @@ export function unreachable(cause?: unknown, isUndone = false): ServiceError {
   })
 }
 
-/** The failure of one call, which the database has undone or never got. */
+/** Error for one call that the database rolled back or never received. */
 export function busy(cause?: unknown): ServiceError {
   const isSlow = cause === undefined || (cause as Partial<PostgresProblem>).facts?.failure === 'slow'
   const message = isSlow ? 'The job store has too much to do.' : 'The job store cannot take the call now.'
@@ -241,14 +241,14 @@ export function busy(cause?: unknown): ServiceError {
   return new ServiceError('overloaded', message, { cause, ...more })
 }
 
-/** The failure of one write for which the disk of the database has no room: the database has undone it. */
+/** Error for one write that found the disk of the database full: the database rolled it back. */
 function full(cause: unknown): ServiceError {
   const message = 'The job store has no room left on its disk.'
   const more = { retryAfterMs: FULL_RETRY_MS, isUndone: true, isInfrastructure: true }
   return new ServiceError('overloaded', message, { cause, ...more })
 }
 
-/** Where several addresses were tried, the errors are inside and the message is empty. */
+/** If several addresses failed, then the outer message is empty and the inner errors have the reason. */
 function reasonOf(error: unknown): { code: string; message: string } {
   if (error instanceof AggregateError && error.errors.length > 0) return reasonOf(error.errors[0])
   const { code, message } = error as { code?: unknown; message?: unknown }

@@ -1,17 +1,17 @@
 import type { Params, TransitionRow, WrittenOutput } from '#shared/store/sql/sql.ts'
 import { busy } from './errors.ts'
 
-/** Jobs of one statement at most, and characters of their parameters. */
+/** Maximum jobs per statement, and characters of their parameters. */
 const GROUP_MAX = 64
 const GROUP_CHARACTERS_MAX = 1024 * 1024
-/** Statements of one kind under way at most; what comes meanwhile joins the next. */
+/** Maximum concurrent statements of one kind; later calls join the next one. */
 const UNDER_WAY_MAX = 2
-/** Calls of one kind that wait at most; more are refused. */
+/** Maximum waiting calls of one kind; more are refused. */
 const WAITING_MAX = 5_000
-/** How long a call may wait for its statement to begin. */
+/** Maximum wait of a call until its statement starts, in ms. */
 const WAIT_MS_MAX = 10_000
 
-/** One job to move, to insert or to find. */
+/** One job to change, insert or find. */
 export interface Item {
   readonly id: string
   readonly params: Params
@@ -19,20 +19,21 @@ export interface Item {
 }
 
 interface Waiting extends Item {
-  /** When it has waited too long, by the clock of `performance`. */
+  /** Time at which the wait ends, by the clock of `performance`. */
   readonly giveUpAt: number
   readonly resolve: (rows: TransitionRow[]) => void
   readonly reject: (error: unknown) => void
 }
 
 /**
- * Does one kind of move, or look-up, for many jobs in one statement, with one round trip and one commit: those that come in
- * one turn of the event loop, and those that come while the statements before are under way.
+ * Combines calls of one kind for many jobs into one statement, with one round trip and one commit. A group holds the calls of one event-loop
+ * iteration, and those that arrive while earlier statements run.
  *
- * Each keeps what it was alone. A guard that refuses one job refuses only that one. When a statement fails, each is done
- * alone, so that only the one at fault fails; but not where that took so long that its calls have waited long enough: one
- * after the other they would wait for the same lock again. A job comes once in a statement, and jobs come in the order of their ids, so
- * that statements which wait for each other's locks do not do so in a circle.
+ * Each call keeps its own semantics: a guard that refuses one job refuses only that one. If a statement fails, then each call is repeated alone, so
+ * that only the faulty one fails. Calls that have waited too long are not repeated, because they would wait for the same lock again, one after the
+ * other.
+ *
+ * A job occurs once per statement. Jobs are sorted by id, so statements that wait for each other's locks cannot deadlock.
  */
 export class Groups {
   readonly #run: (items: readonly Item[]) => Promise<TransitionRow[]>
@@ -41,16 +42,16 @@ export class Groups {
   #underWay = 0
   #isDue = false
 
-  /** @param run Does the move or look-up for these jobs, and gives a row for each that it moved or found. */
+  /** @param run Executes one statement for these jobs, and returns a row for each job changed or found. */
   constructor(run: (items: readonly Item[]) => Promise<TransitionRow[]>, isReachable: () => boolean) {
     this.#run = run
     this.#isReachable = isReachable
   }
 
   /**
-   * Does the move for one job.
+   * Adds one job.
    *
-   * @returns Its row, or none when it was refused or not found.
+   * @returns Its row; none if refused or not found
    * @throws ServiceError `overloaded`
    */
   add(item: Item): Promise<TransitionRow[]> {
@@ -67,7 +68,7 @@ export class Groups {
     this.#isDue = false
     while (this.#underWay < UNDER_WAY_MAX && this.#waiting.length > 0) {
       this.#underWay++
-      // Ends with its answers given; it does not fail.
+      // Never rejects: errors go to the calls.
       void this.#sendInTime(takeGroup(this.#waiting)).finally(() => {
         this.#underWay--
         this.#start()
@@ -96,7 +97,7 @@ export class Groups {
   }
 }
 
-/** Takes the first that fit into one statement. A second one of the same job waits for the next, and those after it. */
+/** Takes the first calls that fit into one statement. A second call for the same job waits for the next statement. */
 function takeGroup(waiting: Waiting[]): Waiting[] {
   const group = new Map<string, Waiting>()
   const rest: Waiting[] = []

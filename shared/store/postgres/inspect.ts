@@ -5,18 +5,18 @@ import { isPooled } from './session.ts'
 
 const STATEMENT_TIMEOUT_MS = 5_000
 
-/** What a server is like, before anything is done to it. */
+/** State of a Postgres server, read without changing it. */
 export interface PostgresFacts {
   readonly version: string
   readonly major: number
   readonly is_standby: boolean
-  /** A pooler such as PgBouncer answers at this address. */
+  /** Whether a pooler such as PgBouncer answers at this address. */
   readonly is_pooled: boolean
   readonly synchronous_commit: string
   readonly has_migrations: boolean
-  /** Whether this user may make tables. */
+  /** Whether this user may create tables. */
   readonly can_create: boolean
-  /** Id of the directory of blobs that live processes have (`#shared/blobs/fleet-directory.ts`); undefined: none runs. */
+  /** Id of the blob directory of the live processes (`#shared/blobs/fleet-directory.ts`); undefined if none runs. */
   readonly blobs_id: string | undefined
   /** Hashes of the migrations that have run, by name. */
   readonly applied: ReadonlyMap<string, string>
@@ -29,13 +29,13 @@ const QUESTIONS = `SELECT current_setting('server_version') AS version,
   to_regclass('migrations') IS NOT NULL AS has_migrations,
   coalesce(has_schema_privilege(current_schema(), 'CREATE'), FALSE) AS can_create`
 
-/** Looks at a server and changes nothing. @throws ServiceError when it does not answer */
+/** Inspects a server without changing it. @throws ServiceError if the server does not answer */
 export async function inspectPostgres(url: string): Promise<PostgresFacts> {
   const connection = new PostgresConnection({
     url,
     connectionsMax: 1,
     statementTimeoutMs: STATEMENT_TIMEOUT_MS,
-    // The call that meets the problem throws it.
+    // The failing call throws the problem.
     onProblem: () => undefined,
   })
   try {

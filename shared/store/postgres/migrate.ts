@@ -6,31 +6,31 @@ import { inTransaction, isOnline, runOnline } from './online.ts'
 import { SCHEMA_LOCK } from './schema.ts'
 import { beginSession, bySetting } from './session.ts'
 
-/** Hears what a start waits for, and how long a change took. */
+/** Called while a start waits, and for each finished change with its duration. */
 export type OnProgress = (message: string, fields: Record<string, unknown>) => void
 
-/** Taken by the process that changes the schema, for as long as that takes. Other schemas of the same database have their own. */
+/** Advisory lock of the process that changes the schema. Other schemas of the same database have their own locks. */
 const MIGRATION_LOCK = `${0x51_01_cf}, hashtext(current_schema)`
 const CONNECT_TIMEOUT_MS = 5_000
-/** Maximum time of a statement that reads or takes the lock. */
+/** Time limit of a statement that reads or takes the lock. */
 const ANSWER_MS = 30_000
-/** How often a process asks that waits for another, and for how long: longer than an index on the largest table takes. */
+/** Poll interval and maximum wait of a process for another one: longer than an index on the largest table takes. */
 const ASK_MS = 500
 const WAIT_MS_MAX = 6 * 3_600_000
-/** How often a change tries to get its lock. */
+/** Maximum attempts of a change to get its lock. */
 const LOCK_TRIES_MAX = 300
-/** `lock_not_available`, and `deadlock_detected`: whoever it meets goes on, so it may try again. */
-const IN_THE_WAY = new Set(['55P03', '40P01'])
+/** `lock_not_available` and `deadlock_detected`: the other transaction proceeds, so a retry may succeed. */
+const LOCK_CONFLICTS = new Set(['55P03', '40P01'])
 
 /**
- * Brings the schema up to date. Any number of processes may do so at once: one changes it, and the others wait and log that.
- * Processes of the version before go on working meanwhile and afterwards.
+ * Updates the schema. Any number of processes may call this at once: one makes the changes, the others wait and log. Processes of the previous
+ * version keep working.
  *
- * One connection makes the changes, and its statements may take as long as they take. A second one holds the lock in a transaction
- * that does nothing else: an index that is made online cannot be part of a transaction, and behind a pooler a lock of the session
- * would stay with a server when this process is gone. Such a transaction has no snapshot, so no index waits for it.
+ * One connection makes the changes, without time limits. A second one holds the lock in an otherwise idle transaction. The lock cannot be part of the
+ * first connection: online index creation is not allowed in a transaction. A session lock would stay with a pooler's server after the end of this
+ * process. An idle transaction has no snapshot, so no index creation waits for it.
  *
- * @throws ServiceError `overloaded` when the database cannot be reached
+ * @throws ServiceError `overloaded` if the database is unreachable
  */
 export async function migrate(url: string, onProgress: OnProgress = () => {}): Promise<void> {
   const client = clientOf(url)
@@ -51,12 +51,12 @@ function clientOf(url: string): Client {
     keepAlive: true,
     application_name: 'sluice migration',
   })
-  // A connection that breaks also fails the statement under way.
+  // The running statement fails as well.
   client.on('error', () => {})
   return client
 }
 
-/** A server that does not answer must not hold up the end. */
+/** A server that does not answer must not delay the end. */
 async function end(client: Client): Promise<void> {
   await Promise.race([client.end().catch(() => {}), delay(CONNECT_TIMEOUT_MS, undefined, { ref: false })])
 }
@@ -66,10 +66,10 @@ async function migrateAlone(url: string, client: Client, onProgress: OnProgress)
   const stop = () => void client.end().catch(() => {})
   try {
     await holder.connect()
-    await takeTurn(holder, onProgress)
-    // Without the lock another process may begin.
+    await waitForLock(holder, onProgress)
+    // Without the lock, another process may start changing the schema.
     holder.once('end', stop)
-    // A server may be set to end statements that take long.
+    // The server may be configured to end long statements.
     await beginSession(client, { statement_timeout: '0', lock_timeout: '0' })
     await client.query('CREATE TABLE IF NOT EXISTS migrations (name text PRIMARY KEY, hash text NOT NULL)')
     for (const migration of await missing(client)) {
@@ -85,21 +85,18 @@ async function migrateAlone(url: string, client: Client, onProgress: OnProgress)
   }
 }
 
-/**
- * Asks again and again, rather than wait in a statement: an index that is made without locking waits for every statement
- * that is under way.
- */
-async function takeTurn(holder: Client, onProgress: OnProgress): Promise<void> {
+/** Polls rather than waits in a statement: online index creation waits for every running statement. */
+async function waitForLock(holder: Client, onProgress: OnProgress): Promise<void> {
   const giveUpAt = performance.now() + WAIT_MS_MAX
-  for (let tries = 0; !(await isMyTurn(holder)); tries++) {
+  for (let tries = 0; !(await tryLock(holder)); tries++) {
     if (performance.now() > giveUpAt) throw new Error('Another process has been changing the schema for too long.')
     if (tries === 0) onProgress('another process changes the schema of the job store; waiting', {})
     await delay(ASK_MS)
   }
 }
 
-/** Whether the lock is taken, by the transaction that is open then. */
-async function isMyTurn(holder: Client): Promise<boolean> {
+/** Whether the lock was taken. The transaction that holds it stays open. */
+async function tryLock(holder: Client): Promise<boolean> {
   await quickly(holder, `BEGIN; ${bySetting({ idle_in_transaction_session_timeout: '0' }, 'transaction')}`)
   const [row] = (
     await quickly(holder, `SELECT current_schema AS schema, pg_try_advisory_xact_lock(${MIGRATION_LOCK}) AS is_mine`)
@@ -109,7 +106,7 @@ async function isMyTurn(holder: Client): Promise<boolean> {
   return row?.is_mine === true
 }
 
-/** Shaped as an error of Postgres, which would name it at the first CREATE TABLE only. */
+/** In the form of an error of Postgres, which would report it only at the first CREATE TABLE. */
 function noSchema(): Error {
   return Object.assign(new Error('no schema of the search_path exists'), { code: '3F000' })
 }
@@ -126,7 +123,7 @@ async function missing(client: Client): Promise<Migration[]> {
 }
 
 async function apply(client: Client, { name, sql, hash }: Migration): Promise<void> {
-  const retry = async <T>(change: () => Promise<T>) => await whenNobodyIsInTheWay(change)
+  const retry = async <T>(change: () => Promise<T>) => await retryOnConflict(change)
   const note = () => client.query('INSERT INTO migrations (name, hash) VALUES ($1, $2)', [name, hash])
   if (isOnline(sql)) {
     await runOnline(client, sql, retry)
@@ -135,7 +132,7 @@ async function apply(client: Client, { name, sql, hash }: Migration): Promise<vo
   }
   await retry(() =>
     inTransaction(client, async () => {
-      // Also held by processes of the version before while they change the schema.
+      // Processes of the previous version hold this lock too while they change the schema.
       await client.query(`SELECT pg_advisory_xact_lock(${SCHEMA_LOCK})`)
       if (!(await missing(client)).some((migration) => migration.name === name)) return
       await client.query(sql)
@@ -144,13 +141,13 @@ async function apply(client: Client, { name, sql, hash }: Migration): Promise<vo
   )
 }
 
-/** Lets those who wait behind a change go first, and tries again. */
-async function whenNobodyIsInTheWay<T>(change: () => Promise<T>): Promise<T> {
+/** Retries a change after a pause in which queued statements proceed. */
+async function retryOnConflict<T>(change: () => Promise<T>): Promise<T> {
   for (let tries = 1; ; tries++) {
     try {
       return await change()
     } catch (error) {
-      if (!IN_THE_WAY.has((error as { code?: string }).code ?? '') || tries === LOCK_TRIES_MAX) throw error
+      if (!LOCK_CONFLICTS.has((error as { code?: string }).code ?? '') || tries === LOCK_TRIES_MAX) throw error
       await delay(ASK_MS * (1 + Math.random()))
     }
   }

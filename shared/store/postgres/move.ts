@@ -14,12 +14,11 @@ import {
 import type { Move } from '#shared/store/sql/transitions.ts'
 
 /**
- * Moves, inserts and look-ups of jobs as single statements of Postgres: one round trip and one commit each, for one job or
- * many.
+ * Transitions, inserts and look-ups of jobs as single statements of Postgres: one round trip and one commit each, for one job or many.
  *
- * A data-modifying `WITH` runs all its parts on one snapshot and commits them together, so the row, its events and its
- * webhook message are written or not written as one. The parameters of many jobs come as arrays, one for each `:name` of
- * the move, and are read as rows of `given`; its columns are those names with `in_` before them.
+ * A data-modifying `WITH` runs all its parts on one snapshot and commits them together. So the row, its events and its webhook message are written
+ * atomically. Parameters of many jobs are passed as arrays, one per `:name`, and read as rows of `given`. The columns of `given` are those names with
+ * the prefix `in_`.
  */
 
 const RECORDED = `
@@ -67,11 +66,11 @@ const TYPES: Record<string, string> = {
   bytes: 'bigint',
 }
 
-/** The statement of a sweep, with its parameters. */
+/** The statement of a sweep. */
 export function sweepStatement(move: Move): Statement {
   const picked = `picked AS MATERIALIZED (${pickOf(move, true)})`
   const moved = `moved AS (${updateOf(move, 'SELECT id FROM picked')} ${returning(move)})`
-  // Locked rows are another sweep's. Materialised, or the planner might pick again for each row.
+  // Skips rows that another sweep has locked. Materialized, or the planner might pick again for each row.
   const sql = join(picked, moved, ...eventsOf(move))
   if (move.pickInTurn === undefined) return { name: move.name, sql }
   return {
@@ -80,7 +79,7 @@ export function sweepStatement(move: Move): Statement {
   }
 }
 
-/** The statement of a move of many jobs. Parameters: arrays of those of the move; for the owner's writes `:output_…`. */
+/** The statement of a transition for many jobs. Parameters: arrays of those of the transition; for writes of owners also `:output_…`. */
 export function moveStatement(move: Move): Statement {
   const { reads, also = [] } = move
   const parts = [
@@ -104,7 +103,7 @@ export function findStatement(): Statement {
   return { name: FIND.name, sql: `WITH ${given} ${sql}` }
 }
 
-/** The statement of an insert of one job. With `hasKey`, the key is taken in it, or nothing happens. */
+/** The statement of an insert of one job. With `hasKey`, the statement takes the key first, or inserts nothing. */
 export function insertOneStatement(insert: Insert, hasKey: boolean): Statement {
   const condition = hasKey ? 'EXISTS (SELECT 1 FROM key)' : 'TRUE'
   const moved = `moved AS (${insert.sql(condition)} ${returning(insert)})`
@@ -127,7 +126,7 @@ function forMany(part: string): [given: string, part: string] {
   return [`given AS MATERIALIZED (SELECT * FROM unnest(${arrays.join(', ')}) AS given(${columns.join(', ')}))`, sql]
 }
 
-/** Job, events, steps and addresses of messages, at once. */
+/** Erases job, events, steps and addresses of messages in one statement. */
 export const ERASE: Statement = {
   name: 'erase',
   sql: `WITH erased AS (${ERASE_JOB}), events AS (${ERASE_EVENTS} AND EXISTS (SELECT 1 FROM erased)),

@@ -2,18 +2,18 @@ import type { Client } from 'pg'
 import { bySetting } from './session.ts'
 
 /**
- * Migrations that make indexes while everybody goes on reading and writing: files whose first line begins with `-- online`,
- * of `CREATE INDEX name ON table …;` and `DROP INDEX name;` only.
+ * Migrations that create indexes without blocking reads and writes. Their first line begins with `-- online`, and they contain only `CREATE INDEX
+ * name ON table …;` and `DROP INDEX name;`.
  *
- * Each statement is done alone, and again when it was cut short, for `CREATE INDEX CONCURRENTLY` cannot be part of a
- * transaction. Postgres makes no index of a partitioned table that way, so it is made of one for each partition, attached to
- * an index of the whole that holds nothing itself. A partition that comes meanwhile brings its own.
+ * `CREATE INDEX CONCURRENTLY` cannot be part of a transaction, so each statement runs alone, and again after an interruption. Postgres cannot create
+ * an index of a partitioned table that way. So each partition gets an index, which is attached to an empty index of the whole table. A partition
+ * created meanwhile brings its own.
  */
 const ONLINE = /^-- online\b/
 const CREATE = /^CREATE INDEX (\w+) ON (\w+) (.+)$/s
 const DROP = /^DROP INDEX (\w+)$/
 
-/** How long a change that locks a table may wait for that lock, with everybody behind it waiting too. */
+/** Maximum wait for a table lock: all later statements on the table queue behind that wait. */
 const LOCK_TIMEOUT_MS = 2_000
 
 type Retry = <T>(change: () => Promise<T>) => Promise<T>
@@ -25,7 +25,7 @@ interface Index {
   readonly definition: string
 }
 
-/** Whether a migration says of itself that it runs online, beside writers. */
+/** Whether a migration runs online. */
 export function isOnline(sql: string): boolean {
   return ONLINE.test(sql)
 }
@@ -33,8 +33,8 @@ export function isOnline(sql: string): boolean {
 /**
  * Runs an online migration, statement by statement.
  *
- * @param retry Makes a change again whose lock was not to be had in time.
- * @throws Error for a statement that is neither the making nor the dropping of an index
+ * @param retry Repeats a change that did not get its lock in time.
+ * @throws Error for any statement other than the creation or removal of an index
  */
 export async function runOnline(client: Client, sql: string, retry: Retry): Promise<void> {
   for (const statement of statementsOf(sql)) {
@@ -42,7 +42,10 @@ export async function runOnline(client: Client, sql: string, retry: Retry): Prom
     const [, dropped] = DROP.exec(statement) ?? []
     if (dropped !== undefined) await retry(() => alone(client, `DROP INDEX IF EXISTS ${dropped}`))
     else if (table !== '') await create(client, { name, table, definition }, retry)
-    else throw new Error(`An online migration cannot run: ${statement}`)
+    else
+      throw new Error(
+        `Unsupported statement in an online migration: ${statement}. Only CREATE INDEX and DROP INDEX are allowed.`,
+      )
   }
 }
 
@@ -71,7 +74,7 @@ async function isPartitioned(client: Client, table: string): Promise<boolean> {
   return rows[0]?.is_partitioned === true
 }
 
-/** A partition that has no part of an index yet. */
+/** A partition that lacks its part of an index. */
 async function partitionWithout(client: Client, { name, table }: Index): Promise<string | undefined> {
   const { rows } = await client.query(
     `SELECT relname AS name FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
@@ -85,8 +88,8 @@ async function partitionWithout(client: Client, { name, table }: Index): Promise
 }
 
 /**
- * One that was cut short is there and invalid: nobody uses it, and it is made anew. It waits for every transaction that is
- * older, such as a backup, for as long as that takes: nobody waits behind it.
+ * Creates an index. An interrupted creation leaves an invalid index, which is dropped first. The creation waits for all older transactions, such as a
+ * backup, without blocking others.
  */
 async function createConcurrently(client: Client, { name, table, definition }: Index, retry: Retry): Promise<void> {
   await retry(async () => {
@@ -100,7 +103,7 @@ async function alone(client: Client, statement: string): Promise<void> {
   await inTransaction(client, async () => void (await client.query(statement)))
 }
 
-/** A transaction that may take long, and waits for locks no longer than {@link LOCK_TIMEOUT_MS}. */
+/** A transaction without a time limit that waits for locks no longer than {@link LOCK_TIMEOUT_MS}. */
 export async function inTransaction(client: Client, work: () => Promise<void>): Promise<void> {
   const settings = {
     statement_timeout: '0',

@@ -1,13 +1,13 @@
 import { type ClientBase, type Connection, Query } from 'pg'
 
 interface Texts {
-  /** Statement without parameters and rows that goes first, in the same transaction. */
+  /** A statement without parameters and rows that runs first, in the same transaction. */
   readonly before: string
   readonly text: string
   readonly values: readonly unknown[]
 }
 
-/** The extended protocol, as `Query` of pg writes it. */
+/** The methods of the extended protocol that pg's `Query` calls. */
 interface Wire {
   parse(statement: { text: string }): void
   bind(portal: object): void
@@ -15,8 +15,8 @@ interface Wire {
 }
 
 /**
- * Runs a statement without a name behind another one: both before one Sync, so Postgres takes them as one transaction (its manual,
- * chapter "Pipelining"), with one round trip and one server of a pooler.
+ * Runs an unnamed statement after another one, both before one Sync. Postgres treats them as one transaction (its manual, chapter "Pipelining"). So
+ * both need one round trip and one server of a pooler.
  */
 export function rowsOf(client: ClientBase, { before, text, values }: Texts): Promise<Record<string, unknown>[]> {
   return new Promise((resolve, reject) => {

@@ -21,30 +21,29 @@ import { migrate, type OnProgress } from './migrate.ts'
 import { ERASE, findStatement, insertOneStatement, insertStatement, moveStatement, sweepStatement } from './move.ts'
 import { addPartitions, dropPartitions } from './schema.ts'
 
-/** `check_violation`: Postgres' word for a row that no partition takes. */
+/** `check_violation`: the code for a row without a matching partition. */
 const NO_PARTITION = '23514'
 
-/** What {@link openPostgresStore} needs. */
+/** Options of {@link openPostgresStore}. */
 export interface PostgresOptions {
   /** `postgres://user:password@host:port/database`; other settings as its query, such as `sslmode`. */
   readonly url: string
-  /** Connections of this process at most. */
+  /** Maximum connections of this process. */
   readonly connectionsMax?: number
-  /** How long one statement may take before it is given up, and with it the call. */
+  /** Time limit of one statement, in ms. */
   readonly statementTimeoutMs?: number
-  /** Hears of each outage once, and of its end. */
+  /** Called once when an outage begins and once when it ends. */
   readonly onProblem: (message: string, fields: Record<string, unknown>) => void
-  /** Hears of changes of the schema, which the start waits for. */
+  /** Called for changes of the schema, for which the start waits. */
   readonly onProgress?: OnProgress
 }
 
 /**
  * The store in Postgres 13 or later, for any number of processes.
  *
- * Brings the schema up to date first. What is resolved is as durable as the server's `synchronous_commit` and its
- * replication make it.
+ * Updates the schema first. Durability is that of the server's `synchronous_commit` and replication.
  *
- * @throws ServiceError `overloaded` when it cannot be reached at the start
+ * @throws ServiceError `overloaded` if Postgres is unreachable at the start
  */
 export async function openPostgresStore(options: PostgresOptions): Promise<Store> {
   const { url, connectionsMax = 10, statementTimeoutMs = 10_000, onProblem, onProgress } = options
@@ -63,14 +62,14 @@ class PostgresDatabase implements SqlDatabase {
   readonly name = 'postgres'
   readonly isShared = true
   readonly #connection: PostgresConnection
-  /** By what they do. */
+  /** Groups by statement. */
   readonly #groups = new Map<object, Groups>()
 
   constructor(connection: PostgresConnection) {
     this.#connection = connection
   }
 
-  /** Others write as well: only they know. */
+  /** Other processes write too, so this process cannot decide. */
   get isIdle(): boolean {
     return false
   }
@@ -100,7 +99,7 @@ class PostgresDatabase implements SqlDatabase {
     } catch (error) {
       const madeAtMs = jobIdTime(String(params.new_id ?? params.id))
       if ((error as { code?: string }).code !== NO_PARTITION || madeAtMs === undefined) throw error
-      // Nobody purged for days, or a clock is far off.
+      // No purge ran for days, or a clock is far off.
       await addPartitions(this.#connection, madeAtMs)
       return await this.#insert(insert, params, hasKey)
     }
@@ -119,13 +118,13 @@ class PostgresDatabase implements SqlDatabase {
   }
 
   limitRunning(): void {
-    // Its statements read the limits where keys and projects are kept, and the calls where all ingresses say them.
+    // Nothing to do: the statements read the stored limits, and the calls that ingresses report.
   }
 
   async keepDays(): Promise<void> {
     await addPartitions(this.#connection)
     await dropPartitions(this.#connection).catch((error: unknown) => {
-      // Somebody reads a day for long, such as a backup: it is dropped later, and its rows are deleted one by one.
+      // A long read of that day, such as a backup, blocks the drop. The day is dropped later; until then its rows are deleted one by one.
       if (!ServiceError.from(error).isUndone) throw error
     })
   }
@@ -153,7 +152,7 @@ class PostgresDatabase implements SqlDatabase {
   }
 }
 
-/** The parameters of many jobs, an array for each name. */
+/** Parameters of many jobs, as one array per name. */
 function arraysOf({ names }: Compiled, items: readonly Item[]): unknown[] {
   const output = items.flatMap(({ id, output }) => output.map(({ type, data }, index) => ({ id, index, type, data })))
   const arrays: Record<string, unknown[]> = {

@@ -3,15 +3,15 @@ import { firstJobId } from '#shared/store/job-id.ts'
 import type { PostgresConnection } from './connection.ts'
 
 const DAY_MS = 24 * 3_600_000
-/** Days before and after today that have partitions: clocks of processes differ, and the scheduler may be away. */
+/** Days before and after today with partitions: clocks of processes differ, and the scheduler may be down. */
 const DAYS_BEHIND = 1
 const DAYS_AHEAD = 3
-/** Changes of the schema in one transaction come one after another, whichever process makes them. */
+/** Advisory lock that serializes schema changes in transactions, across processes. */
 export const SCHEMA_LOCK = 0x51_01_ce
-/** A change that waits for a lock makes everybody behind it wait: rather try again later. */
+/** Maximum wait for a table lock: later statements queue behind that wait, so a retry is better. */
 const LOCK_TIMEOUT_MS = 2_000
 
-/** What is kept by day. A day that an older version made may lack some of them. */
+/** Tables with daily partitions. A day created by an older version may lack some of them. */
 const TABLES = ['jobs', 'job_events', 'job_steps'] as const
 
 /** `duplicate_table`, `duplicate_object`, and `unique_violation` of a catalog of Postgres. */
@@ -23,7 +23,7 @@ interface Partition {
   readonly day: number
 }
 
-/** Makes the partitions of the days around a moment, in unix milliseconds; default: the database's now. */
+/** Creates the partitions of the days around a time in Unix milliseconds; default: the database's now. */
 export async function addPartitions(connection: PostgresConnection, aroundMs?: number): Promise<void> {
   for (let tries = 1; ; tries++) {
     try {
@@ -47,7 +47,7 @@ async function addMissing(connection: PostgresConnection, aroundMs: number | und
   })
 }
 
-/** Drops the partitions of days of which no job is kept any longer, with their events. */
+/** Drops the partitions of days without retained jobs, with their events. */
 export async function dropPartitions(connection: PostgresConnection): Promise<void> {
   for (const suffix of await pastDays(connection)) {
     await connection.transaction((client) => dropDay(client, suffix))
@@ -55,8 +55,8 @@ export async function dropPartitions(connection: PostgresConnection): Promise<vo
 }
 
 /**
- * Changes of the schema wait for each other here, and afterwards see each other's work. The second needs the read: to_regclass
- * answers from a cache, which Postgres brings up to date only when a transaction begins or takes the lock of a relation.
+ * Serializes schema changes, and makes earlier ones visible. Visibility requires the read: to_regclass answers from a cache. Postgres refreshes that
+ * cache only at the start of a transaction or with a relation lock.
  */
 async function lockSchema(client: PoolClient): Promise<void> {
   await client.query(`SELECT pg_advisory_xact_lock(${SCHEMA_LOCK})`)
@@ -64,7 +64,7 @@ async function lockSchema(client: PoolClient): Promise<void> {
   await client.query(`SET LOCAL lock_timeout = ${LOCK_TIMEOUT_MS}`)
 }
 
-/** Whether another process, of whichever version, made the object first. Then there is nothing left to do, or less. */
+/** Whether another process, of any version, created the object first. Then less or nothing remains to do. */
 function isMadeElsewhere(error: unknown): boolean {
   const { code, cause } = error as { code?: string; cause?: { code?: string } }
   return MADE_ELSEWHERE.has(cause?.code ?? code ?? '')
@@ -78,11 +78,11 @@ async function missingOf(client: PoolClient, partitions: readonly Partition[]): 
   return partitions.filter((_, i) => rows[i].is_missing)
 }
 
-/** Attached rather than made in place: that would lock out every reader and writer of the whole table. */
+/** Created separately and attached: creating a partition in place would block all reads and writes of the whole table. */
 async function addPartition(client: PoolClient, table: string, day: number): Promise<void> {
   const name = `${table}_${suffixOf(day)}`
-  // Rows are rewritten several times in their life; room on the page keeps that out of the indexes. What is deleted is
-  // cleared away soon, the large texts beside the table too: what somebody wrote is not to lie about for a day.
+  // Rows are updated several times, and free space in the page avoids index updates. Deleted rows are vacuumed soon, including the large texts in
+  // TOAST tables, because user data should not remain for a day.
   const vacuum = 'autovacuum_vacuum_scale_factor = 0.02, toast.autovacuum_vacuum_scale_factor = 0.02'
   const storage = `WITH (${table === 'jobs' ? 'fillfactor = 80, ' : ''}${vacuum})`
   await client.query(`CREATE TABLE ${name} (LIKE ${table} INCLUDING ALL) ${storage}`)
@@ -90,7 +90,7 @@ async function addPartition(client: PoolClient, table: string, day: number): Pro
   await client.query(`ALTER TABLE ${table} ATTACH PARTITION ${name} FOR VALUES FROM ('${from}') TO ('${to}')`)
 }
 
-/** Days before yesterday that have a partition, such as `20260131`. */
+/** Days before yesterday with a partition, such as `20260131`. */
 async function pastDays(connection: PostgresConnection): Promise<string[]> {
   return await connection.transaction(async (client) => {
     const { rows } = await client.query(
@@ -108,21 +108,21 @@ async function dropDay(client: PoolClient, suffix: string): Promise<void> {
     'SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NOT NULL',
     [TABLES.map((table) => `${table}_${suffix}`)],
   )
-  // Another scheduler was quicker.
+  // Another scheduler was faster.
   if (!rows.some(({ name }) => name === `jobs_${suffix}`)) return
   if (await isDayKept(client, suffix)) return
   const days = rows.map(({ name }) => String(name)).join(', ')
   const wholes = TABLES.map((table) => `ONLY ${table}`).join(', ')
   await client.query(`LOCK TABLE ${wholes}, ${days} IN ACCESS EXCLUSIVE MODE`)
-  // Looked at again where nobody else can add to it: the child of a job that ran a moment ago.
+  // Check again under the lock: a job that just ran may have added a child.
   if (await isDayKept(client, suffix)) return
-  // Rows that go with their table fire no trigger.
+  // Dropping a table fires no triggers, so its bytes are subtracted here.
   const sums = `SELECT tenant, -sum(request_bytes + output_bytes)::bigint AS bytes FROM jobs_${suffix} GROUP BY tenant`
   await client.query(`SELECT count_stored(tenant, bytes) FROM (${sums}) AS gone`)
   await client.query(`DROP TABLE ${days}`)
 }
 
-/** Whether any job of the day has not ended, or is still to be kept. Both are found by an index. */
+/** Whether a job of the day is unended or retained. An index answers both. */
 async function isDayKept(client: PoolClient, suffix: string): Promise<boolean> {
   const unended = `SELECT 1 FROM jobs_${suffix} WHERE purge_at_ms IS NULL`
   const kept = `SELECT 1 FROM jobs_${suffix} WHERE purge_at_ms > now_ms()`

@@ -1,37 +1,39 @@
 import type { ClientBase } from 'pg'
 
 /*
- * Connections to Postgres, and to a pooler in front of it.
+ * Sessions on Postgres, directly or through a pooler.
  *
- * PgBouncer in transaction mode (pool_mode = transaction) gives a connection a server for one transaction at a time. What a session
- * keeps is then on another server, or seen by another client: named statements (SQLSTATE 26000 and 42P05), SET, session-level
- * advisory locks, LISTEN and temporary tables. PgBouncer also refuses startup parameters that it does not know (08P01). So:
+ * PgBouncer in transaction mode (pool_mode = transaction) assigns a server to a connection for one transaction at a time. So session state may be on
+ * another server, or visible to another client. Examples are named statements (SQLSTATE 26000 and 42P05), SET, session-level advisory locks, LISTEN
+ * and temporary tables. PgBouncer also refuses unknown startup parameters (08P01). Therefore:
  *
- * - no setting is a startup parameter;
- * - a connection finds out whether a pooler answers it, in the round trip that makes its settings. At the start of a connection
- *   Postgres gives the process id of its server. A pooler gives a number of its own, which differs from pg_backend_pid();
- * - on a pooler each transaction makes its own settings, in the same round trip, and no statement has a name.
+ * 1. No setting is a startup parameter.
  *
- * Session mode is treated alike: nothing tells it apart for sure, and the price is a plan for each statement.
+ * 2. Each new connection detects a pooler, in the round trip that applies its settings. Postgres sends the process id of its server at the start of a
+ *    connection. A pooler sends its own number, which differs from pg_backend_pid().
+ *
+ * 3. Behind a pooler, each transaction applies its own settings, in the same round trip, and statements have no names.
+ *
+ * Session mode is treated alike, because it cannot be distinguished reliably. The price is one query plan per statement.
  */
 
-/** Settings of Postgres by name. All of them may be changed by any user. */
+/** Settings of Postgres, by name. Any user may change them. */
 export type Settings = Readonly<Record<string, string>>
 
 const POOLED = new WeakSet<object>()
 
-/** The statement that makes settings. It gives no rows. @param condition Without it nothing is set */
+/** A statement that applies settings and returns no rows. @param condition If false, then nothing is applied. */
 export function bySetting(settings: Settings, scope: 'session' | 'transaction', condition = 'TRUE'): string {
   const calls = Object.entries(settings).map(
     ([name, value]) => `set_config('${name}', '${value}', ${scope === 'transaction'})`,
   )
-  // CASE fixes the order: of the sides of AND, Postgres may evaluate either first.
+  // CASE fixes the order: Postgres may evaluate the operands of AND in any order.
   return `SELECT 1 WHERE CASE WHEN ${condition} THEN concat(${calls.join(', ')}) = '' END`
 }
 
-/** Makes settings for the whole connection if it leads to Postgres itself, and else notes that it does not. */
+/** Applies settings to the whole connection if it leads to Postgres itself; otherwise records that it is pooled. */
 export async function beginSession(client: ClientBase, settings: Settings): Promise<void> {
-  // Part of the public protocol (BackendKeyData), and missing in the types.
+  // Part of the public protocol (BackendKeyData), but missing in the types.
   const { processID } = client as unknown as { processID: number }
   const pid = 'SELECT pg_backend_pid() AS pid'
   const own = bySetting(settings, 'session', `pg_backend_pid() = ${processID}`)

@@ -4,10 +4,10 @@ import { CLAIM_NEXT } from './transitions.ts'
 import { LOOKED_MAX, lastLooked, TENANTS_AHEAD } from './turns.ts'
 import { dispatchOf } from './writes.ts'
 
-/** How often one claim goes on behind tenants who may run no more: it looks at twenty thousand of them. */
+/** Maximum statements per claim that skip tenants at their limits: together they read 20,000 tenants. */
 const WAYS_MAX = 20
 
-/** Claims queued jobs in turn of their tenants (see `JobMoves.claimNext`). */
+/** Claims queued jobs round robin over tenants (see `JobMoves.claimNext`). */
 export async function claimInTurn(
   db: SqlDatabase,
   of: QueuedOf,
@@ -29,20 +29,20 @@ export async function claimInTurn(
     claimed.push(...rows.map(dispatchOf))
     const counts = Map.groupBy(rows, ({ tenant }) => tenant)
     if (!mayHaveMore(rows, counts)) break
-    // Fewer tenants wait than jobs are wanted: each gives as many more.
+    // Fewer tenants than wanted jobs: each contributes more.
     each = Math.ceil((limit - claimed.length) / counts.size)
   }
-  // The order in which rows were changed is the database's.
+  // Sorted here, because databases return changed rows in any order.
   return claimed.toSorted((a, b) => (a.job.id < b.job.id ? -1 : 1))
 }
 
-/** Whether some tenant gave as many as it could at most; also where the database does not say how many those are. */
+/** Whether some tenant contributed its maximum; also true if the database does not report that maximum. */
 function mayHaveMore([row]: readonly TransitionRow[], counts: ReadonlyMap<unknown, readonly TransitionRow[]>): boolean {
   const each = Number(row?.each ?? 1)
   return counts.values().some(({ length }) => length >= each)
 }
 
-/** Where a claim begins in the round of tenants: behind those whom the statements before it have looked at in vain. */
+/** Start of the next statement in the round: after the tenants that earlier statements read in vain. */
 class Way {
   from: string
   readonly #after: string
@@ -54,7 +54,7 @@ class Way {
     this.#after = after
   }
 
-  /** Whether there are tenants behind those whom the last statement has looked at. */
+  /** Whether there are tenants after those of the last statement. */
   async goesOn(db: SqlDatabase, params: Params): Promise<boolean> {
     const [last] = await db.run({ name: 'last_looked', sql: lastLooked(db.isShared) }, params)
     if (!last || Number(last.step) < LOOKED_MAX || ++this.#nth === WAYS_MAX) return false

@@ -4,7 +4,7 @@ import { deliveryOf, jsonText } from './rows.ts'
 import type { Row, SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
 
-/** Due messages looked at in one statement, and statements of one call that put off what waits for others. */
+/** Due messages per statement, and maximum statements per call that postpone blocked messages. */
 const LOOK = 100
 const PUT_OFF_MAX = 30
 
@@ -16,7 +16,7 @@ export async function takeDeliveries(db: SqlDatabase, limit: number, leaseMs: nu
     const params = { limit: limit - taken.length, lease_ms: leaseMs, look }
     taken.push(...(await db.pick(statements.takeDeliveries, params)))
     if (taken.length === limit) break
-    // Fewer than were looked at: the rest of them, if there is any, is due to others.
+    // Fewer than the limit: all remaining due messages are taken by others.
     if ((await db.pick(statements.putOffDeliveries, { look })).length < look) break
   }
   return taken.map(deliveryOf)

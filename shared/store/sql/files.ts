@@ -12,7 +12,7 @@ import type { Statement } from './statements.ts'
 
 const COLUMNS = 'id, tenant, purpose, filename, bytes, created_at_ms, expires_at_ms'
 
-/** The count is that of the moment: uploads that end at once may exceed it by their number. */
+/** The count is not locked: concurrent uploads may exceed it by their number. */
 const CREATE: Statement = {
   name: 'file_create',
   sql: `INSERT INTO files (${COLUMNS})

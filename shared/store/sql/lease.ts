@@ -3,7 +3,7 @@ import { ownedOf } from './rows.ts'
 import type { SqlDatabase } from './sql.ts'
 import { OWNED, RENEW, SPARE } from './statements.ts'
 
-/** Renews the lease of a process, and spares what it runs. Gives the jobs that it owns. */
+/** Renews the lease of a process and takes back its counted crashes. Returns the jobs that it owns. */
 export async function renew(db: SqlDatabase, process: ProcessLease): Promise<OwnedJob[]> {
   const { boot, role, slots, version, draining, leaseMs } = process
   await db.run(RENEW, { boot, role, slots, version, draining, lease_ms: leaseMs })

@@ -3,7 +3,7 @@ import type { ListQuery } from '#shared/store/store.ts'
 import type { Params } from './sql.ts'
 import { JOB_COLUMNS, type Statement } from './statements.ts'
 
-/** States of jobs that have not ended: those whose time to be kept has not begun. */
+/** States of unended jobs, whose retention has not begun. */
 const UNENDED: ReadonlySet<DurableState> = new Set(['queued', 'scheduled', 'in_progress', 'waiting'])
 
 /** A condition of a list, and its parameter. */
@@ -14,17 +14,17 @@ interface Filter {
 }
 
 /**
- * A page of jobs and one more, which says whether there is another page.
+ * A page of jobs, and one more if there are further pages.
  *
- * It is the first of the pages of each state asked for: each is one range of an index that ends in the id, so that no more
- * than a page of each is read, however many jobs there are and however rare those asked for. The words are those of the
- * indexes (migrations/*-bounded-reads.sql), which are not to be mistaken for each other or for the primary key.
+ * The page is merged from one page per requested state. Each is a range of an index that ends in the id, so at most one page per state is read. The
+ * conditions repeat the expressions of those indexes (migrations/*-bounded-reads.sql), which prevents the planner from choosing another index or the
+ * primary key.
  */
 export function listJobs(tenant: string | null, query: ListQuery): { statement: Statement; params: Params } {
   const { order = 'desc', limit } = query
   const filters = filtersOf(tenant, query)
   const asked = [...new Set(query.states?.length ? query.states : DurableState.options)]
-  // In this order, so that statements of one name are the same.
+  // Fixed order, so that equal queries have equal statement names.
   const states = [...asked.filter((state) => UNENDED.has(state)), ...asked.filter((state) => !UNENDED.has(state))]
   const unended = asked.filter((state) => UNENDED.has(state)).length
   const pages = states.map((_, i) => pageOf(i, i < unended, filters, query))
@@ -46,9 +46,9 @@ export function listJobs(tenant: string | null, query: ListQuery): { statement: 
 function filtersOf(tenant: string | null, { order = 'desc', after, endpoint, parentId }: ListQuery): Filter[] {
   const beyond = order === 'desc' ? '<' : '>'
   const filters: [name: string, value: string | null | undefined, condition: string][] = [
-    // Of one parent there may be many children, but of many tenants there are none: its index is the one to use.
+    // A parent may have many children, but only one tenant: the index of parents must be used.
     ['tenant', tenant, parentId === undefined ? 'tenant = :tenant' : 'tenant = coalesce(:tenant, tenant)'],
-    // The first says which days to look at, the second is a bound of the index.
+    // The first condition selects partitions, the second bounds the index.
     ['after', after, `id ${beyond} :after AND id || '' ${beyond} :after`],
     ['endpoint', endpoint, 'endpoint = :endpoint'],
     ['parent_id', parentId, 'parent_id = :parent_id'],
@@ -68,7 +68,7 @@ function pageOf(nth: number, isUnended: boolean, filters: readonly Filter[], que
     ORDER BY id || '' ${query.order ?? 'desc'} LIMIT :limit) AS page${nth}`
 }
 
-/** In the words of the index that is to be used. */
+/** Written with the expression of the intended index. */
 function notErased({ endpoint, isOwn }: ListQuery): string {
   if (isOwn) return 'coalesce(erased_at_ms, 0) < 1'
   return endpoint === undefined ? 'erased_at_ms IS NULL' : 'coalesce(erased_at_ms, 0) = 0'

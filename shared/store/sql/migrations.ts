@@ -21,10 +21,10 @@ export function loadMigrations(dialect: 'postgres' | 'sqlite'): Migration[] {
 }
 
 /**
- * The migrations a database lacks. It may have later ones: an older version starts during a rolling upgrade too.
+ * Migrations that a database lacks. A database may have later ones: during a rolling upgrade, older versions start too.
  *
- * @param applied Name and hash of those it has.
- * @throws Error when one of them is not the file of that name: the schema is not what this code expects.
+ * @param applied Name and hash of the applied ones.
+ * @throws Error if an applied one has another content: the schema is not the expected one
  */
 export function missingMigrations(migrations: readonly Migration[], applied: ReadonlyMap<string, string>): Migration[] {
   for (const { name, hash } of migrations) {

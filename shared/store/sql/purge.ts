@@ -3,13 +3,13 @@ import { jsonOf } from './rows.ts'
 import type { Params, Row, SqlDatabase } from './sql.ts'
 import { ERASE_FIRST_EVENTS, type Statement } from './statements.ts'
 
-/** What deletes the jobs that are kept no longer, in small steps, in the SQL that Postgres and SQLite share. */
+/** Deletes jobs after their retention in small steps, in the SQL that Postgres and SQLite share. */
 
-/** Rows that one statement writes at most: SQLite holds the event loop meanwhile. Events lie side by side. */
+/** Maximum rows per statement: SQLite blocks the event loop meanwhile. Events are stored next to each other, so more fit. */
 const ROWS_MAX = 250
 const EVENTS_MAX = 2_000
 
-/** Deletes some of what is past, of `jobsMax` jobs at most. */
+/** Deletes some expired rows, of at most `jobsMax` jobs. */
 export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purged> {
   const past = { jobs: jobsMax, limit: ROWS_MAX }
   const events = await db.run(PURGE_EVENTS, { ...past, limit: EVENTS_MAX })
@@ -17,7 +17,7 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
   const { children, childless } = await purgeChildren(db, jobsMax)
   const isFirst = events.length < EVENTS_MAX && steps.length < ROWS_MAX && children === 0
   const jobs = isFirst ? await db.run(PURGE_JOBS, { jobs: jobsMax, childless: childless.join(' ') }) : []
-  // A parent can go once its children are gone.
+  // A parent can be deleted after its children.
   let hasMore = !isFirst || jobs.length === jobsMax || jobs.some(({ depth }) => Number(depth) > 0)
   for (const statement of PURGES)
     hasMore = (await db.run(statement, { limit: ROWS_MAX })).length === ROWS_MAX || hasMore
@@ -25,9 +25,9 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
 }
 
 /**
- * Erases a job, most of its events first, so that no statement has to delete all those of a long run.
+ * Erases a job, its events first in parts, so that no statement deletes all events of a long run.
  *
- * The erasing itself is what counts: cut short before it, all of this is done again.
+ * Only the final erase counts: after an interruption, everything is repeated.
  */
 export async function eraseJob(db: SqlDatabase, params: Params, lastSeq: number): Promise<boolean> {
   for (let upTo = EVENTS_MAX; upTo < lastSeq; upTo += EVENTS_MAX)
@@ -35,12 +35,12 @@ export async function eraseJob(db: SqlDatabase, params: Params, lastSeq: number)
   return await db.erase(params)
 }
 
-/** Makes some children of a job past, who have ended. Gives how many. */
+/** Marks some ended children of a job as expired. Returns their number. */
 export async function forgetSome(db: SqlDatabase, id: string): Promise<number> {
   return (await db.run(PURGE_CHILDREN, { id, limit: ROWS_MAX })).length
 }
 
-/** Lets go of the children of a few parents that are past. Gives how many, and the parents that have none left. */
+/** Expires the children of a few expired parents. Returns their number, and the parents without remaining children. */
 async function purgeChildren(db: SqlDatabase, jobs: number) {
   let children = 0
   const childless: string[] = []
@@ -57,10 +57,10 @@ function valuesOf(rows: readonly Row[], column: string): unknown[] {
   return rows.flatMap((row) => jsonOf(row[column]) ?? [])
 }
 
-/** Jobs whose time is over, those first whose time was over first, always the same ones. Nobody sees them any more. */
+/** Expired jobs, in the order of expiry, so that all steps select the same ones. No read returns them any more. */
 const PAST = 'SELECT id FROM jobs WHERE purge_at_ms <= now_ms() ORDER BY purge_at_ms, id LIMIT :jobs'
 
-/** Deletes some of the events of jobs whose time is over: one job may have very many. */
+/** Deletes some events of expired jobs: one job may have very many. */
 export const PURGE_EVENTS: Statement = {
   name: 'purge_events',
   sql: `DELETE FROM job_events WHERE (job_id, seq) IN (
@@ -68,7 +68,7 @@ export const PURGE_EVENTS: Statement = {
         RETURNING seq`,
 }
 
-/** The same of their steps. Gives those among them that name blobs. */
+/** Deletes some steps of expired jobs. Returns the outputs that name blobs. */
 export const PURGE_STEPS: Statement = {
   name: 'purge_steps',
   sql: `DELETE FROM job_steps WHERE (job_id, key) IN (
@@ -76,7 +76,7 @@ export const PURGE_STEPS: Statement = {
         RETURNING CASE WHEN output LIKE '{"blob":%' THEN output END AS output`,
 }
 
-/** Those jobs that have had children. */
+/** Expired jobs that have had children. */
 export const PAST_PARENTS: Statement = {
   name: 'past_parents',
   sql: `SELECT id FROM (SELECT id, children FROM jobs WHERE purge_at_ms <= now_ms()
@@ -84,9 +84,9 @@ export const PAST_PARENTS: Statement = {
 }
 
 /**
- * Children go before their parent, however long they were to be kept: they would be found no more. They are the first to go, the deepest
- * before all others: parents that wait for their children would fill every step, and nothing would ever go.
- * Written so that no index of what is to be purged fits, which leads through all of it.
+ * Children are deleted before their parent, regardless of their retention: without the parent they could not be found. The deepest come first.
+ * Otherwise, parents that wait for their children would fill every step, and nothing would be deleted. The condition matches no index of expired
+ * rows, because scanning that index would read all of it.
  */
 export const PURGE_CHILDREN: Statement = {
   name: 'purge_children',
@@ -102,8 +102,8 @@ export const FIND_CHILD: Statement = {
 }
 
 /**
- * Deletes those jobs once they have no events, steps and children: those that never had any, and those that `:childless` names.
- * Gives the few requests among them that may name blobs.
+ * Deletes expired jobs without events, steps and children: those that never had children, and those in `:childless`. Returns the few requests that
+ * may name blobs.
  */
 export const PURGE_JOBS: Statement = {
   name: 'purge_jobs',
@@ -114,7 +114,7 @@ export const PURGE_JOBS: Statement = {
           depth`,
 }
 
-/** Clears the small tables. A process is forgotten when nothing it owned is left and it cannot come back. */
+/** Purges the small tables. A process row is deleted when it owns no job and the process cannot return. */
 export const PURGES: readonly Statement[] = [
   {
     name: 'purge_keys',

@@ -52,7 +52,7 @@ export class SqlStore implements Store {
   readonly conversations: SqlConversations
   readonly storedBytes: SqlStoredBytes
   readonly #db: SqlDatabase
-  /** The purge before this one left something. */
+  /** The previous purge was incomplete. */
   #isPurging = false
 
   constructor(db: SqlDatabase) {

@@ -5,62 +5,62 @@ import type { Statement } from './statements.ts'
 import type { Move } from './transitions.ts'
 import { pickInTurn } from './turns.ts'
 
-/** What a statement is given, by name. */
+/** Parameters of a statement, by name. */
 export type Params = Record<string, string | number | boolean | null>
 
 /** Output of a run as it is written: its data as JSON text. */
 export type WrittenOutput = readonly { readonly type: string; readonly data: string }[]
 
-/** What a statement gives: columns by name. Booleans may be 0 and 1. */
+/** A row of a result, by column. Booleans may be 0 and 1. */
 export type Row = Record<string, unknown>
 
-/** A moved job as a row: its columns, the event it wrote, and `request` where the move gives it. */
+/** A changed job as a row: columns, its event, and `request` if the transition returns it. */
 export type TransitionRow = Row & { event_type: string | null; event_data: string | null; event_at_ms: number }
 
-/** A write in the words of each database. Those of SQLite are one transaction. */
+/** A write in the SQL of each database. The statements for SQLite run in one transaction. */
 export interface Write {
   readonly postgres: Statement
   readonly sqlite: readonly string[]
 }
 
 /**
- * A database under `SqlStore`: what Postgres and SQLite do in different ways. Each call is one transaction.
+ * A database under `SqlStore`: the operations in which Postgres and SQLite differ. Each call is one transaction.
  *
- * @throws ServiceError `overloaded` when it cannot be reached or is full
+ * @throws ServiceError `overloaded` if the database is unreachable or full
  */
 export interface SqlDatabase {
   readonly name: string
   readonly isReachable: boolean
   /** See {@link StoreView.isFull}. */
   readonly isFull: boolean
-  /** Statements of many processes run side by side. */
+  /** Whether statements of several processes run concurrently. */
   readonly isShared: boolean
-  /** See {@link StoreView.isIdle}; false where others write as well. */
+  /** See {@link StoreView.isIdle}; false if other processes write too. */
   readonly isIdle: boolean
-  /** See {@link StoreView.untilWork}; undefined where others write as well, and only they know. */
+  /** See {@link StoreView.untilWork}; undefined if other processes write too. */
   untilWork?(signal: AbortSignal): Promise<void>
   run(statement: Statement, params: Params): Promise<Row[]>
-  /** Makes a move with all it writes: its events, the output before them, its webhook messages. */
+  /** Executes a transition with its events, output and webhook messages. */
   move(move: Move, params: Params, output: WrittenOutput): Promise<TransitionRow[]>
-  /** Inserts a job with its event. With `hasKey` only if the key of the same parameters could be taken. */
+  /** Inserts a job with its event. With `hasKey`, only if its idempotency key is free. */
   insert(insert: Insert, params: Params, hasKey: boolean): Promise<TransitionRow[]>
   /** Erases a job with its events and the addresses of its messages. */
   erase(params: Params): Promise<boolean>
-  /** Writes in its own words. */
+  /** Executes a write in the database's own SQL. */
   write(write: Write, params: Params): Promise<void>
-  /** Runs a statement that picks rows for itself: of several at once, each takes others. */
+  /** Runs a statement that locks the rows it picks: concurrent ones pick different rows. */
   pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]>
   /** See {@link TenantReads.limitRunning}. */
   limitRunning(limits: RunningLimits): void
-  /** Prepares the days to come, and lets go of those past as a whole, where it can. */
+  /** Creates partitions for the coming days, and drops past ones, if the database has partitions. */
   keepDays(): Promise<void>
   close(): Promise<void>
 }
 
-/** An event as it is inserted. `chunk` is null for what others than the owner wrote. */
+/** An event to insert. `chunk` is null unless the owner wrote it. */
 export type EventRow = Omit<DurableEvent, 'data'> & { data: string | null; chunk: number | null }
 
-/** The events a move wrote: the output first, then its own. `last_seq` of the row counts them. */
+/** Events of a transition: output first, then its own. `last_seq` of the row includes them. */
 export function eventRows(row: TransitionRow, output: WrittenOutput, isOwners: boolean): EventRow[] {
   const own = row.event_type === null ? [] : [{ type: row.event_type, data: row.event_data }]
   const written = [...output, ...own]
@@ -78,10 +78,10 @@ export function eventRows(row: TransitionRow, output: WrittenOutput, isOwners: b
 }
 
 /**
- * The UPDATE of a move up to its `RETURNING`.
+ * The UPDATE of a transition, without `RETURNING`.
  *
- * @param picked Gives the ids a sweep has picked.
- * @param from What is joined to the jobs.
+ * @param picked Selects the ids of a sweep.
+ * @param from Tables joined to the jobs.
  */
 export function updateOf(move: Move, picked: string, from?: string): string {
   const count = [...(move.isOwners ? ['CAST(:count AS int)'] : []), ...(move.event ? ['1'] : [])]
@@ -90,12 +90,12 @@ export function updateOf(move: Move, picked: string, from?: string): string {
   return `UPDATE jobs SET ${move.set}${numbered} ${from ? `FROM ${from}` : ''} WHERE ${where}`
 }
 
-/** Whether a move picks its jobs itself. */
+/** Whether a transition selects its jobs itself. */
 export function isSweep({ pick, pickInTurn: inTurn }: Move): boolean {
   return pick !== undefined || inTurn !== undefined
 }
 
-/** The SELECT of a sweep's jobs. @param isLocking Whether statements run side by side: each passes over what another has picked */
+/** Selects the jobs of a sweep. @param isLocking Whether statements run concurrently: each skips locked rows */
 export function pickOf(move: Move, isLocking: boolean): string {
   if (move.pickInTurn !== undefined) return pickInTurn(move.pickInTurn, isLocking)
   if (!move.pick) return ''

@@ -1,7 +1,7 @@
 /**
- * What the store reads and keeps beside the moves of jobs, in the SQL that Postgres and SQLite share.
+ * Statements of the store other than state transitions, in the SQL that Postgres and SQLite share.
  *
- * Names of statements are unique; they name prepared statements.
+ * Names are unique, because they name prepared statements.
  */
 
 import { CANCEL_DUE, CANCEL_REQUESTED, SET_BACK_MS } from './transitions.ts'
@@ -10,7 +10,7 @@ import { CANCEL_DUE, CANCEL_REQUESTED, SET_BACK_MS } from './transitions.ts'
 export interface Statement {
   readonly name: string
   readonly sql: string
-  /** What it writes means nothing after the next start of an embedded store, which need not wait until it is on disk. */
+  /** The written data is irrelevant after a restart of an embedded store, so the write need not wait for an fsync. */
   readonly isTransient?: boolean
 }
 
@@ -21,8 +21,8 @@ export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, 
   usage, metadata, webhook_url, webhook_events, request_id, traceparent, depth, children, steps, partial_ms`
 
 /**
- * Another tenant's job does not exist, nor does one whose time to be kept is over. It is written so that no index of what is kept
- * or past fits: Postgres would read all of it for each job when it planned the statement while there were few.
+ * Hides jobs of other tenants and jobs after their retention. The expression matches no index: a generic plan made for small tables would scan that
+ * index completely for each job.
  */
 const KEPT = 'coalesce(purge_at_ms > now_ms(), TRUE)'
 const VISIBLE = `tenant = coalesce(:tenant, tenant) AND ${KEPT}`
@@ -32,10 +32,10 @@ export const find = (from: string): Statement => ({
   name: 'find',
   sql: `SELECT ${JOB_COLUMNS} FROM ${from} WHERE id = :id AND ${VISIBLE}`,
 })
-/** The same without a join. */
+/** Finds a job by its id, without a join. */
 export const FIND = find('jobs')
 
-/** Finds a job that is no longer shown, because its time to be kept is over, and that is not purged yet. */
+/** Finds a job after its retention that is not purged yet. */
 export const FIND_PAST: Statement = {
   name: 'find_past',
   sql: `SELECT id FROM jobs WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND erased_at_ms IS NULL
@@ -45,7 +45,7 @@ export const FIND_PAST: Statement = {
 /** The request and the result of a job. */
 export const FIND_CONTENT: Statement = {
   name: 'find_content',
-  // Written so that no index of jobs that are not erased fits: see `STATE` in moves.ts.
+  // The expression matches no index of unerased jobs: see `STATE` in transitions.ts.
   sql: `SELECT request, result FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`,
 }
 export const FIND_RESULT: Statement = {
@@ -67,7 +67,7 @@ export const LIST_EVENTS: Statement = {
         ORDER BY seq LIMIT :limit`,
 }
 
-/** What an owner's write recorded, by its number; nothing when that write was not made. */
+/** Events that an owner's write recorded, by its number; none if the write did not happen. */
 export const FIND_CHUNK: Statement = {
   name: 'find_chunk',
   sql: `SELECT job_id, seq, attempt, type, data, at_ms FROM job_events
@@ -89,7 +89,7 @@ export const LIST_STEPS: Statement = {
         ORDER BY at_ms, attempt, chunk`,
 }
 
-/** Some of them, with all that is known of each. */
+/** A page of steps, with inputs and outputs. */
 export const LIST_RECORDED_STEPS: Statement = {
   name: 'list_recorded_steps',
   sql: `SELECT key, kind, input, output, cost, attempt, at_ms FROM job_steps
@@ -110,7 +110,7 @@ export const COUNT_CHILDREN: Statement = {
   sql: `SELECT state, count(*) AS count FROM jobs WHERE parent_id = :id AND depth > 0 AND ${VISIBLE} GROUP BY state`,
 }
 
-/** Jobs that have ended whose family may not know it. */
+/** Ended jobs that are not settled. */
 export const LIST_UNSETTLED: Statement = {
   name: 'list_unsettled',
   sql: `SELECT ${JOB_COLUMNS} FROM jobs
@@ -125,7 +125,7 @@ export const DEPTH: Statement = {
         WHERE purge_at_ms IS NULL GROUP BY pool, model, priority, state ORDER BY pool, model, priority, state`,
 }
 
-/** Whether no job has an end to come or to be told of, no message is to be sent, and no use to be entered. */
+/** Whether no job is unended or unsettled, no message is pending, and no usage is to be entered. */
 export const IS_IDLE = `
   SELECT NOT (
     EXISTS (SELECT 1 FROM jobs WHERE purge_at_ms IS NULL)
@@ -141,7 +141,7 @@ export const QUEUED_MODELS: Statement = {
         WHERE state = 'queued' GROUP BY pool, kind, model, priority`,
 }
 
-/** Written so that no index of jobs in a state fits: see `STATE` in moves.ts. */
+/** The expression matches no index of states: see `STATE` in transitions.ts. */
 const ENDED = `jobs.state || '' IN ('completed', 'failed', 'cancelled', 'expired')`
 
 /** Puts other metadata in place of a job's own. */
@@ -162,7 +162,7 @@ export const ERASE_JOB = `
 export const ERASE_EVENTS = 'DELETE FROM job_events WHERE job_id = :id'
 /** Deletes the steps of an erased job. */
 export const ERASE_STEPS = 'DELETE FROM job_steps WHERE job_id = :id'
-/** Forgets where its webhook messages go, since an address may hold a secret. What was not sent yet is not sent. */
+/** Erases the addresses of webhook messages, since an address may contain a secret. Pending messages are not sent. */
 export const ERASE_DELIVERIES = `UPDATE deliveries SET url = '', error = NULL, history = NULL WHERE job_id = :id`
 
 /** Deletes some of the events first, so that no statement has to delete all those of a long run. */
@@ -185,10 +185,7 @@ export const RENEW: Statement = {
 
 const LEFT = `replace(lost_by, CAST(:boot AS text) || ' ', '')`
 
-/**
- * Takes back the crashes that were counted against a process which renews its lease after all: it did not die of those
- * jobs. Rows that have ended stay as they are.
- */
+/** Takes back the crashes counted for a process that renews its lease: the jobs did not kill it. Ended rows are unchanged. */
 export const SPARE: Statement = {
   name: 'spare',
   sql: `UPDATE jobs SET lost_by = ${LEFT},
@@ -203,18 +200,18 @@ export const OWNED: Statement = {
         WHERE state = 'in_progress' AND owner = :boot`,
 }
 
-/** Ends the lease of a process that says goodbye, so that the reaper need not wait it out. */
+/** Ends the lease of a stopping process, so that the reaper need not wait. */
 export const GOODBYE: Statement = {
   name: 'goodbye',
   sql: `UPDATE processes SET lease_ms = 0, lease_until_ms = now_ms() WHERE boot = :boot`,
 }
 
-/** A lease that ends later was taken before the clock was set back. */
+/** A lease beyond this end was taken before the clock was set back. */
 const LAST_UNTIL = `now_ms() + CAST(:lease_ms AS bigint) + ${SET_BACK_MS}`
 
 /**
- * Takes or renews a named lease, held without a gap since `since_ms`. Gives nothing when another has it. A clock that is set back
- * ends what was held: nobody knows who has renewed since.
+ * Takes or renews a named lease, held without a gap since `since_ms`. Returns nothing if another process holds it. If the clock was set back, then
+ * the lease starts anew, because renewals in between are unknown.
  */
 export const HOLD_LEASE: Statement = {
   name: 'hold_lease',
@@ -239,14 +236,14 @@ export const RELEASE_LEASE: Statement = {
 export const DELIVERY_COLUMNS =
   'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms, history'
 
-/** For messages that are found by their id or their job, written so that no index of pending ones fits: it leads through all of them. */
+/** For messages found by id or job. The expression matches no index of pending messages: scanning that index would read all of them. */
 const IS_PENDING = (message: string) => `${message}.state || '' = 'pending'`
 
 /**
- * Messages of one job go out in the order of its events. Looks at the `:look` longest due only: what waits for an earlier
- * message among them is put off by {@link putOffDeliveries}.
+ * Takes due messages; those of one job in the order of its events. Reads the `:look` longest due only: {@link putOffDeliveries} postpones those that
+ * wait for an earlier message.
  *
- * @param lock Locks what it picks, where that is needed.
+ * @param lock Lock clause for the picked rows, if needed.
  */
 export const takeDeliveries = (lock: string): Statement => ({
   name: 'take_deliveries',
@@ -260,13 +257,13 @@ export const takeDeliveries = (lock: string): Statement => ({
         RETURNING ${DELIVERY_COLUMNS}`,
 })
 
-/** How soon a message is looked at again whose earlier one is on its way, or about to be. */
+/** Delay until the next check of a message whose earlier one is in progress or due soon. */
 const SOON_MS = 30_000
 const LOOK_AGAIN_MS = 2_000
 
 /**
- * Messages that are due but wait for an earlier one of their job are due again when that is. `recordDelivery` lets the next
- * one go before. Without this each would be looked at in every turn for as long as its receiver is away.
+ * Postpones due messages until the earlier message of their job is due. `recordDelivery` makes the next one due earlier. Without this, each would be
+ * read in every round while its receiver is down.
  */
 export const putOffDeliveries = (lock: string): Statement => ({
   name: 'put_off_deliveries',
@@ -287,8 +284,8 @@ function dueDeliveries(lock: string): string {
 }
 
 /**
- * Records what became of a message. The end of its lease is the fencing token: each further take sets a later one. An operator who
- * makes a message due sets an earlier one, and a try under way still counts.
+ * Records the outcome of a message. The end of its lease is the fencing token: each further take sets a later one. If an operator makes the message
+ * due, then the end is earlier, and a try in progress still counts.
  */
 export const RECORD_DELIVERY: Statement = {
   name: 'record_delivery',
@@ -300,7 +297,7 @@ export const RECORD_DELIVERY: Statement = {
         WHERE id = :id AND next_at_ms <= CAST(:taken_until_ms AS bigint) AND ${IS_PENDING('deliveries')} RETURNING job_id`,
 }
 
-/** Makes the next message of a job due when the one before it is done. One that was tried has a time of its own. */
+/** Makes the next message of a job due after the one before is done. A message that was tried keeps its own time. */
 export const RELEASE_DELIVERY: Statement = {
   name: 'release_delivery',
   sql: `UPDATE deliveries SET next_at_ms = now_ms() WHERE tries = 0 AND next_at_ms > now_ms() AND id = (

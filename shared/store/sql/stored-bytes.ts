@@ -3,7 +3,7 @@ import type { SqlDatabase } from './sql.ts'
 import type { Statement } from './statements.ts'
 
 const COUNT_TTL_MS = 60_000
-/** Rows that one statement adds together. */
+/** Maximum rows merged per statement. */
 const ROWS_MAX = 500
 
 const HOLD: Statement = {
@@ -11,7 +11,7 @@ const HOLD: Statement = {
   sql: `SELECT is_granted, used FROM hold_bytes(CAST(:tenant AS text), CAST(:boot AS text), CAST(:bytes AS bigint),
           CAST(:most AS bigint), ${COUNT_TTL_MS})`,
 }
-/** An embedded store has one process, which counts its reservations itself. */
+/** An embedded store has one process, which counts its own reservations. */
 const USED: Statement = {
   name: 'stored_used',
   sql: 'SELECT bytes FROM stored_bytes WHERE tenant = :tenant AND shard = 0',

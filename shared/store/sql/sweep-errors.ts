@@ -1,6 +1,6 @@
 import type { ErrorBody } from '#schemas/error.ts'
 
-/** What a sweep ends jobs with whose deadline has passed, and whose workers were lost. */
+/** Errors with which sweeps end jobs: past the deadline, and after lost workers. */
 export const TIMED_OUT: ErrorBody = {
   code: 'timeout',
   message: 'The job took longer than its deadline allows.',

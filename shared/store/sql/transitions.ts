@@ -1,66 +1,64 @@
 /**
- * The protocol in SQL: every change of a durable job's state, with the guard that it needs (docs/design.md, Moves and
- * guards).
+ * State transitions of durable jobs in SQL, each with its guard (docs/design.md, Moves and guards).
  *
- * Written once in the SQL that Postgres and SQLite share, so the adapters cannot drift apart; each adapter wraps a move
- * in what makes it one atomic step with its event, its output and its webhook message (shared/store/postgres/move.ts,
- * shared/store/sqlite/sqlite.ts). `now_ms()` is the database's clock in unix milliseconds. In `set`, names are the row
- * before the move; in `event` and `data`, the row after it. A cancel that was asked for wins over every way back to the
- * queue.
+ * The SQL is shared by Postgres and SQLite, so the adapters cannot diverge. Each adapter makes a transition atomic with its event, output and webhook
+ * message (shared/store/postgres/move.ts, shared/store/sqlite/sqlite.ts). `now_ms()` is the clock of the database in Unix milliseconds. In `set`,
+ * column names mean the row before the transition; in `event` and `data`, the row after it. A requested cancel wins over every transition back to
+ * queued.
  */
 export interface Move {
   /** Unique; names the prepared statement. */
   readonly name: string
   readonly set: string
-  /** The guard of a move of one job. */
+  /** Guard of a transition of one job. */
   readonly where?: string
-  /** A sweep: which jobs to move, at most `:limit`, each locked until it has moved. */
+  /** For a sweep: the jobs to change, at most `:limit`, each locked until the commit. */
   readonly pick?: { readonly from: string; readonly where: string; readonly order: string; readonly lock: string }
-  /** A sweep in turn of tenants ({@link pickInTurn}): which of their jobs may be moved. */
+  /** For a round robin sweep over tenants ({@link pickInTurn}): condition for the jobs. */
   readonly pickInTurn?: string
-  /** Type of the event the move writes. None: it writes no event of its own. */
+  /** Type of the transition's event; absent: none. */
   readonly event?: string
   /** Data of that event, as JSON text. */
   readonly data?: string
-  /** A write of the owner: numbered by `:chunk`, and it may carry output. */
+  /** A write of the owner: numbered by `:chunk`, with optional output. */
   readonly isOwners?: boolean
-  /** Gives the request as well, for publishing. */
+  /** Also returns the request, for publishing. */
   readonly givesRequest?: boolean
-  /** What `set` goes by in other rows, under a name; they do not change before the move is committed. */
+  /** Other rows that `set` reads, under a name; they are locked until the commit. */
   readonly reads?: { readonly name: string; readonly sql: (from: string) => string; readonly lock: string }
-  /** What it inserts elsewhere. @param moved Gives the row that was moved, as `moved` */
+  /** Further inserts. @param moved Name of the changed row's source, as `moved` */
   readonly also?: readonly ((moved: string) => string)[]
 }
 
 const WAITING = `jobs.state IN ('queued', 'scheduled')`
-/** No worker has it, be it that it waits for one or for its children. */
+/** Owned by no worker: queued, scheduled, or waiting for children. */
 const IDLE = `jobs.state IN ('queued', 'scheduled', 'waiting')`
-/** Ends a job. */
+/** Assignments that end a job. */
 export const END = `finished_at_ms = now_ms(), purge_at_ms = now_ms() + retention_ms`
-/** For a move that ends the job in some cases only. */
+/** Assignments that end a job if a condition holds. */
 export const endWhen = (condition: string) =>
   `finished_at_ms = CASE WHEN ${condition} THEN now_ms() END,
    purge_at_ms = CASE WHEN ${condition} THEN now_ms() + retention_ms END`
 /** Somebody asked for its cancel. */
 export const CANCEL_REQUESTED = 'cancel_requested_at_ms IS NOT NULL'
-/** Its cancel was asked for, and there is no time, or no more time, to write what there is. */
+/** A cancel was requested, and there is no grace period for a partial result, or it has elapsed. */
 export const CANCEL_DUE = `${CANCEL_REQUESTED} AND (partial_ms IS NULL OR expires_at_ms <= now_ms())`
 /**
- * The state of a job that is found by its id, written so that no index of jobs in a state fits. Postgres would read such an
- * index whole for each job when it planned the statement while that index was empty.
+ * State of a job found by its id. The expression matches no index of states. A plan made while such an index was empty would scan it completely for
+ * each job.
  */
 export const STATE = `jobs.state || ''`
 
-/** Whether readers are to drop the output they have: the next attempt begins from the start. */
+/** Whether readers must discard earlier output: the next attempt starts over. */
 export const outputReset = `CASE WHEN has_output THEN 'true' ELSE 'false' END`
 
 const CLAIMED = `state = 'in_progress', attempt = attempt + 1, owner = CAST(:owner AS text), chunk = 0, has_output = FALSE,
   expires_at_ms = CASE WHEN ${CANCEL_REQUESTED} THEN expires_at_ms ELSE deadline_ms END, started_at_ms = coalesce(started_at_ms, now_ms())`
-/** A process that counts as dead would see the job taken away again at once, and a crash counted. */
+/** A process whose lease has expired must not claim: the reaper would take the job at once and count a crash. */
 const MAY_CLAIM = `expires_at_ms > now_ms()
   AND EXISTS (SELECT 1 FROM processes WHERE boot = CAST(:owner AS text) AND lease_until_ms > now_ms())`
 
-/** A worker takes a job that waits and has time left: its boot id becomes the owner, and the attempt rises. */
+/** A worker claims a queued job before its expiry: the boot id becomes the owner, and the attempt increases. */
 export const CLAIM: Move = {
   name: 'claim',
   set: CLAIMED,
@@ -68,7 +66,7 @@ export const CLAIM: Move = {
   event: `'job.started'`,
 }
 
-/** The same of jobs of one model that wait, in turn of their tenants. */
+/** Claims queued jobs of one model, round robin over tenants. */
 export const CLAIM_NEXT: Move = {
   name: 'claim_next',
   givesRequest: true,
@@ -77,14 +75,14 @@ export const CLAIM_NEXT: Move = {
   event: `'job.started'`,
 }
 
-/** What every write of an owner asks for: the job still runs, in the same attempt, and no write was lost or doubled. */
+/** Guard of every owner's write: still in progress, in the same attempt, with no write lost or repeated. */
 export const OWNED = `id = :id AND ${STATE} = 'in_progress' AND attempt = :attempt AND owner = :owner
                AND chunk = CAST(:chunk AS int)`
-/** What every write of an owner changes. */
+/** Assignments of every owner's write. */
 export const WRITTEN = `chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean),
   progress = coalesce(:progress, progress), output_bytes = output_bytes + CAST(:bytes AS bigint)`
 
-/** Output and progress: fenced like the end of a run, so a lost attempt adds nothing. */
+/** Output and progress, fenced like the end of an attempt: a lost attempt adds nothing. */
 export const APPEND: Move = {
   name: 'append',
   isOwners: true,
@@ -110,10 +108,7 @@ export const FAIL: Move = {
   event: `'job.failed'`,
 }
 
-/**
- * The owner gives a job back, to be tried again after a delay. A cancel that was asked for ends it here, since nobody
- * runs it then who could honour the flag.
- */
+/** The owner returns a job for a delayed retry. A requested cancel ends the job here, because no owner remains to honour it. */
 export const RETRY: Move = {
   name: 'retry',
   isOwners: true,
@@ -126,7 +121,7 @@ export const RETRY: Move = {
          || ',"output_reset":' || ${outputReset} || '}' END`,
 }
 
-/** A worker that drains gives a job back: the attempt is never lowered, and no try is used up. */
+/** A draining worker returns a job: the attempt is never decreased, and no try is used up. */
 export const HAND_BACK: Move = {
   name: 'hand_back',
   isOwners: true,
@@ -138,7 +133,7 @@ export const HAND_BACK: Move = {
          || ${outputReset} || '}' END`,
 }
 
-/** The owner ends a job whose cancel was asked for, and that is to write nothing, or has nothing to write. */
+/** The owner ends a job after a cancel request, without a partial result. */
 export const HONOUR_CANCEL: Move = {
   name: 'honour_cancel',
   isOwners: true,
@@ -147,16 +142,16 @@ export const HONOUR_CANCEL: Move = {
   event: `'job.cancelled'`,
 }
 
-/** The first cancel of a job that may write what there is. */
+/** The first cancel of a job that may write a partial result. */
 const WRAPS_UP = `cancel_requested_at_ms IS NULL AND partial_ms IS NOT NULL AND CAST(:how AS text) <> 'final'`
-/** The same of one that no worker has, and that has done something. */
+/** Such a cancel of a job without an owner that has recorded steps. */
 const GOES_ON = `${IDLE} AND steps > 0 AND ${WRAPS_UP}`
 const ENDS = `${IDLE} AND NOT (${GOES_ON})`
 const PARTIAL_UNTIL = `CASE WHEN now_ms() + partial_ms < deadline_ms THEN now_ms() + partial_ms ELSE deadline_ms END`
 
 /**
- * A caller ends a job that waits, or asks the owner of one that runs, once. One that may write what there is gets a time for
- * that: it is queued where it waits, and the next cancel, or the end of that time, ends it.
+ * A caller cancels a queued job, or requests the cancel of a running one, once. A job that may write a partial result gets a grace period, and is
+ * queued if it has no owner. The next cancel, or the end of that period, ends the job.
  */
 export const CANCEL: Move = {
   name: 'cancel',
@@ -187,7 +182,7 @@ export const START_DUE: Move = {
   },
 }
 
-/** The scheduler publishes again what was published long ago and still waits: Kafka may lose everything. */
+/** Republishes jobs that were published long ago and are still queued: Kafka may have lost them. */
 export const TAKE_UNPUBLISHED: Move = {
   name: 'take_unpublished',
   givesRequest: true,
@@ -200,7 +195,7 @@ export const TAKE_UNPUBLISHED: Move = {
   },
 }
 
-/** The scheduler ends jobs whose time to wait is over; of one that was cancelled, the time to write what there is. */
+/** Ends jobs after their maximum wait; after a cancel, after the grace period for a partial result. */
 export const EXPIRE: Move = {
   name: 'expire',
   set: `state = CASE WHEN ${CANCEL_REQUESTED} THEN 'cancelled' ELSE 'expired' END, ${END}`,
@@ -208,23 +203,24 @@ export const EXPIRE: Move = {
   event: `'job.' || state`,
 }
 
-/** How far the clock is set back before leases are looked at for it, in milliseconds: longer than a statement waits for a lock. */
+/** Clock corrections smaller than this are tolerated in leases, in ms: longer than a statement waits for a lock. */
 export const SET_BACK_MS = 60_000
 const REAPED_LOST = `NOT (${CANCEL_DUE}) AND deadline_ms > now_ms()`
 const POISON = 'crashes + 1 >= CAST(:crashes_max AS int)'
-/** What a cancelled job got to write what there is; nothing after the cancel that ends it. */
+/** Grace period of a cancelled job for a partial result; 0 after the cancel that ends it. */
 const PARTIAL_LEFT = `CASE WHEN jobs.expires_at_ms > jobs.cancel_requested_at_ms THEN coalesce(jobs.partial_ms, 0) ELSE 0 END`
 const REQUEUED = `${REAPED_LOST} AND NOT ${POISON}`
 
 /**
- * The scheduler ends or requeues jobs that their owners did not: the owner's lease is over, a cancel was not honoured
- * in time, or the deadline has long passed. The reaper must have held its lease for one whole lease of the owner: after
- * an outage of the store every lease looks over (docs/design.md, Leases). So does one that ends far later than
- * it can: the clock was set back, with which the reaper's time begins anew, and whoever lives has renewed since.
+ * Ends or requeues jobs that their owners did not: an expired lease, a cancel not honoured in time, or a deadline long past.
  *
- * The owner is joined rather than looked for in vain: when the row changed hands while this waited for its lock, Postgres
- * checks the join again against the new owner and skips the row. A lookup would run on the old snapshot, in which a new
- * owner may not exist yet. Its lease row is locked too, so that no renewal slips in between.
+ * The reaper must have held its lease for one whole lease of the owner. Otherwise every lease looks expired after an outage (docs/design.md, Leases).
+ * A lease that ends too far in the future also counts as expired: the clock was set back. The reaper's own lease then starts anew, so live owners
+ * have time to renew.
+ *
+ * The owner is joined rather than looked up in a subquery. The row may change hands while this statement waits for its lock. Then Postgres checks the
+ * join again with the new owner and skips the row. A subquery would use the old snapshot, in which a new owner may not exist. The owner's lease row
+ * is locked too, so that no renewal intervenes.
  */
 export const REAP: Move = {
   name: 'reap',

@@ -1,22 +1,22 @@
 /*
- * Turns of tenants among the jobs that wait, in the SQL that Postgres and SQLite share (docs/design.md, Turns). An index leads
- * from one tenant to the next, so a turn costs as much whether ten tenants have one job each or one has a hundred thousand.
+ * Round robin over tenants with queued jobs, in the SQL that Postgres and SQLite share (docs/design.md, Turns). An index leads from one tenant to the
+ * next. So the cost does not depend on the number of jobs per tenant.
  */
 
-/** Tenants looked at beyond those that are given a turn: the one with the fewest running jobs among them is served first. */
+/** Tenants read in addition to the served ones: the tenant with the fewest running jobs among them is served first. */
 export const TENANTS_AHEAD = 8
 
-/** Tenants looked at in one statement, those included that may run no more now: a claim goes on behind them in another. */
+/** Maximum tenants read per statement, including those at their limits; the claim continues after them in another statement. */
 export const LOOKED_MAX = 1_000
 
-/** Jobs that the same slots run, which take turns. */
+/** Condition for jobs of the same slots. */
 const LANE = `jobs.pool = :pool AND jobs.kind = :kind AND jobs.model = :model AND jobs.priority = :priority`
 const WAITS = `jobs.state = 'queued' AND ${LANE}`
 const FIRST = `(SELECT min(jobs.tenant) FROM jobs WHERE ${WAITS})`
 const FOLLOWING = `(SELECT min(jobs.tenant) FROM jobs WHERE ${WAITS} AND jobs.tenant > turn.tenant)`
 const RUNNING = `(SELECT count(*) FROM jobs WHERE jobs.state = 'in_progress' AND ${LANE} AND jobs.tenant = turn.tenant)`
 
-/** How many more jobs of a tenant may run now, beside its calls; null: any number. As it looks to the statement: others may be adding to it. */
+/** Remaining concurrency of a tenant next to its calls; null: unlimited. A snapshot: concurrent claims may change it. */
 const room = (tenant: string, isLocking: boolean) =>
   isLocking
     ? `running_room(${tenant}, FALSE)`
@@ -24,10 +24,7 @@ const room = (tenant: string, isLocking: boolean) =>
 const runningOf = (tenant: string) =>
   `(SELECT count(*) FROM jobs WHERE jobs.tenant = ${tenant} AND jobs.state = 'in_progress' AND jobs.purge_at_ms IS NULL)`
 
-/**
- * The way through at most `:tenants` tenants that come after `:after` and may run jobs, in their order and round once: `nth`
- * counts those, `step` all that are looked at.
- */
+/** Walks at most `:tenants` tenants below their limits, once around, beginning after `:after`. `nth` counts those, `step` all tenants read. */
 const way = (isLocking: boolean) => `
     RECURSIVE turn (tenant, lap, nth, step) AS (
       SELECT CAST(:after AS text), 0, 0, 0
@@ -38,23 +35,21 @@ const way = (isLocking: boolean) => `
       WHERE nth <= CAST(:tenants AS bigint) AND step < ${LOOKED_MAX} AND (lap = 0 OR (lap = 1 AND tenant < :after))
     )`
 
-/** As many jobs of each tenant that is given turns as all of them may have, and `:each` at least. */
+/** Jobs per tenant: an equal share of the limit, and at least `:each`. */
 const eachOf = (greatest: string) =>
   `${greatest}(CAST(:each AS bigint), CAST(:limit AS bigint) / (SELECT count(*) FROM fair))`
 
 /**
- * The SELECT of at most `:limit` ids, in turn: of the `:tenants` tenants that come after `:after`, in their order and round
- * once, the oldest jobs, as many of each ({@link eachOf}); first those of tenants of whom the fewest jobs run. Who runs as much
- * as it may is passed over. Where statements run side by side it gives beside each id how many there could be of its tenant.
+ * Selects at most `:limit` job ids, round robin over the next `:tenants` tenants after `:after`. The oldest jobs of each come first, as many per
+ * tenant as {@link eachOf}. Tenants with the fewest running jobs come first; tenants at their limit are skipped. With concurrent statements, each row
+ * also has the maximum number per tenant.
  *
- * @param may Which of the jobs may be picked.
- * @param isLocking Whether statements run side by side: then each passes over what another has picked, and over tenants with a
- * limit of running jobs of which another is picking some.
+ * @param may Condition for jobs that may be picked.
+ * @param isLocking Whether statements run concurrently: then each skips locked rows, and tenants with a limit for which another statement is picking.
  */
 export function pickInTurn(may: string, isLocking: boolean): string {
   const own = `SELECT jobs.id FROM jobs WHERE ${WAITS} AND jobs.tenant = fair.tenant AND ${may} ORDER BY jobs.id`
-  // SQLite has no LATERAL, and nobody beside whom it would need a lock. Either joins in the order of `fair`, which only its
-  // LIMIT keeps SQLite from forgetting.
+  // SQLite has no LATERAL, and needs no locks. Both variants join in the order of `fair`; only the LIMIT makes SQLite preserve that order.
   const jobs = isLocking
     ? `CROSS JOIN (SELECT ${eachOf('greatest')} AS each) AS share CROSS JOIN LATERAL (${own}
       LIMIT least(share.each, running_room(fair.tenant, TRUE)) FOR UPDATE SKIP LOCKED) AS own`
@@ -72,7 +67,7 @@ export function pickInTurn(may: string, isLocking: boolean): string {
     SELECT own.id${isLocking ? ', share.each' : ''} FROM fair ${jobs} LIMIT CAST(:limit AS bigint)`
 }
 
-/** The SELECT of the last tenant that the same way leads to, and how many it has looked at. */
+/** Selects the last tenant of the same walk, and the number of tenants read. */
 export function lastLooked(isLocking: boolean): string {
   return `WITH ${way(isLocking)} SELECT tenant, step FROM turn ORDER BY step DESC LIMIT 1`
 }

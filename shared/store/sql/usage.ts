@@ -14,10 +14,7 @@ import type { Statement } from './statements.ts'
 const SUMS = ['calls', 'failed', 'input_tokens', 'cached_input_tokens', 'output_tokens', 'audio_ms', 'cost_nanos']
 const KEYS = ['project', 'day', 'key_id', 'model']
 
-/**
- * The rows of a JSON text, as `given`. They are read once: a join that takes its key out of the text reads the text again for
- * each pair of rows.
- */
+/** The rows of a JSON text, as `given`. Materialized, because a join would otherwise parse the text again for each pair of rows. */
 const POSTGRES_ROWS = `given AS MATERIALIZED (
         SELECT * FROM json_to_recordset(CAST(:rows AS json))
           AS row(job_id text, ${KEYS.map((name) => `${name} text`).join(', ')}, ${SUMS.map((name) => `${name} bigint`).join(', ')}))`
@@ -26,11 +23,11 @@ const SQLITE_ROWS = `given AS MATERIALIZED (
 
 const HEAD = `INSERT INTO usage_days AS held (${[...KEYS, ...SUMS].join(', ')})
   SELECT ${[...KEYS, ...SUMS.map((name) => `CAST(sum(${name}) AS bigint)`)].join(', ')}`
-/** In the order of the key, or two writers would wait for each other. */
+/** Ordered by key: two writers that lock rows in different orders would deadlock. */
 const TAIL = `GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 ON CONFLICT (${KEYS.join(', ')}) DO UPDATE
   SET ${SUMS.map((name) => `${name} = held.${name} + excluded.${name}`).join(', ')}`
 
-/** An embedded store answers whatever it has done, so that nobody sends a batch again. */
+/** An embedded store always answers, so no batch is repeated and no writer table is needed. */
 const ADD: Write = {
   postgres: {
     name: 'usage_add',
@@ -43,7 +40,7 @@ const ADD: Write = {
   sqlite: [`WITH ${SQLITE_ROWS} ${HEAD} FROM given WHERE TRUE ${TAIL}`],
 }
 
-/** Who deletes the note of a job enters it. What holds others together, and is no call itself, is entered nowhere. */
+/** The statement that deletes the record of a job adds it to the ledger. A record without calls, such as a batch, is only deleted. */
 const ENTER: Write = {
   postgres: {
     name: 'usage_enter',
@@ -57,7 +54,7 @@ const ENTER: Write = {
   ],
 }
 
-/** Of processes that are long gone: none sends a batch again after so many days. */
+/** Deletes writers after seven days: no process repeats a batch that late. */
 const FORGET_WRITERS: Statement = {
   name: 'usage_forget_writers',
   sql: 'DELETE FROM usage_writers WHERE at_ms < now_ms() - 7 * 86400000',
@@ -85,7 +82,7 @@ const activityBy = (owner: Spender['owner']): Statement => ({
 })
 const spentBy = (owner: Spender['owner']): Statement => ({
   name: `usage_spent_${owner}`,
-  // One statement, so that a job whose cost is entered meanwhile counts once.
+  // One statement, so that a job entered concurrently counts once.
   sql: `SELECT (SELECT CAST(coalesce(sum(cost_nanos), 0) AS bigint) FROM usage_days
           WHERE ${GROUPS[owner]} = :id AND day >= :from_day AND day <= :to_day) AS cost_nanos,
         (SELECT CAST(coalesce(sum(reserved_nanos), 0) AS bigint) FROM jobs

@@ -4,18 +4,18 @@ import { eventRows, type Params, type SqlDatabase, type TransitionRow, type Writ
 import { FIND, FIND_CHUNK } from './statements.ts'
 import type { Move } from './transitions.ts'
 
-/** How moves are made of one job, of many, and by an owner who may have to make one again. */
+/** State transitions of one job, of many, and of an owner that may repeat a write. */
 
-/** Jobs that one statement writes at most: SQLite holds the event loop meanwhile, and a job has an entry in ten indexes. */
+/** Maximum jobs per statement: SQLite blocks the event loop meanwhile, and a job has entries in ten indexes. */
 export const JOBS_MAX = 50
 
-/** Moves one job. Undefined: its guard refused. */
+/** Changes one job. Undefined: the guard refused. */
 export async function moveOne(db: SqlDatabase, move: Move, params: Params): Promise<Moved | undefined> {
   const [row] = await db.move(move, params, [])
   return row && movedOf(row)
 }
 
-/** Moves up to `limit` jobs, a few at a time. What a failure cuts short gives those that were moved before it. */
+/** Changes up to `limit` jobs, a few at a time. If a later part fails, then the jobs changed before are returned. */
 export async function sweep(db: SqlDatabase, move: Move, params: Params, limit: number): Promise<TransitionRow[]> {
   const rows: TransitionRow[] = []
   for (let isMore = true; isMore && rows.length < limit; ) {
@@ -30,7 +30,7 @@ export async function sweep(db: SqlDatabase, move: Move, params: Params, limit: 
   return rows
 }
 
-/** A write of the owner, that may be made again when its answer was lost. @param moreBytes What it stores beside the output */
+/** A write of the owner, which may be repeated if its answer was lost. @param moreBytes Stored bytes in addition to the output */
 export async function writeAsOwner(
   db: SqlDatabase,
   move: Move,
@@ -66,12 +66,12 @@ async function findWritten(
   return row && { job: jobOf(row), events }
 }
 
-/** A moved row as its job and the events it wrote. @param output What was written with it */
+/** The job and events of a changed row. @param output Output written with it */
 export function movedOf(row: TransitionRow, output: WrittenOutput = [], isOwners = false): Moved {
   return { job: jobOf(row), events: eventRows(row, output, isOwners).map(eventOf) }
 }
 
-/** The same with what it takes to publish it. */
+/** The job, events and request of a changed row, for publishing. */
 export function dispatchOf(row: TransitionRow): Dispatch {
   return { ...movedOf(row), request: jsonOf(row.request) }
 }

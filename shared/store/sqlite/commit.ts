@@ -1,20 +1,20 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
 import { ServiceError } from '#shared/error.ts'
 
-/** Writes of one transaction at most: the event loop stands still meanwhile. */
+/** Maximum writes per transaction, which blocks the event loop. */
 const GROUP_MAX = 128
-/** Writes that wait at most; more are refused. */
+/** Maximum waiting writes; more are refused. */
 const WAITING_MAX = 5_000
 
-/** SQLite's result codes for a world without room: SQLITE_BUSY, IOERR, FULL, CANTOPEN. */
-const WORLDS_FAULT = new Set([5, 10, 13, 14])
-/** After this one a commit may be on disk all the same. */
+/** SQLite's result codes for external causes: SQLITE_BUSY, IOERR, FULL, CANTOPEN. */
+const EXTERNAL = new Set([5, 10, 13, 14])
+/** After this error, a commit may still have reached the disk. */
 const IOERR = 10
 const FULL = 13
-/** Time after which a full disk may have room again. */
+/** Retry-After on a full disk, in ms. */
 const FULL_RETRY_MS = 60_000
 
-/** A write, and how its caller hears of it once it is on disk. */
+/** A write with its promise. */
 interface Write {
   readonly work: () => unknown
   readonly isTransient: boolean
@@ -23,13 +23,13 @@ interface Write {
 }
 
 /**
- * Commits the writes that come in one turn of the event loop together: one transaction, one fsync, however many they are.
+ * Group commit: writes of one event-loop iteration share one transaction and one fsync.
  *
- * Each keeps what it was alone: it runs in the order of the calls and sees those before it, one that fails undoes nothing
- * but itself, and none resolves before the commit. The commit is over before the turn is, so no reader sees half of it.
+ * Each write keeps its own semantics. Writes run in call order and see earlier ones. A failing write undoes only itself. No write resolves before the
+ * commit. The commit is synchronous, so no reader sees part of it.
  *
- * A group of transient writes alone is committed without an fsync: an idle process would else hold its event loop once a second
- * for as long as the disk takes, only to renew leases that its next start deletes. The next other commit brings them to the disk.
+ * A group of transient writes only is committed without an fsync. Otherwise an idle process would block its event loop for an fsync each second, only
+ * to renew leases that its next start deletes. The next other commit writes them to disk.
  */
 export class GroupCommit {
   readonly #db: DatabaseSync
@@ -37,7 +37,7 @@ export class GroupCommit {
   readonly #savepoint: Record<'begin' | 'release' | 'undo', StatementSync>
   #waiting: Write[] = []
 
-  /** @param onFull Called for each commit for which the disk has no room. */
+  /** @param onFull Called for each commit that found the disk full. */
   constructor(db: DatabaseSync, onFull: (error: unknown) => void = () => {}) {
     this.#onFull = onFull
     this.#db = db
@@ -49,10 +49,10 @@ export class GroupCommit {
   }
 
   /**
-   * Does one write atomically. Resolves once it is on disk.
+   * Executes one write atomically. Resolves when durable.
    *
-   * @param isTransient It may be lost in a crash of the machine, and resolves once it is committed.
-   * @throws ServiceError `overloaded` when the disk is full
+   * @param isTransient A crash of the machine may lose the write, which resolves when committed.
+   * @throws ServiceError `overloaded` if the disk is full
    */
   run<T>(work: () => T, isTransient = false): Promise<T> {
     if (this.#waiting.length >= WAITING_MAX) {
@@ -70,7 +70,7 @@ export class GroupCommit {
     })
   }
 
-  /** Commits what waits, now. */
+  /** Commits all waiting writes now. */
   flush(): void {
     while (this.#waiting.length > 0) this.#commit(this.#waiting.splice(0, GROUP_MAX))
   }
@@ -98,7 +98,7 @@ export class GroupCommit {
     }
   }
 
-  /** @returns What to tell its caller after the commit. @throws What makes the whole group fail */
+  /** @returns Settles the write's promise; called after the commit @throws Errors that fail the whole group */
   #write({ work, resolve, reject }: Write, isShared: boolean): () => void {
     if (!isShared) {
       const result = work()
@@ -110,7 +110,7 @@ export class GroupCommit {
       this.#savepoint.release.run()
       return () => resolve(result)
     } catch (error) {
-      // Without room SQLite may undo the whole transaction by itself (sqlite.org/lang_transaction.html, 3).
+      // On a full disk, SQLite may roll back the whole transaction by itself (sqlite.org/lang_transaction.html, 3).
       if (!this.#db.isTransaction) throw error
       this.#savepoint.undo.run()
       this.#savepoint.release.run()
@@ -120,10 +120,10 @@ export class GroupCommit {
   }
 }
 
-/** A failure of SQLite as the port tells it: `overloaded` when it is the world's fault. */
+/** Converts an error of SQLite: `overloaded` for external causes. */
 export function translated(error: unknown): unknown {
   const code = codeOf(error)
-  if (code === undefined || !WORLDS_FAULT.has(code)) return error
+  if (code === undefined || !EXTERNAL.has(code)) return error
   if (code === FULL) {
     const more = { cause: error, retryAfterMs: FULL_RETRY_MS, isUndone: true, isInfrastructure: true }
     return new ServiceError('overloaded', 'The job store has no room left on its disk.', more)
@@ -138,7 +138,7 @@ export function translated(error: unknown): unknown {
   })
 }
 
-/** The primary result code of SQLite: the low byte of the extended one. */
+/** SQLite's primary result code: the low byte of the extended one. */
 function codeOf(error: unknown): number | undefined {
   const { errcode } = (error ?? {}) as { errcode?: number }
   return errcode === undefined ? undefined : errcode & 0xff

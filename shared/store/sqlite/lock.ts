@@ -5,21 +5,20 @@ import { makePrivateFile } from '#shared/directory.ts'
 const SQLITE_BUSY = 5
 
 /**
- * Opens a database file for this process alone; one that is made can be read by its user alone.
+ * Opens a database file exclusively. A new file is readable by its user only.
  *
- * The kernel's lock on the file decides: it ends with its process, however that dies, so no stale lock has to be told
- * from a live one. The file `<path>.owner` only says who it is.
+ * The kernel's lock on the file is authoritative. The lock ends with its process, so it is never stale. The file `<path>.owner` only names the owner.
  *
- * @param boot Names this process to the next one.
- * @throws Error that names the process which has it open
+ * @param boot Name of this process in the error of the next one.
+ * @throws Error with the process that has the file open
  */
 export function openExclusively(path: string, boot: string): { db: DatabaseSync; unlock: () => void } {
   const ownerFile = `${path}.owner`
-  // SQLite would make one that others may read; its log takes the mode from it.
+  // SQLite would create a file that others may read; its log inherits the mode.
   makePrivateFile(path)
   const db = new DatabaseSync(path, { timeout: 0 })
   try {
-    // Without WAL's shared memory nobody else can even read; the lock is taken by the first write and kept.
+    // Without WAL's shared memory, no other process can even read. The first write takes the lock, which is kept.
     db.exec('PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; BEGIN EXCLUSIVE; COMMIT')
   } catch (error) {
     db.close()

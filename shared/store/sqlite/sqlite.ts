@@ -34,30 +34,29 @@ import type { RunningLimits } from '#shared/store/tenants.ts'
 import { GroupCommit, translated } from './commit.ts'
 import { openExclusively } from './lock.ts'
 
-/** An fsync for each commit; a larger cache and a longer log than the defaults, so that pages are written less often. */
+/** One fsync per commit. A larger cache and a longer log than the defaults, so that pages are written less often. */
 const PRAGMAS = 'PRAGMA synchronous = FULL; PRAGMA cache_size = -16000; PRAGMA wal_autocheckpoint = 4000'
 
-/** What {@link openSqliteStore} needs. */
+/** Options of {@link openSqliteStore}. */
 export interface SqliteOptions {
-  /** Where `store.db` lies; made when it is not there. */
+  /** Directory of `store.db`, which is created if missing. */
   readonly directory: string
-  /** Names this process to a second one that opens the same directory. */
+  /** Name of this process in the error of a second one that opens the same directory. */
   readonly boot: string
   /** The clock of the database, in unix milliseconds. */
   readonly now?: () => number
-  /** Called when the disk is full, and again after a minute without such a write. */
+  /** Called if the disk is full, and again after a minute without such a write. */
   readonly onProblem?: (message: string, fields: Record<string, unknown>) => void
 }
 
-/** How long a disk that a write found full counts as full. */
+/** Time for which a disk counts as full after a write found it full. */
 const FULL_MS = 60_000
 
 /**
- * The store in one SQLite file, for one process. What is resolved survives a crash of the process and of the machine
- * (WAL, `synchronous=FULL`: an fsync for each commit), but for leases, which none of them survives. Writes that come at once share a
- * commit (`commit.ts`).
+ * The store in one SQLite file, for one process. Resolved writes survive a crash of the process and of the machine: WAL, with `synchronous=FULL` and
+ * one fsync per commit. Leases are an exception, because they end with the process. Concurrent writes share a commit (`commit.ts`).
  *
- * @throws Error that names the process which has the directory open
+ * @throws Error with the process that has the directory open
  */
 export function openSqliteStore({ directory, boot, now = Date.now, onProblem }: SqliteOptions): Store {
   makeDirectory(directory)
@@ -68,9 +67,9 @@ export function openSqliteStore({ directory, boot, now = Date.now, onProblem }: 
     const limits: { current: RunningLimits | undefined } = { current: undefined }
     db.function('running_most', (tenant) => mostOf(limits.current, String(tenant)))
     migrate(db)
-    // Whoever owned jobs before is gone: nobody else can have had the file open.
+    // Former owners of jobs are gone: the file was open in one process only.
     db.exec('UPDATE processes SET lease_ms = 0, lease_until_ms = 0; DELETE FROM leases')
-    // The queue was in that process' memory, so what waited there is to be published again at once.
+    // The queue was in the memory of that process, so its jobs are published again at once.
     db.exec(`UPDATE jobs SET published_at_ms = 0 WHERE state = 'queued'`)
     return new SqlStore(new SqliteDatabase(db, unlock, limits, onProblem))
   } catch (error) {
@@ -80,7 +79,7 @@ export function openSqliteStore({ directory, boot, now = Date.now, onProblem }: 
   }
 }
 
-/** Durable jobs of a tenant that may run beside its calls; null: any number. */
+/** Maximum durable jobs of a tenant next to its calls; null: unlimited. */
 function mostOf(limits: RunningLimits | undefined, tenant: string): number | null {
   const most = limits?.mostOf(tenant)
   return most === undefined ? null : Math.max(0, most - (limits?.callsOf(tenant) ?? 0))
@@ -106,10 +105,10 @@ const INSERT_DELIVERY = `
     now_ms(), now_ms() + retention_ms
   FROM jobs WHERE id = :id AND webhook_url IS NOT NULL AND webhook_events LIKE '%"' || :type || '"%'`
 
-/** The row of a move of one job, for what the move inserts elsewhere. */
+/** The row changed by a transition of one job, for its further inserts. */
 const MOVED = '(SELECT * FROM jobs WHERE id = :id) AS moved'
 
-/** Runs writes in order, in groups; reads at once. Both see what is committed. */
+/** Runs writes in order, in groups; reads at once. Both see committed data only. */
 class SqliteDatabase implements SqlDatabase {
   readonly name = 'sqlite'
   readonly isShared = false
@@ -119,12 +118,12 @@ class SqliteDatabase implements SqlDatabase {
   readonly #writes: GroupCommit
   readonly #prepared = new Map<string, { statement: StatementSync; compiled: Compiled }>()
   readonly #countChanges: StatementSync
-  /** Rows changed when it was last looked whether there is work, and what was found. */
+  /** Row counter at the last idle check, and its result. */
   #changes: unknown
   #wasIdle = false
-  /** Who waits for the next write. */
+  /** Callers that wait for the next write. */
   #written: PromiseWithResolvers<void> | undefined
-  /** When a write last met a full disk. */
+  /** Time of the last write that found the disk full. */
   #fullAtMs = Number.NEGATIVE_INFINITY
 
   constructor(
@@ -151,7 +150,7 @@ class SqliteDatabase implements SqlDatabase {
     return performance.now() - this.#fullAtMs < FULL_MS
   }
 
-  /** Nobody else writes, so what was found holds until this connection changes a row. */
+  /** No other process writes, so the result is valid until this connection changes a row. */
   get isIdle(): boolean {
     try {
       const changes = this.#countChanges.get()?.changes
@@ -159,7 +158,7 @@ class SqliteDatabase implements SqlDatabase {
       this.#changes = changes
       return this.#wasIdle
     } catch {
-      // Closed, or broken: whoever goes to work on it will find out, and tell.
+      // Closed, or broken: the next call reports the error.
       return false
     }
   }
@@ -224,7 +223,7 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   async keepDays(): Promise<void> {
-    // One file holds them all.
+    // SQLite has no partitions.
   }
 
   async close(): Promise<void> {
@@ -232,7 +231,7 @@ class SqliteDatabase implements SqlDatabase {
     this.#writes.flush()
     this.#tellWritten()
     this.#prepared.clear()
-    // In this order: once the database is closed the file may be the next process's.
+    // In this order: after the close, another process may own the file.
     this.#unlock()
     this.#db.close()
   }

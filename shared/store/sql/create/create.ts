@@ -6,7 +6,7 @@ import type { Created, IdempotencyKey, NewJob } from '#shared/store/store.ts'
 import { CREATE } from './inserts.ts'
 import { keyParams, newJobParams } from './params.ts'
 
-/** Accepts a job, or finds the one that was accepted before (see `JobMoves.create`). */
+/** Accepts a job, or finds the accepted one (see `JobMoves.create`). */
 export async function createJob(db: SqlDatabase, job: NewJob, key: IdempotencyKey | undefined): Promise<Created> {
   const params = { ...newJobParams(job), ...keyParams(key) }
   const [row] = await db.insert(CREATE, params, key !== undefined)
@@ -19,13 +19,13 @@ const FIND_HELD: Statement = {
   sql: `${FIND_KEY.sql} AND expires_at_ms > now_ms()`,
 }
 
-/** The job that an equal call has made with a key that has not expired (see `JobReads.findMade`). */
+/** The job that an equal call created with an unexpired key (see `JobReads.findMade`). */
 export async function findMade(db: SqlDatabase, tenant: string, key: IdempotencyKey): Promise<Created | undefined> {
   const [held] = await db.run(FIND_HELD, { tenant, key_scope: key.scope, key: key.key })
   return held && (await heldJob(db, tenant, held, key))
 }
 
-/** Why a job was not inserted: its id or its key is taken. */
+/** The reason why a job was not inserted: its id or its key is taken. */
 async function findCreated(
   db: SqlDatabase,
   job: NewJob,
@@ -40,6 +40,6 @@ async function heldJob(db: SqlDatabase, tenant: string, held: Row, key: Idempote
   const jobId = String(held.job_id)
   if (held.fingerprint !== key?.fingerprint) return { outcome: 'conflict', jobId }
   const [found] = await db.run(FIND, { id: jobId, tenant })
-  // Purged before its key: only where a job is kept for less time than its key.
+  // The job was purged before its key, which happens only if its retention is shorter.
   return found ? { outcome: 'exists', job: jobOf(found) } : { outcome: 'conflict', jobId }
 }

@@ -1,11 +1,11 @@
 /**
- * How durable jobs come to be, in the SQL that Postgres and SQLite share. See `../moves.ts` for what happens to them then.
+ * Inserts of durable jobs, in the SQL that Postgres and SQLite share. See `../transitions.ts` for later changes.
  *
- * An insert ends where its `RETURNING` begins; the adapters add that, and the `job.queued` event in the same step.
+ * An insert ends before `RETURNING`, which the adapters add, with the `job.queued` event in the same transaction.
  */
 export interface Insert {
   readonly name: string
-  /** @param condition Under which it inserts at all. @param from What gives a row for each job to insert. */
+  /** @param condition Condition for the insert. @param from Source with one row per job. */
   readonly sql: (condition: string, from?: string) => string
   readonly event: string
   readonly givesRequest?: boolean
@@ -14,7 +14,7 @@ export interface Insert {
 const COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, last_seq, run_at_ms,
   expires_at_ms, deadline_ms, published_at_ms, created_at_ms, retention_ms, metadata, webhook_url, webhook_events,
   request_id, traceparent, request, partial_ms, key_id, reserved_nanos, request_bytes`
-// An id that exists is the same job sent again, after an answer that got lost.
+// An existing id is the same job, sent again after a lost answer.
 const ONCE = 'ON CONFLICT (id) DO NOTHING'
 const QUEUED = `'job.queued'`
 
@@ -36,7 +36,7 @@ export const CREATE: Insert = {
     WHERE ${condition} ${ONCE}`,
 }
 
-/** The key of a new job. No row: another request holds it. */
+/** Takes the idempotency key of a new job. No row: another request holds it. */
 export const CREATE_KEY = `
   INSERT INTO idempotency_keys AS held (tenant, scope, key, fingerprint, job_id, expires_at_ms)
   VALUES (:tenant, :key_scope, :key, :fingerprint, :id, now_ms() + CAST(:key_keep_ms AS bigint))

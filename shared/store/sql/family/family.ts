@@ -6,7 +6,7 @@ import { writeAsOwner } from '#shared/store/sql/writes.ts'
 import type { HeldAttempt, Moved, Output } from '#shared/store/store.ts'
 import { STEP, SUBMIT } from './moves.ts'
 
-/** See {@link FamilyMoves.addStep}. A step that was written under this number, by this attempt, is this write again. */
+/** See {@link FamilyMoves.addStep}. A step with the same attempt and number is a repetition of this write. */
 export async function addStep(
   db: SqlDatabase,
   run: HeldAttempt,
@@ -30,7 +30,7 @@ export async function addStep(
   return await parentOf(db, run, events)
 }
 
-/** See {@link FamilyMoves.submitChild}. A child that is there was made by this write. */
+/** See {@link FamilyMoves.submitChild}. An existing child was created by this write. */
 export async function submitChild(db: SqlDatabase, run: HeldAttempt, child: NewChild): Promise<Moved | undefined> {
   const request = JSON.stringify(child.request ?? null)
   const params: Params = {
@@ -51,7 +51,7 @@ export async function submitChild(db: SqlDatabase, run: HeldAttempt, child: NewC
   return there?.parent_id === run.id ? await parentOf(db, run, []) : undefined
 }
 
-/** The job of a run whose write was made, unless it is another's by now. */
+/** The job of an attempt whose write was made, unless another attempt owns it now. */
 async function parentOf(db: SqlDatabase, run: HeldAttempt, events: Moved['events']): Promise<Moved | undefined> {
   const [row] = await db.run(FIND, { id: run.id, tenant: null })
   const isOwn = row?.attempt === run.attempt && row.owner === run.boot && Number(row.chunk) > run.chunk

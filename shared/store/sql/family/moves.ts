@@ -11,15 +11,12 @@ import {
   WRITTEN,
 } from '#shared/store/sql/transitions.ts'
 
-/**
- * The moves of composed jobs (docs/design.md, Families): as in `moves.ts`, a child is a job with a `depth`, and its parent is
- * named by `parent_id`.
- */
+/** State transitions of composed jobs (docs/design.md, Families). A child is a job with a `depth` above 0 and a `parent_id`. */
 
-/** Longest that a child can outlive the deadline of its parent: the reaper's grace, and its turns. */
+/** Maximum time by which a child can outlive the deadline of its parent: the reaper's grace and its interval. */
 const GRACE_MS = 60_000
 
-/** The owner remembers what a step gave, with the output and progress that wait. */
+/** The owner records a step, with pending output and progress. */
 export const STEP: Move = {
   name: 'step',
   isOwners: true,
@@ -37,8 +34,8 @@ const CHILD_MS = 'now_ms() + CAST(:child_deadline_in_ms AS bigint)'
 const CHILD_UNTIL = `CASE WHEN ${CHILD_MS} < moved.deadline_ms THEN ${CHILD_MS} ELSE moved.deadline_ms END`
 
 /**
- * The owner submits a child: a write of the parent's row, so that none is submitted for a job that has ended or is another's.
- * It is kept for longer than its parent can be, and goes with it.
+ * The owner submits a child. As a write of the parent's row, this fails if the job has ended or has another owner. The child's retention exceeds that
+ * of its parent, with which it is purged.
  */
 export const SUBMIT: Move = {
   name: 'submit',
@@ -62,18 +59,18 @@ export const SUBMIT: Move = {
 }
 
 /**
- * Children that have not ended, among those that a text names.
+ * Unended children among the ids in a text.
  *
- * @param parent A parameter of the statement. The column `id` would not do: it has another collation than `parent_id`, so that
- * Postgres could not use the index of children.
+ * @param parent A parameter of the statement. The column `id` has another collation than `parent_id`, so Postgres could not use the index of
+ * children.
  */
 const unended = (parent: string, awaits: string) => `
   children.parent_id = ${parent} AND children.depth > 0 AND children.purge_at_ms IS NULL
   AND ${awaits} LIKE '%' || children.id || '%'`
 
 /**
- * The owner leaves the job until children have ended. Those that have not are locked, where writers run side by side: then
- * one of them ends after this is committed, and whoever ends it finds the parent waiting.
+ * The owner parks the job until children have ended. With concurrent statements, unended children are locked. So the transition that ends such a
+ * child runs after this commit and finds the parent waiting.
  */
 export const PARK: Move = {
   name: 'park',
@@ -94,7 +91,7 @@ export const PARK: Move = {
   data: `CASE state WHEN 'cancelled' THEN NULL ELSE '{"output_reset":' || ${outputReset} || '}' END`,
 }
 
-/** Whoever ends a child wakes its parent, unless that waits for more. */
+/** Wakes the parent of an ended child, unless the parent waits for more. */
 export const WAKE: Move = {
   name: 'wake',
   givesRequest: true,
@@ -103,7 +100,7 @@ export const WAKE: Move = {
           AND NOT EXISTS (SELECT 1 FROM jobs AS children WHERE ${unended(':id', 'jobs.awaits')})`,
 }
 
-/** The scheduler wakes who is to wait no longer, so that it makes something of what is there. */
+/** Wakes jobs whose maximum wait is over, so that they can write a partial result. */
 export const WAKE_DUE: Move = {
   name: 'wake_due',
   givesRequest: true,
@@ -116,7 +113,7 @@ export const WAKE_DUE: Move = {
   },
 }
 
-/** The scheduler ends jobs that nobody woke before their deadline. */
+/** Fails waiting jobs after their deadline. */
 export const TIME_OUT: Move = {
   name: 'time_out',
   set: `state = 'failed', error = CAST(:timeout_error AS text), ${END}`,
@@ -129,11 +126,11 @@ export const TIME_OUT: Move = {
   event: `'job.failed'`,
 }
 
-/** Children of a job that nobody has cancelled and that have not ended. */
+/** Unended children without a cancel request. */
 const UNCANCELLED = `parent_id = :id AND depth > 0 AND purge_at_ms IS NULL
   AND NOT (${STATE} = 'in_progress' AND ${CANCEL_REQUESTED})`
 
-/** Whoever ends or cancels a job cancels its children. */
+/** Cancels the children of an ended or cancelled job. */
 export const CANCEL_CHILDREN: Move = {
   name: 'cancel_children',
   set: CANCEL.set,
@@ -141,7 +138,7 @@ export const CANCEL_CHILDREN: Move = {
   event: CANCEL.event as string,
 }
 
-/** The family of an ended job knows of its end. It is looked for no longer; nothing that is told of it changes. */
+/** Marks an ended job as settled, so that it is no longer listed. No visible field changes. */
 export const SETTLE = {
   name: 'settle',
   sql: `UPDATE jobs SET is_settled = TRUE WHERE id = :id AND purge_at_ms IS NOT NULL

@@ -11,7 +11,7 @@ import { deliveryOf, jobOf } from '#shared/store/sql/rows.ts'
 import type { Row, SqlDatabase } from '#shared/store/sql/sql.ts'
 import * as statements from './statements.ts'
 
-/** Rows of one page that are looked at, where most of them may not be asked for. */
+/** Rows read per page: most of them may not match. */
 const LOOK_MAX = 500
 
 /** See {@link OperatorStore}. */
@@ -67,13 +67,13 @@ export class SqlOperator implements OperatorStore {
 
 function isAsked(row: Row, { pool, model, states }: OperatorJobs): boolean {
   if (row.erased_at_ms !== null) return false
-  // Its time to be kept is over, by the clock of this process; the purge goes by that of the database.
+  // The retention has ended by the clock of this process; the purge uses that of the database.
   if (row.purge_at_ms !== null && Number(row.purge_at_ms) <= Date.now()) return false
   const isOfState = states === undefined || states.some((state) => state === row.state)
   return isOfState && row.pool === (pool ?? row.pool) && row.model === (model ?? row.model)
 }
 
-/** Those of the rows that are asked for, and where to go on: behind the last of them, or of all that were looked at. */
+/** The matching rows, and the cursor: after the last returned row, or after the last row read. */
 function pageOf(rows: readonly Row[], limit: number, isWanted: (row: Row) => boolean) {
   const wanted = rows.filter(isWanted)
   const page = wanted.slice(0, limit)

@@ -1,4 +1,4 @@
-/** What operators ask of the store, in the SQL that Postgres and SQLite share. */
+/** Statements for operators, in the SQL that Postgres and SQLite share. */
 
 import { DurableState } from '#schemas/durable-job.ts'
 import { firstJobId } from '#shared/store/job-id.ts'
@@ -6,20 +6,21 @@ import { AHEAD_MAX, type OperatorDeliveries, type OperatorJobs } from '#shared/s
 import type { Params } from '#shared/store/sql/sql.ts'
 import { DELIVERY_COLUMNS, JOB_COLUMNS, type Statement } from '#shared/store/sql/statements.ts'
 
-/** After every id of a job. */
+/** Greater than every job id. */
 const BEYOND_ALL = 'job_~'
 
-/** The ids twice: this says which days to look at, the other is a bound of an index. */
+/** The first conditions select partitions; conditions on `id || ''` bound an index. */
 const DAYS = 'id < :after AND id >= :since'
 const BROKEN = "purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed'"
 const IDLE = "state IN ('queued', 'scheduled')"
 
 /**
- * How the jobs of a state are found in all projects: in the words of an index that ends in the id (migrations/*-operator-lists.sql),
- * or in those of one that holds the jobs of that state alone, which are few. Nothing of these says where to look by the primary key:
- * a planner would take that, and read all that has ended; nor which days to look at, for with the ids twice it takes a few rows for
- * granted, and reads and sorts every job of the state. A day without such jobs costs two pages of its index. Nearly all jobs are completed
- * ones, so that they are looked for among all.
+ * Conditions that find the jobs of a state over all projects.
+ *
+ * Each condition repeats the expression of an index that ends in the id, or of a small index with the jobs of that state only. The indexes are those of
+ * migrations/*-operator-lists.sql. No condition permits the primary key: a planner would choose it and read all ended jobs. No condition selects
+ * partitions either. With both id conditions, a planner expects few rows, and reads and sorts every job of the state. A day without such jobs costs
+ * two pages of its index. Nearly all jobs are completed, so completed jobs are found by scanning all jobs.
  */
 const IN_ALL_PROJECTS: Readonly<Record<Exclude<DurableState, 'completed'>, string>> = {
   queued: IDLE,
@@ -32,10 +33,7 @@ const IN_ALL_PROJECTS: Readonly<Record<Exclude<DurableState, 'completed'>, strin
 }
 const ENDED: ReadonlySet<DurableState> = new Set(['completed', 'failed', 'cancelled', 'expired'])
 
-/**
- * The next `look` jobs among which those of a query are, newest first: more are read for none. What the statement does not ask
- * for itself is for its caller to leave out.
- */
+/** Selects the next `look` candidates of a query, newest first; no query reads more. The caller applies the filters that the statement lacks. */
 export function jobsToLookAt(query: OperatorJobs, look: number): { statement: Statement; params: Params } {
   const { tenant, after = BEYOND_ALL, sinceMs = 0 } = query
   const bounds: Params = { after, since: firstJobId(Math.max(0, sinceMs)), look }
@@ -59,7 +57,7 @@ function ofProject(state: DurableState): string {
   return `tenant = :tenant AND ${kept} AND ${DAYS}`
 }
 
-/** A page of each state, joined. A state is written out, or its index could not be known to fit. */
+/** One page per state, merged. The state is a literal, so that the planner can match its index. */
 function byState<State extends DurableState>(
   name: string,
   asked: readonly State[],
@@ -72,7 +70,7 @@ function byState<State extends DurableState>(
       ORDER BY id || '' DESC LIMIT :look) AS of_${state}`,
   )
   return {
-    // Postgres knows names by their first 63 characters.
+    // Postgres uses the first 63 characters of a name.
     name: `${name}_${states.map((state) => DurableState.options.indexOf(state)).join('')}`,
     sql: `${pages.join(' UNION ALL ')} ORDER BY id DESC LIMIT :look`,
   }
@@ -85,7 +83,7 @@ export const COUNT_AHEAD: Statement = {
           AND model = :model AND priority = :priority AND id < :id LIMIT ${AHEAD_MAX}) AS ahead`,
 }
 
-/** The next `look` messages of a state, or those that nobody has received, newest first. Two indexes have them, one for what was. */
+/** Selects the next `look` messages of a state, or undelivered ones, newest first. There are two indexes, one of them for delivered messages. */
 export function deliveriesToLookAt(
   { after, state }: OperatorDeliveries,
   look: number,
@@ -102,7 +100,7 @@ export function deliveriesToLookAt(
   return { statement: { name, sql }, params: { look, ...(after !== undefined && { after }) } }
 }
 
-/** Makes a message due. What an erased job would have told is not told. */
+/** Makes a message due. A message of an erased job is not sent. */
 export const RETRY_DELIVERY: Statement = {
   name: 'operator_retry_delivery',
   sql: `UPDATE deliveries SET next_at_ms = now_ms(), tries = CASE WHEN state = 'failed' THEN 0 ELSE tries END,
@@ -110,20 +108,17 @@ export const RETRY_DELIVERY: Statement = {
         WHERE id = :id AND state <> 'delivered' AND url <> '' RETURNING ${DELIVERY_COLUMNS}`,
 }
 
-/** What is paused. */
 export const LIST_PAUSES: Statement = {
   name: 'operator_list_pauses',
   sql: 'SELECT what, id, by_key, since_ms FROM paused_work ORDER BY since_ms, what, id',
 }
 
-/** Pauses a model or a pool. */
 export const PAUSE: Statement = {
   name: 'operator_pause',
   sql: `INSERT INTO paused_work (what, id, by_key, since_ms) VALUES (:what, :id, :by_key, now_ms())
         ON CONFLICT (what, id) DO NOTHING`,
 }
 
-/** Ends a pause. */
 export const RESUME: Statement = {
   name: 'operator_resume',
   sql: 'DELETE FROM paused_work WHERE what = :what AND id = :id',
