@@ -49,10 +49,10 @@ export class Cors {
     res.setHeader('access-control-expose-headers', EXPOSED)
     if (method !== 'OPTIONS' || headers['access-control-request-method'] === undefined) return false
     // Each header by name: `*` does not cover `authorization`.
-    const asked = headers['access-control-request-headers']?.slice(0, ASKED_CHARS_MAX)
+    const requested = headers['access-control-request-headers']?.slice(0, ASKED_CHARS_MAX)
     res.writeHead(204, {
       'access-control-allow-methods': METHODS,
-      ...(asked && { 'access-control-allow-headers': asked }),
+      ...(requested && { 'access-control-allow-headers': requested }),
       'access-control-max-age': MAX_AGE_SECONDS,
     })
     res.end()

@@ -78,12 +78,12 @@ export async function listen(
   server.timeout = bounds.silenceMs
   server.maxConnections = bounds.connectionsMax
   const exchanges = new Exchanges(bounds.lingerMs)
-  const places = new TickThrottle()
+  const throttle = new TickThrottle()
   const onRequest = (req: IncomingMessage, res: ServerResponse) => {
     exchanges.add(req, res)
-    const place = places.enter()
-    if (!place) return handler(req, res)
-    void place.then(() => {
+    const wait = throttle.enter()
+    if (!wait) return handler(req, res)
+    void wait.then(() => {
       if (!res.destroyed) handler(req, res)
     })
   }

@@ -74,9 +74,9 @@ function whyQueued(
   if (taken && taken.calls + taken.jobs >= taken.most) return ['project_full', fullText(taken)]
   if (presence.freeSlots(pool) === 0) return ['slots_taken', `All ${slots} slots of the pool ${pool} are taken.`]
   if (job.priority === 'low') return ['batch_lane', 'Jobs of low priority may use only a part of the slots.']
-  const places = presence.capacityOf(pool, { kind, model })
-  if (places !== undefined && places < slots && isFull(job, presence))
-    return ['model_full', `Workers run at most ${places} jobs of the model '${model}' at once.`]
+  const capacity = presence.capacityOf(pool, { kind, model })
+  if (capacity !== undefined && capacity < slots && isFull(job, presence))
+    return ['model_full', `Workers run at most ${capacity} jobs of the model '${model}' at once.`]
   return ['in_turn', 'A worker is about to claim the job.']
 }
 

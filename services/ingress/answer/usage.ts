@@ -15,7 +15,7 @@ export class CallUsage {
   readonly #pool: PoolName
   readonly #admission: Admission | undefined
   readonly #meter = new Meter()
-  #isTold = false
+  #isReported = false
 
   /** @param admission Reservation of the call, settled at the end. */
   constructor(context: IngressContext, call: Call, pool: PoolName, admission: Admission | undefined) {
@@ -28,12 +28,12 @@ export class CallUsage {
   /** Reads the next event of the answer, of any kind. */
   see(event: unknown): void {
     this.#meter.see(event)
-    if ((event as { usage?: unknown }).usage !== undefined) this.#tellTokens()
+    if ((event as { usage?: unknown }).usage !== undefined) this.#reportTokens()
   }
 
   /** Records the end of the call. Must be called once. */
   end(end: EndedCall['end']): void {
-    this.#tellTokens()
+    this.#reportTokens()
     const { models, usage } = this.#context
     const { key, facts } = this.#call
     const pool = this.#pool
@@ -45,10 +45,10 @@ export class CallUsage {
     this.#admission?.settle(entry.costNanos, entered)
   }
 
-  #tellTokens(): void {
+  #reportTokens(): void {
     const { input, output } = this.#meter.tokens
-    if (this.#isTold || input + output === 0) return
-    this.#isTold = true
+    if (this.#isReported || input + output === 0) return
+    this.#isReported = true
     const { metrics } = this.#context
     const { facts } = this.#call
     facts.input_tokens = input

@@ -48,13 +48,13 @@ export class LineSplitter {
   *push(piece: Buffer): Generator<Line, void> {
     let from = 0
     for (let at = piece.indexOf(NEWLINE); at >= 0; at = piece.indexOf(NEWLINE, from)) {
-      if (at > from) this.#keep(piece.subarray(from, at))
+      if (at > from) this.#append(piece.subarray(from, at))
       this.#at++
       from = at + 1
       const line = this.#line()
       if (line) yield line
     }
-    if (from < piece.length) this.#keep(piece.subarray(from))
+    if (from < piece.length) this.#append(piece.subarray(from))
   }
 
   /** Last line, if no line feed ends it. */
@@ -63,7 +63,7 @@ export class LineSplitter {
     if (line) yield line
   }
 
-  #keep(piece: Buffer): void {
+  #append(piece: Buffer): void {
     this.#at += piece.length
     this.#held += piece.length
     this.#isBlank &&= piece.every((byte) => BLANK.has(byte))

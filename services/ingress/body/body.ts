@@ -28,7 +28,7 @@ export async function readJsonBody(req: IncomingMessage, bounds: BodyBounds, hel
     return await runYielding(readJson(json))
   } catch (error) {
     if (!(error instanceof JsonSyntaxError)) throw error
-    const message = `We could not parse the JSON body of your request. ${placeOf(error)}`
+    const message = `We could not parse the JSON body of your request. ${positionOf(error)}`
     throw new ServiceError('invalid_request', message.trim(), { cause: error })
   }
 }
@@ -50,11 +50,11 @@ function refuseOtherTypes(req: IncomingMessage): void {
 }
 
 /** Position at which the JSON is invalid, from V8's message without its quotation; empty if unknown. */
-function placeOf({ message, offset }: JsonSyntaxError): string {
+function positionOf({ message, offset }: JsonSyntaxError): string {
   // V8 parsed only one piece of a long body, so its own position does not apply.
   if (offset > 0) return `It breaks off near byte ${offset}.`
-  const place = / in JSON at position \d+ \((line \d+ column \d+)\)$/.exec(message)
-  if (place) return `${message.slice(0, place.index)} at ${place[1]}.`
+  const position = / in JSON at position \d+ \((line \d+ column \d+)\)$/.exec(message)
+  if (position) return `${message.slice(0, position.index)} at ${position[1]}.`
   return message === 'Unexpected end of JSON input' ? 'It ends too early.' : ''
 }
 

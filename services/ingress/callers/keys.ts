@@ -162,7 +162,7 @@ export class ApiKeys {
   async change<T>(work: (store: KeyStore) => Promise<T>): Promise<T> {
     const result = await work(this.#store)
     await this.#load()
-    this.#tellEnds()
+    this.#reportEnds()
     return result
   }
 
@@ -218,7 +218,7 @@ export class ApiKeys {
     return key && timingSafeEqual(Buffer.from(key.hash), Buffer.from(hash)) ? key : undefined
   }
 
-  #tellEnds(): void {
+  #reportEnds(): void {
     for (const [hash, watchers] of this.#watchers) {
       const key = this.#byHash.get(hash)
       const end = key ? endOf(key) : revoked()
@@ -245,7 +245,7 @@ export class ApiKeys {
       this.#isStale = true
     }
     // Also if the store is unreachable, because keys expire by the clock.
-    this.#tellEnds()
+    this.#reportEnds()
     this.#refreshLater()
   }
 }

@@ -56,17 +56,17 @@ function pageOf(all: readonly Named[], call: Call): object {
     throw new ServiceError('invalid_value', 'Cannot be given together with after_id.', { param: 'before_id' })
   }
   const isBackward = before_id !== undefined
-  const end = isBackward ? placeOf(all, before_id, 'before_id') : all.length
-  const start = after_id === undefined ? 0 : placeOf(all, after_id, 'after_id') + 1
+  const end = isBackward ? indexOf(all, before_id, 'before_id') : all.length
+  const start = after_id === undefined ? 0 : indexOf(all, after_id, 'after_id') + 1
   const page = isBackward ? all.slice(Math.max(0, end - limit), end) : all.slice(start, start + limit)
   const data = page.map(({ model, name }) => modelInfoOf(model, name))
   const has_more = isBackward ? end > limit : start + limit < all.length
   return { data, has_more, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
 }
 
-function placeOf(all: readonly Named[], id: string, param: string): number {
-  const place = all.findIndex(({ name }) => name === id)
-  if (place !== -1) return place
+function indexOf(all: readonly Named[], id: string, param: string): number {
+  const index = all.findIndex(({ name }) => name === id)
+  if (index !== -1) return index
   throw new ServiceError('invalid_value', `There is no model '${excerpt(id)}'.`, { param })
 }
 

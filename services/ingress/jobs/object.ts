@@ -110,9 +110,9 @@ export function eventObject(
 
 /** Progress in the last `job.progress` event. Handlers send none at their end, so a completed job shows 100 %. */
 function progressOf({ state, progress }: DurableJob): object | null {
-  const told = (progress as { progress?: object } | null)?.progress
-  if (!told) return null
-  return state === 'completed' ? { ...told, percent: 100 } : told
+  const shown = (progress as { progress?: object } | null)?.progress
+  if (!shown) return null
+  return state === 'completed' ? { ...shown, percent: 100 } : shown
 }
 
 function errorOf(job: DurableJob): object {
@@ -122,11 +122,11 @@ function errorOf(job: DurableJob): object {
 
 function webhookOf(job: DurableJob, deliveries: readonly WebhookDelivery[] = []): object | null {
   if (job.webhook_url === null) return null
-  const told = deliveries.map(({ id, type, state, tries, status, error, next_at_ms }) => {
+  const shown = deliveries.map(({ id, type, state, tries, status, error, next_at_ms }) => {
     const next_at = state === 'pending' ? seconds(next_at_ms) : null
     return { id, type, status: state, attempts: tries, response_status: status, error, next_at }
   })
-  return { url: job.webhook_url, events: job.webhook_events, deliveries: told }
+  return { url: job.webhook_url, events: job.webhook_events, deliveries: shown }
 }
 
 function seconds(ms: number): number

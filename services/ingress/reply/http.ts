@@ -149,7 +149,7 @@ export class HttpReply implements Reply {
     const body = isText ? value : jsonTextOf(value)
     const bytes = Buffer.byteLength(body)
     if (!res.headersSent) {
-      this.#tellTime()
+      this.#setProcessingTime()
       const type = isText ? TEXT_TYPE : JSON_TYPE
       res.writeHead(status, { 'content-type': type, 'content-length': bytes })
     }
@@ -162,7 +162,7 @@ export class HttpReply implements Reply {
 
   async bytes(source: Readable, { type, length }: { readonly type: string; readonly length?: number }): Promise<void> {
     const res = this.#res
-    this.#tellTime()
+    this.#setProcessingTime()
     if (!res.hasHeader('content-disposition')) res.setHeader('content-disposition', 'attachment')
     res.writeHead(200, { 'content-type': type, ...(length !== undefined && { 'content-length': length }) })
     this.#isWhole = true
@@ -223,7 +223,7 @@ export class HttpReply implements Reply {
     const res = this.#res
     if (res.headersSent || res.destroyed) return
     clearTimeout(this.#head)
-    this.#tellTime()
+    this.#setProcessingTime()
     res.writeHead(200, STREAM_HEAD)
     res.flushHeaders()
     ownChunks(res)
@@ -261,7 +261,7 @@ export class HttpReply implements Reply {
     clearInterval(this.#pulse)
   }
 
-  #tellTime(): void {
+  #setProcessingTime(): void {
     this.#res.setHeader('openai-processing-ms', Math.round(performance.now() - this.log.startedAt))
   }
 

@@ -123,8 +123,8 @@ export async function sendStream(
     }
     // Frames before the first output, such as the start of a message, wait for it: the attempt may still fail with a
     // status.
-    const room = reply.frames(frames, output.firstOutputAtMs !== undefined)
-    if (room) await room
+    const drained = reply.frames(frames, output.firstOutputAtMs !== undefined)
+    if (drained) await drained
   }
   await reply.frames(stream.end())
 }

@@ -67,7 +67,7 @@ export class Sockets {
       opening.facts.key_id = key.id
       opening.facts.project_id = projectIdOf(key)
       requireProtocol(req)
-      this.#requirePlace()
+      this.#requireCapacity()
       this.#server.handleUpgrade(req, socket, head, (ws) => {
         socket.off('error', ignore)
         this.#open(req, socket, ws, key, findKey)
@@ -96,7 +96,7 @@ export class Sockets {
     await Promise.all(closed)
   }
 
-  #requirePlace(): void {
+  #requireCapacity(): void {
     const { jobs } = this.#context
     if (jobs.isDraining) throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
     if (this.#sessions.size < this.#bounds.connectionsMax) return

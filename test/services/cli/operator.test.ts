@@ -30,7 +30,7 @@ describe('an operator at the command line', () => {
     expect(await alice('get', failed)).toMatchObject({ code: 5, err: expect.stringContaining('job_not_found') })
     expect(await alice('jobs', '--all-projects')).toMatchObject({
       code: 5,
-      err: expect.stringContaining('scope admin'),
+      err: expect.stringContaining("scope 'admin'"),
     })
     expect((await op('redrive', failed)).lines).toMatchObject([{ id: failed, new_id: expect.any(String) }])
     expect((await op('cancel', running)).lines).toMatchObject([{ id: running }])

@@ -68,11 +68,11 @@ export class RequestsReader {
       }
       if (BREAKS.has(byte)) piece[at] = SPACE
       if (this.#endsObject(byte)) {
-        this.#keep(piece.subarray(from, at + 1))
+        this.#append(piece.subarray(from, at + 1))
         yield this.#taken()
       }
     }
-    if (this.#place === 'object') this.#keep(piece.subarray(from))
+    if (this.#place === 'object') this.#append(piece.subarray(from))
   }
 
   /** @throws ServiceError if the body ends too early */
@@ -121,7 +121,7 @@ export class RequestsReader {
     return this.#depth === 0
   }
 
-  #keep(piece: Buffer): void {
+  #append(piece: Buffer): void {
     this.#held += piece.length
     if (this.#held > this.#bytesMax) {
       const message = `requests.${this.#count}: longer than the ${this.#bytesMax} bytes that a request may have.`

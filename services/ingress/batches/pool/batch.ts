@@ -80,7 +80,7 @@ class BatchRun {
   async #runParts(plan: Plan): Promise<EndedPart[]> {
     const ended: EndedPart[] = []
     for (let first = 0; first < plan.parts.length; first += GROUP) {
-      this.#tell('in_progress', plan, ended)
+      this.#reportProgress('in_progress', plan, ended)
       const group = (await this.#known(first)) ?? (await this.#runGroup(plan, first))
       if (!group) break
       ended.push(...group)
@@ -129,7 +129,7 @@ class BatchRun {
   /** Writes the partial results of the parts that have not ended, and returns the results of all parts. */
   async #cutParts(plan: Plan, ended: readonly EndedPart[]): Promise<EndedPart[]> {
     const all = [...ended]
-    this.#tell('finalizing', plan, all)
+    this.#reportProgress('finalizing', plan, all)
     for (let nth = all.length; nth < plan.parts.length; nth++) {
       const end = await this.#composition.endOf(this.#idOf(nth))
       const isWhole = end?.state === 'completed'
@@ -144,7 +144,7 @@ class BatchRun {
   }
 
   async #joined(plan: Plan, parts: readonly EndedPart[], status: BatchResult['status']): Promise<BatchResult> {
-    this.#tell('finalizing', plan, parts)
+    this.#reportProgress('finalizing', plan, parts)
     const { id, tenant } = this.#options
     const ids = parts.map((_, nth) => this.#idOf(nth))
     const ended = await this.#composition.step('finalize', { status }, async () => {
@@ -175,7 +175,7 @@ class BatchRun {
     return childJobId(this.#options.id, String(nth))
   }
 
-  #tell(phase: 'in_progress' | 'finalizing', { requests }: Plan, parts: readonly Sums[]): void {
+  #reportProgress(phase: 'in_progress' | 'finalizing', { requests }: Plan, parts: readonly Sums[]): void {
     const { completed, failed, cancelled, expired } = sumOf(parts).counts
     const done = completed + failed + cancelled + expired
     const counts = { total: requests, completed, failed: done - completed }

@@ -246,12 +246,12 @@ export class Budgets {
   }
 
   #known({ owner, id }: Budget, { name: month }: Month): HeldBudget {
-    const place = `${owner} ${id}`
-    const before = this.#held.get(place)
+    const budgetName = `${owner} ${id}`
+    const before = this.#held.get(budgetName)
     if (before?.month === month) return before
     if (this.#held.size >= KNOWN_MAX) this.#held.clear()
-    const known = new HeldBudget(`budget ${month} ${place}`, month)
-    this.#held.set(place, known)
+    const known = new HeldBudget(`budget ${month} ${budgetName}`, month)
+    this.#held.set(budgetName, known)
     return known
   }
 

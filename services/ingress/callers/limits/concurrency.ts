@@ -66,7 +66,7 @@ export class ConcurrencyLimits implements RunningLimits {
   /** Current usage of a project; undefined if no limit applies. Rejects only if the store is unreachable. */
   async takenOf(project: string): Promise<SlotsTaken | undefined> {
     const most = this.#options.mostOf(project)
-    return most === undefined ? undefined : { most, ...(await this.#look(this.#runningOf(project), project)) }
+    return most === undefined ? undefined : { most, ...(await this.#synchronize(this.#runningOf(project), project)) }
   }
 
   async #enter(project: string, most: number): Promise<() => void> {
@@ -78,7 +78,7 @@ export class ConcurrencyLimits implements RunningLimits {
       this.#options.fleet?.note(running)
     }
     try {
-      const { calls, jobs } = await this.#look(running, project)
+      const { calls, jobs } = await this.#synchronize(running, project)
       if (calls + jobs > most) throw full({ most, calls: calls - 1, jobs })
       return leave
     } catch (error) {
@@ -88,7 +88,7 @@ export class ConcurrencyLimits implements RunningLimits {
   }
 
   /** Publishes this ingress's count and reads the counts of the fleet. */
-  async #look(running: Running, project: string): Promise<{ calls: number; jobs: number }> {
+  async #synchronize(running: Running, project: string): Promise<{ calls: number; jobs: number }> {
     const { clock, fleet, tenants } = this.#options
     if (!fleet) return { jobs: (await tenants?.running(project)) ?? 0, calls: running.here }
     if (fleet.isThere) await fleet.ask([running])

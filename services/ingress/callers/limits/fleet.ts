@@ -54,7 +54,7 @@ export class Fleet {
   note(count: Count): void {
     this.#changed.add(count)
     if (count instanceof Running) this.#renewed.add(count)
-    this.#timer ??= setTimeout(() => void this.#tell(), this.#isAway ? AWAY_MS : TELL_MS).unref()
+    this.#timer ??= setTimeout(() => void this.#publish(), this.#isAway ? AWAY_MS : TELL_MS).unref()
   }
 
   /** Requests a fresh value if the known one is older than {@link CACHE_TTL_MS}. */
@@ -65,7 +65,7 @@ export class Fleet {
   /** Publishes counts now. Resolves when the store has answered, or after {@link ASK_MS_MAX}. Never rejects. */
   async ask(counts: readonly Count[]): Promise<void> {
     for (const count of counts) this.#changed.add(count)
-    const answered = this.#tell()
+    const answered = this.#publish()
     let timer: NodeJS.Timeout | undefined
     const late = new Promise<'late'>((resolve) => {
       timer = setTimeout(() => resolve('late'), ASK_MS_MAX)
@@ -88,7 +88,7 @@ export class Fleet {
   }
 
   /** One statement at a time. Changes that arrive meanwhile share the next one. */
-  #tell(): Promise<void> {
+  #publish(): Promise<void> {
     this.#next ??= (this.#current ?? Promise.resolve()).then(() => {
       this.#current = this.#next
       this.#next = undefined
@@ -135,9 +135,9 @@ export class Fleet {
     if (running.length === 0) return
     for (const count of running) count.told = count.here
     const { counts, boot, clock } = this.#options
-    const said = running.map(({ name, told }) => ({ name, count: told }))
+    const published = running.map(({ name, told }) => ({ name, count: told }))
     const byName = new Map(running.map((count) => [count.name, count]))
-    for (const heard of await counts.setRunning(boot, said)) byName.get(heard.name)?.hear(heard, clock())
+    for (const total of await counts.setRunning(boot, published)) byName.get(total.name)?.hear(total, clock())
   }
 
   /** Published counts of running calls expire, so they are renewed. */

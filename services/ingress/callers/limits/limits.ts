@@ -47,7 +47,7 @@ interface Use {
 }
 
 /** A concurrency limit that applies to a call. */
-interface Place {
+interface SlotUse {
   readonly owner: Owner
   readonly limit: number
   readonly running: Running
@@ -95,22 +95,22 @@ export class RateLimits {
    */
   async enter(key: KeyOf, format: WireFormat, res: Headed, isJob = false): Promise<() => void> {
     const uses = this.#usesOf(key)
-    const places = this.#placesOf(key).filter(({ countsJobs }) => !(isJob && countsJobs))
+    const slots = this.#slotsOf(key).filter(({ countsJobs }) => !(isJob && countsJobs))
     const leave = () => {
-      for (const { running } of places) running.here--
-      for (const { running } of places) this.#fleet?.note(running)
+      for (const { running } of slots) running.here--
+      for (const { running } of slots) this.#fleet?.note(running)
     }
     try {
-      this.#refuse(uses, places, 1)
+      this.#refuse(uses, slots, 1)
       for (const { kind, window } of uses) if (kind === 'requests') window.add(1, this.#clock())
-      for (const { running } of places) running.here++
-      if (this.#fleet && uses.length + places.length > 0) {
-        await this.#settle(this.#fleet, uses, places)
-        this.#keep(uses, places, leave)
+      for (const { running } of slots) running.here++
+      if (this.#fleet && uses.length + slots.length > 0) {
+        await this.#settle(this.#fleet, uses, slots)
+        this.#recheck(uses, slots, leave)
       }
       return leave
     } finally {
-      this.#tell(uses, format, res)
+      this.#setHeaders(uses, format, res)
     }
   }
 
@@ -139,7 +139,7 @@ export class RateLimits {
 
   /** Sets the rate-limit headers of a key without counting a call. */
   show(key: KeyOf, format: WireFormat, res: Headed): void {
-    this.#tell(this.#usesOf(key), format, res)
+    this.#setHeaders(this.#usesOf(key), format, res)
   }
 
   /**
@@ -166,7 +166,7 @@ export class RateLimits {
     for (const { window } of uses) window.add(1, this.#clock())
     if (!this.#fleet || uses.length === 0) return
     await this.#settle(this.#fleet, uses, [])
-    this.#keep(uses, [], () => {})
+    this.#recheck(uses, [], () => {})
   }
 
   /** Returns the request of a line that did not become a job. */
@@ -221,9 +221,9 @@ export class RateLimits {
    *
    * @throws ServiceError if a limit has no slot for them
    */
-  #refuse(uses: readonly Use[], places: readonly Place[], more: number): void {
+  #refuse(uses: readonly Use[], slots: readonly SlotUse[], more: number): void {
     const now = this.#clock()
-    const full = places.find(({ running, limit }) => this.#runningOf(running, now) + more > limit)
+    const full = slots.find(({ running, limit }) => this.#runningOf(running, now) + more > limit)
     if (full?.limit === 0) throw limitIsZero(full.owner, 'calls at once')
     if (full) {
       this.#fleet?.refresh(full.running, now)
@@ -240,9 +240,9 @@ export class RateLimits {
   }
 
   /** Checks again after a synchronization. If the call is refused, then its counts are undone. */
-  #keep(uses: readonly Use[], places: readonly Place[], leave: () => void): void {
+  #recheck(uses: readonly Use[], slots: readonly SlotUse[], leave: () => void): void {
     try {
-      this.#refuse(uses, places, 0)
+      this.#refuse(uses, slots, 0)
     } catch (refused) {
       for (const { kind, window } of uses) if (kind === 'requests') window.add(-1, this.#clock())
       leave()
@@ -251,17 +251,17 @@ export class RateLimits {
   }
 
   /** Publishes the counts of a call, and waits for the fleet's counts if the call might exceed a limit. */
-  async #settle(fleet: Fleet, uses: readonly Use[], places: readonly Place[]): Promise<void> {
+  async #settle(fleet: Fleet, uses: readonly Use[], slots: readonly SlotUse[]): Promise<void> {
     const now = this.#clock()
-    const isSure = uses.every((use) => this.#isSure(use, now)) && places.every((place) => this.#hasPlace(place, now))
+    const isSure = uses.every((use) => this.#isSure(use, now)) && slots.every((slot) => this.#isSlotSure(slot, now))
     if (!isSure && fleet.isThere) {
-      return await fleet.ask([...uses.map(({ window }) => window), ...places.map(({ running }) => running)])
+      return await fleet.ask([...uses.map(({ window }) => window), ...slots.map(({ running }) => running)])
     }
     for (const { window } of uses) {
       if (window.unsettled === 0) fleet.refresh(window, now)
       else fleet.note(window)
     }
-    for (const { running } of places) fleet.note(running)
+    for (const { running } of slots) fleet.note(running)
   }
 
   #isSure({ limit, window }: Use, nowMs: number): boolean {
@@ -271,7 +271,7 @@ export class RateLimits {
     return unsettled <= this.#unasked(limit - (window.used(nowMs) - unsettled))
   }
 
-  #hasPlace({ limit, running }: Place, nowMs: number): boolean {
+  #isSlotSure({ limit, running }: SlotUse, nowMs: number): boolean {
     const { here, told } = running
     return running.isFresh(nowMs) && here - told <= this.#unasked(limit - told - running.elsewhere(nowMs))
   }
@@ -298,13 +298,13 @@ export class RateLimits {
     return { kind, owner, limit, window: this.#counts.window(`${kind} ${owner} ${id}`) }
   }
 
-  #placesOf(key: KeyOf): Place[] {
+  #slotsOf(key: KeyOf): SlotUse[] {
     return limitsOfKey(key, this.#config, this.#limitsOf).flatMap(({ owner, id, running: limit, countsJobs }) =>
       limit === undefined ? [] : [{ owner, limit, countsJobs, running: this.#counts.running(`${owner} ${id}`) }],
     )
   }
 
-  #tell(uses: readonly Use[], format: WireFormat, res: Headed): void {
+  #setHeaders(uses: readonly Use[], format: WireFormat, res: Headed): void {
     const now = this.#clock()
     const left = uses.map(({ kind, limit, window }) => {
       const remaining = Math.max(0, limit - window.used(now))

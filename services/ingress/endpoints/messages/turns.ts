@@ -185,11 +185,11 @@ class TurnDecoder {
     let hasResult = false
     for (const [index, block] of content.entries()) {
       if (index > 0 && index % PIECE_MESSAGES === 0) yield
-      const place = `${param}[${index}]`
+      const blockParam = `${param}[${index}]`
       if (block.type === 'tool_result') {
         hasResult = true
-        yield* this.#addResult(block, place)
-      } else for (const part of decodeReadable(block, place, this.#context)) parts.push(part)
+        yield* this.#addResult(block, blockParam)
+      } else for (const part of decodeReadable(block, blockParam, this.#context)) parts.push(part)
     }
     if (parts.length > 0 || !hasResult)
       this.#turns.push({ role: 'user', parts: asBlocks(parts, this.#context.model), extra })

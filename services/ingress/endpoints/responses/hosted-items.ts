@@ -31,14 +31,14 @@ export function hostedTurns(item: HostedItemIn): HostedTurns {
     }
     case 'web_search_call': {
       const { query, sources } = item.action ?? {}
-      const told = item.results?.map(({ url, title, excerpt }) => [title, url, excerpt].filter(Boolean).join('\n'))
-      const output = (told ?? sources?.map(({ url }) => url ?? '') ?? []).join('\n\n') || '[no results]'
+      const results = item.results?.map(({ url, title, excerpt }) => [title, url, excerpt].filter(Boolean).join('\n'))
+      const output = (results ?? sources?.map(({ url }) => url ?? '') ?? []).join('\n\n') || '[no results]'
       return { name: 'web_search', input: { query: query ?? '' }, output }
     }
     case 'file_search_call': {
-      const told = item.results?.map(({ filename, text }) => `${filename ?? ''}\n${text ?? ''}`) ?? []
+      const results = item.results?.map(({ filename, text }) => `${filename ?? ''}\n${text ?? ''}`) ?? []
       const query = item.queries?.join(' ') ?? ''
-      return { name: 'file_search', input: { query }, output: told.join('\n\n') || '[no results]' }
+      return { name: 'file_search', input: { query }, output: results.join('\n\n') || '[no results]' }
     }
   }
 }

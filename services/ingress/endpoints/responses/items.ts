@@ -181,14 +181,14 @@ export class ItemTurns {
   *#reference({ id }: ItemOf<'item_reference'>, path: readonly PropertyKey[]): Pieces<void> {
     const item = this.#context.referenced.get(id)
     if (item && item.type !== 'item_reference') {
-      this.#requireRoom(id, item)
+      this.#boundReferences(id, item)
       return yield* this.add(item, path)
     }
     const message = `Item with id '${excerpt(id)}' not found. Items of responses with 'store' set to false are not stored.`
     refuse('invalid_value', paramOf([...path, 'id']), message)
   }
 
-  #requireRoom(id: string, item: AnyItem): void {
+  #boundReferences(id: string, item: AnyItem): void {
     const chars = this.#referred.get(id) ?? charsIn(item)
     this.#referred.set(id, chars)
     this.#referredChars += chars

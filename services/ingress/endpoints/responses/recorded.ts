@@ -73,9 +73,9 @@ export async function streamKept(
   if (hasEnded(kept.job) && after >= kept.job.last_seq) return
   // The job's first event becomes two events. A caller that has only the first still needs the second.
   const from = after <= QUEUED ? 0 : after
-  for await (const told of jobs.follow(tenant, id, from, reply.leaving)) {
-    const last = told.find(isLast)
-    const frames = told.flatMap((event) => events.framesOf(event))
+  for await (const recorded of jobs.follow(tenant, id, from, reply.leaving)) {
+    const last = recorded.find(isLast)
+    const frames = recorded.flatMap((event) => events.framesOf(event))
     if (last) {
       const ended = await readKept(context, await jobs.get(tenant, id))
       if (!isBackground && !events.hasOutput) await resultOf(jobs, tenant, ended.job)
@@ -110,25 +110,25 @@ class RecordedEvents {
     if (type === 'job.queued' && seq === 1) return this.#queued()
     if (type !== 'job.output.delta') return []
     const { chunk } = event.data as { chunk: ItemEvent }
-    if (this.#kept.encode.responses?.is_hosting) return this.#goOn(chunk, seq)
+    if (this.#kept.encode.responses?.is_hosting) return this.#resumed(chunk, seq)
     // Output of superseded attempts is skipped, because the caller has received none of it.
     if (attempt < this.#kept.job.attempt) return []
     if (ENDS.has(chunk.type)) return []
     if (chunk.type !== 'response.in_progress') this.hasOutput = true
     else if (this.hasOutput) throw startedOver()
-    return this.#say(chunk, seq)
+    return this.#numbered(chunk, seq)
   }
 
   /** Output of a response with hosted tools. Each attempt resumes the previous one, so all of its output is new. */
-  #goOn(chunk: ItemEvent, seq: number): Frame[] {
+  #resumed(chunk: ItemEvent, seq: number): Frame[] {
     if (ENDS.has(chunk.type)) return []
     if (chunk.type !== 'response.in_progress') this.hasOutput = true
-    return this.#say(chunk, seq)
+    return this.#numbered(chunk, seq)
   }
 
   /** Last event of the stream. */
   ended(kept: Kept, seq: number): Frame[] {
-    return this.#say(endOf(keptObject(kept)), seq)
+    return this.#numbered(endOf(keptObject(kept)), seq)
   }
 
   /** Final event for a stream that failed although the response did not. */
@@ -141,11 +141,11 @@ class RecordedEvents {
     const { encode } = this.#kept
     const status = this.#isBackground ? 'queued' : 'in_progress'
     const response = responseObject(encode, { status })
-    const created = this.#say({ type: 'response.created', response }, CREATED)
-    return this.#isBackground ? [...created, ...this.#say({ type: 'response.queued', response }, QUEUED)] : created
+    const created = this.#numbered({ type: 'response.created', response }, CREATED)
+    return this.#isBackground ? [...created, ...this.#numbered({ type: 'response.queued', response }, QUEUED)] : created
   }
 
-  #say(event: ItemEvent, number: number): Frame[] {
+  #numbered(event: ItemEvent, number: number): Frame[] {
     if (number <= this.#last) return []
     this.#last = number
     return [responsesFrame(event, number)]

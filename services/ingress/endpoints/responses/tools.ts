@@ -130,12 +130,12 @@ function decodeNamespace(tool: ResponsesTool, path: Path, at: string): DecodedTo
     const innerPath = [...path, 'tools', index]
     // For an upstream of this API, the first function carries the whole namespace; the others are part of it.
     const native = index === 0 ? tool : null
-    const place = `${at}.tools[${index}]`
+    const innerPlace = `${at}.tools[${index}]`
     if (inner.type !== 'function' && inner.type !== 'custom') {
-      return { tool: { ...nativeOnly(inner), native }, path: place }
+      return { tool: { ...nativeOnly(inner), native }, path: innerPlace }
     }
     const decoded = inner.type === 'custom' ? decodeCustom(inner, innerPath) : decodeFunction(inner, innerPath)
-    return { tool: { ...decoded, namespace, native, extra: undefined }, path: place }
+    return { tool: { ...decoded, namespace, native, extra: undefined }, path: innerPlace }
   })
 }
 
