@@ -14,8 +14,8 @@ import { SchemaProblem } from './match.ts'
  * `oneOf` requires that exactly one alternative accepts a value. The grammar generates values of any alternative, so the alternatives must
  * be disjoint.
  *
- * Two alternatives are disjoint if their types, listed values or number ranges do not overlap. Two objects are also disjoint if a required
- * property has disjoint schemas, such as the tag of a union, or if one lacks a property that the other requires.
+ * Two alternatives are disjoint if their types, listed values or number ranges do not overlap. Objects are also disjoint if a required
+ * property has disjoint schemas, such as the tag of a union. Another case is a required property that the other alternative lacks.
  */
 
 const DEPTH_MAX = 8
