@@ -309,7 +309,7 @@ describe('keys.json', () => {
     expect(await store.listProjects()).toEqual([])
     expect(problems).toHaveLength(3)
     expect(problems[0]).toMatch(
-      /keys\.json: the project proj_1: limits: Unrecognized key: "dances"\. Its keys are not valid/,
+      /keys\.json: the project proj_1: limits: Unrecognized key: "dances"\. The keys of this project are invalid/,
     )
     await store.update(member.id, { name: 'renamed' })
     const written = JSON.parse(await readFile(join(directory, 'keys.json'), 'utf8'))
