@@ -91,7 +91,7 @@ describe('what a project stores', () => {
       {
         error: {
           code: 'insufficient_quota',
-          message: expect.stringMatching(/stores \d+ bytes of the 20971520 .* Delete/),
+          message: expect.stringMatching(/uses \d+ of its 20971520 bytes .* Delete/),
         },
       },
     ])

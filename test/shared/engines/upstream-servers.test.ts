@@ -133,8 +133,8 @@ test('of a server that is busy fewer calls are asked at once', async () => {
 })
 
 test.each([
-  [{}, /Expected base_url, or base_urls/],
-  [{ base_url: 'http://a/v1', base_urls: ['http://b/v1'] }, /Expected base_url, or base_urls/],
+  [{}, /Expected either base_url or base_urls/],
+  [{ base_url: 'http://a/v1', base_urls: ['http://b/v1'] }, /Expected either base_url or base_urls/],
   [{ base_urls: [] }, /base_urls/],
   [{ base_urls: [{ url: 'http://a/v1', weight: 0 }] }, /weight/],
 ])('an upstream with %j is refused', (engine, problem) => {
