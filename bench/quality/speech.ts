@@ -14,7 +14,7 @@ import { join, RATE, samplesOf, silence, waveOf } from '../../test/support/speec
 
 /*
  * Speech on real recordings that packages bring: speakers, unknown voices, words, languages and subtitles.
- * `node bench/quality/speech.ts`. Recordings in other languages come from Debian's packages (apt-get download), synthetic
+ * `node bench/quality/speech.ts`, or some sections: `node bench/quality/speech.ts languages subtitles`. Recordings in other languages come from Debian's packages (apt-get download), synthetic
  * voices from flite; what is not to be had is skipped.
  */
 
@@ -26,7 +26,7 @@ const POLL_MS = 2_000
 const SILENT = 200
 const PATH = '/v1/audio/transcriptions'
 const LANGUAGES = ['en', 'es', 'fr', 'it', 'ru'] as const
-const CLIPS_A_LANGUAGE = 6
+const CLIPS_A_LANGUAGE = 3
 const CLIP_SECONDS = 8
 const SENTENCES = [
   'the ferry to the island leaves at half past seven every morning',
@@ -53,10 +53,16 @@ const call = await telephoneCall()
 const cities = await decode(clips['two-cities']?.bytes ?? Buffer.alloc(0))
 const austen = waveOf((await decode(clips['austen-0870']?.bytes ?? Buffer.alloc(0))).slice(0, 9 * RATE))
 
-await measureSpeakers()
-await measureWords()
-await measureLanguages()
-await measureSubtitles()
+const sections = {
+  speakers: measureSpeakers,
+  words: measureWords,
+  languages: measureLanguages,
+  subtitles: measureSubtitles,
+}
+const wanted = process.argv.slice(2)
+for (const [name, measure] of Object.entries(sections)) {
+  if (wanted.length === 0 || wanted.includes(name)) await measure()
+}
 
 async function untilFetched(model: string): Promise<void> {
   const signal = AbortSignal.timeout(FETCH_MS)
