@@ -1,9 +1,9 @@
 /** Heartbeat interval in ms of a busy process in a small fleet, and the unit of longer intervals. */
 export const HEARTBEAT_MS = 500
 /** Interval of an idle process, in units of {@link HEARTBEAT_MS}: each heartbeat wakes every other process. */
-const IDLE_RHYTHM = 2
+const IDLE_INTERVAL = 2
 /** Heartbeat interval of an idle process, in ms. */
-export const IDLE_HEARTBEAT_MS = IDLE_RHYTHM * HEARTBEAT_MS
+export const IDLE_HEARTBEAT_MS = IDLE_INTERVAL * HEARTBEAT_MS
 /** Number of units without a job after which a process counts as idle. */
 export const IDLE_FROM = 10
 /** Number of processes per unit of the interval: each process receives about this many heartbeats per 500 ms. */
@@ -11,10 +11,8 @@ const FLEET_PER_BEAT = 100
 /** Maximum interval in units. Beyond 1,000 processes the load grows again, but a dead process is detected in time. */
 export const HEARTBEAT_INTERVAL_MAX = 10
 
-/** A peer with its published interval. */
-interface Rhythmic {
-  readonly rhythm: number | undefined
-}
+/** Published heartbeat intervals of all processes, by boot id. */
+type Peers = ReadonlyMap<string, { readonly rhythm: number | undefined }>
 
 /**
  * Heartbeat interval of this process, in units of 500 ms, from 1 to 10.
@@ -26,8 +24,8 @@ interface Rhythmic {
  * result is 1
  * @param isIdle True if this process had no job for {@link IDLE_FROM} units
  */
-export function heartbeatIntervalOf(peers: ReadonlyMap<string, Rhythmic>, own: string, isIdle: boolean): number {
-  const wanted = Math.max(isIdle ? IDLE_RHYTHM : 1, Math.ceil(peers.size / FLEET_PER_BEAT))
+export function heartbeatIntervalOf(peers: Peers, own: string, isIdle: boolean): number {
+  const wanted = Math.max(isIdle ? IDLE_INTERVAL : 1, Math.ceil(peers.size / FLEET_PER_BEAT))
   if (wanted === 1) return 1
   for (const [boot, { rhythm }] of peers) if (rhythm === undefined && boot !== own) return 1
   return Math.min(HEARTBEAT_INTERVAL_MAX, wanted)
@@ -37,6 +35,6 @@ export function heartbeatIntervalOf(peers: ReadonlyMap<string, Rhythmic>, own: s
  * Extra tolerated silence at a heartbeat interval of n × 500 ms: twice the added interval, so a late channel shows in our own
  * heartbeat first.
  */
-export function slackMs(rhythm: number): number {
-  return 2 * (rhythm - 1) * HEARTBEAT_MS
+export function slackMs(interval: number): number {
+  return 2 * (interval - 1) * HEARTBEAT_MS
 }

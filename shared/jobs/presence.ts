@@ -89,7 +89,7 @@ export class Presence extends Peers {
   #stoodStillAtMs = 0
   #beats = 0
   /** Heartbeat interval in units of 500 ms, and units since the last heartbeat. */
-  #rhythm = 1
+  #interval = 1
   #rested = 0
   /** Consecutive units of 500 ms without a job. */
   #idle = 0
@@ -127,13 +127,13 @@ export class Presence extends Peers {
 
   /** Expected maximum age of the last heartbeat of a healthy peer, in ms. */
   get beatMs(): number {
-    return this.#rhythm * HEARTBEAT_MS
+    return this.#interval * HEARTBEAT_MS
   }
 
   /** True if a process is certainly dead: this process has listened for `lostMs` without any heartbeat of it. False in doubt. */
   isUnheard(boot: string): boolean {
     const hasListened =
-      Date.now() - this.#openedAtMs > this.#lostMs + slackMs(this.#rhythm) && this.silenceMs < CHANNEL_SILENCE_MS
+      Date.now() - this.#openedAtMs > this.#lostMs + slackMs(this.#interval) && this.silenceMs < CHANNEL_SILENCE_MS
     return hasListened && !this.peers.has(boot)
   }
 
@@ -148,7 +148,7 @@ export class Presence extends Peers {
   /** Publishes the changed capacity of this worker soon. */
   publishCapacity(): void {
     if (!this.#stopTicking) return
-    const waitMs = Math.max(0, this.#capacitySentMs + CAPACITY_MS_MIN * this.#rhythm - Date.now())
+    const waitMs = Math.max(0, this.#capacitySentMs + CAPACITY_MS_MIN * this.#interval - Date.now())
     this.#capacityTimer ??= setTimeout(() => this.#sendCapacity(), waitMs)
   }
 
@@ -174,14 +174,14 @@ export class Presence extends Peers {
 
   #beatInTime(): void {
     this.#idle = this.#self.running() > 0 ? 0 : this.#idle + 1
-    const rhythm = heartbeatIntervalOf(this.peers, this.#self.boot, this.#idle >= IDLE_FROM)
-    if (rhythm !== this.#rhythm) this.#changeInterval(rhythm)
-    if (++this.#rested >= rhythm) this.#beat()
+    const interval = heartbeatIntervalOf(this.peers, this.#self.boot, this.#idle >= IDLE_FROM)
+    if (interval !== this.#interval) this.#changeInterval(interval)
+    if (++this.#rested >= interval) this.#beat()
   }
 
-  #changeInterval(rhythm: number): void {
-    this.#rhythm = rhythm
-    this.#receiver?.stretch?.(rhythm)
+  #changeInterval(interval: number): void {
+    this.#interval = interval
+    this.#receiver?.stretch?.(interval)
     // Peers must receive a longer interval before they wait for the next heartbeat.
     this.#sendInterval()
   }
@@ -267,7 +267,7 @@ export class Presence extends Peers {
     let nextMs = HEARTBEAT_MS
     for (const peer of this.peers.values()) {
       if (peer.boot === this.#self.boot) continue
-      const silenceMs = now - peer.lastSeenMs - slackMs(Math.max(this.#rhythm, peer.rhythm ?? 1))
+      const silenceMs = now - peer.lastSeenMs - slackMs(Math.max(this.#interval, peer.rhythm ?? 1))
       if (silenceMs > this.#lostMs) this.#lose(peer.boot)
       else if (silenceMs > this.#silentMs && !peer.isSilent) {
         peer.isSilent = true

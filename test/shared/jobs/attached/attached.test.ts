@@ -339,7 +339,7 @@ describe('an ingress with attached jobs', () => {
     await passWith('wrk_1', 8_000, { slots: 2, running: 2 })
     await expect(end).rejects.toMatchObject({
       code: 'overloaded',
-      message: expect.stringMatching(/wait about \d+ s.*as a job/),
+      message: expect.stringMatching(/wait about \d+ s.*as a durable job/),
     })
     const left = calls.filter(({ state }) => state === 'queued').length
     expect(left).toBeGreaterThan(5)
