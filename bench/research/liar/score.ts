@@ -62,14 +62,18 @@ export function scoreLiar(reports: readonly WrittenReport[], told: ReadonlyMap<s
   }
 }
 
-/** Lines of a report that cite, with their quotes; annotations count code points. */
+/** Claims with their quotes. A line of the report holds one claim or, in the answer, several, each of which ends with its markers. */
 function claimsOf({ content, annotations }: Report): { text: string; quotes: string[] }[] {
   const claims: { text: string; quotes: string[] }[] = []
   let start = 0
-  for (const line of content.split('\n')) {
-    const end = start + Array.from(line).length + 1
+  for (const piece of content.split(/(?<=\n)|(?<=\[\d+\]) (?!\[\d)/)) {
+    // The blank after a marker belongs to no piece.
+    const end = start + Array.from(piece).length + (piece.endsWith('\n') ? 0 : 1)
     const cited = annotations.filter(({ start_index }) => start_index >= start && start_index < end)
-    const text = line.replace(/^- /, '').replace(/(?: \[\d+\])+$/, '')
+    const text = piece
+      .trimEnd()
+      .replace(/^- /, '')
+      .replace(/(?: \[\d+\])+$/, '')
     if (cited.length > 0) claims.push({ text: bare(text), quotes: cited.map(({ quote }) => bare(quote)) })
     start = end
   }

@@ -19,9 +19,12 @@ test.each<[Lie, string | undefined]>([
   expect(lieOf(lie, QUOTE, OTHER)?.text).toBe(text)
 })
 
-test('a lie that a report cites is counted, and the quote itself is not', () => {
+test.each([
+  ['a list', '- ', '\n- '],
+  ['a paragraph', '', ' '],
+])('a lie that a report cites in %s is counted, and the quote itself is not', (_, before, between) => {
   const [lie, truth] = [lieOf('negation', QUOTE, OTHER)?.text ?? '', QUOTE.text]
-  const content = `## In short\n\n- ${lie} [1]\n- ${truth} [1]\n`
+  const content = `## In short\n\n${before}${lie} [1]${between}${truth} [1]\n`
   const annotations = [lie, truth].map((text) => {
     const start_index = content.indexOf(`${text} [1]`) + text.length + 1
     return { start_index, end_index: start_index + 3, url: 'a', title: 'a', quote: truth }
