@@ -53,7 +53,7 @@ describe('a batch of which each line fails', () => {
     [
       'that name another model each',
       (i: number) => lineOf(i, { ...say('x'), model: `m${i}` }),
-      /^Line 2: The model 'm1' is not/,
+      /^Line 2: The model 'm1' differs from that of the previous lines/,
     ],
     [
       'that repeat a custom_id',

@@ -124,7 +124,7 @@ describe('files', () => {
       line('b', { url: '/v1/embeddings' }),
       /Line 3: The url '\/v1\/embeddings' is not that of this batch/,
     ],
-    ['names another model', line('b', { body: { model: 'other' } }), /Line 3: The model 'other' is not that/],
+    ['names another model', line('b', { body: { model: 'other' } }), /Line 3: The model 'other' differs/],
     ['has no body', line('b', { body: 7 }), /Line 3: .*body/],
     [
       'is too long',
