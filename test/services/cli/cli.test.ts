@@ -661,7 +661,7 @@ describe('sluice doctor', () => {
     const env = { ...(await place()), DATABASE_URL: database.url }
     const check = async () => of(await sluice(['doctor', '--json'], { env }), 'postgres')
     expect(await check()).toMatchObject([
-      { status: 'ok', message: expect.stringContaining('run at the next start: 001') },
+      { status: 'ok', message: expect.stringContaining('migrations at the next start: 001') },
     ])
     expect(await database.query("SELECT to_regclass('migrations') AS found")).toEqual([{ found: null }])
     await database.open()
