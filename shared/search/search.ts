@@ -1,32 +1,31 @@
 /**
- * The search port: where the sources of a report come from. The local corpus (`local/`) needs nothing but this machine; the
- * others ask a service of the web.
+ * The search port: finds and reads the sources of a report. The local corpus (`local/`) needs only this machine; the other
+ * adapters call a web service.
  *
- * What every adapter promises: hits come best first and at most `limit` of them; a failure, a refusal and a throttled call are
- * errors, never an empty list, so nobody takes an outage for "nothing found"; text is plain and bounded, and belongs to the
- * page: it is quoted and searched, never obeyed.
+ * Guarantees of every adapter:
+ * - Hits are sorted, best first, and at most `limit`.
+ * - A failure, a refusal or a rate limit throws an error. An empty list always means "nothing found", never an outage.
+ * - Text is plain and bounded. Instructions in it are data of the page: they are quoted and searched, never executed.
  */
 
-/** Which hosts may be asked and read. Documents of the local corpus have the host `local`. */
+/** The hosts that may be searched and read. Documents of the local corpus have the host `local`. */
 export interface DomainRules {
-  /** Empty: all. A host stands for its subdomains too. */
+  /** Empty: all. A host includes its subdomains. */
   readonly allow: readonly string[]
   readonly deny: readonly string[]
 }
 
-/** How a search is made. */
 export interface SearchOptions {
-  /** Hits at most, 1 to {@link HITS_MAX}. */
+  /** Maximum number of hits, 1 to {@link HITS_MAX}. */
   readonly limit: number
   readonly domains: DomainRules
-  /** BCP 47; a backend that cannot search by language does without. */
+  /** BCP 47. A backend that cannot search by language ignores it. */
   readonly language?: string | undefined
-  /** Searches what is indexed so far, where that is not all yet; else it waits. */
+  /** True: search the documents indexed so far. False: wait until the first indexing ends. Default: false. */
   readonly isPartial?: boolean
   readonly signal: AbortSignal
 }
 
-/** How a hit is read. */
 export interface ReadOptions {
   readonly domains: DomainRules
   /** Id of the project that reads: projects take turns at the threads that read documents. */
@@ -40,15 +39,15 @@ export interface Hit {
   readonly url: string
   readonly title: string
   readonly snippet: string
-  /** ISO 8601, where the backend knows one. */
+  /** ISO 8601, if the backend returns a date. */
   readonly date?: string
-  /** The name by which the backend reads it, where that is not its URL. */
+  /** The backend's id of the document, if the backend does not read by URL. */
   readonly id?: string
-  /** The text that was found, where the backend keeps texts: {@link SearchBackend.read} gives this one and no later one. */
+  /** Hash of the found text, if the backend stores texts. {@link SearchBackend.read} then returns this version, never a later one. */
   readonly sha256?: string
 }
 
-/** Type of a piece of a text. A `heading`, and the `head` of a table, say nothing by themselves and are never quoted. */
+/** Type of a piece of a text. A `heading`, and the `head` of a table, only introduce other blocks and are never quoted. */
 export type BlockType = 'heading' | 'head' | 'text' | 'item' | 'row' | 'code'
 
 /** A piece of a text: UTF-16 offsets, half open. Blocks are in order and do not overlap. */
@@ -58,19 +57,19 @@ export interface Block {
   readonly end: number
 }
 
-/** The text of a source as it was read: it never changes, whatever becomes of the source. */
+/** The text of a source when it was read. A snapshot never changes, even if the source does. */
 export interface Snapshot {
   readonly url: string
   readonly title: string
   /** Plain text, at most {@link SNAPSHOT_CHARS_MAX} UTF-16 units. */
   readonly text: string
   readonly blocks: readonly Block[]
-  /** Of the text in UTF-8, in hex. */
+  /** Hash of the text in UTF-8, in hex. */
   readonly sha256: string
   readonly date?: string
 }
 
-/** How common terms are, for telling what a question is about. */
+/** Document frequencies of terms. Rare terms of a question show its subject. */
 export interface TermWeights {
   /** Passages in the corpus. */
   readonly passages: number
@@ -78,19 +77,18 @@ export interface TermWeights {
   readonly holding: readonly number[]
 }
 
-/** How far documents are indexed. */
 export interface IndexProgress {
   readonly indexed: number
   readonly documents: number
 }
 
-/** One place to search. */
+/** One search adapter. */
 export interface SearchBackend {
   /** Such as `local` or `searxng`. */
   readonly name: string
-  /** What one search costs, in US dollars. */
+  /** Price of one search, in US dollars. */
   readonly searchUsd: number
-  /** False where the rules leave nothing of it to search; absent: there may always be something. */
+  /** False if the rules exclude every document of this backend. Absent: the backend always has allowed documents. */
   hasAllowed?(domains: DomainRules): boolean
   /**
    * Finds sources for a text in plain words.
@@ -105,13 +103,13 @@ export interface SearchBackend {
    *   address that must not be asked), `upstream_error`, `upstream_timeout`; the signal's reason
    */
   read(hit: Hit, options: ReadOptions): Promise<Snapshot>
-  /** How common terms are where the whole corpus is known; absent elsewhere. @throws ServiceError As {@link search} */
+  /** Document frequencies of terms. Only backends with an own index have this method. @throws ServiceError As {@link search} */
   weigh?(terms: readonly string[], signal: AbortSignal): Promise<TermWeights>
   /**
-   * Waits until all is indexed, where the backend has an index of its own that it makes; absent elsewhere.
+   * Waits until all documents are indexed. Only backends with an own index have this method.
    *
-   * @param waitMs Longest time to wait.
-   * @returns How far it is where that was not enough; undefined where it is whole, or cannot be made: a search says why
+   * @param waitMs Maximum time to wait.
+   * @returns The progress if the time was too short. Undefined if indexing has ended or failed; a search then throws the reason.
    * @throws The signal's reason
    */
   indexed?(waitMs: number, signal: AbortSignal): Promise<IndexProgress | undefined>
@@ -128,12 +126,12 @@ export const SNAPSHOT_CHARS_MAX = 48 * 1024
 export const TITLE_CHARS_MAX = 200
 export const SNIPPET_CHARS_MAX = 300
 
-/** Whether the rules let any page of the web be read. */
+/** Whether the rules allow at least one host of the web. */
 export function isWebAllowed({ allow }: DomainRules): boolean {
   return allow.length === 0 || allow.some((domain) => domain.toLowerCase() !== LOCAL_HOST)
 }
 
-/** Whether the rules let a host be asked: what is denied counts first. */
+/** Whether the rules allow a host. `deny` takes precedence over `allow`. */
 export function isHostAllowed(host: string, { allow, deny }: DomainRules): boolean {
   const name = host.toLowerCase().replace(/\.$/, '')
   const isOf = (domain: string) => {

@@ -1,12 +1,12 @@
-/** A document that is not what it says it is; the message is a sentence for people. */
+/** The document does not have its declared type or is broken. The message is shown to the caller. */
 export class Unreadable extends Error {}
 
-/** Bytes in which a document says what it is written in (HTML, 4.2.5.4 Specifying the document's character encoding). */
+/** Bytes at the start of a document that may declare its encoding (HTML, 4.2.5.4 Specifying the document's character encoding). */
 const HEAD_BYTES = 1_024
 
 /**
- * The text of a document: by its byte order mark, else as HTTP says, else as the document itself says, else as UTF-8, or as
- * Windows' Latin 1 where it is none.
+ * Decodes a document. The first encoding found in this order counts: the byte order mark, HTTP's `charset`, the declaration in the
+ * document, UTF-8. Text that is not valid UTF-8 is decoded as Windows-1252.
  *
  * @throws Unreadable When it is binary
  */
@@ -43,7 +43,7 @@ function known(label: string | undefined): string | undefined {
   }
 }
 
-/** Texts in bytes hold no zeros. */
+/** Rejects binary data: encoded text contains no zero bytes. */
 function requireText(bytes: Uint8Array): void {
   if (bytes.includes(0)) throw new Unreadable('The document is binary.')
 }

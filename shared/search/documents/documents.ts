@@ -64,9 +64,9 @@ export class DocumentReader {
   /**
    * Returns the text of a document.
    *
-   * @param project Whose turn is used.
-   * @throws ServiceError `unsupported_media_type` if the document is not of its type, or cannot be read within the time and memory;
-   *   `overloaded` if too many documents of the project wait; the signal's reason
+   * @param project The project whose turn is used.
+   * @throws ServiceError `unsupported_media_type` if the document does not have its type, or exceeds the time or memory;
+   *   `overloaded` if too many documents of the project wait. Also throws the signal's reason.
    */
   async read(input: DocumentInput, project: string, signal: AbortSignal): Promise<ReadDocument> {
     const reply = await this.#inTurn(input, this.#documentMs, project, signal)
@@ -178,14 +178,14 @@ class DocumentThread {
     const worker = new Worker(new URL('./worker.ts', import.meta.url), {
       env: {},
       resourceLimits: { maxOldGenerationSizeMb: HEAP_MB, maxYoungGenerationSizeMb: 32, stackSizeMb: 4 },
-      // What libraries print about a broken document is nobody's concern.
+      // Libraries print warnings about broken documents. Piping them keeps them out of the log.
       stdout: true,
       stderr: true,
     })
     worker.stdout.resume()
     worker.stderr.resume()
     worker.unref()
-    // It may end between two documents: an error that nobody listens to would end the process.
+    // The thread may end between two documents. Without a listener its error event would end the process.
     worker.on('error', () => {})
     worker.on('exit', () => {
       if (this.#worker === worker) this.#worker = undefined

@@ -43,31 +43,31 @@ const LEFT_OUT = new Set([
 /** Blocks that may hold others; these then stand by themselves. */
 const NESTING = new Set(['BLOCKQUOTE', 'DD', 'LI'])
 
-/** What stands around the text of a page, by element and by role. */
+/** Elements around the main text of a page, such as navigation, by name and by role. */
 const AROUND = new Set(['HEADER', 'FOOTER'])
 const AROUND_ROLES = new Set(['navigation', 'banner', 'contentinfo', 'search', 'complementary', 'menu', 'menubar'])
-/** An article that holds less than this share of what the page says has lost parts: pages of handbooks often do. */
+/** If an article holds less than this share of the page's text, Readability has dropped parts, as it often does in manuals. */
 const ARTICLE_SHARE_MIN = 0.9
-/** A paragraph or item that consists of links to this share leads somewhere, and says nothing. */
+/** If links make up more than this share of a paragraph or item, it is navigation and is left out. */
 const LINK_SHARE_MAX = 0.8
 
 const ELEMENT = 1
 const TEXT = 3
 
-/** What is used of the parser's nodes. */
+/** The used part of the parser's node type. */
 interface DomNode {
   readonly nodeType: number
   readonly nodeName: string
   readonly textContent: string | null
   readonly childNodes: ArrayLike<DomNode>
   readonly parentNode?: DomNode | null
-  /** Only elements have it. */
+  /** Present on elements only. */
   getAttribute?(name: string): string | null
 }
 
 /**
- * Reads a page as people see it: its article where it has one that holds nearly all that the page says (Mozilla's Readability),
- * else its body without what stands around the text.
+ * Reads the visible text of a page. If Mozilla's Readability finds an article with at least {@link ARTICLE_SHARE_MIN} of the text,
+ * the result is that article. Otherwise the result is the body without headers, footers and navigation.
  */
 export function readHtml(html: string, builder: TextBuilder): ReadDocument {
   const page = reducePage(html)
@@ -82,7 +82,7 @@ export function readHtml(html: string, builder: TextBuilder): ReadDocument {
   return { ...read, title: (article?.title || ownTitle || read.title).trim() }
 }
 
-/** How much the blocks of a page say, in UTF-16 units without white space; what is beside the text does not count. */
+/** The length of the main text of a page, in UTF-16 units without white space. Headers, footers and navigation do not count. */
 function lettersOf(body: DomNode): number {
   let letters = 0
   const count = { isFull: false, add: (_: BlockType, text: string) => (letters += text.replace(/\s+/g, '').length) }
@@ -134,7 +134,7 @@ function isMark(raised: Raised): boolean {
   return /^\[?(?:\d{1,3}|\p{L}|[*†‡])\]?$/u.test(text) && raised.querySelector('a[href*="#"]') !== null
 }
 
-/** What is used of the parser's document. */
+/** The used part of the parser's document type. */
 interface Document {
   readonly title?: string
   readonly body: unknown
@@ -147,7 +147,7 @@ interface Raised {
   remove(): void
 }
 
-/** It takes the document apart that it is given, so it is given its own. */
+/** Returns Readability's article. Readability modifies its document, so the page is parsed again for it. */
 function articleOf({
   html,
   elements,
@@ -165,7 +165,7 @@ function articleOf({
 /**
  * Adds the blocks of an element in the order of the page; text between them belongs to none and is a block by itself.
  *
- * @param isLeftOut What is passed over beside scripts and the like
+ * @param isLeftOut Returns true for an element to skip, in addition to scripts and styles
  */
 export function walkHtml(
   root: DomNode,

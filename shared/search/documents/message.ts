@@ -1,26 +1,25 @@
 import type { ReadDocument } from '#shared/search/text/builder.ts'
 
-/** What can be read. */
 export type DocumentType = 'markdown' | 'text' | 'html' | 'pdf' | 'docx'
 
 /** A document as it was found. */
 export interface DocumentInput {
   readonly type: DocumentType
   readonly bytes: Uint8Array
-  /** Of HTTP's Content-Type; where there is none, what the document says of itself counts. */
+  /** The charset of HTTP's Content-Type. If absent, the document's own declaration counts. */
   readonly charset?: string | undefined
   /** UTF-16 units of text that are wanted. */
   readonly charsMax: number
 }
 
-/** Whether a site lets a page be read. */
+/** Asks whether a site's robots.txt allows a page to be read. */
 export interface RobotsQuestion {
   readonly type: 'robots'
-  /** Of the file, and what is in it. */
+  /** The URL of robots.txt; `bytes` is its content. */
   readonly robotsUrl: string
   readonly bytes: Uint8Array
   readonly url: string
-  /** The name by which the site knows us. */
+  /** Our user agent, as robots.txt may name it. */
   readonly agent: string
 }
 
@@ -29,10 +28,10 @@ export interface ThreadStart {
   readonly type: 'start'
 }
 
-/** What the thread is asked. */
+/** A message to the thread. */
 export type ThreadTask = DocumentInput | RobotsQuestion | ThreadStart
 
-/** What the thread answers; a problem is a sentence for people. */
+/** A reply of the thread. `problem` is a message for the caller. */
 export type ThreadReply =
   | { readonly document: ReadDocument }
   | { readonly isAllowed: boolean }

@@ -1,9 +1,9 @@
 import { Parser } from 'htmlparser2'
 
 /*
- * A page before it becomes a DOM. Work on a DOM grows with the product of its elements, its depth and its attributes, so that a page
- * of 30 KB could take a minute. The parser reads the page once, in time linear to its bytes, and writes it again without everything
- * that has no part in its text, within a depth and a number of elements.
+ * Reduces a page before it becomes a DOM. Work on a DOM grows with the product of elements, depth and attributes: a hostile page of
+ * 30 KB could take a minute. So a streaming parser first reads the page once, in time linear to its bytes. The parser writes only
+ * the elements that matter for the text, up to a maximum depth and number of elements.
  */
 
 /** Elements of a reduced page; the rest of a longer page is left out. */

@@ -1,14 +1,14 @@
 import robotsParser from 'robots-parser'
 import type { RobotsQuestion } from './message.ts'
 
-/** Its types say that it is a module of another kind than it is. */
+/** The package's types declare another kind of module than its code is, so the function needs a cast. */
 const parse = robotsParser as unknown as (url: string, text: string) => Robot
 
 interface Robot {
   isAllowed(url: string, agent: string): boolean | undefined
 }
 
-/** What a robots.txt says of a page (RFC 9309); what it does not speak of is allowed. */
+/** Whether a robots.txt allows a page (RFC 9309). A page without a matching rule is allowed. */
 export function allows({ robotsUrl, bytes, url, agent }: RobotsQuestion): boolean {
   return parse(robotsUrl, new TextDecoder().decode(bytes)).isAllowed(url, agent) !== false
 }

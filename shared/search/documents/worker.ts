@@ -1,4 +1,4 @@
-/** The thread that takes documents apart. It answers each message with one of its own, in order. */
+/** The thread that parses documents. Each task gets one reply, in order; only `start` gets none. */
 import { parentPort } from 'node:worker_threads'
 import { type ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { readMarkdown } from '#shared/search/text/markdown.ts'

@@ -10,16 +10,16 @@ import { indexTermsOf, subjectOf, termsOf } from '#shared/search/text/terms.ts'
 
 /** Passages of a corpus that are searched; documents beyond them are left out. */
 export const PASSAGES_MAX = 50_000
-/** Passages of which the best document of each is given. */
+/** Best passages that a search ranks, before they are grouped by document. */
 const RANKED_MAX = 200
-/** How long texts stay that no file holds: longer than any job may take. */
+/** TTL of texts that no file contains any more, 8 days: longer than any job may take. */
 const KEEP_MS = 8 * 24 * 3_600_000
 /** Longer than it takes to add one file. */
 const ADDING_MS = 3_600_000
 const BUSY_MS = 5_000
 /** Passages that are added in one transaction. */
 const TOGETHER = 8
-/** Of the tables below; an index of another one is made anew. */
+/** Version of the tables below. An index of another version is deleted and built again. */
 const VERSION = 6
 
 const TABLES = `
@@ -42,11 +42,11 @@ const SEARCH = `
   WHERE passages MATCH ? AND s.is_current = 1
   ORDER BY bm25(passages, 4.0, 2.0, 1.0), s.url, passages.rowid LIMIT ${RANKED_MAX}`
 
-/** Passages that no file holds any more, some at a time. */
+/** Up to 50 passages that no file contains any more. */
 const LEFT = `
   SELECT p.id AS id FROM sources s JOIN passage_places p ON p.source = s.id WHERE s.is_current = 0 LIMIT 50`
 
-/** What the index knows of a file. */
+/** The state of a file when it was indexed. A different size or time means that the file has changed. */
 export interface IndexedFile {
   readonly path: string
   readonly bytes: number
@@ -63,8 +63,8 @@ export interface FoundSource {
 }
 
 /**
- * The full-text index of a corpus in SQLite (FTS5). Everything in it is made from the files, so a broken one is made anew. A
- * text that a file no longer holds stays readable by its hash for days: what a run has found it can read to its end.
+ * The full-text index of a corpus in SQLite (FTS5). All content comes from the files, so a broken index is built again. A text
+ * that was removed from its file stays readable by its hash for 8 days. A research run can thus read all its hits until it ends.
  */
 export class CorpusIndex {
   readonly #db: DatabaseSync
@@ -102,8 +102,8 @@ export class CorpusIndex {
   }
 
   /**
-   * Puts the sources of a file in the place of those that it had. Yields while it goes on; a search finds the old ones until
-   * all of the new ones are there.
+   * Replaces the sources of a file. Yields between portions of the work. A search finds the old sources until all new ones are
+   * added, then only the new ones.
    */
   *replace(file: IndexedFile, sources: readonly Snapshot[], problem: string | null): Generator<void> {
     const { path, bytes, modifiedMs } = file
@@ -121,7 +121,7 @@ export class CorpusIndex {
     yield* this.sweep()
   }
 
-  /** Forgets a file; its texts stay readable by their hashes for a while. */
+  /** Removes a file, whose texts stay readable by their hashes for 8 days. */
   *remove(path: string): Generator<void> {
     this.#together(() => {
       this.#all('UPDATE sources SET is_current = 0, left_ms = ? WHERE path = ? AND is_current = 1', Date.now(), path)
@@ -130,9 +130,9 @@ export class CorpusIndex {
     yield* this.sweep()
   }
 
-  /** Takes out passages that no file holds, and texts that nobody can ask for any more. */
+  /** Deletes passages that no file contains, and texts whose TTL has expired. */
   *sweep(): Generator<void> {
-    // What a crash has left half added, and nobody can be adding any more.
+    // Sources half added at a crash: after ADDING_MS no process can still be adding them.
     this.#all('UPDATE sources SET is_current = 0 WHERE is_current = 2 AND left_ms < ?', Date.now() - ADDING_MS)
     for (;;) {
       const rows = this.#all(LEFT)
@@ -265,7 +265,7 @@ function openCurrent(path: string): DatabaseSync | undefined {
     const { user_version } = db.prepare('PRAGMA user_version').get() ?? {}
     if (user_version === VERSION) return db
   } catch {
-    // It is broken, and made anew.
+    // The index is broken; the caller builds a new one.
   }
   db?.close()
   return undefined
@@ -279,7 +279,7 @@ function openAnew(path: string): DatabaseSync {
   return db
 }
 
-/** What is lost with a crash of the machine is made again from the files. */
+/** `synchronous = OFF` may lose data if the machine crashes. The files contain it, so it is indexed again. */
 function open(path: string): DatabaseSync {
   const db = new DatabaseSync(path, { timeout: BUSY_MS })
   db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA cache_size = -16000')

@@ -43,8 +43,8 @@ const TYPES: Readonly<Record<string, DocumentType>> = {
 }
 
 /**
- * Lists the documents of a corpus in the order of their paths. Hidden files and `node_modules` are left out, and links too: one
- * could lead to a file that nobody meant to publish.
+ * Lists the documents of a corpus in the order of their paths. Hidden files, `node_modules` and symbolic links are left out: a
+ * link could publish a file outside the corpus.
  *
  * @throws Error of the file system, when a named path cannot be read
  */
@@ -69,13 +69,12 @@ export async function listFiles({ directory, paths }: Corpus): Promise<FoundFile
 }
 
 /**
- * Reads a file that {@link listFiles} gave, if it is one still: what has become a link, or a pipe, or large, since then is not read.
+ * Reads a file of {@link listFiles}. If the file has become a link, a pipe or too large since then, the function throws.
  *
- * @param signal Ends it early.
  * @throws ServiceError `permission_denied`, `request_too_large`; Error of the file system
  */
 export async function readFound({ absolute }: FoundFile, signal: AbortSignal): Promise<Buffer> {
-  // Where a pipe is opened nobody may be writing into it.
+  // O_NONBLOCK: opening a pipe without a writer would block.
   const flags = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK
   await using file = await open(absolute, flags).catch((error: unknown) => {
     throw codeOf(error) === 'ELOOP' ? new ServiceError('permission_denied', 'It has become a link.') : error

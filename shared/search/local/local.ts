@@ -35,14 +35,13 @@ const NOTHING: Promise<Snapshot[]> = Promise.resolve([])
 const WORDS_MAX = 16
 const TERMS_MAX = 48
 
-/** What {@link openLocalCorpus} needs. */
 export interface LocalCorpusOptions {
   readonly corpus: Corpus
   /** Where the index is kept; made when it is not there. */
   readonly directory: string
-  /** Hears what could not be read, once for each look at the files. */
+  /** Called with each problem of a scan, such as a file that could not be read. */
   readonly onProblem?: (problem: string) => void
-  /** Between two looks at all files, for changes that nobody was told of. Default: 30 s. */
+  /** Interval of the scans that find changes without an event of the file system. Default: 30 s. */
   readonly lookMs?: number
 }
 
@@ -52,13 +51,13 @@ export interface LocalCorpus extends SearchBackend {
   /** Resolves when all changes so far are indexed. @throws ServiceError `upstream_error` when the folder cannot be read */
   refresh(): Promise<void>
   weigh(words: readonly string[], signal: AbortSignal): Promise<TermWeights>
-  /** What is wrong, for `/readyz` and people: files that could not be read. */
+  /** Files that could not be read, with reasons. Shown in `/readyz`. */
   problems(): string[]
 }
 
 /**
- * Opens a folder of Markdown, HTML, PDF, Word and text files as a search backend (docs/deep-research.md, The local corpus). It is
- * indexed in the background, incrementally, and watched; a search waits until it was looked through once.
+ * Opens a folder of Markdown, HTML, PDF, Word and text files as a search backend (docs/deep-research.md, The local corpus). The
+ * folder is watched and indexed incrementally in the background. A search waits until the first scan has ended.
  */
 export function openLocalCorpus(options: LocalCorpusOptions): LocalCorpus {
   return new CorpusBackend(options)
@@ -76,7 +75,7 @@ class CorpusBackend implements LocalCorpus {
   #next: Promise<void> | undefined
   #hasLooked = false
   #isFull = false
-  /** Of the look that is under way. */
+  /** Progress of the running scan. */
   #progress: IndexProgress = { indexed: 0, documents: 0 }
 
   constructor(options: LocalCorpusOptions) {
@@ -106,7 +105,7 @@ class CorpusBackend implements LocalCorpus {
 
   async read({ url, sha256 }: Hit, { domains, signal }: ReadOptions): Promise<Snapshot> {
     if (!isHostAllowed(LOCAL_HOST, domains)) throw new ServiceError('permission_denied', 'The corpus may not be read.')
-    // What a search has found is there, also while the rest is still being indexed.
+    // A hit with a hash is already indexed, so its text can be read before the first scan ends.
     if (sha256 === undefined) await this.#ready(signal)
     const snapshot = this.#index.find(url, sha256)
     if (!snapshot) throw new ServiceError('not_found', `The corpus has no document ${url}.`)
@@ -127,7 +126,7 @@ class CorpusBackend implements LocalCorpus {
   }
 
   refresh(): Promise<void> {
-    // A look that is under way may have passed what has changed: whoever asks waits for the one after it.
+    // The running scan may already have passed the changed file, so callers wait for the next scan.
     this.#next ??= this.#looking
       .catch(() => {})
       .then(() => {
@@ -163,7 +162,7 @@ class CorpusBackend implements LocalCorpus {
     if (!this.#hasLooked) await abortable(this.#looking, AbortSignal.any([signal, this.#closing.signal]))
   }
 
-  /** @throws ServiceError `overloaded` where nothing can be found yet */
+  /** @throws ServiceError `overloaded` if no document is indexed yet */
   #requireSome(): void {
     const { indexed, documents } = this.#progress
     if (this.#hasLooked || indexed > 0) return

@@ -2,12 +2,12 @@ import { type FSWatcher, watch } from 'node:fs'
 import { join } from 'node:path'
 import type { Corpus } from './files.ts'
 
-/** How long changes gather before they are looked at: an editor writes a file several times. */
+/** Debounce of changes: an editor writes a file several times. */
 const GATHER_MS = 200
-/** Between two looks at everything, where the system tells of no changes: network drives, or too many folders. */
+/** Interval of full scans. Network drives, or too many folders, produce no change events. */
 const LOOK_MS = 30_000
 
-/** Says when a corpus may have changed, soon after the system tells of it and from time to time. @returns what ends it */
+/** Calls `onChange` after change events of the file system, and every `lookMs`. @returns A function that stops the watch */
 export function watchCorpus({ directory, paths }: Corpus, lookMs = LOOK_MS, onChange: () => void): () => void {
   const watchers: FSWatcher[] = []
   let gathering: NodeJS.Timeout | undefined
@@ -32,7 +32,7 @@ export function watchCorpus({ directory, paths }: Corpus, lookMs = LOOK_MS, onCh
 function open(path: string, onChange: () => void): FSWatcher | undefined {
   try {
     const watcher = watch(path, { recursive: true, persistent: false }, onChange)
-    // The timer goes on without it.
+    // The timer still finds changes.
     watcher.on('error', () => watcher.close())
     return watcher
   } catch {

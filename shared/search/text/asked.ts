@@ -5,14 +5,16 @@ import { synonymsOf } from './synonyms.ts'
 import { type Term, termOf, termsOf, wordsOf } from './terms.ts'
 
 /*
- * The terms that a question asks for, in the language of the question. A document yields its terms without regard to its language; a
- * question is divided with more care, since every needless word of it lowers the score of the right passage:
+ * The search terms of a question. Documents are split into terms without regard to their language. A question is split by its
+ * language, because every needless word lowers the score of the right passage.
  *
- * - English: the terms of `terms.ts`.
- * - Other languages with spaces: words without the stop words of the language, as prefixes (`Kilometern` asks for `kilome*`, which
- *   `Kilometer` satisfies). Prefixes replace a stemmer for each language (McNamee and Mayfield 2004: about as good).
- * - Scripts without spaces: words of `Intl.Segmenter` without stop words, each as its spans, and single Han characters (`長度` is
- *   satisfied in part by `全長`).
+ * English: the terms of `terms.ts`.
+ *
+ * Other languages with spaces: the words without stop words, as prefixes. `Kilometern` becomes `kilome*`, which matches `Kilometer`.
+ * Prefixes replace a stemmer for each language with about the same quality (McNamee and Mayfield 2004).
+ *
+ * Scripts without spaces: the words of `Intl.Segmenter` without stop words, each as its spans, and single Han characters. So `長度`
+ * matches `全長` in part.
  */
 
 /** Marks a term as a prefix of terms. No term of a document contains it. */

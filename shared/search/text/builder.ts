@@ -6,9 +6,9 @@ export interface ReadText {
   readonly blocks: readonly Block[]
 }
 
-/** What a reader has taken apart before it is a snapshot. */
+/** The result of parsing a document, before it becomes a snapshot. */
 export interface ReadDocument extends ReadText {
-  /** Its own title: that of the file, or its first heading; empty where it has none. */
+  /** The title in the document's metadata, or its first heading. Empty if it has neither. */
   readonly title: string
 }
 

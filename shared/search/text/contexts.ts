@@ -1,6 +1,6 @@
 /*
- * Blocks that say what another block is about. A row of a table cannot be understood without its header and its caption, the text of a
- * definition without its term, an item without the sentence that announces the list, and an answer of an FAQ without its question:
+ * Finds the context of each block: earlier blocks without which it cannot be understood. A table row needs its header and caption. A
+ * definition needs its term. A list item needs the sentence that announces the list. An FAQ answer needs its question. Example:
  *
  *     shared_buffers (integer)                      label of the next two blocks
  *     Sets the amount of memory that is used …
@@ -8,7 +8,7 @@
  *     The levels are:                               lead-in of the items
  *     - debug
  *
- * Readers of documents give no terms of definitions and no headers of tables, so both are recognized by their form.
+ * The parsers do not mark terms of definitions or headers of tables, so both are recognized by their form.
  */
 import type { Block, Snapshot } from '#shared/search/search.ts'
 
@@ -21,7 +21,7 @@ export interface Span {
 
 /** The role of a block, and the pieces before it that say what it is about. */
 export interface BlockContext {
-  /** A label or the header of a table. It says nothing by itself. */
+  /** A label or the header of a table, which is never quoted alone. */
   readonly isLabel: boolean
   readonly spans: readonly Span[]
 }
@@ -84,7 +84,7 @@ export function contextsOf({ text, blocks }: Pick<Snapshot, 'text' | 'blocks'>):
   return contexts
 }
 
-/** What is said before a block and still applies. */
+/** The context that still applies at a block. */
 interface Scope {
   readonly label: Span | undefined
   /** Blocks that the label still applies to. */

@@ -1,28 +1,28 @@
 /*
- * Whether two sources say the same: syndicated texts and mirrors count once. Texts of the same words are the same; texts that are nearly
- * the same are so by their SimHash (Charikar 2002; Manku, Jain and Das Sarma 2007), unless a sentence of one is a sentence of the other
- * with other words in it. That is how pages of one template differ, and there the other word is what matters.
+ * Detects duplicate sources, so that syndicated texts and mirrors count once. Texts with equal words are duplicates. Texts with
+ * similar SimHashes are duplicates too (Charikar 2002; Manku, Jain and Das Sarma 2007), with one exception. If a sentence of one text
+ * is a variant of a sentence in the other, both texts count. Pages of one template differ in just such words.
  */
 import { sha256Of } from '#shared/search/snapshot.ts'
 
 /** Bits in which the hashes of texts that are nearly the same may differ, of 64. */
 const DISTANCE_MAX = 3
-/** Words of what is hashed together. */
+/** Words that are hashed together. */
 const GRAM = 3
-/** Below it each gram moves many bits, and a hash says nothing. */
+/** Minimum number of grams for a SimHash: in shorter texts one gram changes many bits. */
 const GRAMS_MIN = 60
 /** A sentence that shares this part of its grams with the other text says something else there. */
 const VARIANT_SHARE = 0.4
 /** Words of a sentence that can be compared so; a shorter one with a number in it counts as changed. */
 const VARIANT_WORDS = 4
-/** Words after which others have their turn. */
+/** Words between two yields to the event loop. */
 const TURN_WORDS = 200
 
 const WORD = /[\p{L}\p{N}]+/gu
 
-/** What is compared of a text. */
+/** The fingerprint of a text for the comparison. */
 export interface TextPrint {
-  /** Of its words, without case and punctuation. */
+  /** Hash of the words, without case and punctuation. */
   readonly sha256: string
   /** The SimHash of its grams. */
   readonly high: number

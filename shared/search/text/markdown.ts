@@ -22,7 +22,7 @@ const MARKS = new RegExp(
   String.raw`([^\s[\]]{1,20}\s?)${NUMBER_LINK.replace('$', '2')}(?:[,;]?\s?${NUMBER_LINK.replace('$', '3')}){0,9}`,
   'g',
 )
-/** What belongs to the number after it: without that it would say something else. */
+/** Text after which a number belongs to the sentence (`section 2`, `#3`) and is no mark of a note. */
 const NUMBERED =
   /(?:^|[^\p{L}])(?:chapter|section|part|step|fig|figure|table|version|page|no|number|issue|item|appendix|note|rfc|level|phase|day|week|volume|lesson|unit|article|rule|question|example|line|in|see|by|from|of|to|with|and|or|is|are|was|were|than|at|for|on|the)s?\.?\s?$|[#§=]\s?$/iu
 
@@ -156,8 +156,8 @@ function cells(line: string): string {
 }
 
 /**
- * Text of a line without its markup. Each pattern is bounded, and the address of a link is taken whole or not at all (a look ahead
- * is never tried at another length), so that no line takes long.
+ * Text of a line without its markup. Each pattern is bounded, so that no line takes long. The address of a link is matched in a look
+ * ahead, which the engine never retries at another length.
  */
 function plain(line: string): string {
   const withoutLinks = line

@@ -4,14 +4,14 @@ import { type Sentence, sentencesOf } from './sentences.ts'
 
 /** UTF-16 units of a passage: some paragraphs under one heading. A sentence that is longer is one by itself. */
 const PASSAGE_CHARS = 700
-/** UTF-16 units that are looked at in one piece. What is longer is no sentence, and is taken in parts too long to be quoted. */
+/** UTF-16 units that are looked at in one piece. Longer text is split into parts that are too long to be quoted. */
 const PART_CHARS_MAX = 2_000
 /** How far from its middle a part may end at a space. */
 const SPACE_CHARS_MAX = 100
 /** Passages of one snapshot. */
 const PASSAGES_MAX = 600
 
-/** What is looked at together: sentences that follow each other under one heading. */
+/** The unit of search and ranking: consecutive sentences under one heading. */
 export interface Passage {
   /** The heading above it; empty before the first. */
   readonly heading: string

@@ -1,9 +1,9 @@
 import { QUOTE_CHARS_MAX, type Sentence } from './sentences.ts'
 
-/** UTF-16 units below which a sentence, or a line of code, says nothing by itself. */
+/** Minimum length of a quoted sentence, and of a line of code, in UTF-16 units. */
 const QUOTE_CHARS_MIN = 24
 const CODE_CHARS_MIN = 4
-/** Of a row, and of an item or definition: its header, lead-in or term is shown with it. */
+/** Minimum for rows, items and definitions: shorter, because the header, lead-in or term is shown with them. */
 const VALUE_CHARS_MIN = 8
 const VALUE = /^\p{L}[\p{L} ]{1,30}:\s*\S.*\p{N}/u
 const SYLLABLES = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}]/gu
@@ -11,7 +11,7 @@ const OTHER_LETTERS = /(?!\p{Script=Latin})\p{L}/gu
 /** Where a reader could be sent: a URL, a host that says it is one, a mailbox. */
 const ADDRESS = /:\/\/|\bwww\.|\b[\w.-]{1,64}@[\w-]{1,63}\.[a-z]/i
 
-/** What may stand before an instruction or a form of address. */
+/** Words that may precede an instruction or a form of address. */
 const OPENING = String.raw`^\W*(?:(?:please|now|also|important|attention|warning|note|system|hey)\b\W*)*`
 const FOR_MODELS = [
   // "Ignore all previous instructions and …"
@@ -22,8 +22,8 @@ const FOR_MODELS = [
 ].map((pattern) => new RegExp(`${OPENING}${pattern}`, 'i'))
 
 /**
- * Whether a sentence may stand in a report as what its source says. One with an address sends its reader elsewhere, wherever that may
- * be. One that begins by telling a model what to do was not written for people; what only speaks of such sentences may be quoted.
+ * Whether a report may quote a sentence. A sentence with an address is rejected, because it could lead the reader to a hostile site. A
+ * sentence that begins with an instruction for a model is rejected as prompt injection. A sentence about such instructions may be quoted.
  */
 export function isQuotable(sentence: Pick<Sentence, 'text' | 'isCode' | 'isLabel' | 'isRow' | 'contexts'>): boolean {
   const { text, isCode, isLabel } = sentence
@@ -45,13 +45,13 @@ function saidBy(text: string): number {
   return text.length + 2 * syllables + 0.5 * letters
 }
 
-/** Whether a text sends its reader nowhere, and was written for people. */
+/** Whether a text contains neither an address nor an instruction for a model. */
 export function isForReaders(text: string): boolean {
   const plain = text.replace(/\u200c|\u200d/g, '')
   return !hasAddress(plain) && !FOR_MODELS.some((pattern) => pattern.test(plain))
 }
 
-/** Whether a text holds an address, which nobody but the report's list of sources gives. */
+/** Whether a text contains an address. Only the report's list of sources may contain addresses. */
 export function hasAddress(text: string): boolean {
   return ADDRESS.test(text)
 }

@@ -39,7 +39,7 @@ export function* spansOf(run: string, length: number): Generator<string> {
   }
 }
 
-/** Whether a text is in a script whose words cannot be told apart, so that a missing word proves nothing. */
+/** Whether a text is in a script without spaces between words. In such a text a missing word proves nothing. */
 export function isUndivided(text: string): boolean {
   return UNDIVIDED_LETTER.test(text)
 }

@@ -15,7 +15,7 @@ export interface Sentence extends Span {
 
 /** UTF-16 units of a quote; longer ones are no sentences but tables, code or noise. */
 export const QUOTE_CHARS_MAX = 480
-/** Sentences of one block that are told apart. */
+/** Maximum number of sentences of one block. */
 const SENTENCES_MAX = 400
 /** Lines of one block of code that can be quoted: what it shows stands at its beginning. */
 const CODE_LINES_MAX = 12
@@ -32,7 +32,7 @@ const PHRASE_CHARS_MIN = 40
 /** A letter with a full stop stands for a name. */
 const INITIAL = /(?:^|[\s(“"'])\p{Lu}\.\s*$/u
 
-/** Sentences of a block in order; a row of a table that is not too long for a quote and an item without full stops are one each. */
+/** Sentences of a block in order. A table row up to {@link QUOTE_CHARS_MAX}, and an item without full stops, is one sentence. */
 export function sentencesOf({ text }: Pick<Snapshot, 'text'>, { type, start, end }: Block): Sentence[] {
   if (type === 'heading') return []
   const block = text.slice(start, end)
@@ -53,14 +53,14 @@ function piecesOf(type: BlockType, block: string): string[] {
   return type === 'row' ? piecesOfRow(block) : joined(block)
 }
 
-/** A row that is too long for one quote is as many as its cells have sentences. */
+/** A row that is too long for one quote is split into the sentences of its cells. */
 function piecesOfRow(row: string): string[] {
   return row.length <= QUOTE_CHARS_MAX ? [row] : row.split(/(?<=\t)/).flatMap(joined)
 }
 
 /**
- * Pieces of the segmenter, those put together again that a full stop of an abbreviation has parted. What is looked at of a piece is
- * its end in the block: a piece of thousands of segments that was joined to be looked at would be copied for each of them.
+ * Segments of `Intl.Segmenter`, joined again after the full stop of an abbreviation. Only the end offsets are kept: joining strings
+ * would copy a piece of thousands of segments once per segment.
  */
 function joined(block: string): string[] {
   const ends: number[] = []

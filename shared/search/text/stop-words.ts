@@ -1,6 +1,6 @@
 /*
- * Words that a question of a language has and that no source needs to repeat: question words, articles, pronouns, prepositions and
- * forms of "to be" and "to have". The lists are short on purpose: they name what questions contain, not what texts contain.
+ * Words of a question that a matching source need not contain: question words, articles, pronouns, prepositions, and forms of "to be"
+ * and "to have". The lists are short on purpose: they cover the words of questions, not all frequent words of texts.
  */
 
 /** Languages in Latin script; English has a longer list of its own in `terms.ts`. */

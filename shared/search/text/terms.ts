@@ -3,10 +3,9 @@ import { folded } from './fold.ts'
 import { type Piece, piecesOf, spansOf } from './scripts.ts'
 
 /*
- * The terms of a text. An English word is a term without its ending, so that `retries` is found by `retry`; a frequent English word is none.
- * A script without spaces between words has no words that a question and a document divide alike, so its terms are spans of two or
- * three characters: `長江は長い` has `長江`, `江は`, `は長`, `長い`. The index, questions and passages use the terms of this file
- * (questions by way of `asked.ts`).
+ * Splits a text into search terms. English words are stemmed, so that `retry` finds `retries`; stop words are left out. In a script
+ * without spaces, a question and a document may be split into different words. So terms there are spans of two or three characters:
+ * `長江は長い` has `長江`, `江は`, `は長`, `長い`. The index, passages and (through `asked.ts`) questions all use these terms.
  */
 
 const WORD = /[\p{L}\p{N}][\p{L}\p{N}\p{M}_\u200c\u200d]*(?:['’.-][\p{L}\p{N}][\p{L}\p{N}\p{M}\u200c\u200d]*)*/gu
@@ -14,7 +13,7 @@ const WORD = /[\p{L}\p{N}][\p{L}\p{N}\p{M}_\u200c\u200d]*(?:['’.-][\p{L}\p{N}]
 const ELISION = /^(?:l|d|qu|dell|nell|all|sull|dall|un)['’](?=\p{L}{2})/iu
 const ARABIC_ARTICLE = /^(?:و|ب|ك|ف)?ال(?=\p{L}{3})/u
 const CHARS_MAX = 64
-/** Words whose terms are remembered: most of what is read are some thousand words again and again. */
+/** Entries of the cache from word to term. Most texts repeat some thousand words. */
 const KNOWN_MAX = 20_000
 
 const STOP = new Set(

@@ -9,9 +9,9 @@ export interface ApiCall<T> {
   readonly headers?: Readonly<Record<string, string>>
   /** JSON. */
   readonly body?: unknown
-  /** What the answer must be. */
+  /** Schema of the response body. */
   readonly schema: z.ZodType<T>
-  /** What to do where it answers 401 or 403; a sentence for the operator, which callers do not see. */
+  /** Remedy for a 401 or 403, for the operator's log. Callers do not see it. */
   readonly refusedHint?: string
 }
 
@@ -21,7 +21,7 @@ const BYTES_MAX = 4 * 1024 * 1024
 /**
  * Calls a search service.
  *
- * @throws ServiceError `rate_limit_exceeded` (with the time it names), `upstream_refused`, `upstream_error`, `upstream_timeout`; the
+ * @throws ServiceError `rate_limit_exceeded` (with the delay of Retry-After), `upstream_refused`, `upstream_error`, `upstream_timeout`; the
  *   signal's reason
  */
 export async function callApi<T>(name: string, call: ApiCall<T>, signal: AbortSignal): Promise<T> {
@@ -69,7 +69,7 @@ function parsed<T>(name: string, text: string, schema: z.ZodType<T>): T {
   }
 }
 
-/** What an answer that is not 200 means. @param after Of Retry-After, which counts where it is in seconds */
+/** The error for a status other than 200. @param after The Retry-After header; ignored unless in seconds */
 export function refusal(name: string, status: number, after: unknown, hint?: string): ServiceError {
   const seconds = Number(after)
   const retry = Number.isFinite(seconds) && seconds > 0 ? { retryAfterMs: seconds * 1_000 } : {}

@@ -13,18 +13,17 @@ import {
 import { sha256Of } from '#shared/search/snapshot.ts'
 import { Robots } from './robots.ts'
 
-/** What {@link WebPages} needs. */
 export interface PagesOptions {
   readonly policy: OutboundPolicy
-  /** How names are resolved; default: the system's way. */
+  /** DNS resolver. Default: the system's. */
   readonly resolve?: Resolve
-  /** For one address. */
+  /** Timeout per address. Default: 12 s. */
   readonly timeoutMs?: number
-  /** Bytes of one page. */
+  /** Maximum bytes of one page. Default: 5 MiB. */
   readonly bytesMax?: number
 }
 
-/** The name by which sites know us. */
+/** Our user agent. */
 const AGENT = 'SluiceResearch'
 const TIMEOUT_MS = 12_000
 const PAGE_BYTES_MAX = 5 * 1024 * 1024
@@ -40,8 +39,8 @@ const TYPES: Readonly<Record<string, DocumentType>> = {
 }
 
 /**
- * Reads pages of the web that searches have found, through the guard of outgoing requests: each redirect is checked anew, by its
- * address, by the rules of the request and by the site's robots.txt. What is read is text, taken apart in a thread.
+ * Reads found web pages through the guard of outgoing requests. Each redirect passes all checks again: the address, the domain rules of
+ * the request and the site's robots.txt. Pages are parsed in a thread of {@link DocumentReader}.
  */
 export class WebPages {
   readonly #options: PagesOptions
@@ -87,7 +86,7 @@ export class WebPages {
     while (url && seen.size <= REDIRECTS_MAX && !seen.has(url.href)) {
       url.hash = ''
       seen.add(url.href)
-      // Before anything of its site is asked for.
+      // Checked before the first request to the site, which is for its robots.txt.
       checkUrl(url.href, this.#options.policy)
       if (!isHostAllowed(url.hostname, domains))
         throw new ServiceError('permission_denied', 'The host may not be read.')

@@ -10,21 +10,21 @@ const BYTES_MAX = 512 * 1024
 const REDIRECTS_MAX = 5
 /** Shorter than the day that RFC 9309 §2.4 allows: a site may change its mind. */
 const ROBOTS_TTL_MS = 3_600_000
-/** Of a site that could not say it, or wants nothing to be read. */
+/** TTL if robots.txt could not be fetched, so that nothing of the site may be read. */
 const KEEP_NOTHING_MS = 60_000
 const ORIGINS_MAX = 100
 
-/** What a site said: a file, or that all or nothing may be read. */
+/** Rules of a site: its robots.txt, or a decision without one. */
 type Rules = Buffer | 'all' | 'nothing'
 
-/** What sites say about who may read them (RFC 9309), remembered for an hour. */
+/** Fetches and caches the robots.txt of sites (RFC 9309), for an hour. */
 export class Robots {
   readonly #fetch: Fetch
   readonly #reader: DocumentReader
   readonly #agent: string
   readonly #origins = new Map<string, { readonly rules: Rules; readonly untilMs: number }>()
 
-  /** @param agent The name by which sites know us. */
+  /** @param agent Our user agent. */
   constructor(fetch: Fetch, reader: DocumentReader, agent: string) {
     this.#fetch = fetch
     this.#reader = reader
@@ -32,7 +32,7 @@ export class Robots {
   }
 
   /**
-   * Whether a page may be read. A site that has no rules has none; of one whose rules cannot be had nothing may be read.
+   * Whether a page may be read. If a site has no robots.txt, all of it may be read. If fetching the file fails, none of it may be read.
    *
    * @throws ServiceError `overloaded`; the signal's reason
    */
@@ -66,7 +66,7 @@ export class Robots {
       return 'all'
     } catch (error) {
       signal.throwIfAborted()
-      // A file that is too long is none that anybody wrote for us.
+      // A robots.txt over BYTES_MAX counts as absent.
       return ServiceError.from(error).code === 'request_too_large' ? 'all' : 'nothing'
     }
   }

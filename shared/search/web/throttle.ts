@@ -1,20 +1,20 @@
 import { ServiceError } from '#shared/error.ts'
 
-/** How long a service that is throttled is left alone where it does not say. */
+/** Pause after a rate limit without Retry-After. */
 const HOLD_MS = 2_000
 const HOLD_MS_MAX = 10 * 60_000
 
-/** Leaves a search service alone for as long as it says. All runs of this process share it: one that is throttled tells the others. */
+/** Pauses calls to a search service after a rate limit, for its Retry-After. All runs of this process share the pause. */
 export class Throttle {
   readonly #name: string
   #holdUntilMs = 0
 
-  /** @param name Of the search backend. */
+  /** @param name Name of the search backend, for messages. */
   constructor(name: string) {
     this.#name = name
   }
 
-  /** @throws ServiceError `rate_limit_exceeded` without a call while it is left alone; what the call throws */
+  /** @throws ServiceError `rate_limit_exceeded`, without a call, during the pause; also the errors of the call */
   async run<T>(call: () => Promise<T>): Promise<T> {
     const heldMs = this.#holdUntilMs - Date.now()
     if (heldMs > 0)

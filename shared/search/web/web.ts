@@ -18,9 +18,9 @@ import { Throttle } from './throttle.ts'
 /** A search service of the web: how it is asked, and what its answer means. */
 export interface WebService<T = unknown> {
   readonly name: string
-  /** What one search costs, in US dollars. */
+  /** Price of one search, in US dollars. */
   readonly searchUsd: number
-  /** Whether it takes lists of domains itself; else they are put into the words. */
+  /** True if the service has a parameter for domains. Otherwise they are added to the query text. */
   readonly takesDomains: boolean
   call(text: string, options: SearchOptions): ApiCall<T>
   /** @throws ServiceError Where the answer says that the search failed */
@@ -42,7 +42,7 @@ const SITES_MAX = 5
 const MARKUP_FACTOR = 4
 /** UTF-16 units of an address; longer ones are none that the guard lets us ask for. */
 const URL_CHARS_MAX = 2_048
-/** What only says where a visitor came from. */
+/** Query parameters that only track visitors. */
 const TRACKING = /^(?:utm_\w+|gclid|fbclid|msclkid|mc_[ce]id)$/i
 
 /** Makes a search backend of a service of the web and the pages that it finds. */
@@ -105,7 +105,7 @@ export function hitsOf(raw: readonly RawHit[], { domains, limit }: SearchOptions
   return [...hits.values()]
 }
 
-/** The same page has one address: without its fragment, and without what follows visitors. */
+/** The address without fragment and tracking parameters, so that one page is one source. */
 function canonicalUrl(text: string): URL | undefined {
   const url = text.length <= URL_CHARS_MAX ? URL.parse(text) : null
   if (!url || !/^https?:$/.test(url.protocol)) return undefined
@@ -114,7 +114,7 @@ function canonicalUrl(text: string): URL | undefined {
   return url
 }
 
-/** Services mark words with HTML. What they send may be as long as an answer: no more of it is looked at than may be kept. */
+/** Removes HTML markup, with which services mark words. Only the first `charsMax * MARKUP_FACTOR` characters are read. */
 function plain(text: string, charsMax: number): string {
   const some = text.slice(0, charsMax * MARKUP_FACTOR)
   return decodeEntities(some.replace(/<\/?[a-z][^>]{0,200}>/gi, ''))

@@ -29,7 +29,7 @@ export function searxng(base: string): WebService<z.infer<typeof Answer>> {
       return { url: url.href, schema: Answer, refusedHint }
     },
     hits({ results, unresponsive_engines }) {
-      // It answers well also where no engine behind it has answered: then nothing was searched.
+      // SearXNG returns 200 with an empty list even if all its engines failed. That is an outage, not an empty result.
       if (results.length === 0 && (unresponsive_engines?.length ?? 0) > 0)
         throw new ServiceError('upstream_error', 'The engines behind the search backend searxng did not answer.')
       return results.map(({ url, title, content, publishedDate }) => ({

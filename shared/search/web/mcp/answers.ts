@@ -25,7 +25,6 @@ const Document = z.looseObject({
   title: z.string().nullish().catch(null),
   text: z.string(),
 })
-/** What `fetch` gives. */
 export type McpDocument = z.infer<typeof Document>
 
 /**
@@ -51,7 +50,7 @@ export function documentOf(answer: ToolAnswer): McpDocument {
   return document.data
 }
 
-/** What a tool says, as JSON; text that is none stays text, which fits no shape. */
+/** The result of a tool, parsed as JSON. Text that is not JSON is returned as a string, which every schema rejects. */
 function dataOf({ isError, structuredContent, content }: ToolAnswer): unknown {
   const text = content.find((part) => part.type === 'text')?.text ?? ''
   if (isError) throw failed('says that the call has failed', new Error(text.slice(0, 300)))

@@ -41,7 +41,7 @@ interface Connection {
 
 class McpSearch implements SearchBackend {
   readonly name = NAME
-  /** Nobody knows what a server of somebody else costs. */
+  /** The price of an external MCP server is unknown, so its searches count as free. */
   readonly searchUsd = 0
   readonly #server: McpServer
   readonly #pages: WebPages

@@ -6,32 +6,32 @@ import { failureOf } from './failure.ts'
 
 /** An MCP server that the operator has chosen. */
 export interface McpServer {
-  /** Of its streamable HTTP transport. */
+  /** URL of the server's streamable HTTP transport. */
   readonly url: string
   /** Sent as a bearer token. */
   readonly token?: string | undefined
   /** The tool that searches. */
   readonly searchTool: string
-  /** For each of its answers. Default: 15 s. */
+  /** Timeout of each request. Default: 15 s. */
   readonly timeoutMs?: number
 }
 
-/** What a tool has answered, not looked at yet. */
+/** The unchecked result of a tool call. */
 export type ToolAnswer = Awaited<ReturnType<Client['callTool']>>
 
-/** The name under which failures speak of the server. */
+/** The backend's name in error messages. */
 export const NAME = 'mcp'
 const TIMEOUT_MS = 15_000
 /** Bytes of one answer: a text is cut at 48 Ki characters, and what is parsed at once must not take long. */
 const BYTES_MAX = 512 * 1024
 /** Pages of the list of tools. */
 const TOOL_PAGES_MAX = 5
-/** Statuses that say why the server cannot be used, whatever it was asked. */
+/** Statuses that refuse every request, such as a wrong token or a rate limit. */
 const REFUSALS: ReadonlySet<number> = new Set([401, 403, 429, 503])
 
 /**
- * One connection to an MCP server: initialised, its tools known. Each request goes through the guard of outgoing requests, to where
- * the operator has pointed: private networks may be meant, metadata services never are. The server cannot ask anything of us.
+ * One initialised connection to an MCP server, with its list of tools. Each request passes the guard of outgoing requests. The guard
+ * allows private networks, because the operator chose the URL, but never metadata services. Requests from the server are ignored.
  */
 export class McpSession {
   readonly #client: Client
@@ -50,7 +50,7 @@ export class McpSession {
 
   /** @throws ServiceError `upstream_error`, `upstream_timeout`, `upstream_refused`, `rate_limit_exceeded`; the signal's reason */
   static async open(server: McpServer, signal: AbortSignal): Promise<McpSession> {
-    // It is large: where no server is set it is never loaded.
+    // The SDK is large: loaded only if a server is configured.
     const { Client, StreamableHTTPClientTransport } = await import('@modelcontextprotocol/client')
     const timeoutMs = server.timeoutMs ?? TIMEOUT_MS
     const broken = new AbortController()
@@ -114,7 +114,7 @@ function toolsOf(tools: readonly { name: string; inputSchema: { required?: unkno
   )
 }
 
-/** What tools answer is checked here by what is needed of it, and not by schemas that the server writes. */
+/** Disables the SDK's checks against the server's own schemas. `answers.ts` checks results against ours. */
 const UNCHECKED = {
   getValidator<T>(): JsonSchemaValidator<T> {
     return (input) => ({ valid: true, data: input as T, errorMessage: undefined })
@@ -131,10 +131,10 @@ const NO_RECONNECTION = {
 
 type Fetch = (url: string | URL, init?: RequestInit) => Promise<Response>
 
-/** @param broken Aborted where an answer cannot be read to its end: nobody tells the call that waits for it. */
+/** @param broken Aborted if a response body fails midway: the SDK would not fail the waiting call. */
 function guarded(timeoutMs: number, broken: AbortController): Fetch {
   return async (url, { method = 'GET', headers, body, signal } = {}) => {
-    // Messages that nobody has asked for are not listened to.
+    // GET would open a stream of unsolicited messages from the server; 405 declines it.
     if (method === 'GET') return new Response(null, { status: 405 })
     const answer = await streamOutbound(String(url), {
       method: method === 'DELETE' ? 'DELETE' : 'POST',
