@@ -190,7 +190,7 @@ describe('whom it lets', () => {
     for (const path of ['keys', 'keys/alice', 'projects', 'audit']) {
       const { status, json } = await door.get('alice', `/v1/admin/${path}`)
       expect([status, json.error.code]).toEqual([403, 'permission_denied'])
-      expect(json.error.message).toContain('scope admin')
+      expect(json.error.message).toContain("lacks the scope 'admin'")
     }
     expect((await door.post('alice', '/v1/admin/keys', {})).status).toBe(403)
     expect((await door.post('alice', '/v1/admin/keys/alice/revoke')).status).toBe(403)
