@@ -1,19 +1,19 @@
 import type { ResearchEffort, ResearchLimits } from '#schemas/research/research.ts'
 import type { Cost } from '#shared/kinds/composition.ts'
 
-/** What one run may use, by unit. */
+/** Limits of one run. */
 export interface Bounds {
   readonly searches: number
   readonly pages: number
   readonly tokens: number
   readonly usd: number
-  /** From its beginning until it writes with what it has. */
+  /** Time from the start of the first attempt until the run writes with the sources it has. */
   readonly seconds: number
-  /** Times that it searches, each with what the time before has shown. */
+  /** Maximum rounds of searching and reading. Each round adds queries from the results of the previous one. */
   readonly rounds: number
-  /** Searches of one round. */
+  /** Maximum queries per round. */
   readonly queries: number
-  /** Claims of the report. */
+  /** Maximum claims of a report that is written without a model. */
   readonly claims: number
 }
 
@@ -23,13 +23,15 @@ const EFFORTS: Readonly<Record<ResearchEffort, Bounds>> = {
   high: bounds(40, 50, 1_000_000, 1_800, 4, 8, 28),
 }
 
-/** The bounds of a request: those of its effort, or lower ones that it names. */
+/**
+ * Combines the limits of the effort with those of the request. A request can only lower `searches` and `tokens`; it can lower or raise
+ * sources, seconds and cost.
+ */
 export function boundsOf(effort: ResearchEffort, limits: ResearchLimits): Bounds {
   const own = EFFORTS[effort]
   return {
     ...own,
     searches: Math.min(own.searches, limits.max_searches ?? Number.POSITIVE_INFINITY),
-    // Sources and seconds are the caller's own measure, so they may also be more than the effort gives.
     pages: limits.max_sources ?? own.pages,
     seconds: limits.max_seconds ?? own.seconds,
     tokens: Math.min(own.tokens, limits.max_tokens ?? Number.POSITIVE_INFINITY),
@@ -37,13 +39,13 @@ export function boundsOf(effort: ResearchEffort, limits: ResearchLimits): Bounds
   }
 }
 
-/** Units of which there is only so much. */
 export type Unit = 'searches' | 'pages' | 'tokens' | 'usd'
 
 /**
- * What a run has left. An amount is reserved before it is spent and settled afterwards, so that what goes on at once cannot
- * spend the same rest twice. It counts what the run asks for, also where a step is only remembered: a run that is taken up
- * again reserves the same and decides the same.
+ * The remaining budget of a run. Each amount is reserved before the work and settled afterwards, so concurrent calls cannot spend the
+ * same remainder twice. Example: with 1,000 tokens left, two concurrent calls that reserve 600 each do not both start.
+ *
+ * A replayed step reserves and settles like an executed one. A resumed run therefore takes the same decisions.
  */
 export class Budget {
   readonly bounds: Bounds
@@ -57,7 +59,7 @@ export class Budget {
     return this.#used
   }
 
-  /** Takes amounts out of what is left; takes nothing where one of them is not there. */
+  /** Reserves all given amounts, or none of them if one exceeds its remainder. @returns Whether the amounts were reserved */
   reserve(amounts: Partial<Record<Unit, number>>): boolean {
     const units = Object.entries(amounts) as [Unit, number][]
     const fits = units.every(([unit, amount]) => this.#used[unit] + amount <= this.bounds[unit])
@@ -65,7 +67,7 @@ export class Budget {
     return fits
   }
 
-  /** Puts what was used in the place of what was reserved. */
+  /** Replaces a reserved amount by the amount used. */
   settle(reserved: Cost, used: Cost): void {
     for (const unit of Object.keys(this.#used) as Unit[]) this.#used[unit] += (used[unit] ?? 0) - (reserved[unit] ?? 0)
   }

@@ -2,15 +2,15 @@ import type { ResearchStop } from '#schemas/research/research.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 
 /**
- * When a run has to end. Each look at the clock is a step: a run that is taken up again has gone as far as it had, and looks at
- * the time that it is only where it goes on.
+ * The deadline of a run. Decisions that depend on the time are recorded as steps. A resumed run replays them and reads the real clock
+ * only after its last recorded step. Without the record, a run resumed after its deadline would skip work that it had already done.
  */
 export class Clock {
   readonly composition: Composition
   readonly #seconds: number
   #endsAtMs = Number.POSITIVE_INFINITY
 
-  /** @param seconds From the first attempt's beginning. */
+  /** @param seconds Time limit, counted from the start of the first attempt. */
   constructor(composition: Composition, seconds: number) {
     this.composition = composition
     this.#seconds = seconds
@@ -21,22 +21,26 @@ export class Clock {
     this.#endsAtMs = startedAtMs + this.#seconds * 1_000
   }
 
-  /** Milliseconds that the run has in all; less where its job ends before. */
+  /** Total time limit of the run, in milliseconds. The deadline of the job may be earlier. */
   get wholeMs(): number {
     return this.#seconds * 1_000
   }
 
-  /** Milliseconds until the run has to write what there is; at least one. */
+  /** Milliseconds until the run must start to write its report; at least 1. */
   get leftMs(): number {
     return Math.max(1, Math.min(this.composition.wrapUpAtMs, this.#endsAtMs) - Date.now())
   }
 
-  /** Why to write what there is, if there is a reason. @param at Names the place where it is asked: once each */
+  /**
+   * Returns the reason to stop now, or undefined.
+   *
+   * @param at Key of the recorded step, unique within the run.
+   */
   async stop(at: number | string): Promise<ResearchStop | undefined> {
     return (await this.composition.step('clock', { at }, async () => ({ value: this.#look() }))) ?? undefined
   }
 
-  /** Aborts when the run was cancelled and is to write what there is at once. */
+  /** Aborts when the run is cancelled. The run then writes its report from the sources it has. */
   get cancelled(): AbortSignal {
     return this.composition.cancelled
   }

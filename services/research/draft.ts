@@ -1,34 +1,34 @@
 import type { Quote } from './evidence/evidence.ts'
 
-/** One statement of a report, and the sentences that support it. */
+/** One statement of a report with the quotes that support it. */
 export interface Claim {
   readonly text: string
-  /** At least one. */
+  /** Supporting quotes, at least one. */
   readonly quotes: readonly Quote[]
-  /** What the statement is about, if it does not say so: the term of a definition, the header of a table. Shown before it. */
+  /** Subject shown before the statement if the text does not name it: the term of a definition, the header of a table. */
   readonly context?: string
 }
 
-/** A report before its Markdown: statements with their quotes, without the places where they stand. */
+/** A report before it is rendered: claims with quotes, without positions in the text. */
 export interface Draft {
   readonly writer: 'extractive' | 'model'
-  /** The answer, at the beginning of the report. */
+  /** Claims of the answer, shown first. */
   readonly summary: readonly Claim[]
   readonly sections: readonly { readonly title: string; readonly claims: readonly Claim[] }[]
-  /** Quotes that give other values than the answer. */
+  /** Quotes with values that differ from the answer. */
   readonly differences?: readonly Claim[]
   readonly gaps: readonly string[]
-  /** Claims that failed the check and are quoted instead; that were left out. */
+  /** Number of claims that failed the check and were replaced by a quote; number that were removed. */
   readonly quoted: number
   readonly dropped: number
 }
 
-/** All claims of a draft, in order. */
+/** All claims of a draft: summary, sections, differences. */
 export function claimsOf({ summary, sections, differences = [] }: Draft): Claim[] {
   return [...summary, ...sections.flatMap(({ claims }) => claims), ...differences]
 }
 
-/** The same draft without the claim that matters least: the last one of the sections, then differences, then the answer. */
+/** Removes the least important claim: the last one of the sections, else of the differences, else of the summary. */
 export function withoutLast(draft: Draft): Draft {
   const { sections, differences = [], summary } = draft
   const last = sections.at(-1)

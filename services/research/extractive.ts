@@ -5,27 +5,30 @@ import type { Candidate, Evidence, PartEvidence } from './evidence/evidence.ts'
 import { likelihoodOf } from './evidence/signals.ts'
 
 /*
- * The writer without a model: sentences of the sources, verbatim. The answer is one to three sentences, the best of each part of the
- * question; then the other sentences by part. It stops when the question is probably answered, so that a simple question has a short
- * report.
+ * The writer without a model. The report consists of verbatim sentences: first an answer of up to three sentences, the best ones of
+ * each part of the question, then further sentences by part.
+ *
+ * Sentences are added to a part until the estimated probability that one of them answers reaches 97 %. A simple question therefore has
+ * a short report. Example: after quotes with likelihoods 0.8 and 0.9, the probability is 1 - 0.2 × 0.1 = 0.98. At least four quotes
+ * are chosen in any case, if that many fit.
  */
 
 const ANSWER_MAX = 3
 const ANSWER_MIN = 3
-/** Likelihood that at least one of the quotes of a part answers it, at which no more are added. */
+/** Probability that at least one quote of a part answers it, from which on no more quotes are added. */
 const ANSWERED = 0.97
-/** Quotes of a part in any case, if there are so many that fit. */
+/** Minimum quotes per part, if that many candidates fit. */
 const PART_MIN = 4
 const PER_SOURCE_MAX = 4
-/** Loss of score by likeness to a quote that is chosen already (maximal marginal relevance). */
+/** Penalty factor for similarity to a quote that is already chosen (maximal marginal relevance). */
 const ALIKE = 1
-/** Quotes that are compared with the chosen ones, best first. */
+/** Maximum candidates per part that are considered, best first. */
 const POOL_MAX = 200
-/** Minimum likelihood of a quote, as a share of that of the best one. */
+/** Minimum likelihood of a quote, as a share of the likelihood of the best one. */
 const SHARE_MIN = 0.1
-/** Maximum loss of score at which a quote is replaced by one that contains it. */
+/** Maximum loss of score for which a quote is replaced by a longer one that contains it. */
 const GROWTH_LOSS_MAX = 1
-/** Shared terms at which two sentences say the same. */
+/** Minimum Jaccard similarity of the terms of two sentences that count as repeats. */
 const SAME = 0.75
 
 /** @param claimsMax Maximum number of sentences of the report. */
@@ -48,7 +51,7 @@ export function writeExtractive({ parts, gaps }: Evidence, claimsMax: number): D
   return { writer: 'extractive', summary, sections, differences, gaps, quoted: 0, dropped: 0 }
 }
 
-/** Quotes that differ from the first one of the answer, and repeat none of the report. */
+/** Quotes whose values differ from the first quote of the answer and that repeat no chosen quote. */
 function differencesOf(
   part: PartEvidence | undefined,
   answer: readonly Candidate[],
@@ -68,7 +71,7 @@ export function verbatim(quote: Candidate | Claim['quotes'][number]): Claim {
   return { text, quotes: [{ source, start, end, text }], ...(context !== undefined && { context }) }
 }
 
-/** The best quotes of each part in turn. A line of code answers only if nothing else does. */
+/** Takes the best quotes of each part in turn. Lines of code are used only if no part has prose. */
 function answerOf(all: readonly (readonly Candidate[])[]): Candidate[] {
   const prose = all.map((quotes) => quotes.filter(({ isCode }) => !isCode))
   return inTurn(prose.some((quotes) => quotes.length > 0) ? prose : all)
@@ -84,7 +87,7 @@ function inTurn(parts: readonly (readonly Candidate[])[]): Candidate[] {
   return answer
 }
 
-/** Quotes that answer a part and differ from each other, best first; added to those that are chosen already. */
+/** Chooses dissimilar quotes for a part, best first, and also appends them to `chosen`. */
 function chooseQuotes({ candidates }: PartEvidence, chosen: Candidate[], max: number): Candidate[] {
   const own: Candidate[] = []
   const most = candidates[0] ? likelihoodOf(candidates[0].score) : 0
@@ -115,7 +118,7 @@ function nextOf(pool: readonly Candidate[], chosen: readonly Candidate[]): Candi
   return next
 }
 
-/** The quote together with the next sentence, if that one refers to it and scores nearly as well. */
+/** Extends a quote by the next sentence, if that sentence refers back and the longer quote scores nearly as well. */
 function grown(quote: Candidate, pool: readonly Candidate[], chosen: readonly Candidate[]): Candidate {
   const longer = pool.find(({ source, start, end, score }) => {
     return source === quote.source && start === quote.start && end > quote.end && score >= quote.score - GROWTH_LOSS_MAX
@@ -123,13 +126,13 @@ function grown(quote: Candidate, pool: readonly Candidate[], chosen: readonly Ca
   return longer && !chosen.some((other) => isRepeat(longer, other)) ? longer : quote
 }
 
-/** Whether one of two quotes contains the other, or both say nearly the same. */
+/** Whether two quotes overlap, contain each other or share most terms. */
 function isRepeat(a: Candidate, b: Candidate): boolean {
   if (a.source === b.source && a.start < b.end && b.start < a.end) return true
   return a.text.includes(b.text) || b.text.includes(a.text) || overlap(a.terms, b.terms) >= SAME
 }
 
-/** Shared terms among all terms (Jaccard). */
+/** Jaccard similarity of two sets of terms. */
 function overlap(a: ReadonlySet<string>, b: ReadonlySet<string>): number {
   let shared = 0
   for (const term of a) if (b.has(term)) shared++

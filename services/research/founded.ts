@@ -2,10 +2,10 @@ import { ServiceError } from '#shared/error.ts'
 import type { Report } from './report.ts'
 
 /**
- * The last check before a report is sent: every annotation covers a marker such as `[1]`, in order, and its quote stands
- * character for character in the text of the source that it names. A report that fails it is a mistake of ours.
+ * The last check before a report is sent. Every annotation must cover a marker such as `[1]`, in order, and its quote must be equal to
+ * the cited range of its source, character for character. A failure is a defect of the report writer.
  *
- * @throws ServiceError `internal_error`
+ * @throws ServiceError `internal_error` if a citation fails the check
  */
 export function requireFounded({ content, annotations, sources }: Report): void {
   let last = 0
@@ -19,11 +19,11 @@ export function requireFounded({ content, annotations, sources }: Report): void 
   }
 }
 
-/** A part of a text by offsets in code points. */
+/** Like `String.slice`, but with offsets in code points. */
 function sliceByPoints(text: string, start: number, end: number): string {
   let [points, from] = [0, text.length]
   for (let at = 0; at < text.length; at++) {
-    // The second half of a pair counts with the first.
+    // Skip low surrogates, so that a surrogate pair counts as one code point.
     if ((text.charCodeAt(at) & 0xfc00) === 0xdc00) continue
     if (points === start) from = Math.min(from, at)
     if (points === end) return text.slice(from, at)

@@ -33,33 +33,38 @@ import { Asker, type WriterModel } from './writer/ask.ts'
 import { planResearch } from './writer/plan.ts'
 import { writeByModel } from './writer/writer.ts'
 
-/** What researches work with. */
 export interface ResearchSetup {
-  /** Where sources are looked for, at least one. */
+  /** Search backends, at least one. */
   readonly backends: readonly SearchBackend[]
-  /** A chat model that plans and writes; without one the report is made of quotes. */
+  /** A chat model that plans and writes. If undefined, the report consists of quotes. */
   readonly writer?: WriterModel | undefined
-  /** Id of a model that embeds texts: passages are ranked by its vectors too. */
+  /** Id of an embedding model. If set, passages are ranked by words and by vectors. */
   readonly embeddings?: string | undefined
-  /** Id of the project that asks: projects take turns at what is scarce. */
+  /** Id of the calling project. Search backends serve projects in turn when their capacity is scarce. */
   readonly project: string
 }
 
-/** UTF-16 units of one piece of the report. */
+/** Maximum UTF-16 units of one `text` event. */
 const PIECE_CHARS = 4_000
-/** Passages whose terms show what else to search for, and how many of these. */
+/** Pseudo-relevance feedback: the number of best passages read for new terms, and the maximum of new terms per query. */
 const FEEDBACK_PASSAGES = 5
 const FEEDBACK_TERMS = 6
 
 /**
- * Researches a question and yields what it does, then the report with all that belongs to it, then its end.
+ * Researches a question. Yields progress events, then the report (text, annotations, search results, usage), then one `end` event.
  *
- * Everything outside goes through `composition`, so that a run that is taken up again asks for nothing twice and says the same. With
- * the same sources the same question has the same report, byte for byte, unless a model writes it.
+ * Phases:
+ * 1. Plan: split the question into parts and queries, with a model if one is set.
+ * 2. Gather: search and read in rounds, until a round reads no new source or a bound is reached.
+ * 3. Analyze: rank passages and find the sentences that answer.
+ * 4. Write: a model writes a draft whose sentences are checked. Without a usable draft, the report consists of quotes.
+ * 5. Finalize: verify every citation and send the report.
  *
- * @param signal Ends it at once.
- * @throws ServiceError When no search could be made; `job_cancelled` where it is cancelled and there is nothing to report; the
- *   signal's reason
+ * Each external call is a recorded step or child job of `composition`. A resumed run replays the recorded results, so it repeats no call
+ * and takes the same decisions. Without a model, equal sources and questions give equal reports, byte for byte.
+ *
+ * @param signal Ends the run at once, without a report.
+ * @throws ServiceError if every search failed; `job_cancelled` if the run is cancelled before it has any claim; the signal's reason
  */
 export async function* runResearch(
   setup: ResearchSetup,
@@ -77,7 +82,7 @@ class Run {
   readonly #signal: AbortSignal
   readonly #asker: Asker | undefined
   readonly #ranker: MeaningRanker | undefined
-  /** As it was asked, and with the parts that a model sees in it. */
+  /** The question as submitted; `#question` also has the parts that the model planned. */
   readonly #asked: Question
   #question: Question
   readonly #budget: Budget
@@ -86,7 +91,7 @@ class Run {
   readonly #passages: CountedPassage[] = []
   readonly #queries: string[] = []
   #weights: Weights = new Map()
-  /** Whether the weights are those of the whole corpus. */
+  /** True if `#weights` come from the whole corpus, not only from the passages read so far. */
   #isWeighed = false
   #sequence = 0
 
@@ -97,7 +102,7 @@ class Run {
     composition: Composition,
     signal: AbortSignal,
   ) {
-    // Where the rules leave nothing to search nobody is asked.
+    // Drop each backend that the request's domain rules exclude completely.
     this.#setup = { ...setup, backends: setup.backends.filter((each) => each.hasAllowed?.(request.domains) ?? true) }
     this.#request = request
     this.#signal = signal
@@ -130,14 +135,14 @@ class Run {
     yield this.#progress('writing', 80, 'Writing the report')
     const written = await this.#write(evidence, late)
     const draft = { ...written, gaps: gapsWorthTelling(this.#asked.text, written.gaps) }
-    // The time may have ended while a model wrote: then it has not said all that it would have.
+    // If the time ended while the model wrote, then its draft may be incomplete, so the report is marked as early.
     const early = late ?? (this.#asker && (await this.#clock.stop('written')))
     if (early === 'cancelled' && claimsOf(draft).length === 0) throw nothingToWrite()
     yield this.#progress('finalizing', 95, 'Checking every citation')
     yield* this.#finish(draft, early ?? (claimsOf(draft).length > 0 ? 'answered' : 'no_evidence'))
   }
 
-  /** What is not indexed by then is not searched, which the report says. */
+  /** Waits a bounded time for indexes. The report notes that documents not indexed by then are missing. */
   async *#waitForIndexes(): AsyncGenerator<ResearchEvent> {
     const looks = waitForIndexes(this.#setup.backends, this.#clock, this.#signal)
     for (let look = await looks.next(); ; look = await looks.next()) {
@@ -151,7 +156,7 @@ class Run {
     }
   }
 
-  /** Texts to search by: those that a model thinks of, and those that the question has itself. */
+  /** Returns search queries: the question, then the queries of the model's plan, then queries derived from the question. */
   async #plan(): Promise<string[]> {
     const plan = this.#asker && (await planResearch(this.#asker, this.#request))
     const parts = plan?.parts ?? []
@@ -164,10 +169,10 @@ class Run {
     return distinct([this.#asked.text, ...parts.flatMap(({ queries }) => queries), ...own])
   }
 
-  /** Also learns how much each term of the question says, where the whole corpus is known. */
+  /** Also sets the term weights, if a backend can count terms over its whole corpus. */
   async #ownQueries(): Promise<string[]> {
     const vocabulary = vocabularyOf(this.#question)
-    // What is not indexed yet would be waited for once more.
+    // Counting terms in an unfinished index would wait for that index a second time.
     const backends = this.#gathering.indexing ? [] : this.#setup.backends
     const terms = [...vocabulary.keys()]
     const words = [...vocabulary].map(([term, word]) => searchedAs(term, word))
@@ -179,7 +184,11 @@ class Run {
     return queriesOf(this.#question, this.#weights, (term) => held.has(term))
   }
 
-  /** Searches and reads in rounds, until a round shows nothing new. @returns Why it ended before */
+  /**
+   * Searches and reads in rounds. Ends when a round reads no new source or no query is left.
+   *
+   * @returns The reason if gathering stopped earlier, otherwise undefined
+   */
   async *#gather(planned: readonly string[]): AsyncGenerator<ResearchEvent, ResearchStop | undefined> {
     const { rounds, queries: perRound } = this.#budget.bounds
     let waiting = [...planned]
@@ -200,7 +209,7 @@ class Run {
       yield this.#progress('reading', share(0.4), `Reading up to ${this.#budget.bounds.pages} sources`)
       const isNew = await this.#read()
       yield this.#progress('reading', share(0.9), `Read ${this.#gathering.snapshots.length} sources`)
-      // What was cut is not kept, and is cut again in each later attempt.
+      // A step interrupted by the cancel is not recorded. Each later attempt is interrupted at this point again.
       if (this.#gathering.isCut) return 'cancelled'
       if (!isPaid) return 'budget'
       if (!isNew) return undefined
@@ -218,7 +227,7 @@ class Run {
     return fresh.length > 0
   }
 
-  /** What the best passages speak of beside the question: a text to search by in the next round. */
+  /** Query expansion for the next round: the question's words plus terms that several of the best passages share. */
   async #feedback(): Promise<string[]> {
     const ranked = await this.#rank(this.#question)
     const counts = new Map<string, number>()
@@ -232,7 +241,7 @@ class Run {
   async #evidence(question: Question): Promise<Evidence> {
     const ranked = await this.#rank(question)
     const evidence = await runYielding(findEvidence(question, ranked, this.#weights), this.#signal)
-    // Where nothing answers by its words no other order is an answer.
+    // Vectors only reorder passages. If no sentence answers by its words, then no order of passages helps.
     if (!this.#ranker || evidence.candidates.length === 0) return evidence
     const again = await this.#ranker.rank(question, ranked, this.#signal)
     return again ? await runYielding(findEvidence(question, again, this.#weights), this.#signal) : evidence
@@ -242,7 +251,7 @@ class Run {
     return await runYielding(rankPassages(question, this.#passages, this.#weights), this.#signal)
   }
 
-  /** By the model, where there is one with time to write; by quotes where it cannot. */
+  /** Writes by model if one is set and time is left. If the model fails, then the report consists of quotes. */
   async #write(evidence: Evidence, late: ResearchStop | undefined): Promise<Draft> {
     if (this.#asker && late !== 'deadline' && late !== 'cancelled' && evidence.candidates.length > 0) {
       const { text, clauses } = this.#question
@@ -253,7 +262,7 @@ class Run {
     }
     const plain = this.#question === this.#asked ? evidence : await this.#evidence(this.#asked)
     const draft = writeExtractive(plain, this.#budget.bounds.claims)
-    // Where nobody has looked nothing is missing.
+    // If no search ran, then nothing may be reported as missing from the sources.
     return this.#gathering.searches > 0 ? draft : { ...draft, gaps: [] }
   }
 
@@ -291,12 +300,12 @@ class Run {
   }
 }
 
-/** Why a cancelled run ends without a report: that sources which were hardly looked at do not answer says nothing. */
+/** A cancelled run without claims fails: a report that the sources do not answer would be wrong after an incomplete search. */
 function nothingToWrite(): ServiceError {
   return new ServiceError('job_cancelled', 'The research was cancelled before it had found anything to report.')
 }
 
-/** A text in pieces, none of which ends inside a character. */
+/** Splits a text into pieces without splitting a surrogate pair. */
 function* piecesOf(text: string): Generator<string> {
   for (let at = 0; at < text.length; ) {
     const end = at + PIECE_CHARS

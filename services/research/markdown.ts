@@ -1,10 +1,10 @@
 import { lineOf } from '#shared/search/text/builder.ts'
 
 /*
- * Text of sources and models as Markdown shows it: nothing in it becomes markup, a link, a picture, HTML or a citation marker.
+ * Escaping of untrusted text (sources, models) for Markdown. No such text becomes markup, a link, an image, HTML or a citation marker.
  */
 
-/** Escapes what Markdown would read as its own, on one line; what people see is the text itself, with a bar between cells of a row. */
+/** Joins a text to one line and escapes Markdown syntax. Tabs between cells of a row become ` | `. */
 export function escapeMarkdown(text: string): string {
   return lineOf(text.replaceAll('\t', ' | '))
     .replace(/[\\`*[\]<>~|&$]/g, '\\$&')
@@ -16,7 +16,7 @@ export function escapeMarkdown(text: string): string {
     .replace(/^(\s*\d{1,9})([.)])/, '$1\\$2')
 }
 
-/** A link to a source. What could end its address is written in percents. */
+/** A Markdown link to a source. Characters that could end the address are percent-encoded. */
 export function linkTo(title: string, url: string): string {
   const address = url.replace(/[<>\s\\]/g, (found) => encodeURIComponent(found))
   return `[${escapeMarkdown(title)}](<${address}>)`

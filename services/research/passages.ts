@@ -4,33 +4,34 @@ import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
 import { subjectOf, termsOf } from '#shared/search/text/terms.ts'
 import { type Question, type Weights, weightsOf } from './question.ts'
 
-/** How a term counts where it stands: titles and headings say what a passage is about. */
+/** Weight of one occurrence of a term in the title and in a heading; 1 in a sentence. Titles and headings name the subject. */
 const TITLE_WEIGHT = 4
 const HEADING_WEIGHT = 2
-/** How a synonym of a term counts. It is no proof that the passage is about the term. */
+/** Weight of one occurrence of a synonym, which is weaker evidence than the term itself. */
 const SYNONYM_WEIGHT = 0.5
-/** Of BM25. */
+/** Parameters of BM25: saturation of the term frequency, and length normalization. */
 const K1 = 1.2
 const B = 0.75
-/** Passages of each ranking that count for the joint one, and the constant of reciprocal rank fusion. */
+/** Maximum passages that each ranking contributes to the fused ranking, and the constant k of reciprocal rank fusion (RRF). */
 const LIST_MAX = 100
 export const RRF_K = 60
 
-/** A passage of a source, with what it says counted. */
+/** A passage of a source with its term frequencies. */
 export interface CountedPassage extends Passage {
   readonly source: Snapshot
-  /** Terms of its sentences and its heading: those it can be an answer by. */
+  /** Terms of the sentences, heading and context of the passage, without the title. */
   readonly terms: ReadonlySet<string>
-  /** Terms of the question for which it uses another word. */
+  /** Terms of the question for which the passage has a synonym. */
   readonly similar: ReadonlySet<string>
-  /** How often each term counts, by where it stands. */
+  /** Term → sum of the weights of its occurrences, including the title. */
   readonly counts: ReadonlyMap<string, number>
+  /** Number of terms in the sentences. */
   readonly length: number
 }
 
 const NOTHING_ASKED = new AskedTerms([])
 
-/** Takes a source apart, with the terms of the question that it satisfies. Yields so that it can be done in turns. */
+/** Divides a source into passages and counts their terms. A word that matches a term of the question counts as that term too. */
 export function* countPassages(source: Snapshot, asked = NOTHING_ASKED): Generator<void, CountedPassage[]> {
   const passages: CountedPassage[] = []
   const title = [...termsOf(subjectOf(source))].flatMap(({ term }) => [term, ...asked.matching(term)])
@@ -64,13 +65,16 @@ export function* countPassages(source: Snapshot, asked = NOTHING_ASKED): Generat
   return passages
 }
 
-/** Weights of terms by the passages at hand, for where nobody knows the whole corpus. */
+/** Computes idf weights from the passages read so far. Used if no backend can count over the whole corpus. */
 export function weightsAmong(terms: readonly string[], passages: readonly CountedPassage[]): Weights {
   const holding = terms.map((term) => passages.filter((passage) => passage.terms.has(term)).length)
   return weightsOf(terms, { passages: passages.length, holding })
 }
 
-/** Passages by how well they fit the question, its clauses and pairs of its terms together, best first. */
+/**
+ * Ranks passages, best first. Several BM25 rankings are fused by reciprocal rank fusion: one by all terms of the question, one by each
+ * clause, and one by each pair of the three rarest terms. A passage that answers only one clause can thus still rank high.
+ */
 export function* rankPassages(
   question: Question,
   passages: readonly CountedPassage[],
@@ -93,7 +97,7 @@ export function* rankPassages(
   return [...scores].sort(byScore).map(([passage]) => passage)
 }
 
-/** The share of what terms say that a passage holds, 0 to 1. */
+/** The weight of the terms that a passage holds, as a share of the weight of all given terms: 0 to 1. */
 export function massOf(terms: Iterable<string>, weights: Weights, holds: (term: string) => boolean): number {
   let all = 0
   let held = 0
@@ -123,7 +127,7 @@ function bm25(terms: readonly string[], { counts, length }: CountedPassage, weig
   return score
 }
 
-/** Equal ones in the order of their sources, so that the same question has the same answer. */
+/** Breaks ties by URL and offset, so that the order is deterministic. */
 function byScore([a, scoreA]: [CountedPassage, number], [b, scoreB]: [CountedPassage, number]): number {
   if (scoreA !== scoreB) return scoreB - scoreA
   if (a.source.url !== b.source.url) return a.source.url < b.source.url ? -1 : 1

@@ -3,32 +3,32 @@ import type { TermWeights } from '#shared/search/search.ts'
 import { AskedTerms, askedTermsOf, type Language, languageOf } from '#shared/search/text/asked.ts'
 import { termOf, termSet } from '#shared/search/text/terms.ts'
 
-/** Clauses of a question that are followed by themselves. */
+/** Maximum clauses of a question that are answered separately. */
 const CLAUSES_MAX = 6
-/** Terms of a question that count. */
+/** Maximum terms of a question; later terms are ignored. */
 const TERMS_MAX = 40
-/** Terms below which a question leans on the turn before it. */
+/** A question with fewer words than this depends on the previous user turn, as in "and in 2024?". */
 const LEANING_TERMS = 3
-/** Words, and clauses, after which others have their turn. */
+/** Words and clauses between two event-loop yields. */
 const TURN_WORDS = 50
 const TURN_CLAUSES = 10
-/** Passages of the smallest corpus: among a few passages no term is rare. */
+/** Minimum corpus size assumed for term weights: among a few passages, every term would look rare. */
 const PASSAGES_LEAST = 20
-/** Rare terms of which pairs are made. */
+/** Number of rarest terms that are combined into pairs as search queries. */
 const RARE_MAX = 3
 
 const CLAUSE_END = /[?!;:,()\n？！；：，（）。؟،]|\.\s|\b(?:and|or|but|versus|vs|as well as)\b/i
 
-/** What a question asks for, in terms. */
+/** A question, divided into terms (normalized words) and clauses. */
 export interface Question {
-  /** In NFC, as documents are read. */
+  /** The question in Unicode NFC, the form in which documents are read. */
   readonly text: string
   readonly language: Language
-  /** Each term once, with the first word that it was. */
+  /** Term → the first word of the question that has this term. */
   readonly terms: ReadonlyMap<string, string>
-  /** Parts of a question that asks for several things; empty where it asks for one. */
+  /** Parts of a question with several parts; empty if the question has one part. */
   readonly clauses: readonly Clause[]
-  /** The text to search by where the question itself says too little. */
+  /** The previous user turn followed by the question, as one more query. Undefined if the question has enough words of its own. */
   readonly leaning: string | undefined
 }
 
@@ -36,11 +36,11 @@ export interface Question {
 export interface Clause {
   readonly text: string
   readonly terms: readonly string[]
-  /** Each term with the word that it belongs to. */
+  /** Term → the first word of the clause that has this term. */
   readonly words: ReadonlyMap<string, string>
 }
 
-/** Takes a question apart. Yields so that it can be done in turns: one that was pasted may have thousands of words and clauses. */
+/** Divides a question into terms and clauses. Yields to the event loop, because a pasted question may have thousands of words. */
 export function* takeApart({
   question: asked,
   context,
@@ -76,19 +76,19 @@ function* clausesOf(question: string, language: Language): Generator<void, Claus
   return clauses
 }
 
-/** One word alone asks for nothing. */
+/** Returns no clause for a text with fewer than two words: one word alone is no question. */
 function clauseOf(text: string, language: Language): Clause[] {
   const words = new Map<string, string>()
   for (const { term, word } of askedTermsOf(text, language)) if (!words.has(term)) words.set(term, word)
   return new Set(words.values()).size > 1 ? [{ text: text.trim(), terms: [...words.keys()], words }] : []
 }
 
-/** The same question with other parts, such as a model finds in it. */
+/** Returns a copy of the question whose clauses are the given parts, such as those of a model's plan. */
 export function withParts(question: Question, parts: readonly string[]): Question {
   return { ...question, clauses: parts.flatMap((part) => clauseOf(part, question.language)) }
 }
 
-/** The terms of a question and of its parts, each with a word that it was. */
+/** Terms of a question and of its clauses, at most 80: term → its first word. */
 export function vocabularyOf({ terms, clauses }: Question): Map<string, string> {
   const words = new Map(terms)
   for (const clause of clauses)
@@ -96,27 +96,29 @@ export function vocabularyOf({ terms, clauses }: Question): Map<string, string> 
   return words
 }
 
-/** Decides which terms of a question, and of its parts, a text satisfies. */
+/** A matcher that reports which terms of a question and its clauses occur in a text. */
 export function askedTermsIn(question: Question): AskedTerms {
   return new AskedTerms(vocabularyOf(question).keys())
 }
 
-/** The form in which a backend is asked for a term: its word, unless the term is a prefix or only a part of the word. */
+/** The text to send to a backend for a term: the word, or the term itself if the term is only a part of the word. */
 export function searchedAs(term: string, word: string): string {
   return termOf(word) === term ? word : term
 }
 
-/** Words with a capital or a digit within a sentence, and the number that belongs to one: `Debian 13`, `Wayland`, `2.39`. */
+/** Names within a sentence: capitalized words, optionally with a number, and versions. Examples: `Debian 13`, `Wayland`, `2.39`. */
 const NAME = /(?<=[\p{Ll}\p{N},;:)’']\s)(?:\p{Lu}[\p{L}\p{N}+#-]+\s+\d[\d.]*\d|\p{Lu}[\p{L}\p{N}+#-]+|\d+(?:\.\d+)+)/gu
 
-/** What a question calls by name: another word cannot stand for it. */
+/** Proper names and versions in a question. No synonym can replace them. */
 export function namesOf(question: string): string[] {
   return [...question.matchAll(NAME)].map(([name]) => name)
 }
 
-/** A word of a question for which no other word can stand, in any language: an identifier, a version, a year, a number of a name. */
+/**
+ * An exact string of a question that an answer must contain or have around it: an identifier, a version, a year or a numbered name.
+ * Anchors have no synonyms and are equal in every language.
+ */
 export interface Anchor {
-  /** As it stands in the question. */
   readonly text: string
   readonly pattern: RegExp
 }
@@ -128,7 +130,7 @@ const NUMBERED = /(\p{Lu}[\p{L}+#]+)\s+(\d{1,3})(?![\w.,]\d|\w)/gu
 const VERSIONED = /([\p{L}][\p{L}\p{N}+#-]+)\s+\d+(?:\.\d+)+(?![\w])/gu
 const ANCHORS_MAX = 8
 
-/** The anchors of a question, in the order of their kinds. */
+/** Returns at most 8 anchors: identifiers, versions, years, numbered names (`Debian 13`), then products with a version. */
 export function anchorsOf(question: string): Anchor[] {
   const whole = [IDENTIFIER, VERSION, YEAR].flatMap((pattern) =>
     [...question.matchAll(pattern)].map(([found]) => found),
@@ -141,7 +143,7 @@ export function anchorsOf(question: string): Anchor[] {
   return anchors.slice(0, ANCHORS_MAX)
 }
 
-/** A number next to its name (`SQLite 5`, `Debian v7`), or as the first cell of a row (`3.0.0 | 2020-07-07`). */
+/** Matches a number next to its name (`SQLite 5`, `Debian v7`) or as the first cell of a row (`3.0.0 | 2020-07-07`). */
 function numbered(name: string, number: string): RegExp {
   const own = name.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')
   return new RegExp(
@@ -150,27 +152,31 @@ function numbered(name: string, number: string): RegExp {
   )
 }
 
-/** The same characters, not within a longer word or number; a version stands for its own minor versions. */
+/** Matches a text, but not inside a longer word or number. A version also matches its minor versions: `2.4` matches in `2.4.1`. */
 function exactly(text: string): RegExp {
   const escaped = text.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')
   return new RegExp(`(?<![\\p{L}\\p{N}_.]|\\p{N},)v?${escaped}(?![\\p{L}\\p{N}_]|,\\p{N})`, 'iu')
 }
 
-/** How much each term of a question says: a rare one more than a common one. */
+/** Term → its inverse document frequency (idf). A rare term has a larger weight than a common one. */
 export type Weights = ReadonlyMap<string, number>
 
-/** Weights of terms by how many passages hold them (the idf of BM25). */
+/** Computes idf weights from the number of passages that contain each term. */
 export function weightsOf(terms: readonly string[], { passages, holding }: TermWeights): Weights {
   const all = Math.max(PASSAGES_LEAST, passages)
   return new Map(terms.map((term, at) => [term, idf(all, holding[at] ?? 0)]))
 }
 
-/** The idf of BM25 in the form that is never negative. */
+/** The idf of BM25: ln(1 + (N - n + 0.5) / (n + 0.5)) for n of N passages, which is never negative. */
 export function idf(passages: number, holding: number): number {
   return Math.log(1 + (passages - holding + 0.5) / (holding + 0.5))
 }
 
-/** Texts to search by where no model has thought of any: the question, its clauses, pairs of its rarest terms. */
+/**
+ * Queries derived without a model: the question, its clauses, and pairs of its rarest words.
+ *
+ * @param isHeld Whether the corpus contains a term; other terms are not paired.
+ */
 export function queriesOf(question: Question, weights: Weights, isHeld: (term: string) => boolean): string[] {
   const rare = [...question.terms]
     .filter(([term]) => isHeld(term))
@@ -182,7 +188,7 @@ export function queriesOf(question: Question, weights: Weights, isHeld: (term: s
   return distinct([question.text, ...leaning, ...question.clauses.map(({ text }) => text), ...pairs])
 }
 
-/** Texts that search for something else than those before them. */
+/** Removes queries with the same terms as an earlier or a known query, and queries without terms. */
 export function distinct(queries: readonly string[], known: readonly string[] = []): string[] {
   const seen = new Set(known.map(keyOf))
   return queries.filter((query) => {

@@ -8,8 +8,8 @@ const EARLY: Partial<Record<ResearchStop, string>> = {
 }
 
 /**
- * What a reader must know of how a run went, each a sentence: what was not searched or read, how it was ranked, and why it ended
- * early.
+ * Sentences about the limits of a run: sources that were not searched or read, a missing ranking by vectors, and the reason for an
+ * early end.
  */
 export function remarksOf(gathering: Gathering, stop: ResearchStop, ranking: string | undefined): string[] {
   const { canSearch, failedSearches, indexing, searches, unread } = gathering

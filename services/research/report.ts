@@ -4,39 +4,44 @@ import { type Claim, claimsOf, type Draft, withoutLast } from './draft.ts'
 import type { Quote } from './evidence/evidence.ts'
 import { escapeMarkdown, linkTo } from './markdown.ts'
 
-/** Citations of a report: all of them travel in one event, which may have 512 KiB, and one takes 4.4 KiB at most. */
+/** Maximum citations of a report. All citations share one event of at most 512 KiB; one citation takes at most 4.4 KiB. */
 const CITATIONS_MAX = 100
-/** UTF-16 units that a token stands for, where a length is given in tokens. */
+/** Estimated UTF-16 units per token, used to convert `report_tokens` into a length. */
 const CHARS_PER_TOKEN = 4
+/** Maximum gaps listed in a report, and maximum UTF-16 units of each gap. */
 const GAPS_MAX = 12
-/** UTF-16 units of each. */
 const GAP_CHARS_MAX = 80
-/** Words that with "how" ask for a measure: no source has to say them. */
+/** Words that after "how" ask for a measure, as in "how long". A source can answer without these words, so they are no gaps. */
 const MEASURES = 'long|far|old|big|large|small|high|tall|deep|wide|fast|quickly|slow|soon|early|late|heavy|well|likely'
 
-/** A report as it is sent. */
 export interface Report {
   readonly content: string
-  /** Sorted by where they stand. */
+  /** Citations in the order of their markers in `content`. */
   readonly annotations: readonly ResearchAnnotation[]
-  /** Sources in the order of their numbers. */
+  /** Cited sources. Source `n` of a marker `[n]` has index `n - 1`. */
   readonly sources: readonly Snapshot[]
   readonly claims: number
-  /** It did not fit into the length that was asked for. */
+  /** True if claims were removed to fit into the requested length. */
   readonly isCut: boolean
 }
 
-/** What is said beside the claims. */
+/** Facts about the run that the report states next to its claims. */
 export interface ReportNotes {
-  /** Whether there was time to search: a source that nobody has asked says neither yes nor no. */
+  /** True if at least one search ran. If not, the report makes no statement about what sources contain. */
   readonly isSearched: boolean
-  /** Whether the question could be divided into words. If not, no statement about the sources is possible. */
+  /** True if the question's script can be divided into words. If not, no statement about the sources is possible. */
   readonly isDivided: boolean
-  /** Sentences on how the run went that a reader must know of: searches that failed, a bound that ended it. */
+  /** Sentences about limits of the run, such as failed searches or an early end. */
   readonly remarks: readonly string[]
 }
 
-/** Puts a draft into Markdown, with numbers, annotations and sources, within a length: as many of its claims as fit. */
+/**
+ * Renders a draft as Markdown with numbered citations and a list of sources.
+ *
+ * If the text is too long, then the least important claims are removed. A binary search finds the largest number of claims that fits.
+ *
+ * @param tokensMax Maximum length in tokens of 4 UTF-16 units each. Default: unlimited.
+ */
 export function assemble(draft: Draft, notes: ReportNotes, tokensMax = Number.POSITIVE_INFINITY): Report {
   const shorter = shorterOnes(draft)
   const places: Places = new Map()
@@ -52,14 +57,14 @@ export function assemble(draft: Draft, notes: ReportNotes, tokensMax = Number.PO
   return report.content.length <= charsMax ? report : cut(report, charsMax)
 }
 
-/** What of a question no source speaks of, without words that belong to its asking, and each no longer than a line. */
+/** Returns the gaps to report: without measure words such as "long" in "how long", each cut to 80 UTF-16 units. */
 export function gapsWorthTelling(question: string, gaps: readonly string[]): string[] {
   const asking = new Set([...question.matchAll(new RegExp(`\\bhow (${MEASURES})\\b`, 'gi'))].map(([, word]) => word))
   const shown = gaps.filter((gap) => !asking.has(gap))
   return shown.map((gap) => (gap.length <= GAP_CHARS_MAX ? gap : `${gap.slice(0, GAP_CHARS_MAX - 1).toWellFormed()}…`))
 }
 
-/** The draft, and what is left of it without its last claim, its last two, and so on. */
+/** Returns the draft, then the draft without its least important claim, then without two claims, and so on. */
 function shorterOnes(draft: Draft): Draft[] {
   const drafts = [draft]
   for (let last = draft; claimsOf(last).length > 0; ) {
@@ -73,7 +78,7 @@ function fits(draft: Draft, { content }: Report, charsMax: number): boolean {
   return content.length <= charsMax && claimsOf(draft).flatMap(({ quotes }) => quotes).length <= CITATIONS_MAX
 }
 
-/** Where quotes stand in code points; counted once, however often a report is written. */
+/** Cache of the position of each quote in its source, in code points. Shared by all renderings of one report. */
 type Places = Map<Quote, { readonly source_start: number; readonly source_end: number }>
 
 function write(draft: Draft, notes: ReportNotes, isCut: boolean, places: Places): Report {
@@ -115,7 +120,7 @@ function writeGaps(text: ReportText, { gaps }: Draft, remarks: readonly string[]
   for (const remark of remarks) text.item(remark)
 }
 
-/** Where not even the plain words fit, they are cut; there is nothing in them to cite. */
+/** Cuts a report whose text is too long even without claims. The rest has no citations. */
 function cut(report: Report, charsMax: number): Report {
   return {
     ...report,
@@ -126,7 +131,7 @@ function cut(report: Report, charsMax: number): Report {
   }
 }
 
-/** Writes Markdown, and remembers which of its code points are citations. */
+/** A Markdown builder that records the position of each citation, in code points of the text. */
 class ReportText {
   readonly #parts: string[] = []
   readonly #annotations: ResearchAnnotation[] = []
@@ -150,13 +155,12 @@ class ReportText {
     this.#push(`- ${text}\n`)
   }
 
-  /** Claims one after the other, each with its citations. */
   paragraph(claims: readonly Claim[]): void {
     for (const [at, claim] of claims.entries()) this.#claim(claim, at === 0 ? '' : ' ')
     this.#push('\n')
   }
 
-  /** A heading with claims as a list; nothing if there are none. */
+  /** Appends a heading and a list of claims. Appends nothing if `claims` is empty. */
   section(title: string, claims: readonly Claim[]): void {
     if (claims.length === 0) return
     this.heading(title)
@@ -217,11 +221,11 @@ class ReportText {
   }
 }
 
-/** Code points of a text before an offset in UTF-16 units. */
+/** Counts the code points before an offset in UTF-16 units. */
 function pointsOf(text: string, end: number): number {
   let points = 0
   for (let at = 0; at < end; at++) {
-    // The second half of a pair counts with the first.
+    // Skip low surrogates, so that a surrogate pair counts as one code point.
     if ((text.charCodeAt(at) & 0xfc00) !== 0xdc00) points++
   }
   return points

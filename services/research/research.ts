@@ -11,16 +11,19 @@ import type { SearchBackend } from '#shared/search/search.ts'
 import { type ResearchSetup, runResearch } from './loop.ts'
 import { searchOnce } from './search.ts'
 
-/** Starts one worker of the research pool: questions, and reports that cite what was read. */
+/**
+ * Starts one worker of the research pool. The worker runs two kinds: `research` (a durable job that ends with a cited report) and `search`
+ * (one search with excerpts of the best hits).
+ */
 export async function startResearch(ports: Ports): Promise<Service> {
   let backends: Promise<SearchBackend[]> | undefined
   const search = () =>
     (backends ??= ports.openSearch().catch((error: unknown) => {
-      // The next question tries again.
+      // Forget the failed attempt, so that the next job opens the backends again.
       backends = undefined
       throw error
     }))
-  // A folder of its own may take minutes to index. The project's own pages take a second, and most processes are never asked.
+  // A configured folder may take minutes to index, so indexing starts at once. The built-in pages take a second and load on first use.
   if (ports.config.researchCorpus) search().catch(() => {})
   const setupOf = async ({ model }: ResearchRequest, project: string): Promise<ResearchSetup> => {
     const engine = ports.models.find(model)?.engine

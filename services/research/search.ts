@@ -5,24 +5,24 @@ import { AskedTerms, askedTermsOf, languageOf } from '#shared/search/text/asked.
 import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Hits that are read for what they say; of the others their snippet is told. */
+/** Maximum hits whose page is read for an excerpt. The other hits return the snippet of the backend. */
 const READ_MAX = 5
-/** Time for reading them: what is not there by then is told by its snippet. */
+/** Time limit for reading all pages, in milliseconds. A page that is not read by then returns its snippet. */
 const READ_MS_MAX = 15_000
-/** Passages of one source that are told. */
+/** Maximum passages in the excerpt of one source. */
 const PASSAGES_MAX = 3
 
-/** A hit, and who found it. */
+/** A hit with the backend that found it and can read it. */
 interface Found {
   readonly hit: Hit
   readonly backend: SearchBackend
 }
 
 /**
- * Searches once, and reads the best of what was found.
+ * Runs one search on every backend of the requested sort (web or documents), and reads the best hits for excerpts.
  *
- * @param project Id of the project that searches.
- * @throws ServiceError `unsupported_value` where there is nothing to search; what all searches failed with
+ * @param project Id of the calling project.
+ * @throws ServiceError `unsupported_value` if no such backend is configured; the first backend's error if every search failed
  */
 export async function searchOnce(
   backends: readonly SearchBackend[],
@@ -46,14 +46,14 @@ export async function searchOnce(
   return { results, usage: { input_tokens: 0, output_tokens: 0, cost_usd } }
 }
 
-/** Of several backends in turn, so that each has its best told. */
+/** Interleaves the hits of the backends by rank (round robin), so that the best hits of each backend come first. */
 async function findAll(
   backends: readonly SearchBackend[],
   request: SearchRequest,
   signal: AbortSignal,
 ): Promise<Found[]> {
   const { query, limit } = request
-  // Documents are all of one host: the rules for hosts are for the web.
+  // Local documents share one pseudo host. The request's domain rules apply to the web only.
   const domains = request.in === 'documents' ? { allow: [LOCAL_HOST], deny: [] } : request.domains
   const ends = await Promise.allSettled(backends.map((backend) => backend.search(query, { limit, domains, signal })))
   signal.throwIfAborted()
@@ -83,12 +83,12 @@ async function resultOf(
     const snapshot = await backend.read(hit, { ...reading, domains: rules })
     return { ...known, excerpt: (await runYielding(excerptOf(snapshot, query))) || snippet }
   } catch {
-    // A page that cannot be read was found nonetheless.
+    // A page that cannot be read remains a hit, with the snippet of the backend.
     return { ...known, excerpt: snippet }
   }
 }
 
-/** The passages that hold the most words of the query, in their order. */
+/** Returns the passages with the most terms of the query, in document order. */
 function* excerptOf(snapshot: Snapshot, query: string): Generator<undefined, string> {
   const plain = query.normalize('NFC')
   const terms = new Set([...askedTermsOf(plain, languageOf(plain))].map(({ term }) => term))

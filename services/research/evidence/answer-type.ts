@@ -1,9 +1,10 @@
 /*
- * The type of answer that a question asks for, and whether a text contains one of that type. Question words decide, so that a type is a
- * preference among sentences that are about the question, and a condition only for numbers, days and persons.
+ * The type of answer that a question asks for (a date, a number, a reason), and whether a text contains such an answer.
+ *
+ * Patterns of question words decide, which is imprecise. A type is therefore only a preference among sentences about the question.
+ * Only dates, numbers and persons are required: a text without a number cannot answer "how many".
  */
 
-/** Type of the answer to a question. */
 export type AnswerType =
   | 'date'
   | 'number'
@@ -16,7 +17,7 @@ export type AnswerType =
   | 'compare'
   | 'list'
   | 'definition'
-/** Types without which a text is no answer. */
+/** Types that an answer must contain, if the question asks for one of them. */
 export type RequiredType = 'date' | 'number' | 'person'
 
 const REQUIRED: readonly RequiredType[] = ['date', 'number', 'person']
@@ -39,7 +40,7 @@ const ASKED: Readonly<Record<AnswerType, RegExp>> = {
   definition:
     /\bwhat(?: exactly)? (?:is|are|was|were) (?:an? |the )?[\p{L}\p{N}_.+-]+(?: [\p{L}\p{N}_.+-]+)?\s*\??$|\bwhat (?:does|do|did) .{1,80}\b(?:mean|stand for|refer to)\b|\bmeaning of\b|\bdefin(?:e|ed|ition)\b/iu,
 }
-/** Question words of other languages. Words such as "height" ask for a number too. */
+/** Question words of other languages than English. Words such as "height" ask for a number too. */
 const ASKED_ABROAD: Readonly<Record<'date' | 'number', string>> = {
   date: `wann|welchem jahr|quand|quelle année|cuándo|qué año|quando|que ano|che anno|wanneer|welk jaar|när|vilket år|hvornår|når|milloin|
     kiedy|którym roku|kdy|mikor|când|ne zaman|hangi yıl|kapan|tahun berapa|khi nào|năm nào|когда|каком году|коли|якому році|кога|πότε|ποιο έτος|
@@ -51,11 +52,11 @@ const ASKED_ABROAD: Readonly<Record<'date' | 'number', string>> = {
     多深|多重|几|幾|いくつ|いくら|何(?:メートル|キロ|人|歳|本|個|階)|どのくらい|どれくらい|얼마|몇|เท่าไร|เท่าไหร่|เท่าใด|กี่|כמה`,
 }
 const MONTH = 'january|february|march|april|may|june|july|august|september|october|november|december'
-/** A version dates a change as well as a day does. */
+/** A version number counts as a date, because it dates a change. */
 const DATE = new RegExp(String.raw`\b(?:1[5-9]|20)\d\d\b|['’]\d\d\b|\b\d+\.\d|\b(?:${MONTH})\b`, 'i')
 const NUMBER =
   /\p{N}|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|hundred|thousand|million|billion|half|quarter|third|once|twice|every|each|daily|weekly|monthly|yearly|annual(?:ly)?|unlimited|hours?|days?|weeks?|months?|years?)\b|[一二三四五六七八九十百千万萬億亿两兩]/iu
-/** Two names in a row; the first word of a sentence is written like one. */
+/** Two capitalized words in a row, not at the start of a sentence, where every word has a capital. */
 const PERSON = /(?<![.!?:]\s)(?<!^)\b\p{Lu}\p{Ll}+(?:\s+(?:\p{Lu}\.|van|de|von)){0,2}\s+\p{Lu}\p{L}+/u
 const FOUND: Readonly<Record<AnswerType, RegExp>> = {
   date: DATE,
@@ -80,7 +81,7 @@ const ABROAD = {
 } as const
 const TYPES = Object.keys(ASKED) as AnswerType[]
 
-/** Units that answer a measure, by the word after `how`. */
+/** Pairs of patterns: question words of a measure, and the units that answer them. */
 const MEASURES: readonly (readonly [RegExp, RegExp])[] = [
   [
     /\bhow (?:long|often|old|soon|fast|quickly)\b|\b(?:timeout|duration|interval|delay|period)\b/i,
@@ -97,7 +98,7 @@ const MEASURES: readonly (readonly [RegExp, RegExp])[] = [
   [/\b(?:percentage|share|proportion|majority)\b/i, /\p{N}\s?%|\bpercent\b|\b(?:half|quarters?|thirds?)\b/iu],
 ]
 
-/** The types of answers that a question asks for; none if no question word decides. */
+/** Returns the types of answer that a question asks for; empty if no question word matches. */
 export function answerTypesOf(question: string, isEnglish = true): AnswerType[] {
   if (isEnglish) return TYPES.filter((type) => ASKED[type].test(question))
   const found = (['date', 'number'] as const).filter((type) => ABROAD[type].test(question))
@@ -105,19 +106,19 @@ export function answerTypesOf(question: string, isEnglish = true): AnswerType[] 
   return found.includes('date') ? ['date', 'number'] : found
 }
 
-/** Of the types, those without which a text is no answer. */
+/** Returns the types that an answer must contain. */
 export function requiredOf(types: readonly AnswerType[]): RequiredType[] {
   return REQUIRED.filter((type) => types.includes(type))
 }
 
-/** Whether a text contains something of that type. */
+/** Whether a text contains an answer of the type. */
 export function holdsType(text: string, type: AnswerType): boolean {
   return FOUND[type].test(text)
 }
 
 /**
- * How well a text fits the types of a question, 0 to 1. A number counts fully with a unit of the measure that is asked for, or next to
- * the thing that is counted. Words and numbers of the question are no answer to it.
+ * Rates how well a text fits the types of a question, 0 to 1. A number rates 1 if it has a unit of the requested measure or stands next
+ * to the counted noun. Years and names that the question itself contains do not count as an answer.
  */
 export function fitOf(text: string, question: string, types: readonly AnswerType[]): number {
   const required = requiredOf(types)
@@ -143,7 +144,7 @@ const DEFINES =
   /^[^.]{0,60}?\b(?:is|are|was|means?|stands? for|refers? to|denotes?|describes?|indicates?)\b|^[^\t|]{1,60}(?:\t| \| )/i
 const WORD = /[\p{L}\p{N}_]{4,}/gu
 
-/** The term of the question is the subject of a sentence that defines, or the first cell of a row. */
+/** Rates 1 if a term of the question is the subject of a defining sentence or the first cell of a table row. */
 function definitionFit(text: string, question: string): number {
   const [opening] = DEFINES.exec(text) ?? []
   const asked = (question.toLowerCase().match(WORD) ?? []).map((word) => word.replace(/(?:ies|es|s)$/, ''))
@@ -155,9 +156,9 @@ function definitionFit(text: string, question: string): number {
 const NAMES_MAX = 20
 const COUNTED = /\bhow many ((?:\p{L}+ ){0,2}?\p{L}{3,})/iu
 
-/** Nouns of which a number without a unit is no answer. */
+/** Nouns whose value needs a unit: a bare number rates low. */
 const UNIT_REQUIRED = /\b(?:timeout|duration|interval|delay|period|price|fee|cost|salary|percentage)\b/i
-/** The default of something is a number with the word `default` next to it. */
+/** Words that mark a default value. If a question asks for a default, then a number without such a word rates at most 0.5. */
 const DEFAULT = /\b(?:defaults?|initial(?:ly)?|preset|standard)\b/i
 const ASKS_DEFAULT = /\bdefaults?\b|\bout of the box\b|\bfreshly installed\b|\bunless (?:I|you|one|we) /i
 
@@ -191,7 +192,7 @@ function yearsOf(question: string): RegExp {
   return years ? new RegExp(`\\b(?:${years.join('|')})\\b`, 'g') : /(?!)/
 }
 
-/** Words of the list, each at the beginning of a word where its script has such. */
+/** Matches any word of a `|`-separated list, at the beginning of a word in scripts that separate words. */
 function wordsPattern(list: string): RegExp {
   const words = list.replace(/\|\s+/g, '|')
   return new RegExp(`(?<![\\p{Script=Latin}\\p{Script=Cyrillic}\\p{Script=Greek}\\p{Script=Arabic}])(?:${words})`, 'iu')

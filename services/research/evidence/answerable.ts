@@ -1,6 +1,10 @@
 /*
- * Whether sources answer a question at all. Nobody answers from passages that share words with it and nothing more: a wrong
- * answer is worse than none.
+ * Decides whether the sources answer a question at all. A wrong answer is worse than none, so shared words alone do not suffice.
+ *
+ * Two tests, both with terms weighted by their idf:
+ * 1. One passage carries a minimum share of the question's weight ({@link isCarried}).
+ * 2. Up to three neighbouring sentences contain the anchors, part of the names, part of the remaining terms and an answer of the requested
+ *    type ({@link isAnswered}).
  */
 
 import type { CountedPassage } from '#services/research/passages.ts'
@@ -19,42 +23,46 @@ import type { Sentence } from '#shared/search/text/sentences.ts'
 import { subjectOf, termSet } from '#shared/search/text/terms.ts'
 import { answerTypesOf, fitOf, requiredOf } from './answer-type.ts'
 
-/** One passage must carry this share of what a question says, and of one that says little more. */
+/** Minimum share of the question's weight that one passage must carry; the second value applies to questions with up to three terms. */
 export const MASS_MIN = 0.42
 const SHORT_MASS_MIN = 0.7
-/** Of a short question of another language than English, whose stop words and endings are known less well; and of one that asks for a number or day. */
+/**
+ * Minimum shares for short questions in other languages, whose stop words and endings are known less well. The second value applies
+ * to questions of any length that ask for a number or a date.
+ */
 const SHORT_FOREIGN_MASS_MIN = 0.5
 const SHORT_FOREIGN_TYPED_MASS_MIN = 0.4
-/** Terms up to which a question says little. */
+/** Maximum terms of a short question. */
 export const SHORT_TERMS = 3
-/** Of some sentences that stand together: the share of the names, and of what is asked of them, that they must carry. */
+/** Minimum shares of the names, and of the other terms, that a group of neighbouring sentences must carry. */
 const NAMES_MIN = 0.4
 const ASKED_MIN = 0.25
-/** Below this weight, as `created` has, what is asked says too little to be looked for. */
+/** If the other terms weigh less than this in total, such as a lone `created`, then they are too common to be required. */
 const ASKED_WEIGHT_MIN = 4
+/** Credits of a term that is only in the title, and of a term with only a synonym; 1 for the term itself. */
 const TITLE_CREDIT = 0.5
 const SYNONYM_CREDIT = 0.7
-/** How well they must fit the type of the answer. */
+/** Minimum rating of the answer type, see `fitOf`. */
 const FIT_MIN = 0.5
-/** Sentences that stand together, and passages whose sentences are looked at. */
+/** Sentences per group of neighbours, and maximum passages that are examined. */
 const TOGETHER = 3
 const PASSAGES_MAX = 150
 
-/** A question, or a clause of one, and where its answer may stand. */
+/** A question or one of its clauses, with the passages that may contain its answer. */
 export interface Part {
   readonly text: string
   readonly terms: readonly string[]
-  /** Those of sources that use its rarest name too; all where it has none. */
+  /** Passages of sources that contain the rarest name of the part; all passages if the part has no name. */
   readonly passages: readonly CountedPassage[]
-  /** Terms of its names. */
+  /** Terms of the proper names in the part. */
   readonly names: ReadonlySet<string>
-  /** Words that an answer must have around it. */
+  /** Exact strings that an answer must contain or have around it. */
   readonly anchors: readonly Anchor[]
   readonly asked: AskedTerms
   readonly isEnglish: boolean
 }
 
-/** A text with the passages that may answer it. Yields so that it can be done in turns. */
+/** Builds a {@link Part}. Yields to the event loop between sources. */
 export function* partOf(
   { text, terms }: { readonly text: string; readonly terms: readonly string[] },
   question: Question,
@@ -62,7 +70,7 @@ export function* partOf(
   weights: Weights,
 ): Generator<void, Part> {
   const { isEnglish } = question.language
-  // In German every noun has a capital, and elsewhere a name has endings.
+  // Names are found in English only: German capitalizes every noun, and other languages inflect names.
   const names = isEnglish ? namesOf(text) : []
   const nameTerms = new Set(names.flatMap((name) => [...termSet(name)]).filter((term) => weights.has(term)))
   const asked = askedTermsIn(question)
@@ -70,7 +78,7 @@ export function* partOf(
   return { text, terms, passages: named, names: nameTerms, anchors: anchorsOf(text), asked, isEnglish }
 }
 
-/** The share of what some terms say that the best passage carries. */
+/** The largest share of the weight of the terms that one passage carries, 0 to 1. */
 export function carriedBy(terms: readonly string[], passages: readonly CountedPassage[], weights: Weights): number {
   return Math.max(
     0,
@@ -80,7 +88,7 @@ export function carriedBy(terms: readonly string[], passages: readonly CountedPa
   )
 }
 
-/** Whether one passage carries so much of a part that it may be an answer. */
+/** Whether one passage carries the minimum share of the part's weight. */
 export function isCarried(part: Part, weights: Weights): boolean {
   return carriedBy(part.terms, part.passages, weights) >= leastMassOf(part)
 }
@@ -95,8 +103,8 @@ function leastMassOf({ text, terms, isEnglish }: Part): number {
 }
 
 /**
- * Whether some sentences that stand together speak of what a part names, say something of what it asks of that, and hold a thing
- * of the kind that it asks for. Yields so that it can be done in turns.
+ * Whether a group of neighbouring sentences contains the anchors, enough of the names and other terms, and an answer of the requested
+ * type. Yields to the event loop between passages.
  */
 export function* isAnswered(
   { text, terms, passages, names, anchors, asked: ofQuestion, isEnglish }: Part,
@@ -113,7 +121,7 @@ export function* isAnswered(
       if (names.size > 0 && carries(names) < NAMES_MIN) continue
       if (!isVague && carries(asked) < ASKED_MIN) continue
       if (types.length === 0 || fitOf(said, text, types) >= FIT_MIN) return true
-      // Numbers in words are known in English only.
+      // Number words are recognized in English only. In other languages, a high share of the terms is accepted instead.
       if (!isEnglish && carries(terms) >= SHORT_MASS_MIN) return true
     }
     yield
@@ -121,7 +129,7 @@ export function* isAnswered(
   return false
 }
 
-/** Whether the anchors stand in some sentences or above them; one of them if the question compares. */
+/** Whether all anchors are in the sentences, their headings, the title or the URL. One anchor suffices if the question compares. */
 export function isAnchored(
   anchors: readonly Anchor[],
   { source, heading, context }: CountedPassage,
@@ -134,7 +142,7 @@ export function isAnchored(
   return isCompared ? anchors.some(stands) : anchors.every(stands)
 }
 
-/** Neighbouring sentences of a passage: what they say, and how far a term is said by them or stands above them, 0 to 1. */
+/** Yields each group of neighbouring sentences: its text, its labels, and the credit of a term in or above the group (0 to 1). */
 function* together(
   { source, heading, sentences: all }: CountedPassage,
   asked: AskedTerms,
@@ -157,7 +165,7 @@ function* together(
   }
 }
 
-/** The share of what terms say, 0 to 1, each as far as it is held. */
+/** The weighted mean of the credits of the terms, 0 to 1. */
 function creditOf(terms: Iterable<string>, weights: Weights, holds: (term: string) => number): number {
   let [all, held] = [0, 0]
   for (const term of terms) {
@@ -168,7 +176,7 @@ function creditOf(terms: Iterable<string>, weights: Weights, holds: (term: strin
   return all === 0 ? 0 : held / all
 }
 
-/** Passages of sources that use the rarest of some names; all where there are none. */
+/** Passages of sources that contain the rarest of the names; all passages if there are no names. */
 function* namedPassages(
   names: readonly string[],
   passages: readonly CountedPassage[],

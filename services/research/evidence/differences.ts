@@ -1,23 +1,27 @@
 /*
- * Sources that differ. Two quotes of different sources that are about the same part of a question, and give numbers or days of the same
- * unit without one in common, are reported as a difference. Which of them holds remains the reader's decision.
+ * Sources that contradict each other. Two quotes of different sources are reported as a difference if both are about one part of the
+ * question and give different values in the same unit. Example: "the limit is 10 MB" and "the limit is 20 MB". The reader decides which
+ * value is right.
  */
 import type { Candidate } from './evidence.ts'
 
-/** A quote that gives other values than a quote of the answer. */
+/** A quote of the answer and a quote with different values. */
 export interface Difference {
   readonly answer: Candidate
   readonly other: Candidate
-  /** The values of both, as they stand there. */
+  /** Differing values of the answer, then of the other quote, with units. */
   readonly values: readonly [readonly string[], readonly string[]]
 }
 
 const DIFFERENCES_MAX = 3
-/** Maximum loss of score against the answer, and minimum share of its terms of the question, at which a quote is about the same. */
+/**
+ * A quote is about the subject of the answer if three bounds hold: its score is at most 1.5 lower, it has 75 % of the question terms
+ * of the answer, and 30 % of the question's weight is in its own sentence.
+ */
 const SCORE_LOSS_MAX = 1.5
 const SHARED_MIN = 0.75
 const OWN_MIN = 0.3
-/** A quote with more values is a table or a list of versions. */
+/** Maximum values of a compared quote. A quote with more values is probably a table or a list of versions. */
 const VALUES_MAX = 3
 
 const VALUE = /(?<![\p{L}\p{N}_.-])(\p{Sc}?\s?\p{N}+(?:[.,]\p{N}+)*)[\s-]?(%|\p{L}+)?/gu
@@ -33,7 +37,7 @@ const UNITS: Readonly<Record<string, string>> = Object.fromEntries(
     }),
 )
 
-/** Quotes that differ from a quote of the answer in a value. @param types Only questions for a number or a day are compared. */
+/** Finds quotes whose values differ from those of the first quote of the answer, at most one per source and three in total. */
 export function differencesIn(
   question: string,
   terms: ReadonlySet<string>,
@@ -63,7 +67,7 @@ export function differencesIn(
   return differences
 }
 
-/** Numbers of a text by their unit; a year is a unit of its own. Numbers of the question are no answer to it. */
+/** Returns unit → number for a text, without numbers that the question contains. A year without a unit has the empty unit. */
 function valuesIn(text: string, question: string): Map<string, string> {
   const values = new Map<string, string>()
   for (const [, number = '', word = ''] of text.matchAll(VALUE)) {

@@ -17,7 +17,7 @@ import { carriedBy, isAnswered, isCarried, MASS_MIN, type Part, partOf, SHORT_TE
 import { type Quotable, quotablesIn } from './quotes.ts'
 import { passageTermsOf, type Signals, scoreOf, signalsOf, type Wanted } from './signals.ts'
 
-/** A sentence of a source: `source.text.slice(start, end)`, character for character. */
+/** A verbatim quote: `text` is equal to `source.text.slice(start, end)`. Offsets are in UTF-16 units. */
 export interface Quote {
   readonly source: Snapshot
   readonly start: number
@@ -25,7 +25,7 @@ export interface Quote {
   readonly text: string
 }
 
-/** A quote that may answer, and how well. */
+/** A quote that may answer, with its score. */
 export interface Candidate extends Quote {
   readonly score: number
   readonly signals: Signals
@@ -34,15 +34,15 @@ export interface Candidate extends Quote {
   /** Index of its sentence within the passage. */
   readonly at: number
   readonly isCode: boolean
-  /** The labels, lead-ins and headers before it by which it is about the question; undefined if it says so itself. */
+  /** Labels, lead-ins or table headers that relate the sentence to the question; undefined if the sentence needs none. */
   readonly context: string | undefined
 }
 
-/** A question that a question asks, and the quotes that may answer it, best first. */
+/** One part of a question, with the quotes that may answer it, best first. */
 export interface PartEvidence {
   readonly text: string
   readonly terms: ReadonlySet<string>
-  /** Whether it asks for a number or a day, on which sources can differ. */
+  /** Whether the part asks for a number or a date, on which sources can differ. */
   readonly isValueAsked: boolean
   readonly candidates: readonly Candidate[]
 }
@@ -51,29 +51,37 @@ export interface PartEvidence {
 export interface Evidence {
   /** Quotes that may answer, best first; empty if the sources do not answer. */
   readonly candidates: readonly Candidate[]
-  /** The questions of the question, in order; at least one, unless there are no candidates. */
+  /** Parts of the question, in order; empty if the sources do not answer. */
   readonly parts: readonly PartEvidence[]
-  /** What of the question no source speaks of, in its own words. */
+  /** Words and clauses of the question that no source covers. */
   readonly gaps: readonly string[]
 }
 
-/** Passages whose sentences are looked at. */
+/** Number of best passages whose sentences are scored. */
 const PASSAGES_MAX = 32
-/** Sources that each clause brings. */
+/** Maximum sources that are added per clause. */
 const CLAUSE_SOURCES_MAX = 3
-/** The best sources, and passages of each of them that are looked at in any case. */
+/** Number of best sources, and of passages per source that are scored in addition. */
 const BEST_SOURCES = 6
 const SOURCE_PASSAGES = 6
-/** A source whose best passage carries less than this share of what the best one does is beside the point. */
+/** A source is dropped if its best passage carries less than this share of the weight that the best of all passages carries. */
 const SOURCE_SHARE_MIN = 0.55
-/** Share of the question, by the rarity of its terms, that a sentence must contain or have around it. */
+/** Minimum share of the question's weight that a sentence must contain or have around it. */
 const SENTENCE_MASS_MIN = 0.05
-/** Weight of terms of the other parts of a question, as a share of their own weight. */
+/** Factor for the weights of terms that belong to other parts of the question. */
 const OTHER_PARTS = 0.4
-/** Weight of the word after `which` or `what`, as a share of its own weight. */
+/** Factor for the weight of the word after `which` or `what`. */
 const KIND = 0.5
 
-/** Finds what answers a question among passages that were ranked by it. Yields so that it can be done in turns. */
+/**
+ * Finds the sentences that answer a question. Yields to the event loop between passages.
+ *
+ * 1. If an anchor of the question is in no source, or if the sources do not answer (see `answerable.ts`), then only gaps are returned.
+ * 2. Passages are chosen: the best ones, and some of the best sources of each clause.
+ * 3. Each sentence of them is scored against each part of the question (see `signals.ts`).
+ *
+ * @param read Passages of all sources that were read, ranked by the question, best first.
+ */
 export function* findEvidence(
   question: Question,
   read: readonly CountedPassage[],
@@ -112,7 +120,7 @@ export function* findEvidence(
   return { candidates: merged(parts), parts, gaps }
 }
 
-/** Questions that a question asks: its clauses with a question word of their own, if there are several; else the whole. */
+/** Parts to answer: the clauses with a question word, if there are several; otherwise the whole question. */
 function partsOf(question: Question): { text: string; terms: readonly string[] }[] {
   const asking = question.clauses.filter(({ text }) => ASKS.test(text))
   if (asking.length > 1) return asking.map(({ text, terms }) => ({ text, terms }))
@@ -121,7 +129,7 @@ function partsOf(question: Question): { text: string; terms: readonly string[] }
 
 const KIND_WORD = /\b(?:which|what)\s+(?!is\b|are\b|was\b|were\b|does\b|do\b|did\b)(\p{L}+)/iu
 
-/** The term of the kind of thing that is asked for, as in `which city`: an answer names the thing instead. */
+/** The term of the noun after `which` or `what`, as in `which city`. An answer names a city and may lack the word. */
 function kindTermOf(question: string): string | undefined {
   const [, word] = KIND_WORD.exec(question) ?? []
   return word === undefined ? undefined : termOf(word)
@@ -143,7 +151,7 @@ function wantedOf(text: string, question: Question): Wanted {
   }
 }
 
-/** Quotes of all parts, each once with its best score. */
+/** Merges the quotes of all parts; each quote appears once, with its best score. */
 function merged(parts: readonly PartEvidence[]): Candidate[] {
   const [only] = parts
   if (only && parts.length === 1) return [...only.candidates]
@@ -155,7 +163,7 @@ function merged(parts: readonly PartEvidence[]): Candidate[] {
   return [...best.values()].sort(byScore)
 }
 
-/** Anchors that no source has. */
+/** Returns the anchors that no source contains. */
 function* lostOf(anchors: readonly Anchor[], passages: readonly CountedPassage[]): Generator<void, Anchor[]> {
   let lost = [...anchors]
   for (const source of new Set(passages.map((passage) => passage.source))) {
@@ -171,7 +179,7 @@ function* isAnyAnswered(parts: readonly Part[], weights: Weights): Generator<voi
   return false
 }
 
-/** The sources that carry a clause best. What a title says counts half: it is about all of the source. */
+/** The sources that carry a clause best. The title counts half, because a title covers the whole source. */
 function sourcesFor({ terms, passages }: Part, weights: Weights): Snapshot[] {
   const masses = new Map<Snapshot, number>()
   for (const passage of passages) {
@@ -184,7 +192,7 @@ function sourcesFor({ terms, passages }: Part, weights: Weights): Snapshot[] {
   return best.slice(0, CLAUSE_SOURCES_MAX).map(([source]) => source)
 }
 
-/** The best passages, and the best ones of sources that are wanted, without those beside the point. */
+/** The best passages, plus passages of the wanted and the best sources. Passages of weak sources are dropped. */
 function chosenPassages(
   terms: readonly string[],
   ranked: readonly CountedPassage[],
@@ -263,7 +271,7 @@ function contextOf(
   return context === '' || context.length > CONTEXT_CHARS_MAX ? undefined : context
 }
 
-/** What several sources say in the same words counts once. */
+/** Removes quotes whose words repeat those of an earlier quote. */
 function withoutRepeats(drafts: readonly Candidate[]): Candidate[] {
   const seen = new Set<string>()
   return drafts.filter(({ text }) => {
@@ -281,8 +289,9 @@ function byScore(a: Candidate, b: Candidate): number {
 }
 
 /**
- * Clauses that no passage carries, and words of the question that no passage uses. None if the question cannot be divided into words, or
- * if not one word of a question in another language than English is used: then the sources may be in a language of their own.
+ * Returns the clauses that no passage carries, and the words of the question that no passage contains. Returns nothing in two cases:
+ * - The script of the question cannot be divided into words.
+ * - The question is not English and no passage has any of its words. The sources may then be in another language.
  */
 function gapsOf(question: Question, passages: readonly CountedPassage[], open: readonly Part[]): string[] {
   if (isUndivided(question.text)) return []

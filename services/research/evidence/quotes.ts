@@ -4,26 +4,26 @@ import { QUOTE_CHARS_MAX, type Sentence } from '#shared/search/text/sentences.ts
 
 const PRONOUN =
   /^(?:it|its|they|their|them|this|these|that|those|he|she|his|her|such|then|there|both|so|but|and|or|else|here)\b/i
-/** `that Office`, `in these cases`, `the latter`: words that stand for something in the sentence before. */
+/** Words that refer to the previous sentence: `that Office`, `in these cases`, `the latter`. */
 const REFERENCE =
   /\b(?:this|that|these|those|such)\s+\p{Lu}\p{L}+|^(?:\p{L}+\s+){0,3}(?:this|these|those|such)\s+\p{L}{3,}|\b(?:the latter|the former|the same|thereof|therein)\b/u
 
-/** A piece of a passage that can be quoted: a sentence, with the one before if it cannot be understood without that one. */
+/** A quotable piece of a passage: one sentence, together with the previous one if it refers back to that one. */
 export interface Quotable {
   /** Index of the sentence within its passage. */
   readonly at: number
   readonly start: number
   readonly end: number
   readonly text: string
-  /** The sentence refers to the one before. */
+  /** The sentence refers to the previous one. */
   readonly refers: boolean
-  /** The sentence refers to the one before, which does not fit into the quote. */
+  /** The sentence refers to the previous one, and the quote does not include that one. */
   readonly leans: boolean
-  /** A line of code without the sentence that announces it. */
+  /** A line of code without the sentence that introduces it. */
   readonly isCode: boolean
 }
 
-/** The quotes that can be made of a passage of a text, one a sentence or line of code at most, in their order. */
+/** Returns the quotable pieces of a passage in order, at most one per sentence or line of code. */
 export function quotablesIn(text: string, { sentences }: Pick<Passage, 'sentences'>): Quotable[] {
   return sentences.flatMap((sentence, at) => {
     if (!isQuotable(sentence)) return []
@@ -45,7 +45,7 @@ export function quotablesIn(text: string, { sentences }: Pick<Passage, 'sentence
   })
 }
 
-/** Whether a sentence cannot be understood without the one before. */
+/** Whether a sentence refers to the previous one, by a pronoun or a phrase such as `the latter`. */
 export function refersBack({ text, isCode, isRow }: Sentence): boolean {
   return !isCode && !isRow && (PRONOUN.test(text) || REFERENCE.test(text))
 }
@@ -55,7 +55,7 @@ const STATEMENT =
 const SYMBOL = /[{}()[\]=;<>|\\$#*+~^@]|::|->|--/g
 const SYMBOL_SHARE_MAX = 0.1
 
-/** Whether a line that is not marked as code reads like code: a statement of SQL, a signature, a line of a log. */
+/** Whether unmarked text looks like code: an SQL statement, a signature or a log line. */
 export function isCodeLike(text: string): boolean {
   if (STATEMENT.test(text) && /[;{}]\s*$|\)\s*(?:VALUES|;|$)|^\s*(?:INSERT|CREATE|GRANT|ALTER)\b/.test(text))
     return true
@@ -63,8 +63,8 @@ export function isCodeLike(text: string): boolean {
 }
 
 /**
- * Whether a sentence is quoted with the one before: code with its announcement, and a sentence that refers to the one before within a
- * paragraph. Text between two paragraphs may be missing.
+ * Whether a sentence is quoted together with the previous one: code with the sentence that introduces it, or a sentence that refers back
+ * within its paragraph. Sentences of different paragraphs are not joined, because text between them may be missing.
  */
 function isJoined(text: string, before: Sentence, sentence: Sentence): boolean {
   if (before.isCode || before.isLabel || !isForReaders(before.text)) return false

@@ -1,10 +1,12 @@
 /*
- * How well one sentence answers a question, by signals between 0 and 1 whose weighted sum is its score. Each term of the question counts
- * with its rarity, and with a credit for the place where it stands: a sentence is about its label, the header of its table, its heading
- * and the sentence that it refers to. In "shared_buffers (integer) / The default is typically 128 megabytes." the second line answers
- * "What is the default of shared_buffers?", though it contains one of two terms.
+ * How well one sentence answers a question. Signals between 0 and 1 describe the sentence; their weighted sum is its score.
  *
- * The weights are a logistic regression over the open questions of `bench/research`: does the sentence state a fact that is asked for?
+ * Each term of the question counts with its idf weight, times a credit for its position: 1 in the sentence, less in its label, table
+ * header, heading or the sentence that it refers to. Example: "shared_buffers (integer) / The default is typically 128 megabytes." The
+ * second line answers "What is the default of shared_buffers?", though the line contains only one of the two terms.
+ *
+ * The weights come from a logistic regression over the open questions of `bench/research`. The predicted label is whether the sentence
+ * states a requested fact.
  */
 import { type CountedPassage, massOf } from '#services/research/passages.ts'
 import type { Anchor, Weights } from '#services/research/question.ts'
@@ -14,7 +16,7 @@ import { subjectOf, termsOf } from '#shared/search/text/terms.ts'
 import { type AnswerType, fitOf } from './answer-type.ts'
 import type { Quotable } from './quotes.ts'
 
-/** The question, as sentences are compared with it. */
+/** The part of the question against which sentences are scored. */
 export interface Wanted {
   readonly question: string
   readonly terms: readonly string[]
@@ -22,71 +24,71 @@ export interface Wanted {
   readonly asked: AskedTerms
   readonly anchors: readonly Anchor[]
   readonly isEnglish: boolean
-  /** Without an answer of its type a sentence is none. */
+  /** True if a sentence must contain an answer of one of the types. */
   readonly isTypeRequired: boolean
 }
 
-/** Credits of a term by its place relative to the sentence; 1 within it. */
+/** Credit of a term by its position; 1 within the sentence itself. */
 const SYNONYM = 0.7
 const CONTEXT = 0.9
 const REFERENT = 0.8
 const HEADING = 0.6
 const TITLE = 0.35
 const NEIGHBOUR = 0.3
-/** Words between two neighbouring terms of the question that still stand together. */
+/** Maximum distance, in terms, between two neighbouring terms of the question that count as a pair. */
 const NEAR = 3
-/** Terms of a sentence from which on length no longer counts. */
+/** Number of terms at which the length signal reaches 1. */
 const LONG = 20
 
-/** Signals with their weights. */
+/** Weight of each signal. */
 const WEIGHTS = {
-  /** Share of the question in the sentence itself. */
+  /** Share of the question's weight in the sentence itself. */
   own: 0.34,
-  /** Share of the question in the sentence and around it. */
+  /** Share of the question's weight in the sentence and around it, by credit. */
   whole: 0.9,
-  /** Neighbouring terms of the question that stand together. */
+  /** Share of neighbouring terms of the question that are close together in the sentence. */
   pairs: 0.4,
-  /** An answer of the type that is asked for; by how much of the question is there; if there is no answer without it. */
+  /** Fit to the answer type; the fit times `whole`; the fit if the type is required, otherwise 0. */
   fit: 0.52,
   fitAbout: 0.83,
   fitRequired: 0.65,
-  /** Share of the question in the heading, in the title, in the passage, in the best passage of the source. */
+  /** Share of the question's weight in the heading, in the title, in the passage, and in the best passage of the source. */
   heading: 0.39,
   title: 0.42,
   passage: 0.83,
   source: 0.42,
   /** Reciprocal rank of the passage. */
   rank: 0.81,
-  /** Terms of the sentence that the question does not have. */
+  /** Share of the sentence's terms that the question lacks. */
   news: -0.84,
   length: 0.14,
   code: -0.8,
   leans: -0.46,
   /** Credit of the rarest term of the question. */
   rarest: 0.17,
-  /** Share of the terms of the question that are nowhere near. */
+  /** Share of the question's terms that have no credit at any position. */
   missing: -1.38,
   /** The first sentence below a heading. */
   lead: 0.36,
-  /** Share of the anchors of the question that stand nowhere near. No training: what is asked of 2021 is not answered by 2024. */
+  /** Share of the anchors missing in and around the sentence. Set by hand: a fact of 2024 does not answer a question about 2021. */
   unanchored: -2,
 }
 const BIAS = -3.4
 
 export type Signals = Readonly<Record<keyof typeof WEIGHTS, number>>
 
-/** The score of a sentence: the logit of {@link likelihoodOf}. */
+/** The score of a sentence: the log-odds of {@link likelihoodOf}. */
 export function scoreOf(signals: Signals): number {
   const names = Object.keys(WEIGHTS) as (keyof typeof WEIGHTS)[]
   return names.reduce((sum, name) => sum + WEIGHTS[name] * signals[name], BIAS)
 }
 
-/** Likelihood that a sentence with this score states a fact that is asked for. */
+/** Estimated probability that a sentence with this score states a requested fact. */
 export function likelihoodOf(score: number): number {
   return 1 / (1 + Math.exp(-score))
 }
 
-/** Sentences of a passage, with the terms that each holds. */
+/** Terms of the question in each sentence of a passage, in the contexts of each sentence, in the heading and in the title. */
 export interface PassageTerms {
   readonly own: readonly ReadonlySet<string>[]
   readonly contexts: readonly ReadonlySet<string>[]
@@ -107,7 +109,7 @@ export function passageTermsOf({ source, heading, sentences }: CountedPassage, a
   }
 }
 
-/** The credit of a term for a sentence, by the nearest place that contains it. */
+/** Returns a function from a term to its credit for one sentence, by the nearest position that contains the term. */
 export function creditIn(
   terms: PassageTerms,
   at: number,
@@ -132,18 +134,17 @@ function isSaidOtherwise(term: string, own: ReadonlySet<string>): boolean {
   return false
 }
 
-/** A sentence with its place. */
+/** A quotable sentence with its passage and the rank of that passage. */
 export interface Placed {
   readonly quotable: Quotable
   readonly passage: CountedPassage
   readonly terms: PassageTerms
   /** Rank of the passage, from 0. */
   readonly rank: number
-  /** Share of the question in the best passage of the source. */
+  /** Share of the question's weight in the best passage of the source. */
   readonly sourceMass: number
 }
 
-/** The signals of one sentence. */
 export function signalsOf(wanted: Wanted, weights: Weights, { quotable, passage, terms, ...place }: Placed): Signals {
   const { at, text, refers, leans, isCode } = quotable
   const credit = creditIn(terms, at, refers, wanted.isEnglish)
@@ -206,7 +207,7 @@ export function creditSum(terms: Iterable<string>, weights: Weights, credit: (te
   return all === 0 ? 0 : held / all
 }
 
-/** The share of neighbouring terms of the question that stand together in a text as well. */
+/** The share of neighbouring terms of the question that are close together in the text. */
 function pairsIn(text: string, terms: readonly string[]): number {
   if (terms.length < 2) return 0
   const places = new Map<string, number[]>()

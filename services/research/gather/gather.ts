@@ -10,58 +10,65 @@ import { isRepeat, printOf, type TextPrint } from '#shared/search/text/duplicate
 import { runYielding } from '#shared/yielding.ts'
 import { type Freshness, freshnessOf } from './freshness.ts'
 
-/** Times that something outside is asked, and the longest wait in between. */
+/** Maximum tries of one backend call, default wait between two tries, and maximum Retry-After that is honoured; in milliseconds. */
 const TRIES = 2
 const WAIT_MS = 500
 const WAIT_MS_MAX = 5_000
-/** One search, or one page. */
+/** Timeout of one try of a search or a page, in milliseconds. */
 const TRY_MS = 20_000
 
-/** Searches, and pages, that are under way at once. */
+/** Maximum backend calls in flight per run. */
 const AT_ONCE = 4
-/** Of reciprocal rank fusion. */
+/** Constant k of reciprocal rank fusion (RRF). */
 const RRF_K = 60
-/** Pages of one host that one round reads: one site is one voice. */
+/** Maximum pages per host and round, so that one site cannot fill the report. */
 const PER_HOST_MAX = 3
-/** Minimum ratio of the lengths of two texts that may be the same one under another head and foot, whose length in UTF-16 units is allowed too. */
+/**
+ * Two texts are compared as repeats only if the shorter one has this share of the longer one. Different headers and footers may add
+ * `LENGTH_SLACK` UTF-16 units of difference.
+ */
 const LENGTH_RATIO_MIN = 0.9
 const LENGTH_SLACK = 200
 
-/** What a search has found, and where it is read. */
+/** A hit with its fused score and the backend that can read it. */
 interface Found {
   readonly hit: Hit
   readonly backend: SearchBackend
   score: number
 }
 
-/** What gathering works with. */
 export interface GatherOptions {
   readonly backends: readonly SearchBackend[]
   readonly request: ResearchRequest
   readonly clock: Clock
   readonly budget: Budget
-  /** Id of the project whose research it is. */
+  /** Id of the calling project. */
   readonly project: string
   readonly signal: AbortSignal
 }
 
 /**
- * Searches and reads: each search and each page is a step, so that a run that is taken up again asks for none of them twice. A
- * step that fails is not kept; how many did is counted, because "nothing was found" may only be said where nothing failed.
+ * Finds and reads the sources of one run.
+ *
+ * - Each search and each page is a recorded step, so a resumed run repeats none of them. A failed step is not recorded.
+ * - Failures are counted. A report that found nothing must mention failed searches, because the answer may be among their results.
+ * - Hits of all queries and backends are fused by reciprocal rank fusion. The score of a hit is the sum of 1 / (60 + rank), ranks from 1.
+ *   Example: rank 1 in two lists gives 2 / 61 = 0.033.
+ * - A source that repeats the text of an earlier source is dropped, so that copies do not count as independent sources.
  */
 export class Gathering {
   readonly #options: GatherOptions
   readonly #found = new Map<string, Found>()
   readonly #tried = new Set<string>()
   readonly snapshots: Snapshot[] = []
-  /** Of those that another source may repeat. */
+  /** Cache of fingerprints for the detection of repeated texts. */
   readonly #prints = new Map<Snapshot, TextPrint>()
   searches = 0
   failedSearches = 0
   unread = 0
-  /** The run was cancelled while it searched or read: something of it is missing, and nothing has failed. */
+  /** True if a cancel interrupted a search or a read. Results are then missing without any failure. */
   isCut = false
-  /** How far indexes are that are searched before they are whole. */
+  /** Progress of an index that is searched before it is complete; undefined if all indexes are complete. */
   indexing: IndexProgress | undefined
   #failure: ServiceError | undefined
   readonly #freshness: Freshness | undefined
@@ -71,7 +78,7 @@ export class Gathering {
     this.#freshness = freshnessOf(options.request.question)
   }
 
-  /** Whether there is anything that may be searched. */
+  /** Whether the request's domain rules leave at least one backend. */
   get canSearch(): boolean {
     return this.#options.backends.length > 0
   }
@@ -80,7 +87,7 @@ export class Gathering {
     return this.#found.size
   }
 
-  /** Sources that were found, best first; as many as may be read. */
+  /** The best hits, read or not, at most `SOURCES_MAX`. */
   get results(): ResearchSource[] {
     return this.#ranked()
       .slice(0, SOURCES_MAX)
@@ -93,10 +100,10 @@ export class Gathering {
   }
 
   /**
-   * Searches by texts at every backend, as far as the budget goes.
+   * Sends each query to each backend while the budget lasts.
    *
-   * @returns False when it goes no further
-   * @throws ServiceError When all searches of the run so far have failed
+   * @returns False if the budget did not suffice for all searches
+   * @throws ServiceError if every search of the run so far has failed
    */
   async search(queries: readonly string[]): Promise<boolean> {
     const { backends, budget } = this.#options
@@ -108,14 +115,14 @@ export class Gathering {
     return paid.length === wanted.length
   }
 
-  /** Reads the best sources that are not read yet, as far as the budget goes. @returns Those that are new */
+  /** Reads the best unread hits while the budget lasts. @returns The sources that repeat no earlier source */
   async read(): Promise<Snapshot[]> {
     const chosen = this.#choose()
     const read = await inGroups(chosen, (found) => this.#readOne(found))
     return await runYielding(this.#keepNew(read), this.#options.signal)
   }
 
-  /** What says the same as a source that was ranked before it is the same source. */
+  /** Drops each source whose text repeats that of a source ranked before it. */
   *#keepNew(read: readonly (Snapshot | undefined)[]): Generator<void, Snapshot[]> {
     const fresh: Snapshot[] = []
     for (const snapshot of read) {
@@ -165,9 +172,9 @@ export class Gathering {
   }
 
   /**
-   * Asks a backend in a step. Its failure is one of the backend; what else goes wrong is no matter of ours.
+   * Runs a backend call, with retries, as a recorded step. An error of the backend is returned; any other error is thrown.
    *
-   * @returns What it gave, or its failure; neither where the run was cancelled meanwhile
+   * @returns The result or the failure; neither if a cancel interrupted the call
    */
   async #outside<T>(
     kind: string,
@@ -189,7 +196,7 @@ export class Gathering {
       })
       return [value, undefined]
     } catch (error) {
-      // A replay is cut without being asked to run what was not recorded.
+      // In a replay after a cancel, the composition rejects an unrecorded step without running it. The step counts as interrupted.
       const isCut = !failure && clock.cancelled.aborted && !signal.aborted
       if (!failure && !isCut) throw error
       this.isCut ||= isCut
@@ -231,7 +238,7 @@ export class Gathering {
   }
 }
 
-/** Whether two sources are of nearly the same length, without which neither repeats the other, and no parts of one document. */
+/** Whether two sources are similar in length and not parts of one document. Only such sources are compared as repeats. */
 function mayRepeat(a: Snapshot, b: Snapshot): boolean {
   const [shorter, longer] = [Math.min(a.text.length, b.text.length), Math.max(a.text.length, b.text.length)]
   return longer - shorter <= LENGTH_SLACK + (1 - LENGTH_RATIO_MIN) * longer && documentOf(a.url) !== documentOf(b.url)
@@ -241,7 +248,7 @@ function documentOf(url: string): string {
   return url.replace(/#part-\d+$/, '')
 }
 
-/** Some at once, and their results in the order they were asked for. */
+/** Runs the work in groups of `AT_ONCE` items. Results have the order of the items. */
 async function inGroups<T, R>(items: readonly T[], work: (item: T) => Promise<R>): Promise<R[]> {
   const results: R[] = []
   for (let at = 0; at < items.length; at += AT_ONCE) {
@@ -251,10 +258,10 @@ async function inGroups<T, R>(items: readonly T[], work: (item: T) => Promise<R>
 }
 
 /**
- * Asks something outside, with a time for each try and one more try where that may help.
+ * Runs a call with a timeout per try. A retryable error gets one more try, unless its Retry-After exceeds 5 s or the time that is left.
  *
- * @param leftMs Milliseconds for all of it.
- * @throws ServiceError; the signal's reason
+ * @param leftMs Time limit for all tries together, in milliseconds.
+ * @throws ServiceError of the last try; the signal's reason
  */
 async function withRetry<T>(run: (signal: AbortSignal) => Promise<T>, signal: AbortSignal, leftMs: number): Promise<T> {
   const endsAtMs = Date.now() + leftMs

@@ -1,16 +1,16 @@
 import type { Clock } from '#services/research/clock.ts'
 import type { IndexProgress, SearchBackend } from '#shared/search/search.ts'
 
-/** Time between two looks at how far an index is, their number, and the share of the run's time that is waited in all. */
+/** Maximum time of one wait for an index, in milliseconds; maximum number of waits; maximum share of the run's time for them. */
 const LOOK_MS = 3_000
 const LOOKS_MAX = 2
 const TIME_SHARE = 0.4
 
 /**
- * Waits a few seconds for indexes that are being made, as after the first start with a large folder, and yields their progress. Each
- * look is a step, so that a run that is taken up again yields the same.
+ * Waits a few seconds for indexes under construction, such as after the first start with a large folder, and yields their progress.
+ * Each wait is a recorded step, so that a resumed run yields equal events.
  *
- * @returns Progress of those that are searched as they are
+ * @returns Progress of an index that is still incomplete and is searched as it is, otherwise undefined
  * @throws The signal's reason
  */
 export async function* waitForIndexes(

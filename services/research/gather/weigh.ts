@@ -1,15 +1,15 @@
 import type { Clock } from '#services/research/clock.ts'
 import type { SearchBackend, TermWeights } from '#shared/search/search.ts'
 
-/** Longest time to learn how common words are, and its share of the time that is left. */
+/** Maximum time for the word counts, in milliseconds, and maximum share of the run's remaining time. */
 const WAIT_MS = 10_000
 const TIME_SHARE = 0.5
 
 /**
- * How common words are, where one backend knows the whole corpus; undefined elsewhere, and where it cannot say in time, such as
- * while it is still reading its folder. That it could not is remembered as a step, like any answer.
+ * Counts how many passages of the corpus contain each word. Returns undefined unless exactly one backend exists and can count over its
+ * whole corpus in time. A backend that still reads its folder may be too late. The result, including a timeout, is a recorded step.
  *
- * @throws ServiceError Of the backend; the signal's reason
+ * @throws ServiceError of the backend; the signal's reason
  */
 export async function weighWords(
   backends: readonly SearchBackend[],
@@ -26,7 +26,7 @@ export async function weighWords(
   return weighed ?? undefined
 }
 
-/** @param signals `soft` ends it like its time, `hard` ends the run. */
+/** @param signals If `soft` aborts, then the result is null, as after the timeout. If `hard` aborts, then the call throws. */
 async function inTime(
   backend: SearchBackend,
   words: readonly string[],

@@ -8,32 +8,32 @@ import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { nearnessOf } from './nearness.ts'
 
-/** Passages whose vectors are asked for, the best by words; and parts of the question beside itself. */
+/** Maximum passages (the best by words) and maximum parts of the question that are embedded; the question itself comes in addition. */
 const PASSAGES_MAX = 64
 const PARTS_MAX = 4
-/** UTF-8 bytes of a text that is embedded: about 250 tokens of English, and under 512 of any other language. */
+/** Maximum UTF-8 bytes of an embedded text: about 250 tokens of English, and fewer than 512 tokens in any other language. */
 const TEXT_BYTES_MAX = 1_000
-/** How much of the time that is left the vectors may take, and the most of it in milliseconds. */
+/** Maximum share of the remaining time for the embeddings, and their maximum time in milliseconds. */
 const TIME_SHARE = 0.2
 const TIME_MS_MAX = 30_000
 
-/** How near passages are to a question, as cosines. */
+/** Passage → largest cosine similarity to the question or one of its parts. */
 type Nearness = ReadonlyMap<CountedPassage, number>
 
 /**
- * Ranks by what passages mean as well as by their words. One child job of the embeddings pool makes all vectors of a run; where it
- * cannot, the order by words stands, and {@link remark} says why.
+ * Ranks passages by embeddings in addition to words. One child job of the embeddings pool computes all vectors of a run.
+ * If the child job fails, then the order by words remains and {@link remark} contains the reason.
  */
 export class MeaningRanker {
   readonly #clock: Clock
   readonly #budget: Budget
   readonly #model: string
   #nearness: Promise<Nearness | undefined> | undefined
-  /** Why there was no ranking by vectors, as a sentence; undefined where there was one, or none was asked for. */
+  /** A sentence with the reason why vectors were not used; undefined if they were used or not yet requested. */
   remark: string | undefined
   inputTokens = 0
 
-  /** @param model Its id in the catalogue. */
+  /** @param model Id of the embedding model in the catalogue. */
   constructor(clock: Clock, budget: Budget, model: string) {
     this.#clock = clock
     this.#budget = budget
@@ -41,10 +41,10 @@ export class MeaningRanker {
   }
 
   /**
-   * The same passages in the joint order of words and vectors; undefined where that is the one by words. A second ranking of the run
-   * takes the vectors of the first.
+   * Reorders passages by reciprocal rank fusion of words and vectors. Returns undefined if the order by words remains. A second call
+   * reuses the vectors of the first.
    *
-   * @param ranked By words, best first.
+   * @param ranked Passages ranked by words, best first.
    * @throws The signal's reason
    */
   async rank(
@@ -76,11 +76,11 @@ export class MeaningRanker {
     return new Map(passages.map((passage, at) => [passage, cosines[at] ?? 0]))
   }
 
-  /** How the child ended; undefined where the run has to end before. */
+  /** Returns the end of the child job; undefined if the run must stop first. */
   async #embed(inputs: readonly string[]): Promise<ChildEnd | undefined> {
     const { composition } = this.#clock
     const [end] = await composition.waitFor([await composition.submit(this.#childOf(inputs))])
-    // A child that was not waited for may have ended when the run is taken up again: it is to be missing there too.
+    // The recorded stop keeps a replay equal: the child may have ended since, but the first attempt did not use its result.
     return (await this.#clock.stop('embedded')) ? undefined : end
   }
 
@@ -96,19 +96,19 @@ export class MeaningRanker {
   }
 }
 
-/** What a passage says, and what stands above it. */
+/** The text to embed: title, heading, then the passage. */
 function textOf({ source, heading, start, end }: CountedPassage): string {
   const above = [source.title, heading].filter((text) => text !== '')
   return [...above, source.text.slice(start, end)].join('\n')
 }
 
-/** Its first characters, whole ones. */
+/** Cuts a text to `TEXT_BYTES_MAX` UTF-8 bytes, without splitting a character. */
 function shortened(text: string): string {
   const { read } = new TextEncoder().encodeInto(text, new Uint8Array(TEXT_BYTES_MAX))
   return text.slice(0, read).toWellFormed()
 }
 
-/** Reciprocal rank fusion of the order by words and the one by nearness; equal ones, and the rest, as by words. */
+/** Fuses the order by words and the order by cosine (RRF). Ties and passages after the first 64 keep the order by words. */
 function fused(ranked: readonly CountedPassage[], nearness: Nearness): CountedPassage[] {
   const first = ranked.slice(0, PASSAGES_MAX)
   const near = first.filter((passage) => nearness.has(passage))

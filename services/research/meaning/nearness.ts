@@ -1,7 +1,8 @@
 /**
- * How near each passage is to what is asked, by the answer of `POST /v1/embeddings` to the questions and then the passages: the
- * cosine to the nearest of the questions. Undefined where these are not so many vectors of one length, each with a direction.
- * Yields so that it can be done in turns.
+ * Computes, for each passage, the largest cosine similarity to one of the questions. Yields to the event loop between vectors.
+ *
+ * @param result Response of `POST /v1/embeddings` whose inputs were the questions, then the passages.
+ * @returns One cosine per passage; undefined if the number of vectors is wrong, their dimensions differ or one has no finite, positive norm
  */
 export function* nearnessOf(
   result: unknown,
@@ -26,7 +27,7 @@ export function* nearnessOf(
   return nearness
 }
 
-/** A vector made as long as 1; undefined for what is none, or has no direction. */
+/** Normalizes a vector to length 1; undefined if the item is no vector or its norm is 0 or not finite. */
 function unitOf(item: { index?: unknown; embedding?: unknown } | null, at: number): Float64Array | undefined {
   const numbers = item?.embedding
   if (item?.index !== at || !Array.isArray(numbers)) return undefined

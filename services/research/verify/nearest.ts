@@ -4,11 +4,13 @@ import { termSet } from '#shared/search/text/terms.ts'
 import { plain } from './verify.ts'
 
 /**
- * A claim with the quotes that it is nearest to: its own, unless another sentence of the sources says the same word by word, or has more
- * of its terms than all of them together. A model that names the wrong quote for what a source does say is put right, and a claim that
- * is checked against a quote of something else cannot pass for a paraphrase of it.
+ * Replaces the quotes of a claim by a nearer one, if there is one. A candidate is nearer if its text is equal to the claim, or if it shares
+ * more terms with the claim than all quotes of the claim together.
  *
- * @param candidates All sentences that the model was shown.
+ * Models sometimes cite the wrong quote for a correct statement; this step corrects the citation. The following check then compares the
+ * claim with the closest sentence, so an unrelated quote cannot support it.
+ *
+ * @param candidates All sentences that were in the model's prompts.
  */
 export function citingNearest(claim: Claim, candidates: readonly Candidate[]): Claim {
   const words = plain(claim.text)

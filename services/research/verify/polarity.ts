@@ -1,13 +1,13 @@
 /*
- * Whether a statement says the opposite of a sentence, or more than it, by words that turn what is said: such a statement must keep
- * them as they are, so no judge decides on it.
+ * Detects statements that contradict or exaggerate their quote: negations, universal words ("all", "never") and antonyms. A statement
+ * that differs from its quote in such words is refused. The judge model cannot override the refusal.
  */
 
 const NEGATION =
   /\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|nowhere|hardly|rarely|seldom|fails? to|failed to|lacks?|instead of|rather than)\b|n['’]t\b/gi
-/** Words of which a statement has none that its quote has not: they make it say more. */
+/** Universal words. A statement may contain one only if its quote contains it, because such a word extends the claim. */
 const UNIVERSAL = /\b(?:all|every|everyone|everything|always|only|entirely|completely|must|guaranteed?|guarantees)\b/gi
-/** Words that turn what is said around when one stands for the other. */
+/** Pairs of antonyms, as word beginnings. */
 const OPPOSITES: readonly (readonly [RegExp, RegExp])[] = [
   ['allow|permit', 'forb[ia]d|prohibit|prevent|den[iy]|refus|disallow'],
   ['enabl', 'disabl'],
@@ -36,7 +36,7 @@ const OPPOSITES: readonly (readonly [RegExp, RegExp])[] = [
 ].map(([a, b]) => [new RegExp(`\\b(?:${a})`, 'gi'), new RegExp(`\\b(?:${b})`, 'gi')])
 const PREFIX = /^(?:un|in|im|ir|il|dis|non|mis)-?(?=\p{Ll}{4})/u
 
-/** Why a statement cannot stand by a quote that turns what is said otherwise; undefined where it does not. */
+/** Returns the reason why the statement contradicts or exaggerates its quote; undefined if no such word was found. */
 export function turnedIn(claim: string, quote: string): string | undefined {
   if (countOf(NEGATION, claim) !== countOf(NEGATION, quote)) return 'It denies more or less than its quote.'
   const more = [...claim.matchAll(UNIVERSAL)].find(([word]) => !hasWord(quote, word))
@@ -45,12 +45,12 @@ export function turnedIn(claim: string, quote: string): string | undefined {
   return turned || hasOtherPrefix(claim, quote) ? 'It says the opposite of a word of its quote.' : undefined
 }
 
-/** The claim has one word more often than the quote, and the other one less often. */
+/** Whether the claim has one word of a pair more often than the quote, and its antonym less often. */
 function isTurned(claim: string, quote: string, own: RegExp, other: RegExp): boolean {
   return countOf(own, claim) > countOf(own, quote) && countOf(other, claim) < countOf(other, quote)
 }
 
-/** One of them has a word, and the other one that word with a syllable that denies it. */
+/** Whether one text has a word and the other only its negated form, as in `safe` and `unsafe`. */
 function hasOtherPrefix(claim: string, quote: string): boolean {
   const [own, other] = [wordsOf(claim), wordsOf(quote)]
   const isDenied = (some: ReadonlySet<string>, others: ReadonlySet<string>) =>

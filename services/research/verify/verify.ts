@@ -1,23 +1,25 @@
 /*
- * Whether a statement stands in the sentences that it cites, by what can be told without understanding: nothing passes here that
- * a reader would have to think about. What is undecided a judge decides; what is refused nobody can let pass.
+ * The mechanical check of a claim against its quotes. Three verdicts:
+ * - `supported`: the claim is a verbatim part of a quote, with the same conditions.
+ * - `refused`: the claim has a link, number, name, negation or antonym that its quotes lack, or shares too few terms. Refusals are final.
+ * - `undecided`: the claim is a paraphrase. A judge model decides (see `writer/judge.ts`).
  */
 import { hasAddress } from '#shared/search/text/quotable.ts'
 import { termSet, termsOf } from '#shared/search/text/terms.ts'
 import { turnedIn } from './polarity.ts'
 
-/** What comes of a check. The reason is a sentence for whoever mends the statement. */
+/** Result of a check. The reason is a sentence for the model that rewrites the claim. */
 export type Verdict =
   | { readonly verdict: 'supported' }
   | { readonly verdict: 'refused' | 'undecided'; readonly reason: string }
 
 const MARKUP = /\]\(|<\w[^>]{0,300}>/
 const NUMBER = /(?<![\p{L}\p{N}_])(\d+(?:[.,:]\d+)*)\s?(%|[\p{L}µ]+)?/gu
-/** Words that bound what is said; a statement that leaves them out says more than its quote. */
+/** Words that limit a statement. A claim that omits them states more than its quote. */
 const QUALIFIER =
   /\b(?:if|unless|until|except|only|may|might|could|should|would|when|while|where|sometimes|often|usually|mostly|almost|about|up to|at least|at most|allegedly|claims?|claimed|reportedly|planned|proposed)\b/gi
 
-/** A statement that shares less of its terms with its quotes is one of another sentence, whatever a judge says. */
+/** Minimum share of the claim's terms that its quotes must contain. Below it, the claim is refused without a judge. */
 const SHARED_MIN = 1 / 3
 
 const NUMBER_WORDS: Readonly<Record<string, string>> = {
@@ -66,7 +68,7 @@ const UNITS: Readonly<Record<string, string>> = {
   ...same('billion'),
 }
 
-/** Checks a statement against the texts of its quotes. */
+/** Checks a claim against the texts of its quotes. */
 export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
   if (quotes.some((quote) => plain(quote) === plain(claim))) return { verdict: 'supported' }
   if (hasLink(claim)) return refused('It has an address or markup of its own.')
@@ -83,12 +85,12 @@ export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
   return { verdict: 'supported' }
 }
 
-/** Whether a text holds an address or markup, which nobody but the report writes. */
+/** Whether a text contains an address or markup. Only the report writer may add these. */
 export function hasLink(text: string): boolean {
   return hasAddress(text) || MARKUP.test(text)
 }
 
-/** The share of a claim's terms that its quotes have. */
+/** The share of a claim's terms that its quotes contain, 0 to 1. */
 function sharedBy(claim: string, quotes: readonly string[]): number {
   const own = termSet(claim)
   return own.size === 0 ? 0 : own.intersection(termSet(quotes.join('\n'))).size / own.size
@@ -101,7 +103,7 @@ function nearest(claim: string, quotes: readonly string[]): string {
   return quotes[shared.indexOf(Math.max(...shared))] ?? ''
 }
 
-/** Names and numbers in another order than the quote has them may have changed places: "A is 5 and B is 7" does not say "B is 5". */
+/** Detects names and numbers in a different order than in the quote: "A is 5 and B is 7" does not support "B is 5". */
 function reorderedIn(claim: string, quote: string): string | undefined {
   const [own, other] = [[...wordsIn(claim)], [...wordsIn(quote)]]
   const names = new Set([...namesIn(claim), ...namesIn(quote)])
@@ -110,7 +112,7 @@ function reorderedIn(claim: string, quote: string): string | undefined {
   return places.every((place, at) => place > (places[at - 1] ?? -1)) ? undefined : 'Its names have changed places.'
 }
 
-/** Numbers of a text, with their units where they have some. */
+/** Returns the numbers of a text, in digits or words, each with its unit if one follows. */
 export function numbersIn(text: string): { value: string; unit: string | undefined }[] {
   const digits = [...text.matchAll(NUMBER)].map(([, value = '', after]) => ({
     value: value.replace(/,(?=\d{3}(?:\D|$))/g, ''),
@@ -123,14 +125,14 @@ export function numbersIn(text: string): { value: string; unit: string | undefin
   return [...digits, ...words]
 }
 
-/** The same number, and no other unit. */
+/** Whether a quote contains the number, with the same unit or with a unit missing on one side. */
 function hasNumber(quote: string, { value, unit }: { value: string; unit: string | undefined }): boolean {
   return numbersIn(quote).some((own) => {
     return own.value === value && (unit === undefined || own.unit === undefined || own.unit === unit)
   })
 }
 
-/** Words that look like names: with a capital inside a sentence, or written like an identifier. */
+/** Words that look like names: capitalized within a sentence, or written like an identifier. */
 function namesIn(claim: string): string[] {
   const words = [...claim.matchAll(/[\p{L}\p{N}_]+(?:['’.-][\p{L}\p{N}_]+)*/gu)]
   return words.flatMap(([word], at) => {
@@ -150,8 +152,8 @@ function bare(word: string): string {
 }
 
 /**
- * Whether what the claim says, word by word, is said in one piece by the quote: anything between could change what it means, so
- * "A is 5 and B is 7" does not support "A is 7".
+ * Whether the terms of the claim are a contiguous sequence in the quote. Words between them could change the meaning: "A is 5 and B is 7"
+ * does not support "A is 7".
  */
 function standsIn(claim: string, quote: string): boolean {
   const own = [...termsOf(claim)].map(({ term }) => term)
@@ -163,7 +165,7 @@ function countOf(pattern: RegExp, text: string): number {
   return text.match(pattern)?.length ?? 0
 }
 
-/** A text as it is compared word by word: its white space and its last mark do not matter. */
+/** Normalizes a text for comparison: collapses white space and removes final punctuation. */
 export function plain(text: string): string {
   return text
     .replace(/\s+/g, ' ')

@@ -5,7 +5,7 @@ import { runYielding } from '#shared/yielding.ts'
 import type { Ask, Asker } from './ask.ts'
 import type { Judge } from './judge.ts'
 
-/** Claims of one call that mends. */
+/** Maximum claims per call that rewrites. */
 const REWRITES_MAX = 10
 const TEXT_CHARS_MAX = 500
 
@@ -19,16 +19,16 @@ const SYSTEM = `Each claim failed a check against its quotes, for the reason giv
 their words as it can be: the same numbers, names, conditions and negations. Leave out an id whose quotes cannot support any such
 claim.`
 
-/** A claim that was checked; its reason says why it failed. */
+/** A checked claim. The reason of its failure is undefined if the claim passed. */
 interface Checked {
   readonly claim: Claim
   readonly reason: string | undefined
 }
 
 /**
- * Checks claims, and mends what fails: written anew once, then given up.
+ * Checks claims against their quotes. The model rewrites each failed claim once; then the claim is checked again.
  *
- * @returns Claims that are supported by their quotes, in their order; undefined in the place of one that is not
+ * @returns One entry per claim, in order: the claim, possibly rewritten, or undefined if its quotes do not support it
  */
 export async function checkClaims(
   asker: Asker,
@@ -47,7 +47,7 @@ export async function checkClaims(
   })
 }
 
-/** By words first; what they leave open by the judge, which can refuse and let pass, but never what words have refused. */
+/** Checks mechanically first. The judge decides only on undecided claims and cannot override a refusal. */
 async function checkAll(judge: Judge, claims: readonly Claim[], round: string): Promise<Checked[]> {
   const verdicts = await runYielding(verdictsOn(claims))
   const open = claims.filter((_, at) => verdicts[at]?.verdict === 'undecided')

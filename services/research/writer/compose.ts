@@ -31,10 +31,10 @@ short title each. Every sentence follows from the claims whose ids it names, and
 conditions and negations exactly. Plain text: no markup, no addresses, no citation numbers, those are put in afterwards. Say nothing
 twice.`
 
-/** Sentences by whoever has written them, before they are checked. */
+/** A composed report before its sentences are checked. */
 export type Composed = Pick<Draft, 'summary' | 'sections'>
 
-/** Has a model put claims into a report; where it cannot, the claims themselves are the report, part by part. */
+/** Has a model compose a report from claims. If the model fails, then the claims themselves form the report, part by part. */
 export async function compose(asker: Asker, question: string, notes: readonly PartNotes[]): Promise<Composed> {
   const ids = new Map(notes.flatMap(({ claims }) => claims).map((claim, at) => [`c${at + 1}`, claim]))
   const claims = [...ids].map(([id, { text }]) => ({ id, text }))
@@ -56,7 +56,7 @@ function plainly(notes: readonly PartNotes[]): Composed {
   return { summary: first.claims, sections: [] }
 }
 
-/** A sentence with the quotes of its claims; none where it names claims that are not there. */
+/** A sentence with the quotes of the claims it names; empty if it names an unknown claim. */
 function founded({ text, claims: names }: z.infer<typeof Sentence>, ids: ReadonlyMap<string, Claim>): Claim[] {
   const claims = [...new Set(names)].map((name) => ids.get(name))
   if (claims.some((claim) => claim === undefined)) return []
@@ -68,7 +68,7 @@ function keyOf({ source, start }: Claim['quotes'][number]): string {
   return `${source.sha256} ${start}`
 }
 
-/** A title cites nothing, so it may say nothing that would have to be checked. */
+/** Replaces a title that has a link or a new number by "More": titles have no citations, so they must state no facts. */
 function titleOf(title: string, question: string): string {
   const asked = numbersIn(question).map(({ value }) => value)
   const isNew = numbersIn(title).some(({ value }) => !asked.includes(value))

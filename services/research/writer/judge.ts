@@ -2,13 +2,13 @@ import { z } from 'zod'
 import type { Claim } from '#services/research/draft.ts'
 import type { Ask, Asker } from './ask.ts'
 
-/** What a judge says of a claim. `unchecked`: it did not say, or not in time; nobody takes it for a refusal. */
+/** Judgement of a claim. `unchecked`: the judge gave no clear verdict, or not in time. */
 export type Judgement = 'supported' | 'not_supported' | 'unchecked'
 
-/** Decides what words alone do not. @returns One judgement a claim, in their order */
+/** Decides on claims that the mechanical check leaves undecided. @returns One judgement per claim, in order */
 export type Judge = (claims: readonly Claim[], round: string) => Promise<Judgement[]>
 
-/** Claims of one call. */
+/** Maximum claims per call. */
 const PAIRS_MAX = 10
 
 const Verdicts = z.strictObject({
@@ -21,7 +21,7 @@ const SYSTEM = `Judge for each claim whether its quotes state it. supported: a c
 claim. not_supported: a part of it is missing in the quotes, or they say otherwise, in number, name, condition, negation, cause or
 degree. unsure: you cannot tell. Give one verdict for each id.`
 
-/** A judge that asks a model, with a second try for what it left out. */
+/** A judge that calls a model. Claims without a clear verdict get a second call. */
 export function modelJudge(asker: Asker): Judge {
   return async (claims, round) => {
     const first = await judgeAll(asker, claims, `judge.${round}`)
@@ -46,7 +46,7 @@ async function judgeAll(asker: Asker, claims: readonly Claim[], key: string): Pr
   const answers = await asker.askAll(asks)
   return claims.map((_, at) => {
     const verdicts = answers[Math.floor(at / PAIRS_MAX)]?.verdicts.filter(({ id }) => id === `p${(at % PAIRS_MAX) + 1}`)
-    // One that says two things of a claim has said nothing.
+    // Two verdicts on one claim count as none.
     const [verdict] = verdicts?.length === 1 ? verdicts : []
     return verdict === undefined || verdict.verdict === 'unsure' ? 'unchecked' : verdict.verdict
   })

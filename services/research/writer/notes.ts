@@ -6,12 +6,12 @@ import type { Weights } from '#services/research/question.ts'
 import { termSet } from '#shared/search/text/terms.ts'
 import type { Ask, Asker } from './ask.ts'
 
-/** Quotes that one call sees, and claims that it may make of them. */
+/** Maximum quotes in one call, and maximum claims in its answer. */
 const QUOTES_MAX = 20
 const CLAIMS_MAX = 8
 const CLAIM_CHARS_MAX = 500
 const PER_CLAIM_MAX = 3
-/** What fitting the part counts for against fitting the question. */
+/** Weight of a quote's relevance to the part; the rest (0.4) is the weight of its score for the whole question. */
 const PART_SHARE = 0.6
 
 const Notes = z.strictObject({
@@ -29,13 +29,17 @@ const SYSTEM = `Note what the quotes say that answers the question. Give at most
 alone, with the ids of 1 to ${PER_CLAIM_MAX} quotes that state it. Keep numbers, names, conditions and negations exactly as the quotes have them.
 Leave out what the quotes do not say. No quotes that answer: no claims.`
 
-/** What a model has noted on one part of a question. */
+/** Claims of a model on one part of a question. */
 export interface PartNotes {
   readonly part: string
   readonly claims: readonly Claim[]
 }
 
-/** Has a model note claims with quote ids, for each part by itself. @returns Parts with claims; undefined where it cannot follow */
+/**
+ * Has a model derive claims from quotes, in one call per part. Each claim names the ids of its quotes.
+ *
+ * @returns Parts that have claims; undefined if every call failed
+ */
 export async function takeNotes(
   asker: Asker,
   question: string,
@@ -70,7 +74,7 @@ function quotesFor(part: string, candidates: readonly Candidate[], weights: Weig
     .map(({ quote }) => quote)
 }
 
-/** A claim with its quotes; none where it names quotes that nobody gave it. */
+/** A claim with the quotes it names; empty if it names a quote that was not in its prompt. */
 function cited(
   { text, quotes: names }: { text: string; quotes: string[] },
   ids: ReadonlyMap<string, Candidate>,

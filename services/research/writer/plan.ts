@@ -6,7 +6,7 @@ import type { Asker } from './ask.ts'
 const PARTS_MAX = 5
 const QUERIES_MAX = 3
 const TEXT_CHARS_MAX = 300
-/** The rest of the time belongs to searching, reading and writing. */
+/** Maximum share of the remaining time for the plan; the rest is for searching, reading and writing. */
 const TIME_SHARE = 0.3
 
 const Text = z.string().min(1).max(TEXT_CHARS_MAX)
@@ -16,14 +16,14 @@ const Plan = z.strictObject({
     .min(1)
     .max(PARTS_MAX),
 })
-/** What of a question is looked for by itself, and by which searches. */
+/** Parts of a question that are researched separately, each with search queries. */
 export type Plan = z.infer<typeof Plan>
 
 const SYSTEM = `Plan how to research the question. Give 1 to ${PARTS_MAX} parts that together answer it, each a short question in its own words,
 with 1 to ${QUERIES_MAX} search queries of a few words. Earlier turns of the conversation say what the question refers to. Queries are plain
 words: no addresses, no operators.`
 
-/** Has a model take a question apart; undefined where it cannot. */
+/** Has a model divide a question into parts with queries; undefined if the model fails. */
 export async function planResearch(asker: Asker, { question, context }: ResearchRequest): Promise<Plan | undefined> {
   const data = { question, earlier_turns: context }
   const plan = await asker.ask({
@@ -34,7 +34,7 @@ export async function planResearch(asker: Asker, { question, context }: Research
     tokensMax: 1_500,
     timeShare: TIME_SHARE,
   })
-  // An address in a query could only come from the conversation, and would search for a page instead of an answer.
+  // Drop parts with an address. The model can only copy it from the conversation, and the query would find that page, not an answer.
   const parts = plan?.parts.filter((part) => ![part.question, ...part.queries].some(hasLink))
   return parts === undefined || parts.length === 0 ? undefined : { parts }
 }

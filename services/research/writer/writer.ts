@@ -9,20 +9,23 @@ import { type Composed, compose } from './compose.ts'
 import { type Judge, modelJudge } from './judge.ts'
 import { takeNotes } from './notes.ts'
 
-/** What a model writes about. */
 export interface Assignment {
   readonly question: string
-  /** What of it is looked for by itself. */
+  /** Parts of the question that are researched separately; may be empty. */
   readonly parts: readonly string[]
   readonly evidence: Evidence
   readonly weights: Weights
 }
 
 /**
- * Has a model write: notes with quote ids, a report of the notes, then every sentence is checked against its quotes. What fails
- * twice is quoted instead, or left out where that quote is in the report already.
+ * Writes a draft with a model, in three steps:
+ * 1. Notes: the model derives claims from quotes, each with the ids of its quotes.
+ * 2. Compose: the model writes a report whose sentences name claims.
+ * 3. Check: every sentence is checked against its quotes and, if it fails, rewritten once.
  *
- * @returns undefined where the model cannot follow, or none of what it writes is supported: then quotes alone are the report
+ * A sentence that fails twice is replaced by its first quote, or removed if that quote is already in the report.
+ *
+ * @returns The draft; undefined if the model fails or no sentence is supported. The report then consists of quotes.
  */
 export async function writeByModel(
   asker: Asker,
@@ -63,7 +66,7 @@ function withChecked(
   return { writer: 'model', summary, sections: filled, gaps, quoted, dropped }
 }
 
-/** The first quote of a claim, in its own words. */
+/** A claim that repeats the first quote verbatim. */
 function fallback({ quotes }: Claim): Claim | undefined {
   const [quote] = quotes
   return quote && verbatim(quote)
