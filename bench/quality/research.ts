@@ -8,11 +8,13 @@ import { openFolder, researched } from '../../test/support/research/run.ts'
 import { type QualityScore, scoreReport } from './research/score.ts'
 
 /*
- * Questions over the documentation of Debian, PyPI and npm packages, answered without a model: is the document cited, the fact among the
- * first sentences, and the report silent if no document answers? `node bench/quality/research.ts [--split dev|test] [--verbose]`
+ * Measures research without a model, over the documentation of Debian, PyPI and npm packages. A good report cites the right document
+ * and states the fact in its first sentences. If no document answers the question, a good report has no statements.
  *
- * The corpus (about 2,000 documents) is fetched once into the cache. The questions were written by somebody who had not read the code;
- * only those of the split `dev` were looked at during development.
+ *     node bench/quality/research.ts [--split dev|test] [--verbose]
+ *
+ * The corpus (about 2,000 documents) is downloaded once into the cache. The author of the questions had not read the code. During
+ * development only the split `dev` was inspected.
  */
 
 interface Question {
@@ -20,7 +22,7 @@ interface Question {
   readonly question: string
   readonly language: string
   readonly gold: readonly string[]
-  /** Of each group one wording. */
+  /** Groups of alternative wordings. A report states a fact if it contains one wording of the group. */
   readonly facts: readonly (readonly string[])[]
   readonly table: boolean
   readonly answerable: boolean
@@ -28,7 +30,7 @@ interface Question {
 }
 
 const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice')
-/** Another list of packages gets another number. */
+/** Increment the number if the list of packages changes. */
 const CORPUS = join(CACHE, 'quality-corpus-1')
 const FETCH_MS = 1_200_000
 
@@ -84,7 +86,7 @@ function medianOf(some: readonly QualityScore[], numberOf: (score: QualityScore)
   return some.map(numberOf).toSorted((a, b) => a - b)[some.length >> 1] ?? Number.NaN
 }
 
-/** One of some wordings; one of Latin letters stands by itself. */
+/** A pattern that matches any of the wordings. A wording in ASCII matches only whole words. */
 function patternOf(wordings: readonly string[]): string {
   const each = wordings.map((wording) => {
     const literal = wording.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')

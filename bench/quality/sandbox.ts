@@ -4,8 +4,9 @@ import { snippets } from '../../test/support/sandbox/corpus.ts'
 import { runCode } from '../../test/support/sandbox/runs.ts'
 
 /*
- * Scripts as models write them, in one sandbox: how many end as they should, and how many of their figures arrive, once
- * each. `node bench/quality/sandbox.ts [zygote|wasm|docker]`
+ * Runs scripts typical of models in one sandbox. Counts the scripts that end as expected, and their figures that arrive exactly once.
+ *
+ *     node bench/quality/sandbox.ts [zygote|wasm|docker]
  */
 
 const name = (process.argv[2] ?? 'zygote') as SandboxName

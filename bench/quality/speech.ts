@@ -13,16 +13,20 @@ import { findSpeech, telephoneCall, wordErrorRate } from '../../test/support/spe
 import { join, RATE, samplesOf, silence, waveOf } from '../../test/support/speech/wave.ts'
 
 /*
- * Speech on real recordings that packages bring: speakers, unknown voices, words, languages and subtitles.
- * `node bench/quality/speech.ts`, or some sections: `node bench/quality/speech.ts languages subtitles`. Recordings in other languages come from Debian's packages (apt-get download), synthetic
- * voices from flite; what is not to be had is skipped.
+ * Measures speech on real recordings from packages: speakers, unknown voices, words, languages and subtitles.
+ *
+ *     node bench/quality/speech.ts                       all sections
+ *     node bench/quality/speech.ts languages subtitles   some sections
+ *
+ * Recordings in other languages come from Debian's packages (apt-get download), synthetic voices from flite. A section without its
+ * recordings is skipped.
  */
 
 const run = promisify(execFile)
 const COMMAND_MS = 120_000
 const FETCH_MS = 600_000
 const POLL_MS = 2_000
-/** Samples below this are silence at the ends of a synthetic clip. */
+/** Amplitude below which a sample at the ends of a synthetic clip counts as silence. */
 const SILENT = 200
 const PATH = '/v1/audio/transcriptions'
 const LANGUAGES = ['en', 'es', 'fr', 'it', 'ru'] as const

@@ -1,44 +1,43 @@
 import { ServiceError } from '#shared/error.ts'
 
-/** Audio that is always taken, in seconds: what somebody says into a microphone waits for no recording of the same key. */
+/** Audio up to this length, in seconds, is always accepted: dictation never waits for a long recording of the same tenant. */
 const SHORT_SECONDS = 60
-/** When to come again, by how many seconds of the key's audio are in work. */
+/** Retry-After in ms: `perSecond` for each second of the tenant's audio in flight, within `min` and `max`. */
 const RETRY_AFTER_MS = { perSecond: 10, min: 6_000, max: 60_000 }
 
-/** What the share depends on. */
 export interface AudioShareOptions {
-  /** Seconds of audio that one key may have in work at once; 0: any number. One file alone may be longer. */
+  /** Seconds of audio that one key may have in flight; 0: no limit. A file that is alone may be longer. */
   readonly secondsPerKey: number
   /** Longest audio, in seconds. */
   readonly secondsMax: number
 }
 
-/** One file on its way through a worker. */
+/** The reservation of one file in a worker. */
 export interface AudioPlace {
-  /** Seconds that it may last: what is longer has to wait, or is too long for anybody. */
+  /** Maximum seconds of the file now. A longer file must wait, or exceeds `secondsMax`. */
   readonly room: number
-  /** It was found to last so long. @throws ServiceError `rate_limit_exceeded` when others of its key came first */
+  /** Reserves the decoded length. @throws ServiceError `rate_limit_exceeded` if other files of the tenant used the quota first */
   take(seconds: number): void
-  /** It has to wait. */
+  /** Creates the `rate_limit_exceeded` error. */
   refusal(): ServiceError
-  /** The work on it has ended. */
+  /** Releases the reservation. A second call has no effect. */
   leave(): void
 }
 
 /**
- * How much audio this worker has in work for each key: hours of silence fit into a small file, and take a slot for minutes.
- * So no key can have all slots for long, however many files it sends.
+ * Limits the seconds of audio that each tenant has in flight in this worker. The size of a file does not show its cost: hours of
+ * silence fit into a small file and occupy a slot for minutes. With the limit, no tenant holds all slots for long.
  */
 export class AudioQuota {
   readonly #options: AudioShareOptions
-  /** Of each tenant the seconds of its files here; 0 while one is decoded, which tells how long it is. */
+  /** Seconds of each tenant's files here. A file counts 0 until it is decoded, because its length is unknown before. */
   readonly #files = new Map<string, Map<AudioPlace, number>>()
 
   constructor(options: AudioShareOptions) {
     this.#options = options
   }
 
-  /** A file of a key comes in. The caller leaves. */
+  /** Adds a file of a tenant. The caller must call `leave`. */
   enter(tenant: string): AudioPlace {
     const files = this.#files.get(tenant) ?? new Map<AudioPlace, number>()
     const place: AudioPlace = {
@@ -57,7 +56,7 @@ export class AudioQuota {
     return place
   }
 
-  /** What is left beside the other files: all for one that is alone. */
+  /** Seconds left for a file. A file without others of its tenant gets `secondsMax`. */
   #room(files: ReadonlyMap<AudioPlace, number>, place?: AudioPlace): number {
     const { secondsPerKey, secondsMax } = this.#options
     const isAlone = files.size === (place && files.has(place) ? 1 : 0)

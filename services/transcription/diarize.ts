@@ -3,21 +3,20 @@ import type { Turn } from '#shared/engines/audio-tools.ts'
 import type { Progress } from '#shared/kinds/kind.ts'
 import { SpeakerLabels } from './speakers.ts'
 
-/** What telling speakers apart depends on. */
 export interface DiarizeOptions {
   readonly request: Pick<TranscribeRequest, 'speakers' | 'words'>
   readonly signal: AbortSignal
-  /** Words and speakers come from different machines, so that neither waits for the other. */
+  /** True: start both at once, because the transcription runs on another machine. False: diarization starts after the first text. */
   readonly isTogether: boolean
   readonly onProgress: ((progress: Progress) => void) | undefined
 }
 
 /**
- * A transcription whose segments say who speaks. Its texts pass as they come; segments wait until the turns are known.
+ * Adds speakers to the segments of a transcription. Texts pass at once; segments wait until the diarization has found the turns.
  *
  * @param transcribe Starts the transcription; its words should have times.
- * @param diarize Starts to find the turns. When either fails the other one is stopped.
- * @throws ServiceError that of whichever failed
+ * @param diarize Starts the diarization. If either fails, the other is aborted.
+ * @throws ServiceError The error of the one that failed
  */
 export async function* withSpeakers(
   transcribe: (signal: AbortSignal) => AsyncIterable<TranscribeEvent>,
@@ -34,7 +33,7 @@ export async function* withSpeakers(
   try {
     if (isTogether) speakers.start()
     for await (const event of transcribe(either)) {
-      // On one machine the words go first: they are what the caller watches.
+      // On one machine the transcription starts first, because the caller watches its text.
       if (event.type === 'text') speakers.start()
       if (event.type === 'segment') speakers.hold(event.segment)
       if (event.type === 'usage' && speakers.isBehind) {
@@ -64,7 +63,7 @@ class Speakers {
     this.#onFailure = onFailure
   }
 
-  /** There are segments whose speakers are not known yet. */
+  /** Whether segments wait for their speakers. */
   get isBehind(): boolean {
     return this.#held.length > 0 && !this.#labels
   }
@@ -73,7 +72,7 @@ class Speakers {
   start(): void {
     if (this.#work) return
     this.#work = this.#find()
-    // Heard by whoever waits for it, and by the transcription, which is stopped.
+    // A failure aborts the transcription. `untilKnown` also rethrows it.
     this.#work.catch(this.#onFailure)
   }
 
@@ -86,7 +85,7 @@ class Speakers {
     this.#held.push(segment)
   }
 
-  /** The segments that waited, with their speakers; none while those are not known. */
+  /** Removes and returns the waiting segments with their speakers. Empty until the turns are known. */
   take(): TranscriptSegment[] {
     if (!this.#labels) return []
     const held = this.#held
@@ -102,7 +101,7 @@ class Speakers {
     )
   }
 
-  /** Words were needed to tell speakers apart, which does not mean that they were asked for. */
+  /** Removes the words, which the speaker labels needed, unless the request asked for them. */
   #asAsked({ words, ...segment }: TranscriptSegment): TranscriptSegment {
     return this.#request.words && words ? { ...segment, words } : segment
   }

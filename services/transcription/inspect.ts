@@ -6,15 +6,15 @@ import { sampleOf } from './audio.ts'
 
 /** How long a sample of a voice must be, in seconds (docs/transcription.md, Fields). */
 const SAMPLE_SECONDS = { min: 2, max: 10 }
-/** Decoding a sample ends here; what is shorter, and too long, is told how long it is. */
+/** Limit of decoding a sample. For a sample between 10 and 60 s the error message thus contains its exact length. */
 const SAMPLE_SECONDS_DECODED = 60
-/** A decoder may give some milliseconds more or less than what was recorded. */
+/** Decoders may return some milliseconds more or less than the recording. */
 const TOLERANCE_SECONDS = 0.05
 
 /**
- * Decodes what the caller sent, before any engine has work with it.
+ * Decodes and checks the caller's audio and voice samples before any engine runs.
  *
- * @param secondsMax Longest audio.
+ * @param secondsMax Maximum length of the audio.
  * @returns Seconds of the audio.
  * @throws ServiceError `invalid_audio`, `audio_too_short`, `audio_too_long`; `invalid_value` for a sample of a voice;
  *   `model_loading` when the local model server is not there

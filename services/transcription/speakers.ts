@@ -17,16 +17,15 @@ interface Stretch {
 }
 
 /**
- * Says of each segment who speaks, by the turns of a diarization, and cuts segments where the speaker changes.
+ * Assigns speakers to segments by the turns of a diarization, and cuts segments at a change of speaker.
  *
- * A word is its speaker's who talks during most of it, else of the turn that is nearest; a segment without words is given
- * by the same rule as a whole. All text is kept. Speakers who are not known are named A, B, … in order of appearance, which
- * is the order in which segments are given here.
+ * A word belongs to the speaker with the longest overlap, or without overlap to the nearest turn. A segment without words is assigned
+ * as a whole by the same rule. All text is kept. Unknown speakers are named A, B, … in the order of the segments passed to `split`.
  */
 export class SpeakerLabels {
   readonly #turns: readonly Turn[]
   readonly #known: ReadonlySet<string>
-  /** Names of those who are not known. */
+  /** Letters of the unknown speakers. */
   readonly #names = new Map<string, string>()
   #segments = 0
 
@@ -69,14 +68,14 @@ export class SpeakerLabels {
     return name
   }
 
-  /** A letter that is nobody's name. */
+  /** The first letter that no speaker has as name. */
   #nextLetter(): string {
     const taken = new Set([...this.#known, ...this.#names.values()])
     for (let index = 0; ; index++) if (!taken.has(letter(index))) return letter(index)
   }
 }
 
-/** Whose turns cover most of a span; where there are none, whose turn is nearest. Without any turns, one speaker. */
+/** The speaker with the longest overlap with a span, or without overlap the nearest. Empty if there are no turns. */
 function speakerOf(span: Span, turns: readonly Turn[]): string {
   const shares = new Map<string, number>()
   let nearest: Turn | undefined
@@ -126,7 +125,7 @@ function cut(segment: TranscriptSegment, stretches: readonly Stretch[]): Transcr
     start: index === 0 ? segment.start : (words[0]?.start ?? segment.start),
     end: index === stretches.length - 1 ? segment.end : (words.at(-1)?.end ?? segment.end),
     words,
-    // They belong to no piece alone.
+    // Tokens of the segment cannot be assigned to one part.
     tokens: [],
   }))
 }

@@ -11,26 +11,26 @@ import type { AudioPlace, AudioQuota } from './audio-quota.ts'
 import { withSpeakers } from './diarize.ts'
 import { inspectAudio } from './inspect.ts'
 
-/** Progress is told at most twice a second (docs/protocol.md, Job events). */
+/** Minimum interval of progress events (docs/protocol.md, Job events). */
 const PROGRESS_MS = 500
 
-/** What a worker of the pool works with. */
+/** Dependencies of a transcription worker. */
 export interface Workbench {
   readonly ports: Pick<Ports, 'models' | 'blobs' | 'log'> & {
     readonly config: Pick<Ports['config'], 'audioSecondsMax'>
   }
-  /** What each key has in work here. */
+  /** Seconds of audio in flight per tenant. */
   readonly share: AudioQuota
   readonly tools: AudioTools
-  /** The engine of a model, opened when it is first asked for. */
+  /** The engine of a model, opened at the first call. */
   engineOf(model: ModelConfig): TranscriptionEngine
-  /** Hears that audio goes to an upstream without having been decoded here, and why. */
+  /** Called if audio goes to an upstream unchecked, because the local decoder is unavailable. */
   onUnchecked(why: ServiceError): void
 }
 
 /**
- * Transcribes, or translates, one request: looks at its audio, then asks the model, and, when that fails before any output, its fallbacks in
- * their order; tells speakers apart meanwhile.
+ * Transcribes or translates one request: checks the audio, then calls the model. If the model fails before any output, its fallbacks
+ * are called in order. If requested, the segments get speakers.
  *
  * @throws ServiceError
  */
@@ -47,7 +47,7 @@ export async function* runTranscription(
   try {
     const duration = await inspect(bench, request, audio, place, context.signal)
     if (duration !== undefined) place.take(duration)
-    // What only upstreams work on takes no more time here.
+    // If only upstreams run the call, the audio uses no more time of this worker.
     if (!chain.some((model) => model.engine.type === 'local')) place.leave()
     yield* transcribeInspected(bench, request, audio, { duration, translates }, chain, context)
   } finally {
@@ -74,8 +74,8 @@ function transcribeInspected(
 }
 
 /**
- * How long the audio is; undefined where nothing here can decode it. A deployment whose models all run elsewhere works
- * without Python: then the upstream is the one to refuse what it cannot read.
+ * Returns the length of the audio, or undefined if the local decoder is unavailable. A deployment without local models works
+ * without Python: the upstream then rejects unreadable audio.
  */
 async function inspect(
   bench: Workbench,
@@ -89,9 +89,9 @@ async function inspect(
     return await inspectAudio(bench.tools, request, audio, { secondsMax, signal })
   } catch (error) {
     const why = ServiceError.from(error)
-    // Alone it may still be taken, or be told that it never will.
+    // The file exceeds only the rest of the quota. A retry without other files in flight decides whether it is too long.
     if (why.code === 'audio_too_long' && secondsMax < bench.ports.config.audioSecondsMax) throw place.refusal()
-    // Speakers are told apart by the same server.
+    // Diarization needs the same local server, so the call cannot continue without it.
     if (why.code !== 'model_loading' || request.diarize) throw error
     if (bench.ports.models.find(request.model)?.engine.type !== 'local') bench.onUnchecked(why)
     return undefined
@@ -117,9 +117,9 @@ function eventsOf(
 }
 
 /**
- * Turns seconds of audio that are done into what people who wait see.
+ * Returns a function that publishes progress for the transcribed seconds, at most once per {@link PROGRESS_MS}.
  *
- * @param duration Seconds of the audio; undefined where nobody knows.
+ * @param duration Seconds of the audio; undefined if unknown.
  */
 export function tellProgress(
   onProgress: (progress: Progress) => void,
@@ -130,7 +130,7 @@ export function tellProgress(
     if (performance.now() - toldAt < PROGRESS_MS) return
     toldAt = performance.now()
     const done = Math.floor(seconds)
-    // The end is told by the job's own end.
+    // At most 99 %: the end of the job reports completion.
     const percent = duration ? Math.min(99, Math.floor((100 * seconds) / duration)) : null
     const message = duration ? `${done} of ${Math.ceil(duration)} seconds` : `${done} seconds`
     onProgress({ phase: 'transcribing', percent, message })

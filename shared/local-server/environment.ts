@@ -21,20 +21,20 @@ import { buildEnvironment, buildModel } from './environment-build.ts'
 import { OPTIONAL_MODELS, WEIGHT_WHEELS } from './weights-manifest.ts'
 
 /*
- * What the local model server needs: its Python packages and its models, in one directory that is prepared once. It is
- * taken away when the Python is replaced that it was built with.
+ * The environment of the local model server: its Python packages and models, in one directory that is prepared once. If the Python
+ * version that built the environment is replaced, the directory is removed and prepared again.
  */
 
 const REQUIREMENTS = fileURLToPath(new URL('./python/requirements.txt', import.meta.url))
 
-/** An environment that can be used. */
+/** A complete environment. */
 export interface Environment {
   readonly directory: string
   /** The Python it was built with; its binary packages fit no other version. */
   readonly python: Python
 }
 
-/** How far the environment below `parent` is, whichever process prepares it. */
+/** The state of the environment below `parent`, also if another process prepares it. */
 export async function getEnvironmentState(parent: string): Promise<PreparationState<Environment>> {
   const place = await placeIn(parent)
   const state = await getDirectoryState<Python>(place)
@@ -43,10 +43,8 @@ export async function getEnvironmentState(parent: string): Promise<PreparationSt
 }
 
 /**
- * Makes sure that the environment is there, and gives it.
- *
- * Does nothing when it is. Several calls, also of several processes, share the work. Safe to interrupt at any point:
- * finished steps are kept for the next time.
+ * Prepares the environment if it is absent, and returns it. Concurrent calls, also of several processes, share the work. A call may
+ * be interrupted at any point: the next call continues after the finished steps.
  *
  * @throws ServiceError `model_loading` saying in one line what is missing (Python, pip, the network), or the abort reason
  */
@@ -60,12 +58,12 @@ export async function prepareEnvironment(parent: string, options: PrepareOptions
   return { directory: place.directory, python }
 }
 
-/** How far a model of the server is. Those that every environment has are ready. */
+/** The state of a model of the server. Models that every environment contains are ready. */
 export async function getModelState(environment: Environment, name: string): Promise<PreparationState<string>> {
   return await getPreparationState(modelIn(environment, name))
 }
 
-/** Makes sure that a model of the server is there, as {@link prepareEnvironment} does for the environment. */
+/** Prepares an optional model if it is absent, with the guarantees of {@link prepareEnvironment}. */
 export async function prepareModel(
   environment: Environment,
   name: string,
@@ -91,7 +89,7 @@ function modelIn({ directory }: Environment, name: string): Prepared<string> {
   return { workDir: join(directory, 'models', `.${name}`), find }
 }
 
-/** Takes an environment away whose Python is gone. Another process may do the same. */
+/** Removes an environment whose Python was replaced. Several processes may call this at once. */
 export async function discardEnvironment(environment: Environment): Promise<void> {
   await discardDirectory(environment.directory)
 }

@@ -17,9 +17,9 @@ import {
 import type { ServerProcess } from './server-process.ts'
 
 /*
- * The local model server, seen from here: a Python process of ours that speaks the OpenAI dialect on a UNIX socket, for
- * speech, speakers, embeddings and the decoding of audio. It starts with the first call, is put away when nobody calls,
- * and starts again after a crash.
+ * Manages the local model server: a Python process that serves the OpenAI dialect on a UNIX socket. The server transcribes speech,
+ * finds speakers, computes embeddings and decodes audio. The first call starts the process. The process stops after `idleMs`
+ * without calls, and the next call after a stop or crash starts another.
  *
  *   stopped → starting → running → stopped (idle, crash)
  */
@@ -28,34 +28,33 @@ const IDLE_MS = 10 * 60_000
 const MEMORY_BYTES_MAX = 2 * 1024 ** 3
 const AUDIO_SECONDS_MAX = 4 * 3600
 const RESTART_BACKOFF: Backoff = { baseMs: 250, maxMs: 30_000 }
-/** Crashes within the window, after which it stays down until the oldest has left it. */
+/** Maximum crashes within CRASH_WINDOW_MS. After that many, no start until the oldest crash is outside the window. */
 const CRASHES_MAX = 5
 const CRASH_WINDOW_MS = 5 * 60_000
-/** A call waits this long for a restart; where it takes longer it is told to come again. */
+/** Maximum time that a call waits for a restart. If the backoff is longer, the call fails with Retry-After. */
 const WAIT_MS_MAX = 1_000
 
-/** What a {@link LocalServer} takes. */
 export interface LocalServerOptions {
-  /** Where the Python packages and models are kept, about 500 MB. */
+  /** Directory of the Python packages and models, about 500 MB. */
   readonly directory: string
-  /** The Python to prepare with; default python3 of the PATH. */
+  /** Python executable for the environment. Default: `python3` of the PATH. */
   readonly python?: string | undefined
   readonly log: Log
-  /** After so long without a call the process is ended; default 10 minutes. */
+  /** Time without a call after which the process is stopped. Default: 10 minutes. */
   readonly idleMs?: number | undefined
-  /** Cap on the private memory of each of its processes; default 2 GiB. The decoder has 1 GiB always. */
+  /** Limit of the private memory of each server process. Default: 2 GiB. The decoder always has 1 GiB. */
   readonly memoryBytesMax?: number | undefined
-  /** Longest audio that is decoded; default 4 hours. */
+  /** Maximum length of decoded audio. Default: 4 hours. */
   readonly audioSecondsMax?: number | undefined
 }
 
-/** A way to a running server, for undici's `request`. Ask for it before each call and do not keep it. */
+/** A connection to the running server, for undici's `request`. Call `connect` before each request: the process may change. */
 export interface LocalConnection {
   readonly origin: string
   readonly dispatcher: Dispatcher
 }
 
-/** The local model server of this process. One is enough; close it. */
+/** The local model server of this process. Create one per process and close it with {@link LocalServer.close}. */
 export class LocalServer {
   readonly #options: LocalServerOptions
   readonly #closing = new AbortController()
@@ -63,7 +62,7 @@ export class LocalServer {
   #running: ServerProcess | undefined
   #stopping: Promise<void> | undefined
   readonly #preparation = new BackgroundPreparation('The local model server', () => this.prepare())
-  /** Models that are known to be there. */
+  /** Models found on disk before. */
   readonly #found = new Set<string>()
   readonly #models = new Map<string, BackgroundPreparation>()
   #crashesMs: number[] = []
@@ -74,15 +73,15 @@ export class LocalServer {
     this.#options = options
   }
 
-  /** How far its environment is, whichever process prepares it. */
+  /** The state of the environment, also if another process prepares it. */
   async state(): Promise<PreparationState<Environment>> {
     return await getEnvironmentState(this.#options.directory)
   }
 
   /**
-   * Makes sure that its Python packages and models are there. Does nothing when they are.
+   * Prepares the Python packages and models, unless they are ready.
    *
-   * @param onProgress Hears a fraction 0..1 and what is being done
+   * @param onProgress Called with a fraction from 0 to 1 and the name of the running step
    * @throws ServiceError `model_loading` saying in one line what is missing, or the abort reason
    */
   async prepare(onProgress?: OnProgress, signal?: AbortSignal): Promise<void> {
@@ -92,13 +91,12 @@ export class LocalServer {
   }
 
   /**
-   * A way to the server, which is started when it does not run.
+   * Returns a connection, and starts the server if needed. If the environment or the model is missing, the call starts its
+   * preparation in the background and throws.
    *
-   * Where its environment or the model is missing, this begins to prepare it.
-   *
-   * @param model The model that the call needs; absent: one that every environment has.
-   * @throws ServiceError `model_loading` with `retryAfterMs`: it is being prepared (the message says how far), cannot
-   *   be, does not start, or crashed too often; the abort reason
+   * @param model The model that the call needs. Absent: a model that every environment contains.
+   * @throws ServiceError `model_loading` with `retryAfterMs` if the preparation runs (the message contains the progress) or failed, or
+   *   if the server does not start or crashed too often. Also throws the abort reason.
    */
   async connect(signal: AbortSignal, model?: string): Promise<LocalConnection> {
     signal.throwIfAborted()
@@ -110,12 +108,12 @@ export class LocalServer {
     return { origin: server.origin, dispatcher: server.pool }
   }
 
-  /** The process id of the running server; undefined when it does not run. */
+  /** Process id of the server; undefined if stopped. */
   get pid(): number | undefined {
     return this.#running?.pid
   }
 
-  /** Ends the server and waits for that; calls that run are cut. A second call does nothing more. */
+  /** Stops the server and waits for its end. Running calls fail. A second call has no effect. */
   async close(): Promise<void> {
     this.#closing.abort(new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000 }))
     clearInterval(this.#idleTimer)
@@ -126,7 +124,7 @@ export class LocalServer {
     for (const preparation of this.#models.values()) await preparation.settled()
   }
 
-  /** One start at a time, shared by all who wait; it goes on when one of them leaves. */
+  /** One start at a time, shared by all waiting calls. If one of them is aborted, the start continues. */
   #start(): Promise<ServerProcess> {
     this.#starting ??= this.#startOnce().finally(() => {
       this.#starting = undefined
@@ -140,7 +138,7 @@ export class LocalServer {
     const { log, memoryBytesMax = MEMORY_BYTES_MAX, audioSecondsMax = AUDIO_SECONDS_MAX } = this.#options
     const startedMs = performance.now()
     const limits = { memoryBytesMax, audioSecondsMax }
-    // Its client takes memory, which a process that never starts the server does not need.
+    // Imported late: the HTTP client would cost memory in processes that never start the server.
     const { ServerProcess } = await import('./server-process.ts')
     const server = await ServerProcess.start(environment, limits, log, this.#closing.signal).catch((error) => {
       if (!this.#closing.signal.aborted) this.#crashesMs.push(performance.now())
@@ -177,9 +175,9 @@ export class LocalServer {
   }
 
   /**
-   * Waits a moment after a crash.
+   * Waits for the backoff after a crash.
    *
-   * @throws ServiceError `model_loading` when the moment is long, because it crashed often
+   * @throws ServiceError `model_loading` if the backoff exceeds {@link WAIT_MS_MAX}, after repeated crashes
    */
   async #keepBudget(): Promise<void> {
     const now = performance.now()
@@ -214,7 +212,7 @@ export class LocalServer {
       if (!server) return
       if (server.isBusy) this.#lastCallMs = performance.now()
       if (performance.now() - this.#lastCallMs < idleMs) return
-      // From here on a call starts another process.
+      // A call after this line starts another process.
       this.#running = undefined
       clearInterval(this.#idleTimer)
       log.info({ pid: server.pid }, 'local model server put away')

@@ -3,11 +3,11 @@ import type { Readable } from 'node:stream'
 import type { Log } from '#shared/log/log.ts'
 
 const LINE_CHARACTERS_MAX = 2_000
-/** Lines a minute that are logged; a model that complains about every frame must not fill a disk. */
+/** Maximum logged lines per minute: a library that warns about every audio frame must not fill the disk. */
 const LINES_A_MINUTE = 60
 const MINUTE_MS = 60_000
 
-/** Logs what the server writes: its own lines are JSON, everything else comes from libraries. */
+/** Logs the server's stderr. JSON lines are its own; all other lines come from libraries. */
 export function logOutput(stderr: Readable, log: Log): void {
   let windowMs = Date.now()
   let lines = 0
@@ -26,7 +26,7 @@ function logLine(line: string, log: Log): void {
   const fields = parse(line)
   if (!fields) return log.warn({ line }, 'local model server wrote')
   const { msg, ...rest } = fields
-  // What could not be taken from it is for the operator to know.
+  // `is_complete: false`: the server could not restrict itself completely, which the operator must see.
   if (rest.is_complete === false) log.warn(rest, String(msg))
   else log.info(rest, String(msg))
 }

@@ -12,26 +12,27 @@ import type { Log } from '#shared/log/log.ts'
 import type { Environment } from './environment.ts'
 import { logOutput } from './output.ts'
 
-/** What calls name as the origin; the socket decides where they go. */
+/** Origin of the request URLs. The host is ignored: all requests go to the UNIX socket. */
 const ORIGIN = 'http://local'
 
 const MAIN = fileURLToPath(new URL('./python/main.py', import.meta.url))
-/** Longest time from the start to the first answer: the first start on a busy machine reads 100 MB of libraries. */
+/** Maximum time until the server is healthy. The first start on a busy machine reads 100 MB of libraries. */
 const START_MS = 60_000
 const POLL_MS = 50
 const STOP_MS = 5_000
-/** Connections at once; the server takes 128. */
+/** Maximum concurrent connections. The server accepts 128. */
 const CONNECTIONS = 96
-/** A whole answer to hours of audio comes after as long as it takes; callers set their own limits below this. */
+/** Maximum time until the response headers. Without streaming, hours of audio take that long; callers set shorter limits. */
 const HEADERS_MS = 2 * 3600_000
-/** Silence inside a stream, which otherwise tells its progress with every segment. */
+/** Maximum pause between two chunks of a response. A stream reports progress with every segment. */
 const BODY_MS = 300_000
 
 /**
- * All of its variables. It reads hostile files: none of ours, which may be a key, shall be in its memory.
+ * The complete environment variables of the server. The server reads hostile files, so our own variables, which may contain keys, are
+ * not inherited.
  *
- * glibc keeps what models free for each thread that ever ran one: 1.3 GB for two threads with long texts. Told to give
- * large pieces back at once it is 0.5 GB.
+ * By default glibc keeps freed memory per thread: 1.3 GB for two threads with long texts. If large blocks are returned to the system
+ * at once, the process needs 0.5 GB.
  */
 const VARIABLES = {
   LANG: 'C.UTF-8',
@@ -40,9 +41,8 @@ const VARIABLES = {
   MALLOC_TRIM_THRESHOLD_: '33554432',
 }
 
-/** Caps of the server. */
 export interface Limits {
-  /** Private memory of each of its processes. */
+  /** Maximum private memory of each server process. */
   readonly memoryBytesMax: number
   readonly audioSecondsMax: number
 }
@@ -52,11 +52,11 @@ export class ServerProcess {
   readonly #child: ChildProcessByStdio<Writable, null, Readable>
   readonly #runDir: string
   readonly #socketPath: string
-  /** Speaks to its socket, whichever host a URL names. */
+  /** HTTP connections to the UNIX socket. The host of a URL is ignored. */
   readonly pool: Pool
-  /** How URLs of it begin. */
+  /** Prefix of the request URLs. */
   readonly origin = ORIGIN
-  /** Settles when it has ended, for whatever reason, with the code or signal. */
+  /** Resolves with the exit code or signal when the process has ended. */
   readonly exited: Promise<number | string>
 
   private constructor(child: ChildProcessByStdio<Writable, null, Readable>, runDir: string) {
@@ -73,14 +73,14 @@ export class ServerProcess {
       ([code, killedBy]) => code ?? killedBy,
       (error: Error) => error.message,
     )
-    // Its end is also heard of as EPIPE, in which nobody is interested.
+    // If the process ends, stdin emits EPIPE. `exited` already reports the end.
     child.stdin.on('error', () => {})
   }
 
   /**
-   * Starts it and waits until it answers.
+   * Starts the server and waits until it is healthy.
    *
-   * @throws ServiceError `model_loading` when it does not within a minute, or the abort reason; nothing is left then
+   * @throws ServiceError `model_loading` if the server is not healthy within a minute; or the abort reason. No process remains then.
    */
   static async start(environment: Environment, limits: Limits, log: Log, signal: AbortSignal): Promise<ServerProcess> {
     const runDir = await mkdtemp(join(tmpdir(), 'sluice-local-'))
@@ -111,12 +111,12 @@ export class ServerProcess {
     return this.#child.pid
   }
 
-  /** Does it work on anything? */
+  /** Whether a request is in flight. */
   get isBusy(): boolean {
     return this.pool.stats.size > 0
   }
 
-  /** Ends it, by force if it takes too long, and waits for that. Calls that run are cut. */
+  /** Sends SIGTERM, then SIGKILL after STOP_MS, and waits for the end. Running calls fail. */
   async stop(): Promise<void> {
     this.#child.kill('SIGTERM')
     const timer = setTimeout(() => this.#child.kill('SIGKILL'), STOP_MS)
@@ -132,7 +132,7 @@ export class ServerProcess {
   }
 
   async #poll(signal: AbortSignal): Promise<void> {
-    // Not through the pool: after a failed connection it no longer counts all that it has in work.
+    // A separate client: after a failed connection the pool's count of requests in flight is wrong.
     const client = new Client(ORIGIN, { socketPath: this.#socketPath })
     try {
       while (!(await isHealthy(client, signal))) await sleep(POLL_MS, undefined, { signal })
@@ -148,7 +148,7 @@ async function isHealthy(client: Client, signal: AbortSignal): Promise<boolean> 
     await body.dump()
     return statusCode === 200
   } catch {
-    // Not listening yet, or told to stop waiting.
+    // Either the server does not listen yet, or the signal aborted the wait.
     signal.throwIfAborted()
     return false
   }

