@@ -15,7 +15,7 @@ LINE_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Channel:
-    """One end of a socket pair. Closing it is how either side tells the other to stop."""
+    """One end of a socket pair. Either side closes it to stop the other."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -37,7 +37,7 @@ class Channel:
         self.sock.sendall(line[sent:])
 
     def receive(self) -> tuple[dict, list[int]] | None:
-        """The next object and the files that came with it, which the caller closes. None: the other side is gone."""
+        """The next object with its files, which the caller must close. None: the other side has closed the channel."""
         while self._lacks_line():
             if not self._fill():
                 return None
@@ -93,19 +93,19 @@ def wait_readable(sock: socket.socket, client: socket.socket | None, deadline: f
         if client is not None and client.fileno() in ready:
             if is_gone(client):
                 raise ClientGone
-            # The client sent more before it had its answer: it is alive, and polling it would only spin.
+            # The client sent more data before its response, so it is connected; polling again would busy-loop.
             poll.unregister(client)
 
 
 def has_left(client: socket.socket) -> bool:
-    """Has the client closed its connection by now? Does not wait."""
+    """Whether the client has closed its connection. Does not block."""
     poll = select.poll()
     poll.register(client, select.POLLIN)
     return bool(poll.poll(0)) and is_gone(client)
 
 
 def is_gone(client: socket.socket) -> bool:
-    """Was it the end of the connection that made it readable?"""
+    """Whether a readable socket is at its end rather than holding data."""
     try:
         return client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:

@@ -17,14 +17,14 @@ from errors import ApiError, ClientGone
 
 MODEL = "all-minilm-l6-v2"
 DIMENSIONS = 384
-# The model has 512 positions. Its authors cut texts at 256 where quality was measured, silently; a caller who is not
-# told loses half a text, so longer ones are refused instead, at what the model can really take.
+# The model has 512 positions. Its authors silently truncate texts at 256 tokens. Truncation would lose text without
+# an error, so texts up to 512 tokens are embedded as a whole and longer ones are refused.
 TOKENS_MAX = 512
 INPUTS_MAX = 2048
-# Counting the tokens of a book only to refuse it costs seconds. No text this long has 512 tokens or fewer, but for
-# pages of blanks or of one endless word.
+# Refuses long texts without tokenizing them, which takes seconds for a book. Real text of this length has more than
+# 512 tokens; exceptions are blanks and a single endless word.
 CHARACTERS_MAX = 65_536
-# Most texts, and most tokens with padding, of one run of the model: more does not make it quicker (measured).
+# Maximum texts, and tokens with padding, of one run of the model. Larger batches were not faster (measured).
 BATCH_TEXTS_MAX = 16
 BATCH_TOKENS_MAX = 512
 THREADS_MAX = 4
@@ -39,7 +39,7 @@ class Embedder:
         self._directory = directory
         self._lock = threading.Lock()
         self._threads = min(THREADS_MAX, os.cpu_count() or 1)
-        # Runs of all calls together. A call waits for each of its batches, so a large one does not hold up small ones.
+        # Limits the runs of all calls. A call waits anew for each batch, so a large call does not block small ones.
         self._runs = threading.Semaphore(self._threads)
         self._session: onnxruntime.InferenceSession | None = None
         self._tokenizer: Tokenizer | None = None
@@ -49,8 +49,8 @@ class Embedder:
         """
         One row of little-endian float32 and length 1 for each text, and how many tokens each has.
 
-        Equal texts give exactly equal vectors, whatever they were sent with. Raises ApiError
-        `context_length_exceeded` that names the text in `index`; ClientGone, and then the work ends.
+        Equal texts give exactly equal vectors in every batch. Raises ApiError `context_length_exceeded` with the text's
+        `index`, and ClientGone if the caller disconnects.
         """
         self._load()
         for index, text in enumerate(texts):
@@ -99,10 +99,10 @@ class Embedder:
 
     def _measure_batch(self, session: onnxruntime.InferenceSession) -> int:
         """
-        How many texts may share a run: one, unless this machine proves that company changes no bit of a vector.
+        The batch size: one, unless a test on this machine shows that batches give bit-identical vectors.
 
-        The model computes in float32 and rows are independent, but which kernel multiplies, and so how it rounds,
-        may depend on the number of rows.
+        Rows are independent. However, the number of rows may select another multiplication kernel in float32, which
+        rounds differently.
         """
         encodings = self._tokenizer.encode_batch(list(_CHECK) * 5)
         alone = np.concatenate([_vectors(session, [encoding]) for encoding in encodings])
@@ -154,7 +154,7 @@ def answer(request: dict, embedder: Embedder, client: socket.socket | None) -> d
         raise ApiError("unsupported_value", f"{MODEL} gives {DIMENSIONS} dimensions.", param="dimensions")
     vectors, tokens = embedder.embed(_texts(request.get("input")), client)
     data = [
-        # `tokens` is ours: a call may hold the texts of many callers, and each is told what its own were.
+        # `tokens` extends the API: a call may batch texts of several callers, and each is charged its own tokens.
         {"object": "embedding", "index": index, "embedding": _wire(vector, encoding), "tokens": tokens[index]}
         for index, vector in enumerate(vectors)
     ]

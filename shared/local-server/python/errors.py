@@ -1,10 +1,10 @@
-"""Failures the client is told about, in OpenAI's shape."""
+"""Errors that are sent to the client, in OpenAI's format."""
 
 from __future__ import annotations
 
 
 class ApiError(Exception):
-    """One row of an error answer. The message is for the caller: it names no paths and no libraries."""
+    """An error response. The message is for the caller and contains no paths or library names."""
 
     def __init__(
         self, code: str, message: str, *, status: int = 400, param: str | None = None, **extra: object
@@ -24,4 +24,4 @@ class ApiError(Exception):
 
 
 class ClientGone(Exception):
-    """The caller closed its connection: whatever was being done for it ends, and nobody is answered."""
+    """The caller closed its connection: its work is stopped, and no response is sent."""

@@ -3,9 +3,9 @@ The local model server: speech, speakers, embeddings and audio decoding over HTT
 
     main.py serve --site DIR --models DIR --run DIR [--memory-bytes-max N] [--audio-seconds-max N] [...]
 
-`--run` is a private directory: the socket is DIR/http.sock, uploads are spooled in DIR/scratch. The server ends when
-its standard input does, so it cannot outlive whoever started it. What it says goes to standard error, JSON a line
-where it is ours to say. `decode` and `speak` are its own child processes.
+`--run` is a private directory: the socket is DIR/http.sock, uploads are spooled in DIR/scratch. The server ends at the
+end of its standard input, so it never outlives its parent process. Its own log lines go to standard error as JSON;
+other lines there come from libraries. The commands `decode` and `speak` are its child processes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ BACKLOG = 64
 
 
 def main() -> None:
-    """Becomes the process that the first argument names."""
+    """Runs the process that the first argument names: `serve`, `decode` or `speak`."""
     options = _options()
-    # Ctrl-C in a terminal reaches every process of the group; the one that started this drains first, and then says so.
+    # Ctrl-C in a terminal signals the whole group. The parent drains first and then ends this process by SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # -I keeps every other place off the path.
     sys.path[:0] = [HERE, SANDBOX, options.site]
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Answers on the socket until it is told to end, or whoever started it is gone."""
+    """Serves requests on the socket until SIGTERM or the end of the parent process."""
     from confine import confinement
 
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TMPDIR=os.path.join(options.run, "scratch"))
@@ -57,7 +57,7 @@ def serve(options: argparse.Namespace) -> None:
     readable = [*prefixes, HERE, SANDBOX, os.path.realpath(options.site), os.path.realpath(options.models)]
     confinement.limit_memory(options.memory_bytes_max)
     report = confinement.confine(readable, scratch)
-    # Imports come after: whatever a library does when it loads, it does confined.
+    # Imported after the confinement, so that libraries load with restricted rights.
     from audio.decoding import Decoder
     from embeddings import Embedder
     from routes import Server, Services
@@ -87,7 +87,7 @@ def _listen(path: str) -> socket.socket:
 
 
 def _end_with_input() -> None:
-    """Children end with their channels to this process, which the kernel closes."""
+    """Ends the process with its standard input. Children then end too, because the kernel closes their channels."""
     while os.read(0, 4096):
         pass
     os._exit(0)

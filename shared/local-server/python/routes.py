@@ -1,4 +1,4 @@
-"""HTTP on a UNIX socket: which path does what, and how answers and errors are written."""
+"""HTTP on a UNIX socket: the routes, and the format of responses and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from speakers import diarization
 from speech import transcription
 from speech.speech import Speech
 
-# A client that neither sends nor reads for so long is given up.
+# Timeout for a client that neither sends nor reads.
 IDLE_SECONDS = 60
 CONNECTIONS_MAX = 128
 RATES = (8_000, 48_000)
@@ -68,7 +68,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             self._places.release()
 
     def handle_error(self, request: socket.socket, client_address: object) -> None:
-        """Connections end in the middle all the time; what is ours to know was logged by the handler."""
+        """Ignores broken connections, which are normal. The handler has already logged defects."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -93,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def log_message(self, *_: object) -> None:
-        """Requests are logged by whoever sends them."""
+        """Disabled: the client logs its requests."""
 
     def _handle(self, routes: dict[str, Callable[[], None]]) -> None:
         self._has_answered = self._is_streaming = False
@@ -109,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
         except (ClientGone, ConnectionError, TimeoutError):
             self.close_connection = True
         except Exception as error:  # the one place that turns a defect into an answer
-            # Its message would quote what it stumbled over: the places in the code are enough to find it.
+            # The message could quote user data, so only the code locations are logged.
             print(f"a request failed: {type(error).__name__}", file=sys.stderr)
             traceback.print_tb(error.__traceback__, file=sys.stderr)
             self._fail(ApiError("internal_error", "The local model server failed.", status=500))
@@ -220,7 +220,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _fail(self, error: ApiError) -> None:
         if self._has_answered:
-            # The status is out: in a stream an event says it, and the connection ends without the end of the answer.
+            # The status was already sent. A stream gets an error event and closes without the final chunk.
             self.close_connection = True
             if self._is_streaming:
                 with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A bounded queue for a few places to work."""
+"""A semaphore with a bounded waiting queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOK_SECONDS = 0.25
 
 
 class Slots:
-    """Lets `at_once` callers in; of the others `waiting_max` wait, and the rest are told to come again."""
+    """Admits `at_once` callers; up to `waiting_max` more wait. Further callers get `overloaded` (503)."""
 
     def __init__(self, at_once: int, waiting_max: int) -> None:
         self._places = threading.Semaphore(at_once)
@@ -24,7 +24,7 @@ class Slots:
 
     @contextlib.contextmanager
     def take(self, client: socket.socket | None) -> Iterator[None]:
-        """Waits for a place. Raises ApiError `overloaded` when too many wait, ClientGone when the caller left."""
+        """Waits for a slot. Raises ApiError `overloaded` if too many wait, ClientGone if the caller disconnected."""
         with self._lock:
             if self._inside >= self._inside_max:
                 raise ApiError("overloaded", "Too many calls wait for the local model server.", status=503)

@@ -1,8 +1,8 @@
 """
 Decodes one file of unknown origin with FFmpeg (PyAV), in a process that exists for it alone.
 
-What a file may not do: take more time, memory or output than the caps; make FFmpeg open anything else (only the
-demuxers and decoders below are allowed, none of which follow references, and the process has no way to open files).
+A file cannot exceed the limits of time, memory and output. A file also cannot make FFmpeg open anything else: the
+demuxers and decoders below follow no references, and the process cannot open files.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from audio.mixing import BLOCK, Mixer, NotNumbers, Writer  # noqa: E402
 
 # FFmpeg's names of the nine formats that are accepted; m4a and mp4 are one, mp3, mpga and MPEG audio are one.
 DEMUXERS = {"wav": "wav", "mp3": "mp3", "flac": "flac", "ogg": "ogg", "mov": "mp4", "matroska": "webm", "mpeg": "mpeg"}
-# Those whose header says for certain how long the audio is.
+# Formats with an exact duration in the header.
 EXACT = ("flac", "mov", "matroska")
-# Those who count it by what the file holds, or by its last page: nobody who records gets it wrong by much.
+# Formats whose duration is computed from the content or the last page, and is nearly exact.
 DECLARING = (*EXACT, "wav", "ogg")
 DECODERS = (
     "aac aac_latm ac3 adpcm_ima_qt adpcm_ima_wav adpcm_ms alac eac3 flac mp1 mp1float mp2 mp2float mp3 mp3float opus "
@@ -45,13 +45,13 @@ SECONDS_MIN = 0.1
 # A lower rate makes hours of a few bytes. Telephones have 8,000, and studios 192,000.
 RATES = (4_000, 384_000)
 CHANNELS_MAX = 8
-# Packets in a row that hold no sound: reading on would only take time.
+# Maximum consecutive packets without sound; then the file is refused.
 SOUNDLESS_PACKETS_MAX = 10_000
-# Coded as floating point: such samples may be no numbers, or be above full scale.
+# Floating-point codecs: samples may be NaN or above full scale.
 FLOATS = ("flt", "fltp", "dbl", "dblp")
-# Part of the samples that may be no numbers.
+# Maximum share of samples that are NaN.
 NOT_NUMBERS_MAX = 0.5
-# A RIFF header of a stream declares a size near one of the largest numbers: it says nothing.
+# A RIFF header of a stream declares a size near the maximum integer; such a size is ignored.
 RIFF_SIZELESS = 0x7FFF_0000
 # Codecs declare some padding that is not heard.
 DECLARED_SLACK_SECONDS = 1.0
@@ -62,7 +62,7 @@ NOT_AUDIO = "The file is not audio in one of the supported formats, or it is dam
 
 
 class Refused(Exception):
-    """The file is not taken. code is one of the API's; `internal_error` when that is no fault of the file."""
+    """The file is refused. `code` is an error code of the API; `internal_error` if the file is not the cause."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one file may take. Times are of one processor, and of the clock."""
+    """Limits for one file: CPU seconds of one core, and wall-clock seconds."""
 
     rate: int
     seconds_max: float
@@ -263,7 +263,7 @@ class _Channels:
 
 @contextlib.contextmanager
 def _full_disk_told() -> Iterator[None]:
-    """Tells a disk without room from a file that cannot be read: either is an OSError."""
+    """Distinguishes a full disk from an unreadable file: both raise OSError."""
     try:
         yield
     except OSError:

@@ -42,7 +42,7 @@ class Audio:
 
 
 class Decoder:
-    """The way to the fork server, which is started on first use and again when it dies."""
+    """Client of the fork server, which is started on first use and after each crash."""
 
     def __init__(self, directory: str, seconds_max: float, command: list[str]) -> None:
         self._directory = directory
@@ -56,10 +56,10 @@ class Decoder:
         self, file: BinaryIO, client: socket.socket | None, rate: int = RATE, seconds_max: float = float("inf")
     ) -> Audio:
         """
-        Decodes a file from its start. It may be as long as `seconds_max`, and never longer than the server's own bound.
+        Decodes a file from its start. Its maximum length is `seconds_max` or the server's own limit, if that is lower.
 
-        Raises ApiError `invalid_audio`, `audio_too_short`, `audio_too_long`; `internal_error` when it is no fault of the
-        file; ClientGone, and then the work has ended.
+        Raises ApiError `invalid_audio`, `audio_too_short`, `audio_too_long`, or `internal_error` if the file is not the
+        cause. Raises ClientGone after the decoding was stopped.
         """
         limits = Limits(rate, min(seconds_max, self._seconds_max), CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES)
         with self._slots.take(client):
@@ -82,7 +82,7 @@ class Decoder:
         try:
             with theirs, self._lock:
                 self._channel().send(asdict(limits), (file.fileno(), samples.fileno(), theirs.fileno()))
-            # The fork server keeps the time of the child; this is for the case that itself hangs.
+            # The fork server limits the time of its child. This timeout applies if the fork server itself hangs.
             found = answer.wait(client, time.monotonic() + limits.wall_seconds + 30)
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
             found = None

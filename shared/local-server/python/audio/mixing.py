@@ -1,8 +1,9 @@
 """
-Many channels to one, and samples of any size to 16 bits, without losing the voice.
+Mixes channels to mono and converts samples to 16 bits without losing the voice.
 
-The mean of two channels of opposite phase is silence, so a channel that runs against the loudest one is turned over first.
-Samples of floating point may be above full scale, or no numbers at all: the former are scaled down, the latter are silence.
+The mean of two channels of opposite phase is silence, so a channel in opposite phase to the loudest
+one is inverted first.
+Floating-point samples above full scale are scaled down. Samples that are NaN are interpolated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 The fork server of the decoder: holds PyAV, no model and no secret, and forks one process for each file.
 
-Asks come over the channel on descriptor 0: {limits} with three files, the source, the target and a socket for the
-answer. That socket is also the lifeline: when the server closes its end, the process that decodes is killed.
+Requests arrive on the channel at descriptor 0: {limits} with three files, the source, the target and a socket for the
+reply. If the server closes its end of that socket, the decoding process is killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOO_COSTLY = "The file takes too much time or memory to decode."
 
 @dataclass
 class Child:
-    """A process that decodes, and what ends it."""
+    """A decoding process, the socket for its reply, and its deadline."""
 
     pid: int
     answer: socket.socket
@@ -66,7 +66,7 @@ def _wait(asks: Channel, wake: int, children: list[Child]) -> set[int]:
     for descriptor in (asks.fileno(), wake):
         poll.register(descriptor, select.POLLIN)
     for child in children:
-        # Nothing is ever sent this way: whatever is heard is the end.
+        # The server sends nothing on this socket, so a readable socket means that it was closed.
         poll.register(child.answer, select.POLLIN)
     first = min((child.deadline for child in children), default=None)
     timeout = None if first is None else max(0, first - time.monotonic()) * 1000
@@ -81,7 +81,7 @@ def _reap(children: list[Child]) -> None:
         children.remove(child)
         try:
             if status != 0:
-                # Killed by a cap, or by a flaw in a decoder that the file hit.
+                # Killed by a resource limit, or crashed in a decoder of FFmpeg.
                 _answer(child.answer, {"code": "invalid_audio", "message": TOO_COSTLY})
         except OSError:
             pass
@@ -94,7 +94,7 @@ def _fork(ask: dict, files: list[int]) -> Child:
     sock = socket.socket(fileno=answer)
     pid = os.fork()
     if pid == 0:
-        # Whatever happens, this process never returns into the server's loop.
+        # The child must exit here and never return into the loop of the fork server.
         try:
             _run(limits, source, target, sock)
             os._exit(0)
@@ -121,7 +121,7 @@ def _run(limits: Limits, source: int, target: int, sock: socket.socket) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         confinement.lower_limit(name, value)
-    # Not closed: the process ends soon, and what a full disk did not take would be written again.
+    # Not closed: closing would retry writes that a full disk refused, and the process ends soon anyway.
     samples = os.fdopen(target, "wb", buffering=1 << 18)
     with os.fdopen(source, "rb") as audio:
         filters.allow_only_computing()
@@ -133,7 +133,7 @@ def _run(limits: Limits, source: int, target: int, sock: socket.socket) -> None:
 
 
 def _close_all_but(kept: set[int]) -> None:
-    """What the fork server holds for other files is none of this one's business."""
+    """Closes descriptors that the fork server holds for other files."""
     for descriptor in range(confinement.FILES_MAX):
         if descriptor not in kept:
             try:

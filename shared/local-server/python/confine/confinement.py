@@ -1,8 +1,8 @@
 """
-Takes away from this process what it does not need, before it meets any input: network, other files, privileges.
+Removes network, other files and privileges from this process before it reads any input.
 
-Nothing here is required to run: `confine` says what it achieved, and the server logs it. Layers, each alone already
-keeping the promise "no network": a network namespace, the seccomp filter, and Landlock for TCP.
+The server also runs where the system lacks these means: `confine` returns the result, and the server logs it. Three
+independent layers block the network: a network namespace, the seccomp filter, and Landlock for TCP.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def confine(readable: list[str], scratch: str) -> dict:
     """
     Confines this process and all its children to `readable`, `scratch` (which becomes theirs) and no network.
 
-    Call it before any thread is started. Gives what was achieved: `network` and `files` name the means, or are
-    "open"; `user` is who it runs as; `is_complete` is False when any of it is missing.
+    Call it before any thread is started. In the result, `network` and `files` name the means, or are "open"; `user` is
+    the user of the process; `is_complete` is False if any restriction is missing.
     """
     for name, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, FILES_MAX)):
         lower_limit(name, value)

@@ -1,5 +1,5 @@
 """
-Which pieces of speech are one speaker's, by the vectors of their voices. How many speakers there are is not known.
+Groups pieces of speech by speaker, using their voice vectors. The number of speakers is unknown.
 
 1. The closest groups of pieces are joined until the average similarity of the two closest is too low.
 2. Every piece, the short ones included, goes to the group that its voice is most like. Within one track of the

@@ -1,8 +1,8 @@
 """
-Who spoke when: speech in pieces of about two seconds, a vector of the voice of each, and pieces whose voices are alike
-are one speaker.
+Finds the turns of speakers: speech is cut into pieces of about two seconds, and each piece gets a voice vector. Pieces
+with similar vectors belong to one speaker.
 
-Speech of two people at once is given to one of them.
+If two people speak at once, the speech is assigned to one of them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """
-Is the speech in the only language that a model knows?
+Checks whether speech is in the single language of a monolingual model.
 
-Such a model cannot detect languages: it writes fluent nonsense, but is unsure of it. On recordings of packages (docs/
-transcription.md, Languages) the average log probability of English windows is -0.52 or better, and that of French,
-Spanish, Italian, Russian and German ones -0.75 or worse, mostly after the temperature was raised. One sure window is
-enough; a few unsure ones in a row are another language. The model is sure of some Spanish windows, which it spells as
-they sound (-0.63). If a model of many languages is there, it therefore decides below -0.5, given four seconds of speech.
+Such a model cannot detect other languages: it writes fluent nonsense, but with low probability. On recordings of
+packages (docs/transcription.md, Languages) the average log probability of English windows is -0.52 or better. For
+French, Spanish, Italian, Russian and German it is -0.75 or worse, mostly after the temperature was raised. One sure
+window proves the model's language; a few consecutive unsure windows prove another. Some Spanish windows are an
+exception: the model is sure of them and spells them as they sound (-0.63). If a multilingual model is present, it
+therefore decides below -0.5, given four seconds of speech.
 """
 
 from __future__ import annotations

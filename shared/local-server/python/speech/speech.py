@@ -17,12 +17,12 @@ from slots import Slots
 # Each worker has a model of its own, 300 MB, and one thread: two need a third more CPU for the same text.
 WORKERS = min(4, os.cpu_count() or 1)
 WAITING_MAX = 32
-# Longest time for a job: far over what the slowest machine needs, to end one that hangs.
+# Timeout of a job, base and per second of audio. Only a job that hangs takes so long, even on a slow machine.
 SECONDS_BASE, SECONDS_PER_SECOND = 120, 10
 
 
 class Speech:
-    """The workers; they start when they are first needed, and again when one was killed."""
+    """The worker processes, each started when it is first needed and after it was killed."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -32,10 +32,10 @@ class Speech:
 
     def run(self, job: dict, audio: list[Audio], client: socket.socket | None) -> Iterator[dict]:
         """
-        Yields what a job answers, ending with its `done`.
+        Yields the messages of a job; the last one contains `done`.
 
-        Closing the iterator early stops the work, and so does the client when it leaves, which raises ClientGone.
-        Raises ApiError `overloaded`, or `internal_error` when the worker fails.
+        If the iterator is closed early, the job is stopped. If the client disconnects, the job is stopped too and
+        ClientGone is raised. Raises ApiError `overloaded`, or `internal_error` if the worker fails.
         """
         with self._slots.take(client):
             process, channel = self._take()

@@ -1,8 +1,8 @@
 """
-The process that runs speech models: one job at a time, told over the channel on descriptor 0.
+The process that runs speech models: one job at a time, received on the channel at descriptor 0.
 
-It is killed to stop a job, which is the only way to stop one in the middle of a window at once; so it holds nothing
-that matters. A job comes with its files of samples, answers go back one object each, `done` or `error` last.
+To stop a job at once, the process is killed: a model cannot be interrupted within a window. The process therefore holds
+no state. A job arrives with its files of samples. Replies are one object each; `done` or `error` is the last.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Models:
         self._diarizer = None
 
     def run(self, job: dict, audio: list[np.ndarray]) -> Iterator[dict]:
-        """Everything a job answers, its last message included."""
+        """All messages of a job, including the last."""
         if job["kind"] == "diarize":
             yield {"done": {"turns": self._diarize(job["names"], audio)}}
             return
@@ -79,13 +79,13 @@ def main(directory: str, memory_bytes_max: int) -> None:
             channel.send({"error": "memory"})
         except BrokenPipeError:
             os._exit(0)
-        except Exception as error:  # whatever a model raises, the caller gets an answer
+        except Exception as error:  # the caller gets a reply for every exception of a model
             print(f"speech job failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             channel.send({"error": "internal"})
 
 
 def _listen(channel: Channel, jobs: queue.Queue) -> None:
-    """Takes jobs, and ends the process with the channel: the server is gone, or wants this job to stop."""
+    """Receives jobs. Ends the process if the channel closes: the server ended, or stops this job."""
     while (found := channel.receive()) is not None:
         jobs.put(found)
     os._exit(0)
