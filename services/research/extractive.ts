@@ -5,8 +5,8 @@ import type { Candidate, Evidence, PartEvidence } from './evidence/evidence.ts'
 import { likelihoodOf } from './evidence/signals.ts'
 
 /*
- * The writer without a model. The report consists of verbatim sentences: first an answer of up to three sentences, the best ones of
- * each part of the question, then further sentences by part.
+ * The writer without a model. The report consists of verbatim sentences. An answer of up to three sentences comes first, taken from
+ * the best ones of each part of the question. Further sentences follow by part.
  *
  * Sentences are added to a part until the estimated probability that one of them answers reaches 97 %. A simple question therefore has
  * a short report. Example: after quotes with likelihoods 0.8 and 0.9, the probability is 1 - 0.2 × 0.1 = 0.98. At least four quotes

@@ -2,8 +2,8 @@ import { ServiceError } from '#shared/error.ts'
 import type { Report } from './report.ts'
 
 /**
- * The last check before a report is sent. Every annotation must cover a marker such as `[1]`, in order, and its quote must be equal to
- * the cited range of its source, character for character. A failure is a defect of the report writer.
+ * The last check before a report is sent. Every annotation must cover a marker such as `[1]`, in order. The quote must be equal to the
+ * cited range of its source, character for character. A failure is a defect of the report writer.
  *
  * @throws ServiceError `internal_error` if a citation fails the check
  */

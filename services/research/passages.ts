@@ -72,8 +72,8 @@ export function weightsAmong(terms: readonly string[], passages: readonly Counte
 }
 
 /**
- * Ranks passages, best first. Several BM25 rankings are fused by reciprocal rank fusion: one by all terms of the question, one by each
- * clause, and one by each pair of the three rarest terms. A passage that answers only one clause can thus still rank high.
+ * Ranks passages, best first. Several BM25 rankings are fused by reciprocal rank fusion. There is one ranking by all terms of the
+ * question, one by each clause, and one by each pair of the three rarest terms. A passage that answers only one clause can thus still rank high.
  */
 export function* rankPassages(
   question: Question,

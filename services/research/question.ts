@@ -101,7 +101,7 @@ export function askedTermsIn(question: Question): AskedTerms {
   return new AskedTerms(vocabularyOf(question).keys())
 }
 
-/** The text to send to a backend for a term: the word, or the term itself if the term is only a part of the word. */
+/** The search text for a term: the word, or the term itself if the term is only a part of the word. */
 export function searchedAs(term: string, word: string): string {
   return termOf(word) === term ? word : term
 }

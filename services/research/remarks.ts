@@ -8,8 +8,8 @@ const EARLY: Partial<Record<ResearchStop, string>> = {
 }
 
 /**
- * Sentences about the limits of a run: sources that were not searched or read, a missing ranking by vectors, and the reason for an
- * early end.
+ * Sentences about the limits of a run. The sentences cover sources that were not searched or read, a missing ranking by vectors, and the reason
+ * for an early end.
  */
 export function remarksOf(gathering: Gathering, stop: ResearchStop, ranking: string | undefined): string[] {
   const { canSearch, failedSearches, indexing, searches, unread } = gathering

@@ -3,8 +3,8 @@
  *
  * Two tests, both with terms weighted by their idf:
  * 1. One passage carries a minimum share of the question's weight ({@link isCarried}).
- * 2. Up to three neighbouring sentences contain the anchors, part of the names, part of the remaining terms and an answer of the requested
- *    type ({@link isAnswered}).
+ * 2. Up to three neighbouring sentences contain the anchors and an answer of the requested type ({@link isAnswered}). The sentences
+ *    also carry a share of the names and of the remaining terms.
  */
 
 import type { CountedPassage } from '#services/research/passages.ts'

@@ -1,6 +1,6 @@
 /*
- * Sources that contradict each other. Two quotes of different sources are reported as a difference if both are about one part of the
- * question and give different values in the same unit. Example: "the limit is 10 MB" and "the limit is 20 MB". The reader decides which
+ * Sources that contradict each other. Two quotes of different sources are reported as a difference under two conditions. Both
+ * are about one part of the question, and both give values in the same unit, which differ. Example: "the limit is 10 MB" and "the limit is 20 MB". The reader decides which
  * value is right.
  */
 import type { Candidate } from './evidence.ts'
@@ -15,8 +15,8 @@ export interface Difference {
 
 const DIFFERENCES_MAX = 3
 /**
- * A quote is about the subject of the answer if three bounds hold: its score is at most 1.5 lower, it has 75 % of the question terms
- * of the answer, and 30 % of the question's weight is in its own sentence.
+ * A quote is about the subject of the answer if three bounds hold. The score of the quote is at most 1.5 lower. The quote has
+ * at least 75 % of the answer's question terms. The sentence itself carries at least 30 % of the question's weight.
  */
 const SCORE_LOSS_MAX = 1.5
 const SHARED_MIN = 0.75

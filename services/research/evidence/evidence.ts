@@ -47,7 +47,7 @@ export interface PartEvidence {
   readonly candidates: readonly Candidate[]
 }
 
-/** What the sources contain about a question. */
+/** Sentences of the sources that may answer a question, and the words that no source covers. */
 export interface Evidence {
   /** Quotes that may answer, best first; empty if the sources do not answer. */
   readonly candidates: readonly Candidate[]
@@ -289,9 +289,10 @@ function byScore(a: Candidate, b: Candidate): number {
 }
 
 /**
- * Returns the clauses that no passage carries, and the words of the question that no passage contains. Returns nothing in two cases:
- * - The script of the question cannot be divided into words.
- * - The question is not English and no passage has any of its words. The sources may then be in another language.
+ * Returns the clauses that no passage carries, and the words of the question that no passage contains.
+ *
+ * Returns nothing if the script of the question cannot be divided into words. If the question is not English and no passage has any of
+ * its words, then the sources may be in another language. The result is empty in that case too.
  */
 function gapsOf(question: Question, passages: readonly CountedPassage[], open: readonly Part[]): string[] {
   if (isUndivided(question.text)) return []

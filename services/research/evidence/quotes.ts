@@ -63,8 +63,8 @@ export function isCodeLike(text: string): boolean {
 }
 
 /**
- * Whether a sentence is quoted together with the previous one: code with the sentence that introduces it, or a sentence that refers back
- * within its paragraph. Sentences of different paragraphs are not joined, because text between them may be missing.
+ * Whether a sentence is quoted together with the previous one. Code is joined with the sentence that introduces it, and a sentence that
+ * refers back is joined within its paragraph. Sentences of different paragraphs are not joined, because text between them may be missing.
  */
 function isJoined(text: string, before: Sentence, sentence: Sentence): boolean {
   if (before.isCode || before.isLabel || !isForReaders(before.text)) return false

@@ -1,9 +1,13 @@
 /*
  * How well one sentence answers a question. Signals between 0 and 1 describe the sentence; their weighted sum is its score.
  *
- * Each term of the question counts with its idf weight, times a credit for its position: 1 in the sentence, less in its label, table
- * header, heading or the sentence that it refers to. Example: "shared_buffers (integer) / The default is typically 128 megabytes." The
- * second line answers "What is the default of shared_buffers?", though the line contains only one of the two terms.
+ * Each term of the question counts with its idf weight, times a credit for its position. The credit is 1 in the sentence and less in its
+ * label, table header, heading or the sentence that it refers to. Example for the question "What is the default of shared_buffers?":
+ *
+ *     shared_buffers (integer)
+ *     The default is typically 128 megabytes.
+ *
+ * The second line is the answer, though it contains only one of the two terms. The label above it supplies the other one.
  *
  * The weights come from a logistic regression over the open questions of `bench/research`. The predicted label is whether the sentence
  * states a requested fact.

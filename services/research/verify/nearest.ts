@@ -4,8 +4,8 @@ import { termSet } from '#shared/search/text/terms.ts'
 import { plain } from './verify.ts'
 
 /**
- * Replaces the quotes of a claim by a nearer one, if there is one. A candidate is nearer if its text is equal to the claim, or if it shares
- * more terms with the claim than all quotes of the claim together.
+ * Replaces the quotes of a claim by a nearer one, if there is one. A candidate is nearer if its text is equal to the claim. A candidate
+ * is also nearer if it shares more terms with the claim than all quotes of the claim together.
  *
  * Models sometimes cite the wrong quote for a correct statement; this step corrects the citation. The following check then compares the
  * claim with the closest sentence, so an unrelated quote cannot support it.

@@ -1,8 +1,12 @@
 /*
- * The mechanical check of a claim against its quotes. Three verdicts:
- * - `supported`: the claim is a verbatim part of a quote, with the same conditions.
- * - `refused`: the claim has a link, number, name, negation or antonym that its quotes lack, or shares too few terms. Refusals are final.
- * - `undecided`: the claim is a paraphrase. A judge model decides (see `writer/judge.ts`).
+ * The mechanical check of a claim against its quotes. There are three verdicts.
+ *
+ * `supported`: the claim is a verbatim part of a quote, with the same conditions.
+ *
+ * `refused`: the claim has a link, number, name, negation or antonym that its quotes lack. Claims with too few shared terms are refused
+ * too. A refusal is final.
+ *
+ * `undecided`: the claim is a paraphrase. A judge model decides (see `services/research/writer/judge.ts`).
  */
 import { hasAddress } from '#shared/search/text/quotable.ts'
 import { termSet, termsOf } from '#shared/search/text/terms.ts'

@@ -18,7 +18,7 @@ export interface Ask<T> {
   readonly key: string
   /** Instructions, constant for all runs. */
   readonly system: string
-  /** Untrusted input as JSON. The system prompt tells the model to follow no instruction in it. */
+  /** Untrusted input as JSON. The system prompt forbids the model to follow any instruction in it. */
   readonly data: unknown
   /** Schema of the answer. */
   readonly schema: z.ZodType<T>
