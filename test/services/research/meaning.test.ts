@@ -159,5 +159,7 @@ test('the catalogue refuses a research that ranks by what embeds nothing', () =>
   }
   expect(catalogue('e-1').find('dr')?.engine).toEqual({ type: 'research', embeddings: 'e-1' })
   for (const wrong of ['m-1', 'dr', 'e-2'])
-    expect(() => catalogue(wrong)).toThrow(`dr has the embeddings model ${wrong}, which is not a model that embeds texts`)
+    expect(() => catalogue(wrong)).toThrow(
+      `dr has the embeddings model ${wrong}, which is not a model that embeds texts`,
+    )
 })

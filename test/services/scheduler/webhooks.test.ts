@@ -356,9 +356,7 @@ describe('webhooks', () => {
     await setup.sender.turn(new AbortController().signal)
     await until(() => receiver.received.length === 1)
     await setup.sender.drain(AbortSignal.abort())
-    expect(await setup.store.listDeliveries(id)).toMatchObject([
-      { state: 'pending', error: 'The try was aborted.' },
-    ])
+    expect(await setup.store.listDeliveries(id)).toMatchObject([{ state: 'pending', error: 'The try was aborted.' }])
     await using after = await openSetupOver(setup)
     expect(await after.deliver(id)).toMatchObject([{ state: 'delivered', tries: 2 }])
   })

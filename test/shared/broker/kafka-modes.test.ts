@@ -129,9 +129,7 @@ describe('a worker that takes nothing', () => {
       await vi.advanceTimersByTimeAsync(10_000)
       expect(starvation.problems('code')).toEqual([])
       await vi.advanceTimersByTimeAsync(10_000)
-      expect(starvation.problems('code').join()).toMatch(
-        /free slots but received none of the 12 queued jobs for 1\d s/,
-      )
+      expect(starvation.problems('code').join()).toMatch(/free slots but received none of the 12 queued jobs for 1\d s/)
       taker.running = 4
       await vi.advanceTimersByTimeAsync(5_000)
       expect(starvation.problems('code')).toEqual([])

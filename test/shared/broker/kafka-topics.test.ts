@@ -51,7 +51,10 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)('a deleted topic tha
       await until(async () => (await stack.get('/readyz')).status === 503, WITHIN)
       expect(await (await stack.get('/readyz')).text()).toContain(topic)
       const refused = await chat(stack, 'refused')
-      expect(refused).toMatchObject({ status: 503, text: expect.stringMatching(/missing in Kafka|Kafka topic for replies is missing/) })
+      expect(refused).toMatchObject({
+        status: 503,
+        text: expect.stringMatching(/missing in Kafka|Kafka topic for replies is missing/),
+      })
       expect(refused.tookMs).toBeLessThan(5_000)
       const warning = lines.find((line) => line.includes('are missing and cannot be made') && line.includes(topic))
       expect(warning).toContain('kafka-topics.sh')

@@ -22,7 +22,10 @@ it.each([
     { id: 'a', engine: { type: 'echo' }, fallbacks: ['guard'] },
     'a falls back to guard, which does nothing but moderation',
   ],
-  [{ id: 'r', pool: 'research', engine: { type: 'research', writer: 'guard' } }, 'r has the writer guard, which is not a model that generates text'],
+  [
+    { id: 'r', pool: 'research', engine: { type: 'research', writer: 'guard' } },
+    'r has the writer guard, which is not a model that generates text',
+  ],
 ])('no model relies on one with a task of its own: %.80j', (model, message) => {
   expect(() => new ModelCatalogue([guard, model].map((each) => ModelConfig.parse(each)))).toThrow(message)
 })

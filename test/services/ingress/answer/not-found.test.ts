@@ -58,7 +58,9 @@ describe('a path that is no endpoint', () => {
     'names all that is served where none is near: %.30s',
     async (path) => {
       const message = await messageOf(await stack.post(path, {}))
-      expect(message).toMatch(/^Invalid URL \(POST .{0,200}\)\. Available endpoints: \/v1\/chat\/completions, .*\/v1\/jobs, /)
+      expect(message).toMatch(
+        /^Invalid URL \(POST .{0,200}\)\. Available endpoints: \/v1\/chat\/completions, .*\/v1\/jobs, /,
+      )
     },
   )
 

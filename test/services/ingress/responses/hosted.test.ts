@@ -149,7 +149,9 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
       const answer = await stack().post('/v1/responses', { model: 'echo-1', input: 'hi', ...body })
       expect([answer.status, await answer.json()]).toMatchObject([200, { status: 'completed', tools: body.tools }])
     }
-    expect(await refused({ tools: [{ ...TOOL, container: 'cntr_1' }] })).toEqual(says('tools[0].container', 'not stored'))
+    expect(await refused({ tools: [{ ...TOOL, container: 'cntr_1' }] })).toEqual(
+      says('tools[0].container', 'not stored'),
+    )
     expect(await refused({ tools: [TOOL, TOOL] })).toEqual(says('tools[1].name', 'twice'))
   })
 
