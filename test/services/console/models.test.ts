@@ -41,7 +41,7 @@ describe.skipIf(!CHROMIUM)('the models of the console', { timeout: 6 * PAGE_MS }
     expect(response.ok).toBe(false)
     await response.text()
     const page = await signIn(browser, stack.url, KEY, faults)
-    await page.getByRole('list', { name: 'Problems' }).getByText("The upstream of the model 'gone'").waitFor()
+    await page.getByRole('list', { name: 'Problems' }).getByText("The upstream of 'gone'").waitFor()
     await page.getByRole('link', { name: 'Models', exact: true }).click()
     const card = (name: string) =>
       page.getByRole('listitem').filter({ has: page.getByRole('heading', { name, exact: true }) })
