@@ -10,7 +10,7 @@ const [U32, I32, F32, BOOL, STRING, ARRAY] = [4, 5, 6, 7, 8, 9]
 const [NORMAL, UNKNOWN, CONTROL, BYTE] = [1, 2, 3, 6]
 
 export interface RandomGguf {
-  /** Its chat template; undefined: none. */
+  /** Chat template of the file; undefined: none. */
   readonly template?: string | undefined
   readonly controlTokens?: readonly string[]
   readonly addsBos?: boolean
@@ -100,7 +100,7 @@ function assemble(metadata: readonly Buffer[], tensors: readonly Tensor[]): Buff
   return Buffer.concat([padded(head), ...data])
 }
 
-/** The same weights each time. */
+/** Deterministic weights. */
 function weightsOf(count: number, isNorm: boolean): Buffer {
   let state = 12_345
   const weights = Float32Array.from({ length: count }, () => {

@@ -22,21 +22,21 @@ export interface EndedRequests {
  * A batch records its progress once per group of parts, which avoids a write per request. This function counts the
  * requests that ended since then.
  *
- * @param told Counts of the last progress event, which cover whole parts.
+ * @param reported Counts of the last progress event, which cover whole parts.
  */
 export async function countEnded(
   { store }: IngressContext,
   { id, tenant }: DurableJob,
-  told: EndedRequests,
+  reported: EndedRequests,
 ): Promise<EndedRequests> {
-  const parts = partsUnderWay(id, told)
+  const parts = partsUnderWay(id, reported)
   const counts = await Promise.all(parts.map(async (part) => (await store?.countChildren(tenant, part)) ?? {}))
   return counts.reduce<EndedRequests>(
     (sum, { completed = 0, failed = 0, cancelled = 0, expired = 0 }) => ({
       completed: sum.completed + completed,
       failed: sum.failed + failed + cancelled + expired,
     }),
-    told,
+    reported,
   )
 }
 
@@ -44,9 +44,9 @@ export async function countEnded(
 export async function waitingFor(
   { store }: IngressContext,
   { id, tenant }: DurableJob,
-  told: EndedRequests,
+  reported: EndedRequests,
 ): Promise<string | null> {
-  const parts = await Promise.all(partsUnderWay(id, told).map((part) => store?.find(tenant, part)))
+  const parts = await Promise.all(partsUnderWay(id, reported).map((part) => store?.find(tenant, part)))
   for (const part of parts) {
     const { progress } = (part?.progress ?? {}) as { progress?: { phase?: string; message?: string } }
     if (part?.state === 'scheduled' && progress?.phase === LINES_WAIT) return progress.message ?? null

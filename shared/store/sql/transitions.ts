@@ -144,7 +144,7 @@ export const HONOUR_CANCEL: Move = {
 
 /** The first cancel of a job that may write a partial result. */
 const WRAPS_UP = `cancel_requested_at_ms IS NULL AND partial_ms IS NOT NULL AND CAST(:how AS text) <> 'final'`
-/** Such a cancel of a job without an owner that has recorded steps. */
+/** A first cancel, with partial result, of a job that has recorded steps and no owner. */
 const GOES_ON = `${IDLE} AND steps > 0 AND ${WRAPS_UP}`
 const ENDS = `${IDLE} AND NOT (${GOES_ON})`
 const PARTIAL_UNTIL = `CASE WHEN now_ms() + partial_ms < deadline_ms THEN now_ms() + partial_ms ELSE deadline_ms END`

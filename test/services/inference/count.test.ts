@@ -13,7 +13,7 @@ test('a prompt is counted by its engine, and one that is larger than any context
     expect(answer.status).toBe(200)
     return ((await answer.json()) as { input_tokens: number }).input_tokens
   }
-  // The echo engine counts words, so one long word tells the two apart.
+  // The echo engine counts words, so one long word distinguishes a count from an estimate.
   expect(await count('a'.repeat(1_000_000))).toBeLessThan(10)
   expect(await count('a'.repeat(3_000_000))).toBeGreaterThan(100_000)
 })

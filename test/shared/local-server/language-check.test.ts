@@ -9,7 +9,7 @@ const environment = await findEnvironment()
 const code = fileURLToPath(new URL('../../../shared/local-server/python', import.meta.url))
 const script = fileURLToPath(new URL('../../support/speech/language.py', import.meta.url))
 
-/** What the model finds of 30 seconds. */
+/** Result of the model for a window of 30 seconds. */
 type Window = readonly [avgLogprob: number, temperature: number, noSpeechProb: number, seconds: number]
 
 async function check(windows: readonly Window[], detected: string | null = null): Promise<string> {

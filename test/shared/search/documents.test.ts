@@ -169,7 +169,7 @@ function pdfOf(line: string): Buffer {
   return pdfWith(`BT /F1 12 Tf 72 720 Td (${line}) Tj ET`)
 }
 
-/** Its one page has more operators than are read within a minute. */
+/** A PDF whose only page has more operators than can be read within a minute. */
 function endlessPdf(): Buffer {
   return pdfWith('BT /F1 12 Tf 72 720 Td (A) Tj ET\n'.repeat(400_000))
 }
