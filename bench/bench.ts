@@ -1,6 +1,6 @@
 /**
  * The benchmark, one command: starts everything on this machine, puts the same load on each target in turn, and prints
- * what came out as ratios within the same round. docs/benchmarks.md says how to read it.
+ * what came out as ratios within the same round. docs/internals/benchmarks.md says how to read it.
  */
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -22,7 +22,7 @@ import { measureSandbox } from './sandbox/sandbox.ts'
 import { SECTIONS } from './sections.ts'
 import { measureTranscription } from './transcription/transcription.ts'
 
-const DOCUMENT = new URL('../docs/benchmarks.md', import.meta.url)
+const DOCUMENT = new URL('../docs/internals/benchmarks.md', import.meta.url)
 const interrupted = new AbortController()
 
 process.exitCode = await main()

@@ -33,7 +33,7 @@ Options:
       --rounds <n>     default 3
       --seconds <n>    of each cell; default 2, and 4 for streams; of overload 30
       --hang <n>       seconds for which one model hangs beside the others; default 15
-      --write          put the result into docs/benchmarks.md; what was not measured stays there as it was
+      --write          put the result into docs/internals/benchmarks.md; what was not measured stays there as it was
       --profile <dir>  write CPU profiles of Sluice's processes there
   -h, --help           show this help
 `

@@ -1,7 +1,7 @@
 import type { Gateway } from './gateways/gateways.ts'
 import type { Kafka } from './machine/kafka.ts'
 
-/** One part of the benchmark, with its own section in docs/benchmarks.md. */
+/** One part of the benchmark, with its own section in docs/internals/benchmarks.md. */
 export interface Section {
   /** As `--only` names it. */
   readonly name: string

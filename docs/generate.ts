@@ -2,6 +2,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { OPERATIONS, templateOf } from '#services/ingress/openapi/openapi.ts'
 import { type Operation, TAGS } from '#services/ingress/openapi/operation.ts'
 import { SERVICE } from '#services/ingress/openapi/operations/service.ts'
+import { CHAPTERS } from '#services/ingress/pages/guide/chapters.ts'
 import { ROUTES } from '#services/ingress/routes.ts'
 
 /*
@@ -23,7 +24,7 @@ interface Row {
 }
 
 /** Generated parts by page. */
-export const GENERATED: Readonly<Record<string, () => string>> = { 'docs/endpoints.md': endpointTables }
+export const GENERATED: Readonly<Record<string, () => string>> = { 'docs/reference/endpoints.md': endpointTables }
 
 /** The text of a page with a current generated part. @throws Error if the page lacks the marks */
 export function regenerate(page: string): string {
@@ -66,7 +67,8 @@ function serviceRowOf([name, operation]: [string, Operation]): Row {
 
 function lineOf({ method, path, scope, operation: { summary, guide } }: Row): string {
   const [page, anchor] = guide?.split('#') ?? []
-  const linked = page ? `[${summary}](${page}.md${anchor ? `#${anchor}` : ''})` : summary
+  const folder = CHAPTERS.find(({ name }) => name === page)?.folder
+  const linked = page ? `[${summary}](../${folder}/${page}.md${anchor ? `#${anchor}` : ''})` : summary
   return `| \`${method}\` | \`${path}\` | ${scope === 'none' ? 'none' : `\`${scope}\``} | ${linked} |`
 }
 

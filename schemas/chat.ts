@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { Metadata, recordOf } from '#schemas/record.ts'
 
 /**
- * Request and response of `POST /v1/chat/completions` (docs/protocol.md, Chat requests).
+ * Request and response of `POST /v1/chat/completions` (docs/internals/protocol.md, Chat requests).
  *
  * Objects are loose: the decoder passes unknown fields to an upstream of the same dialect. Parts, calls, tools and formats of an
  * unknown type are read as {@link Unknown}, because servers add types every month. `null` means absent for all optional fields. A bound
@@ -79,7 +79,7 @@ const ToolCall = z.union([CustomCall, FunctionCall])
 
 const name = z.string().nullish()
 
-/** One message of the conversation (docs/protocol.md, Chat messages). */
+/** One message of the conversation (docs/internals/protocol.md, Chat messages). */
 export const ChatMessage = z.discriminatedUnion('role', [
   z.looseObject({ role: z.literal(['system', 'developer']), content: Texts, name }),
   z.looseObject({ role: z.literal('user'), content: Contents, name }),
@@ -112,7 +112,7 @@ const CustomTool = z.looseObject({
   custom: z.looseObject({ name: ToolName, description: z.string().nullish(), format: JsonObject.nullish() }),
 })
 
-/** One tool definition (docs/protocol.md, Tools). */
+/** One tool definition (docs/internals/protocol.md, Tools). */
 export const ChatTool = z.union([
   z.discriminatedUnion('type', [FunctionTool, CustomTool]),
   unknownType('function', 'custom'),
@@ -163,7 +163,7 @@ const ResponseFormat = z.union([
   unknownType('text', 'json_object', 'json_schema'),
 ])
 
-/** Request body (docs/protocol.md, Chat requests). The decoder checks rules that depend on the model or on two fields. */
+/** Request body (docs/internals/protocol.md, Chat requests). The decoder checks rules that depend on the model or on two fields. */
 export const ChatRequest = z.looseObject({
   model: z.string().min(1).describe('Model id or alias'),
   messages: z.array(ChatMessage).min(1).max(100_000).describe('Messages of the conversation, oldest first'),
@@ -280,7 +280,7 @@ export interface ChatChoice {
   content_filter_results: ChatFilterResults
 }
 
-/** Response without streaming (docs/protocol.md, Chat answers). */
+/** Response without streaming (docs/internals/protocol.md, Chat answers). */
 export interface ChatCompletion extends Extensible {
   id: string
   object: 'chat.completion'
@@ -300,7 +300,7 @@ interface ChatCallDelta {
   custom?: { name?: string; input: string }
 }
 
-/** Fields that a chunk adds to a choice (docs/protocol.md, Chat streams). */
+/** Fields that a chunk adds to a choice (docs/internals/protocol.md, Chat streams). */
 export interface ChatDelta extends Extensible {
   role?: 'assistant'
   content?: string | null

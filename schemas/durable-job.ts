@@ -3,7 +3,7 @@ import { recordOf } from '#schemas/record.ts'
 import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
 
-/** State of a durable job (docs/design.md, States). The API reports `scheduled` as `queued`, and `waiting` as `in_progress`. */
+/** State of a durable job (docs/internals/design.md, States). The API reports `scheduled` as `queued`, and `waiting` as `in_progress`. */
 export const DurableState = z.enum([
   'queued',
   'scheduled',
@@ -76,7 +76,7 @@ export const DurableJob = z.strictObject({
 })
 export type DurableJob = z.infer<typeof DurableJob>
 
-/** Event types of a durable job (docs/jobs.md). */
+/** Event types of a durable job (docs/guides/jobs.md). */
 export const DurableEventType = z.enum([
   'job.queued',
   'job.started',

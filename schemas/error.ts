@@ -1,7 +1,7 @@
 import { z } from 'zod'
 
 /**
- * All error codes (docs/errors.md), with HTTP status and retry policy.
+ * All error codes (docs/reference/errors.md), with HTTP status and retry policy.
  *
  * `status` is the HTTP status in the OpenAI format. The Anthropic format differs only for overload: 529 instead of 503. `retry` states
  * whether the service may retry the job by itself, which is not advice for the client. `triesMax` is the maximum number of attempts, if

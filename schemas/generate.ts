@@ -140,7 +140,7 @@ export const Tool = z.strictObject({
 })
 export type Tool = z.infer<typeof Tool>
 
-/** A tool that the service runs (docs/responses.md, Hosted tools). The model sees a function of this name. */
+/** A tool that the service runs (docs/guides/responses.md, Hosted tools). The model sees a function of this name. */
 export const HostedTool = z.enum(['code_interpreter', 'web_search', 'file_search'])
 export type HostedTool = z.infer<typeof HostedTool>
 
@@ -256,7 +256,7 @@ const Logprob = z.strictObject({
     z.strictObject({ token: z.string(), logprob: z.number().nullable(), bytes: z.array(z.int()).nullable() }),
   ),
 })
-/** One token with its log probability, in the OpenAI shape (docs/protocol.md, Chat answers). */
+/** One token with its log probability, in the OpenAI shape (docs/internals/protocol.md, Chat answers). */
 export type Logprob = z.infer<typeof Logprob>
 
 const Choice = z.int().min(0).default(0).describe('Index of the choice')

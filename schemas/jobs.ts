@@ -4,10 +4,10 @@ import { Priority } from './durable-job.ts'
 
 const WEEK_SECONDS = 7 * 24 * 3_600
 
-/** State transitions that a webhook can report (docs/webhooks.md). */
+/** State transitions that a webhook can report (docs/guides/webhooks.md). */
 export const WebhookEvent = z.enum(['job.started', 'job.completed', 'job.failed', 'job.cancelled', 'job.expired'])
 
-/** Webhook that reports state transitions of a job (docs/webhooks.md). */
+/** Webhook that reports state transitions of a job (docs/guides/webhooks.md). */
 export const Webhook = z.object({
   url: z
     .string()
@@ -23,7 +23,7 @@ export const Webhook = z.object({
 })
 export type Webhook = z.infer<typeof Webhook>
 
-/** Job options, independent of how the job is submitted (docs/jobs.md, Submit). */
+/** Job options, independent of how the job is submitted (docs/guides/jobs.md, Submit). */
 export const JobFields = z.object({
   metadata: Metadata.nullish().describe('At most 16 pairs of text'),
   webhook: Webhook.nullish().describe('Webhook that reports state transitions of the job'),
@@ -46,7 +46,7 @@ export const JobFields = z.object({
 })
 export type JobFields = z.infer<typeof JobFields>
 
-/** Body of `POST /v1/jobs` (docs/jobs.md, Submit). */
+/** Body of `POST /v1/jobs` (docs/guides/jobs.md, Submit). */
 export const SubmitJob = z.object({
   endpoint: z.string().describe('Path of the endpoint to call, such as /v1/chat/completions'),
   body: z.looseObject({}).describe('Body of the call. stream: true records output deltas as events'),

@@ -96,12 +96,12 @@ export const EngineConfig = z.discriminatedUnion('type', [
     preload: z.boolean().default(false).describe('Load the model when the worker starts instead of at the first call'),
   }),
   z.strictObject({
-    type: z.literal('local').describe('Local model server, started on first use (docs/models.md)'),
+    type: z.literal('local').describe('Local model server, started on first use (docs/operate/models.md)'),
     model: z.enum(['all-minilm-l6-v2', 'whisper-tiny.en', 'whisper-base']),
     concurrency: z.int().min(1).default(2).describe('Maximum concurrent requests per worker'),
   }),
   z.strictObject({
-    type: z.literal('research').describe('Deep research (docs/deep-research.md)'),
+    type: z.literal('research').describe('Deep research (docs/guides/deep-research.md)'),
     writer: z
       .string()
       .optional()
@@ -292,7 +292,7 @@ export const ModelsFile = z.strictObject({
 })
 export type ModelsFile = z.infer<typeof ModelsFile>
 
-/** A model in the OpenAI format of `/v1/models` (docs/protocol.md, Model lists), with features and limits. */
+/** A model in the OpenAI format of `/v1/models` (docs/internals/protocol.md, Model lists), with features and limits. */
 export interface Model {
   id: string
   object: 'model'

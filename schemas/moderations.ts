@@ -45,7 +45,7 @@ export const ModerationPart = z.discriminatedUnion('type', [
 export type ModerationPart = z.infer<typeof ModerationPart>
 
 /**
- * Body of `POST /v1/moderations` (docs/moderations.md). The decoder checks `input`, because a union of its forms could not name the
+ * Body of `POST /v1/moderations` (docs/guides/moderations.md). The decoder checks `input`, because a union of its forms could not name the
  * invalid item. Unknown fields are ignored.
  */
 export const ModerationsBody = z.looseObject({

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { INPUTS_MAX } from './embeddings.ts'
 
 /**
- * Body of `POST /v1/rerank` (docs/embeddings.md, Reranking): the common fields of Cohere, Jina and vLLM. The decoder checks `documents`
+ * Body of `POST /v1/rerank` (docs/guides/embeddings.md, Reranking): the common fields of Cohere, Jina and vLLM. The decoder checks `documents`
  * one at a time. Unknown fields are ignored.
  */
 export const RerankBody = z.looseObject({

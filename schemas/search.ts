@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { ResearchDomains } from './research/research.ts'
 
-/* Search as a hosted tool of a model (docs/responses.md, Hosted tools). Each result has an excerpt about the query. */
+/* Search as a hosted tool of a model (docs/guides/responses.md, Hosted tools). Each result has an excerpt about the query. */
 
 /** Maximum results per search. */
 export const RESULTS_MAX = 20

@@ -11,7 +11,7 @@ export type SpeechFormat = z.infer<typeof SpeechFormat>
 
 const Voice = z.union([z.string().min(1).max(1_000), z.object({ id: z.string().min(1).max(1_000) })])
 
-/** Body of `POST /v1/audio/speech` (docs/speech.md). Unknown fields are ignored. */
+/** Body of `POST /v1/audio/speech` (docs/guides/speech.md). Unknown fields are ignored. */
 export const SpeechBody = z.looseObject({
   model: z.string().describe('Model id or alias'),
   input: z.string().min(1).max(SPEECH_CHARS_MAX).describe('Text to speak'),

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { JobFields, Webhook } from './jobs.ts'
 
 /**
- * Frames of `GET /v1/ws`, subprotocol `inference.v1` (docs/websocket.md, Frames). Each frame is a text message with one JSON object.
+ * Frames of `GET /v1/ws`, subprotocol `inference.v1` (docs/guides/websocket.md, Frames). Each frame is a text message with one JSON object.
  * Requests and subscriptions share one namespace of ids. The last frame of each id is one of `request.completed`, `request.failed` and
  * `request.cancelled`.
  */
@@ -61,7 +61,7 @@ export const ClientFrame = z.discriminatedUnion('type', [
 ])
 export type ClientFrame = z.infer<typeof ClientFrame>
 
-/** Error in the OpenAI format, for all endpoints (docs/protocol.md, Errors). */
+/** Error in the OpenAI format, for all endpoints (docs/internals/protocol.md, Errors). */
 const FrameError = z.strictObject({
   message: z.string(),
   type: z.string(),

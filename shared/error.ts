@@ -34,7 +34,7 @@ export class ServiceError extends Error {
     this.isInfrastructure = options.isInfrastructure ?? false
   }
 
-  /** HTTP status in the OpenAI format (docs/protocol.md, Errors). */
+  /** HTTP status in the OpenAI format (docs/internals/protocol.md, Errors). */
   get status(): number {
     return ERRORS[this.code].status
   }

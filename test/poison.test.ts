@@ -9,7 +9,7 @@ import { openPostgresDatabase } from './support/jobs/stores.ts'
 import { type Fleet, openFleet, type RoleProcess } from './support/processes/fleet.ts'
 import { until } from './support/stack.ts'
 
-/** What somebody else wrote into the topics of a running fleet, by a plain producer (docs/design.md, Topics and records). */
+/** What somebody else wrote into the topics of a running fleet, by a plain producer (docs/internals/design.md, Topics and records). */
 
 const kafka = inject('kafka')
 const postgres = inject('postgres')

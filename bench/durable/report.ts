@@ -90,7 +90,7 @@ function cpuOf(cpu: DurableSample['cpu'], part: string): number {
 
 const HEAD = ['callers', 'through', 'jobs/s', '× BullMQ', 'p50 ms', 'p99 ms']
 
-/** What durable jobs are to reach (docs/benchmarks.md, Durable jobs). */
+/** What durable jobs are to reach (docs/internals/benchmarks.md, Durable jobs). */
 function renderTarget(figures: DurableTable): string {
   const rows = TARGETS.map(({ name, cell, least }) => {
     const value = figures.ratio(name, cell, ({ perSecond }) => perSecond)

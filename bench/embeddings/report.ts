@@ -82,7 +82,7 @@ const HEAD = [
   'CPU ms/embedding',
 ]
 
-/** What batching is to reach (docs/benchmarks.md, Embeddings). */
+/** What batching is to reach (docs/internals/benchmarks.md, Embeddings). */
 function renderGoals(samples: readonly EmbedSample[]): string {
   const rows = GOALS.flatMap(({ upstream, goal, least }) =>
     (['embedded', 'kafka'] as const).map((target) => {

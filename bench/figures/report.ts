@@ -193,7 +193,7 @@ function sumOf(values: readonly number[]): number {
 }
 
 /**
- * docs/benchmarks.md: how it was measured, and the tables of a run.
+ * docs/internals/benchmarks.md: how it was measured, and the tables of a run.
  *
  * @param existing The document so far, for what the run did not measure.
  */
@@ -258,7 +258,7 @@ function factsOf({ seconds, coresUsed }: Duration, commandLine: string, servers:
   ].join(' ')
 }
 
-/** How docs/benchmarks.md begins, whatever a run has measured. */
+/** How docs/internals/benchmarks.md begins, whatever a run has measured. */
 export const INTRODUCTION = `# Benchmarks
 
 <!-- Written by \`npm run bench -- --write\`; change bench/figures/report.ts, not this file. -->

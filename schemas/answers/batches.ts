@@ -20,7 +20,7 @@ export const FileListAnswer = listOf(FileAnswer)
 
 export const FileDeletedAnswer = z.object({ id: z.string(), object: z.literal('file'), deleted: z.literal(true) })
 
-/** A batch (docs/batches.md). */
+/** A batch (docs/guides/batches.md). */
 export const BatchAnswer = z.object({
   id: z.string(),
   object: z.literal('batch'),

@@ -65,10 +65,10 @@ const completion = {
   usage: Usage,
 }
 
-/** Response of `POST /v1/chat/completions` without streaming (docs/protocol.md, Chat answers). */
+/** Response of `POST /v1/chat/completions` without streaming (docs/internals/protocol.md, Chat answers). */
 export const ChatCompletionAnswer = z.looseObject(completion) satisfies z.ZodType<ChatCompletion>
 
-/** One `data:` line of a streamed response (docs/protocol.md, Chat streams). */
+/** One `data:` line of a streamed response (docs/internals/protocol.md, Chat streams). */
 export const ChatCompletionChunk = z.looseObject({
   id: z.string(),
   object: z.literal('chat.completion.chunk'),

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 
-/** An error in the OpenAI format (docs/errors.md). All four keys are always present. */
+/** An error in the OpenAI format (docs/reference/errors.md). All four keys are always present. */
 export const ErrorAnswer = z.object({
   error: z.object({
     message: z.string().describe('The problem and how to fix it'),
@@ -10,7 +10,7 @@ export const ErrorAnswer = z.object({
   }),
 })
 
-/** An error in the Anthropic format (docs/errors.md). */
+/** An error in the Anthropic format (docs/reference/errors.md). */
 export const MessagesErrorAnswer = z.object({
   type: z.literal('error'),
   error: z.object({

@@ -56,7 +56,7 @@ const Truncated = z.object({
   length: z.int().describe('Length of the whole JSON text'),
 })
 
-/** A durable job (docs/jobs.md, Wait for it). */
+/** A durable job (docs/guides/jobs.md, Wait for it). */
 export const JobAnswer = z.object({
   ...jobFields,
   children: z
@@ -80,7 +80,7 @@ export const JobListAnswer = listOf(JobAnswer)
 
 export const JobDeletedAnswer = z.object({ id: z.string(), object: z.literal('job.deleted'), deleted: z.literal(true) })
 
-/** One event of a durable job (docs/jobs.md, Follow it). */
+/** One event of a durable job (docs/guides/jobs.md, Follow it). */
 export const JobEventAnswer = z.looseObject({
   type: z.string(),
   sequence_number: z.int().optional(),

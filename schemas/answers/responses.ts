@@ -1,6 +1,6 @@
 import { z } from 'zod'
 
-/** A response (docs/responses.md, Answers). Fields copied from the request are not listed. */
+/** A response (docs/guides/responses.md, Answers). Fields copied from the request are not listed. */
 export const ResponseAnswer = z.looseObject({
   id: z.string(),
   object: z.literal('response'),

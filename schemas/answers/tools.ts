@@ -4,7 +4,7 @@ import { Word } from '#schemas/transcription/transcription.ts'
 
 const Count = z.int().min(0)
 
-/** Response of `POST /v1/embeddings` (docs/embeddings.md). */
+/** Response of `POST /v1/embeddings` (docs/guides/embeddings.md). */
 export const EmbeddingsAnswer = z.object({
   object: z.literal('list'),
   data: z.array(
@@ -26,7 +26,7 @@ export const EmbeddingsAnswer = z.object({
   }),
 })
 
-/** JSON responses of `POST /v1/audio/transcriptions` (docs/transcription.md). `response_format` selects the fields. */
+/** JSON responses of `POST /v1/audio/transcriptions` (docs/guides/transcription.md). `response_format` selects the fields. */
 export const TranscriptAnswer = z.looseObject({
   text: z.string(),
   task: z.literal('transcribe').optional(),
@@ -51,14 +51,14 @@ export const RerankAnswer = z.looseObject({
   ),
 })
 
-/** Response of `POST /v1/moderations` (docs/moderations.md). */
+/** Response of `POST /v1/moderations` (docs/guides/moderations.md). */
 export const ModerationAnswer = z.object({
   id: z.string().startsWith('modr-'),
   model: z.string(),
   results: z.array(ModerationResult),
 })
 
-/** Result of `POST /v1/audio/speech` as a durable job (docs/speech.md). */
+/** Result of `POST /v1/audio/speech` as a durable job (docs/guides/speech.md). */
 export const SpeechAnswer = z.object({
   object: z.literal('audio.speech'),
   content_type: z.string(),

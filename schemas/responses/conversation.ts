@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { Metadata } from '#schemas/record.ts'
 
-/* Bodies of `/v1/conversations` (docs/responses.md, Conversations). The decoder checks items one at a time. */
+/* Bodies of `/v1/conversations` (docs/guides/responses.md, Conversations). The decoder checks items one at a time. */
 
 /** Maximum items per request. */
 export const ADDED_MAX = 20

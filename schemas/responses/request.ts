@@ -4,7 +4,7 @@ import { RESULTS_MAX } from '#schemas/search.ts'
 import { ConversationParam } from './conversation.ts'
 
 /**
- * Body of `POST /v1/responses` (docs/responses.md, Requests).
+ * Body of `POST /v1/responses` (docs/guides/responses.md, Requests).
  *
  * Objects are loose and enums are open, because agents send new fields, tools and items before Sluice supports them. The decoder passes
  * unknown ones to an upstream with the Responses API. Each item is checked against the schema of its type. `null` means absent.
@@ -243,5 +243,5 @@ export const ResponsesRequest = z.looseObject({
 })
 export type ResponsesRequest = z.infer<typeof ResponsesRequest>
 
-/** Body of `POST /v1/responses/input_tokens` (docs/responses.md, Counting tokens). */
+/** Body of `POST /v1/responses/input_tokens` (docs/guides/responses.md, Counting tokens). */
 export const InputTokensRequest = z.looseObject(promptFields)

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import type { Logprob } from '#schemas/generate.ts'
 import { recordOf } from '#schemas/record.ts'
 
-/** Data of the request that the encoder of the Responses API needs (docs/responses.md, Answers). */
+/** Data of the request that the encoder of the Responses API needs (docs/guides/responses.md, Answers). */
 export const ResponsesForm = z.strictObject({
   shown: recordOf(z.string(), z.unknown()).describe('Response fields copied from the request'),
   summarizes: z.boolean().describe('The client requested a reasoning summary: reasoning is returned in `summary`'),
@@ -71,7 +71,7 @@ export interface NativeItem {
   [field: string]: unknown
 }
 
-/** A code run of the hosted code interpreter (docs/responses.md, Hosted tools). */
+/** A code run of the hosted code interpreter (docs/guides/responses.md, Hosted tools). */
 export interface CodeInterpreterItem {
   id: string
   type: 'code_interpreter_call'
@@ -116,7 +116,7 @@ export interface ResponsesUsage {
   total_tokens: number
 }
 
-/** Error of a failed response. `type` is the error code (docs/errors.md); `code` is the closest code of the Responses API. */
+/** Error of a failed response. `type` is the error code (docs/reference/errors.md); `code` is the closest code of the Responses API. */
 export interface ResponsesError {
   code: 'server_error' | 'rate_limit_exceeded' | 'invalid_prompt'
   message: string
@@ -124,7 +124,7 @@ export interface ResponsesError {
   param: string | null
 }
 
-/** A response with the fields copied from its request (docs/responses.md, Answers). */
+/** A response with the fields copied from its request (docs/guides/responses.md, Answers). */
 export interface ResponseObject {
   id: string
   object: 'response'

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { TranscriptFormat, VoiceActivity } from './transcription.ts'
 
 /**
- * Fields of `POST /v1/audio/transcriptions` without the file (docs/protocol.md, Transcription fields), from a form or from JSON.
+ * Fields of `POST /v1/audio/transcriptions` without the file (docs/internals/protocol.md, Transcription fields), from a form or from JSON.
  *
  * Unknown fields are ignored. `null` means absent. A bound with the message `decimal` is reported with a `decimal_…` error code.
  */
@@ -11,7 +11,7 @@ const DECIMAL = 'decimal'
 const NAME_CHARS_MAX = 100
 const KEYWORDS_MAX = 100
 
-/** Maximum known speakers (docs/transcription.md). */
+/** Maximum known speakers (docs/guides/transcription.md). */
 export const SPEAKERS_MAX = 4
 /** Maximum characters of the prompt. Engines use about the last thousand. */
 export const PROMPT_CHARS_MAX = 16 * 1024
@@ -58,14 +58,14 @@ export const TranscriptionBody = z.object({
 })
 export type TranscriptionBody = z.infer<typeof TranscriptionBody>
 
-/** Fields of `POST /v1/audio/translations` without the file (docs/transcription.md, Translations). Unknown fields are ignored. */
+/** Fields of `POST /v1/audio/translations` without the file (docs/guides/transcription.md, Translations). Unknown fields are ignored. */
 export const TranslationBody = TranscriptionBody.pick({ model: true, prompt: true, temperature: true }).extend({
   response_format: TranscriptFormat.exclude(['diarized_json']).nullish(),
   stream: z.literal(false).nullish().describe('Translations cannot be streamed'),
 })
 export type TranslationBody = z.infer<typeof TranslationBody>
 
-/** Audio of a JSON request: a data URL, or base64 with a file name (docs/websocket.md). */
+/** Audio of a JSON request: a data URL, or base64 with a file name (docs/guides/websocket.md). */
 export const JsonAudioBody = z.object({
   file: z.union([
     z.string(),

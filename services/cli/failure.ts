@@ -1,4 +1,4 @@
-/** Exit codes of the tool (docs/cli.md, Output and exit codes). */
+/** Exit codes of the tool (docs/reference/cli.md, Output and exit codes). */
 export const EXIT = { ok: 0, failed: 1, usage: 2, cancelled: 3, unreachable: 4, refused: 5, interrupted: 130 } as const
 export type ExitCode = (typeof EXIT)[keyof typeof EXIT]
 

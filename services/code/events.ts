@@ -33,7 +33,7 @@ function* plotPieces(png: Uint8Array): Generator<CodeEvent> {
 }
 
 /**
- * The last events of a run (docs/code.md, The result). If the service ended the run, then a message on stderr precedes the end event.
+ * The last events of a run (docs/guides/code.md, The result). If the service ended the run, then a message on stderr precedes the end event.
  *
  * @param isLineOpen Whether stderr does not end in a line feed.
  */

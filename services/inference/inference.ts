@@ -22,7 +22,7 @@ import { preloadOf } from './preload.ts'
 import { requirePublicUrls } from './remote-urls.ts'
 import { speakWith } from './speak.ts'
 
-/** Progress is published at most twice a second (docs/protocol.md, Job events). */
+/** Progress is published at most twice a second (docs/internals/protocol.md, Job events). */
 const PROGRESS_MS = 500
 /** Estimated characters per token, used until the engine has counted. */
 const CHARS_PER_TOKEN = 4

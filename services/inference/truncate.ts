@@ -5,7 +5,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 const ANSWER_SHARE = 0.25
 
 /**
- * Removes as few of the oldest turns as possible from a prompt that exceeds the model's context (docs/responses.md, Truncation).
+ * Removes as few of the oldest turns as possible from a prompt that exceeds the model's context (docs/guides/responses.md, Truncation).
  *
  * The rest consists of the instructions, if any, and the conversation from some user turn on, so that no tool output loses its call. The
  * last user turn always stays; if it alone is too long, then the engine refuses it.

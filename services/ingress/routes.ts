@@ -138,7 +138,7 @@ function messageBatch(method: Route['method'], path: string, handle: Route['hand
   return { method, path: MESSAGE_BATCHES + path, format: 'anthropic', handle }
 }
 
-/** Conversations, which responses continue (docs/responses.md, Conversations). */
+/** Conversations, which responses continue (docs/guides/responses.md, Conversations). */
 const CONVERSATION_ROUTES: readonly Route[] = [
   { ...conversation('POST', '', createConversation), isCall: true, hasBody: true },
   conversation('GET', '/:id', retrieveConversation),
@@ -154,7 +154,7 @@ function conversation(method: Route['method'], path: string, handle: Route['hand
   return { method, path: `/v1/conversations${path}`, format: 'openai', handle }
 }
 
-/** Every endpoint of the API; docs/endpoints.md has the same list. */
+/** Every endpoint of the API; docs/reference/endpoints.md has the same list. */
 export const ROUTES: readonly Route[] = [
   ...JOB_ENDPOINTS.map((endpoint): Route => {
     const { path, format, readBody } = endpoint

@@ -30,7 +30,7 @@ export interface ServerBounds {
 }
 
 /**
- * Defaults. Pooled clients reuse sockets for up to a minute, uploads may be slow, heads may not (docs/protocol.md,
+ * Defaults. Pooled clients reuse sockets for up to a minute, uploads may be slow, heads may not (docs/internals/protocol.md,
  * Headers).
  */
 export const SERVER_BOUNDS: ServerBounds = {

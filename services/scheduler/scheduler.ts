@@ -22,7 +22,7 @@ const REAPER_LEASE_MS_MAX = 5_000
 const REAP_MS_MAX = 1_000
 
 /**
- * Starts a scheduler: the periodic work on durable jobs (docs/design.md, Sweeps). Any number of schedulers may run.
+ * Starts a scheduler: the periodic work on durable jobs (docs/internals/design.md, Sweeps). Any number of schedulers may run.
  *
  * A scheduler starts jobs that are due, and republishes records that the broker lost. Jobs that waited or ran too long are ended; jobs of
  * lost workers are requeued. A scheduler also deletes expired data and delivers webhooks.

@@ -2,7 +2,7 @@ import { createHmac } from 'node:crypto'
 import type { DurableEventType, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 
 /**
- * Body of a message (docs/webhooks.md, What arrives). The body is equal in every try: its status is that of the event and not the current
+ * Body of a message (docs/guides/webhooks.md, What arrives). The body is equal in every try: its status is that of the event and not the current
  * one of the job.
  */
 export function messageOf(delivery: WebhookDelivery, job: DurableJob): string {

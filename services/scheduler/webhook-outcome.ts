@@ -6,7 +6,7 @@ const SECOND_MS = 1_000
 const MINUTE_MS = 60 * SECOND_MS
 const HOUR_MS = 60 * MINUTE_MS
 
-/** Waits between the tries of one message (docs/webhooks.md). After the last one the message has failed. */
+/** Waits between the tries of one message (docs/guides/webhooks.md). After the last one the message has failed. */
 export const RETRIES_MS: readonly number[] = [
   5 * SECOND_MS,
   MINUTE_MS,

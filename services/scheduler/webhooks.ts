@@ -31,7 +31,7 @@ export interface WebhookOptions {
   /** Keys that sign the messages of each tenant; see `webhook-secret.ts`. */
   readonly keysOf: SigningKeys
   readonly policy: OutboundPolicy
-  /** Waits between tries; default: those of docs/webhooks.md. */
+  /** Waits between tries; default: those of docs/guides/webhooks.md. */
   readonly retriesMs?: readonly number[]
   /** Resolves host names; default: the system resolver. */
   readonly resolve?: Resolve
@@ -41,7 +41,7 @@ export interface WebhookOptions {
 type Result = DeliveryOutcome & { readonly isUntried?: true }
 
 /**
- * Delivers webhook messages, at least once each, those of one job in order (docs/webhooks.md).
+ * Delivers webhook messages, at least once each, those of one job in order (docs/guides/webhooks.md).
  *
  * Any number of schedulers may run. A message is taken under a lease and waits in a {@link DeliveryQueue} for its turn and a permit. Only a
  * message that was sent counts as tried.

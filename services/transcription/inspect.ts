@@ -4,7 +4,7 @@ import type { AudioFile } from '#shared/engines/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 import { sampleOf } from './audio.ts'
 
-/** How long a sample of a voice must be, in seconds (docs/transcription.md, Fields). */
+/** How long a sample of a voice must be, in seconds (docs/guides/transcription.md, Fields). */
 const SAMPLE_SECONDS = { min: 2, max: 10 }
 /** Limit of decoding a sample. For a sample between 10 and 60 s the error message thus contains its exact length. */
 const SAMPLE_SECONDS_DECODED = 60

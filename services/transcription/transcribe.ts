@@ -11,7 +11,7 @@ import type { AudioPlace, AudioQuota } from './audio-quota.ts'
 import { withSpeakers } from './diarize.ts'
 import { inspectAudio } from './inspect.ts'
 
-/** Minimum interval of progress events (docs/protocol.md, Job events). */
+/** Minimum interval of progress events (docs/internals/protocol.md, Job events). */
 const PROGRESS_MS = 500
 
 /** Dependencies of a transcription worker. */

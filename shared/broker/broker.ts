@@ -138,7 +138,7 @@ export interface KeptRecord extends ChannelRecord {
   readonly sentAtMs: number
 }
 
-/** A queue or channel that must exist, with its settings (docs/design.md, Topics and records). */
+/** A queue or channel that must exist, with its settings (docs/internals/design.md, Topics and records). */
 export interface Topic {
   readonly name: string
   readonly partitions: number

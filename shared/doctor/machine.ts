@@ -70,7 +70,7 @@ async function nearest(path: string): Promise<string> {
 /** Checks the model catalogue, and that the environment has the API keys it names. */
 export const modelsCheck: Check = {
   name: 'models',
-  fix: 'docs/models.md describes the file; MODELS_FILE is its path.',
+  fix: 'docs/operate/models.md describes the file; MODELS_FILE is its path.',
   async run({ modelsFile, env }) {
     const { models } = readModels(modelsFile)
     const findings = [ok('models', `${modelsFile}: ${models.map(({ id }) => id).join(', ')}`)]

@@ -1,5 +1,5 @@
 /**
- * Dead letters: records that no worker could run, kept in the topic `dead` for operators (docs/design.md, Topics and records).
+ * Dead letters: records that no worker could run, kept in the topic `dead` for operators (docs/internals/design.md, Topics and records).
  */
 import type { Priority } from '#schemas/durable-job.ts'
 import { type JobEnvelope, PoolName } from '#schemas/job.ts'

@@ -18,7 +18,7 @@ type Peers = ReadonlyMap<string, { readonly rhythm: number | undefined }>
  * Heartbeat interval of this process, in units of 500 ms, from 1 to 10.
  *
  * Every process receives the heartbeats of all others. With a constant interval, the load would grow with the square of the fleet
- * (docs/scale.md, Processes). Example: 250 processes give an interval of 3 units, which is 1.5 s.
+ * (docs/operate/scale.md, Processes). Example: 250 processes give an interval of 3 units, which is 1.5 s.
  *
  * @param peers All processes. If one has published no interval, then it may be an older version that expects 500 ms, and the
  * result is 1

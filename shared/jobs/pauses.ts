@@ -18,7 +18,7 @@ interface PausableWork {
 }
 
 /**
- * Paused models and pools (docs/operations.md, Pause a model or a pool); one instance for all roles of a process. With a store,
+ * Paused models and pools (docs/operate/operations.md, Pause a model or a pool); one instance for all roles of a process. With a store,
  * its table is authoritative and polled. Without one, only received control records count.
  */
 export class Pauses {

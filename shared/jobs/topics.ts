@@ -20,7 +20,7 @@ const DEAD_KEPT_MAX = 50
 
 /**
  * Minimum interval between fetches of `control`, in ms. One fetch per heartbeat would cost each process of a fleet of 200 five
- * percent of a core (docs/scale.md). A cancel is delayed by at most this time, multiplied by the heartbeat interval of a large
+ * percent of a core (docs/operate/scale.md). A cancel is delayed by at most this time, multiplied by the heartbeat interval of a large
  * fleet (`heartbeat.ts`).
  */
 const CONTROL_GAP_MS = 50
@@ -33,7 +33,7 @@ export function jobsTopic(pool: PoolName, priority: Priority = 'normal'): string
 }
 
 /**
- * All topics for these pools, with their settings (docs/design.md, Topics and records).
+ * All topics for these pools, with their settings (docs/internals/design.md, Topics and records).
  *
  * @param callDeadlineMs Maximum deadline of an attached job, in ms
  * @param jobDeadlineMs Maximum deadline of a durable job, in ms. Queues retain records at least that long

@@ -43,7 +43,7 @@ function countOf(result: CountTokensResult | undefined): CountTokensResult {
   return { input_tokens: parsed.data.input_tokens }
 }
 
-/** Counts the tokens of a prompt (docs/protocol.md, Counting tokens). The only event is the result. */
+/** Counts the tokens of a prompt (docs/internals/protocol.md, Counting tokens). The only event is the result. */
 export const countTokens: Kind<GenerateRequest, CountTokensResult> = {
   name: 'count_tokens',
   pool: 'inference',

@@ -2,7 +2,7 @@ import type { ErrorCode } from '#schemas/error.ts'
 import type { ServiceError } from '#shared/error.ts'
 
 /**
- * Wire forms of a {@link ServiceError} in the two formats (docs/protocol.md, Errors): body, status and headers. No other file decides what
+ * Wire forms of a {@link ServiceError} in the two formats (docs/internals/protocol.md, Errors): body, status and headers. No other file decides what
  * a caller sees of an error.
  */
 
@@ -27,7 +27,7 @@ const CODELESS: ReadonlySet<ErrorCode> = new Set(['invalid_request', 'missing_ap
 /** Codes that OpenAI does not distinguish by `code`, only by `type`. */
 const SHOWN_AS: Partial<Record<ErrorCode, ErrorCode>> = { token_limit_exceeded: 'rate_limit_exceeded' }
 
-/** Body in the OpenAI format. Also the error frame of a stream that fails after its head (docs/protocol.md, Failures after the head). */
+/** Body in the OpenAI format. Also the error frame of a stream that fails after its head (docs/internals/protocol.md, Failures after the head). */
 export function openaiErrorBody(error: ServiceError): { error: OpenaiError } {
   const code = CODELESS.has(error.code) ? null : (SHOWN_AS[error.code] ?? error.code)
   return { error: { message: error.message, type: openaiType(error), param: error.param, code } }

@@ -1,5 +1,5 @@
 /*
- * Limits of one run, equal in every adapter (docs/code.md, Limits of a run). The Python side receives them with the job. The service also
+ * Limits of one run, equal in every adapter (docs/guides/code.md, Limits of a run). The Python side receives them with the job. The service also
  * enforces the output limits itself, because it does not trust the output of a sandbox.
  */
 

@@ -31,7 +31,7 @@ export type SandboxEvent =
   | { readonly type: 'output'; readonly stream: 'stdout' | 'stderr'; readonly text: string }
   | { readonly type: 'plot'; readonly png: Uint8Array }
 
-/** The end of a run: the cases of docs/code.md, The result. */
+/** The end of a run: the cases of docs/guides/code.md, The result. */
 export type SandboxEnd =
   /** The interpreter exited: normally, by an uncaught exception or a syntax error (1), by `sys.exit(n)`, or by a signal (128 + n). */
   | { readonly type: 'exit'; readonly exitCode: number }

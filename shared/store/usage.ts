@@ -69,7 +69,7 @@ export interface Spent extends Spender {
   readonly reservedNanos: number
 }
 
-/** The usage ledger, by project, key, model and day (docs/usage.md). The transition that ends a durable job records it in the same commit, once. */
+/** The usage ledger, by project, key, model and day (docs/operate/usage.md). The transition that ends a durable job records it in the same commit, once. */
 export interface UsageLedger {
   /**
    * Adds a batch of counted usage.

@@ -6,7 +6,7 @@ import { of } from './check/job.ts'
 /** Exit code of a process that could not start: its settings are wrong, or Kafka or Postgres stayed away too long. */
 const NOT_STARTED = '2'
 
-/** The figures of a run, as docs/reliability.md prints them. */
+/** The figures of a run, as docs/operate/reliability.md prints them. */
 export type Figures = Readonly<Record<string, string | number>>
 
 /** Counts what happened, from the history alone. */

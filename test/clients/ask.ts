@@ -1,4 +1,4 @@
-/** Lets one client make its calls: its snippet of docs/clients.md, and what its file in cases/ asks with what that sets up. */
+/** Lets one client make its calls: its snippet of docs/get-started/clients.md, and what its file in cases/ asks with what that sets up. */
 import { execFile } from 'node:child_process'
 import { copyFile, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'

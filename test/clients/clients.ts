@@ -1,6 +1,6 @@
 import { SDKS } from './sdks.ts'
 
-/** A client that is run. Its snippet is that of docs/clients.md with its name. */
+/** A client that is run. Its snippet is that of docs/get-started/clients.md with its name. */
 export interface Client {
   readonly name: string
   readonly language: 'python' | 'js' | 'sh'

@@ -1,5 +1,5 @@
 /**
- * Runs the three calls of a client: `node drive.mjs QUESTIONS`, with `page.mjs`, the snippet of docs/clients.md, and `case.mjs`,
+ * Runs the three calls of a client: `node drive.mjs QUESTIONS`, with `page.mjs`, the snippet of docs/get-started/clients.md, and `case.mjs`,
  * which exports `whole`, `streamed` and `tools`, beside it. Each takes a prompt; `streamed` gives the pieces of the answer, the
  * others its text. The last line printed is JSON: by call the answer, or the error.
  */

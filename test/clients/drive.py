@@ -1,5 +1,5 @@
 """Runs the three calls of a client: `python drive.py CASE QUESTIONS`. The file CASE imports the module `page`, the snippet of
-docs/clients.md, which is beside it, and defines `whole`, `streamed` and `tools`. Each takes a prompt; `streamed` gives the pieces of
+docs/get-started/clients.md, which is beside it, and defines `whole`, `streamed` and `tools`. Each takes a prompt; `streamed` gives the pieces of
 the answer, the others its text. The last line printed is JSON: by call the answer, or the error.
 """
 

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 
-/** A snippet of docs/clients.md. */
+/** A snippet of docs/get-started/clients.md. */
 export interface Snippet {
   /** The second word of its fence: names the client. */
   readonly name: string
@@ -8,7 +8,7 @@ export interface Snippet {
   readonly code: string
 }
 
-const PAGE = new URL('../../docs/clients.md', import.meta.url)
+const PAGE = new URL('../../docs/get-started/clients.md', import.meta.url)
 const ADDRESS = 'http://127.0.0.1:8080'
 
 /** The key that the snippets use. */
@@ -16,7 +16,7 @@ export const PAGE_KEY = 'sk-local-development'
 /** The model that the snippets use. */
 export const PAGE_MODEL = 'echo-1'
 
-/** Every block of code of docs/clients.md whose fence names a client, in the order of the page. */
+/** Every block of code of docs/get-started/clients.md whose fence names a client, in the order of the page. */
 export function readSnippets(): Snippet[] {
   const blocks = readFileSync(PAGE, 'utf8').matchAll(/^```(\w+) ([\w-]+)\n([\s\S]*?)^```$/gm)
   return [...blocks].map(([, language = '', name = '', code = '']) => ({ language, name, code }))

@@ -13,8 +13,8 @@ import { PAGE_KEY, PAGE_MODEL, readSnippets } from './page.ts'
 
 const HELP = `Usage: test/clients/run [options]
 
-Sets up each client as docs/clients.md says, and lets it make three calls: a whole answer, a streamed one, and one with a tool.
-Sets up each coding agent as docs/clients.md says, and lets it work through a whole task on scripted upstreams of all three APIs.
+Sets up each client as docs/get-started/clients.md says, and lets it make three calls: a whole answer, a streamed one, and one with a tool.
+Sets up each coding agent as docs/get-started/clients.md says, and lets it work through a whole task on scripted upstreams of all three APIs.
 It starts the service itself. Clients are installed with pinned versions, once, below the cache directory; agents take 1 GB.
 
   --only A,B     these clients and agents alone, by their names
@@ -104,7 +104,7 @@ async function rowOf(client: Client, service: Service, cache: string): Promise<R
   const asked = service.model === PAGE_MODEL ? client : withoutTools(client)
   try {
     const snippet = readSnippets().find(({ name }) => name === client.name)
-    if (!snippet) return [client.name, `${FAILED}: docs/clients.md has no snippet with its name`]
+    if (!snippet) return [client.name, `${FAILED}: docs/get-started/clients.md has no snippet with its name`]
     const failures = await ask(asked, snippet, await openEnvironment(asked, cache), service)
     const cellOf = (call: keyof typeof failures) => {
       if (failures[call] !== undefined) return `${FAILED}: ${failures[call]}`

@@ -41,8 +41,8 @@ describe('blocks of the documents', () => {
     for (const { file = '', code } of shown) expect(`${code}\n`).toBe(await readFile(join('examples', file), 'utf8'))
   })
 
-  it('that are of a client stand in docs/clients.md alone, whose test runs them', () => {
-    expect(BLOCKS.filter(({ name }) => name !== '').every(({ page }) => page === 'docs/clients.md')).toBe(true)
+  it('that are of a client stand in docs/get-started/clients.md alone, whose test runs them', () => {
+    expect(BLOCKS.filter(({ name }) => name !== '').every(({ page }) => page === 'docs/get-started/clients.md')).toBe(true)
   })
 })
 

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
 
-/* docs/limits.md says what holds by default, as .env.example does. */
+/* docs/reference/limits.md says what holds by default, as .env.example does. */
 
 const UNITS: Readonly<Record<string, number>> = {
   ...{ MiB: 2 ** 20, GiB: 2 ** 30 },
@@ -10,7 +10,7 @@ const UNITS: Readonly<Record<string, number>> = {
 const DEFAULTS = new Map(
   [...readFileSync('.env.example', 'utf8').matchAll(/^([A-Z_]+)=(.*)$/gm)].map(([, name, value]) => [name, value]),
 )
-const ROWS = [...readFileSync('docs/limits.md', 'utf8').matchAll(/^\| .* \| (.+) \| (`.+`) \|$/gm)].flatMap(
+const ROWS = [...readFileSync('docs/reference/limits.md', 'utf8').matchAll(/^\| .* \| (.+) \| (`.+`) \|$/gm)].flatMap(
   ([, defaults = '', settings = '']) => {
     const values = defaults.split(/, /)
     return settings.split(', ').map((setting, nth) => ({ setting: setting.slice(1, -1), said: values[nth] ?? '' }))

@@ -6,7 +6,7 @@ const ROOT = join(import.meta.dirname, '../..')
 
 /** The messages in the first column of the section about log lines; one that is cut ends in `…`. */
 async function namedLines(): Promise<string[]> {
-  const page = await readFile(join(ROOT, 'docs/operations.md'), 'utf8')
+  const page = await readFile(join(ROOT, 'docs/operate/operations.md'), 'utf8')
   const [, section = ''] = page.split('### Log lines to look for\n')
   const rows =
     section

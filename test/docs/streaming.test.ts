@@ -10,9 +10,9 @@ import { SANDBOX_MISSING, testZygote } from '../support/sandbox/sandbox.ts'
 import { SPEECH, startTranscriptions, wav } from '../support/speech/service.ts'
 import { ECHO_MODEL, type Stack, startStack, until } from '../support/stack.ts'
 
-/* What docs/streaming.md says, against the schemas and against the streams of a service. */
+/* What docs/reference/events.md says, against the schemas and against the streams of a service. */
 
-const TEXT = readFileSync('docs/streaming.md', 'utf8')
+const TEXT = readFileSync('docs/reference/events.md', 'utf8')
 const CLOSED_BY_RFC = [1002, 1007, 1009]
 
 /** The part of the page below a heading. */
@@ -30,7 +30,7 @@ const ticked = (text: string) => [...text.matchAll(/`([^`]+)`/g)].map(([, word =
 const typesOf = (frames: z.ZodDiscriminatedUnion) =>
   frames.options.map((option) => (option as unknown as z.ZodObject<{ type: z.ZodLiteral<string> }>).shape.type.value)
 
-describe('docs/streaming.md', () => {
+describe('docs/reference/events.md', () => {
   it('names every event of a job', () => {
     const named = rows(part('Events of a job')).flatMap(([cell = '']) => ticked(cell))
     expect(named.toSorted()).toEqual(DurableEventType.options.toSorted())
@@ -78,7 +78,7 @@ async function framesOf(response: Response): Promise<Frame[]> {
   }))
 }
 
-describe.skipIf(SANDBOX_MISSING !== undefined)('the streams of docs/streaming.md', () => {
+describe.skipIf(SANDBOX_MISSING !== undefined)('the streams of docs/reference/events.md', () => {
   const STREAMS = rows(part('Streams over HTTP'))
   const messages = [{ role: 'user', content: 'How are webhooks signed?' }]
   const BODIES: Readonly<Record<string, object>> = {

@@ -95,7 +95,7 @@ describe('the texts of the repository', () => {
 })
 
 describe('the glossary', () => {
-  const page = readFileSync('docs/glossary.md', 'utf8')
+  const page = readFileSync('docs/reference/glossary.md', 'utf8')
   const entries = [...page.matchAll(/^- \*\*(.+?)\*\*: (.+(?:\n {2}.+)*)/gm)].map(([, term = '', text = '']) => ({
     term,
     text,

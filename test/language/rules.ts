@@ -1,5 +1,5 @@
 /*
- * Rules of plain language (docs/glossary.md), as patterns that a program can check.
+ * Rules of plain language (docs/reference/glossary.md), as patterns that a program can check.
  *
  * A text is a comment, a message, a paragraph of a page or a name. `texts.ts` finds them; each rule here reports the parts of a text that break
  * it. A rule must be nearly free of false reports, because each report fails the build: what needs judgement is left to reviewers.

@@ -4,7 +4,7 @@ import { APIS, failuresOf } from '../clients/agents/check.ts'
 import { cacheDirectory, openAgent } from '../clients/environments.ts'
 
 /*
- * Coding agents as real processes, set up by docs/clients.md: two parallel reads, an edit, a command, and the agent's own web search or
+ * Coding agents as real processes, set up by docs/get-started/clients.md: two parallel reads, an edit, a command, and the agent's own web search or
  * MCP tool. The first run installs about 1 GB from npm below the user's cache directory.
  */
 

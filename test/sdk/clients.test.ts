@@ -10,7 +10,7 @@ import { findPythonEnv } from '../support/processes/python.ts'
 import { pinsOf } from '../support/python-cases.ts'
 import { type Stack, startStack } from '../support/stack.ts'
 
-/* Snippets of docs/clients.md, as they stand there, with the packages that other tests have; test/clients/run runs all of them. */
+/* Snippets of docs/get-started/clients.md, as they stand there, with the packages that other tests have; test/clients/run runs all of them. */
 
 const IN_NODE_MODULES = ['openai-node', 'anthropic-node', 'ai-sdk', 'openai-agents-js']
 const IN_SDK_NEW = ['openai-python', 'anthropic-python']
@@ -18,7 +18,7 @@ const CLIENT_MS = 250_000
 
 const bin = await findPythonEnv('sdk-new', pinsOf('new'))
 
-describe('docs/clients.md', () => {
+describe('docs/get-started/clients.md', () => {
   let stack: Stack
   beforeAll(async () => {
     stack = await startStack({ settings: { SLUICE_API_KEY: PAGE_KEY } })
@@ -57,7 +57,7 @@ describe('docs/clients.md', () => {
   )
 
   it('says which versions of the official SDKs were run, those of this project', async () => {
-    const page = await readFile('docs/clients.md', 'utf8')
+    const page = await readFile('docs/get-started/clients.md', 'utf8')
     const rows = page.split('\n').filter((line) => /^\| (openai|anthropic|@anthropic-ai)/.test(line))
     const { openaiPython, openaiNode, anthropicPython, anthropicNode } = SDKS
     const named = rows.map((row) => /\d+\.\d+\.\d+/.exec(row)?.[0])

@@ -30,7 +30,7 @@ for (const mode of ['embedded', 'Kafka']) {
       const { choices } = await client().post<ChatCompletion>('/deep-research', { body: BODY })
       const { content, annotations } = choices[0]?.message ?? {}
       expect(content).toContain('sign')
-      expect(annotations?.[0]?.url_citation).toMatchObject({ url: 'docs/webhooks.md', title: 'Webhooks' })
+      expect(annotations?.[0]?.url_citation).toMatchObject({ url: 'docs/guides/webhooks.md', title: 'Webhooks' })
     })
 
     it('openai streams it, progress and all', async () => {

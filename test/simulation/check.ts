@@ -12,7 +12,7 @@ const STOP_MS = 1_000
 const JOBS_MAX = 1_000
 const EVENTS_MAX = 5_000
 
-/** Checks the invariants (docs/design.md, Invariants) against the store's rows and what everybody saw. */
+/** Checks the invariants (docs/internals/design.md, Invariants) against the store's rows and what everybody saw. */
 export async function check(outcome: Outcome): Promise<void> {
   const { store, history, told, witness } = outcome
   const { jobs } = await store.list(EVERY_TENANT, { limit: JOBS_MAX })

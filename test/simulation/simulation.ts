@@ -1,5 +1,5 @@
 /**
- * Deterministic simulation of durable jobs (docs/reliability.md, How it is checked): the real ingress, worker and
+ * Deterministic simulation of durable jobs (docs/operate/reliability.md, How it is checked): the real ingress, worker and
  * scheduler over the embedded broker and store, on a virtual clock, while every port call may fail in the ways of
  * `faults/faults.ts` and everything may fail as a whole in those of `faults/outages.ts`. One seed is one run, the same
  * each time.

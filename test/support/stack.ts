@@ -36,7 +36,7 @@ export interface StackOptions {
   readonly models?: readonly object[]
   /** Settings by their environment names. */
   readonly settings?: Readonly<Record<string, string>>
-  /** Of WebSockets; default: those of docs/websocket.md. */
+  /** Of WebSockets; default: those of docs/guides/websocket.md. */
   readonly sockets?: Partial<SocketBounds>
   /** Where code runs; default: nowhere. */
   readonly sandboxes?: readonly LoadAdapter[]

@@ -118,7 +118,7 @@ const DeliveryPage = z.looseObject({
 })
 const PauseView = z.looseObject({ what: z.string(), id: z.string(), paused: z.boolean(), kept: z.boolean().nullish() })
 
-/** Client of the admin API (docs/protocol.md, Operators). @throws CommandError for every error response */
+/** Client of the admin API (docs/internals/protocol.md, Operators). @throws CommandError for every error response */
 export class AdminApi {
   readonly http: HttpClient
 

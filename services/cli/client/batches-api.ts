@@ -20,7 +20,7 @@ export const BatchView = z.looseObject({
 })
 export type BatchView = z.infer<typeof BatchView>
 
-/** Client of the files and batches APIs (docs/batches.md). @throws CommandError for every error response */
+/** Client of the files and batches APIs (docs/guides/batches.md). @throws CommandError for every error response */
 export class BatchesApi {
   readonly #http: HttpClient
 

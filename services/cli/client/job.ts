@@ -3,7 +3,7 @@ import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 
 /*
  * Lenient decoding: the tool and the service may have different versions. Unknown fields are preserved, and a missing optional
- * field is not an error (docs/protocol.md, The job object).
+ * field is not an error (docs/internals/protocol.md, The job object).
  */
 
 const Progress = z.looseObject({

@@ -5,7 +5,7 @@ import { ApiError } from './api-error.ts'
 import { type HttpClient, type HttpResponse, readApiError } from './http.ts'
 import { endedAt, exitCodeOf, JobPage, JobView, StepPage, type StepView } from './job.ts'
 
-/** Maximum long poll per request (docs/jobs.md). */
+/** Maximum long poll per request (docs/guides/jobs.md). */
 const WAIT_SECONDS_MAX = 60
 const PAGE_MAX = 100
 /** The admin API has no long poll, so jobs of other projects are polled. */
@@ -22,7 +22,7 @@ export interface JobFilter {
 }
 
 /**
- * Client of the jobs API (docs/jobs.md). If the key's own project does not have a job, or the key lacks the `calls` scope, the
+ * Client of the jobs API (docs/guides/jobs.md). If the key's own project does not have a job, or the key lacks the `calls` scope, the
  * client falls back to the admin API. The fallback needs the `admin` scope.
  *
  * @throws CommandError for every error response

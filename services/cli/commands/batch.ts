@@ -79,4 +79,4 @@ async function endpointIn(path: string): Promise<string> {
 
 /** For a file in another format, such as one prompt per line, --endpoint would not help. */
 const FORMAT_HINT =
-  'Each line must be a JSON object with custom_id, method, url and body. docs/batches.md shows how to create one from prompts.'
+  'Each line must be a JSON object with custom_id, method, url and body. docs/guides/batches.md shows how to create one from prompts.'

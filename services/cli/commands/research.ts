@@ -8,7 +8,7 @@ const ENDPOINT = '/v1/deep-research'
 const EFFORTS: readonly string[] = ['low', 'medium', 'high']
 /** Timeout of the cancel request after the second Ctrl-C. */
 const CANCEL_TIMEOUT_MS = 5_000
-/** Maximum of `max_sources` (docs/deep-research.md). */
+/** Maximum of `max_sources` (docs/guides/deep-research.md). */
 const SOURCES_MAX = 50
 
 /** `sluice research` */

@@ -81,7 +81,7 @@ function explainUnknownOutcome(error: unknown): never {
   throw new CommandError(error.exit, error.message, next.trim(), error)
 }
 
-/** The body of `POST /v1/jobs` (docs/jobs.md). */
+/** The body of `POST /v1/jobs` (docs/guides/jobs.md). */
 async function requestOf(values: Values): Promise<object> {
   const endpoint = values.text('endpoint') ?? CHAT
   if (!endpoint.startsWith('/')) throw usageError(`--endpoint must be a path such as ${CHAT}; got '${endpoint}'.`)

@@ -124,7 +124,7 @@ export async function waitFor(
 }
 
 /**
- * Sends 202 with the job (docs/protocol.md, Submitting). A repeated call may find its job completed; then the result is
+ * Sends 202 with the job (docs/internals/protocol.md, Submitting). A repeated call may find its job completed; then the result is
  * included.
  */
 export async function sendAccepted(jobs: DurableJobs, { reply }: Call, job: DurableJob): Promise<void> {
@@ -164,7 +164,7 @@ async function sendRecorded({ reply }: Call, jobs: DurableJobs, job: DurableJob)
 }
 
 /**
- * Creates a job, or finds the one that an equal call created with the same idempotency key (docs/protocol.md,
+ * Creates a job, or finds the one that an equal call created with the same idempotency key (docs/internals/protocol.md,
  * Idempotency). The memory reserved for the body is then released.
  *
  * @throws ServiceError `idempotency_key_reused`; `result_expired` if that job was deleted; `overloaded`
@@ -197,7 +197,7 @@ export async function createJob(
   const created = await createWithUploads(call, prepared, async () => {
     const first = await context.submits.take(spec.tenant, () => jobs.create(spec, key), call.reply.left)
     if (!key || isAsync || first.outcome !== 'exists' || !hasFreedKey(first.job)) return first
-    // A retryable failure has released the key, so a new job replaces the failed one (docs/protocol.md, Idempotency).
+    // A retryable failure has released the key, so a new job replaces the failed one (docs/internals/protocol.md, Idempotency).
     return await jobs.create(spec, { ...key, replaces: first.job.id })
   })
   takeBody(prepared)

@@ -56,7 +56,7 @@ export function isJobSubmission({ path, headers }: Pick<Call, 'path' | 'headers'
 }
 
 /**
- * The key of an `Idempotency-Key` header: 1 to 255 visible ASCII characters, with or without quotes (docs/protocol.md,
+ * The key of an `Idempotency-Key` header: 1 to 255 visible ASCII characters, with or without quotes (docs/internals/protocol.md,
  * Idempotency).
  *
  * @throws ServiceError `invalid_request`
@@ -70,7 +70,7 @@ export function readIdempotencyKey(header: string | string[] | undefined): strin
 }
 
 /**
- * The idempotency key of a call, with a fingerprint of method, path and body (docs/protocol.md, Idempotency).
+ * The idempotency key of a call, with a fingerprint of method, path and body (docs/internals/protocol.md, Idempotency).
  *
  * @param retentionMs Retention of ended jobs; the key expires no later than its job.
  */

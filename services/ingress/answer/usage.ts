@@ -7,7 +7,7 @@ import { Meter } from '#shared/usage/meter.ts'
 
 /**
  * Counts the usage of one attached call. Tokens reach limits, metrics and access log as soon as they are known; the
- * ledger entry follows at the end (docs/usage.md).
+ * ledger entry follows at the end (docs/operate/usage.md).
  */
 export class CallUsage {
   readonly #context: IngressContext

@@ -23,7 +23,7 @@ interface Problem {
 }
 
 /**
- * Converts one schema issue into the API error (docs/protocol.md, Errors).
+ * Converts one schema issue into the API error (docs/internals/protocol.md, Errors).
  *
  * @param body The value that was checked
  */

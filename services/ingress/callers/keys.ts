@@ -251,7 +251,7 @@ export class ApiKeys {
 }
 
 /**
- * Key of a request: `Authorization: Bearer` or `x-api-key`, on every endpoint (docs/protocol.md, Authentication). If
+ * Key of a request: `Authorization: Bearer` or `x-api-key`, on every endpoint (docs/internals/protocol.md, Authentication). If
  * both are present, then the header of the endpoint's own format takes precedence.
  *
  * @param scope Scope that the key must have. Endpoint restrictions apply to calls.
@@ -316,7 +316,7 @@ function revoked(): ServiceError {
   return new ServiceError('invalid_api_key', 'This API key was revoked.')
 }
 
-/** Shows enough of a key to recognise it (docs/protocol.md, Authentication). */
+/** Shows enough of a key to recognise it (docs/internals/protocol.md, Authentication). */
 function mask(secret: string): string {
   return secret.length < 12 ? '***' : `${secret.slice(0, 3)}...${secret.slice(-4)}`
 }

@@ -15,7 +15,7 @@ import { keptItems } from './item-form.ts'
 /** Maximum conversations per project. */
 const CONVERSATIONS_MAX = 10_000
 
-/** POST /v1/conversations (docs/responses.md, Conversations). */
+/** POST /v1/conversations (docs/guides/responses.md, Conversations). */
 export async function createConversation(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateConversation, body)
   const asked = parseBody(CreateConversation, body ?? {}, 'openai')

@@ -17,7 +17,7 @@ import { requireNativeUrls, upstreamFields } from './upstream-fields.ts'
 /** Deadline of a token count, which either is fast or fails. */
 const COUNT_TIMEOUT_MS = 30_000
 
-/** POST /v1/chat/completions (docs/protocol.md, Chat requests). */
+/** POST /v1/chat/completions (docs/internals/protocol.md, Chat requests). */
 export const chatCompletions: JobEndpoint = {
   path: '/v1/chat/completions',
   format: 'openai',
@@ -26,14 +26,14 @@ export const chatCompletions: JobEndpoint = {
   prepare: (context, caller, body) => prepareOpenAi(context, caller, decodeChat, body),
 }
 
-/** POST /v1/completions (docs/protocol.md, Completions). */
+/** POST /v1/completions (docs/internals/protocol.md, Completions). */
 export const completions: JobEndpoint = {
   ...chatCompletions,
   path: '/v1/completions',
   prepare: (context, caller, body) => prepareOpenAi(context, caller, decodeCompletions, body),
 }
 
-/** POST /v1/messages (docs/protocol.md, Messages requests). */
+/** POST /v1/messages (docs/internals/protocol.md, Messages requests). */
 export const messages: JobEndpoint = {
   path: '/v1/messages',
   format: 'anthropic',
@@ -47,7 +47,7 @@ export const messages: JobEndpoint = {
 }
 
 /**
- * POST /v1/messages/count_tokens (docs/protocol.md, Counting tokens). A job of the model's pool counts with the
+ * POST /v1/messages/count_tokens (docs/internals/protocol.md, Counting tokens). A job of the model's pool counts with the
  * engine's own tokenizer.
  */
 export const messagesCount: JobEndpoint = {

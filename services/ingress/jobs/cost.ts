@@ -16,7 +16,7 @@ interface Known {
 
 /**
  * Cost of a job so far in US dollars, with its children and steps, at current prices. Undefined if no part has a price.
- * The ledger (docs/usage.md) has the amounts that were actually charged.
+ * The ledger (docs/operate/usage.md) has the amounts that were actually charged.
  */
 export function costOf(
   { models }: { readonly models: Pick<ModelCatalogue, 'priceOf'> },

@@ -10,7 +10,7 @@ import { findJob, jobNotFound, queryNumber, requireJobs } from './paths.ts'
 import { wholeJob } from './read.ts'
 
 /**
- * GET /v1/jobs/{id}/events (docs/jobs.md, Follow it): every event after a position, until the job has ended. All
+ * GET /v1/jobs/{id}/events (docs/guides/jobs.md, Follow it): every event after a position, until the job has ended. All
  * replicas read the same history, so a client can reconnect to any of them.
  */
 export async function streamEvents(context: IngressContext, call: Call): Promise<void> {

@@ -10,7 +10,7 @@ import { checkWebhookUrl } from '#shared/outbound/guard.ts'
 import { isJobId, requireJobs } from './paths.ts'
 
 /**
- * Options of a durable job (docs/jobs.md, Submit). A caller gives them in the body of `POST /v1/jobs`, in form fields,
+ * Options of a durable job (docs/guides/jobs.md, Submit). A caller gives them in the body of `POST /v1/jobs`, in form fields,
  * in a WebSocket frame, or in headers of any HTTP call:
  *
  *   x-job-priority: low                              x-job-run-at: 1790000000
@@ -24,7 +24,7 @@ const PREFIX = 'x-job-'
 const ANSWERED = 'x-job-id'
 /** Upper bound of a metadata header: 16 pairs of 64 and 512 characters, escaped. */
 const METADATA_CHARS_MAX = 64 * 1024
-/** Default events of a webhook (docs/webhooks.md). */
+/** Default events of a webhook (docs/guides/webhooks.md). */
 const WEBHOOK_EVENTS_DEFAULT = ['job.completed', 'job.failed', 'job.cancelled', 'job.expired']
 /** Maximum time for which a job may be scheduled ahead. */
 const RUN_AHEAD_MS_MAX = 7 * 24 * 3_600_000
@@ -43,7 +43,7 @@ export interface DurableOptions {
   readonly webhook?: { url: string; events: string[] } | undefined
 }
 
-/** Maximum pairs of metadata (docs/protocol.md, Chat requests): every list shows them. */
+/** Maximum pairs of metadata (docs/internals/protocol.md, Chat requests): every list shows them. */
 const METADATA_PAIRS_MAX = 16
 
 /**
@@ -113,7 +113,7 @@ export class JobOptions {
 
   /**
    * The body together with the options, for the fingerprint: the same call with other options is another request
-   * (docs/protocol.md, Idempotency).
+   * (docs/internals/protocol.md, Idempotency).
    */
   joinedWith(body: unknown): unknown {
     return Object.keys(this.fields).length === 0 ? body : { body, job: this.fields }

@@ -32,7 +32,7 @@ export function statusOf({ state, cancel_requested_at_ms }: DurableJob): string 
   return state === 'waiting' ? 'in_progress' : state
 }
 
-/** A job as callers see it (docs/protocol.md, The job object). */
+/** A job as callers see it (docs/internals/protocol.md, The job object). */
 export function jobObject(job: DurableJob, details: JobDetails = {}): Record<string, unknown> {
   const url = `/v1/jobs/${job.id}`
   const isResultKnown = job.state !== 'completed' || details.result !== undefined
@@ -89,7 +89,7 @@ function keptUntilMs({ purge_at_ms, run_at_ms, started_at_ms, retention_ms }: Du
 }
 
 /**
- * An event as callers see it (docs/protocol.md, Job events).
+ * An event as callers see it (docs/internals/protocol.md, Job events).
  *
  * @param job The whole job, for the events that end it.
  * @param position Queue position, for `job.queued` if the job still waits.

@@ -11,7 +11,7 @@ const LIMIT_MAX = 20
 const AFTER_MAX = 1_000_000
 
 /**
- * GET /v1/jobs/{id}/steps: the external calls of a composed job, with their results, in order. See docs/jobs.md, Composed
+ * GET /v1/jobs/{id}/steps: the external calls of a composed job, with their results, in order. See docs/guides/jobs.md, Composed
  * jobs.
  */
 export async function listSteps(context: IngressContext, call: Call): Promise<void> {

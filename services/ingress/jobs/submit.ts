@@ -10,7 +10,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { boundMetadata, JobOptions } from './job-options.ts'
 import { requireJobs } from './paths.ts'
 
-/** POST /v1/jobs (docs/jobs.md, Submit): validates a call to another endpoint and runs it as a durable job. */
+/** POST /v1/jobs (docs/guides/jobs.md, Submit): validates a call to another endpoint and runs it as a durable job. */
 export async function submitJob(context: IngressContext, call: Call, body: unknown): Promise<void> {
   const jobs = requireJobs(context)
   refuseUnknown(SubmitJob, body)

@@ -3,7 +3,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { DEFAULT_SECRET_ID, type WebhookSecret } from '#shared/keys/webhook-secrets.ts'
 import { requireJobs } from './paths.ts'
 
-/** GET /v1/webhook-secrets (docs/webhooks.md, Verify it): secrets that sign the webhooks of the caller's project. */
+/** GET /v1/webhook-secrets (docs/guides/webhooks.md, Verify it): secrets that sign the webhooks of the caller's project. */
 export async function listWebhookSecrets(context: IngressContext, call: Call): Promise<void> {
   requireJobs(context)
   const secrets = await context.keys.webhookSecretsOf(projectIdOf(call.key))

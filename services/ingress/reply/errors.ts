@@ -9,7 +9,7 @@ import {
 } from '#shared/protocols/errors.ts'
 import { retryMsMaxOf } from './retry.ts'
 
-/** API family of a path, which decides the shape of errors and headers (docs/protocol.md, Errors). */
+/** API family of a path, which decides the shape of errors and headers (docs/internals/protocol.md, Errors). */
 export type WireFormat = 'openai' | 'anthropic'
 
 /** Error body in the format of the path. */
@@ -43,14 +43,14 @@ export function sendError(
   res.end(body)
 }
 
-/** Format of a path: everything below /v1/messages is Anthropic's (docs/protocol.md, Errors). */
+/** Format of a path: everything below /v1/messages is Anthropic's (docs/internals/protocol.md, Errors). */
 export function formatOf(path: string): WireFormat {
   return path === '/v1/messages' || path.startsWith('/v1/messages/') ? 'anthropic' : 'openai'
 }
 
 /**
  * Format of a request. Paths that both SDK families call, and misspelt ones, use Anthropic's format if the request has
- * the header `anthropic-version`, which its SDKs always send. Every other path has one format (docs/protocol.md,
+ * the header `anthropic-version`, which its SDKs always send. Every other path has one format (docs/internals/protocol.md,
  * Errors).
  */
 export function formatOfRequest({ path, headers }: Pick<IncomingMessage, 'headers'> & { path: string }): WireFormat {

@@ -14,14 +14,14 @@ import { failureFrame, historyFailureFrame, SSE_END, SSE_KEEP_ALIVE, sseText } f
 
 /**
  * Time for which a stream delays its head until the first output. Failures in that time become HTTP errors
- * (docs/protocol.md, Failures after the head).
+ * (docs/internals/protocol.md, Failures after the head).
  */
 const HEAD_WAIT_MS = 5_000
-/** Silence after which a stream sends a keep-alive (docs/protocol.md, Event streams). */
+/** Silence after which a stream sends a keep-alive (docs/internals/protocol.md, Event streams). */
 const KEEP_ALIVE_MS = 15_000
 /**
  * Time after which the head of a whole answer is sent early, with newlines as keep-alives. Clients give up after 300 s
- * (docs/protocol.md, Long answers).
+ * (docs/internals/protocol.md, Long answers).
  */
 const EARLY_HEAD_MS = 240_000
 /** Maximum characters of an answer that is written in one piece. */
@@ -241,7 +241,7 @@ export class HttpReply implements Reply {
 
   /**
    * Sends the head of a JSON answer before its body, and newlines, which JSON allows before a value. A later failure
-   * can be reported only in the body (docs/protocol.md, Long answers).
+   * can be reported only in the body (docs/internals/protocol.md, Long answers).
    */
   #openEarly(): void {
     this.#res.writeHead(200, { 'content-type': JSON_TYPE })

@@ -5,7 +5,7 @@ import { errorBody, type WireFormat } from './errors.ts'
 
 /*
  * Server-sent events (WHATWG HTML, section 9.2) in two formats: OpenAI's are nameless and end with `[DONE]`,
- * Anthropic's are named (docs/protocol.md, Event streams).
+ * Anthropic's are named (docs/internals/protocol.md, Event streams).
  */
 
 /** Encodes a frame as a server-sent event. */
@@ -24,7 +24,7 @@ export const SSE_KEEP_ALIVE: Readonly<Record<WireFormat, string>> = {
   anthropic: 'event: ping\ndata: {"type":"ping"}\n\n',
 }
 
-/** Frame that ends a failed stream (docs/protocol.md, Failures after the head). */
+/** Frame that ends a failed stream (docs/internals/protocol.md, Failures after the head). */
 export function failureFrame(error: ServiceError, format: WireFormat, requestId: string): Frame {
   const data = JSON.stringify(errorBody(error, format, requestId))
   return format === 'anthropic' ? { event: 'error', data } : { data }

@@ -20,7 +20,7 @@ export interface SocketBounds {
   readonly lingerMs: number
 }
 
-/** Defaults (docs/websocket.md, Limits). */
+/** Defaults (docs/guides/websocket.md, Limits). */
 export const SOCKET_BOUNDS: SocketBounds = {
   connectionsMax: 5_000,
   connectionsMaxPerKey: 200,

@@ -77,7 +77,7 @@ export function completedText(id: string, status: number, body: string): string 
   return `{"type":"request.completed","id":${JSON.stringify(id)},"status":${status},"body":${body}}`
 }
 
-/** `request.failed`, with the error in OpenAI's format on every endpoint (docs/websocket.md, Frames). */
+/** `request.failed`, with the error in OpenAI's format on every endpoint (docs/guides/websocket.md, Frames). */
 export function failedFrame(id: string, error: ServiceError): ServerFrame {
   const retryAfter = errorHeaders(error, false, RETRY_MS_MAX)['retry-after']
   const more = retryAfter === undefined ? {} : { retry_after: Number(retryAfter) }

@@ -13,7 +13,7 @@ import { Session } from './session.ts'
 import { credentialsOf, refuseUpgrade, requireOrigin, requireProtocol, WS_PATH } from './upgrade.ts'
 
 /**
- * All WebSockets of one ingress (docs/websocket.md): admission, count and shutdown.
+ * All WebSockets of one ingress (docs/guides/websocket.md): admission, count and shutdown.
  *
  * Refusals are HTTP errors before the upgrade. The exception is a key with too many connections: browsers do not expose
  * a refused upgrade, so the connection is opened and closed with 4429.

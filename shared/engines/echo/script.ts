@@ -119,7 +119,7 @@ function readDirective(text: string): { directive: Directive; rest: string } {
 }
 
 /** Replaces a list of all error codes. */
-const NO_ERROR_CODE = 'no error code, such as upstream_error; docs/errors.md lists them'
+const NO_ERROR_CODE = 'no error code, such as upstream_error; docs/reference/errors.md lists them'
 
 function readPairs(line: string): Record<string, string> {
   const pair = /\s+([a-z_]+)=("(?:[^"\\]|\\.)*"|[^\s"]*)(?=\s|$)/y

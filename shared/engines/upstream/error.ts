@@ -14,7 +14,7 @@ import { ServiceError } from '#shared/error.ts'
 import { complaintIn, complaintOf, type UpstreamComplaint } from './complaint.ts'
 import type { ErrorSanitizer } from './words.ts'
 
-/** Maximum Retry-After of an upstream; SDKs ignore or mishandle longer ones (docs/protocol.md, Retries). */
+/** Maximum Retry-After of an upstream; SDKs ignore or mishandle longer ones (docs/internals/protocol.md, Retries). */
 const RETRY_AFTER_MS_MAX = 60_000
 
 /** Temporary statuses: the same request may succeed later. */

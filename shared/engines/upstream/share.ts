@@ -28,7 +28,7 @@ export interface FoundLimit {
   readonly limit: number
 }
 
-/** Shares the concurrency limits of one process's upstreams with the workers of other processes (docs/design.md, Bulkheads). */
+/** Shares the concurrency limits of one process's upstreams with the workers of other processes (docs/internals/design.md, Bulkheads). */
 export class UpstreamFleet {
   readonly #views = new Map<PoolName, FleetView>()
   readonly #shares = new Map<string, ModelShare>()

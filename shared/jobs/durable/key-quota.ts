@@ -17,7 +17,7 @@ interface Begun {
 }
 
 /**
- * Limits of a key on its waiting jobs, in addition to those of its project (docs/keys.md). Only keys with such a limit are
+ * Limits of a key on its waiting jobs, in addition to those of its project (docs/operate/keys.md). Only keys with such a limit are
  * counted, by an index, once per job. Concurrent ingresses may each admit the last job.
  */
 export class KeyQuota {

@@ -19,7 +19,7 @@ import { outputOf, usageOf } from './durable-output.ts'
 import { delay, OwnerWrites } from './owner-writes.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
-/** Interval at which output is committed (docs/design.md, Commit before you speak). */
+/** Interval at which output is committed (docs/internals/design.md, Commit before you speak). */
 const FLUSH_MS = 50
 /** Maximum fraction of the time that writes of one run may take. A slow store is thus written to less often. */
 const BUSY_SHARE = 1 / 4
@@ -27,7 +27,7 @@ const BUSY_SHARE = 1 / 4
 const PAUSE_MS_MAX = 2_000
 /** Bytes of uncommitted output at which the engine has to wait. */
 const BACKLOG_BYTES = 256 * 1024
-/** Minimum interval between progress events of one attempt (docs/protocol.md, Job events). */
+/** Minimum interval between progress events of one attempt (docs/internals/protocol.md, Job events). */
 const PROGRESS_MS = 500
 
 /** Retries of durable jobs may be slow, because no caller holds a connection. */

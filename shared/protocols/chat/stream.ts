@@ -15,14 +15,14 @@ import {
 } from './encode.ts'
 import { encodeChat } from './whole.ts'
 
-/** Chat completions (docs/protocol.md, Chat requests). */
+/** Chat completions (docs/internals/protocol.md, Chat requests). */
 export const chatAnswer: Answer<GenerateEvent> = {
   whole: encodeChat,
   open: (context) => new ChatStream(context),
 }
 
 /**
- * Encodes one stream of chat completion chunks (docs/protocol.md, Chat streams).
+ * Encodes one stream of chat completion chunks (docs/internals/protocol.md, Chat streams).
  *
  * The first chunk of a choice carries the role and waits for the first delta: its `content` is null if a tool call comes first.
  *
@@ -237,7 +237,7 @@ class ChoiceStream {
   }
 
   /**
-   * Emits text that was held back for its surrogate pair. Calls without arguments get `{}`, which clients can parse (docs/protocol.md,
+   * Emits text that was held back for its surrogate pair. Calls without arguments get `{}`, which clients can parse (docs/internals/protocol.md,
    * Tools).
    */
   #flush(out: Frame[], reason: FinishReason): void {

@@ -51,7 +51,7 @@ class CodeGather {
     return undefined
   }
 
-  /** The answer (docs/code.md, The result). @throws ServiceError `sandbox_lost` if the run has no end event */
+  /** The answer (docs/guides/code.md, The result). @throws ServiceError `sandbox_lost` if the run has no end event */
   result(): CodeResult {
     // Without an end event the output may be truncated, so it must not be returned as a result.
     if (!this.#end) throw new ServiceError('sandbox_lost', 'The sandbox was lost before the run ended.')

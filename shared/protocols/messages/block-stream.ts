@@ -6,13 +6,13 @@ import { parseInput } from './encode.ts'
 /** Keeps the connection alive. Sent once after the first block's start, as Anthropic does. */
 const PING: Frame = { event: 'ping', data: '{"type":"ping"}' }
 
-/** An event of the messages format, whose name always equals its type (docs/protocol.md, Event streams). */
+/** An event of the messages format, whose name always equals its type (docs/internals/protocol.md, Event streams). */
 export function frame(data: { type: string }): Frame {
   return { event: data.type, data: JSON.stringify(data) }
 }
 
 /**
- * The content blocks of one messages stream: start, deltas, stop, strictly one after another (docs/protocol.md, Messages streams).
+ * The content blocks of one messages stream: start, deltas, stop, strictly one after another (docs/internals/protocol.md, Messages streams).
  *
  * Engines may interleave blocks, as the chat format permits for tool calls. Here only one block is open: its deltas are sent at once, and
  * the deltas of the others are buffered. A text ends when another block begins. A tool call ends when its arguments are a complete JSON

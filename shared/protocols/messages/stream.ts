@@ -21,14 +21,14 @@ import { encodeMessage } from './whole.ts'
 
 type StartEvent = Extract<GenerateEvent, { type: 'start' }>
 
-/** The messages format (docs/protocol.md, Messages requests). */
+/** The messages format (docs/internals/protocol.md, Messages requests). */
 export const messagesAnswer: Answer<GenerateEvent> = {
   whole: encodeMessage,
   open: (context) => new MessagesStream(context),
 }
 
 /**
- * Encodes one stream of the messages format (docs/protocol.md, Messages streams).
+ * Encodes one stream of the messages format (docs/internals/protocol.md, Messages streams).
  *
  * `message_start` is sent at the first event. The end waits for the usage, because exactly one `message_delta` carries both the stop reason
  * and the final counts.

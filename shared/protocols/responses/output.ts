@@ -22,7 +22,7 @@ const ANSWER_CHARS_MAX = 2 * 1024 * 1024
 type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
 /**
- * The output of one response, for the whole answer and for the stream (docs/responses.md, Streams).
+ * The output of one response, for the whole answer and for the stream (docs/guides/responses.md, Streams).
  *
  * One text is open at a time. Calls stay open until the end, because engines may interleave their arguments. The id of an item contains the
  * id of its response and its position, so that a reference to an item can be resolved.

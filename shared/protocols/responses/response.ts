@@ -7,7 +7,7 @@ import { visibleItem } from './hosted.ts'
 /** Prefix of the id of a response; the rest is the id of its job. */
 export const RESPONSE_PREFIX = 'resp_'
 
-/** A response with the given fields; other fields have the values before the first output (docs/responses.md, Answers). */
+/** A response with the given fields; other fields have the values before the first output (docs/guides/responses.md, Answers). */
 export function responseObject(
   context: Pick<EncodeContext, 'call_id' | 'created_at' | 'model' | 'responses'>,
   known: Pick<ResponseObject, 'status'> & Partial<ResponseObject>,

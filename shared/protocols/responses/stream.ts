@@ -7,7 +7,7 @@ import type { ItemEvent } from './items.ts'
 import { ResponseOutput } from './output.ts'
 import { responsesError } from './response.ts'
 
-/** The Responses API (docs/responses.md). */
+/** The Responses API (docs/guides/responses.md). */
 export const responsesAnswer: Answer<GenerateEvent> = {
   whole(events, context): ResponseObject {
     const output = new ResponseOutput(context)
@@ -45,7 +45,7 @@ export function endOf(response: ResponseObject): ItemEvent {
 const ENDS: Partial<Record<ResponseObject['status'], string>> = { completed: 'completed', incomplete: 'incomplete' }
 
 /**
- * Encodes one stream: typed events with sequence numbers from 0 (docs/responses.md, Streams). The first and last events of a stored
+ * Encodes one stream: typed events with sequence numbers from 0 (docs/guides/responses.md, Streams). The first and last events of a stored
  * response are not sent here, since they come from its record.
  */
 class ResponsesStream implements AnswerStream<GenerateEvent> {

@@ -12,7 +12,7 @@ const TYPES: Readonly<Record<SpeechFormat, string>> = {
   pcm: 'audio/pcm',
 }
 
-/** The answer of `POST /v1/audio/speech` (docs/speech.md): audio bytes, a stream of pieces, or JSON for a stored job. */
+/** The answer of `POST /v1/audio/speech` (docs/guides/speech.md): audio bytes, a stream of pieces, or JSON for a stored job. */
 export const speechAnswer: Answer<SpeakEvent> = {
   whole(events, context) {
     const pieces = events.flatMap((event) => (event.type === 'audio' ? [Buffer.from(event.audio, 'base64')] : []))

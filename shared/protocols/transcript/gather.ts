@@ -14,7 +14,7 @@ export interface Transcript {
   readonly usage: TranscriptUsage
 }
 
-/** Usage of a transcript in tokens (docs/protocol.md, Transcript streams). */
+/** Usage of a transcript in tokens (docs/internals/protocol.md, Transcript streams). */
 export interface TranscriptUsage {
   input_tokens: number
   output_tokens: number

@@ -6,7 +6,7 @@ import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { soundSegment, type TranscriptUsage, usageOf } from './gather.ts'
 import { diarizedSegment, encodeTranscript, formOf, segmentId } from './whole.ts'
 
-/** Transcripts (docs/protocol.md, Transcripts), in the format that the job requests. */
+/** Transcripts (docs/internals/protocol.md, Transcripts), in the format that the job requests. */
 export const transcriptAnswer: Answer<TranscribeEvent> = {
   whole: encodeTranscript,
   open: (context) => new TranscriptStream(context),
@@ -15,7 +15,7 @@ export const transcriptAnswer: Answer<TranscribeEvent> = {
 type TextEvent = Extract<TranscribeEvent, { type: 'text' }>
 
 /**
- * Encodes one stream of a transcript (docs/protocol.md, Transcript streams): text deltas, segments for diarized_json, and one `done` event
+ * Encodes one stream of a transcript (docs/internals/protocol.md, Transcript streams): text deltas, segments for diarized_json, and one `done` event
  * at the end.
  *
  * The deltas concatenate to the text of `done`, which equals the text of the whole answer and is trimmed. Leading whitespace is therefore

@@ -56,7 +56,7 @@ export interface LocalCorpus extends SearchBackend {
 }
 
 /**
- * Opens a folder of Markdown, HTML, PDF, Word and text files as a search backend (docs/deep-research.md, The local corpus). The
+ * Opens a folder of Markdown, HTML, PDF, Word and text files as a search backend (docs/guides/deep-research.md, The local corpus). The
  * folder is watched and indexed incrementally in the background. A search waits until the first scan has ended.
  */
 export function openLocalCorpus(options: LocalCorpusOptions): LocalCorpus {

@@ -1,4 +1,4 @@
-/** What must hold for a composed job and its children, whatever happened to the processes around them (docs/design.md, Families). */
+/** What must hold for a composed job and its children, whatever happened to the processes around them (docs/internals/design.md, Families). */
 import { isDeepStrictEqual } from 'node:util'
 import type { JobHistory, Of } from './history.ts'
 

@@ -1,5 +1,5 @@
 /**
- * What must hold for one job, whatever happened to the processes around it (docs/design.md, Invariants).
+ * What must hold for one job, whatever happened to the processes around it (docs/internals/design.md, Invariants).
  *
  * Each rule is a function from all that is known about the job to sentences that say what is wrong.
  */

@@ -38,7 +38,7 @@ export async function submitMany(url: string, count: number, content: string): P
   return ids
 }
 
-/** The job object (docs/protocol.md, The job object). */
+/** The job object (docs/internals/protocol.md, The job object). */
 export async function readJob(url: string, id: string): Promise<Answer['body']> {
   return (await call(url, `/v1/jobs/${id}`)).body
 }

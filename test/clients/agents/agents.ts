@@ -1,4 +1,4 @@
-/** Coding agents, set up as docs/clients.md says: their default settings except for address, key and model. */
+/** Coding agents, set up as docs/get-started/clients.md says: their default settings except for address, key and model. */
 import { spawn } from 'node:child_process'
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -118,7 +118,7 @@ export async function runAgent(
   service: { readonly url: string; readonly model: string },
 ): Promise<void> {
   const snippet = readSnippets().find(({ name }) => name === agent.name)
-  if (!snippet) throw new Error(`docs/clients.md has no snippet '${agent.name}'.`)
+  if (!snippet) throw new Error(`docs/get-started/clients.md has no snippet '${agent.name}'.`)
   const [from, to] = agent.replace ?? ['', '']
   const setUp = settle(snippet.code.replace(from, to), service.url, service.model)
   await writeFile(join(workplace.directory, 'page.sh'), setUp)

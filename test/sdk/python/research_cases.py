@@ -23,7 +23,7 @@ def case_gets_the_whole_report_with_its_citations() -> None:
     message = answer.choices[0].message
     assert "sign" in (message.content or ""), message.content
     citation = (message.annotations or [])[0].url_citation
-    assert citation.url == "docs/webhooks.md", citation
+    assert citation.url == "docs/guides/webhooks.md", citation
     marker = (message.content or "")[citation.start_index : citation.end_index]
     assert marker == "[1]", marker
 

@@ -16,8 +16,8 @@ describe('help', () => {
     expect(laidOut.match(WORDS)).toEqual(help.match(WORDS))
   })
 
-  it.each(names)('of %s lists every option, and docs/cli.md lists command and options', async (name) => {
-    const page = await readFile('docs/cli.md', 'utf8')
+  it.each(names)('of %s lists every option, and docs/reference/cli.md lists command and options', async (name) => {
+    const page = await readFile('docs/reference/cli.md', 'utf8')
     const { help, options } = COMMANDS[name] ?? { help: '', options: {} }
     expect(page).toMatch(new RegExp(`^\\| .*\`${name}\\b`, 'm'))
     for (const option of Object.keys(options)) {

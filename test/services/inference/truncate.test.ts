@@ -3,7 +3,7 @@ import { GenerateRequest, type Turn } from '#schemas/generate.ts'
 import { fitPrompt } from '#services/inference/truncate.ts'
 import { ECHO_MODEL, startStack } from '../../support/stack.ts'
 
-/** What is left of prompts that are too long (docs/responses.md, Truncation). */
+/** What is left of prompts that are too long (docs/guides/responses.md, Truncation). */
 
 type Role = 'system' | 'user' | 'assistant'
 

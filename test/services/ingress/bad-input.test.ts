@@ -4,7 +4,7 @@ import { openRaw, type RawAnswer, rawRequest } from '../../support/raw-http.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
 /*
- * What a hostile or broken client sends, and the one answer it gets: the status of docs/errors.md in the shape of its
+ * What a hostile or broken client sends, and the one answer it gets: the status of docs/reference/errors.md in the shape of its
  * path, or a cut at a named bound. Nothing here may take the process down: every test ends with a call that works.
  */
 

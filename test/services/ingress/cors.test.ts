@@ -5,7 +5,7 @@ import { ConfigError, parseConfig } from '#shared/config/config.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../support/stack.ts'
 import { openWs, refusalOf } from '../../support/ws.ts'
 
-/** Pages of other origins (docs/protocol.md). */
+/** Pages of other origins (docs/internals/protocol.md). */
 
 const PAGE = 'https://app.example.com'
 const OTHER = 'https://evil.example.com'

@@ -1,4 +1,4 @@
-/** What the ledger shows to its callers, and what happens when a budget is spent (docs/usage.md). */
+/** What the ledger shows to its callers, and what happens when a budget is spent (docs/operate/usage.md). */
 import { createHash } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'

@@ -13,16 +13,16 @@ import { researched, spansOf } from '../../support/research/run.ts'
 const ROOT = join(import.meta.dirname, '../../..')
 
 const ANSWERABLE: readonly [question: string, page: string][] = [
-  ['How long is a finished job kept, and what happens when its result is over?', 'docs/jobs.md'],
-  ['How are webhooks signed, and how often are they tried again?', 'docs/webhooks.md'],
-  ['What does a worker do when it could not renew its lease?', 'docs/design.md'],
-  ['Which sandboxes can run Python code and how is one chosen?', 'docs/code.md'],
-  ['What is the largest audio file that can be transcribed?', 'docs/transcription.md'],
-  ['What does an Idempotency-Key do?', 'docs/jobs.md'],
-  ['How are texts of many jobs batched for embeddings?', 'docs/embeddings.md'],
-  ['What happens to requests of a WebSocket when its connection closes?', 'docs/websocket.md'],
-  ['Which errors are repeated, and at most how many tries does a job have?', 'docs/design.md'],
-  ['What does the scripted echo model answer?', 'docs/echo.md'],
+  ['How long is a finished job kept, and what happens when its result is over?', 'docs/guides/jobs.md'],
+  ['How are webhooks signed, and how often are they tried again?', 'docs/guides/webhooks.md'],
+  ['What does a worker do when it could not renew its lease?', 'docs/internals/design.md'],
+  ['Which sandboxes can run Python code and how is one chosen?', 'docs/guides/code.md'],
+  ['What is the largest audio file that can be transcribed?', 'docs/guides/transcription.md'],
+  ['What does an Idempotency-Key do?', 'docs/guides/jobs.md'],
+  ['How are texts of many jobs batched for embeddings?', 'docs/guides/embeddings.md'],
+  ['What happens to requests of a WebSocket when its connection closes?', 'docs/guides/websocket.md'],
+  ['Which errors are repeated, and at most how many tries does a job have?', 'docs/internals/design.md'],
+  ['What does the scripted echo model answer?', 'docs/guides/echo.md'],
 ]
 
 const UNANSWERABLE: readonly string[] = [

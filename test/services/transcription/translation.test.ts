@@ -4,7 +4,7 @@ import { type SpeechServer, startSpeechServer } from '../../support/speech/serve
 import { startTranscriptionWorker, WAVE } from '../../support/speech/worker.ts'
 import { TEST_KEY, until } from '../../support/stack.ts'
 
-/** POST /v1/audio/translations as the official SDK calls it, with a speech server that translates (docs/transcription.md). */
+/** POST /v1/audio/translations as the official SDK calls it, with a speech server that translates (docs/guides/transcription.md). */
 
 const TRANSLATE = '/v1/audio/translations'
 const TEXT = 'How are you? Fine.'

@@ -137,7 +137,7 @@ describe('the echo engine, told what to do', () => {
   test('names the key that is wrong, and where the codes are, not all of them', async () => {
     const message = async (line: string) => (await failure(engine, tell(line))) as { message: string }
     expect((await message('!echo tokens=many')).message).toMatch(/^Invalid !echo line: tokens: /)
-    const code = 'fail: no error code, such as upstream_error; docs/errors.md lists them.'
+    const code = 'fail: no error code, such as upstream_error; docs/reference/errors.md lists them.'
     expect((await message('!echo fail=500')).message).toBe(`Invalid !echo line: ${code}`)
   })
 

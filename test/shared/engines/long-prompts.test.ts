@@ -74,7 +74,7 @@ describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () 
   })
 
   it.each([
-    ['Markdown', source('../../../docs/jobs.md')],
+    ['Markdown', source('../../../docs/guides/jobs.md')],
     ['code', source('../../../shared/jobs/attached/attached.ts')],
     ['JSON', source('../../../package-lock.json').slice(0, 60_000)],
     ['Japanese', '日本語の文章。'.repeat(3_000)],

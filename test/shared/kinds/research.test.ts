@@ -18,7 +18,7 @@ const ANNOTATION: ResearchAnnotation = {
     start_index: 12,
     end_index: 15,
     title: 'Jobs',
-    url: 'docs/jobs.md',
+    url: 'docs/guides/jobs.md',
     quote: 'A 202 is kept.',
     source_sha256: 'ab',
     source_start: 3,
@@ -47,7 +47,7 @@ const EVENTS: readonly ResearchEvent[] = [
   { type: 'text', text: 'A 202 is ' },
   { type: 'text', text: 'kept. [1]' },
   { type: 'annotations', annotations: [ANNOTATION] },
-  { type: 'search_results', results: [{ title: 'Jobs', url: 'docs/jobs.md', snippet: 'A 202 …' }] },
+  { type: 'search_results', results: [{ title: 'Jobs', url: 'docs/guides/jobs.md', snippet: 'A 202 …' }] },
   { type: 'usage', usage: { input_tokens: 7, output_tokens: 5, searches: 2, pages: 1, cost_usd: 0 } },
   END,
 ]
@@ -60,8 +60,8 @@ describe('the answer of a research', () => {
       model: 'dr',
       choices: [{ message: { content: 'A 202 is kept. [1]', annotations: [ANNOTATION] }, finish_reason: 'stop' }],
       usage: { prompt_tokens: 7, completion_tokens: 5, total_tokens: 12 },
-      search_results: [{ url: 'docs/jobs.md' }],
-      citations: ['docs/jobs.md'],
+      search_results: [{ url: 'docs/guides/jobs.md' }],
+      citations: ['docs/guides/jobs.md'],
       research: { stop_reason: 'answered', searches: 2, pages: 1, supported: 1 },
     })
   })

@@ -25,7 +25,7 @@ afterEach(async () => {
 test('without settings the project’s own pages are searched', async () => {
   expect(open({})).toEqual(['local'])
   const hits = await opened[0]?.search('How are webhooks signed?', options)
-  expect(hits?.map(({ url }) => url)).toContain('docs/webhooks.md')
+  expect(hits?.map(({ url }) => url)).toContain('docs/guides/webhooks.md')
 })
 
 test('each backend that is set is opened, and a folder only where it is named', async () => {

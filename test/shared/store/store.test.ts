@@ -1,5 +1,5 @@
 /**
- * The conformance suite of the store port: every promise in `store.ts` and every guard of docs/design.md, Moves and
+ * The conformance suite of the store port: every promise in `store.ts` and every guard of docs/internals/design.md, Moves and
  * guards, each with the cases in which it must refuse, over each adapter. What only one of them can do is in
  * `postgres.test.ts` and `sqlite.test.ts`.
  */

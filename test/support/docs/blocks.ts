@@ -12,11 +12,11 @@ const ROOT = join(import.meta.dirname, '../../..')
  *   granted. It is in the language of the block, or of the shell around a block that is a file.
  */
 export interface Block {
-  /** `docs/jobs.md:26`: the line of its fence. */
+  /** `docs/guides/jobs.md:26`: the line of its fence. */
   readonly place: string
   readonly page: string
   readonly language: string
-  /** What follows the language in the fence: a client's name, in docs/clients.md. */
+  /** What follows the language in the fence: a client's name, in docs/get-started/clients.md. */
   readonly name: string
   readonly code: string
   /** The first comment of the code names it, such as `// hook.mjs: npm install express openai`. */
@@ -29,9 +29,10 @@ export interface Block {
 /** README.md and every page of docs/. */
 export const PAGES: readonly string[] = [
   'README.md',
-  ...readdirSync(join(ROOT, 'docs'))
-    .filter((name) => name.endsWith('.md'))
-    .map((name) => `docs/${name}`),
+  ...readdirSync(join(ROOT, 'docs'), { recursive: true, encoding: 'utf8' })
+    .filter((path) => path.endsWith('.md') && !path.startsWith('adr/'))
+    .map((path) => `docs/${path}`)
+    .toSorted(),
 ]
 
 /** A comment before a fence that says something about the block; any other does not. */

@@ -260,7 +260,7 @@ function eventOf(frame: string): WireEvent | undefined {
   return event
 }
 
-/** Events without the place in the queue, which is the one at the moment when each is told (docs/protocol.md, The job object). */
+/** Events without the place in the queue, which is the one at the moment when each is told (docs/internals/protocol.md, The job object). */
 export function placeless<Event extends { readonly type: string; readonly [field: string]: unknown }>(
   events: readonly Event[],
 ) {

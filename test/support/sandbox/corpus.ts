@@ -8,7 +8,7 @@ const OURS = new URL('./corpus/', import.meta.url)
 const REFERENCE = new URL('../../../../shared/reference/sandbox/', import.meta.url)
 
 /**
- * What a run must come to, in the fields of the result body (docs/code.md, The result). A field that is absent is not
+ * What a run must come to, in the fields of the result body (docs/guides/code.md, The result). A field that is absent is not
  * looked at.
  */
 export interface Expectation {

@@ -1,5 +1,5 @@
 /*
- * Where a snippet of the corpora must come to something else than its file says: by docs/code.md on every adapter, by
+ * Where a snippet of the corpora must come to something else than its file says: by docs/guides/code.md on every adapter, by
  * what an adapter has not on that one. Each with its reason; what is not listed must come out as the file says.
  */
 import type { SandboxName } from '#shared/sandbox/sandbox.ts'
@@ -42,13 +42,13 @@ const EVERYWHERE: readonly Difference[] = [
   {
     ids: ['res-memory-slow', 'res-zip-bomb', 'res-plot-bomb', 'res-plot-giant'],
     reason:
-      'docs/protocol.md, Code: a run that is ended for its memory has success false and exit_code -1, not true and 137.',
+      'docs/internals/protocol.md, Code: a run that is ended for its memory has success false and exit_code -1, not true and 137.',
     expect: MEMORY,
     unscanned: MEMORY,
   },
   {
     ids: ['plot-no-show', 'plot-savefig-bytesio', 'saved-figure'],
-    reason: 'docs/code.md, Figures: figures that were saved, or are open when the program ends, are plots.',
+    reason: 'docs/guides/code.md, Figures: figures that were saved, or are open when the program ends, are plots.',
     ...bothWays({ plots: 1 }),
   },
 ]

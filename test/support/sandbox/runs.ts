@@ -2,7 +2,7 @@
 import type { Sandbox, SandboxEnd, SandboxFile } from '#shared/sandbox/sandbox.ts'
 import type { Expectation, Snippet } from './corpus.ts'
 
-/** A finished run in the fields of the result body (docs/code.md, The result). */
+/** A finished run in the fields of the result body (docs/guides/code.md, The result). */
 export interface RunResult {
   readonly success: boolean
   readonly exit_code: number
@@ -96,7 +96,7 @@ function isAmong<T>(value: T, expected: T | readonly T[] | undefined): boolean {
   return expected === undefined || (Array.isArray(expected) ? expected.includes(value) : expected === value)
 }
 
-/** As the service answers it (docs/code.md, The result). */
+/** As the service answers it (docs/guides/code.md, The result). */
 function resultOf(end: SandboxEnd): Pick<RunResult, 'success' | 'exit_code' | 'violations'> {
   const violations = end.type === 'violations' ? end.violations : []
   if (end.type === 'exit') return { success: true, exit_code: end.exitCode, violations }

@@ -53,27 +53,27 @@ const FORMS: readonly Form[] = [
   {
     ...{ id: 'audio', name: 'Audio', path: '/v1/audio/transcriptions', Content: AudioForm },
     capability: 'transcription',
-    missing: 'To add one, add an entry with pool: transcription to models.yaml (docs/transcription.md).',
+    missing: 'To add one, add an entry with pool: transcription to models.yaml (docs/guides/transcription.md).',
   },
   {
     ...{ id: 'speech', name: 'Speech', path: '/v1/audio/speech', capability: 'speech', Content: SpeechForm },
-    missing: 'To add one, add an entry with task: speech to models.yaml (docs/speech.md).',
+    missing: 'To add one, add an entry with task: speech to models.yaml (docs/guides/speech.md).',
   },
   {
     ...{ id: 'embeddings', name: 'Embeddings', path: '/v1/embeddings', Content: EmbeddingsForm },
     capability: 'embeddings',
-    missing: 'To add one, add an entry with pool: embeddings to models.yaml (docs/embeddings.md).',
+    missing: 'To add one, add an entry with pool: embeddings to models.yaml (docs/guides/embeddings.md).',
   },
   {
     ...{ id: 'rerank', name: 'Rerank', path: '/v1/rerank', capability: 'rerank', Content: RerankForm },
-    missing: 'To add one, add an entry with pool: embeddings to models.yaml (docs/embeddings.md).',
+    missing: 'To add one, add an entry with pool: embeddings to models.yaml (docs/guides/embeddings.md).',
   },
   { id: 'moderations', name: 'Moderations', path: '/v1/moderations', Content: ModerationsForm },
   { id: 'python', name: 'Python', path: '/v1/tools/code', Content: PythonForm },
   {
     ...{ id: 'research', name: 'Research', path: '/v1/deep-research', Content: ResearchForm },
     capability: 'deep_research',
-    missing: 'To add one, add an entry with pool: research to models.yaml (docs/deep-research.md).',
+    missing: 'To add one, add an entry with pool: research to models.yaml (docs/guides/deep-research.md).',
   },
 ]
 

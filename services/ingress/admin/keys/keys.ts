@@ -1,5 +1,5 @@
 /*
- * Keys, for operators (docs/keys.md, Over HTTP). The changes are those of `shared/keys/changes.ts`, which `sluice keys`
+ * Keys, for operators (docs/operate/keys.md, Over HTTP). The changes are those of `shared/keys/changes.ts`, which `sluice keys`
  * uses too.
  */
 

@@ -1,5 +1,5 @@
 /*
- * Projects and the audit log, for operators (docs/keys.md, Over HTTP).
+ * Projects and the audit log, for operators (docs/operate/keys.md, Over HTTP).
  */
 
 import { ChangeProject, ListAudit, ListProjects } from '#schemas/admin/keys.ts'

@@ -67,7 +67,7 @@ export interface BudgetReservation {
 }
 
 /**
- * Monthly (UTC) budgets of projects and keys, counted over the whole fleet by the ledger (docs/usage.md, Budgets).
+ * Monthly (UTC) budgets of projects and keys, counted over the whole fleet by the ledger (docs/operate/usage.md, Budgets).
  *
  * A call reserves its estimated cost before it runs. The call is admitted if the estimate fits into the budget minus
  * all other reservations, or if nothing else of that budget is in flight. So at most one call exceeds a budget.

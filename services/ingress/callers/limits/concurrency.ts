@@ -25,7 +25,7 @@ export interface SlotsTaken {
 }
 
 /**
- * Concurrency limit per project, for attached calls and durable jobs together, over the whole fleet (docs/keys.md, What
+ * Concurrency limit per project, for attached calls and durable jobs together, over the whole fleet (docs/operate/keys.md, What
  * runs at once).
  *
  * A call increments the shared counter, then reads the number of running calls and jobs. A claim of a durable job reads

@@ -14,7 +14,7 @@ export interface Left {
 }
 
 /**
- * Sets the rate-limit headers (docs/protocol.md, Headers). If several limits of a kind apply, then the tightest is
+ * Sets the rate-limit headers (docs/internals/protocol.md, Headers). If several limits of a kind apply, then the tightest is
  * shown.
  */
 export function tell(res: Headed, format: WireFormat, all: readonly Left[]): void {

@@ -55,10 +55,10 @@ interface SlotUse {
 }
 
 /**
- * Limits per key and project: requests and tokens per minute, and concurrent calls (docs/protocol.md, Limits).
+ * Limits per key and project: requests and tokens per minute, and concurrent calls (docs/internals/protocol.md, Limits).
  *
  * Counts are held here and synchronized with the other ingresses a few times a second. A call waits for a
- * synchronization only if it might exceed a limit (docs/reliability.md, How exact limits are).
+ * synchronization only if it might exceed a limit (docs/operate/reliability.md, How exact limits are).
  *
  * Only requests that create work count. Reads, polls, event streams and cancels are never refused because of running
  * calls. Waits and event streams, which stay open, have a limit of their own.
@@ -85,7 +85,7 @@ export class RateLimits {
 
   /**
    * Counts a call of a key, or refuses it. Check and count happen before any await, so that concurrent calls cannot all
-   * take the last slot. In both cases `res` gets the rate-limit headers (docs/protocol.md, Headers), if limits apply.
+   * take the last slot. In both cases `res` gets the rate-limit headers (docs/internals/protocol.md, Headers), if limits apply.
    *
    * @param isJob True for a durable job, which waits for its slot in the project's concurrency limit
    * (`concurrency.ts`).

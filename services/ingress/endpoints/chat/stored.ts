@@ -19,7 +19,7 @@ import { runYielding } from '#shared/yielding.ts'
 import { messagesOfTurns } from './stored-messages.ts'
 
 /*
- * Stored chat completions (docs/protocol.md). Each is a completed durable job of this path without a parent, and the
+ * Stored chat completions (docs/internals/protocol.md). Each is a completed durable job of this path without a parent, and the
  * job id determines its id. A completion is deleted together with its job.
  */
 

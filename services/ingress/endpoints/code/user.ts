@@ -1,7 +1,7 @@
 import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Header with the id of the caller's end user, for attribution and a limit per user (docs/code.md, End users). */
+/** Header with the id of the caller's end user, for attribution and a limit per user (docs/guides/code.md, End users). */
 const USER_HEADER = 'x-service-userid'
 const USER_ID_CHARS_MAX = 256
 

@@ -7,7 +7,7 @@ import { isMessagesUpstream } from './native.ts'
 
 /*
  * The tool `web_search_*` for models whose upstream does not speak the Messages API. The service runs the searches
- * itself, as for the Responses API (docs/responses.md, Hosted tools).
+ * itself, as for the Responses API (docs/guides/responses.md, Hosted tools).
  *
  * A call with this tool is a durable job, because the call waits for searches. If its client disconnects, the job is
  * cancelled. Without a job store, or without a research model that the key may use, the tool is removed.

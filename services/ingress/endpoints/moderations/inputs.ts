@@ -16,7 +16,7 @@ export interface InputContext {
 }
 
 /**
- * Inputs of a call (docs/moderations.md): one text, several texts, or the parts of one input.
+ * Inputs of a call (docs/guides/moderations.md): one text, several texts, or the parts of one input.
  *
  * @throws ServiceError a 400 with the path of the first problem, such as `input[3].image_url.url`
  */

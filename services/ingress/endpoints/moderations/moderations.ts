@@ -7,7 +7,7 @@ import { ServiceError } from '#shared/error.ts'
 import { moderate } from '#shared/kinds/moderate.ts'
 import { readModerationInputs } from './inputs.ts'
 
-/** POST /v1/moderations (docs/moderations.md): by the word list, or by a moderation model. */
+/** POST /v1/moderations (docs/guides/moderations.md): by the word list, or by a moderation model. */
 export const moderations: JobEndpoint = {
   path: '/v1/moderations',
   format: 'openai',

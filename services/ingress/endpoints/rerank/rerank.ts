@@ -12,7 +12,7 @@ import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
 /** Maximum bytes of JSON of repeated documents, which travel in the queue record next to the inputs. */
 const REPEATED_BYTES_MAX = 48 * 1024
 
-/** POST /v1/rerank (docs/embeddings.md, Reranking): by a reranking model, or by the vectors of an embedding model. */
+/** POST /v1/rerank (docs/guides/embeddings.md, Reranking): by a reranking model, or by the vectors of an embedding model. */
 export const rerank: JobEndpoint = {
   path: '/v1/rerank',
   format: 'openai',

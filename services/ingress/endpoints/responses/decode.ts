@@ -30,7 +30,7 @@ export interface ConversationContext {
 const PIECE_ITEMS = 100
 
 /**
- * Decodes a body of checked shape (docs/responses.md, Requests): the model, then the rules that need it, then the
+ * Decodes a body of checked shape (docs/guides/responses.md, Requests): the model, then the rules that need it, then the
  * items.
  *
  * @throws ServiceError with the path of the first problem

@@ -14,7 +14,7 @@ import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import { isUsable } from '#services/ingress/endpoints/model.ts'
 
 /*
- * Hosted tools: tools of the Responses API that the service runs itself (docs/responses.md, Hosted tools).
+ * Hosted tools: tools of the Responses API that the service runs itself (docs/guides/responses.md, Hosted tools).
  */
 
 /** Types on the wire by hosted tool; some have versions. */

@@ -34,7 +34,7 @@ const REASONING_CONSUMED: ReadonlySet<string> = new Set(['type', 'id', 'encrypte
 const OWN_ID = /^[a-z]{2,3}_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
 /**
- * Converts items to turns (docs/responses.md, Items).
+ * Converts items to turns (docs/guides/responses.md, Items).
  *
  * - Consecutive items of the assistant form one turn.
  *

@@ -24,7 +24,7 @@ const CONSUMED: ReadonlySet<string> = new Set([
 const IMAGE_CONSUMED: ReadonlySet<string> = new Set([...CONSUMED, 'detail'])
 
 /**
- * Decodes a part of a message (docs/responses.md, Items). Unknown parts become native.
+ * Decodes a part of a message (docs/guides/responses.md, Items). Unknown parts become native.
  *
  * @throws ServiceError a 400 that names the part
  */

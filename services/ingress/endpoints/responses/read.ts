@@ -17,7 +17,7 @@ const CANCEL_WAIT_MS = 2_000
 const PAGE = { usual: 20, max: 100 }
 
 /**
- * GET /v1/responses/{id} (docs/responses.md, Kept responses): the current state, or with `?stream=true` all of its
+ * GET /v1/responses/{id} (docs/guides/responses.md, Kept responses): the current state, or with `?stream=true` all of its
  * events.
  */
 export async function getResponse(context: IngressContext, call: Call): Promise<void> {

@@ -15,7 +15,7 @@ import { endOf, responsesFrame } from '#shared/protocols/responses/stream.ts'
 import { hasEnded, type Kept, keptObject, readKept, responseNotFound } from './kept.ts'
 
 /*
- * Stream of a stored response (docs/responses.md, Streams), derived from the events of its job. Any replica can
+ * Stream of a stored response (docs/guides/responses.md, Streams), derived from the events of its job. Any replica can
  * therefore continue a stream, and each event has the same number everywhere.
  *
  * Numbers: an output event of the job, and its last event, keep their number in the stream. The job's first event,

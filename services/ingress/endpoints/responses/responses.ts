@@ -29,7 +29,7 @@ import { formOf } from './shown.ts'
 /** Deadline of a token count, which either is fast or fails. */
 const COUNT_TIMEOUT_MS = 30_000
 
-/** POST /v1/responses (docs/responses.md). Responses are stored unless the body has `store: false`. */
+/** POST /v1/responses (docs/guides/responses.md). Responses are stored unless the body has `store: false`. */
 export const responses: JobEndpoint = {
   path: RESPONSES_PATH,
   format: 'openai',
@@ -53,7 +53,7 @@ export const responses: JobEndpoint = {
   },
 }
 
-/** POST /v1/responses/input_tokens (docs/responses.md, Counting tokens). */
+/** POST /v1/responses/input_tokens (docs/guides/responses.md, Counting tokens). */
 export const responsesCount: JobEndpoint = {
   path: `${RESPONSES_PATH}/input_tokens`,
   format: 'openai',

@@ -9,7 +9,7 @@ import { shownTools } from './tools.ts'
  */
 const REPEATED_BYTES_MAX = 48 * 1024
 
-/** Request fields that a response repeats, with defaults for absent ones (docs/responses.md, Answers). */
+/** Request fields that a response repeats, with defaults for absent ones (docs/guides/responses.md, Answers). */
 export function formOf(body: ResponsesRequest, request: GenerateRequest, isKept: boolean): ResponsesForm {
   const format = body.text?.format ?? { type: 'text' }
   const within = fitting(REPEATED_BYTES_MAX)

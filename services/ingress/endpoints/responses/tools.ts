@@ -12,7 +12,7 @@ import { refuse, requireNamed, requireToolChoice } from '#services/ingress/endpo
 import { decodeHosted, hostedTool } from './hosted-tools.ts'
 
 /*
- * Conversion of a request's tools to functions for the model (docs/responses.md, Tools).
+ * Conversion of a request's tools to functions for the model (docs/guides/responses.md, Tools).
  *
  * `function`: a function.
  *

@@ -9,7 +9,7 @@ import { ServiceError } from '#shared/error.ts'
 import { speak } from '#shared/kinds/speak.ts'
 
 /**
- * POST /v1/audio/speech (docs/speech.md): audio bytes as they are generated; with `stream_format: sse`, events that
+ * POST /v1/audio/speech (docs/guides/speech.md): audio bytes as they are generated; with `stream_format: sse`, events that
  * contain them.
  */
 export const speech: JobEndpoint = {

@@ -9,11 +9,11 @@ import { readTranscription } from './upload.ts'
 /** Formats whose answers are text. */
 const TEXTS: ReadonlySet<string> = new Set(['text', 'srt', 'vtt'])
 
-/** Formats that cannot be streamed (docs/protocol.md, Transcription fields). */
+/** Formats that cannot be streamed (docs/internals/protocol.md, Transcription fields). */
 const WHOLE_ONLY: ReadonlySet<string> = new Set(['srt', 'vtt', 'verbose_json'])
 
 /**
- * POST /v1/audio/transcriptions (docs/transcription.md). The body is a form over HTTP, and JSON in `POST /v1/jobs` and
+ * POST /v1/audio/transcriptions (docs/guides/transcription.md). The body is a form over HTTP, and JSON in `POST /v1/jobs` and
  * over a WebSocket.
  */
 export const transcriptions: JobEndpoint = {

@@ -11,7 +11,7 @@ import { preparedOf } from './transcription.ts'
 import { readTranscription } from './upload.ts'
 
 /**
- * POST /v1/audio/translations (docs/transcription.md, Translations): transcribes speech in any language to English
+ * POST /v1/audio/translations (docs/guides/transcription.md, Translations): transcribes speech in any language to English
  * text.
  */
 export const translations: JobEndpoint = {

@@ -12,7 +12,7 @@ import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 import { bodyOfForm } from './form.ts'
 import { AudioSniffer } from './sniff.ts'
 
-/** Maximum form fields: each of docs/transcription.md, Fields once, the items of lists, and some that are ignored. */
+/** Maximum form fields: each of docs/guides/transcription.md, Fields once, the items of lists, and some that are ignored. */
 const FIELDS_MAX = 256
 /** Maximum bytes of a field. A speaker's voice sample is the longest; a slightly longer one is refused by name. */
 const FIELD_BYTES_MAX = REFERENCE_CHARS_MAX + 64 * 1024

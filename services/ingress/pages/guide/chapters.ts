@@ -1,5 +1,6 @@
-/** A page of the guide: the name of a file in docs/ without extension, and the title in the navigation. */
+/** A page of the guide: folder and name of its file below docs/, and its title in the navigation. The path has the name only: `/docs/guide/jobs`. */
 export interface Chapter {
+  readonly folder: string
   readonly name: string
   readonly title: string
 }
@@ -10,14 +11,14 @@ export interface Part {
   readonly chapters: readonly Chapter[]
 }
 
-/** Navigation of the guide. A test checks that it has every page of docs/ exactly once. */
+/** Navigation of the guide, one part per folder. A test checks that it has every page below docs/ exactly once, except docs/adr/. */
 export const PARTS: readonly Part[] = [
-  part('Get started', {
+  part('Get started', 'get-started', {
     'first-steps': 'First steps',
-    comparison: 'Comparison',
     clients: 'Clients and SDKs',
+    comparison: 'Comparison',
   }),
-  part('Guides', {
+  part('Guides', 'guides', {
     text: 'Text generation',
     responses: 'Responses API',
     embeddings: 'Embeddings and reranking',
@@ -30,10 +31,9 @@ export const PARTS: readonly Part[] = [
     batches: 'Files and batches',
     webhooks: 'Webhooks',
     websocket: 'WebSocket',
-    streaming: 'Streaming',
     echo: 'Echo test model',
   }),
-  part('Operate', {
+  part('Operate', 'operate', {
     operations: 'Operations',
     models: 'Models',
     keys: 'API keys and projects',
@@ -41,22 +41,23 @@ export const PARTS: readonly Part[] = [
     reliability: 'Reliability',
     scale: 'Scaling',
   }),
-  part('Reference', {
+  part('Reference', 'reference', {
     endpoints: 'Endpoints',
-    protocol: 'Protocol',
     errors: 'Errors',
+    events: 'Events and streams',
     limits: 'Limits',
     cli: 'Command line',
     glossary: 'Glossary',
   }),
-  part('Internals', {
+  part('Internals', 'internals', {
     design: 'Design',
+    protocol: 'Protocol',
     benchmarks: 'Benchmarks',
   }),
 ]
 
 export const CHAPTERS: readonly Chapter[] = PARTS.flatMap(({ chapters }) => chapters)
 
-function part(title: string, titles: Readonly<Record<string, string>>): Part {
-  return { title, chapters: Object.entries(titles).map(([name, title]) => ({ name, title })) }
+function part(title: string, folder: string, titles: Readonly<Record<string, string>>): Part {
+  return { title, chapters: Object.entries(titles).map(([name, title]) => ({ folder, name, title })) }
 }

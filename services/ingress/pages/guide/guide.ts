@@ -11,7 +11,7 @@ export const GUIDE = '/docs/guide'
 const DOCS = new URL('../../../../docs/', import.meta.url)
 /** Replacements for renderers of marked. */
 const RENDERER = { table: tableHtml, code: codeHtml, html: withoutComments }
-const NAMES: ReadonlySet<string> = new Set(CHAPTERS.map(({ name }) => name))
+const NAMES: ReadonlyMap<string, string> = new Map(CHAPTERS.map(({ folder, name }) => [`/${folder}/${name}.md`, name]))
 
 /** Files of the guide by path. Each page is rendered from Markdown at its first request. The first page is also served at the root. */
 export function guideFiles(): ReadonlyMap<string, PageFile> {
@@ -36,10 +36,13 @@ async function searchIndex(): Promise<Section[]> {
 }
 
 /** The HTML of a page without its frame. @throws Error if the file cannot be read */
-async function bodyOf({ name }: Chapter): Promise<string> {
-  const markdown = await readFile(new URL(`${name}.md`, DOCS), 'utf8')
+async function bodyOf({ folder, name }: Chapter): Promise<string> {
+  const markdown = await readFile(new URL(`${folder}/${name}.md`, DOCS), 'utf8')
   // A new parser per page, because a parser numbers repeated headings across calls.
-  const marked = new Marked({ gfm: true, walkTokens: relink, renderer: RENDERER }, gfmHeadingId())
+  const marked = new Marked(
+    { gfm: true, walkTokens: (token) => relink(token, folder), renderer: RENDERER },
+    gfmHeadingId(),
+  )
   return await marked.parse(markdown)
 }
 
@@ -93,13 +96,14 @@ function pageLink(direction: string, chapter: Chapter | undefined): string {
   return `<a href="${GUIDE}/${chapter.name}"><small>${direction}</small> ${escaped(chapter.title)}</a>`
 }
 
-/** Rewrites links between Markdown files to links between pages. A link to an unserved file becomes plain text. */
-function relink(token: Token): void {
+/** Rewrites the links of a page in `docs/FOLDER/` to links between pages. A link to an unserved file becomes plain text. */
+function relink(token: Token, folder: string): void {
   if (token.type !== 'link') return
   const { href } = token as Tokens.Link
   if (/^([a-z]+:|#|\/)/.test(href)) return
-  const [, name = '', anchor = ''] = /^([\w-]+)\.md(#.*)?$/.exec(href) ?? []
-  if (NAMES.has(name)) token.href = `${GUIDE}/${name}${anchor}`
+  const { pathname, hash } = new URL(href, `file:///${folder}/`)
+  const name = NAMES.get(pathname)
+  if (name) token.href = `${GUIDE}/${name}${hash}`
   else Object.assign(token, { type: 'em' })
 }
 

@@ -1,5 +1,5 @@
 /**
- * Slots that one model lends to another, and how they are given back (docs/design.md, Bulkheads).
+ * Slots that one model lends to another, and how they are given back (docs/internals/design.md, Bulkheads).
  *
  * The problem: a worker's slots are shared by all of its models. A fixed part for each leaves slots idle while calls wait for the
  * one busy model. Without parts, a model whose upstream hangs holds every slot until its calls reach their deadlines.

@@ -17,7 +17,7 @@ export interface ParkedCall {
 type Line = Map<string, Set<ParkedCall>>
 
 /**
- * Parked calls: attached calls that a worker has taken, but whose model has no free permit now (docs/design.md, Bulkheads).
+ * Parked calls: attached calls that a worker has taken, but whose model has no free permit now (docs/internals/design.md, Bulkheads).
  *
  * A parked call holds no slot, so calls of other models run in the meantime. A free permit goes to the waiting tenant with the
  * fewest running calls of that model. A free slot goes to the model that holds the fewest slots. Ties are broken round robin.

@@ -5,7 +5,7 @@ Groups pieces of speech by speaker, using their voice vectors. The number of spe
 2. Every piece, the short ones included, goes to the group that its voice is most like. Within one track of the
    segmentation a change of group has a price, so that a single odd piece stays with its neighbours.
 
-Thresholds are chosen on recordings that are not in the tests (docs/transcription.md, Who speaks).
+Thresholds are chosen on recordings that are not in the tests (docs/guides/transcription.md, Who speaks).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from speakers.segmentation import Piece, Segmenter
 from speakers.voice_encoder import VoiceEncoder
 from speech.samples import RATE, to_float
 
-# Cosine similarity from which a group is a known speaker. In docs/transcription.md, Who speaks, is what it was chosen on.
+# Cosine similarity from which a group is a known speaker. In docs/guides/transcription.md, Who speaks, is what it was chosen on.
 KNOWN_MIN = 0.7
 # Pieces of so many seconds are joined before those of the whole recording.
 BLOCK_SECONDS = 120

@@ -2,7 +2,7 @@
 Checks whether speech is in the single language of a monolingual model.
 
 Such a model cannot detect other languages: it writes fluent nonsense, but with low probability. On recordings of
-packages (docs/transcription.md, Languages) the average log probability of English windows is -0.52 or better. For
+packages (docs/guides/transcription.md, Languages) the average log probability of English windows is -0.52 or better. For
 French, Spanish, Italian, Russian and German it is -0.75 or worse, mostly after the temperature was raised. One sure
 window proves the model's language; a few consecutive unsure windows prove another. Some Spanish windows are an
 exception: the model is sure of them and spells them as they sound (-0.63). If a multilingual model is present, it

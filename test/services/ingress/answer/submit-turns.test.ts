@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import { SubmitTurns } from '#services/ingress/answer/submit-turns.ts'
 import { until } from '../../../support/stack.ts'
 
-/** Submits of durable jobs take turns while other projects call (docs/jobs.md, Limits). */
+/** Submits of durable jobs take turns while other projects call (docs/guides/jobs.md, Limits). */
 
 const never = new AbortController().signal
 

@@ -10,7 +10,7 @@ import { type ScriptedUpstream, startUpstream } from '../../../support/processes
 import { wav } from '../../../support/speech/service.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
 
-/** Batches over every endpoint that makes jobs (docs/batches.md, Lines); that of code is tested with its sandbox. */
+/** Batches over every endpoint that makes jobs (docs/guides/batches.md, Lines); that of code is tested with its sandbox. */
 
 let stack: Stack
 let client: OpenAI

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { createBatch, endOf } from '../../../support/batches.ts'
 import { type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
 
-/** Batches of which every line is wrong, and files that go away (docs/batches.md, Lines). */
+/** Batches of which every line is wrong, and files that go away (docs/guides/batches.md, Lines). */
 
 const CHAT = '/v1/chat/completions'
 const LINES = 1_200

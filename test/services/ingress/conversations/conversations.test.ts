@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { failureOf, openStranger, WEATHER } from '../../../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
-/** Conversations, and the responses that go on in them (docs/responses.md, Conversations). */
+/** Conversations, and the responses that go on in them (docs/guides/responses.md, Conversations). */
 
 let stack: Stack
 let client: OpenAI

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Answer, type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack, until } from '../../../support/stack.ts'
 
-/** POST /v1/rerank as its callers see it (docs/embeddings.md, Reranking). */
+/** POST /v1/rerank as its callers see it (docs/guides/embeddings.md, Reranking). */
 
 const VECTORS: Readonly<Record<string, number[]>> = {
   north: [0, 2],

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Answer, type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
-/** POST /v1/audio/speech as its callers see it (docs/speech.md), with a server that speaks. */
+/** POST /v1/audio/speech as its callers see it (docs/guides/speech.md), with a server that speaks. */
 
 const AUDIO = Buffer.from(Array.from({ length: 200_001 }, (_, at) => (at * 7) % 251))
 const MIB = 1024 * 1024

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { UNICODE, WEATHER } from '../../../support/sdk.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
-/** Stored chat completions as their callers see them (docs/protocol.md). */
+/** Stored chat completions as their callers see them (docs/internals/protocol.md). */
 
 let stack: Stack
 let client: OpenAI

@@ -23,8 +23,8 @@ import { type ScriptedUpstream, startUpstream } from '../../../support/processes
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
 /*
- * The API of durable jobs as docs/jobs.md has it: acceptance, the job object, its result, and what may be done to
- * a job. Events and idempotency keys have files of their own.
+ * The API of durable jobs (docs/guides/jobs.md): acceptance, the job object, its result, and actions on a job. Events and idempotency keys
+ * have their own test files.
  */
 
 const ASYNC = { headers: { prefer: 'respond-async' } }

@@ -16,7 +16,7 @@ import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
 /*
- * The event stream of a job (docs/jobs.md, Follow it): numbered without gaps, resumed from any position on any replica,
+ * The event stream of a job (docs/guides/jobs.md, Follow it): numbered without gaps, resumed from any position on any replica,
  * and over when the job is.
  */
 

@@ -18,7 +18,7 @@ import {
 import { until } from '../../../support/stack.ts'
 
 /*
- * One key is one job (docs/protocol.md, Idempotency): a request that is made again, because nobody knows what came of
+ * One key is one job (docs/internals/protocol.md, Idempotency): a request that is made again, because nobody knows what came of
  * it, is answered with what came of it.
  */
 

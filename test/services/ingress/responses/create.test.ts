@@ -6,7 +6,7 @@ import { z } from 'zod'
 import { failureOf, UNICODE, WEATHER, WEATHER_ARGUMENTS } from '../../../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
 
-/** POST /v1/responses as its callers see it (docs/responses.md). */
+/** POST /v1/responses as its callers see it (docs/guides/responses.md). */
 
 let stack: Stack
 let client: OpenAI

@@ -7,7 +7,7 @@ import { SdkTypes } from '../../../support/wire/sdk-types.ts'
  * Every field that the types of `openai` declare for responses, between a caller and an upstream of the same API: requests,
  * answers and streams. A field that a new version of the SDK adds is tested as soon as the SDK is installed.
  *
- * Exceptions: docs/responses.md, Fields that do not arrive unchanged.
+ * Exceptions: docs/guides/responses.md, Fields that do not arrive unchanged.
  */
 
 type Json = Record<string, unknown>

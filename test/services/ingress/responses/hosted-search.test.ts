@@ -7,7 +7,7 @@ import { afterAll, beforeAll, expect, it } from 'vitest'
 import { type Outside, startOutside } from '../../../support/research/outside.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
 
-/** Searches that the service makes for a response (docs/responses.md, Hosted tools): in real documents, and over a real wire. */
+/** Searches that the service makes for a response (docs/guides/responses.md, Hosted tools): in real documents, and over a real wire. */
 
 const RESEARCH = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
 const WEB = { type: 'web_search' as const }

@@ -8,7 +8,7 @@ import { runBatch } from '../../../support/batches.ts'
 import { describeCode, untilBusy } from '../../../support/sandbox/code-service.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
-/** Tools that the service runs for a response (docs/responses.md, Hosted tools), in the real sandbox. */
+/** Tools that the service runs for a response (docs/guides/responses.md, Hosted tools), in the real sandbox. */
 
 const TOOL = { type: 'code_interpreter' as const, container: { type: 'auto' as const } }
 const SLEEP = 'import time\ntime.sleep(100)'

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack } from '../../../support/stack.ts'
 
-/** Requests of real clients, and their ways to upstreams of this API and of others (docs/responses.md, Tools and Items). */
+/** Requests of real clients, and their ways to upstreams of this API and of others (docs/guides/responses.md, Tools and Items). */
 
 type Json = Record<string, unknown>
 
