@@ -6,9 +6,57 @@ const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 /** Longest possible resolution, which disables prom-client's own measurement: it would wake the process forever. */
 const NEVER_MS = 2 ** 31 - 1
 
+/** Values that are read at each scrape. docs/reference/metrics.md is generated from this table and from the fields of {@link Metrics}. */
+export const GAUGES = {
+  sluice_attached_jobs: gauge('Calls in this ingress, by state (`queued`, `running`)', 'pool', 'state'),
+  sluice_waiting_calls: gauge('Calls in this ingress that wait for a slot of their model', 'pool', 'model'),
+  sluice_websockets: gauge('Open WebSocket connections'),
+  sluice_request_body_bytes: gauge('Memory used by request bodies and messages until they are stored'),
+  sluice_request_body_bytes_max: gauge(
+    'Limit of that memory: `BODY_BUDGET_BYTES`. Near the limit, large calls get 503',
+  ),
+  sluice_jobs: gauge(
+    'Durable jobs in the store that have not ended. Each scheduler reports all jobs: aggregate with max, not sum',
+    'pool',
+    'priority',
+    'state',
+  ),
+  sluice_jobs_oldest_seconds: gauge('Age of the oldest of these jobs', 'pool', 'priority', 'state'),
+  sluice_waiting_jobs: gauge(
+    'Queued durable jobs of a model in the store. Each scheduler reports all jobs',
+    'pool',
+    'model',
+    'priority',
+  ),
+  sluice_pool_running: gauge('Attempts in progress on this worker', 'pool'),
+  sluice_pool_slots: gauge('Slots of this worker: its maximum number of concurrent attempts', 'pool'),
+  sluice_worker_parked_calls: gauge(
+    'Calls that this worker holds without a slot, because their model is at its concurrency limit',
+    'pool',
+  ),
+  sluice_worker_requeued_total: gauge(
+    'Calls that this worker put back into the queue, because it lacks their model or has no capacity for it',
+    'pool',
+  ),
+  sluice_queue_unacked_records: gauge('Records in the queue of the pool that no worker has acknowledged', 'pool'),
+  sluice_sandbox_interpreters: gauge('Sandbox interpreters of this worker, by state (`idle`, `busy`)', 'state'),
+  sluice_prepared_ratio: gauge('Progress of a download or build, from 0 to 1', 'what'),
+  sluice_model_config_invalid: gauge(
+    '1 while the changed models file is invalid, so that the previous version stays in use',
+  ),
+  sluice_models_loaded_timestamp_seconds: gauge('Unix time at which the models file was last loaded'),
+} as const
+export type GaugeName = keyof typeof GAUGES
+
+function gauge<const Label extends string>(
+  help: string,
+  ...labels: readonly Label[]
+): { readonly help: string; readonly labels: readonly Label[] } {
+  return { help, labels }
+}
+
 type ReadValue = () => Promise<number | undefined> | number | undefined
 
-/** Prometheus metrics of one process. Each name ends with its unit. */
 export class Metrics {
   readonly registry = new Registry()
   readonly #reads = new Map<string, { labels: Record<string, string>; read: ReadValue }[]>()
@@ -16,69 +64,69 @@ export class Metrics {
   readonly requests = this.#counter(
     'sluice_http_requests_total',
     ['route', 'status', 'model'],
-    'HTTP requests by route, status and model',
+    'Requests over HTTP and WebSocket, by route, final status and model',
   )
   readonly requestSeconds = this.#histogram(
     'sluice_http_request_duration_seconds',
     ['route', 'model'],
-    'From the request head to the last byte of the response',
+    'Time from the request head to the last byte of the response',
   )
   readonly queueSeconds = this.#histogram(
     'sluice_job_queue_seconds',
     ['pool'],
-    'From acceptance to the first started, per job',
+    'Time from acceptance to the first start of a call. Grows first if there are too few workers',
   )
   readonly firstOutputSeconds = this.#histogram(
     'sluice_job_first_output_seconds',
     ['pool', 'model'],
-    'From acceptance to the first output (time to first token), per job',
+    'Time from acceptance to the first output (time to first token)',
   )
-  readonly jobs = this.#counter(
-    'sluice_jobs_total',
-    ['pool', 'end', 'code'],
-    'Jobs by how they ended, as their arbiter decided',
-  )
-  readonly retries = this.#counter('sluice_job_retries_total', ['pool', 'reason'], 'Further attempts, by why')
+  readonly jobs = this.#counter('sluice_jobs_total', ['pool', 'end', 'code'], 'Calls by outcome and error code')
+  readonly retries = this.#counter('sluice_job_retries_total', ['pool', 'reason'], 'Retries, by reason')
   readonly attempts = this.#counter(
     'sluice_attempts_total',
     ['pool', 'model', 'end'],
-    'Attempts this worker ran, by how they ended',
+    'Attempts of this worker, by outcome',
   )
   readonly attemptSeconds = this.#histogram(
     'sluice_attempt_duration_seconds',
     ['pool', 'model'],
-    'Run time of attempts on this worker',
+    'Run time of an attempt on this worker: the speed of the model itself',
   )
   readonly tokens = this.#counter(
     'sluice_tokens_total',
     ['model', 'direction'],
-    'Tokens by model and direction (input, output)',
+    'Tokens, by direction (`input`, `output`)',
   )
   readonly sandboxRuns = this.#counter(
     'sluice_sandbox_runs_total',
     ['sandbox', 'end'],
-    'Runs of code by how they ended (ok, error, violations, timeout, killed, cancelled, failed)',
+    'Code runs, by outcome (`ok`, `error`, `violations`, `timeout`, `killed`, `cancelled`, `failed`)',
   )
   readonly sandboxSeconds = this.#histogram(
     'sluice_sandbox_run_duration_seconds',
     ['sandbox'],
-    'Run time of code in the sandbox, without the queue',
+    'Run time of code in the sandbox, without the time in the queue',
   )
   readonly reaped = this.#counter(
     'sluice_jobs_reaped_total',
     ['pool', 'end'],
-    'Durable jobs taken from lost or silent workers, by what became of them',
+    'Durable jobs taken from lost workers, by outcome',
   )
   readonly republished = this.#counter(
     'sluice_jobs_republished_total',
     ['pool'],
-    'Queued jobs published again because the broker seemed to have lost them',
+    'Queued durable jobs whose record was published again, because the broker may have lost it',
   )
-  readonly expired = this.#counter('sluice_jobs_expired_total', ['pool'], 'Durable jobs that waited past their time')
+  readonly expired = this.#counter(
+    'sluice_jobs_expired_total',
+    ['pool'],
+    'Durable jobs that expired while they were queued',
+  )
   readonly webhooks = this.#counter(
     'sluice_webhooks_total',
     ['end'],
-    'Tries to deliver webhook messages, by how they ended (delivered, retried, failed)',
+    'Webhook delivery attempts, by outcome (`delivered`, `retried`, `failed`)',
   )
 
   constructor() {
@@ -87,7 +135,15 @@ export class Metrics {
   }
 
   /** Registers a value that is read at each scrape. @param read May be asynchronous; undefined omits the sample */
-  gauge(name: string, help: string, labels: Record<string, string>, read: ReadValue): void {
+  gauge<Name extends GaugeName>(
+    name: Name,
+    labels: Readonly<Record<(typeof GAUGES)[Name]['labels'][number], string>>,
+    read: ReadValue,
+  ): void {
+    this.#gauge(name, GAUGES[name].help, labels, read)
+  }
+
+  #gauge(name: string, help: string, labels: Readonly<Record<string, string>>, read: ReadValue): void {
     const existing = this.#reads.get(name)
     if (existing) return void existing.push({ labels, read })
     const reads = [{ labels, read }]
@@ -116,12 +172,12 @@ export class Metrics {
     for (const statistic of LOOP_DELAYS) {
       const name = `nodejs_eventloop_lag_${statistic}_seconds`
       this.registry.removeSingleMetric(name)
-      // The first one that is read takes the statistics for all.
+      // The first gauge that is read takes the statistics for all of them.
       const read = () => {
         if (statistic === LOOP_DELAYS[0]) delays = delay.take()
         return delays[statistic]
       }
-      this.gauge(name, `Delay of the event loop since the last scrape: ${statistic}`, {}, read)
+      this.#gauge(name, `Delay of the event loop since the last scrape: ${statistic}`, {}, read)
     }
   }
 

@@ -18,9 +18,8 @@ export async function startCode(ports: Ports): Promise<Service> {
 }
 
 function openWorkbench({ sandbox, blobs, metrics, log }: Ports): Workbench {
-  const help = 'Sandbox interpreters, by state (idle or busy)'
-  metrics.gauge('sluice_sandbox_interpreters', help, { state: 'idle' }, () => sandbox.stats().idle)
-  metrics.gauge('sluice_sandbox_interpreters', help, { state: 'busy' }, () => sandbox.stats().busy)
+  metrics.gauge('sluice_sandbox_interpreters', { state: 'idle' }, () => sandbox.stats().idle)
+  metrics.gauge('sluice_sandbox_interpreters', { state: 'busy' }, () => sandbox.stats().busy)
   return {
     sandbox,
     blobs,

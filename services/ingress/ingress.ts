@@ -155,7 +155,7 @@ function showJobs({ metrics }: Ports, jobs: AttachedJobs): void {
   for (const pool of PoolName.options) {
     for (const state of ['queued', 'running'] as const) {
       const count = () => jobs.count(pool, state)
-      metrics.gauge('sluice_attached_jobs', 'Attached jobs this ingress holds', { pool, state }, count)
+      metrics.gauge('sluice_attached_jobs', { pool, state }, count)
     }
   }
 }
@@ -172,12 +172,7 @@ function gaugeWaiting({ models, metrics }: Ports, jobs: AttachedJobs): () => voi
       if (shown.has(id)) continue
       shown.add(id)
       const count = () => (models.find(id) ? jobs.waitingOf(pool, id) : undefined)
-      metrics.gauge(
-        'sluice_waiting_calls',
-        'Calls that wait in this ingress for their turn',
-        { pool, model: id },
-        count,
-      )
+      metrics.gauge('sluice_waiting_calls', { pool, model: id }, count)
     }
   }
   show()
@@ -250,8 +245,8 @@ function openStorage({ config, store }: Ports, boot: string): StoredQuota {
 function openBudget({ config, metrics }: Ports): ByteBudget {
   const { bodyBudgetBytes: bytesMax } = config
   const budget = new ByteBudget({ bytesMax, keyBytesMax: bytesMax / 2 })
-  metrics.gauge('sluice_request_body_bytes', 'Memory that bodies and messages of callers hold', {}, () => budget.held)
-  metrics.gauge('sluice_request_body_bytes_max', 'Memory that bodies and messages may hold', {}, () => bytesMax)
+  metrics.gauge('sluice_request_body_bytes', {}, () => budget.held)
+  metrics.gauge('sluice_request_body_bytes_max', {}, () => bytesMax)
   return budget
 }
 

@@ -7,7 +7,6 @@ import type { Metrics } from '#shared/metrics.ts'
 import { every } from '#shared/ticks.ts'
 import { ModelCatalogue, readModels } from './models.ts'
 
-/** How often it is looked whether the file has changed. */
 const POLL_INTERVAL_MS = 1_000
 /** Maximum bytes of a file parsed on the event loop: takes some milliseconds even with the maximum number of aliases. */
 const SMALL_BYTES_MAX = 8 * 1024
@@ -35,13 +34,8 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
   let isWrong = false
   let loadedAtMs = Date.now()
   let seen: string | undefined
-  metrics.gauge('sluice_model_config_invalid', 'The models file changed and cannot be used', {}, () => Number(isWrong))
-  metrics.gauge(
-    'sluice_models_loaded_timestamp_seconds',
-    'When the models file was read last',
-    {},
-    () => loadedAtMs / 1_000,
-  )
+  metrics.gauge('sluice_model_config_invalid', {}, () => Number(isWrong))
+  metrics.gauge('sluice_models_loaded_timestamp_seconds', {}, () => loadedAtMs / 1_000)
   let isReading = false
   let isStale = false
   const readOnce = async () => {
@@ -85,7 +79,6 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
   }
 }
 
-/** @throws ConfigError with the file and every problem in it */
 async function readInThread(path: string): Promise<ModelsFile> {
   const resourceLimits = { maxOldGenerationSizeMb: READ_MB_MAX }
   const worker = new Worker(new URL('./thread.ts', import.meta.url), { workerData: path, resourceLimits })

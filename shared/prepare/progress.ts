@@ -7,10 +7,8 @@ import type { Ports, PrepareProgress } from '#shared/ports.ts'
  * progress is logged.
  */
 
-/** Minimum progress between two log lines. */
 const LOG_STEP = 0.1
 const BAR_WIDTH = 10
-/** Terminal width if the terminal does not report one. */
 const COLUMNS_DEFAULT = 80
 
 /** State of all preparations of a process: they are complete when the last one is. */
@@ -52,7 +50,7 @@ export function prepareInBackground(ports: Ports, pool: PoolName, next?: Next): 
   }
 }
 
-/** Parts that are not prepared yet, each with its progress; empty if all are. */
+/** Models and environments that are still being prepared, each with its progress. */
 export function preparingOf(ports: Pick<Ports, 'metrics'>): string[] {
   const shares = [...(together.get(ports)?.shares ?? [])].filter(([, share]) => share < 1)
   return shares.map(([what, share]) => `${what} (${Math.floor(100 * share)} %)`)
@@ -90,12 +88,10 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?
     })
 }
 
-/** A gauge per part that was missing: the console draws it as a bar. */
 function showShare({ metrics }: Ports, { shares }: Together, what: string, fraction: number): void {
   const isNew = !shares.has(what)
   shares.set(what, fraction)
-  if (isNew)
-    metrics.gauge('sluice_prepared_ratio', 'How far a part is prepared, 0 to 1', { what }, () => shares.get(what))
+  if (isNew) metrics.gauge('sluice_prepared_ratio', { what }, () => shares.get(what))
 }
 
 function logEnd({ wasShown, hasFailed, startedMs }: Together, log: Log): void {
@@ -103,7 +99,7 @@ function logEnd({ wasShown, hasFailed, startedMs }: Together, log: Log): void {
   log.info({ duration_ms: Math.round(performance.now() - startedMs) }, 'preparation finished')
 }
 
-/** Suppresses parts that already existed. */
+/** Hides the progress of parts that were ready from the start. */
 function unlessThere(show: PrepareProgress): PrepareProgress {
   const shown = new Set<string>()
   let last = ''
@@ -128,7 +124,6 @@ function drawBar(what: string, fraction: number, message: string): void {
   process.stderr.write(`\r\x1b[K${shortened(line, (process.stderr.columns || COLUMNS_DEFAULT) - 1)}`)
 }
 
-/** Truncates after a word. */
 function shortened(line: string, columns: number): string {
   if (line.length <= columns) return line
   return `${line.slice(0, columns - 1).replace(/ [^ ]*$/, '')}…`

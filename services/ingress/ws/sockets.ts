@@ -45,7 +45,7 @@ export class Sockets {
     this.#server.on('wsClientError', (error, socket, req) => {
       this.#refuse(req, socket as Socket, new ServiceError('invalid_request', `${error.message}.`))
     })
-    context.metrics.gauge('sluice_websockets', 'Open WebSockets', {}, () => this.#sessions.size)
+    context.metrics.gauge('sluice_websockets', {}, () => this.#sessions.size)
   }
 
   /** Whether any connection has an attached request in progress. */

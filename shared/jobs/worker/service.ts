@@ -9,9 +9,7 @@ import { Worker, type WorkerDefinition } from './worker.ts'
 /** Time without an iteration of the consume loop after which the worker counts as stuck. */
 const IDLE_MS_MAX = 10_000
 
-/** Definition of a pool whose models may change. */
 export interface Pool extends Omit<WorkerDefinition, keyof OwnModels> {
-  /** Current models; absent: the pool has no models. */
   readonly own?: () => OwnModels
   /** Closes the engines of removed models. @param untilOver Resolves when all attempts that run now have ended */
   readonly retire?: (untilOver: Promise<void>) => Promise<void>
@@ -49,23 +47,11 @@ export async function startWorker(
     const untilOver = own ? worker.change(own()) : Promise.resolve()
     retire?.(untilOver).catch((error: unknown) => log.warn({ err: error, pool: name }, 'engine not closed'))
   })
-  metrics.gauge('sluice_pool_running', 'Attempts that run on this worker', { pool: name }, () => worker.running)
-  metrics.gauge(
-    'sluice_worker_parked_calls',
-    'Calls without a slot: their models have no place',
-    { pool: name },
-    () => worker.aside,
-  )
-  metrics.gauge(
-    'sluice_worker_requeued_total',
-    'Calls that went to other workers, which know their models or have places',
-    { pool: name },
-    () => worker.passed,
-  )
-  metrics.gauge('sluice_pool_slots', 'Attempts this worker runs at most', { pool: name }, () => slots)
-  metrics.gauge('sluice_queue_unacked_records', 'Records in the queue that nobody acknowledged', { pool: name }, () =>
-    broker.lag(`jobs.${name}`),
-  )
+  metrics.gauge('sluice_pool_running', { pool: name }, () => worker.running)
+  metrics.gauge('sluice_worker_parked_calls', { pool: name }, () => worker.aside)
+  metrics.gauge('sluice_worker_requeued_total', { pool: name }, () => worker.passed)
+  metrics.gauge('sluice_pool_slots', { pool: name }, () => slots)
+  metrics.gauge('sluice_queue_unacked_records', { pool: name }, () => broker.lag(`jobs.${name}`))
   const starved = new Starvation(worker, slots, () => broker.lag(`jobs.${name}`))
   return {
     name,

@@ -102,7 +102,7 @@ export class Backlog {
       const rows = this.#queued.filter((row) => row.pool === pool && row.model === model && row.priority === priority)
       return rows.reduce((sum, { count }) => sum + count, 0)
     }
-    metrics.gauge('sluice_waiting_jobs', 'Durable jobs that wait in the store for a model', labels, read)
+    metrics.gauge('sluice_waiting_jobs', labels, read)
   }
 
   #showOne(metrics: Metrics, labels: { pool: PoolName; priority: Priority; state: (typeof STATES)[number] }): void {
@@ -110,10 +110,8 @@ export class Backlog {
       row.pool === labels.pool && row.priority === labels.priority && row.state === labels.state
     const read = (value: (rows: readonly Depth[]) => number) =>
       Date.now() - this.#readAtMs > STALE_MS ? undefined : value(this.#depth.filter(isWanted))
-    metrics.gauge('sluice_jobs', 'Durable jobs in the store that have not ended', labels, () =>
-      read((rows) => rows.reduce((sum, { count }) => sum + count, 0)),
-    )
-    metrics.gauge('sluice_jobs_oldest_seconds', 'Age of the oldest of them', labels, () =>
+    metrics.gauge('sluice_jobs', labels, () => read((rows) => rows.reduce((sum, { count }) => sum + count, 0)))
+    metrics.gauge('sluice_jobs_oldest_seconds', labels, () =>
       read((rows) => Math.max(0, ...rows.map(({ oldest_at_ms }) => Date.now() - oldest_at_ms)) / 1_000),
     )
   }
