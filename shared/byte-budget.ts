@@ -8,7 +8,6 @@ export const HELD_PER_BYTE = 3
 /** Additional memory per JSON value, in bytes: an empty object has two bytes of text. */
 export const HELD_PER_VALUE = 64
 
-/** Retry-After of a refused request. */
 const RETRY_AFTER_MS = 2_000
 
 export interface ByteBudgetOptions {
@@ -30,12 +29,10 @@ export class ByteBudget {
     this.#options = options
   }
 
-  /** Bytes in use. */
   get held(): number {
     return this.#held
   }
 
-  /** Size of the budget in bytes. */
   get bytesMax(): number {
     return this.#options.bytesMax
   }
@@ -73,7 +70,6 @@ export class HeldBytes {
     this.#keyId = keyId
   }
 
-  /** Bytes in use. */
   get bytes(): number {
     return this.#bytes
   }
@@ -89,7 +85,6 @@ export class HeldBytes {
     this.hold(Math.min(bytes, this.#bytes))
   }
 
-  /** Releases all bytes. A second call does nothing. */
   release(): void {
     this.hold(0)
   }

@@ -10,7 +10,6 @@ import { newId } from './id.ts'
 /** More bytes than a file system stores inline, so that the probe needs a block. */
 const PROBE_BYTES = 16 * 1024
 
-/** Problems by error code. */
 const PROBLEMS: Readonly<Record<string, string>> = {
   EACCES: 'this user may not write there',
   EPERM: 'this user may not write there',
@@ -36,7 +35,6 @@ export function makeDirectory(path: string): void {
   try {
     mkdirSync(path, { mode: 0o700 })
   } catch (error) {
-    // Another process created it in the meantime.
     if (codeOf(error) !== 'EEXIST' || !statSync(path, { throwIfNoEntry: false })?.isDirectory()) throw error
   }
 }
@@ -105,7 +103,6 @@ function codeOf(error: unknown): string | undefined {
   return typeof code === 'string' ? code : undefined
 }
 
-/** Data directories of a process. */
 interface DataDirectories {
   readonly dataDir: string
   readonly blobDir: string

@@ -34,12 +34,11 @@ export class ServiceError extends Error {
     this.isInfrastructure = options.isInfrastructure ?? false
   }
 
-  /** HTTP status in the OpenAI format (docs/internals/protocol.md, Errors). */
+  /** HTTP status in the OpenAI format. The messages format uses 529 instead of 503. */
   get status(): number {
     return ERRORS[this.code].status
   }
 
-  /** The error as job events carry it. */
   toBody(): ErrorBody {
     return {
       code: this.code,
@@ -49,7 +48,6 @@ export class ServiceError extends Error {
     }
   }
 
-  /** The error that a job event carried. */
   static fromBody(body: ErrorBody): ServiceError {
     return new ServiceError(body.code, body.message, {
       param: body.param,

@@ -15,7 +15,6 @@ export interface FairSemaphoreOptions {
   readonly permitsPerKey?: number
   /** Maximum callers of one key that wait. */
   readonly waitingPerKeyMax: number
-  /** Error of a caller beyond that. */
   readonly refusal: () => ServiceError
 }
 
@@ -28,7 +27,6 @@ export class FairSemaphore {
   readonly #permitsPerKey: number
   readonly #waitingPerKeyMax: number
   readonly #refusal: () => ServiceError
-  /** Keys that hold a permit or wait for one; the next turn first. */
   readonly #keys = new Map<string, Key>()
   #free: number
 
@@ -82,7 +80,6 @@ export class FairSemaphore {
     }
   }
 
-  /** The key goes to the end of the round. */
   #grant(name: string, key: Key): void {
     this.#free--
     key.taken++

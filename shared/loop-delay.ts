@@ -3,7 +3,6 @@ import { every } from './ticks.ts'
 
 /** Resolution while the process is busy: the measurement wakes the process this often. */
 const PRECISION_MS = 10
-/** Interval at which the load is checked. */
 const SAMPLE_INTERVAL_MS = 1_000
 /** Milliseconds of work per interval from which the process counts as busy. */
 const BUSY_MS = 50
@@ -11,7 +10,6 @@ const BUSY_MS = 50
 const IDLE_LOOKS = 5
 const NANOS = 1e9
 
-/** Published statistics of the event-loop delay. */
 export const LOOP_DELAYS = ['min', 'max', 'mean', 'stddev', 'p50', 'p90', 'p99'] as const
 type Statistic = (typeof LOOP_DELAYS)[number]
 
@@ -23,7 +21,6 @@ type Statistic = (typeof LOOP_DELAYS)[number]
 export class LoopDelay {
   readonly #histogram = monitorEventLoopDelay({ resolution: PRECISION_MS })
   #before = performance.eventLoopUtilization()
-  /** Remaining intervals of measurement; 0: not measuring. */
   #measured = 0
   /** Maximum delay outside of the histogram. */
   #longestMs = 0

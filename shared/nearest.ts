@@ -1,6 +1,4 @@
-/** Number of compared characters per name. */
 const CHARS_MAX = 64
-/** Maximum number of compared names. */
 const NAMES_MAX = 500
 
 /**

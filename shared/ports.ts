@@ -32,7 +32,6 @@ import { requireDockerSocket } from './sandbox/docker/socket.ts'
 import type { SearchBackend } from './search/search.ts'
 import type { Store, StoreView } from './store/store.ts'
 
-/** Ports of a process, with the adapters that the settings select. */
 export interface Ports {
   readonly config: Config
   readonly log: Log
@@ -40,20 +39,16 @@ export interface Ports {
   readonly version: string
   readonly broker: Broker
   readonly blobs: Blobs
-  /** Stops comparing BLOB_DIR with that of other processes. */
   readonly unwatchBlobs: StopWatching
-  /** Owner of durable jobs; undefined in a single role without DATABASE_URL. */
+  /** Undefined in a single role without DATABASE_URL. */
   readonly store: StoreView | undefined
-  /** Paused models and pools. */
   readonly pauses: Pauses
-  /** Opens the key store. The caller closes it. */
   openKeys(): Promise<KeyStore>
   /** Opens the counters that all ingresses share; undefined if there is only one. The caller closes them. */
   openFleetCounts(): FleetCounts | undefined
   readonly models: ModelCatalogue
-  /** Stops watching the models file. */
   unwatchModels(): void
-  /** Filter for answers; undefined if disabled. */
+  /** Undefined if the filter is disabled. */
   readonly contentFilter: ContentFilter | undefined
   /** Concurrency limits of upstream servers, which workers of all processes share. */
   readonly upstreams: UpstreamFleet
@@ -61,13 +56,10 @@ export interface Ports {
   loadEngines(): Promise<EngineOpeners>
   /** Opens the search backends for research, at least one. The caller closes them. */
   openSearch(): Promise<SearchBackend[]>
-  /** The local model server of this process, which starts with its first call. */
   readonly localServer: LocalServer
-  /** The sandbox of this process. */
   readonly sandbox: ChosenSandbox
   /** Downloads and prepares the missing models or the sandbox of a pool, one pool at a time. Repeated calls are harmless. */
   prepareModels(pool: PoolName, onProgress: PrepareProgress, signal: AbortSignal): Promise<void>
-  /** Called if a part failed permanently: the process must exit. */
   readonly onFatal: (error: unknown) => void
 }
 
@@ -153,7 +145,6 @@ export function portsService({
   }
 }
 
-/** Receives the progress of one model: a fraction from 0 to 1, and the current activity. */
 export type PrepareProgress = (model: string, fraction: number, message: string) => void
 
 /** Preparations are sequential: each has the network and the line of the terminal to itself. */
@@ -193,7 +184,6 @@ async function prepareAll(
   await localServer.prepare((fraction, message) => onProgress('speech and embeddings', fraction, message), signal)
 }
 
-/** Sandboxes that the settings allow, in order of preference. */
 export function sandboxAdapters(config: Config, log: Log): LoadAdapter[] {
   const { sandbox, sandboxDir: directory, sandboxRuntime: runtime, sandboxImage: image, env } = config
   const all: LoadAdapter[] = [
@@ -237,7 +227,7 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
     const { openPostgresStore } = await import('./store/postgres/postgres.ts')
     let isOpen = false
     const onProblem = (message: string, fields: Record<string, unknown>) => {
-      // Before the store is open, each failed try is already reported by its error.
+      // Errors before the first connection are thrown to the caller and need no warning.
       if (isOpen) log.warn(fields, message)
     }
     const onProgress = (message: string, fields: Record<string, unknown>) => log.info(fields, message)

@@ -10,12 +10,10 @@ export class Slots {
   readonly #waiting = new Set<{ readonly amount: number; readonly enter: () => void }>()
   #taken = 0
 
-  /** @param max Maximum amount in use */
   constructor(max: number) {
     this.#max = max
   }
 
-  /** Amount in use. */
   get taken(): number {
     return this.#taken
   }
@@ -40,7 +38,6 @@ export class Slots {
     await promise.finally(() => signal.removeEventListener('abort', leave))
   }
 
-  /** Returns an amount and admits waiters, oldest first. */
   release(amount = 1): void {
     this.#taken -= amount
     this.#letIn()

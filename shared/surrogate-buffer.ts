@@ -19,7 +19,6 @@ export class SurrogateBuffer {
     return joined.slice(0, -1).toWellFormed()
   }
 
-  /** The remaining text after the last piece. */
   flush(): string {
     const rest = this.#held === '' ? '' : '\uFFFD'
     this.#held = ''
@@ -27,12 +26,10 @@ export class SurrogateBuffer {
   }
 }
 
-/** True for the first unit of a surrogate pair. */
 export function isHighSurrogate(unit: number): boolean {
   return unit >= 0xd800 && unit <= 0xdbff
 }
 
-/** True for the second unit of a surrogate pair. */
 export function isLowSurrogate(unit: number): boolean {
   return unit >= 0xdc00 && unit <= 0xdfff
 }

@@ -1,6 +1,5 @@
 /** Maximum starts per event-loop iteration. */
 const STARTS_PER_TICK = 8
-/** Maximum waiters. */
 const WAITING_MAX = 1_000
 
 /**

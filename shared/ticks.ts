@@ -10,7 +10,6 @@ export function untilTick(ms: number): number {
   return Math.ceil(left < EARLY_MS ? left + ms : left)
 }
 
-/** Options of {@link every}. */
 interface TickOptions {
   /** Whether the timer keeps the process alive; default: true. */
   readonly keepsAlive?: boolean

@@ -1,6 +1,5 @@
 import { z } from 'zod'
 
-/** Cache of tolerant schemas. */
 const readers = new WeakMap<z.core.$ZodType, z.core.$ZodType>()
 
 /**

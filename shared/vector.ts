@@ -3,7 +3,6 @@
  * vectors.
  */
 
-/** Bytes of one float32. */
 const FLOAT_BYTES = 4
 
 /** Base64 of little-endian float32 values, which is the memory layout of every supported platform. */

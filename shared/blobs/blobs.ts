@@ -28,7 +28,6 @@ export interface Blobs {
   size(key: string): Promise<number>
   /** @throws ServiceError `not_found` */
   get(key: string): Promise<Buffer>
-  /** Deletes a blob if it exists. */
   delete(key: string): Promise<void>
   /**
    * Deletes blobs older than `ageMs`, and remains of crashed `put` calls. Returns the number of deleted files.
@@ -38,9 +37,7 @@ export interface Blobs {
   sweep(ageMs: number, choose?: (old: readonly OldBlob[]) => Promise<readonly string[]>): Promise<number>
 }
 
-/** A blob found by a sweep. */
 export interface OldBlob {
   readonly key: string
-  /** Time since it was stored. */
   readonly ageMs: number
 }

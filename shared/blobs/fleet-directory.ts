@@ -19,7 +19,6 @@ const ID = /^[0-9a-f]{32}$/
 const RENEW_MS = 15_000
 const LEASE_MS = 60_000
 
-/** Stops the renewals. Idempotent. */
 export type StopWatching = () => void
 
 /** Renews the lease until stopped, and logs if other processes have another directory. Never rejects. */

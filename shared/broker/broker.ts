@@ -88,18 +88,15 @@ export interface Broker {
   close(): Promise<void>
 }
 
-/** A resource to close; `close` is idempotent. */
 export interface Closable {
   close(): Promise<void>
 }
 
-/** A subscription to partitions of a channel. */
 export interface Receiver extends Closable {
   /** Multiplies the {@link Topic.fetchGapMs} of the channel. Absent if the receiver does not fetch, or has no gap. */
   stretch?(times: number): void
 }
 
-/** One member of a queue's group. */
 export interface QueueConsumer extends Closable {
   /**
    * Waits for records and returns 1 to `max` of them. Returns none if `signal` aborts, or after `waitMs` without any (chosen by the adapter, ≤ 1 s).
@@ -123,7 +120,6 @@ export interface Delivery {
   release(): void
 }
 
-/** One record of a channel. */
 export interface ChannelRecord {
   readonly key: string
   readonly value: Buffer
@@ -134,7 +130,6 @@ export interface ChannelRecord {
 /** A stored record of a channel. */
 export interface KeptRecord extends ChannelRecord {
   readonly offset: number
-  /** Send time, in Unix milliseconds. */
   readonly sentAtMs: number
 }
 
@@ -145,7 +140,7 @@ export interface Topic {
   /** Number of partitions with which the topic still works, with less parallelism; default: {@link partitions}. */
   readonly partitionsMin?: number
   readonly retentionMs: number
-  /** Shorter retention deletes records that are still waited for; default: {@link retentionMs}. */
+  /** Minimum retention that readers of the channel need. Default: {@link retentionMs}. */
   readonly retentionMsMin?: number
   readonly kind: 'queue' | 'channel'
   /** Minimum time between two fetches of a channel, in ms: records of that time arrive together. Default: none. */

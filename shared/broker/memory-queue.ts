@@ -26,7 +26,6 @@ export class StoredRecord {
   }
 }
 
-/** A delivered record. */
 class MemoryDelivery implements Delivery {
   readonly #record: StoredRecord
   readonly #queue: string
@@ -123,7 +122,6 @@ export class MemoryQueue {
   }
 }
 
-/** One member of a queue's group. */
 export class MemoryConsumer implements QueueConsumer {
   readonly #queue: MemoryQueue
   readonly #held = new Set<StoredRecord>()

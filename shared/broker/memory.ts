@@ -53,7 +53,6 @@ class MemoryBroker implements Broker {
     const receivers = this.#partition(channel, partition)
     const kept = this.#kept.get(channel)
     if (kept) keep(kept, { key, value })
-    // Deliver asynchronously, as a real broker would, but in call order.
     await Promise.resolve()
     deliver(receivers, { key, value })
   }

@@ -3,7 +3,6 @@ import { resolve } from 'node:path'
 import { problemText } from './problem.ts'
 import { SECRETS, Settings } from './settings.ts'
 
-/** Kafka connection and topics. */
 export interface KafkaConfig {
   readonly brokers: string[]
   readonly client: 'auto' | 'share' | 'classic'

@@ -72,7 +72,6 @@ function valueAt(input: unknown, path: readonly PropertyKey[]): unknown {
   return path.reduce<unknown>((value, key) => (value as Record<PropertyKey, unknown> | undefined)?.[key], input)
 }
 
-/** A value in one line, without the password of a URL. */
 function shown(value: unknown): string {
   if (typeof value === 'string') return `'${value.replace(/\/\/[^/@\s]*@/g, '//***@').slice(0, SHOWN_MAX)}'`
   return (JSON.stringify(value) ?? String(value)).slice(0, SHOWN_MAX)

@@ -1,4 +1,3 @@
-/** Findings of a filter in one answer, only for categories that it checked. */
 export interface ContentFindings {
   /** Categories found in the text. Findings are reported; the text is never cut. */
   readonly detected: readonly ('jailbreak' | 'profanity')[]

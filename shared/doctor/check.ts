@@ -67,7 +67,6 @@ function fixOf(error: unknown): string | undefined {
   return typeof fix === 'string' ? fix : fixOf(error.cause)
 }
 
-/** An error in one line, with the first cause that adds information. */
 export function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   // If several addresses failed, then the outer message is empty and the inner errors have the reason.

@@ -15,7 +15,6 @@ const FREE_BYTES_MIN = GIB
 /** Below this free space, the disk counts as full: one body stored as a blob may be as large. */
 const FULL_BYTES = 32 * 1024 ** 2
 
-/** Whether this Node version can run the service. */
 export function nodeFinding(): Finding {
   const version = process.versions.node
   if (Number(version.split('.')[0]) >= NODE_MAJOR_MIN) return ok('node', version)

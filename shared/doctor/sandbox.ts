@@ -37,7 +37,6 @@ function withoutSandbox({ name, message }: Tried, { sandbox }: Config): Finding 
   return sandbox === 'auto' ? warned('sandbox', text, fix) : failed('sandbox', text, fix)
 }
 
-/** Result of opening one sandbox. */
 interface Tried {
   readonly name: SandboxName
   readonly works: boolean

@@ -215,7 +215,6 @@ class ToolNames {
   }
 }
 
-/** Converts the tool calls of one answer back to the caller's tools. */
 class CallRestorer {
   readonly #names: ToolNames
   /** Buffered arguments of custom calls, by choice and call. Their free text can be extracted only from the complete JSON. */

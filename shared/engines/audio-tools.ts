@@ -27,7 +27,6 @@ export interface AudioTools {
    * @throws ServiceError as {@link probe}, also about the voice samples
    */
   diarize(audio: AudioFile, speakers: TranscribeRequest['speakers'], options: CallOptions): Promise<Turn[]>
-  /** Releases sockets. */
   close(): Promise<void>
 }
 

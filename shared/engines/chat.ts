@@ -13,7 +13,7 @@ import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
  * 5. No `stop` string appears in the text, nor does a prefix of one that is later completed.
  */
 export interface ChatEngine {
-  /** Current maximum of concurrent calls; undefined: the limit of the configuration. */
+  /** Current maximum of concurrent calls. Undefined: the configured limit applies. */
   readonly places?: number
   /**
    * Raw prompts that the engine can complete: `all` prompts of a request in one call, or `one` per call (completions.ts splits them).
@@ -27,7 +27,6 @@ export interface ChatEngine {
   countTokens?(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined>
   /** Does the work that the first call would otherwise wait for. Undefined: there is none. @throws ServiceError */
   preload?(signal: AbortSignal): Promise<void>
-  /** Releases memory, processes and sockets. */
   close(): Promise<void>
 }
 

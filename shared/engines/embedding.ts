@@ -27,6 +27,5 @@ export interface Embedded {
 export interface EmbeddingEngine {
   /** @throws ServiceError, or the signal's reason */
   embed(texts: readonly string[], options: { signal: AbortSignal }): Promise<Embedded>
-  /** Releases memory and sockets. */
   close(): Promise<void>
 }

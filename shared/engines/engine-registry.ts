@@ -11,13 +11,11 @@ interface Models {
   find(name: string): ModelConfig | undefined
 }
 
-/** An engine with the configuration for which it was opened. */
 interface Opened<Engine> {
   readonly model: ModelConfig
   readonly engine: Engine
 }
 
-/** The engines of one worker, opened at the first use of their model. */
 export class EngineRegistry<Engine extends { close(): Promise<void> }> {
   readonly #models: Models
   readonly #open: (model: ModelConfig) => Engine
@@ -46,7 +44,6 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
     return this.get(id)
   }
 
-  /** The open engine of a model; undefined before its first use. */
   find(id: string): Engine | undefined {
     return this.#opened.get(id)?.engine
   }
@@ -63,7 +60,6 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
     await Promise.all(retired.map((engine) => this.#retired.delete(engine) && engine.close()))
   }
 
-  /** Closes every engine. */
   async close(): Promise<void> {
     const engines = [...this.#retired, ...[...this.#opened.values()].map(({ engine }) => engine)]
     this.#retired.clear()
@@ -81,7 +77,7 @@ export function chainOf(models: Models, name: string): ModelConfig[] {
 /** One attempt with one model: the engine's events, and their conversion into events for the caller. */
 export interface Attempted<Said, Event> {
   readonly events: AsyncIterable<Said>
-  /** Returns nothing for an event that is held back. */
+  /** Returns no event for output that the filter holds back. */
   give(said: Said): Iterable<Event>
 }
 

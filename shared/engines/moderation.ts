@@ -13,7 +13,6 @@ import { ModerationCategory, type ModerationInput, type ModerationResult } from 
 export interface ModerationEngine {
   /** @throws ServiceError, or the signal's reason */
   moderate(inputs: readonly ModerationInput[], options: { signal: AbortSignal }): Promise<ModerationResult[]>
-  /** Releases memory and sockets. */
   close(): Promise<void>
 }
 

@@ -5,7 +5,6 @@ export interface RankedDocument {
   readonly relevance_score: number
 }
 
-/** Result of one reranking call. */
 export interface Ranked {
   /** Most relevant first. */
   readonly results: readonly RankedDocument[]
@@ -32,6 +31,5 @@ export interface RerankCall {
 export interface RerankEngine {
   /** @throws ServiceError, or the signal's reason */
   rerank(call: RerankCall, options: { signal: AbortSignal }): Promise<Ranked>
-  /** Releases memory and sockets. */
   close(): Promise<void>
 }

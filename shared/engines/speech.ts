@@ -13,6 +13,5 @@ import type { SpeakRequest } from '#schemas/speech.ts'
 export interface SpeechEngine {
   /** @throws ServiceError, or the signal's reason */
   speak(request: SpeakRequest, options: { signal: AbortSignal }): AsyncIterable<Buffer>
-  /** Releases sockets. */
   close(): Promise<void>
 }

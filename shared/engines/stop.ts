@@ -5,7 +5,6 @@ import { isHighSurrogate } from '#shared/surrogate-buffer.ts'
 
 /** The end of answers that this process generates itself: at a stop string, or at the token limit. */
 
-/** Output of a {@link StopFilter}. */
 export interface Released {
   /** Text that can no longer be part of a stop string. Never ends within a surrogate pair; often empty. */
   readonly text: string
@@ -103,7 +102,6 @@ class StopMatcher {
     this.#length = 0
   }
 
-  /** Number of units of the stop string that are matched now. */
   get length(): number {
     return this.#length
   }

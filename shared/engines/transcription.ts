@@ -12,11 +12,10 @@ import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/
  * 4. An error is thrown as a ServiceError whose code says whether a retry can help; never a truncated transcript.
  */
 export interface TranscriptionEngine {
-  /** Current maximum of concurrent calls; undefined: the limit of the configuration. */
+  /** Current maximum of concurrent calls. Undefined: the configured limit applies. */
   readonly places?: number
   /** @throws ServiceError */
   transcribe(request: TranscribeRequest, audio: AudioFile, options: TranscribeOptions): AsyncIterable<TranscribeEvent>
-  /** Releases sockets. */
   close(): Promise<void>
 }
 
@@ -29,7 +28,6 @@ export interface AudioFile {
   readonly bytes: number
 }
 
-/** Context of a call, next to the request. */
 export interface TranscribeOptions {
   /** Aborts on cancel and at the deadline. */
   readonly signal: AbortSignal

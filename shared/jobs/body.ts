@@ -14,7 +14,6 @@ const WRITE_CHARS = 512 * 1024
 
 /** The body of a job in its record: its JSON, or the key of its blob. */
 export type StoredBody = { readonly json: string } | { readonly blob: string }
-/** A body that is passed within one process. */
 export type HandedBody = { readonly value: unknown; readonly bytes: number }
 
 /**
@@ -42,7 +41,6 @@ async function* bytesOf(first: string, rest: Generator<string>): AsyncGenerator<
   for (let json = first; json !== ''; json = await runYielding(gathered(rest))) yield Buffer.from(json)
 }
 
-/** Joins pieces up to the size of one write. */
 function* gathered(pieces: Generator<string>): Generator<undefined, string> {
   let json = ''
   while (json.length < WRITE_CHARS) {
@@ -79,7 +77,6 @@ export async function fetchBody(
   return { ...request, turns: [...turns.slice(0, history.at), ...before, ...turns.slice(history.at)] }
 }
 
-/** Total bytes of the blobs of a body. */
 export async function bytesOfBody(
   { blob, history }: Pick<JobEnvelope, 'blob' | 'history'>,
   blobs: Blobs,
@@ -90,7 +87,7 @@ export async function bytesOfBody(
 
 async function readBlob(blob: string, blobs: Blobs): Promise<unknown> {
   const value = await blobs.get(blob).catch((cause: unknown) => {
-    // Not the caller's fault: the blob directory is not shared, or was emptied.
+    // Not caused by the caller: the blob directory is not shared by the processes, or was emptied.
     throw new ServiceError('internal_error', 'The body of the request could not be read by its worker.', { cause })
   })
   return await runYielding(readJson(value))

@@ -12,14 +12,11 @@ const READ_BYTES_MAX = 128 * 1024
 
 /** Records per read: each read forms a consumer group in Kafka, which takes seconds. */
 const READ_AT_ONCE = 500
-/** Maximum records scanned for one page, and maximum scan time. */
 export const LOOKED_MAX = 10_000
 const POLL_INTERVAL_MS = 10_000
 
-/** Reason for which a record was not run, as this version determines it. */
 export type DeathReason = 'not_understood' | 'unknown_kind' | 'understood_here'
 
-/** One record of `dead`. */
 export interface DeadLetter {
   readonly offset: number
   readonly sentAtMs: number
@@ -29,7 +26,6 @@ export interface DeadLetter {
   readonly position: string | undefined
   readonly bytes: number
   readonly reason: DeathReason
-  /** Fields of the job that could be read. */
   readonly job: Partial<Pick<JobEnvelope, 'id' | 'kind' | 'tenant' | 'model'>>
   /**
    * Queue and value for a requeue, for durable jobs that this version can read. Calls are never requeued, because their callers
@@ -48,7 +44,6 @@ export async function bury(
   await broker.send(DEAD, 0, `${pool} ${position}`, value)
 }
 
-/** Filter of {@link listDead}. */
 export interface DeadQuery {
   /** Only records before this offset: the cursor of the next page. */
   readonly before?: number | undefined
@@ -112,7 +107,6 @@ export async function discard(broker: Pick<Broker, 'send'>, { offset }: Pick<Dea
 /** Prefix of the key of a discard marker; no pool has that name. */
 const DISCARDED = 'discarded '
 
-/** The offset that a marker discards; undefined for a normal record. */
 function discardedBy({ key }: KeptRecord): number | undefined {
   return key.startsWith(DISCARDED) ? Number(key.slice(DISCARDED.length)) : undefined
 }
@@ -132,7 +126,6 @@ class Scan {
     return this.#looked < LOOKED_MAX && Date.now() < this.#until
   }
 
-  /** Restarts the limits of the scan. */
   begin(): void {
     this.#looked = 0
     this.#until = Date.now() + POLL_INTERVAL_MS
@@ -178,7 +171,6 @@ function read({ key, value, offset, sentAtMs }: KeptRecord): DeadLetter {
   }
 }
 
-/** The lane that a position names. */
 function laneOf(position = ''): Priority {
   return position.includes('.batch/') ? 'low' : 'normal'
 }

@@ -4,7 +4,6 @@ import { type Backoff, backoffMs } from '#shared/backoff.ts'
 /** Maximum delay after a hand-back. */
 const HAND_BACK_MS_MAX = 2_000
 
-/** End of an attempt, as the owner of the job sees it. */
 export type Outcome =
   | { type: 'completed' }
   | { type: 'failed'; error: ErrorBody }
@@ -21,15 +20,12 @@ export interface History {
   readonly tries: number
   /** Workers that died while they ran the job, including this one. Detects poison jobs. */
   readonly crashes: number
-  /** Hand-backs, including this one. */
   readonly handBacks: number
   /** True if the caller received output that another attempt would repeat. */
   readonly hasOutput: boolean
-  /** Milliseconds until the deadline. */
   readonly remainingMs: number
 }
 
-/** Limits and delays of retries. */
 export interface RetryPolicy {
   readonly triesMax: number
   readonly crashesMax: number
@@ -40,7 +36,6 @@ export interface RetryPolicy {
   readonly delayMsMax: number
 }
 
-/** Decision of the owner. */
 export type Decision =
   | { do: 'complete' }
   | { do: 'retry'; delayMs: number }
@@ -137,17 +132,14 @@ export class RetryBudget {
     this.#tokens = max
   }
 
-  /** Counts a first attempt. */
   earn(): void {
     this.#tokens = Math.min(this.#max, this.#tokens + this.#earnPerCall)
   }
 
-  /** True if a retry is possible now. */
   get canSpend(): boolean {
     return this.#tokens >= 1
   }
 
-  /** Counts a retry. */
   spend(): void {
     this.#tokens -= 1
   }

@@ -11,7 +11,6 @@ const FLEET_PER_BEAT = 100
 /** Maximum interval in units. Beyond 1,000 processes the load grows again, but a dead process is detected in time. */
 export const HEARTBEAT_INTERVAL_MAX = 10
 
-/** Published heartbeat intervals of all processes, by boot id. */
 type Peers = ReadonlyMap<string, { readonly rhythm: number | undefined }>
 
 /**

@@ -10,10 +10,8 @@ const READ_MS = 3_000
 /** Retry-After for paused work, in ms; the duration of a pause is unknown. */
 const RETRY_AFTER_MS = 30_000
 
-/** Work that may be paused. */
 interface PausableWork {
   readonly pool: PoolName
-  /** Model id in the catalogue. */
   readonly model: string
 }
 
@@ -84,7 +82,6 @@ export class Pauses {
     if (record.type === 'pause_work') this.#apply(record, record.paused, record.by)
   }
 
-  /** Stops polling. */
   close(): void {
     this.#isClosed = true
     clearTimeout(this.#timer)
@@ -119,7 +116,6 @@ export class Pauses {
   }
 }
 
-/** A pause as a sentence for people. */
 export function sentenceOf({ what, id }: PauseTarget): string {
   return `The ${what} '${id}' is paused by the operator of this service.`
 }

@@ -16,36 +16,30 @@ export function workKey({ kind, model }: Work): string {
 /** Role of a process: worker of a pool, or one without jobs. */
 export type Role = Extract<ControlRecord, { type: 'heartbeat' }>['role']
 
-/** Capacity of a worker, as published. */
 export type Capacity = Omit<Extract<ControlRecord, { type: 'capacity' }>, 'type' | 'boot'>
 
-/** Capacity of a peer, in a form for lookups. */
 export interface PeerCapacity {
-  /** Undefined: any requested model. */
   readonly models: ReadonlySet<string> | undefined
   /** Concurrency limits by {@link workKey}. */
   readonly bounds: ReadonlyMap<string, number>
   readonly waiting: Capacity['waiting']
   /** Number of parked calls. */
   readonly aside: number | undefined
-  /** Host name. */
   readonly host: string | undefined
   readonly pid: number | undefined
   readonly found?: Capacity['found']
   readonly failing?: Capacity['failing']
 }
 
-/** A process, as its heartbeats describe it. */
 export interface Peer {
   readonly boot: string
   readonly role: Role
-  /** Program version; empty before the first heartbeat. */
+  /** Empty before the first heartbeat. */
   version: string
   slots: number
   running: number
   draining: boolean
   lastSeenMs: number
-  /** Published capacity; undefined before it was received. */
   capacity: PeerCapacity | undefined
   /** Published heartbeat interval in units of 500 ms; undefined: none was published, and 1 is assumed. */
   rhythm: number | undefined
@@ -62,7 +56,6 @@ export class Peers {
     if (!this.peers.has(boot)) this.seen({ boot, role, version: '', slots: 0, running: 0, draining: false })
   }
 
-  /** Live workers of a pool. */
   workers(pool: PoolName): Peer[] {
     return [...this.peers.values()].filter((peer) => peer.role === pool)
   }
@@ -81,7 +74,7 @@ export class Peers {
     return sum
   }
 
-  /** Free slots of a pool, as of the last heartbeats; suspected workers are excluded. */
+  /** Free slots as of the last heartbeats, without suspected workers. */
   freeSlots(pool: PoolName): number {
     let sum = 0
     for (const { role, draining, isSilent, slots, running } of this.peers.values()) {
@@ -122,7 +115,6 @@ export class Peers {
     return this.workers(pool).filter(isOne)
   }
 
-  /** Records a sign of life. */
   protected seen(heard: Pick<Peer, 'boot' | 'role' | 'version' | 'slots' | 'running' | 'draining'>): void {
     const seen = { ...heard, lastSeenMs: Date.now(), isSilent: false }
     const peer = this.peers.get(heard.boot)
@@ -130,13 +122,11 @@ export class Peers {
     else this.peers.set(heard.boot, { ...seen, capacity: undefined, rhythm: undefined })
   }
 
-  /** Records the published heartbeat interval of a process. @param beatMs Interval in ms */
   protected heardRhythm(boot: string, beatMs: number): void {
     const peer = this.peers.get(boot)
     if (peer) peer.rhythm = Math.min(HEARTBEAT_INTERVAL_MAX, Math.ceil(beatMs / HEARTBEAT_MS))
   }
 
-  /** Records the published capacity of a process. Ignored before its first heartbeat. */
   protected told(
     boot: string,
     { models, bounds, waiting, aside, host, pid, found, failing }: Capacity,

@@ -27,7 +27,6 @@ const CHECK_LATE_MS = 1_000
 /** Presences that find the channel of their broker silent. All roles of a process thus log one message together. */
 const silent = new WeakMap<Broker, Set<Presence>>()
 
-/** Data of this process for its heartbeats. */
 export interface Self {
   readonly boot: string
   readonly role: Role
@@ -39,13 +38,11 @@ export interface Self {
   capacity?(): Capacity | undefined
 }
 
-/** Callbacks for events on the control channel. */
 export interface PresenceListener {
   /** A peer is suspected: no heartbeat for `silentMs`. The peer may be dead or slow. */
   onSilent?(peer: Peer): void
   /** A peer is dead: no heartbeat for `lostMs`, or the peer has left. */
   onLost?(peer: Peer): void
-  /** A worker published its capacity. */
   onCapacity?(peer: Peer): void
   /** A control record for jobs: a cancel, a pause, a resume and so on. */
   onControl?(record: ControlRecord): void
@@ -215,7 +212,7 @@ export class Presence extends Peers {
     clearTimeout(this.#capacityTimer)
     this.#capacityTimer = undefined
     this.#capacitySentMs = Date.now()
-    // Peers ignore a capacity before the first heartbeat.
+    // Peers ignore a capacity that arrives before the first heartbeat.
     if (this.#isGreeting) this.#sendHeartbeat()
     this.#isGreeting = false
     const capacity = this.#self.capacity?.()

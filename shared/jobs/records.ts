@@ -49,7 +49,6 @@ const CONTROL_TYPES: ReadonlySet<unknown> = typesOf(ControlRecord)
 /** Maximum length of a logged type name, because other processes are not trusted. */
 const TYPE_CHARS_MAX = 40
 
-/** Reads the envelope of a job without fetching its body. Undefined if invalid. */
 export function readJob(value: Buffer): JobEnvelope | undefined {
   return readers.job.safeParse(parseJson(value)).data
 }
@@ -80,7 +79,6 @@ export function passedReply(payload: object): WorkerReply {
   return { worker, events, skipped: [] }
 }
 
-/** Reads the value of a record on `replies`. Undefined if invalid. */
 export function readReply(value: Buffer): WorkerReply | undefined {
   const json = parseJson(value)
   const whole = readers.reply.safeParse(json).data

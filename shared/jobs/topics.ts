@@ -5,15 +5,11 @@ import type { Topic } from '#shared/broker/broker.ts'
 /** Partitions of `replies`. An ingress reads the partition that its boot id hashes to. */
 export const REPLY_SHARDS = 16
 
-/** Channel for events of attached jobs; its partitions are the reply shards. */
 export const REPLIES = 'replies'
 /** Partitions of `events`. The events of a job are in the partition that its id hashes to. */
 export const EVENT_PARTITIONS = 8
-/** Channel for events of durable jobs. */
 export const EVENTS = 'events'
-/** Channel for heartbeats and cancels, with one partition that every process reads. */
 export const CONTROL = 'control'
-/** Topic of dead letters: raw records that no worker could run. */
 export const DEAD = 'dead'
 /** Maximum dead letters that the memory broker keeps, each below 1 MiB. */
 const DEAD_KEPT_MAX = 50
@@ -64,12 +60,10 @@ function channel(name: string, partitions: number, retentionMs: number): Topic {
   return { name, partitions, retentionMs, retentionMsMin: MINUTE_MS, kind: 'channel' }
 }
 
-/** The partition of {@link REPLIES} that an ingress reads, by its boot id. */
 export function replyShard(boot: string): number {
   return hashOf(boot) % REPLY_SHARDS
 }
 
-/** The partition of {@link EVENTS} for the events of a durable job. */
 export function eventPartition(jobId: string): number {
   return hashOf(jobId) % EVENT_PARTITIONS
 }

@@ -2,7 +2,7 @@ import type { Log } from '#shared/log/log.ts'
 
 /** Minimum interval between two log lines for the same message. */
 const QUIET_MS = 60_000
-/** Maximum number of distinct messages; further ones are counted together. */
+/** Maximum distinct messages counted separately. All further ones share one counter. */
 const SORTS_MAX = 32
 
 interface Sort {

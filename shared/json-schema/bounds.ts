@@ -1,21 +1,15 @@
 import { ServiceError } from '#shared/error.ts'
 import { isSchema, type Schema, SchemaReader } from './json-schema.ts'
 
-/** Maximum schema objects per request, as written. */
 const WRITTEN_MAX = 20_000
 /** Maximum schema objects per request after expansion: each counts as often as references and minimum item counts repeat it. */
 const EXPANDED_MAX = 1_000_000
 /** Maximum characters of names, constants and minimum lengths after expansion. */
 const CHARACTERS_MAX = 16_000_000
-/** Maximum values in all `enum`, `required` and `examples` lists of a request. */
 const LISTED_MAX = 100_000
-/** Maximum parts of one anyOf, oneOf or allOf. */
 const PARTS_MAX = 2_000
-/** Maximum nesting of schemas, including references. */
 const DEPTH_MAX = 500
-/** Maximum characters of a reference. */
 const REFERENCE_CHARS_MAX = 1_000
-/** Maximum characters of a path in an error. */
 const PARAM_CHARS_MAX = 256
 
 /** Maximum of the minimum counts, by keyword. */
@@ -32,10 +26,8 @@ const INNER = ['additionalItems', 'contains', 'unevaluatedItems', 'unevaluatedPr
 const SAME = ['not', 'if', 'then', 'else']
 /** Keywords with a list of schemas for the value itself. */
 const PARTS = ['anyOf', 'oneOf', 'allOf']
-/** Keywords with schemas by property name. */
 const NAMED = ['properties', 'patternProperties', 'dependentSchemas', 'dependencies']
 
-/** Size of an expanded schema. */
 interface Cost {
   nodes: number
   characters: number
@@ -48,10 +40,8 @@ interface Visit {
   cost?: Cost
 }
 
-/** Position of a schema. */
 interface Place {
   readonly path: string
-  /** Enclosing schemas, including references. */
   readonly depth: number
   /** Depth in the value. */
   readonly level: number
@@ -197,7 +187,6 @@ function requireWithin({ nodes, characters }: Cost, path: string): void {
   }
 }
 
-/** Value of a minimum-count keyword; 0 if absent. */
 function least(schema: Schema, keyword: string, place: Place): number {
   const value = schema[keyword]
   if (typeof value !== 'number') return 0
@@ -219,7 +208,6 @@ function givenCharacters(schema: Schema): number {
   return characters
 }
 
-/** Approximate characters of a value's JSON. */
 function charactersOf(value: unknown): number {
   if (typeof value === 'string') return value.length
   if (typeof value !== 'object' || value === null) return 4

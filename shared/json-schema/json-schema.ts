@@ -16,13 +16,11 @@ export function numberOf(schema: Schema, keyword: string): number | undefined {
   return typeof value === 'number' ? value : undefined
 }
 
-/** Value of a list keyword; empty for any other type. */
 export function listOf(schema: Schema, keyword: string): readonly unknown[] {
   const value = schema[keyword]
   return Array.isArray(value) ? value : []
 }
 
-/** Required property names, without duplicates. */
 export function requiredOf(schema: Schema): Set<string> {
   return new Set(listOf(schema, 'required').filter((name) => typeof name === 'string'))
 }

@@ -14,7 +14,6 @@ export function differencesOf(a: unknown, b: unknown): string[] {
   return found
 }
 
-/** A JSON value in a short line. */
 export function shownValue(value: unknown): string {
   const text = JSON.stringify(value) ?? 'nothing'
   return text.length > SHOWN_CHARS ? `${text.slice(0, SHOWN_CHARS).toWellFormed()}…` : text

@@ -5,7 +5,6 @@
  * semantics: the last of duplicate keys wins, and `__proto__` is an ordinary key.
  */
 
-/** Bytes parsed at once: about half a millisecond. Shorter texts are not split. */
 export const PIECE_BYTES = 128 * 1024
 /** Bytes per piece of a string. V8 allocates strings of more than 128 KiB separately, which costs more than joining smaller ones. */
 const STRING_PIECE_BYTES = 64 * 1024
@@ -17,9 +16,7 @@ const COLON = 0x3a
 const [OPEN_ARRAY, CLOSE_ARRAY] = [0x5b, 0x5d]
 const [OPEN_OBJECT, CLOSE_OBJECT] = [0x7b, 0x7d]
 
-/** The text is not valid JSON. */
 export class JsonSyntaxError extends SyntaxError {
-  /** Bytes before the invalid piece. */
   readonly offset: number
 
   constructor(offset: number, cause: unknown) {
@@ -52,7 +49,6 @@ function parse(json: Buffer, start: number, end: number, before = '', after = ''
   }
 }
 
-/** Parser state: the text and the present offset. */
 class Reader {
   readonly #json: Buffer
   #at = 0
@@ -63,7 +59,6 @@ class Reader {
     this.#json = json
   }
 
-  /** Parses the value at the present offset. */
   *value(): Generator<undefined, unknown> {
     yield* this.#skipBlanks()
     switch (this.#json[this.#at]) {
@@ -78,7 +73,6 @@ class Reader {
     }
   }
 
-  /** @throws JsonSyntaxError if text follows the value */
   *end(): Generator<undefined, void> {
     yield* this.#skipBlanks()
     if (this.#at < this.#json.length) throw this.#unexpected()
@@ -271,7 +265,6 @@ function escapeBytes(json: Buffer, at: number): number {
   return json[at + 1] === 0x75 ? 6 : 2
 }
 
-/** A UTF-8 continuation byte. */
 function isContinuation(byte: number | undefined): boolean {
   return byte !== undefined && (byte & 0xc0) === 0x80
 }

@@ -27,7 +27,6 @@ const VALUES_MAX = 400_000
 export function* refuseShape(json: Buffer, valuesMax = VALUES_MAX): Generator<undefined, number> {
   let depth = 0
   let values = 1
-  /** Members of the open objects, by depth. */
   const members = new Uint32Array(DEPTH_MAX + 1)
   let isInString = false
   for (let i = 0; i < json.length; ) {

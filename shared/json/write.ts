@@ -12,7 +12,6 @@ const PIECE_CHARS = 64 * 1024
 const VALUES_AT_ONCE = 512
 const CHARS_AT_ONCE = PIECE_CHARS
 
-/** How a value is written. */
 export interface WriteOptions {
   /** Sort the keys of objects, so that equal objects have the same text. */
   readonly sortsKeys?: boolean

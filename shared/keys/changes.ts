@@ -13,7 +13,6 @@ export const OVERLAP_SECONDS = 86_400
 /** A key without its hash, as responses and the command line show it. */
 export type ShownKey = Omit<ApiKey, 'hash'>
 
-/** Removes the hash of a key. */
 export function shownKey({ hash: _, ...rest }: ApiKey): ShownKey {
   return rest
 }
@@ -38,7 +37,6 @@ export function whyNotRotated(old: ApiKey, isEndGiven: boolean): 'revoked' | 'ex
   return old.expires_at !== undefined && !isEndGiven ? 'ends' : undefined
 }
 
-/** Options of a rotation. */
 export interface Rotation {
   /** Expiry of the new key in Unix seconds; undefined: never. */
   readonly expiresAt: number | undefined
@@ -68,7 +66,6 @@ export async function changeProject(store: KeyStore, id: string, change: Project
   return await createProject(store, { id, ...change }, by)
 }
 
-/** Creates and stores a project, by default with a random id and no limits. */
 export async function createProject(
   store: KeyStore,
   { id, name, limits = {} }: ProjectChange & { readonly id?: string },

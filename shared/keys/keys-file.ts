@@ -29,7 +29,6 @@ const Kept = z.looseObject({
     .max(KEYS_MAX * WEBHOOK_SECRETS_MAX)
     .optional(),
 })
-/** Content of `keys.json`. */
 export type Kept = z.infer<typeof Kept>
 
 /** Bytes read from the end of the audit log: enough for the maximum number of requested entries. */

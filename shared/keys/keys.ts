@@ -35,7 +35,6 @@ export const KEYS_MAX = 10_000
 /** Id of the key that the first start creates. */
 export const FIRST_KEY_ID = 'key_first'
 
-/** Changes to a key. A present field replaces the old value; undefined removes it. */
 export interface KeyChange {
   readonly name?: string | undefined
   readonly endpoints?: string[] | undefined
@@ -58,7 +57,6 @@ export interface KeyChange {
  * 6. While the store is unreachable or unreadable, every call rejects. Calls succeed again when the store is back.
  */
 export interface KeyStore extends WebhookSecretSource {
-  /** Name for messages: `file` or `postgres`. */
   readonly name: string
   /** All keys, revoked ones too, oldest first. Cheap enough for each second: an unchanged store returns the same array. */
   list(): Promise<readonly ApiKey[]>
@@ -103,15 +101,12 @@ export interface KeyStore extends WebhookSecretSource {
   close(): Promise<void>
 }
 
-/** Optional fields of a new {@link ApiKey}. */
 export interface KeyOptions {
-  /** Default: a random one. */
   readonly id?: string
   readonly name?: string | undefined
   readonly endpoints?: readonly string[] | undefined
   readonly models?: readonly string[] | undefined
   readonly project?: string | undefined
-  /** Unix seconds. */
   readonly expires_at?: number | undefined
   readonly scopes?: readonly KeyScope[] | undefined
   readonly limits?: Limits | undefined
@@ -123,7 +118,6 @@ export function newKey(options: KeyOptions = {}): { key: ApiKey; secret: string 
   return { key: keyOf(secret, options), secret }
 }
 
-/** The key for a given secret. */
 export function keyOf(secret: string, options: KeyOptions = {}): ApiKey {
   const { id, name, endpoints, models, project, expires_at, scopes, limits } = options
   return {

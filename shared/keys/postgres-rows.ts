@@ -62,7 +62,6 @@ export const UPDATE_PROJECT: Statement = {
   name: 'projects_update',
   sql: 'UPDATE projects SET name = :name, limits = :limits WHERE id = :id',
 }
-/** If several processes start at once, then the first insert wins. */
 export const CREATE_ROOT: Statement = {
   name: 'webhook_root_create',
   sql: `INSERT INTO webhook_secrets (id, secret, created_at) VALUES ('root', :secret, :created_at) ON CONFLICT (id) DO NOTHING`,
@@ -121,7 +120,6 @@ export function entryOfRow(row: Row): AuditEntry {
   return AuditEntry.parse({ ...fieldsOf(row), project: row.project })
 }
 
-/** Columns that are not NULL, with JSON columns parsed. */
 function fieldsOf(row: Row): Row {
   const fields = Object.entries(row).filter(([, value]) => value !== null)
   const isJson = (name: string) => JSON_COLUMNS.some((column) => column === name)

@@ -25,7 +25,6 @@ const CONNECTIONS_MAX = 2
 /** Longer than any of these statements takes. Meanwhile an ingress uses the keys that it read last. */
 const STATEMENT_TIMEOUT_MS = 5_000
 
-/** Runs a statement of one transaction. */
 type Run = (statement: Statement, params: Params) => Promise<Row[]>
 
 /**
@@ -197,7 +196,6 @@ class PostgresKeys implements KeyStore {
     })
   }
 
-  /** Runs one transaction, with its audit entry if something was changed. */
   async #change<T>(
     by: string,
     work: (run: Run) => Promise<{ result: T; action: AuditAction | undefined }>,

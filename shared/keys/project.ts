@@ -32,7 +32,6 @@ export interface ProjectChange {
 /** Maximum projects of one store: every ingress holds all of them in memory. */
 export const PROJECTS_MAX = 10_000
 
-/** Creates a project, with a random id by default. */
 export function newProject({ id, name, limits = {} }: Partial<Pick<Project, 'id' | 'name' | 'limits'>> = {}): Project {
   const created_at = Math.floor(Date.now() / 1_000)
   return { id: id ?? newId('proj_', 16), ...(name !== undefined && { name }), created_at, limits }

@@ -22,7 +22,6 @@ export const WEBHOOK_SECRETS_MAX = 2
 /** Id of the derived secret of a project that has no stored one. */
 export const DEFAULT_SECRET_ID = 'default'
 
-/** The part of the key store that reads webhook secrets. */
 export interface WebhookSecretSource {
   /** The secret from which defaults are derived, never shown to a caller. The first call of any process creates and stores it. */
   webhookRoot(): Promise<string>
@@ -48,7 +47,6 @@ export async function webhookSecretsOf(
   return [{ id: DEFAULT_SECRET_ID, project, secret, created_at: 0 }]
 }
 
-/** Creates a webhook secret of 256 random bits for a project. */
 export function newWebhookSecret(project: string, secret = randomSecret()): WebhookSecret {
   return { id: newId('whs_', 16), project, secret, created_at: Math.floor(Date.now() / 1_000) }
 }
@@ -58,7 +56,6 @@ export function randomSecret(): string {
   return textOf(randomBytes(SECRET_BYTES))
 }
 
-/** The bytes of a secret, as the HMAC key. */
 export function webhookKeyOf(secret: string): Buffer {
   return Buffer.from(secret.slice(PREFIX.length), 'base64')
 }

@@ -15,7 +15,6 @@ export interface Frame {
   readonly data: string
 }
 
-/** Encoder of a kind's output for one API endpoint. */
 export interface Answer<Event = unknown> {
   /**
    * The complete answer from all events of the job. Either a JSON value, or a string that is sent as plain text, or a promise of either.
@@ -33,7 +32,6 @@ export interface Answer<Event = unknown> {
 
 /** Encoder of one streamed answer. */
 export interface AnswerStream<Event = unknown> {
-  /** Frames for the next event, often none. */
   push(event: Event): Frame[]
   /** Frames after the last event of a successful job. @throws ServiceError if the events were not those of a successful job */
   end(): Frame[]

@@ -6,7 +6,6 @@ import type { EncodeContext, PoolName } from '#schemas/job.ts'
 /** Maximum size of a step result, in bytes of JSON. */
 export const STEP_BYTES_MAX = 1024 * 1024
 
-/** Result and cost of one step. */
 export interface StepResult<T> {
   /** A JSON value. */
   readonly value: T
@@ -17,7 +16,6 @@ export interface StepResult<T> {
 /** Amounts by unit, such as searches, pages, tokens, usd. Amounts are only ever added up. */
 export type Cost = Readonly<Record<string, number>>
 
-/** A job that a composed job submits to another pool. */
 export interface ChildJob {
   /** Unique within the parent. An equal key is the same child, however often it is submitted. */
   readonly key: string
@@ -29,7 +27,6 @@ export interface ChildJob {
   readonly kind: string
   readonly pool: PoolName
   readonly model: string
-  /** The request, in the internal form of its kind. */
   readonly body: unknown
   /** Additional fields for the encoder of the answer. */
   readonly encode?: Partial<EncodeContext> | undefined
@@ -40,7 +37,6 @@ export interface ChildJob {
   readonly reservedNanos?: number | undefined
 }
 
-/** End of a child. */
 export type ChildEnd =
   | { readonly id: string; readonly state: 'completed'; readonly result: unknown; readonly usage: unknown }
   | { readonly id: string; readonly state: 'failed' | 'cancelled' | 'expired'; readonly error: ErrorBody }

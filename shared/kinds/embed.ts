@@ -6,7 +6,6 @@ import type { Kind } from './kind.ts'
 /** Merged vectors stay below this many base64 characters, because an event may have at most 512 KiB of JSON. */
 const PIECE_CHARS_MAX = 64 * 1024
 
-/** Embeddings: texts to vectors. */
 export const embed: Kind<EmbedRequest, EmbedEvent> = {
   name: 'embed',
   pool: 'embeddings',

@@ -5,10 +5,8 @@ import type { Kind } from './kind.ts'
 
 /** Maximum characters of merged text. Even if JSON escapes make it six times as long, the text fits into a record. */
 export const TEXT_PIECE_CHARS = 64 * 1024
-/** Additional bytes for service messages and for the frames of the output. */
 const MARGIN_BYTES = 2 * 1024 * 1024
 
-/** Python code in a sandbox. */
 export const execute: Kind<CodeRequest, CodeEvent> = {
   name: 'execute',
   pool: 'code',

@@ -16,14 +16,12 @@ const EVENT_TEXT_MAX = 64 * 1024
 /** Maximum tokens with log probabilities per merged event: with twenty alternatives, each takes 2 KiB of JSON. */
 const MERGED_LOGPROBS_MAX = 64
 
-/** Encoders by path of the API call; default: chat completions. */
 const ANSWERS: Readonly<Record<string, Answer<GenerateEvent>>> = {
   '/v1/completions': completionsAnswer,
   '/v1/messages': messagesAnswer,
   '/v1/responses': responsesAnswer,
 }
 
-/** Text generation, with an encoder for each API. */
 export const generate: Kind<GenerateRequest, GenerateEvent> = {
   name: 'generate',
   pool: 'inference',

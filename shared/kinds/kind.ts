@@ -9,12 +9,9 @@ import type { Composition } from './composition.ts'
  * runs them ({@link Handler}).
  */
 export interface Kind<Request = unknown, Event = unknown> {
-  /** Name within the pool, such as `generate`. */
   readonly name: string
   readonly pool: PoolName
-  /** Schema of the body in a record. */
   readonly request: z.ZodType<Request>
-  /** Maximum unfinished children of one job; default: 50. */
   readonly childrenAtOnce?: number
   /** Time in ms before its deadline at which a composed job starts to write its result; default: a fraction of its total time. */
   readonly wrapUpMs?: number
@@ -45,7 +42,6 @@ export interface AttemptContext {
   readonly signal: AbortSignal
   /** `job_id:attempt`, to make external effects idempotent. */
   readonly idempotencyKey: string
-  /** Tenant of the job. */
   readonly tenant: string
   readonly traceparent: string | undefined
   /** Receives progress; undefined if the caller receives the output itself. */
@@ -54,7 +50,6 @@ export interface AttemptContext {
   readonly composition?: Composition | undefined
 }
 
-/** A kind with the code that runs it in a worker. */
 export interface Handler<Request = unknown, Event = unknown> extends Kind<Request, Event> {
   /** Parses and checks the body. @throws If the body is not valid for this version */
   parse(body: unknown): Request | Promise<Request>

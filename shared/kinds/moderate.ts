@@ -2,7 +2,6 @@ import { type ModerateEvent, ModerateRequest } from '#schemas/moderations.ts'
 import { moderationsAnswer } from '#shared/protocols/moderations/moderations.ts'
 import type { Kind } from './kind.ts'
 
-/** Moderation: categories of texts and images. */
 export const moderate: Kind<ModerateRequest, ModerateEvent> = {
   name: 'moderate',
   pool: 'inference',

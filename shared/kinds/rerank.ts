@@ -2,7 +2,6 @@ import { type RerankEvent, RerankRequest } from '#schemas/rerank.ts'
 import { rerankAnswer } from '#shared/protocols/rerank/rerank.ts'
 import type { Kind } from './kind.ts'
 
-/** Reranking: documents by relevance to a query. */
 export const rerank: Kind<RerankRequest, RerankEvent> = {
   name: 'rerank',
   pool: 'embeddings',

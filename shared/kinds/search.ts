@@ -2,7 +2,6 @@ import { SearchRequest, type SearchResults } from '#schemas/search.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Kind } from './kind.ts'
 
-/** A search of the web or of stored documents, run by the research pool. */
 export const search: Kind<SearchRequest, SearchResults> = {
   name: 'search',
   pool: 'research',

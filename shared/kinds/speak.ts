@@ -5,7 +5,6 @@ import type { Kind } from './kind.ts'
 /** Maximum bytes of a complete answer: the audio as base64, plus the JSON around it. */
 const ANSWER_BYTES_MAX = Math.ceil(SPEECH_BYTES_MAX / 3) * 4 + 64 * 1024
 
-/** Text to speech. */
 export const speak: Kind<SpeakRequest, SpeakEvent> = {
   name: 'speak',
   pool: 'inference',

@@ -10,7 +10,6 @@ const MERGED_LOGPROBS_MAX = 256
 /** Maximum bytes of a transcript: four hours of speech with all words and the log probability of each token. */
 export const TRANSCRIPT_BYTES_MAX = 24 * 1024 * 1024
 
-/** Speech to text. */
 export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
   name: 'transcribe',
   pool: 'transcription',

@@ -9,7 +9,6 @@ const FREE_BYTES_MAX = 1024 ** 3
 /** Retry-After in ms: by then a purge may have freed space. */
 const RETRY_MS = 60_000
 
-/** Free space of a disk, in bytes. */
 export interface DiskSpace {
   readonly free: number
   readonly size: number

@@ -1,4 +1,3 @@
-/** Maximum names per call. */
 export const NAMES_MAX = 500
 /** Length of a rate-limit window, in ms. */
 export const WINDOW_MS = 60_000
@@ -13,7 +12,6 @@ export interface FleetWindow {
   readonly leftMs: number
 }
 
-/** Load of one name outside the asking process. */
 export interface FleetRunning {
   readonly name: string
   /** Calls that run in other processes. */
@@ -52,6 +50,5 @@ export interface FleetCounts {
     boot: string,
     running: readonly { readonly name: string; readonly count: number }[],
   ): Promise<FleetRunning[]>
-  /** Closes all connections. Idempotent. */
   close(): Promise<void>
 }

@@ -26,12 +26,10 @@ export interface StoredQuotaOptions {
   readonly bytes: StoredBytes | undefined
   /** Boot id of this process. */
   readonly boot: string
-  /** Maximum stored bytes per project. */
   readonly most: number
   readonly floor: Pick<DiskFloor, 'require'>
 }
 
-/** Reservations of this process for one project. */
 interface Project {
   readonly tenant: string
   /** Bytes of all holdings. */
@@ -46,7 +44,6 @@ interface Project {
 
 /** Reserved bytes of one call or job. `dispose` releases them. */
 export interface Holding extends Disposable {
-  /** Bytes received so far. */
   readonly bytes: number
   /** Reserves a known size in advance, so that of many concurrent uploads only those that fit are admitted. @throws ServiceError as {@link grow} */
   expect(bytes: number): Promise<void> | undefined
@@ -77,7 +74,6 @@ export class StoredQuota {
     return new ProjectHolding(this, tenant)
   }
 
-  /** Releases all reservations. */
   async close(): Promise<void> {
     this.#isClosed = true
     for (const project of this.#projects.values()) {
@@ -97,7 +93,7 @@ export class StoredQuota {
       return undefined
     }
     const taken = project.last.then(() => low).then(() => this.#take(project, bytes))
-    // Serialized: the second of two concurrent requests sees what the first was granted.
+    // Serialized: each request takes the grants of the earlier ones into account.
     project.last = taken.catch(() => {})
     return taken
   }
@@ -143,7 +139,6 @@ export class StoredQuota {
     return project
   }
 
-  /** Renews the reservations in use and releases the others. */
   #tidyLater(project: Project): void {
     if (project.timer || this.#isClosed) return
     const delayMs = project.held > 0 ? (this.#options.bytes?.keepMs ?? IDLE_MS) / 3 : IDLE_MS

@@ -27,14 +27,13 @@ import { OPTIONAL_MODELS, WEIGHT_WHEELS } from './weights-manifest.ts'
 
 const REQUIREMENTS = fileURLToPath(new URL('./python/requirements.txt', import.meta.url))
 
-/** A complete environment. */
 export interface Environment {
   readonly directory: string
-  /** The Python it was built with; its binary packages fit no other version. */
+  /** Python that built the environment. Its binary packages fit no other version. */
   readonly python: Python
 }
 
-/** The state of the environment below `parent`, also if another process prepares it. */
+/** State of the environment below `parent`. Another process may be preparing it. */
 export async function getEnvironmentState(parent: string): Promise<PreparationState<Environment>> {
   const place = await placeIn(parent)
   const state = await getDirectoryState<Python>(place)

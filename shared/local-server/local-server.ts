@@ -37,7 +37,6 @@ const WAIT_MS_MAX = 1_000
 export interface LocalServerOptions {
   /** Directory of the Python packages and models, about 500 MB. */
   readonly directory: string
-  /** Python executable for the environment. Default: `python3` of the PATH. */
   readonly python?: string | undefined
   readonly log: Log
   /** Time without a call after which the process is stopped. Default: 10 minutes. */
@@ -62,7 +61,6 @@ export class LocalServer {
   #running: ServerProcess | undefined
   #stopping: Promise<void> | undefined
   readonly #preparation = new BackgroundPreparation('The local model server', () => this.prepare())
-  /** Models found on disk before. */
   readonly #found = new Set<string>()
   readonly #models = new Map<string, BackgroundPreparation>()
   #crashesMs: number[] = []
@@ -73,7 +71,7 @@ export class LocalServer {
     this.#options = options
   }
 
-  /** The state of the environment, also if another process prepares it. */
+  /** State of the environment. Another process may be preparing it. */
   async state(): Promise<PreparationState<Environment>> {
     return await getEnvironmentState(this.#options.directory)
   }
@@ -108,7 +106,6 @@ export class LocalServer {
     return { origin: server.origin, dispatcher: server.pool }
   }
 
-  /** Process id of the server; undefined if stopped. */
   get pid(): number | undefined {
     return this.#running?.pid
   }

@@ -26,7 +26,7 @@ function logLine(line: string, log: Log): void {
   const fields = parse(line)
   if (!fields) return log.warn({ line }, 'local model server wrote')
   const { msg, ...rest } = fields
-  // `is_complete: false`: the server could not restrict itself completely, which the operator must see.
+  // `is_complete: false` means that the server could not apply all restrictions to itself.
   if (rest.is_complete === false) log.warn(rest, String(msg))
   else log.info(rest, String(msg))
 }

@@ -42,12 +42,10 @@ const VARIABLES = {
 }
 
 export interface Limits {
-  /** Maximum private memory of each server process. */
   readonly memoryBytesMax: number
   readonly audioSecondsMax: number
 }
 
-/** The local model server as one running process. */
 export class ServerProcess {
   readonly #child: ChildProcessByStdio<Writable, null, Readable>
   readonly #runDir: string
@@ -111,7 +109,6 @@ export class ServerProcess {
     return this.#child.pid
   }
 
-  /** Whether a request is in flight. */
   get isBusy(): boolean {
     return this.pool.stats.size > 0
   }

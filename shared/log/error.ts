@@ -28,7 +28,6 @@ interface ErrorFields {
 const QUOTING = [SyntaxError, TypeError, RangeError, URIError, EvalError]
 const isQuoting = (error: Error) => error.name.endsWith('ZodError') || QUOTING.some((type) => error instanceof type)
 
-/** The loggable fields of a thrown value; pino calls this for every `err`. */
 export function errorFields(thrown: unknown): object {
   return fieldsOf(thrown, true, CAUSES_MAX)
 }

@@ -6,7 +6,6 @@ import { logText } from './text.ts'
 /** A structured logger: `log.info({ job_id }, 'job done')`. One line per state change; never bodies, prompts or keys. */
 export type Log = Logger
 
-/** Serializer for the field `err`. */
 const SERIALIZERS = { err: errorFields }
 
 /**

@@ -3,7 +3,6 @@ import { stripVTControlCharacters, styleText } from 'node:util'
 /* The log as text for a terminal; programs get JSON (`log.ts`). Both formats have the same content, except fields that every line repeats. */
 
 const ERROR = 50
-/** Labels of pino's levels; info has none. */
 const LABELS: Readonly<Record<number, { label: string; colour: 'dim' | 'yellow' | 'red' }>> = {
   10: { label: 'TRACE ', colour: 'dim' },
   20: { label: 'DEBUG ', colour: 'dim' },
@@ -35,7 +34,7 @@ function whyText({ message, code, type, cause }: Record<string, unknown>): strin
   return cause ? `${own}: ${whyText(cause as Record<string, unknown>)}` : own
 }
 
-/** A word unchanged; any other value as JSON, so that its end is visible. */
+/** Words are unchanged. Other values are JSON, so that the reader can see where they end. */
 function valueText(value: unknown): string {
   if (Array.isArray(value) && value.length > 0 && value.every(isWord)) return value.join(',')
   return isWord(value) ? value : JSON.stringify(value)

@@ -10,10 +10,8 @@ import { nearestOf } from '#shared/nearest.ts'
 
 /** Maximum similar names in an error about an unknown one. */
 const NEAREST_MAX = 5
-/** Maximum bytes of a models file. */
 const FILE_BYTES_MAX = 4 * 1024 * 1024
 
-/** Models by id and alias. */
 export interface Models {
   readonly models: readonly ModelConfig[]
   find(name: string): ModelConfig | undefined

@@ -15,9 +15,8 @@ import { isIP } from 'node:net'
 import { ServiceError } from '#shared/error.ts'
 import { reachOf } from './address.ts'
 
-/** Outbound policy of a deployment. */
 export interface OutboundPolicy {
-  /** For development: permits http, this machine and private networks. Metadata services stay forbidden. */
+  /** For development: permits http, loopback and private networks, but never metadata services. */
   readonly allowPrivate: boolean
 }
 
@@ -95,7 +94,6 @@ export async function resolveAllowed(
   return allowed
 }
 
-/** Policy for URLs that an upstream fetches, regardless of the settings. */
 const STRICT: OutboundPolicy = { allowPrivate: false }
 
 /** False if the host alone, without DNS, shows that the URL is not public. */

@@ -59,11 +59,8 @@ export function* nativeUrlsOf(request: GenerateRequest): Generator<undefined, Na
   return walk.found
 }
 
-/** Context of a value in the request. */
 interface Place {
-  /** Inside an image or file. */
   readonly isMedia: boolean
-  /** Inside tool output, where only images and files are fetched. */
   readonly isOutput: boolean
 }
 

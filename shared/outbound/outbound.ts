@@ -8,7 +8,6 @@ import { ServiceError } from '#shared/error.ts'
 import { request as requestHttp } from '#shared/process/node-http.ts'
 import { checkUrl, hostOf, type OutboundPolicy, type Resolve, resolveAllowed } from './guard.ts'
 
-/** Options of a call to a user-chosen address. */
 export interface OutboundCall {
   readonly headers: Readonly<Record<string, string>>
   readonly policy: OutboundPolicy
@@ -16,18 +15,15 @@ export interface OutboundCall {
   readonly timeoutMs: number
   /** Maximum bytes of the answer's body, also after decompression. Beyond it the connection is closed. */
   readonly bytesMax: number
-  /** Aborts the request. */
   readonly signal: AbortSignal
   /** DNS resolver; default: that of the system. */
   readonly resolve?: Resolve
 }
 
-/** A POST to a user-chosen address. */
 export interface OutboundRequest extends OutboundCall {
   readonly body: string
 }
 
-/** Method and body of a call. */
 export interface OutboundMethod {
   readonly method: 'GET' | 'POST' | 'DELETE'
   readonly body?: string | undefined
@@ -138,7 +134,6 @@ async function callOutbound<T>(
   }
 }
 
-/** Sends a request and waits for the head of its answer. */
 async function answerOf(
   url: URL,
   addresses: readonly LookupAddress[],
@@ -174,7 +169,7 @@ async function dropBody(body: AsyncIterable<Buffer>, bytesMax: number): Promise<
       if (bytes > bytesMax) return
     }
   } catch {
-    // The body was cut off, or exceeded the time limit.
+    // The connection closed early, or the time limit elapsed.
   }
 }
 

@@ -22,12 +22,10 @@ import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
 import type { UpstreamFleet } from '#shared/engines/upstream/share.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Dependencies of the engines. */
 export interface EngineOptions {
   readonly config: Config
   /** See `Ports.upstreams`. */
   readonly upstreams: UpstreamFleet
-  /** Connects to the local model server. */
   readonly connect: Parameters<typeof openLocalEmbeddings>[1]
 }
 
@@ -45,7 +43,6 @@ export interface EngineOpeners {
   openWordList(): ModerationEngine
   openSpeechEngine(model: ModelConfig): SpeechEngine
   openTranscriptionEngine(model: ModelConfig): TranscriptionEngine
-  /** Audio decoding and diarization, shared by all transcription engines. */
   openAudioTools(): AudioTools
 }
 

@@ -20,7 +20,6 @@ const READY = 'ready.json'
 
 /** Final path and work directory. */
 export interface PreparedPlace {
-  /** Hash of the contents. */
   readonly tag: string
   readonly directory: string
   readonly workDir: string

@@ -14,7 +14,6 @@ const NOTE = 'state.json'
 const BEAT_MS = 1_000
 const SILENCE_MS = 15_000
 
-/** Content of the lock file. */
 type Note =
   | { state: 'preparing'; fraction: number; message: string }
   | { state: 'failed'; reason: string; atMs: number }

@@ -30,7 +30,6 @@ with zipfile.ZipFile(sys.argv[1]).open(sys.argv[2]) as source, open(sys.argv[3],
         left -= target.write(piece)
 `
 
-/** A pinned wheel. */
 export interface Wheel {
   readonly package: string
   readonly version: string
@@ -39,7 +38,6 @@ export interface Wheel {
   readonly platform?: string
 }
 
-/** Part of a file. */
 export interface Slice {
   readonly offset: number
   readonly bytes: number
@@ -135,7 +133,6 @@ export async function extractMember(
   }
 }
 
-/** SHA-256 of a file, hex. @throws The abort reason */
 export async function digestOf(file: string, signal: AbortSignal | undefined): Promise<string> {
   const hash = createHash('sha256')
   await pipeline(createReadStream(file, { highWaterMark: 1 << 20 }), hash, { signal })

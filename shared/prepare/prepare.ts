@@ -15,10 +15,8 @@ import { PreparationLock, readNote } from './lock.ts'
 const POLL_MS = 250
 /** Minimum time between a failed preparation and the next attempt. */
 const RETRY_PREPARATION_MS = 60_000
-/** Retry-After while a preparation runs, in ms. */
 const RETRY_AFTER_MS = 5_000
 
-/** An artefact that can be prepared. */
 export interface Prepared<Found> {
   /** Work directory: next to the final path, on the same disk. */
   readonly workDir: string
@@ -35,10 +33,8 @@ type NotReady =
 /** State of a preparation in any process. */
 export type PreparationState<Found> = NotReady | { readonly state: 'ready'; readonly found: Found }
 
-/** Receives progress; fraction 0..1. */
 export type OnProgress = (fraction: number, message: string) => void
 
-/** Options of a preparation. */
 export interface PrepareOptions {
   /** Receives progress, also of another process that does the work. The fraction never decreases. */
   readonly onProgress?: OnProgress | undefined
@@ -50,7 +46,6 @@ export interface PrepareOptions {
   readonly python?: string | undefined
 }
 
-/** State of an artefact, for readiness checks, logs and errors. */
 export async function getPreparationState<Found>(thing: Prepared<Found>): Promise<PreparationState<Found>> {
   const found = await thing.find()
   if (found !== undefined) return { state: 'ready', found }
@@ -138,7 +133,6 @@ export class BackgroundPreparation {
     return new ServiceError('model_loading', message, { retryAfterMs: RETRY_AFTER_MS })
   }
 
-  /** Waits for the running preparation, regardless of its outcome. */
   async settled(): Promise<void> {
     await this.#running
   }

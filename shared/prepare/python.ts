@@ -20,15 +20,12 @@ const Described = z.object({
   has_pip: z.boolean(),
 })
 
-/** A Python interpreter. */
 export interface Python {
-  /** Absolute path. */
   readonly executable: string
   /** Cache tag such as cpython-311: binary packages are built per tag. */
   readonly tag: string
 }
 
-/** Requirements on an interpreter. */
 export interface PythonNeeds {
   /** Beginning of the error message; default: speech and embeddings. */
   readonly purpose?: string
@@ -82,7 +79,6 @@ function readDescription(text: string): z.infer<typeof Described> | undefined {
   }
 }
 
-/** Runs a program and returns its output. Default time limit: 120 s. */
 export async function runPython(
   command: string,
   args: readonly string[],

@@ -7,7 +7,6 @@ const WATCH_MS = 250
 /** Maximum share of time spent on counting: pip unpacks tens of thousands of files. */
 const BUSY_SHARE = 1 / 4
 
-/** A running byte counter. The caller ends it. */
 export interface Watch {
   end(): Promise<void>
 }

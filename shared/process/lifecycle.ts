@@ -1,12 +1,10 @@
 import type { Log } from '#shared/log/log.ts'
 
-/** A part of the process with a lifecycle. `drain` and `close` are idempotent. */
 export interface Service {
   readonly name: string
   /** Accepts nothing new and waits for running work; at `signal`, ends the rest. */
   drain(signal: AbortSignal): Promise<void>
   close(): Promise<void>
-  /** Reasons why the service cannot work now; empty if it can. */
   problems(): string[]
 }
 
@@ -62,7 +60,6 @@ async function drainInReverse(services: readonly Service[], deadline: AbortSigna
   return ends
 }
 
-/** Whether all promises were fulfilled within a time limit. */
 async function within(settled: Promise<PromiseSettledResult<unknown>[]>, ms: number): Promise<boolean> {
   let timer: NodeJS.Timeout | undefined
   const timeout = new Promise<undefined>((resolve) => {

@@ -1,13 +1,10 @@
 import { every } from '#shared/ticks.ts'
 
-/** Interval of the checks, in ms. */
 const SAMPLE_INTERVAL_MS = 5_000
 /** Time with queued jobs, free slots and no received record after which a worker counts as starved. */
 const STARVED_MS = 15_000
 
-/** The observed part of a worker. */
 interface Taker {
-  /** Records received so far. */
   readonly taken: number
   readonly running: number
 }

@@ -3,8 +3,6 @@ import { ServiceError } from '#shared/error.ts'
 import { isSmall, jsonTextIn } from '#shared/json/write.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Helpers of all encoders. */
-
 /** OpenAI rejects call ids of more than 40 characters when a client sends them back. */
 const CALL_ID_CHARS_MAX = 24
 

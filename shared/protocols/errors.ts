@@ -33,7 +33,6 @@ export function openaiErrorBody(error: ServiceError): { error: OpenaiError } {
   return { error: { message: error.message, type: openaiType(error), param: error.param, code } }
 }
 
-/** Status in the OpenAI format. */
 export function openaiStatus(error: ServiceError): number {
   return error.status
 }

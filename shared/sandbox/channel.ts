@@ -31,7 +31,6 @@ const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
 /** Bytes of a file that are encoded at once. A multiple of three, so that base64 has no padding between pieces. */
 const ENCODED_BYTES = 3 * 128 * 1024
 
-/** Limits of a run, as sent to the supervisor. */
 const LIMITS = {
   output_bytes: OUTPUT_BYTES_MAX,
   plots: PLOTS_MAX,
@@ -80,16 +79,14 @@ export function* withFiles(fields: object, files: SandboxJob['files'] = []): Gen
   return Buffer.concat(parts)
 }
 
-/** Callbacks of one run. */
 export interface ChannelListener {
-  /** Called with the libraries' versions by a supervisor that warms its own interpreter. */
+  /** Only from supervisors that warm their own interpreter. `versions`: library versions by import name. */
   readonly onReady?: (versions: Readonly<Record<string, string>>) => void
   readonly onEvent: (event: SandboxEvent) => void
   /** Called once, after all other callbacks. */
   readonly onEnd: (end: SandboxEnd) => void
 }
 
-/** Decodes the messages of one supervisor about one run. */
 export class Channel {
   readonly #listener: ChannelListener
   readonly #frames = new FrameReader(PLOT_BYTES_MAX)

@@ -85,7 +85,7 @@ export class ChosenSandbox {
     if (opened) return opened
     if (this.#options.adapters.length === 0) throw this.#refusal()
     const late = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(OPEN_MS_MAX)])
-    // Aborts are handled below.
+    // The next statements handle an abort.
     while (!isSettled(this.#state) && !late.aborted) await abortable(this.#news(), late).catch(() => {})
     signal.throwIfAborted()
     this.#closing.signal.throwIfAborted()
@@ -126,7 +126,6 @@ export class ChosenSandbox {
     await Promise.all(this.#discarded)
   }
 
-  /** Undefined while no sandbox is open. */
   get #sandbox(): Sandbox | undefined {
     return this.#state.name === 'open' ? this.#state.sandbox : undefined
   }

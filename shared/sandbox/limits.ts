@@ -3,19 +3,14 @@
  * enforces the output limits itself, because it does not trust the output of a sandbox.
  */
 
-/** Maximum length of the source, in code points. */
 export const CODE_POINTS_MAX = 50_000
 /** Maximum bytes of UTF-8, each for stdout and stderr. The rest is dropped, which a last line reports. */
 export const OUTPUT_BYTES_MAX = 1024 * 1024
 export const PLOTS_MAX = 20
 export const PLOT_BYTES_MAX = 5 * 1024 * 1024
-/** Maximum bytes of all plots of a run together. */
 export const PLOTS_BYTES_MAX = 20 * 1024 * 1024
-/** Maximum memory of a run beyond its warm interpreter. */
 export const MEMORY_BYTES_MAX = 512 * 1024 * 1024
-/** Size of the scratch space in /tmp. */
 export const SCRATCH_BYTES_MAX = 64 * 1024 * 1024
 export const FILE_BYTES_MAX = 32 * 1024 * 1024
 export const OPEN_FILES_MAX = 128
-/** Maximum threads and processes together; the code may start threads only. */
 export const PROCESSES_MAX = 64

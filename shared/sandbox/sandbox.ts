@@ -7,7 +7,6 @@ import { ServiceError } from '#shared/error.ts'
  * then its probe fails or its `guarantees` say so.
  */
 
-/** One run. */
 export interface SandboxJob {
   /** Python source, at most {@link CODE_POINTS_MAX} code points. */
   readonly code: string
@@ -19,7 +18,6 @@ export interface SandboxJob {
   readonly files?: readonly SandboxFile[]
 }
 
-/** An input file of a program. */
 export interface SandboxFile {
   /** A file name without a path: letters, digits and similar characters. */
   readonly name: string
@@ -67,11 +65,8 @@ export interface Sandbox {
   close(): Promise<void>
 }
 
-/** Numbers for health checks and metrics. */
 export interface SandboxStats {
-  /** Interpreters that wait for a run. */
   readonly idle: number
-  /** Running runs. */
   readonly busy: number
 }
 

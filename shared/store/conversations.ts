@@ -1,12 +1,10 @@
 import type { ConversationItem } from '#schemas/responses/conversation.ts'
 import { newId } from '#shared/id.ts'
 
-/** A conversation of a project, with the version that was read. */
 export interface StoredConversation {
   readonly id: string
   readonly tenant: string
   readonly metadata: Readonly<Record<string, string>>
-  /** Items of the conversation, in order. */
   readonly items: readonly ConversationItem[]
   /** Id of the job of the response in progress; null if there is none. */
   readonly job_id: string | null
@@ -14,7 +12,6 @@ export interface StoredConversation {
   readonly pending: readonly ConversationItem[]
   /** Version for optimistic locking, incremented by each change. */
   readonly version: number
-  /** Unix milliseconds. */
   readonly created_at_ms: number
 }
 
@@ -28,7 +25,6 @@ export interface ConversationStore {
     conversation: Pick<StoredConversation, 'id' | 'tenant' | 'metadata' | 'items'>,
     bounds: { readonly keepMs: number; readonly most: number },
   ): Promise<boolean>
-  /** A conversation that has not expired. */
   find(tenant: string, id: string): Promise<StoredConversation | undefined>
   /**
    * Replaces fields if the version is unchanged, and extends retention to `keepMs` from now. @returns False if another call has changed the
@@ -37,16 +33,13 @@ export interface ConversationStore {
   change(read: StoredConversation, change: ConversationChange, keepMs: number): Promise<boolean>
   /** @returns False if the conversation does not exist */
   delete(tenant: string, id: string): Promise<boolean>
-  /** Deletes expired conversations, at most `limit`. Returns their number. */
   purge(limit: number): Promise<number>
 }
 
-/** A store with conversations. */
 export interface HasConversations {
   readonly conversations: ConversationStore
 }
 
-/** A random conversation id. */
 export function newConversationId(): string {
   return newId('conv_', 32)
 }

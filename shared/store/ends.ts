@@ -1,7 +1,6 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { Metered } from '#shared/usage/meter.ts'
 
-/** Result of a completed job. */
 export interface CompletedEnd {
   readonly result: unknown
   /** Usage in the form for the caller. */
@@ -10,7 +9,6 @@ export interface CompletedEnd {
   readonly metered?: Metered
 }
 
-/** Error of a failed job. */
 export interface FailedEnd {
   readonly error: ErrorBody
   readonly metered?: Metered

@@ -2,14 +2,12 @@ import type { PoolName } from '#schemas/job.ts'
 
 /** Records of composed jobs: their steps and children (docs/internals/design.md, Families). */
 
-/** A step to record. */
 export interface NewStep {
-  /** Hash of the input. */
   readonly key: string
   readonly kind: string
   /** JSON text of a {@link StepInput}; absent: not recorded. */
   readonly input?: string | undefined
-  /** The output, or the key of the blob with the output. */
+  /** Output value, or the key of its blob. */
   readonly output: StepOutput
   /** Bytes of the blob with the output, if any. */
   readonly blobBytes?: number | undefined
@@ -22,7 +20,6 @@ export type StepOutput = { readonly value: unknown } | { readonly blob: string }
 /** Input of a step, complete or truncated: canonical JSON with its original length in characters. */
 export type StepInput = { readonly value: unknown } | { readonly cut: string; readonly length: number }
 
-/** A recorded step, with its time, attempt and cost. */
 export interface DoneStep extends Omit<NewStep, 'input' | 'output' | 'blobBytes'> {
   readonly attempt: number
   readonly at_ms: number
@@ -30,9 +27,7 @@ export interface DoneStep extends Omit<NewStep, 'input' | 'output' | 'blobBytes'
   readonly blob: string | null
 }
 
-/** A recorded step with its input and output. */
 export interface RecordedStep extends DoneStep {
-  /** Null if the input was not recorded. */
   readonly input: StepInput | null
   readonly output: StepOutput
 }
@@ -52,6 +47,5 @@ export interface NewChild {
   readonly deadlineInMs?: number | undefined
   /** Estimated maximum cost, in billionths of a US dollar. */
   readonly reservedNanos?: number | undefined
-  /** Bytes of the blob with the request, if any. */
   readonly blobBytes?: number | undefined
 }

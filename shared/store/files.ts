@@ -6,7 +6,6 @@ import { firstJobId, jobIdTime } from './job-id.ts'
 export const BATCH_INPUT = 'batch_input'
 /** Purpose of a part of a response history; referenced by jobs only (shared/jobs/durable/history.ts). */
 export const HISTORY = 'history'
-/** Random characters of an id, after its time. */
 const RANDOM_LENGTH = 22
 
 /** Metadata of a project's file. The content is a blob under the same id. */
@@ -16,12 +15,10 @@ export interface StoredFile {
   readonly purpose: string
   readonly filename: string
   readonly bytes: number
-  /** Unix milliseconds. */
   readonly created_at_ms: number
   readonly expires_at_ms: number
 }
 
-/** A file to store. */
 export interface NewFile extends Omit<StoredFile, 'created_at_ms' | 'expires_at_ms'> {
   readonly keepMs: number
 }
@@ -31,7 +28,6 @@ export interface FileBounds {
   readonly filesMax: number
 }
 
-/** Filters of {@link FileStore.list}. */
 export interface FileQuery {
   readonly limit: number
   readonly after?: string | undefined
@@ -46,23 +42,18 @@ export interface FileQuery {
 export interface FileStore {
   /** Stores a file if the project has less than `filesMax`. An existing id returns true. */
   create(file: NewFile, bounds: FileBounds): Promise<boolean>
-  /** A file that has not expired. */
   find(tenant: string, id: string): Promise<StoredFile | undefined>
   /** A page of files, plus one if there are more; without batch inputs. */
   list(tenant: string, query: FileQuery): Promise<StoredFile[]>
-  /** @returns False if the file does not exist */
   delete(tenant: string, id: string): Promise<boolean>
   /** Adds one reference of a job to each file, and extends retention to at least `keepMs`. Returns the number of files found. */
   refer(tenant: string, ids: readonly string[], keepMs: number): Promise<number>
   /** Removes one reference of a job from each file. Deletes files without references, and returns their ids. */
   release(tenant: string, ids: readonly string[]): Promise<string[]>
-  /** Whether a file exists, in any project. */
   has(id: string): Promise<boolean>
-  /** Deletes expired files, at most `limit`. Returns their ids. */
   purge(limit: number): Promise<string[]>
 }
 
-/** A store with files. */
 export interface HasFiles {
   readonly files: FileStore
 }

@@ -14,7 +14,6 @@ const ATTACHMENT_LENGTH = 8
 /** Crockford's base 32, as in ULID: sorts like the numbers. */
 const DIGITS = '0123456789ABCDEFGHJKMNPQRSTVWXYZ'
 
-/** A random job id. @param atMs Unix milliseconds */
 export function newJobId(atMs: number = Date.now()): string {
   return newId(firstJobId(atMs), RANDOM_LENGTH)
 }

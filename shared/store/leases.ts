@@ -20,7 +20,6 @@ export interface Leases {
 
 /** Data that a process sends with a renewal. */
 export interface ProcessLease {
-  /** Boot id: unique for each start. */
   readonly boot: string
   readonly role: string
   readonly slots: number
@@ -30,7 +29,6 @@ export interface ProcessLease {
   readonly leaseMs: number
 }
 
-/** A job owned by the renewing process. */
 export interface OwnedJob {
   readonly id: string
   readonly attempt: number

@@ -19,11 +19,9 @@ export interface OperatorStore {
   ): Promise<{ readonly deliveries: readonly WebhookDelivery[]; readonly next: Cursor }>
   /** Makes a message due at once; a given-up message gets all of its tries again. Undefined: unknown, delivered, or its address was erased. */
   retryDelivery(id: string): Promise<WebhookDelivery | undefined>
-  /** Paused models and pools, oldest first. */
   listPauses(): Promise<Pause[]>
   /** Pauses a model or pool; no effect if it is paused. */
   pause(target: PauseTarget, by: string): Promise<void>
-  /** Ends a pause, if there is one. */
   resume(target: PauseTarget): Promise<void>
 }
 
@@ -32,7 +30,6 @@ export type Cursor = string | null
 
 /** Filters of {@link OperatorStore.listJobs}; an absent field does not filter. */
 export interface OperatorJobs {
-  /** Jobs of a page. */
   readonly limit: number
   readonly after?: string | undefined
   readonly tenant?: string | undefined
@@ -48,7 +45,7 @@ export interface OperatorDeliveries {
   readonly limit: number
   readonly after?: string | undefined
   readonly tenant?: string | undefined
-  /** `failed`: given up. Default: failed and pending. */
+  /** `failed` means that all attempts failed. Default: failed and pending. */
   readonly state?: WebhookDelivery['state'] | undefined
 }
 
@@ -58,7 +55,6 @@ export interface PauseTarget {
   readonly id: string
 }
 
-/** A pause: no job of the model or pool is started. */
 export interface Pause extends PauseTarget {
   /** Id of the key that paused it. */
   readonly by: string

@@ -62,7 +62,6 @@ export interface StoreView
   close(): Promise<void>
 }
 
-/** State transitions requested by the API or by the owner of a job. */
 export interface JobMoves {
   /** Accepts a job, to be published if queued. An existing id returns that job. */
   create(job: NewJob, key?: IdempotencyKey): Promise<Created>
@@ -168,15 +167,11 @@ export interface JobReads {
    * jobs that do not match are read too.
    */
   list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }>
-  /** Events after `after`, in order, at most `limit`. */
   listEvents(scope: Scope, id: string, after: number, limit: number): Promise<DurableEvent[]>
   /** Number of queued and running jobs, and the age of the oldest. Cost depends on those only, not on stored jobs. */
   depth(): Promise<Depth[]>
-  /** A recorded step by its key, with its output. */
   findStep(id: string, key: string): Promise<(DoneStep & { readonly output: StepOutput }) | undefined>
-  /** Steps of a job, in the order of recording. */
   listSteps(scope: Scope, id: string): Promise<DoneStep[]>
-  /** Steps with inputs and outputs, after the first `after`, at most `limit`. */
   listRecordedSteps(scope: Scope, id: string, after: number, limit: number): Promise<RecordedStep[]>
   /** The children of a job, in the order of their ids; erased ones are left out. */
   listChildren(scope: Scope, id: string): Promise<DurableJob[]>
@@ -194,11 +189,9 @@ export const EVERY_TENANT = Symbol('every tenant')
 /** The visible jobs of a call: those of one tenant, or deliberately all. Other jobs do not exist for it. */
 export type Scope = string | typeof EVERY_TENANT
 
-/** One attempt of a job, held by its owner. */
 export interface HeldAttempt {
   readonly id: string
   readonly attempt: number
-  /** Boot id of the process that runs it. */
   readonly boot: string
   /** Number of writes made in this attempt so far, from 0: the fencing number of the next write. A repeated number marks a repeated write. */
   readonly chunk: number
@@ -221,7 +214,6 @@ export interface NewJob {
   readonly deadlineInMs: number
   /** Maximum wait before the first start, in ms; default: until the deadline. */
   readonly startInMs?: number
-  /** Earliest start, in Unix milliseconds. */
   readonly runAtMs?: number
   /** Retention after the end, in ms. Must be at least 24 h, or the idempotency key outlives the job. */
   readonly retentionMs: number
@@ -264,7 +256,6 @@ export interface Moved {
   readonly events: DurableEvent[]
 }
 
-/** A changed job with its request, for publishing. */
 export interface Dispatch extends Moved {
   readonly request: unknown
 }
@@ -275,7 +266,6 @@ export interface NewEvent {
   readonly data: unknown
 }
 
-/** Output of one write of an attempt, in order. */
 export type Output = readonly NewEvent[]
 
 /** Limits after which {@link Sweeps.reap} takes a job from its owner or fails it. */
@@ -288,7 +278,6 @@ export interface ReapPolicy {
   readonly deadlineGraceMs: number
 }
 
-/** Result of a purge. */
 export interface Purged {
   /** Requests of the deleted jobs that may name blobs. */
   readonly requests: readonly unknown[]

@@ -1,4 +1,3 @@
-/** Result of a reservation. */
 export interface HeldBytes {
   readonly isGranted: boolean
   /** Bytes that the project stores, plus the reservations of other processes. */
@@ -18,7 +17,6 @@ export interface StoredBytes {
   tidy(): Promise<void>
 }
 
-/** A store that counts stored bytes. */
 export interface HasStoredBytes {
   readonly storedBytes: StoredBytes
 }

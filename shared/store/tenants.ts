@@ -9,7 +9,6 @@ export interface TenantReads {
   queued(of: Lane): Promise<{ readonly tenant: string; readonly count: number }[]>
   /** Queue positions of a tenant's jobs among its own: {@link EXACT_PLACES} of the oldest, then each {@link PLACES_STEP}th. */
   places(of: Lane, tenant: string): Promise<QueuedPlace[]>
-  /** How many jobs of a tenant run now. */
   running(tenant: string): Promise<number>
   /** Number of queued and of scheduled jobs that were submitted with a key. */
   waitingOfKey(keyId: string): Promise<Record<'queued' | 'scheduled', number>>
@@ -37,7 +36,6 @@ interface Lane {
   readonly priority: Priority
 }
 
-/** How many jobs of one tenant are in one state. */
 export interface TenantDepth {
   readonly tenant: string
   readonly state: Extract<DurableState, 'queued' | 'scheduled' | 'in_progress' | 'waiting'>

@@ -10,7 +10,6 @@ export interface UsageAmounts {
   readonly cachedInputTokens: number
   readonly outputTokens: number
   readonly audioMs: number
-  /** Billionths of a US dollar. */
   readonly costNanos: number
 }
 
@@ -42,7 +41,6 @@ export interface UsageQuery {
   readonly project?: string | undefined
   /** Undefined: every key. */
   readonly keyId?: string | undefined
-  /** First and last day. */
   readonly from: string
   readonly to: string
   readonly groupBy: 'project' | 'key' | 'model' | 'day'
@@ -89,7 +87,6 @@ export interface UsageLedger {
   spent(of: readonly Spender[], from: string, to: string): Promise<Spent[]>
 }
 
-/** A store with a usage ledger. */
 export interface HasUsage {
   readonly usage: UsageLedger
 }

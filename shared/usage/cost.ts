@@ -7,7 +7,6 @@ import type { Metered } from './meter.ts'
 const NANOS_PER_MILLIONTH = 1_000
 const NANOS_PER_USD = 1_000_000_000
 
-/** Usage, outcome and owner of one ended call. */
 export interface EndedCall {
   readonly project: string
   readonly keyId: string

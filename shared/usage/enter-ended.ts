@@ -3,7 +3,6 @@ import type { EndedJob, UsageLedger } from '#shared/store/usage.ts'
 import { entryOf } from './cost.ts'
 import { Metered, NOTHING } from './meter.ts'
 
-/** Maximum jobs per write. */
 const JOBS_MAX = 200
 
 /** Adds ended durable jobs to the usage ledger, at present prices. @returns True if there may be more */

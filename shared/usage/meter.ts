@@ -6,7 +6,6 @@ const NANOS_PER_USD = 1_000_000_000
 
 const Amount = z.int().min(0).default(0)
 
-/** Usage of one call or job. `input_tokens` include `cached_tokens`. */
 export const Metered = z.object({
   input_tokens: Amount,
   cached_tokens: Amount,
@@ -19,7 +18,6 @@ export type Metered = z.infer<typeof Metered>
 
 export const NOTHING: Metered = Metered.parse({})
 
-/** Metered fields of the events of any kind. */
 interface CountedEvent {
   readonly type?: string
   readonly input_tokens?: number
@@ -64,7 +62,6 @@ export class Meter {
     return { input: this.#promptTokens, output: Math.ceil(this.#chars / CHARS_PER_TOKEN) }
   }
 
-  /** Usage so far. */
   get metered(): Metered {
     const { input, output } = this.tokens
     return { ...this.#metered, input_tokens: input, output_tokens: output }

@@ -2,7 +2,6 @@ import { dayOf } from './cost.ts'
 
 /** A calendar month in UTC. */
 export interface Month {
-  /** Such as 2030-01. */
   readonly name: string
   /** First and last day. */
   readonly from: string

@@ -8,7 +8,6 @@ const ENTRIES_MAX = 500
 /** Maximum queued entries. Each key and model has one entry per day, so only an outage with very many keys reaches this. */
 const WAITING_MAX = 50_000
 
-/** A batch being written. */
 interface SentBatch {
   readonly number: number
   readonly entries: readonly UsageEntry[]
@@ -35,7 +34,6 @@ export class UsageBatches {
   #dropped = 0
   #isClosed = false
 
-  /** @param boot Boot id of this process, which must be unique. */
   constructor(ledger: UsageLedger, boot: string, log: Log) {
     this.ledger = ledger
     this.#boot = boot

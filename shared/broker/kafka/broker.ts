@@ -8,14 +8,12 @@ export interface KafkaClient {
   readonly name: string
   /** Start of the present outage by the monotonic clock; undefined while a broker answers. */
   readonly unreachableSinceMs: number | undefined
-  /** As {@link Broker.missing}. */
   readonly missing: readonly string[]
   readonly produce: Produce
   /** @param onLoss Called with the name of a topic that was deleted and recreated. A later listener replaces an earlier one. */
   onLoss(onLoss: (topic: string) => void): void
   /** Checks whether a broker answers and which nodes lead, because a call is slow or was refused. */
   suspect(): void
-  /** Whether an error is temporary. */
   isTransient(error: unknown): boolean
   /** Number of partitions of a topic; 0 if unknown. */
   partitions(topic: string): number
@@ -32,7 +30,6 @@ export interface KafkaClient {
   ): Receiver & { open(): Promise<Receiver> }
   /** Range of a partition's stored offsets. @throws Error if a broker is unreachable or refuses */
   kept(topic: string, partition: number): Promise<KeptOffsets>
-  /** As {@link Broker.lag}. */
   lag(queue: string, topic: string): Promise<number | undefined>
   /** Closes the client; all of its consumers and receivers are closed before. */
   close(): Promise<void>

@@ -22,14 +22,12 @@ let lanes = 0
 
 type FetchedPartition = fetchV17.FetchResponsePartition
 
-/** A received partition. */
 interface Place {
   readonly partition: number
   /** Offset of the next record, or {@link LATEST} until it is known. */
   position: bigint
 }
 
-/** The poll of one broker. */
 interface Poll {
   readonly node: number
   /** Each partition is in one poll at a time, and only that poll moves it to another. */
@@ -38,7 +36,6 @@ interface Poll {
   readonly loop: Promise<void>
 }
 
-/** A receiver of some partitions. Call `open` once. */
 export class ChannelReceiver implements Receiver {
   readonly #cluster: KafkaCluster
   readonly #options: KafkaOptions
@@ -46,7 +43,6 @@ export class ChannelReceiver implements Receiver {
   readonly #places: readonly Place[]
   readonly #onRecord: (record: KeptRecord) => void
   readonly #gapMs: number
-  /** Id of the topic for which the positions are valid. */
   #topicId: string | undefined
   #stretch = 1
   readonly #closing = new AbortController()
@@ -121,7 +117,6 @@ export class ChannelReceiver implements Receiver {
     this.#polls.set(node, poll)
   }
 
-  /** @returns True if this broker leads none of the partitions any more */
   async #poll(poll: Poll): Promise<boolean> {
     const restMs = this.#gapMs * this.#stretch - (performance.now() - poll.askedAtMs)
     if (restMs > 0) await pause(restMs, this.#closing.signal)

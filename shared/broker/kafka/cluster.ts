@@ -41,11 +41,9 @@ interface Address {
 
 interface TopicState {
   readonly id: string
-  /** Leading node of each partition, or `NO_LEADER`. */
   readonly leaders: readonly number[]
 }
 
-/** Changes of the followed topics in a metadata response, by name. */
 export interface TopicChanges {
   /** Missing, or with fewer partitions than the options require. */
   readonly lacking: readonly string[]
@@ -53,7 +51,6 @@ export interface TopicChanges {
   readonly remade: readonly string[]
 }
 
-/** A process's view of a cluster. The caller closes it. */
 export class KafkaCluster {
   readonly #options: KafkaOptions
   readonly #closing = new AbortController()
@@ -268,7 +265,6 @@ export class KafkaCluster {
     return [...this.#nodes.values(), ...this.#bootstrap]
   }
 
-  /** One shared connection for requests that any broker can answer. */
   async #controlConnection(): Promise<Connection> {
     if (this.#control?.isConnected()) return this.#control
     this.#dialing ??= this.#dialAny().finally(() => {
@@ -322,7 +318,7 @@ async function requestMetadata(
     return await metadataV12.api.async(connection, [...topics], false, false)
   } catch (error) {
     const response = responseOf<metadataV12.MetadataResponse>(error)
-    if (response) return response // one partition without a leader must not hide the others
+    if (response) return response // One partition without a leader must not hide the others.
     throw error
   }
 }

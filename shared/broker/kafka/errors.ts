@@ -25,7 +25,6 @@ export const CODE = {
 /** Refusals of a batch for its content. A retry is refused again; if split, possibly only one part is. */
 export const REFUSED_RECORD: readonly number[] = [CODE.messageTooLarge, CODE.recordListTooLarge, CODE.invalidRecord]
 
-/** A broker's refusal, with its protocol code. */
 export class KafkaRefusal extends Error {
   readonly code: number
   readonly isTransient: boolean
@@ -51,7 +50,6 @@ export function isTransient(thrown: unknown): boolean {
   return isNetwork || (findErrorBy(thrown, 'canRetry', true) !== null && !findErrorBy(thrown, 'canRetry', false))
 }
 
-/** Whether another process created the topic in the meantime. */
 export function isTopicExists(thrown: unknown): boolean {
   return thrown instanceof Error && findErrorBy(thrown, 'apiId', 'TOPIC_ALREADY_EXISTS') !== null
 }

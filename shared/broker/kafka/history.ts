@@ -14,7 +14,6 @@ export interface KeptOffsets {
   readonly end: number
 }
 
-/** The operations needed for reading. Topic names include the prefix. */
 interface HistoryClient {
   isTransient(error: unknown): boolean
   suspect(): void

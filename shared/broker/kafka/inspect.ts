@@ -7,12 +7,9 @@ import { orUnavailable } from './unavailable.ts'
 const SHARE_FETCH = { key: 78, version: 2 }
 const SHARE_FEATURE = 'share.version'
 
-/** State of a cluster, read without changing it. */
 export interface KafkaFacts {
   readonly brokers: number
-  /** Number of required topics. */
   readonly topics: number
-  /** Required topics that do not exist. */
   readonly missing: readonly string[]
   readonly hasShareGroups: boolean
   /** Undefined if a dead broker is replaced quickly, if there is only one, or if the setting cannot be read. */

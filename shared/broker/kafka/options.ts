@@ -3,9 +3,7 @@ import type { Topic } from '#shared/broker/broker.ts'
 /** Reports a problem from which the adapter recovers: a constant event name, and the facts in snake_case. The caller logs it. */
 export type OnProblem = (message: string, fields: Record<string, unknown>) => void
 
-/** Connection to a Kafka cluster, and the topics that must exist. */
 export interface KafkaOptions {
-  /** Bootstrap addresses, `host:port`. */
   readonly brokers: readonly string[]
   /** `share`: share groups, Kafka 4.2 or later. `classic`: kafkajs and consumer groups. `auto`: the first one that the cluster supports. */
   readonly client: 'auto' | 'share' | 'classic'
@@ -30,7 +28,6 @@ export interface KafkaOptions {
   readonly onFatal?: (error: unknown) => void
 }
 
-/** SASL credentials. */
 export interface KafkaSasl {
   readonly mechanism: 'PLAIN' | 'SCRAM-SHA-256' | 'SCRAM-SHA-512'
   readonly username: string
@@ -56,7 +53,6 @@ export function fetchGapMs({ topics, prefix }: KafkaOptions, topic: string): num
   return topics.find(({ name }) => prefix + name === topic)?.fetchGapMs ?? 0
 }
 
-/** Defaults of {@link KafkaOptions}. */
 export const KAFKA_DEFAULTS = {
   sendTimeoutMs: 30_000,
   sendBufferBytesMax: 32 * 1024 * 1024,

@@ -29,11 +29,9 @@ interface Identity {
   readonly producerEpoch: number
 }
 
-/** Produces batches. Calls must not overlap. */
 export class KafkaProducer {
   readonly #cluster: KafkaCluster
   readonly #sequences = new NumericMap()
-  /** Batches of unknown fate, by partition. */
   readonly #unsure = new Map<string, readonly OutgoingRecord[]>()
   #identity: Identity | undefined
 
@@ -41,7 +39,6 @@ export class KafkaProducer {
     this.#cluster = cluster
   }
 
-  /** One attempt; see {@link Produce}. */
   async produce(batches: readonly OutgoingBatch[]): Promise<readonly BatchFailure[]> {
     if (batches.some((batch) => this.#differsFromUnsure(batch))) this.#forgetIdentity()
     const failures = new Map<OutgoingBatch, BatchFailure>()

@@ -28,13 +28,11 @@ const COUNT_MAX = 2 ** 20
  */
 export const batchBytesMax = { queue: 64 * 1024, channel: 900 * 1024 } as const
 
-/** A record to send. */
 export interface OutgoingRecord {
   readonly key: Buffer | undefined
   readonly value: Buffer
 }
 
-/** Records for one partition, sent together, in order. */
 export interface OutgoingBatch {
   readonly topic: string
   readonly partition: number
@@ -49,7 +47,6 @@ export type BatchFailure =
 /** Tries once to make the batches durable. Returns one result per batch, in order. Never rejects. */
 export type Produce = (batches: readonly OutgoingBatch[]) => Promise<readonly BatchFailure[]>
 
-/** Options for sending a record. */
 export interface SendOptions {
   /** Time after which the promise rejects; a record in flight may still arrive. Default: never. */
   readonly timeoutMs?: number
@@ -78,7 +75,6 @@ interface Lane {
   countMax: number
 }
 
-/** Sends records in bounded memory. The caller closes it. */
 export class CoalescingSender {
   readonly #produce: Produce
   readonly #bytesMax: number

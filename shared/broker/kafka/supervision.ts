@@ -23,10 +23,8 @@ export class Supervisor {
   readonly #isTransient: (error: unknown) => boolean
   #tries = 0
   #failures = 0
-  /** Time of the first consecutive failure. */
   #failingSinceMs: number | undefined
   #isPersistenceReported = false
-  /** Time of the last report of a temporary failure. */
   #reportedAtMs = Number.NEGATIVE_INFINITY
 
   constructor(
@@ -39,7 +37,6 @@ export class Supervisor {
     this.#isTransient = isTransient
   }
 
-  /** Records progress, which resets the counters. */
   progress(): void {
     this.#tries = 0
     this.#failures = 0
@@ -118,7 +115,6 @@ export async function untilWoken(ms: number, signal: AbortSignal, begin: (wake: 
   signal.removeEventListener('abort', wake)
 }
 
-/** Waits for `ms`, or less if `signal` aborts. */
 export async function pause(ms: number, signal: AbortSignal): Promise<void> {
   await sleep(ms, undefined, { signal }).catch(() => {
     // Only the abort can reject, and the caller checks the signal.

@@ -19,7 +19,6 @@ const WARN_INTERVAL_MS = 60_000
 /** Opens a new connection to the cluster without cached metadata, passes it to `use`, and closes it. */
 type Look<Admin> = (use: (admin: Admin) => Promise<void>) => Promise<void>
 
-/** The topics of one process. The caller closes it. */
 export class TopicKeeper<Admin extends KafkaAdmin> {
   readonly #look: Look<Admin>
   readonly #check: (admin: Admin) => Promise<BootProblem[]>
@@ -30,7 +29,7 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
   #missing: readonly string[] = []
   #warnedAtMs = Number.NEGATIVE_INFINITY
 
-  /** @param check The boot check, which creates missing topics. */
+  /** @param check Boot check, which creates missing topics. */
   constructor(look: Look<Admin>, check: (admin: Admin) => Promise<BootProblem[]>, options: KafkaOptions) {
     this.#look = look
     this.#check = check

@@ -27,7 +27,6 @@ const RETAIN_FOREVER = -1
  */
 const RECORD_BYTES = { wanted: 1_048_588, queue: 160 * 1024, channel: 960 * 1024 } as const
 
-/** The operations that the boot check needs. Every method throws the client's errors. */
 export interface KafkaAdmin {
   brokerCount(): Promise<number>
   /** Partitions of each existing topic; missing topics are not in the map. */
@@ -37,13 +36,10 @@ export interface KafkaAdmin {
   brokerSettings(): Promise<ReadonlyMap<string, string>>
   /** Creates a topic. An existing one is not an error: several processes start at once. */
   createTopic(topic: NewTopic): Promise<void>
-  /** Changes some settings of a topic. */
   setTopic(topic: string, settings: Readonly<Record<string, string>>): Promise<void>
-  /** Increases the partitions of a topic. */
   addPartitions(topic: string, partitions: number): Promise<void>
 }
 
-/** A topic to create. */
 export interface NewTopic {
   readonly name: string
   readonly partitions: number
@@ -111,7 +107,6 @@ function topicSettings(retentionMs: number, replicas: number): Record<string, st
   }
 }
 
-/** A wrong property of a topic, with the command that fixes it. */
 interface Wrong extends BootProblem {
   /** The topic still works: the problem is logged, but does not prevent the start. */
   readonly isHarmless?: boolean
@@ -249,7 +244,6 @@ export async function checkInternalTopic(
     }))
 }
 
-/** Message of an error; for an AggregateError, that of the first inner one. */
 export function messageOf(error: unknown): string {
   const causes = (error as AggregateError | null)?.errors
   const [cause] = Array.isArray(causes) ? causes : []

@@ -17,11 +17,9 @@ import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 export class ContentBlocks {
   readonly #request: GenerateRequest
   readonly #ids = new Set<string>()
-  /** Open blocks, and closed ones that wait for an earlier open block. */
   readonly #blocks: Slot[] = []
   #waitingChars = 0
   #lastType: string | undefined
-  /** Number of tool calls so far. */
   calls = 0
   /** Whether any received output is visible to a caller of the API. */
   hasOutput = false
@@ -133,7 +131,6 @@ export class ContentBlocks {
 const BLOCKS_MAX = 1_000
 /** Maximum characters of events that wait for an earlier block. */
 const WAITING_CHARS_MAX = 4 * 1024 * 1024
-/** Cost of an event in characters, in addition to its text. */
 const EVENT_CHARS = 100
 /** Maximum characters of a native block, which is passed on as a whole. */
 const NATIVE_CHARS_MAX = 16 * 1024 * 1024

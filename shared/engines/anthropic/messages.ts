@@ -6,7 +6,6 @@ interface Message {
   readonly role: Role
   readonly content: Block[]
   extra: object | undefined
-  /** Whether the message accepts further tool results and the text after them. */
   readonly isOpen: boolean
 }
 
@@ -139,7 +138,6 @@ function encodeFile(part: Extract<Part, { type: 'file' }>, param: string): objec
   throw new ServiceError('unsupported_value', `This model does not read files of type ${source.media_type}.`, { param })
 }
 
-/** A data: URL with base64 content as a source; undefined for any other URL. */
 function mediaSource(url: string): { type: 'base64'; media_type: string; data: string } | undefined {
   const comma = url.indexOf(',')
   const head = /^data:([^;,]*)(?:;[^,]*)?;base64$/i.exec(url.slice(0, comma))

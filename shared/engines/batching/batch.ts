@@ -1,14 +1,11 @@
 import type { Embedded } from '#shared/engines/embedding.ts'
 import type { ServiceError } from '#shared/error.ts'
 
-/** Limits of one upstream call. */
 export interface BatchBounds {
   readonly inputsMax: number
-  /** Maximum estimated tokens. A text with more tokens is sent alone. */
   readonly tokensMax: number
 }
 
-/** One input: a text with its estimated tokens. */
 export interface EmbedText {
   readonly text: string
   readonly tokens: number
@@ -22,7 +19,6 @@ export class EmbedJob {
   readonly texts: readonly EmbedText[]
   /** Time at which the oldest waiting input began to wait. */
   readonly sinceMs: number
-  /** Number of inputs in running calls. */
   underWay = 0
   /** Set after a batch with other jobs was rejected: the faulty text is unknown, so this job is sent alone from then on. */
   isAlone = false
@@ -43,12 +39,10 @@ export class EmbedJob {
     this.#onEnd = onEnd
   }
 
-  /** Number of inputs that wait to be sent. */
   get waiting(): number {
     return this.isOver ? 0 : this.#again.length + this.texts.length - this.#next
   }
 
-  /** Index of the next input to send. */
   peek(): number {
     return this.#again[0] ?? this.#next
   }
@@ -76,7 +70,6 @@ export class EmbedJob {
     if (--this.#left === 0) this.end()
   }
 
-  /** Ends the job for its caller. A second call has no effect. */
   end(error?: unknown): void {
     if (this.isOver) return
     this.isOver = true
@@ -84,7 +77,6 @@ export class EmbedJob {
   }
 }
 
-/** A text of a batch, with the inputs that consist of it. */
 interface Slot {
   readonly text: EmbedText
   readonly inputs: { readonly job: EmbedJob; readonly index: number }[]
@@ -109,7 +101,6 @@ export class Batch {
     return this.#slots.length === 0
   }
 
-  /** Whether any job of the batch is still running. */
   get isWanted(): boolean {
     for (const job of this.#jobs) if (!job.isOver) return true
     return false
@@ -120,7 +111,6 @@ export class Batch {
     return this.#slots.length < inputsMax && this.#tokens + tokens <= tokensMax
   }
 
-  /** Adds the next input of a job. */
   takeFrom(job: EmbedJob): void {
     const index = job.take()
     const text = job.texts[index] as EmbedText

@@ -2,11 +2,9 @@ import type { EmbeddingEngine } from '#shared/engines/embedding.ts'
 import { ServiceError } from '#shared/error.ts'
 import { Batch, type BatchBounds, EmbedJob, type EmbedText, type OnVector } from './batch.ts'
 
-/** Limits of a batcher. */
 export interface BatcherOptions extends BatchBounds {
   /** Maximum time that an input waits for others while a call could be made, in milliseconds. */
   readonly waitMs: number
-  /** Maximum concurrent calls. */
   readonly callsMax: number
 }
 
@@ -41,7 +39,6 @@ export class Batcher {
   /** Jobs with waiting inputs, the next one first. */
   readonly #ring = new Set<EmbedJob>()
   readonly #calls = new Map<Batch, AbortController>()
-  /** Number of running jobs. */
   #jobs = 0
   #pumping: NodeJS.Immediate | undefined
   #timer: NodeJS.Timeout | undefined
@@ -74,7 +71,6 @@ export class Batcher {
     })
   }
 
-  /** Ends all jobs and calls. */
   async close(): Promise<void> {
     const error = new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000 })
     for (const job of [...this.#ring]) this.#leave(job, error)
@@ -124,7 +120,6 @@ export class Batcher {
     return since + this.#options.waitMs - performance.now()
   }
 
-  /** Whether the waiting inputs fill a batch. */
   #isFull(jobs: readonly EmbedJob[]): boolean {
     const { inputsMax, tokensMax } = this.#options
     let [inputs, tokens] = [0, 0]

@@ -9,7 +9,6 @@ export const TOKEN_BYTES_MAX = 128
 /** Maximum base64 bytes of one vector: 4,096 numbers, and the JSON around them. */
 const VECTOR_BYTES_MAX = 24 * 1024
 
-/** Maximum bytes of the answer for a number of inputs. */
 export function answerBytesMax(inputs: number): number {
   return (inputs + 4) * VECTOR_BYTES_MAX
 }

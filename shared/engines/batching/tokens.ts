@@ -26,7 +26,6 @@ export function guessTokens(text: string): number {
   return Math.max(1, Math.ceil((tokens * text.length) / sample.length))
 }
 
-/** Converts text to tokens and back. */
 export interface Tokens {
   /**
    * Counts the tokens of a text. Text that looks like a special token is plain text. Counting yields to the event loop and stops soon after

@@ -87,7 +87,7 @@ async function* perform(call: Call, choice: number): AsyncGenerator<GenerateEven
     }
   }
   yield* released(stops.flush(), choice)
-  // A scripted failure after more tokens than the answer has happens at the end.
+  // A failure scripted for later than the last token happens at the end.
   pace.failAfter(Number.MAX_SAFE_INTEGER)
   yield { type: 'finish', choice, reason: script.finish, ...(script.filter ? { filter: script.filter } : {}) }
 }
@@ -122,7 +122,6 @@ class EchoPace {
   readonly #attempt: number
   #timer: NodeJS.Timeout | undefined
   #interrupt: (() => void) | undefined
-  /** Tokens so far, of all choices. */
   tokens = 0
 
   constructor(directive: Directive, options: GenerateOptions) {

@@ -14,11 +14,9 @@ const DEPTH_MAX = 4
 /** Depth below which every value is null, because a schema may contain itself. */
 const DEPTH_END = 200
 
-/** Limits of the values generated for one answer. */
 export class FillBudget {
-  /** Number of values. Bounds a schema that branches into itself. */
+  /** Maximum values of one answer, because a schema may contain itself. */
   values = 10_000
-  /** Characters of texts, names and constants. */
   characters = 1_000_000
 }
 
@@ -44,11 +42,9 @@ export function fillSchema(root: Schema, options: FillOptions = {}): unknown {
   }
 }
 
-/** Options of {@link fillSchema}. */
 interface FillOptions {
   /** Name of the value; texts consist of it. */
   readonly name?: string | undefined
-  /** Parameter that an error about the schema names. */
   readonly param?: string
   /** Default: a new one. */
   readonly budget?: FillBudget
@@ -155,7 +151,6 @@ class Filler {
     return this.#spend(size) ? value : null
   }
 
-  /** Returns false if the budget has too few characters left. */
   #spend(characters: number): boolean {
     if (characters > this.#budget.characters) return false
     this.#budget.characters -= characters
@@ -163,7 +158,6 @@ class Filler {
   }
 }
 
-/** The value that a schema itself provides, if any. */
 function givenValue(schema: Schema): { value: unknown } | undefined {
   if ('const' in schema) return { value: schema.const }
   const [first] = listOf(schema, 'enum')
@@ -173,7 +167,6 @@ function givenValue(schema: Schema): { value: unknown } | undefined {
   return example === undefined ? undefined : { value: example }
 }
 
-/** Approximate length of a value's JSON. */
 function sizeOf(value: unknown): number {
   if (typeof value === 'string') return value.length + 2
   if (typeof value !== 'object' || value === null) return 8

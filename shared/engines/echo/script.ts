@@ -52,10 +52,8 @@ const Directive = z.strictObject({
 })
 export type Directive = z.infer<typeof Directive>
 
-/** Maximum tool calls of one answer. */
 const CALLS_MAX = 128
 
-/** Output of the echo engine in one choice. */
 export interface Script {
   readonly directive: Directive
   readonly reasoning: string
@@ -92,7 +90,6 @@ export function writeScript(request: GenerateRequest, choice: number): Script {
   }
 }
 
-/** The deltas of a script, one token each, in the order of real engines. */
 export function* stepsOf(script: Script): Generator<Step> {
   for (const type of ['reasoning', 'refusal', 'text'] as const) {
     for (const text of splitTokens(script[type])) yield { type, text }

@@ -13,7 +13,6 @@ export function* splitTokens(text: string): Generator<string> {
   for (const [token] of text.matchAll(/\s*(?:[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_])|\s+$/gu)) yield token
 }
 
-/** Characters that are counted between two event-loop yields. */
 const PIECE_CHARS = 16 * 1024
 const WORDS_AND_SIGNS = /[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_]/gu
 const ENDS_IN_WORD = /[\p{L}\p{N}\p{M}_]$/u
@@ -35,14 +34,12 @@ function* countTokens(text: string): Generator<undefined, number> {
   return /\s$/.test(text) ? count + 1 : count
 }
 
-/** Pseudo-random words, exactly `count` tokens. Equal seeds give equal texts. */
 export function makeText(count: number, seed: number): string {
   const random = openRandom(seed)
   const words = Array.from({ length: count }, () => VOCABULARY[random() % VOCABULARY.length])
   return words.join(' ')
 }
 
-/** The texts of one turn, in order. */
 export function textOf(turn: Turn | undefined): string {
   let text = ''
   for (const part of turn?.parts ?? []) if ('text' in part) text += part.text ?? ''

@@ -98,7 +98,6 @@ function promptOf(model: LlamaModel, wrapper: ChatWrapper, chatHistory: ChatHist
   return joinPieces(isUnwanted ? pieces.slice(1) : pieces)
 }
 
-/** Merges adjacent texts, which must be tokenized together. */
 export function joinPieces(pieces: readonly (Piece | Token)[]): Prompt {
   const joined: (string | Token)[] = []
   for (const piece of pieces) {

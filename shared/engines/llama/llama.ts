@@ -16,7 +16,6 @@ import { closeRuntime, type LlamaRuntime, openRuntime } from './runtime.ts'
 const CLOSE_MS = 5_000
 const TEMPLATE_BYTES_MAX = 1_048_576
 
-/** Options of a llama engine. */
 export interface LlamaEngineOptions {
   /** Directory of prepared weights, DATA_DIR/models. */
   readonly weightsDir: string

@@ -9,7 +9,6 @@ import { rawTokensOf } from './raw.ts'
 import type { LlamaCall, LlamaRuntime } from './runtime.ts'
 import { chooseTool, nativeCallTokens } from './tools.ts'
 
-/** The plan of an answer, equal for each of the n choices. */
 export interface Plan {
   /** The called tool; undefined: the answer is text. */
   readonly tool: Tool | undefined

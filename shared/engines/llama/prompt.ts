@@ -69,7 +69,6 @@ export function describeRouting(request: GenerateRequest, tools: readonly Tool[]
   return { messages, tools: [], prefill: '', thinks: false }
 }
 
-/** The model's answer if no tool fits. */
 export const NO_TOOL = 'none'
 
 /**

@@ -42,7 +42,6 @@ export interface RuntimeOptions {
   readonly template?: string | undefined
 }
 
-/** One call of a model. */
 export interface LlamaCall {
   readonly config: ModelConfig
   readonly runtime: LlamaRuntime

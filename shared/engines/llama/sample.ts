@@ -11,7 +11,6 @@ const TOP_P = 0.9
 /** Number of last tokens to which presence and frequency penalties apply. */
 const PENALTY_WINDOW = 256
 
-/** The request fields that control sampling. */
 export type SamplingRequest = Partial<
   Pick<
     GenerateRequest,
@@ -27,15 +26,12 @@ export type SamplingRequest = Partial<
   >
 >
 
-/** Sampling of one answer. */
 export interface Sampling {
   readonly options: SequenceEvaluateOptions
   readonly wantsProbabilities: boolean
-  /** Tokens of the answer so far, updated by {@link sample}. */
   readonly generated: Token[]
 }
 
-/** One sampled token. */
 export interface Sampled {
   readonly token: Token
   /** Probabilities of the whole vocabulary, highest first, if requested. */

@@ -10,7 +10,6 @@ import type { LlamaContextSequence, Token } from 'node-llama-cpp'
  * Example: a chat of 1,200 tokens returns with the answer and a question of 20 tokens. The sequence already has all tokens except these 20.
  */
 export class SequencePool {
-  /** Sequences that no call holds, in the order of their last use. */
   readonly #free: OwnedSequence[]
 
   constructor(sequences: readonly LlamaContextSequence[]) {

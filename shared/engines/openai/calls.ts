@@ -17,7 +17,6 @@ import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 const CALLS_MAX = 1_024
 /** Maximum characters of the arguments of one call. Arguments without a name are buffered up to this length. */
 const ARGUMENTS_CHARS_MAX = 8 * 1024 * 1024
-/** Maximum characters that are scanned for the end of the arguments. */
 const SCANNED_CHARS_MAX = 256 * 1024
 
 export interface WireToolCall {
@@ -36,7 +35,6 @@ interface WireFunction {
   parameters?: unknown
 }
 
-/** The readable parts of a call's delta. */
 interface CallDelta {
   readonly index: number | undefined
   readonly id: string
@@ -55,7 +53,6 @@ export interface CallsOptions {
   readonly keepsExtra: boolean
 }
 
-/** Collects the calls of one choice. */
 export class Calls {
   readonly #options: CallsOptions
   readonly #calls: CallState[] = []

@@ -36,7 +36,6 @@ const KNOWN_FIELDS: ReadonlySet<string> = new Set([
   'usage',
 ])
 
-/** A log probability as servers send it. */
 export interface WireLogprob {
   token: string
   logprob: number | null
@@ -44,7 +43,6 @@ export interface WireLogprob {
   top_logprobs?: WireLogprob[] | null
 }
 
-/** Collects one choice. */
 export class ChoiceState {
   readonly #choice: number
   readonly #request: GenerateRequest

@@ -99,7 +99,6 @@ function asChatChoice({ text, logprobs, ...rest }: WireText): WireChoice {
   return { ...rest, delta: { content: text ?? '' }, logprobs: logprobs ? { content: [...listed(logprobs)] } : null }
 }
 
-/** Converts the parallel lists of the old format into a list of tokens. */
 function* listed({ tokens = [], token_logprobs: own = [], top_logprobs: tops }: Partial<CompletionLogprobs>) {
   for (const [index, token] of tokens.entries()) {
     const top_logprobs = Object.entries(tops?.[index] ?? {}).map(([token, logprob]) => ({ token, logprob }))

@@ -1,4 +1,3 @@
-/** A piece of a message's content. */
 interface Piece {
   readonly isThought: boolean
   readonly text: string

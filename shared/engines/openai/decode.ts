@@ -7,7 +7,6 @@ import { nativeEvent } from '#shared/native-output.ts'
 import { ChoiceState, type WireChoice } from './choice.ts'
 import { UsageReader } from './usage.ts'
 
-/** A chunk, or a whole chat completion. */
 type Chunk = Readonly<Record<string, unknown>>
 
 /** Answer fields with an internal form, and fields that an encoder sets itself. `obfuscation` only pads the frames of one connection. */

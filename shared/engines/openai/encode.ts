@@ -153,7 +153,6 @@ function isPrefill(request: GenerateRequest): boolean {
   return request.dialect === 'anthropic' && request.turns.at(-1)?.role === 'assistant'
 }
 
-/** The object without its undefined fields. */
 export function defined(fields: Record<string, unknown>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined))
 }

@@ -40,7 +40,6 @@ export function openUpstreamRerank(
   }
 }
 
-/** @throws ServiceError `upstream_error` for too few results, or results about unknown documents */
 function rankedOf(model: string, body: unknown, { documents, top_n }: RerankCall): Ranked {
   if (resultsIn(body) > documents.length) throw answerError(model, `ranked more than ${documents.length} documents`)
   const { data: answer } = Answer.safeParse(body)
@@ -52,7 +51,6 @@ function rankedOf(model: string, body: unknown, { documents, top_n }: RerankCall
   if (!isSound || results.length < wanted) {
     throw answerError(model, `did not rank ${wanted} of ${documents.length} documents`)
   }
-  // Some servers ignore top_n, and some keep the order of the documents.
   const sorted = results.toSorted((a, b) => b.relevance_score - a.relevance_score || a.index - b.index)
   const tokens = usage?.prompt_tokens ?? usage?.total_tokens ?? meta?.tokens?.input_tokens
   return { results: sorted.slice(0, wanted), tokens }

@@ -35,12 +35,10 @@ const COUNTS = Object.entries(NAMES).map(([count, names]) => {
   return [count as keyof Counts, names.map((name) => name.split('.'))] as const
 })
 
-/** Collects the usage of one answer. */
 export class UsageReader {
   readonly #counts: Counts = {}
   #native: Json = {}
 
-  /** Reads every usage object of a chunk, or of a whole answer. */
   read(chunk: Json, choices: readonly Json[]): void {
     if (chunk.usage) this.#usage(chunk.usage)
     for (const choice of choices) {
@@ -120,7 +118,6 @@ function valueAt(object: Json, path: readonly string[]): unknown {
   return value
 }
 
-/** Merges two usage objects: null and zero replace nothing. */
 function joined(before: Json, after: Json): Json {
   const fields: Record<string, unknown> = { ...before }
   for (const [name, value] of Object.entries(after)) {

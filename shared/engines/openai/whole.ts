@@ -15,7 +15,6 @@ const REPEATED_LONGER = 6
 
 /** An endpoint whose requests and answers are whole JSON objects. */
 export class WholeCalls {
-  /** The model's name at the server. */
   readonly name: string
   readonly #id: string
   readonly #upstream: Upstream

@@ -16,14 +16,12 @@ const RETRY_AFTER_MARGIN = 1.03
 /** Wait beyond `startTimeoutMs` that is accepted for a returning caller: 5 s, or half of `startTimeoutMs` if that is shorter. */
 const RETURNING_GRACE_MS = 5_000
 const RETURNING_GRACE_RATIO = 0.5
-/** Minimum Retry-After. */
 const RETRY_MS_MIN = 1_000
 /** Cap on Retry-After for unknown clients. Every known SDK honours 60 s. */
 const RETRY_MS_MAX = 60_000
 
 export interface AdmissionControlOptions {
   readonly lines: Pick<WaitQueues, 'of' | 'estimateMs'>
-  /** Maximum estimated wait, in ms, with which a job is admitted. */
   readonly startTimeoutMs: number
   /**
    * Number of jobs that would run before a new job of the tenant.
@@ -34,7 +32,6 @@ export interface AdmissionControlOptions {
   readonly ahead: (asked: Asked, reserved: ReadonlyMap<string, number>, own?: number) => number
 }
 
-/** A job that asks for admission, or that has been admitted. */
 export interface Asked extends Work {
   readonly pool: PoolName
   readonly tenant: string
@@ -95,7 +92,7 @@ export class AdmissionControl {
     )
     if (place && mayEnter) reservations.drop(tenant, body)
     if (mayEnter) return
-    // A caller that returns too early receives its unchanged time again.
+    // A caller that returns too early keeps its reserved time.
     if (place && !isTurn) {
       const backMs = place.isBack ? now + retryAfterOf(place.atMs - now, retryMsMax) : place.backMs
       reservations.reserve(tenant, body, backMs)
@@ -126,7 +123,7 @@ export class AdmissionControl {
     return isDue || (isBack && atMs - now <= this.#options.startTimeoutMs * (1 - RETRY_TARGET_RATIO))
   }
 
-  /** @param wholeMs Estimated wait if every caller with a reservation before this one returns */
+  /** @param wholeMs Estimated wait if every earlier reservation is used */
   #isOpen(waitMs: number, wholeMs: number): boolean {
     const { startTimeoutMs } = this.#options
     return wholeMs <= startTimeoutMs || waitMs <= startTimeoutMs * OPEN_ADMISSION_RATIO

@@ -15,7 +15,6 @@ const RESUME_BYTES = 64 * 1024
 /** Bytes of unread output at which the job fails: one complete answer of that size, or a worker that ignores the pause. */
 const BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
-/** How the ingress buffers the output of one kind of job. */
 export interface OutputOptions {
   readonly merge: MergeEvents
   /** True for an event that the caller would receive twice if the job ran again. */
@@ -24,7 +23,6 @@ export interface OutputOptions {
   readonly answerBytesMax?: number | undefined
 }
 
-/** A request for a new attached job. */
 export interface NewAttachedJob extends OutputOptions {
   readonly pool: PoolName
   readonly kind: string
@@ -53,7 +51,6 @@ export function envelopeOf(spec: NewAttachedJob, reply: AttachedEnvelope['reply'
   return { ...head, stream, traceparent, request_id: requestId }
 }
 
-/** The owner of attached jobs, as an {@link AttachedJob} calls it. */
 export interface JobOwner {
   /** An attempt ended. The owner decides about the job and ends it, requeues it or ignores the outcome. */
   onOutcome(job: AttachedJob, outcome: Outcome): void
@@ -86,7 +83,6 @@ export class AttachedJob {
   attempt = 1
   /** Time at which the last attempt was sent; undefined before the first. If set, then a worker may have the job. */
   sentAtMs: number | undefined
-  /** True if the broker acknowledged the record of the current attempt. */
   isAtBroker = false
   tries = 0
   crashes = 0
@@ -113,7 +109,6 @@ export class AttachedJob {
     this.#bytesMax = output.answerBytesMax ?? BUFFER_BYTES_MAX
   }
 
-  /** Sequence number of the last event of the current attempt; 0 before it started. */
   get lastSeq(): number {
     return this.#lastSeq
   }
@@ -147,7 +142,6 @@ export class AttachedJob {
     })
   }
 
-  /** Ends the job for its reader and drops all later events. */
   finish(error?: ErrorBody): void {
     if (this.state === 'done') return
     this.state = 'done'
@@ -229,7 +223,6 @@ const UNPAUSED: ErrorBody = {
   param: null,
 }
 
-/** Attached jobs of one ingress, by id. */
 export class HeldJobs extends Map<string, AttachedJob> {
   count(pool: PoolName, state: 'queued' | 'running'): number {
     let count = 0

@@ -24,7 +24,6 @@ const NO_WORKER_MS = 60_000
  * events sooner.
  */
 const REPLY_LOSS_MS = 10_000
-/** Interval at which waiting jobs that will not start in time are rejected. */
 const LATE_EVERY_MS = 2_000
 
 /**
@@ -101,7 +100,6 @@ export class AttachedJobs implements JobOwner {
     return jobs
   }
 
-  /** Number of jobs that have not ended. */
   get size(): number {
     return this.#jobs.size
   }
@@ -121,7 +119,6 @@ export class AttachedJobs implements JobOwner {
     return this.#sender.callsWaiting(pool)
   }
 
-  /** Jobs of a model in the fair queue of this ingress. */
   waitingOf(pool: PoolName, model: string): number {
     return this.#sender.waitingOf(pool, model)
   }
@@ -169,7 +166,6 @@ export class AttachedJobs implements JobOwner {
     this.onOutcome(job, { type: 'cancelled', error })
   }
 
-  /** Fails every remaining job. @param error Error for their readers */
   failAll(error: ErrorBody): void {
     const held = [...this.#jobs.values()]
     // Empty the fair queue first. Otherwise each end would release the next job.
@@ -180,7 +176,6 @@ export class AttachedJobs implements JobOwner {
     }
   }
 
-  /** Fails the remaining jobs and leaves the channels. */
   async close(): Promise<void> {
     this.#sender.close()
     this.#stopLooking?.()

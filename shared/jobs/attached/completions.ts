@@ -1,19 +1,15 @@
-/** Length of the sliding window. */
 const WINDOW_MS = 30_000
 /** Completions are counted per second, so that the window holds 30 numbers instead of one entry per job. */
 const BUCKET_MS = 1_000
 /** Minimum number of completions for a rate. */
 const SAMPLES_MIN = 20
 
-/** Completions within one second, which starts at `fromMs`. */
 interface Bucket {
   readonly fromMs: number
   count: number
 }
 
-/** Rate at which jobs completed during the last 30 seconds. */
 export class Completions {
-  /** Oldest first. */
   readonly #buckets: Bucket[] = []
 
   add(now: number): void {

@@ -1,19 +1,17 @@
 import { type Work, workKey } from '#shared/jobs/peers.ts'
 import { TenantCounts } from './tenant-counts.ts'
 
-/** A job in a fair queue. */
 export interface TurnTaker {
   readonly envelope: Work & { readonly tenant: string }
 }
 
-/** Waiting jobs of one tenant: work key → jobs, oldest first. */
+/** Waiting jobs of one tenant, by work key, oldest first. */
 interface Own<Job> {
   /** Position in the round: the tenant with the lowest rank is served first. */
   rank: number
   readonly jobs: Map<string, Set<Job>>
 }
 
-/** Tenants that wait for one model. */
 interface Line {
   /** Ranks of the tenants, ascending. */
   readonly ranks: number[]
@@ -44,7 +42,6 @@ export class FairQueue<Job extends TurnTaker> {
   /** Cached counts over all models except those in `without`. */
   #others: { readonly without: ReadonlySet<string>; readonly counts: TenantCounts } | undefined
 
-  /** Number of tenants with waiting jobs. */
   get size(): number {
     return this.#tenants.size
   }
@@ -53,7 +50,6 @@ export class FairQueue<Job extends TurnTaker> {
     return this.#tenants.has(tenant)
   }
 
-  /** Appends a job behind the other jobs of its tenant. */
   add(job: Job): void {
     this.#order.set(job, ++this.#last)
     const key = workKey(job.envelope)
@@ -76,7 +72,6 @@ export class FairQueue<Job extends TurnTaker> {
     this.#count(key, job.envelope.tenant, 1)
   }
 
-  /** Removes a job. @returns True if it was waiting */
   delete(job: Job): boolean {
     const { tenant } = job.envelope
     const key = workKey(job.envelope)
@@ -93,7 +88,6 @@ export class FairQueue<Job extends TurnTaker> {
     return true
   }
 
-  /** Moves a tenant to the end of the round. */
   toEnd(tenant: string): void {
     const own = this.#tenants.get(tenant)
     if (own) this.#move(own, ++this.#last)

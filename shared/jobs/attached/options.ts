@@ -16,7 +16,6 @@ export const POLICY: RetryPolicy = {
   delayMsMax: 5_000,
 }
 
-/** Callbacks for metrics. */
 export interface AttachedObserver {
   onRetry(job: AttachedJob, reason: string): void
   onEnd(job: AttachedJob, end: 'completed' | 'failed' | 'cancelled', error?: ErrorBody): void
@@ -36,6 +35,5 @@ export interface AttachedOptions {
   readonly startTimeoutMs: number
   /** Maximum number of jobs in progress. */
   readonly jobsMax: number
-  /** Paused models and pools, for which new jobs are refused; default: none. */
   readonly pauses?: Pauses | undefined
 }

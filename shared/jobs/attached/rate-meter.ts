@@ -1,7 +1,6 @@
 /** Length of one measuring interval. A shorter one would mistake jobs that start together for a high rate. */
 const SPAN_MS = 250
 
-/** Recent event rate: the larger of the current and the previous interval of 250 ms. */
 export class RateMeter {
   #fromMs = 0
   #before = 0
@@ -12,7 +11,6 @@ export class RateMeter {
     this.#now++
   }
 
-  /** Expected number of events within `ms`, possibly fractional. */
   in(ms: number): number {
     this.#roll()
     return (Math.max(this.#before, this.#now) * ms) / SPAN_MS

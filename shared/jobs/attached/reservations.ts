@@ -6,14 +6,12 @@ const AHEAD_MS_MAX = 3_600_000
 const EARLY_MS = 500
 /** A reservation expires this long after its time, or after a quarter of its wait if that is longer. */
 const LATE_MS = 5_000
-/** Interval at which expired reservations are removed. */
 const SWEEP_MS = 1_000
 /** Bounds of the fingerprint: parts of a request, and characters at each end of a text. */
 const PARTS_MAX = 500
 const CHARS = 40
 
 export interface PlaceTimes {
-  /** Time at which the reservation is due. */
   readonly atMs: number
   /**
    * Time at which the caller was asked to return. Earlier than `atMs` if the caller's SDK does not honour so long a Retry-After.
@@ -21,7 +19,6 @@ export interface PlaceTimes {
   readonly backMs: number
 }
 
-/** The reservation of a caller that has returned. */
 export interface Place extends PlaceTimes {
   /** The reservation is due. */
   readonly isDue: boolean
@@ -31,7 +28,6 @@ export interface Place extends PlaceTimes {
   readonly before: number
 }
 
-/** A reservation. `untilMs` is its expiry. */
 interface Reservation {
   atMs: number
   backMs: number
@@ -60,7 +56,6 @@ interface Tenant {
  */
 export class Reservations {
   readonly #tenants = new Map<string, Tenant>()
-  /** Reservations of each tenant. */
   readonly counts = new Map<string, number>()
   /** Reservations whose caller returned when due and found the queue full, by tenant. */
   readonly lateCounts = new Map<string, number>()
@@ -113,7 +108,6 @@ export class Reservations {
     change(this.lateCounts, tenant, 1)
   }
 
-  /** Removes a reservation: the caller was admitted. */
   drop(tenant: string, body: unknown): void {
     const own = this.#tenants.get(tenant)
     const key = fingerprintOf(body)
@@ -156,7 +150,6 @@ export class Reservations {
   }
 }
 
-/** Sorts in place, earliest first. */
 function inOrder(places: Reservation[]): Reservation[] {
   return places.sort((a, b) => a.atMs - b.atMs)
 }

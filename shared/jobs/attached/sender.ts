@@ -25,7 +25,6 @@ const DISPATCH_INTERVAL_MS = 1_000
 const RETRY_MS_MIN = 5_000
 
 export interface SenderOptions {
-  /** Boot id of this ingress. */
   readonly boot: string
   readonly broker: Broker
   readonly blobs: Blobs
@@ -84,7 +83,6 @@ export class Sender {
     return { code: 'overloaded', message: `${why} Try again later.`, param: null, retry_after_ms }
   }
 
-  /** Records a successful end, which updates the completion rate of the queue. */
   completed(job: AttachedJob): void {
     this.#gate.completed(job.envelope)
   }
@@ -100,7 +98,6 @@ export class Sender {
     if (sending) return await sending
     const storing = this.#store(job, spec.body)
     if (storing) await storing
-    // The job may have ended in the meantime; its reader receives the reason.
     if (job.state !== 'done') await this.#send(job)
   }
 
@@ -146,7 +143,6 @@ export class Sender {
     return this.#sendNext(pool, job)
   }
 
-  /** Sends the next attempt of a job before all other jobs. */
   sendAgain(job: AttachedJob): void {
     const { pool } = job.envelope
     this.#turnsOf(pool).leave(job)
@@ -154,7 +150,6 @@ export class Sender {
     void this.#sendNext(pool)
   }
 
-  /** A worker started the job, so the next one may be sent. */
   start(job: AttachedJob): void {
     const { pool } = job.envelope
     if (this.#turnsOf(pool).start(job)) void this.#sendNext(pool)
@@ -171,7 +166,6 @@ export class Sender {
     return this.#turnsOf(pool).waiting + this.#shares.callsElsewhere(pool)
   }
 
-  /** Jobs of a model in the fair queue of this ingress. */
   waitingOf(pool: PoolName, model: string): number {
     return this.#turnsOf(pool).waitingOf(model)
   }
@@ -181,7 +175,6 @@ export class Sender {
     for (const job of jobs) this.#turnsOf(job.envelope.pool).leave(job)
   }
 
-  /** Deletes the body blob of a job that has ended. */
   dropBlob(job: AttachedJob): void {
     if (!this.#withBlob.delete(job.id)) return
     this.#options.blobs.delete(job.id).catch((error: unknown) => {
@@ -189,7 +182,6 @@ export class Sender {
     })
   }
 
-  /** Stops dispatching. */
   close(): void {
     this.#stopTurns()
     this.#shares.close()
@@ -244,7 +236,6 @@ export class Sender {
     return sending
   }
 
-  /** Publishes a job whose caller already reads the output, where a failure is reported. */
   #publishLater(job: AttachedJob): void {
     const { attempt } = job
     this.#publish(job).catch((error: unknown) => {

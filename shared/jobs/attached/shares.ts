@@ -10,7 +10,6 @@ const PUBLISH_INTERVAL_MS = 200
 const STALE_MS = 2_000
 /** Cache lifetime of a computed share. The set of waiting tenants changes with every call. */
 const SHARE_MS = 50
-/** Maximum queues per report, and tenants listed per queue. Further tenants are only counted. */
 const QUEUES_MAX = 32
 const TENANTS_MAX = 32
 
@@ -32,18 +31,15 @@ export interface SharesOptions {
   readonly publish: (record: WaitingRecord) => void
   /** Calls in the fair queues of this ingress. */
   readonly waiting: () => Iterable<WaitingCalls>
-  /** Called after a report of another ingress, because shares may have grown. */
   readonly onShares: () => void
 }
 
 /** Calls in other ingresses for one pool, or for one kind and model of a pool. */
 interface Others {
   calls: number
-  /** Calls by work key. */
   readonly works: Map<string, WaitingElsewhere>
   /** Hash of a tenant → number of other ingresses at which calls of that tenant wait. */
   readonly tenants: Map<string, number>
-  /** Tenants that were counted but not listed. */
   unlisted: number
 }
 
@@ -81,7 +77,6 @@ export class Shares {
     this.#timer ??= setTimeout(() => this.#report(), PUBLISH_INTERVAL_MS)
   }
 
-  /** Stores the report of another ingress. */
   receive(record: WaitingRecord): void {
     if (record.boot === this.#options.boot) return
     if (record.queues.length > 0) this.#reports.set(record.boot, { atMs: Date.now(), record })

@@ -11,12 +11,10 @@ export class TenantCounts {
     return this.#of.get(tenant) ?? 0
   }
 
-  /** Tenants with at least one job. */
   tenants(): Iterable<string> {
     return this.#of.keys()
   }
 
-  /** Adds or removes one job of a tenant. */
   change(tenant: string, by: 1 | -1): void {
     const before = this.of(tenant)
     const after = before + by

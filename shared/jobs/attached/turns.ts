@@ -18,40 +18,31 @@ const SKIPPED_ROUNDS_MAX = 15
 
 const NONE: ReadonlyMap<string, number> = new Map()
 
-/** Jobs of one kind and model in the fair queues of other ingresses. */
 export interface WaitingElsewhere {
   readonly work: Work
   readonly calls: number
 }
 
-/** State of a pool as {@link TenantTurns} sees it. */
 export interface TurnsView {
   /**
    * Prefetch of this ingress: jobs that may be sent before a slot is free, possibly fractional. Undefined if nothing can be sent.
    */
   room(): number | undefined
-  /** Slots of the pool's workers. */
   slots(): number
   /** Maximum concurrent jobs of one kind and model in the pool; undefined if only slots limit them. */
   capacityOf(work: Work): number | undefined
-  /** Jobs in the fair queues of other ingresses, by {@link workKey}. */
   waitingElsewhere(): ReadonlyMap<string, WaitingElsewhere>
-  /** Share of this ingress in that capacity, above 0 and at most 1. */
   shareOf(work: Work): number
   /** Number of ingresses at which jobs of a tenant wait, including this one. */
   spreadOf(tenant: string): number
-  /** True if workers of the pool have free slots. */
   isIdle(): boolean
 }
 
-/** Jobs of one kind and model. */
 interface Model {
   readonly work: Work
-  /** Jobs in the fair queue. */
   waiting: number
   /** Jobs that were sent to the workers and have not ended. */
   held: number
-  /** Rate at which jobs end: as many must be on their way. */
   readonly ends: RateMeter
 }
 
@@ -79,9 +70,7 @@ export class TenantTurns<Job extends TurnTaker> {
   readonly #view: TurnsView
   /** Sent jobs that no worker has started, with the time of sending; oldest first. */
   readonly #sent = new Map<Job, number>()
-  /** Sent jobs that have not ended. */
   readonly #held = new Set<Job>()
-  /** Number of sent jobs of each tenant. */
   readonly #heldBy = new Map<string, number>()
   /** Waiting tenants without a sent job; longest waiting first. */
   readonly #idleTenants = new Set<string>()
@@ -104,21 +93,18 @@ export class TenantTurns<Job extends TurnTaker> {
     return this.#held.size - this.#sent.size
   }
 
-  /** Jobs in the fair queue. */
   get waiting(): number {
     let count = 0
     for (const { waiting } of this.#models.values()) count += waiting
     return count
   }
 
-  /** Adds a job. A call of {@link next} returns it, possibly at once. */
   enter(job: Job): void {
     this.#round.add(job)
     this.#noteIdleTenant(job.envelope.tenant)
     this.#modelOf(job.envelope).waiting++
   }
 
-  /** Adds the next attempt of a job, before all others. */
   enterFirst(job: Job): void {
     this.#round.addFirst(job)
     this.#skippedRounds.delete(job.envelope.tenant)
@@ -126,7 +112,6 @@ export class TenantTurns<Job extends TurnTaker> {
     this.#modelOf(job.envelope).waiting++
   }
 
-  /** A worker started the job. @returns True if another job may be sent */
   start(job: Job): boolean {
     if (!this.#sent.delete(job)) return false
     this.#starts.add()
@@ -181,7 +166,6 @@ export class TenantTurns<Job extends TurnTaker> {
     if (!this.#heldBy.has(tenant) && this.#round.has(tenant)) this.#idleTenants.add(tenant)
   }
 
-  /** Waiting jobs by kind and model. */
   *calls(): Generator<{ work: Work; calls: number; tenants: ReadonlySet<string> }> {
     for (const [key, { work, waiting }] of this.#models) {
       if (waiting > 0) yield { work, calls: waiting, tenants: new Set(this.#round.countsOf(key).tenants()) }
@@ -216,7 +200,6 @@ export class TenantTurns<Job extends TurnTaker> {
     return ahead
   }
 
-  /** Jobs of a model in the fair queue. */
   waitingOf(model: string): number {
     let count = 0
     for (const { work, waiting } of this.#models.values()) if (work.model === model) count += waiting
@@ -295,7 +278,6 @@ export class TenantTurns<Job extends TurnTaker> {
     return job
   }
 
-  /** Frees the capacity of a job. @returns False if the job was not sent */
   #release(job: Job): boolean {
     if (!this.#held.delete(job)) return false
     const { tenant } = job.envelope

@@ -1,6 +1,6 @@
 import { Completions } from './completions.ts'
 
-/** Number of recent jobs whose duration counts. */
+/** Maximum recent durations in the mean. */
 const TIMES_MAX = 32
 /** Below this number of jobs the shortest duration counts, because the first jobs may include a model load. */
 const TIMES_MIN = 5
@@ -25,21 +25,16 @@ const PEAK_MS = 30_000
  */
 export class WaitEstimate<Job = unknown> {
   readonly #completions = new Completions()
-  /** Waiting jobs with their arrival time; oldest first. */
   readonly #waiting = new Map<Job, number>()
-  /** Running jobs with their start time; oldest first. */
   readonly #running = new Map<Job, number>()
-  /** Durations of recent jobs, in ms. */
   readonly #times: number[] = []
   #busySinceMs: number | undefined
   #peak = { fromMs: 0, before: 0, now: 0 }
 
-  /** Waiting jobs in order of arrival, with the arrival time. */
   get waiting(): ReadonlyMap<Job, number> {
     return this.#waiting
   }
 
-  /** A job waits, possibly for another attempt. */
   entered(job: Job, now: number): void {
     this.forget(job)
     this.#waiting.set(job, now)
@@ -51,7 +46,6 @@ export class WaitEstimate<Job = unknown> {
     this.#running.delete(job)
   }
 
-  /** A worker started the job. */
   started(job: Job, now: number): void {
     this.#waiting.delete(job)
     this.#running.set(job, now)
@@ -68,7 +62,6 @@ export class WaitEstimate<Job = unknown> {
     if (this.#times.length > TIMES_MAX) this.#times.shift()
   }
 
-  /** Counts a successful end. */
   completed(now: number): void {
     this.#busySince(now)
     this.#completions.add(now)

@@ -11,11 +11,10 @@ const CAPACITY_TTL_MS = 100
 
 export interface QueuedJob {
   readonly envelope: Work & { readonly pool: PoolName; readonly tenant: string }
-  /** Time at which the job was sent to its pool; undefined before that. */
+  /** Undefined until the job was sent to its pool. */
   readonly sentAtMs: number | undefined
 }
 
-/** Jobs that compete for the same slots, with the estimate of their wait. */
 export interface WaitQueue<Job extends QueuedJob = QueuedJob> {
   readonly admission: WaitEstimate<Job>
   readonly reservations: Reservations
@@ -23,14 +22,11 @@ export interface WaitQueue<Job extends QueuedJob = QueuedJob> {
   readonly isBounded: boolean
   /** Latest time of sending among the jobs that have started. */
   servedSentAtMs: number
-  /** Cached number of slots for these jobs. */
   places: { readonly atMs: number; readonly count: number } | undefined
 }
 
-/** A job that will not start in time. */
 export interface LateJob<Job> {
   readonly job: Job
-  /** Estimated remaining wait, in ms. */
   readonly waitMs: number
 }
 
@@ -53,7 +49,6 @@ export class WaitQueues<Job extends QueuedJob = QueuedJob> {
     this.#presence = presence
   }
 
-  /** The queue in which a new job would wait. */
   of(work: QueuedJob['envelope'] | (Work & { readonly pool: PoolName })): WaitQueue<Job> {
     const isBounded = this.#presence.capacityOf(work.pool, work) !== undefined
     const key = isBounded ? `${work.pool} ${workKey(work)}` : work.pool
@@ -70,7 +65,6 @@ export class WaitQueues<Job extends QueuedJob = QueuedJob> {
     return line
   }
 
-  /** A job waits, possibly for another attempt. */
   entered(job: Job): void {
     this.#lineOf.get(job)?.admission.forget(job)
     const line = this.of(job.envelope)
@@ -78,14 +72,12 @@ export class WaitQueues<Job extends QueuedJob = QueuedJob> {
     line.admission.entered(job, Date.now())
   }
 
-  /** A worker started the job. */
   started(job: Job): void {
     const line = this.#lineOf.get(job)
     line?.admission.started(job, Date.now())
     if (line) line.servedSentAtMs = Math.max(line.servedSentAtMs, job.sentAtMs ?? 0)
   }
 
-  /** Removes a job that ended. */
   left(job: Job): void {
     this.#lineOf.get(job)?.admission.left(job, Date.now())
     this.#lineOf.delete(job)

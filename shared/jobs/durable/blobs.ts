@@ -17,7 +17,6 @@ const ACCEPTED_MS = 10 * MINUTE_MS
 /** Age limit without a known owner: a durable job may wait, run and be retained for seven days each. */
 const UNKNOWN_MS = 22 * 24 * 60 * MINUTE_MS
 
-/** Keys of the blobs that a stored request names. */
 export function blobsOf(request: unknown): string[] {
   const { blob, attachments = [] } = (request ?? {}) as Partial<StoredRequest>
   return [...(blob === undefined ? [] : [blob]), ...attachments]
@@ -47,7 +46,6 @@ export async function sweepBlobs(blobs: Blobs, store: BlobOwners | undefined, ca
   })
 }
 
-/** Store methods for the check whether a blob is still needed. */
 type BlobOwners = JobReads & Partial<HasFiles>
 
 async function isOrphan({ key, ageMs }: OldBlob, store: BlobOwners | undefined, callMs: number): Promise<boolean> {

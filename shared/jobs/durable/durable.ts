@@ -25,9 +25,7 @@ import { repeatOf } from './repeat.ts'
 import { listSteps, type ShownStep } from './steps.ts'
 import { type WaitOptions, waitForEnd } from './wait.ts'
 
-/** A request for a new durable job. */
 export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestId' | 'retentionMs' | 'blobBytes'> {
-  /** Request, in the internal form of its kind. */
   readonly body: unknown
   /**
    * Blobs that the body names, under {@link newAttachmentKey keys} of one job id, which becomes the id of this job. After
@@ -36,9 +34,7 @@ export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestI
   readonly attachments?: readonly string[] | undefined
   /** Stored segments that already contain the beginning of the prompt (see `history.ts`). */
   readonly history?: SharedHistory | undefined
-  /** Approximate size of the body, if known. */
   readonly bodyBytes?: number | undefined
-  /** Bytes of the attachments, unless they are counted elsewhere. */
   readonly attachmentBytes?: number | undefined
   readonly stream: boolean
   /** Replay: the job whose record replaces all external calls. */
@@ -176,23 +172,19 @@ export class DurableJobs {
     return await this.#store.isPast(scope, id)
   }
 
-  /** Deliveries of a job's webhook. */
   async deliveriesOf({ id, webhook_url }: DurableJob): Promise<WebhookDelivery[]> {
     return webhook_url === null ? [] : await this.#store.listDeliveries(id)
   }
 
-  /** A page of jobs, newest first by default. */
   list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }> {
     return this.#store.list(scope, query)
   }
 
-  /** Result of a completed job; null before its end. */
   async result(scope: Scope, id: string): Promise<unknown> {
     const text = await this.resultText(scope, id)
     return text === null ? null : JSON.parse(text)
   }
 
-  /** Result of a completed job as JSON text; null before its end. */
   async resultText(scope: Scope, id: string): Promise<string | null> {
     return await this.#store.findResultText(scope, id)
   }
@@ -222,17 +214,14 @@ export class DurableJobs {
     return moved.job
   }
 
-  /** The children of a job, ordered by id. */
   async childrenOf({ id, tenant, children }: DurableJob): Promise<DurableJob[]> {
     return children === 0 ? [] : await this.#store.listChildren(tenant, id)
   }
 
-  /** The completed steps of a job. */
   async stepsOf({ id, tenant, steps }: DurableJob): Promise<DoneStep[]> {
     return steps === 0 ? [] : await this.#store.listSteps(tenant, id)
   }
 
-  /** A page of steps with their inputs and results (see {@link listSteps}). */
   showSteps(job: DurableJob, after: number, limit: number): Promise<{ steps: ShownStep[]; hasMore: boolean }> {
     return listSteps(this.#options, job, after, limit)
   }
@@ -299,7 +288,6 @@ export class DurableJobs {
     })
   }
 
-  /** Subscribes to a job's events (see {@link follow}). */
   follow(scope: Scope, id: string, after: number, signal: AbortSignal, pollMsMax?: number) {
     return follow({ live: this.#live, store: this.#store, scope, id, after, signal, pollMsMax })
   }
@@ -325,7 +313,6 @@ export class DurableJobs {
     await this.#live.close()
   }
 
-  /** Deletes the blobs of a job that was certainly not created. */
   async #orDrop(
     blobs: readonly string[],
     create: () => Promise<Created>,

@@ -15,7 +15,6 @@ interface EraseContext {
   readonly log: Log
 }
 
-/** Erases a job with its children and steps. @throws ServiceError `job_not_finished` (see `DurableJobs.erase`) */
 export async function eraseJob(context: EraseContext, scope: Scope, job: DurableJob): Promise<void> {
   const { store } = context
   const { id, tenant, depth, parent_id, state } = job

@@ -20,7 +20,6 @@ export const TERMINAL: ReadonlySet<DurableState> = new Set(['completed', 'failed
 
 const TERMINAL_EVENTS: ReadonlySet<string> = new Set(['job.completed', 'job.failed', 'job.cancelled', 'job.expired'])
 
-/** True if the event is the last one of its job. */
 export function isLast(event: DurableEvent): boolean {
   return TERMINAL_EVENTS.has(event.type)
 }
@@ -70,7 +69,6 @@ export class LiveEvents {
   }
 }
 
-/** Live events of one job for one subscriber. */
 export class Subscription {
   readonly #onClose: () => void
   #events: DurableEvent[] = []
@@ -97,13 +95,12 @@ export class Subscription {
   takeAfter(seq: number): DurableEvent[] {
     const taken: DurableEvent[] = []
     for (const event of this.#events) if (event.seq === seq + taken.length + 1) taken.push(event)
-    // An event is missing: the store can be read without further waiting.
+    // A gap in the sequence: the missing event is in the store, so read without waiting.
     if (this.#events.some((event) => event.seq > seq + taken.length)) this.#isNews = true
     this.#events = []
     return taken
   }
 
-  /** End of the job; undefined if not received. */
   get end(): DurableEnd | undefined {
     return readEnd(this.#end)
   }

@@ -32,10 +32,9 @@ export interface JobBounds {
 /** Numbers of queued jobs, of queued and running jobs, and of scheduled jobs. */
 type Counts = Record<'queued' | 'underWay' | 'scheduled', number>
 
-/** A job that requests admission. */
 type Entrant = Pick<NewJob, 'tenant' | 'keyId'> & { readonly runAtMs?: number | undefined }
 
-/** The quota unit of a job on its way to the store. */
+/** One unit of the quota, held by a job until its row is committed or refused. */
 interface Place {
   readonly tenant: string
   readonly isScheduled: boolean

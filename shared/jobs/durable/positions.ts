@@ -10,7 +10,6 @@ const RESTS = 50
 /** Maximum number of cached queues, and of cached pairs of queue and tenant. */
 const REMEMBERED_MAX = 1_000
 
-/** A cached read. */
 interface Remembered<T> {
   readonly value: Promise<T>
   freshUntilMs: number
@@ -26,9 +25,7 @@ interface Remembered<T> {
 export class Positions {
   readonly #store: StoreView
   readonly #callsWaiting: (pool: PoolName) => number
-  /** By queue. */
   readonly #tenants = new Map<string, Remembered<Map<string, number>>>()
-  /** By queue and tenant. */
   readonly #places = new Map<string, Remembered<QueuedPlace[]>>()
 
   /** @param callsWaiting Calls that wait for a pool in all ingresses, as of their last reports */
@@ -93,7 +90,6 @@ function queueOf({ pool, kind, model, priority }: DurableJob): string {
   return JSON.stringify([pool, kind, model, priority])
 }
 
-/** Returns a cached read that is valid or in progress; otherwise reads. */
 async function remembered<T>(all: Map<string, Remembered<T>>, key: string, read: () => Promise<T>): Promise<T> {
   const known = all.get(key)
   const now = Date.now()

@@ -9,7 +9,6 @@ const WORKERLESS_MAX = 16
 const SILENCE_MS_MAX = 2_500
 /** Minimum interval between announcements: jobs queued in the meantime share one record. */
 const PUBLISH_INTERVAL_MS_MIN = 100
-/** Maximum number of queues per announcement. */
 const QUEUES_PER_RECORD_MAX = 200
 
 /** Presence as used here. */

@@ -8,7 +8,6 @@ import { runYielding } from '#shared/yielding.ts'
 /** Maximum bytes of outputs read from blobs per page. A page ends there, but contains at least one step. */
 const PAGE_BYTES_MAX = 4 * 1024 * 1024
 
-/** A step as shown to callers, with its input and result. */
 export interface ShownStep extends Omit<RecordedStep, 'output' | 'blob'> {
   /** Counts from 1, in order of completion. */
   readonly number: number

@@ -167,7 +167,6 @@ export class Attempt {
       tenant,
       traceparent,
       onProgress: sink.onProgress,
-      // Created on demand: most kinds are not composed.
       get composition() {
         composition ??= sink.compose?.(signal, park)
         return composition

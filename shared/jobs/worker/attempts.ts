@@ -11,7 +11,6 @@ import type { Reporter } from './reporter/reporter.ts'
 /** Maximum number of cancels remembered for jobs that have not arrived yet. */
 const CANCELS_MAX = 10_000
 
-/** Callback for metrics. */
 export interface PoolObserver {
   onEnd(job: JobEnvelope, end: AttemptEnd, durationMs: number): void
 }
@@ -35,7 +34,7 @@ export class Attempts {
   readonly #silent = new Set<string>()
   /** Cancels received before their job: job key → whether the cancel allows a partial result. */
   readonly #cancelled = new Map<string, boolean>()
-  /** Waiters for the end of a set of attempts. */
+  /** Promises that resolve when a set of attempts has ended. */
   readonly #awaited = new Set<{ readonly left: Set<Attempt>; readonly done: () => void }>()
   #isHandingBack = false
 
@@ -112,7 +111,6 @@ export class Attempts {
     await promise
   }
 
-  /** Hands back all running attempts and those that still arrive. */
   handBackAll(): void {
     this.#isHandingBack = true
     for (const attempt of this.#running.values()) attempt.handBack()
@@ -166,7 +164,6 @@ export class Attempts {
     this.#options.reporter.drop(boot)
   }
 
-  /** Attempts of one ingress. */
   *#of(boot: string): Generator<Attempt> {
     for (const attempt of this.#running.values()) if (attempt.job.reply?.boot === boot) yield attempt
   }

@@ -83,7 +83,6 @@ export class Claims {
   /** Queues that returned no job although jobs wait: every waiting tenant is at its concurrency limit. */
   readonly #held = new Map<string, QueuedOf>()
   #offer: NodeJS.Timeout | undefined
-  /** Monotonic clock of this process. */
   #offeredAtMs = Number.NEGATIVE_INFINITY
   #pulledLast: ModelBulkhead | undefined
 
@@ -107,7 +106,6 @@ export class Claims {
     this.pull()
   }
 
-  /** Claims waiting jobs from the store, up to the free slots. */
   pull(): void {
     const { rooms, taking } = this.#options
     const [first] = rooms.waiting()
@@ -138,7 +136,6 @@ export class Claims {
     return this.#offer !== undefined || this.#options.taking.isAttachedExpected
   }
 
-  /** Offers slots to attached calls for a limited time from now on. */
   #offerSlots(): void {
     clearTimeout(this.#offer)
     const ms = this.#options.taking.isAttachedExpected ? OFFER_MS : FIRST_OFFER_MS

@@ -30,7 +30,6 @@ const BACKLOG_BYTES = 256 * 1024
 /** Minimum interval between progress events of one attempt (docs/internals/protocol.md, Job events). */
 const PROGRESS_MS = 500
 
-/** Retries of durable jobs may be slow, because no caller holds a connection. */
 export const DURABLE_POLICY: RetryPolicy = {
   triesMax: 3,
   crashesMax: 3,
@@ -82,7 +81,6 @@ export class DurableRun implements AttemptSink {
   readonly #wrapsUp = new AbortController()
   #progress: Progress | undefined
   #progressAtMs = 0
-  /** First failure of an encoder. */
   #encodingError: unknown
   #flush: Promise<void> | undefined
   /** Aborts when the run is about to end: pending output is then committed together with the end. */
@@ -103,7 +101,6 @@ export class DurableRun implements AttemptSink {
     if (moved.job.cancel_requested_at_ms !== null) this.#wrapsUp.abort()
   }
 
-  /** See {@link OwnerWrites.publishSoon}. */
   publishSoon(claimed: Moved): void {
     this.#writes.publishSoon(claimed)
   }
@@ -232,7 +229,7 @@ export class DurableRun implements AttemptSink {
     if (content) await dispatcher.publishJob(moved.job, content.request)
   }
 
-  /** True if this attempt, or an earlier one, published progress. */
+  /** Whether this or an earlier attempt published progress. */
   get #hasProgress(): boolean {
     return this.#progressAtMs > 0 || this.#claimed.progress !== null
   }

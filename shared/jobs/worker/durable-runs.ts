@@ -22,7 +22,6 @@ export interface DurableRunsOptions {
   readonly store: Store
   readonly broker: Broker
   readonly blobs: Blobs
-  /** Workers' free slots; see {@link Dispatcher}. */
   readonly presence?: ConstructorParameters<typeof Dispatcher>[2]
   /** Sends a cancel to the workers of child jobs. */
   readonly notifyOwner: FamilyOptions['notifyOwner']
@@ -41,7 +40,6 @@ export interface ClaimedJob {
   readonly sink: DurableRun
 }
 
-/** A run of this worker, as lease renewal sees it. */
 interface Held {
   readonly attempt: number
   readonly sink: DurableRun
@@ -84,7 +82,6 @@ export class DurableRuns {
   /** Monotonic clock of this process. */
   #stopAtMs = Number.NEGATIVE_INFINITY
   #lapseTimer: NodeJS.Timeout | undefined
-  /** Number of times that the lease expired before a renewal. */
   #lapses = 0
 
   private constructor(options: DurableRunsOptions) {
@@ -133,12 +130,10 @@ export class DurableRuns {
     }
   }
 
-  /** True if jobs of a model wait; false if the store is unreachable. */
   async isWaiting(of: QueuedOf): Promise<boolean> {
     return await this.#options.store.tenants.isWaiting(of).catch(() => false)
   }
 
-  /** Forgets the claim of an attempt that has ended. */
   release(job: JobEnvelope): void {
     if (this.#held.get(job.id)?.attempt === job.attempt) this.#held.delete(job.id)
   }

@@ -4,13 +4,10 @@ import { addressesOf, IN_FLIGHT_MAX } from '#shared/engines/upstream/servers.ts'
 import type { Models } from '#shared/models/models.ts'
 import type { WorkerDefinition } from './worker.ts'
 
-/** Models of a worker, as its definition lists them. */
 export type OwnModels = Required<Pick<WorkerDefinition, 'models' | 'bounds' | 'modelCount'>>
 
-/** Differences between pools for {@link modelsOf}. */
 export interface OwnModelsOptions {
   readonly pool: PoolName
-  /** Kinds of job that occupy the engine of a model. */
   readonly kinds: readonly string[]
   readonly slots: number
   /** Jobs share calls (batching), so the concurrency limit of an engine does not apply to them. */

@@ -50,12 +50,10 @@ export class OwnerWrites {
     this.#timer = setTimeout(() => this.#publish(), PUBLISH_DELAY_MS)
   }
 
-  /** Number of writes so far. */
   get count(): number {
     return this.#count
   }
 
-  /** Duration of the last write, in ms. */
   get writeMs(): number {
     return this.#writeMs
   }
@@ -134,7 +132,6 @@ export class OwnerWrites {
   }
 }
 
-/** Resolves after `ms`, or when `signal` aborts. */
 export function delay(ms: number, signal: AbortSignal): Promise<void> {
   if (ms <= 0 || signal.aborted) return Promise.resolve()
   return new Promise((resolve) => {

@@ -14,16 +14,13 @@ const FULL_CHECK_MS = 250
 /** Time after the last attached call for which more of them are expected. */
 const ATTACHED_MS = 10_000
 
-/** One queue of a pool, with the state of this worker's polling. */
 export interface Lane {
   readonly priority: Priority
   readonly consumer: QueueConsumer
   running: number
-  /** Time at which the lane last delivered a job. */
   busyAtMs: number
   /** Number of records requested by the pending poll; 0: none is pending. */
   asked: number
-  /** Aborts the pending poll. Replaced after use. */
   abort: AbortController
 }
 
@@ -55,7 +52,6 @@ export class Poller {
   /** Attached calls in slots, and all attached calls on this worker. */
   #attached = 0
   #attachedHere = 0
-  /** Monotonic clock of this process. */
   #attachedAtMs = Number.NEGATIVE_INFINITY
   #pauseMs = 0
   #isOnHold = false
@@ -88,14 +84,12 @@ export class Poller {
     this.free()
   }
 
-  /** Slots in use. */
   get running(): number {
     let running = 0
     for (const lane of this.lanes) running += lane.running
     return running
   }
 
-  /** Records taken so far. */
   get taken(): number {
     return this.#taken
   }
@@ -107,7 +101,7 @@ export class Poller {
     return this.running >= this.#options.slots ? 0 : Date.now() - this.#lastTurnMs
   }
 
-  /** True if a job may start: a slot or an extra slot is free. */
+  /** Whether a slot or an extra slot is free. */
   get hasRoom(): boolean {
     return this.lanes.some((lane) => this.freeOf(lane) > 0 || this.#extraOf(lane) > 0)
   }
@@ -156,7 +150,6 @@ export class Poller {
     this.#attachedAtMs = performance.now()
   }
 
-  /** Occupies slots, for running jobs or for claims in progress. */
   enter(lane: Lane, count = 1, isAttached = false): void {
     lane.running += count
     if (isAttached) this.#attached += count
@@ -170,7 +163,6 @@ export class Poller {
     if (isAttached) this.#attached -= count
   }
 
-  /** Announces free slots. */
   free(): void {
     this.#freed?.resolve()
     this.#freed = undefined
@@ -196,7 +188,6 @@ export class Poller {
     while (this.running > 0 || !isEmpty()) await this.#untilFreed()
   }
 
-  /** Leaves the queues. */
   async close(): Promise<void> {
     await Promise.all(this.lanes.map((lane) => lane.consumer.close()))
   }

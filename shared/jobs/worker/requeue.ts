@@ -27,7 +27,6 @@ export interface RequeueOptions {
  */
 export class Requeue {
   readonly #options: RequeueOptions
-  /** Number of returns of each call. */
   readonly #seen = new Map<string, number>()
   #kept = 0
   #requeued = 0
@@ -36,7 +35,6 @@ export class Requeue {
     this.#options = options
   }
 
-  /** Calls that are delayed now. */
   get kept(): number {
     return this.#kept
   }
@@ -74,7 +72,7 @@ export class Requeue {
       () => delivery.release(),
     )
     this.#kept--
-    // A drain waits for the last delayed call.
+    // A drain ends once no call is delayed.
     if (taking.stopped.aborted) taking.free()
   }
 

@@ -35,11 +35,9 @@ export interface AttemptSink {
    * The job was cancelled and may write a partial result; absent if no partial result is possible. A second call does nothing.
    */
   wrapUp?(): void
-  /** True after {@link wrapUp}. */
   readonly isWrappingUp?: boolean
 }
 
-/** Sink of an attached job's attempt: its ingress. */
 export interface ReportedEvents extends AttemptSink {
   /** Reports the start, with the boot id of this worker. Resolves when the broker has the event. */
   started(): Promise<void>

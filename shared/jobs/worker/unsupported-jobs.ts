@@ -28,7 +28,6 @@ export interface ForeignOptions {
   readonly taking: Poller
   readonly attempts: Attempts
   readonly reporter: Reporter
-  /** Default: 5,000 ms. */
   readonly passOnMs?: number | undefined
 }
 
@@ -92,7 +91,7 @@ export class UnsupportedJobs {
     this.#bury(delivery)
   }
 
-  /** Moves an unreadable record to the dead-letter topic, so that the queue continues. */
+  /** Moves an unreadable record to the dead-letter topic, so that the queue is not blocked. */
   #bury(delivery: Delivery): void {
     const { broker, log, pool } = this.#options
     log.error({ position: delivery.position, bytes: delivery.value.length }, 'record not understood')

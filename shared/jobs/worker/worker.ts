@@ -31,7 +31,6 @@ const INGRESS_LOST_MS = 10_000
 /** Lanes of a pool. Without a store, no job has low priority. */
 const LANES: readonly Priority[] = ['normal', 'low']
 
-/** Capacity of a worker that only its slots limit. */
 const UNBOUNDED: Capacity = { models: null, bounds: [], waiting: [] }
 
 /** Configuration of a worker: its pool, its kinds of job, and the number of concurrent jobs. */
@@ -39,9 +38,7 @@ export interface WorkerDefinition {
   readonly name: PoolName
   readonly slots: number
   readonly kinds: Readonly<Record<string, Handler>>
-  /** Ids and aliases of its models; default: any requested model. */
   readonly models?: Iterable<string>
-  /** Models whose concurrency limit is below the number of slots. */
   readonly bounds?: readonly ModelBound[]
   /** Number of models that share the slots (`bulkheads/lending.ts`); default: 1. */
   readonly modelCount?: number
@@ -53,9 +50,7 @@ export interface WorkerOptions {
   readonly log: Log
   readonly observer: PoolObserver
   readonly version: string
-  /** Owner of durable jobs; undefined if there are none. */
   readonly store: Store | undefined
-  /** Duration of the lease on durable jobs, in ms. */
   readonly leaseMs: number
   /** Time for which jobs of an unknown kind are requeued, in ms; default: {@link UnsupportedJobs} decides. */
   readonly passOnMs?: number | undefined
@@ -63,7 +58,6 @@ export interface WorkerOptions {
   readonly bodyRoomBytes: number
   /** Concurrency limits of upstream servers that several workers share; default: none. */
   readonly upstreams?: UpstreamFleet | undefined
-  /** Paused models and pools; default: none. */
   readonly pauses?: Pauses | undefined
   /** Called if the consume loop failed permanently: the process must exit. */
   readonly onFatal: (error: unknown) => void
@@ -129,7 +123,6 @@ export class Worker {
     this.#calls = new Calls({ ...{ aside, attempts, broker, log, pool, presence, reporter, rooms, taking } })
   }
 
-  /** Joins the pool and starts to take jobs. */
   static async open(definition: WorkerDefinition, options: WorkerOptions): Promise<Worker> {
     const worker = new Worker(definition, options)
     const { broker, onFatal, store } = options
@@ -167,17 +160,14 @@ export class Worker {
     return this.#calls.passed
   }
 
-  /** Records taken so far. */
   get taken(): number {
     return this.#taking.taken
   }
 
-  /** See {@link Poller.idleMs}. */
   get idleMs(): number {
     return this.#taking.idleMs
   }
 
-  /** Replaces the models. Resolves when every attempt that runs now has ended. */
   async change(own: Pick<WorkerDefinition, 'models' | 'bounds' | 'modelCount'>): Promise<void> {
     this.#rooms.change(own)
     this.presence.publishCapacity()

@@ -10,7 +10,6 @@ const NAMES: ReadonlySet<string> = new Set(['id', 'type', 'format', 'name', 'rol
 /** Number of last list entries that are searched for an equal `index`. */
 const COMPARED_MAX = 16
 
-/** Merges a delta into `fields`. Returns `fields`. */
 export function joinDelta(fields: Fields, delta: Readonly<Fields>): Fields {
   for (const [name, value] of Object.entries(delta)) {
     if (value === null || name === '__proto__') continue

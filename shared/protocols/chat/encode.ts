@@ -59,7 +59,6 @@ export function chatUsage(usage: Usage, native?: NativeUsage): ChatUsage {
   }
 }
 
-/** Counts merged into the upstream's details; null if neither has any. */
 function details<Counts extends object>(wire: unknown, counts: Counts): Counts | null {
   const known = Object.entries(counts).filter(([, count]) => count !== undefined)
   const isWire = typeof wire === 'object' && wire !== null

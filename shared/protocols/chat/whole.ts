@@ -59,7 +59,6 @@ export function encodeChat(events: readonly GenerateEvent[], context: EncodeCont
   }
 }
 
-/** Collects one choice of a whole answer. */
 class ChoiceAnswer {
   readonly index: number
   readonly #callId: string

@@ -36,7 +36,6 @@ function frame(object: object): Frame {
   return { data: JSON.stringify(object) }
 }
 
-/** Reassembles the pieces of one run. */
 class CodeGather {
   readonly #text = { stdout: '', stderr: '' }
   readonly #plots: CodePlot[] = []

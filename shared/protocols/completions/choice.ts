@@ -9,7 +9,6 @@ export interface Added {
   readonly finish?: Pick<CompletionChoice, 'finish_reason' | 'content_filter_results'>
 }
 
-/** Reads the events of one choice of a completion, in their order. */
 export class ChoiceText {
   isFinished = false
   readonly #characters = new SurrogateBuffer()

@@ -5,7 +5,6 @@ import { chatUsage, isOfChoice } from '#shared/protocols/chat/encode.ts'
 import { findEvent, unfinished } from '#shared/protocols/encode.ts'
 import { type Added, ChoiceText } from './choice.ts'
 
-/** Fields at the beginning of an answer and of each chunk. */
 export function headOf(start: Extract<GenerateEvent, { type: 'start' }> | undefined, context: EncodeContext) {
   return {
     id: `cmpl-${context.call_id}`,
@@ -39,7 +38,6 @@ export function encodeCompletion(events: readonly GenerateEvent[], context: Enco
   }
 }
 
-/** Collects one choice. */
 class WholeChoice {
   readonly #index: number
   readonly #reader = new ChoiceText()

@@ -32,7 +32,6 @@ export class BlockStream {
     if (text !== '') this.#feed(out, this.#textBlock(out, opening), text)
   }
 
-  /** Begins a text block even if another one is open. */
   openText(out: Frame[], opening: OutputBlock): void {
     this.#append(out, new Block('text', opening))
   }
@@ -53,7 +52,6 @@ export class BlockStream {
     if (text !== '') this.#feed(out, block, text)
   }
 
-  /** Begins a tool call. */
   tool(out: Frame[], call: number, opening: OutputBlock): void {
     const block = new Block('tool', opening)
     this.#calls.set(call, block)
@@ -82,7 +80,6 @@ export class BlockStream {
     this.#isCut = true
   }
 
-  /** Ends all blocks. */
   finish(out: Frame[]): void {
     this.#advance(out, true)
     this.#current?.stop(out)
@@ -128,7 +125,6 @@ export class BlockStream {
 
 type Kind = 'text' | 'thinking' | 'tool' | 'whole'
 
-/** A delta that is not a piece of the block's main text. */
 interface Delta {
   readonly type: string
   readonly [field: string]: unknown

@@ -46,7 +46,6 @@ export interface AnswerUsage {
   readonly usage: Usage
   /** Usage as an upstream of this dialect sent it. Details such as `cache_creation` are passed on. */
   readonly native?: NativeUsage | undefined
-  /** Number of searches that the service ran. */
   readonly searches?: number
 }
 

@@ -4,7 +4,6 @@ import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { ChatStream } from '#shared/protocols/chat/stream.ts'
 import { chatEvents, encodeResearch, extrasOf } from './whole.ts'
 
-/** Research reports as chat completions, whole and as a stream. */
 export const researchAnswer: Answer<ResearchEvent> = {
   whole: encodeResearch,
   open: (context) => new ResearchStream(context),

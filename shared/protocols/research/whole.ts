@@ -10,17 +10,14 @@ import type {
 } from '#schemas/research/research.ts'
 import { encodeChat } from '#shared/protocols/chat/whole.ts'
 
-/** Fields next to `choices`: sources, quality and usage of the report. */
 export interface ResearchExtras {
   search_results: ResearchSource[]
-  /** URLs of the cited sources, ordered by citation number. */
   citations: string[]
   research: (ResearchQuality & { stop_reason: ResearchStop } & Omit<ResearchUsage, TokenField>) | undefined
 }
 
 type TokenField = 'input_tokens' | 'output_tokens'
 
-/** A chat completion whose message is the report. */
 export interface ResearchCompletion extends ChatCompletion, ResearchExtras {}
 
 /**
@@ -50,7 +47,6 @@ export function chatEvents(event: ResearchEvent): GenerateEvent[] {
   }
 }
 
-/** Collects the extras of the events. */
 export function extrasOf(events: readonly ResearchEvent[]): ResearchExtras {
   const extras: ResearchExtras = { search_results: [], citations: [], research: undefined }
   let usage: Omit<ResearchUsage, TokenField> = { searches: 0, pages: 0, cost_usd: 0 }

@@ -2,7 +2,6 @@ import type { HostedTool } from '#schemas/generate.ts'
 import type { FoundItem, HostedItem, OutputItem } from '#schemas/responses/response.ts'
 import type { ItemEvent, OpenItem } from './items.ts'
 
-/** Start of an output item for a tool that the service runs. */
 export interface HostedStart {
   readonly tool: HostedTool
   /** Id of the item without its prefix. */
@@ -44,7 +43,6 @@ export class OpenHosted implements OpenItem {
     out.push({ type: 'response.output_item.done', output_index: this.#index, item })
   }
 
-  /** Ends the item without a result. */
   close(out: ItemEvent[]): void {
     this.result(out, 'incomplete', [])
   }

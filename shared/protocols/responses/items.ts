@@ -128,7 +128,6 @@ export class OpenReasoning implements OpenItem {
   readonly #index: number
   #place: keyof typeof REASONING
   readonly #characters = new SurrogateBuffer()
-  /** Text of the open part. */
   #text = ''
   readonly #seals: boolean
   #summary: number | undefined

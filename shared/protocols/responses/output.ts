@@ -120,7 +120,6 @@ export class ResponseOutput {
     })
   }
 
-  /** The items so far. */
   get items(): OutputItem[] {
     return this.#open.map(({ item }) => item)
   }

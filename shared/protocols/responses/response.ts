@@ -54,7 +54,6 @@ export function responsesUsage(usage: Usage, native?: NativeUsage): ResponsesUsa
   }
 }
 
-/** The error object of a failed response. */
 export function responsesError({ code, status, message, param }: ServiceError): ResponsesError {
   const kind = status === 429 ? 'rate_limit_exceeded' : status < 500 ? 'invalid_prompt' : 'server_error'
   return { code: kind, message, type: code, param }

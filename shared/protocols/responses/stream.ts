@@ -7,7 +7,6 @@ import type { ItemEvent } from './items.ts'
 import { ResponseOutput } from './output.ts'
 import { responsesError } from './response.ts'
 
-/** The Responses API (docs/guides/responses.md). */
 export const responsesAnswer: Answer<GenerateEvent> = {
   whole(events, context): ResponseObject {
     const output = new ResponseOutput(context)
@@ -36,7 +35,6 @@ export function responsesFrame(event: ItemEvent, sequence_number: number): Frame
   return { event: type, data: JSON.stringify({ type, ...fields, sequence_number }) }
 }
 
-/** The last event of a stream. */
 export function endOf(response: ResponseObject): ItemEvent {
   return { type: `response.${ENDS[response.status] ?? 'failed'}`, response }
 }

@@ -26,7 +26,6 @@ export const speechAnswer: Answer<SpeakEvent> = {
   },
 }
 
-/** The events of OpenAI's `stream_format: sse`. */
 class SpeechStream implements AnswerStream<SpeakEvent> {
   readonly #used: SpeakEvent[] = []
 

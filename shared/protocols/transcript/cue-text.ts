@@ -61,7 +61,6 @@ const NOT_ASCII = /[^\x20-\x7E]/
 const words = new Intl.Segmenter(undefined, { granularity: 'word' })
 const graphemes = new Intl.Segmenter(undefined, { granularity: 'grapheme' })
 
-/** Width of a text in columns. */
 export function columnsOf(text: string): number {
   if (!NOT_ASCII.test(text)) return text.length
   let columns = 0

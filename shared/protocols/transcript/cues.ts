@@ -166,7 +166,6 @@ function byWords(tokens: readonly Token[], found: readonly Located[]): Timed {
   return { tokens, starts, ends, isTimed: true }
 }
 
-/** A word with its position in the text. */
 interface Located {
   readonly from: number
   readonly until: number

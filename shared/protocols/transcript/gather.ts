@@ -3,7 +3,6 @@ import { unfinished } from '#shared/protocols/encode.ts'
 
 /** All data of one transcript. Times are in seconds, rounded to milliseconds. */
 export interface Transcript {
-  /** Trimmed. */
   readonly text: string
   /** In order of time. */
   readonly segments: readonly TranscriptSegment[]

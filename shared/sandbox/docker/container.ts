@@ -60,14 +60,11 @@ export interface ContainerOptions {
   readonly image: string
   /** Docker's name of the runtime; default: Docker's own default. */
   readonly runtime?: string | undefined
-  /** Called if a container could not be removed. */
   readonly onProblem: (error: unknown) => void
 }
 
-/** A container with a warm interpreter for one run. The caller must dispose it. */
 export class SandboxContainer implements PoolMember {
   readonly ended: Promise<void>
-  /** Version of each library by its import name. */
   versions: Readonly<Record<string, string>> = {}
   readonly #container: Docker.Container
   readonly #onProblem: (error: unknown) => void
@@ -109,7 +106,6 @@ export class SandboxContainer implements PoolMember {
     }
   }
 
-  /** Runs a job; may be called once. @throws ServiceError `sandbox_lost`; the signal's reason */
   async run(job: SandboxJob, onEvent: (event: SandboxEvent) => void, signal: AbortSignal): Promise<SandboxEnd> {
     const detail = await runYielding(encodeJob(job), signal)
     const late = setTimeout(() => this.#end.resolve({ type: 'timeout' }), LOAD_MS_MAX + job.timeoutMs + GRACE_MS)

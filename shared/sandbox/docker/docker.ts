@@ -29,7 +29,6 @@ const GUARANTEES = [
 const SHARED_KERNEL = 'It shares the kernel with this machine: for hostile tenants set SANDBOX_RUNTIME=runsc (gVisor).'
 
 export interface DockerOptions {
-  /** Directory of the root file system from which the image is built: about 400 MB. */
   readonly directory: string
   readonly log: Log
   /** Docker's name of the runtime, such as `runsc`; default: Docker's own default. */
@@ -115,13 +114,11 @@ function reasonOf(cause: unknown): string {
   return `The Docker daemon refused: ${message}`
 }
 
-/** Runs code in containers of a pool. */
 class DockerSandbox implements Sandbox {
   readonly name = 'docker'
   libraries: Readonly<Record<string, string>> = {}
   readonly #pool: WarmPool<SandboxContainer>
   readonly #closing = new AbortController()
-  /** Containers that run or are being removed. */
   readonly #taken = new Set<SandboxContainer>()
   #busy = 0
 

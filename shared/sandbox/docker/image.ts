@@ -12,7 +12,7 @@ import { INSIDE_DIRECTORY, prepareRoot } from '#shared/sandbox/root/root.ts'
 /** Share of the progress for the root file system; the rest is the import. */
 const ROOT_SHARE = 0.8
 const REPOSITORY = 'sluice-sandbox'
-/** An import copies 400 MB, a pull downloads them. */
+/** Timeout of an import, which copies 400 MB, and of a pull, which downloads them. */
 const IMPORT_MS_MAX = 10 * 60_000
 
 export interface ImageOptions {

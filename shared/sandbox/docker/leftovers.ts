@@ -2,7 +2,7 @@ import type Docker from 'dockerode'
 import type { Log } from '#shared/log/log.ts'
 import { LABEL } from './container.ts'
 
-/** Younger containers may belong to another service that is about to start them. */
+/** Minimum age: a younger container may belong to another service that is about to start it. */
 const LEFTOVER_SECONDS = 120
 const REMOVE_MS_MAX = 10_000
 

@@ -15,12 +15,10 @@ import { ServiceError } from '#shared/error.ts'
 /** Consecutive failed starts after which waiting callers get the error. */
 const FAILURES_MAX = 3
 const FAILED_START = { baseMs: 500, maxMs: 30_000 }
-/** Timeout of a start. */
 const START_MS_MAX = 60_000
 /** Idle time that shows a surplus of members. */
 const SURPLUS_MS = 60_000
 
-/** A member of the pool, which serves one run. */
 export interface PoolMember {
   /** Resolves when the member has ended, for whatever reason. */
   readonly ended: Promise<void>
@@ -31,11 +29,8 @@ export interface PoolMember {
 export interface WarmPoolOptions<Member extends PoolMember> {
   /** Starts a member that is ready to serve. If `signal` aborts, then nothing is left behind. */
   readonly start: (signal: AbortSignal) => Promise<Member>
-  /** Maximum idle members. */
   readonly idleMax: number
-  /** Maximum concurrent starts. */
   readonly startsMax: number
-  /** Called with the error of a failed start. */
   readonly onFailure: (error: unknown) => void
 }
 
@@ -62,7 +57,6 @@ export class WarmPool<Member extends PoolMember> {
     this.#fill()
   }
 
-  /** Number of idle members. */
   get idle(): number {
     return this.#idle.length
   }

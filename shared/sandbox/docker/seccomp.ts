@@ -23,7 +23,6 @@ const EPERM = 1
 const ALLOW = 'SCMP_ACT_ALLOW'
 const REFUSE = 'SCMP_ACT_ERRNO'
 
-/** The profile as JSON text. */
 export const SECCOMP_PROFILE = JSON.stringify({
   defaultAction: REFUSE,
   defaultErrnoRet: EPERM,

@@ -19,7 +19,6 @@ const SOURCES = ['requirements.txt', 'build_root.py', 'libraries.py'] as const
 /** Our code that runs inside, visible at /opt/sandbox. */
 export const INSIDE_DIRECTORY = fileURLToPath(new URL('../python/', import.meta.url))
 
-/** Path of the interpreter inside. */
 export const INSIDE_PYTHON = '/opt/python/bin/python3'
 
 /** The complete environment of the interpreter. Variables of the service, which may contain keys, are not visible inside. */
@@ -42,7 +41,6 @@ export const INSIDE_VARIABLES: Readonly<Record<string, string>> = {
 }
 
 export interface SandboxRoot {
-  /** Path of the file system. */
   readonly directory: string
   /** Identifies the contents: another root has another tag. */
   readonly tag: string

@@ -3,7 +3,7 @@ import type { Readable, Writable } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 
 const MAIN = fileURLToPath(new URL('./inside/main.ts', import.meta.url))
-/** Our code, and its imports from outside. */
+/** Own code and its imports that the process may read. */
 const CODE = ['./inside/', '../limits.ts', '../../../package.json'].map((path) =>
   fileURLToPath(new URL(path, import.meta.url)),
 )

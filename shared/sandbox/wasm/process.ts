@@ -24,7 +24,6 @@ interface Run {
   readonly lose: (error: ServiceError) => void
 }
 
-/** The confined process with the interpreters. */
 export class WasmProcess {
   readonly #child: ConfinedChild
   readonly #runs = new Map<number, Run>()
@@ -76,12 +75,10 @@ export class WasmProcess {
     return this.#child.pid
   }
 
-  /** Number of idle interpreters. */
   get idle(): number {
     return this.#idle
   }
 
-  /** False: the process accepts no more runs. */
   get isRunning(): boolean {
     return this.#isRunning
   }
@@ -146,7 +143,7 @@ export class WasmProcess {
     else run?.channel.take(rest)
   }
 
-  /** Kills a process that misbehaves, and whose messages are no longer trusted. */
+  /** Kills the process after an invalid message: nothing that it sends can be trusted. */
   #break(cause: Error): void {
     this.#end(cause)
     this.#child.kill('SIGKILL')

@@ -6,7 +6,6 @@ const BACKOFF: Backoff = { baseMs: 250, maxMs: 10_000 }
 const CRASHES_MAX = 5
 const WINDOW_MS = 5 * 60_000
 
-/** Restart policy of a process that crashes. */
 export class Restarts {
   readonly #now: () => number
   #crashesMs: number[] = []
@@ -16,7 +15,6 @@ export class Restarts {
     this.#now = now
   }
 
-  /** Records a crash or a failed start. */
   note(): void {
     this.#crashesMs.push(this.#now())
   }

@@ -47,7 +47,6 @@ export interface WasmOptions {
   readonly log: Log
 }
 
-/** The WebAssembly sandbox of this machine. */
 export function wasmAdapter({ directory, python, log }: WasmOptions): SandboxAdapter {
   const prepare = (signal: AbortSignal, onProgress?: (fraction: number, message: string) => void) =>
     prepareWasmFiles(directory, { python, signal, onProgress })

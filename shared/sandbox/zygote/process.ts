@@ -30,9 +30,7 @@ const BECOME_NOBODY = ['--cap-add', 'CAP_SETUID', '--cap-add', 'CAP_SETGID', '--
 const Ready = z.object({ msg: z.literal('ready'), versions: z.record(z.string(), z.string()) })
 
 export interface ZygoteParts {
-  /** Path of bubblewrap. */
   readonly bubblewrap: string
-  /** Path of the root file system. */
   readonly root: string
 }
 
@@ -55,7 +53,6 @@ export class ZygoteProcess {
     child.stderr.setEncoding('utf8').on('data', (text: string) => {
       this.#errors = (this.#errors + text).slice(-ERROR_TEXT_MAX)
     })
-    // The end of the child also causes EPIPE here, which is handled by `close`.
     child.stdin.on('error', () => {})
     const removed = () => rm(runDir, { recursive: true, force: true }).catch(() => {})
     // Also runs if the process was killed without a call of {@link stop}.
@@ -136,13 +133,11 @@ export class ZygoteProcess {
     }
   }
 
-  /** Ends the zygote after its last run. The caller must start no more. */
   retire(): void {
     this.#isRetired = true
     this.#stopWhenDone()
   }
 
-  /** Ends the zygote and every run, and waits for their ends. */
   async stop(): Promise<void> {
     for (const socket of this.#sockets) socket.destroy()
     // The zygote ends with its input, and bubblewrap ends all its processes.

@@ -8,7 +8,6 @@ import { busy, translate, unreachable } from './errors.ts'
 import { rowsOf } from './pooled-query.ts'
 import { beginSession, bySetting, isPooled, type Settings } from './session.ts'
 
-/** Options and time limits of a connection. */
 export interface ConnectionOptions {
   readonly url: string
   readonly connectionsMax: number
@@ -63,7 +62,6 @@ export class PostgresConnection {
   /** Time of the last write that found the disk full. */
   #fullAtMs = Number.NEGATIVE_INFINITY
   #closing: Promise<void> | undefined
-  /** Time of the last logged failure, by class. */
   readonly #failedAtMs = new Map<string, number>()
 
   constructor(options: ConnectionOptions) {
@@ -101,7 +99,6 @@ export class PostgresConnection {
     })
   }
 
-  /** Runs several statements in one transaction. @throws ServiceError `overloaded` */
   async transaction<T>(work: (client: PoolClient) => Promise<T>): Promise<T> {
     return await this.#guard(async () => {
       return await this.#withClient(async (client) => {
@@ -162,7 +159,7 @@ export class PostgresConnection {
     this.#onProblem('job store failed a call', { err: error })
   }
 
-  /** Logged again only after a minute without such a write. */
+  /** Logs again only if no write found the disk full for a minute. */
   #noteFull(error: unknown): void {
     if (!this.isFull) this.#onProblem('job store has no room left on its disk', { err: error })
     this.#fullAtMs = performance.now()
@@ -172,7 +169,7 @@ export class PostgresConnection {
     if (!this.#isReachable || this.#closed.signal.aborted) return
     this.#isReachable = false
     this.#onProblem('job store lost; trying again', { err: error })
-    // Ends when the store is closed; never rejects.
+    // Runs until the store is closed. Never rejects.
     void this.#probe()
   }
 
@@ -217,7 +214,7 @@ function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptio
     idleTimeoutMillis: IDLE_MS,
     query_timeout: statementTimeoutMs + ANSWER_MARGIN_MS,
     keepAlive: true,
-    // The pool awaits this before it uses the connection.
+    // The pool waits for this before it uses the connection.
     onConnect: async (client) => await beginSession(client, settings),
     application_name: 'sluice',
     // Counts and Unix milliseconds stay far below 2^53.

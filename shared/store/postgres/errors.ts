@@ -20,10 +20,10 @@ const SQLSTATE = /^[0-9A-Z]{5}$/
 type Effect = 'gone' | 'failed' | 'full'
 
 interface FailureClass {
-  /** For logs and tests. */
+  /** Class of the failure, for logs and tests. */
   readonly name: string
   readonly effect: Effect
-  /** Waiting does not help. */
+  /** Retries cannot succeed. */
   readonly isPermanent?: boolean
   /** SQLSTATE (Postgres, appendix A), or Node's code for network and TLS. */
   readonly states?: RegExp
@@ -192,7 +192,7 @@ export class PostgresProblem extends Error {
   /** SQLSTATE, or the code of Node. */
   readonly code: string | undefined
   readonly fix: string
-  /** Waiting does not help: a start ends instead. */
+  /** Retries cannot succeed, so a start exits instead of waiting. */
   readonly isPermanent: boolean
   /** For the log. */
   readonly facts: { readonly failure: string }
@@ -211,7 +211,7 @@ export class PostgresProblem extends Error {
 /** Effect of a failure of the client, and the error for the caller. `effect` is undefined for what has no class. */
 export function translate(error: unknown): { effect: Effect | undefined; name: string; error: unknown } {
   const { code, message } = reasonOf(error)
-  // The message for a refused value quotes that value, which a caller has chosen.
+  // Messages about refused values quote the value, which comes from a caller.
   const hasOwnWords = !SQLSTATE.test(code) || /^(08|28|53|57)/.test(code)
   const found =
     (hasOwnWords ? CLASSES.find(({ words }) => words?.test(message)) : undefined) ??

@@ -68,7 +68,6 @@ export class Groups {
     this.#isDue = false
     while (this.#underWay < UNDER_WAY_MAX && this.#waiting.length > 0) {
       this.#underWay++
-      // Never rejects: errors go to the calls.
       void this.#sendInTime(takeGroup(this.#waiting)).finally(() => {
         this.#underWay--
         this.#start()

@@ -29,13 +29,12 @@ const QUESTIONS = `SELECT current_setting('server_version') AS version,
   to_regclass('migrations') IS NOT NULL AS has_migrations,
   coalesce(has_schema_privilege(current_schema(), 'CREATE'), FALSE) AS can_create`
 
-/** Inspects a server without changing it. @throws ServiceError if the server does not answer */
 export async function inspectPostgres(url: string): Promise<PostgresFacts> {
   const connection = new PostgresConnection({
     url,
     connectionsMax: 1,
     statementTimeoutMs: STATEMENT_TIMEOUT_MS,
-    // The failing call throws the problem.
+    // The caller receives the error.
     onProblem: () => undefined,
   })
   try {

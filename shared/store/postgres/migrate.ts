@@ -17,7 +17,6 @@ const ANSWER_MS = 30_000
 /** Poll interval and maximum wait of a process for another one: longer than an index on the largest table takes. */
 const ASK_MS = 500
 const WAIT_MS_MAX = 6 * 3_600_000
-/** Maximum attempts of a change to get its lock. */
 const LOCK_TRIES_MAX = 300
 /** `lock_not_available` and `deadlock_detected`: the other transaction proceeds, so a retry may succeed. */
 const LOCK_CONFLICTS = new Set(['55P03', '40P01'])
@@ -67,7 +66,7 @@ async function migrateAlone(url: string, client: Client, onProgress: OnProgress)
   try {
     await holder.connect()
     await waitForLock(holder, onProgress)
-    // Without the lock, another process may start changing the schema.
+    // Without the lock, another process could change the schema at the same time.
     holder.once('end', stop)
     // The server may be configured to end long statements.
     await beginSession(client, { statement_timeout: '0', lock_timeout: '0' })

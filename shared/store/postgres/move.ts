@@ -66,7 +66,6 @@ const TYPES: Record<string, string> = {
   bytes: 'bigint',
 }
 
-/** The statement of a sweep. */
 export function sweepStatement(move: Move): Statement {
   const picked = `picked AS MATERIALIZED (${pickOf(move, true)})`
   const moved = `moved AS (${updateOf(move, 'SELECT id FROM picked')} ${returning(move)})`
@@ -126,7 +125,7 @@ function forMany(part: string): [given: string, part: string] {
   return [`given AS MATERIALIZED (SELECT * FROM unnest(${arrays.join(', ')}) AS given(${columns.join(', ')}))`, sql]
 }
 
-/** Erases job, events, steps and addresses of messages in one statement. */
+/** Erases a job with its events, steps and webhook addresses. */
 export const ERASE: Statement = {
   name: 'erase',
   sql: `WITH erased AS (${ERASE_JOB}), events AS (${ERASE_EVENTS} AND EXISTS (SELECT 1 FROM erased)),

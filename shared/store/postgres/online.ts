@@ -25,7 +25,6 @@ interface Index {
   readonly definition: string
 }
 
-/** Whether a migration runs online. */
 export function isOnline(sql: string): boolean {
   return ONLINE.test(sql)
 }

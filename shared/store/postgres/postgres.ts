@@ -24,13 +24,10 @@ import { addPartitions, dropPartitions } from './schema.ts'
 /** `check_violation`: the code for a row without a matching partition. */
 const NO_PARTITION = '23514'
 
-/** Options of {@link openPostgresStore}. */
 export interface PostgresOptions {
   /** `postgres://user:password@host:port/database`; other settings as its query, such as `sslmode`. */
   readonly url: string
-  /** Maximum connections of this process. */
   readonly connectionsMax?: number
-  /** Time limit of one statement, in ms. */
   readonly statementTimeoutMs?: number
   /** Called once when an outage begins and once when it ends. */
   readonly onProblem: (message: string, fields: Record<string, unknown>) => void
@@ -62,14 +59,13 @@ class PostgresDatabase implements SqlDatabase {
   readonly name = 'postgres'
   readonly isShared = true
   readonly #connection: PostgresConnection
-  /** Groups by statement. */
   readonly #groups = new Map<object, Groups>()
 
   constructor(connection: PostgresConnection) {
     this.#connection = connection
   }
 
-  /** Other processes write too, so this process cannot decide. */
+  /** Unknown, because other processes also write to this database. */
   get isIdle(): boolean {
     return false
   }

@@ -130,7 +130,6 @@ async function isDayKept(client: PoolClient, suffix: string): Promise<boolean> {
   return rows[0].is_kept
 }
 
-/** Midnight, UTC. */
 function dayOf(ms: number): number {
   return Math.floor(ms / DAY_MS) * DAY_MS
 }

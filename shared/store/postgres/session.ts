@@ -41,7 +41,6 @@ export async function beginSession(client: ClientBase, settings: Settings): Prom
   if (results.at(-1)?.rows[0]?.pid !== processID) POOLED.add(client)
 }
 
-/** Whether {@link beginSession} found a pooler. */
 export function isPooled(client: ClientBase): boolean {
   return POOLED.has(client)
 }

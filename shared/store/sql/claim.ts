@@ -29,7 +29,7 @@ export async function claimInTurn(
     claimed.push(...rows.map(dispatchOf))
     const counts = Map.groupBy(rows, ({ tenant }) => tenant)
     if (!mayHaveMore(rows, counts)) break
-    // Fewer tenants than wanted jobs: each contributes more.
+    // With fewer tenants than free slots, each tenant contributes more jobs.
     each = Math.ceil((limit - claimed.length) / counts.size)
   }
   // Sorted here, because databases return changed rows in any order.

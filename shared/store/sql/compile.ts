@@ -1,12 +1,11 @@
 import type { Params } from './sql.ts'
 
-/** SQL with numbered parameters, and what they are. */
 export interface Compiled {
   readonly sql: string
   readonly names: readonly string[]
 }
 
-/** Turns `:name` into `$1` or `?1`. A name that comes twice keeps its number. */
+/** Replaces `:name` by `$1` or `?1`. Repeated names share a number. */
 export function compile(sql: string, sign: '$' | '?'): Compiled {
   return replaceNames(sql, (_, index) => sign + (index + 1))
 }

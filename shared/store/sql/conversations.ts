@@ -33,7 +33,6 @@ const PURGE: Statement = {
           SELECT id FROM conversations WHERE expires_at_ms <= now_ms() ORDER BY expires_at_ms LIMIT :limit) RETURNING id`,
 }
 
-/** The conversations of projects, over any database that speaks this SQL. */
 export class SqlConversations implements ConversationStore {
   readonly #db: SqlDatabase
 

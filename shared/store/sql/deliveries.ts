@@ -8,7 +8,6 @@ import * as statements from './statements.ts'
 const LOOK = 100
 const PUT_OFF_MAX = 30
 
-/** See {@link Webhooks.takeDeliveries}. */
 export async function takeDeliveries(db: SqlDatabase, limit: number, leaseMs: number): Promise<WebhookDelivery[]> {
   const taken: Row[] = []
   const look = Math.max(LOOK, limit)
@@ -22,7 +21,6 @@ export async function takeDeliveries(db: SqlDatabase, limit: number, leaseMs: nu
   return taken.map(deliveryOf)
 }
 
-/** See {@link Webhooks.recordDelivery}. */
 export async function recordDelivery(
   db: SqlDatabase,
   taken: Pick<WebhookDelivery, 'id' | 'next_at_ms'>,

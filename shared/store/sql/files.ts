@@ -55,7 +55,6 @@ const dropUnnamed = (isShared: boolean): Statement => ({
   sql: `DELETE FROM files WHERE tenant = :tenant AND id IN (${idsOf(isShared)}) AND refs <= 0 RETURNING id`,
 })
 
-/** The files of projects, over any database that speaks this SQL. */
 export class SqlFiles implements FileStore {
   readonly #db: SqlDatabase
 

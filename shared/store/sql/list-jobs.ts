@@ -6,7 +6,6 @@ import { JOB_COLUMNS, type Statement } from './statements.ts'
 /** States of unended jobs, whose retention has not begun. */
 const UNENDED: ReadonlySet<DurableState> = new Set(['queued', 'scheduled', 'in_progress', 'waiting'])
 
-/** A condition of a list, and its parameter. */
 interface Filter {
   readonly name: string
   readonly condition: string

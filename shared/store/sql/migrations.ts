@@ -6,11 +6,9 @@ import { join } from 'node:path'
 export interface Migration {
   readonly name: string
   readonly sql: string
-  /** SHA-256 of the file. */
   readonly hash: string
 }
 
-/** The migrations of a dialect, in their order. */
 export function loadMigrations(dialect: 'postgres' | 'sqlite'): Migration[] {
   const directory = join(import.meta.dirname, 'migrations', dialect)
   const names = readdirSync(directory).filter((name) => name.endsWith('.sql'))

@@ -23,37 +23,33 @@ export function jobOf(row: Row): DurableJob {
   return job as DurableJob
 }
 
-/** A row of `job_events` as an event. */
 export function eventOf({ job_id, seq, attempt, type, data, at_ms }: Row): DurableEvent {
   return { job_id, seq, attempt, type, data: jsonOf(data), at_ms } as DurableEvent
 }
 
-/** A row of `deliveries` as a message. */
 export function deliveryOf(row: Row): WebhookDelivery {
   return { ...row, history: jsonOf(row.history) ?? [] } as WebhookDelivery
 }
 
-/** A row of the count of jobs. */
 export function depthOf(row: Row): Depth {
   return { ...row } as unknown as Depth
 }
 
-/** A row of the count of queued jobs by model. */
 export function queuedModelOf(row: Row): QueuedOf & { count: number } {
   return { ...row } as unknown as QueuedOf & { count: number }
 }
 
-/** The value of JSON text; null for SQL's NULL. */
+/** Null for an SQL NULL. */
 export function jsonOf(value: unknown): unknown {
   return typeof value === 'string' ? JSON.parse(value) : null
 }
 
-/** JSON text for a column; NULL for what is not there. */
+/** Undefined becomes an SQL NULL. */
 export function jsonText(value: unknown): string | null {
   return value === undefined || value === null ? null : JSON.stringify(value)
 }
 
-/** A job that a process has, as `statements.OWNED` gives it. */
+/** A row of `statements.OWNED`. */
 export function ownedOf(row: Row): OwnedJob {
   return {
     id: String(row.id),

@@ -5,7 +5,6 @@ import type { Statement } from './statements.ts'
 import type { Move } from './transitions.ts'
 import { pickInTurn } from './turns.ts'
 
-/** Parameters of a statement, by name. */
 export type Params = Record<string, string | number | boolean | null>
 
 /** Output of a run as it is written: its data as JSON text. */
@@ -31,26 +30,21 @@ export interface Write {
 export interface SqlDatabase {
   readonly name: string
   readonly isReachable: boolean
-  /** See {@link StoreView.isFull}. */
   readonly isFull: boolean
   /** Whether statements of several processes run concurrently. */
   readonly isShared: boolean
-  /** See {@link StoreView.isIdle}; false if other processes write too. */
   readonly isIdle: boolean
-  /** See {@link StoreView.untilWork}; undefined if other processes write too. */
   untilWork?(signal: AbortSignal): Promise<void>
   run(statement: Statement, params: Params): Promise<Row[]>
   /** Executes a transition with its events, output and webhook messages. */
   move(move: Move, params: Params, output: WrittenOutput): Promise<TransitionRow[]>
   /** Inserts a job with its event. With `hasKey`, only if its idempotency key is free. */
   insert(insert: Insert, params: Params, hasKey: boolean): Promise<TransitionRow[]>
-  /** Erases a job with its events and the addresses of its messages. */
   erase(params: Params): Promise<boolean>
   /** Executes a write in the database's own SQL. */
   write(write: Write, params: Params): Promise<void>
   /** Runs a statement that locks the rows it picks: concurrent ones pick different rows. */
   pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]>
-  /** See {@link TenantReads.limitRunning}. */
   limitRunning(limits: RunningLimits): void
   /** Creates partitions for the coming days, and drops past ones, if the database has partitions. */
   keepDays(): Promise<void>

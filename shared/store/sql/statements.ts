@@ -6,7 +6,6 @@
 
 import { CANCEL_DUE, CANCEL_REQUESTED, SET_BACK_MS } from './transitions.ts'
 
-/** One statement of SQL under its name. */
 export interface Statement {
   readonly name: string
   readonly sql: string
@@ -14,7 +13,6 @@ export interface Statement {
   readonly isTransient?: boolean
 }
 
-/** Columns of `DurableJob`, in its order. */
 export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, attempt, tries,
   crashes, owner, chunk, has_output, last_seq, cancel_requested_at_ms, run_at_ms, expires_at_ms, deadline_ms,
   published_at_ms, created_at_ms, started_at_ms, finished_at_ms, retention_ms, purge_at_ms, erased_at_ms, progress, error,
@@ -32,7 +30,6 @@ export const find = (from: string): Statement => ({
   name: 'find',
   sql: `SELECT ${JOB_COLUMNS} FROM ${from} WHERE id = :id AND ${VISIBLE}`,
 })
-/** Finds a job by its id, without a join. */
 export const FIND = find('jobs')
 
 /** Finds a job after its retention that is not purged yet. */
@@ -42,7 +39,6 @@ export const FIND_PAST: Statement = {
           AND NOT ${KEPT}`,
 }
 
-/** The request and the result of a job. */
 export const FIND_CONTENT: Statement = {
   name: 'find_content',
   // The expression matches no index of unerased jobs: see `STATE` in transitions.ts.
@@ -59,7 +55,6 @@ export const FIND_KEY: Statement = {
   sql: `SELECT fingerprint, job_id FROM idempotency_keys WHERE tenant = :tenant AND scope = :key_scope AND key = :key`,
 }
 
-/** The events of a job after one of them, in order. */
 export const LIST_EVENTS: Statement = {
   name: 'list_events',
   sql: `SELECT job_id, seq, attempt, type, data, at_ms FROM job_events
@@ -75,7 +70,6 @@ export const FIND_CHUNK: Statement = {
           AND EXISTS (SELECT 1 FROM jobs WHERE id = :id AND (attempt <> :attempt OR owner = :owner)) ORDER BY seq`,
 }
 
-/** One step of a job. */
 export const FIND_STEP: Statement = {
   name: 'find_step',
   sql: 'SELECT key, kind, output, cost, attempt, chunk, at_ms FROM job_steps WHERE job_id = :id AND key = :key',
@@ -89,7 +83,6 @@ export const LIST_STEPS: Statement = {
         ORDER BY at_ms, attempt, chunk`,
 }
 
-/** A page of steps, with inputs and outputs. */
 export const LIST_RECORDED_STEPS: Statement = {
   name: 'list_recorded_steps',
   sql: `SELECT key, kind, input, output, cost, attempt, at_ms FROM job_steps
@@ -97,14 +90,12 @@ export const LIST_RECORDED_STEPS: Statement = {
         ORDER BY at_ms, attempt, chunk LIMIT :limit OFFSET :after`,
 }
 
-/** The children of a job. */
 export const LIST_CHILDREN: Statement = {
   name: 'list_children',
   sql: `SELECT ${JOB_COLUMNS} FROM jobs WHERE parent_id = :id AND depth > 0 AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}
         ORDER BY id`,
 }
 
-/** How many children of a job are in each state. */
 export const COUNT_CHILDREN: Statement = {
   name: 'count_children',
   sql: `SELECT state, count(*) AS count FROM jobs WHERE parent_id = :id AND depth > 0 AND ${VISIBLE} GROUP BY state`,
@@ -118,7 +109,6 @@ export const LIST_UNSETTLED: Statement = {
         ORDER BY finished_at_ms LIMIT :limit`,
 }
 
-/** Counts the jobs that have not ended. */
 export const DEPTH: Statement = {
   name: 'depth',
   sql: `SELECT pool, model, priority, state, count(*) AS count, min(created_at_ms) AS oldest_at_ms FROM jobs
@@ -134,7 +124,6 @@ export const IS_IDLE = `
     OR EXISTS (SELECT 1 FROM deliveries WHERE state = 'pending')
     OR EXISTS (SELECT 1 FROM usage_ended)) AS is_idle`
 
-/** Counts the queued jobs by what runs them. */
 export const QUEUED_MODELS: Statement = {
   name: 'queued_models',
   sql: `SELECT pool, kind, model, priority, count(*) AS count FROM jobs
@@ -144,7 +133,7 @@ export const QUEUED_MODELS: Statement = {
 /** The expression matches no index of states: see `STATE` in transitions.ts. */
 const ENDED = `jobs.state || '' IN ('completed', 'failed', 'cancelled', 'expired')`
 
-/** Puts other metadata in place of a job's own. */
+/** Replaces the metadata of a job. */
 export const SET_METADATA: Statement = {
   name: 'set_metadata',
   sql: `UPDATE jobs SET metadata = :metadata WHERE id = :id AND tenant = :tenant AND coalesce(erased_at_ms, 0) = 0 AND ${KEPT}
@@ -158,9 +147,7 @@ export const ERASE_JOB = `
     webhook_url = NULL, webhook_events = '[]'
   WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND ${ENDED}
   RETURNING id`
-/** Deletes the events of an erased job. */
 export const ERASE_EVENTS = 'DELETE FROM job_events WHERE job_id = :id'
-/** Deletes the steps of an erased job. */
 export const ERASE_STEPS = 'DELETE FROM job_steps WHERE job_id = :id'
 /** Erases the addresses of webhook messages, since an address may contain a secret. Pending messages are not sent. */
 export const ERASE_DELIVERIES = `UPDATE deliveries SET url = '', error = NULL, history = NULL WHERE job_id = :id`
@@ -172,7 +159,6 @@ export const ERASE_FIRST_EVENTS: Statement = {
           SELECT 1 FROM jobs WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND ${ENDED})`,
 }
 
-/** Makes or renews the lease of a process. */
 export const RENEW: Statement = {
   name: 'renew',
   isTransient: true,
@@ -193,7 +179,6 @@ export const SPARE: Statement = {
         WHERE lost_by IS NOT NULL AND purge_at_ms IS NULL AND lost_by <> ${LEFT}`,
 }
 
-/** The jobs that a process owns. */
 export const OWNED: Statement = {
   name: 'owned',
   sql: `SELECT id, attempt, ${CANCEL_REQUESTED} AS is_cancelled, ${CANCEL_DUE} AS is_cancel_due FROM jobs
@@ -226,13 +211,11 @@ export const HOLD_LEASE: Statement = {
         RETURNING name`,
 }
 
-/** Gives a named lease back. */
 export const RELEASE_LEASE: Statement = {
   name: 'release_lease',
   sql: `DELETE FROM leases WHERE name = :name AND holder = :holder`,
 }
 
-/** Columns of `WebhookDelivery`. */
 export const DELIVERY_COLUMNS =
   'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms, history'
 
@@ -304,7 +287,6 @@ export const RELEASE_DELIVERY: Statement = {
           SELECT id FROM deliveries AS first WHERE job_id = :job_id AND ${IS_PENDING('first')} ORDER BY seq LIMIT 1)`,
 }
 
-/** The webhook messages of a job, in the order of its events. */
 export const LIST_DELIVERIES: Statement = {
   name: 'list_deliveries',
   sql: `SELECT ${DELIVERY_COLUMNS} FROM deliveries WHERE job_id = :id ORDER BY seq`,

@@ -29,7 +29,6 @@ const TIDY: Statement = {
 }
 const FORGET: Statement = { name: 'stored_forget', sql: 'DELETE FROM reserved_bytes WHERE until_ms < now_ms()' }
 
-/** See {@link StoredBytes}. */
 export class SqlStoredBytes implements StoredBytes {
   readonly keepMs = COUNT_TTL_MS
   readonly #db: SqlDatabase

@@ -1,6 +1,6 @@
 import type { ErrorBody } from '#schemas/error.ts'
 
-/** Errors with which sweeps end jobs: past the deadline, and after lost workers. */
+/** Errors of jobs that sweeps end: after the deadline, and after too many lost workers. */
 export const TIMED_OUT: ErrorBody = {
   code: 'timeout',
   message: 'The job took longer than its deadline allows.',

@@ -12,19 +12,17 @@ import type { Statement } from './statements.ts'
 
 const OF = `state = 'queued' AND pool = :pool AND kind = :kind AND model = :model AND priority = :priority`
 
-/** Counts the jobs that have not ended, by whose they are. */
 export const TENANT_DEPTH: Statement = {
   name: 'tenant_depth',
   sql: 'SELECT tenant, state, count(*) AS count FROM jobs WHERE purge_at_ms IS NULL GROUP BY tenant, state',
 }
 
-/** Counts the jobs that wait for the same slots, by whose they are. */
 export const QUEUED_TENANTS: Statement = {
   name: 'queued_tenants',
   sql: `SELECT tenant, count(*) AS count FROM jobs WHERE ${OF} GROUP BY tenant`,
 }
 
-/** Where the jobs of one tenant stand among their own. */
+/** Positions of a tenant's queued jobs among that tenant's jobs. */
 export const QUEUED_PLACES: Statement = {
   name: 'queued_places',
   sql: `SELECT id, nth FROM (
@@ -33,22 +31,19 @@ export const QUEUED_PLACES: Statement = {
         WHERE nth <= ${EXACT_PLACES} OR nth % ${PLACES_STEP} = 0 ORDER BY nth`,
 }
 
-/** Counts the jobs of one tenant that run. */
 export const TENANT_RUNNING: Statement = {
   name: 'tenant_running',
   sql: `SELECT count(*) AS count FROM jobs WHERE tenant = :tenant AND state = 'in_progress' AND purge_at_ms IS NULL`,
 }
 
-/** Counts the jobs of one key that wait. */
 export const KEY_WAITING: Statement = {
   name: 'key_waiting',
   sql: `SELECT state, count(*) AS count FROM jobs WHERE key_id = :key_id AND state IN ('queued', 'scheduled') GROUP BY state`,
 }
 
-/** Whether jobs wait for the same slots. */
+/** Whether jobs wait for these slots. */
 export const IS_WAITING: Statement = { name: 'is_waiting', sql: `SELECT 1 AS one FROM jobs WHERE ${OF} LIMIT 1` }
 
-/** The reads of {@link TenantReads} over a database. */
 export function tenantReads(db: SqlDatabase): TenantReads {
   return {
     depth: async () => (await db.run(TENANT_DEPTH, {})).map((row) => ({ ...row }) as unknown as TenantDepth),

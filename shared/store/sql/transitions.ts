@@ -16,9 +16,7 @@ export interface Move {
   readonly pick?: { readonly from: string; readonly where: string; readonly order: string; readonly lock: string }
   /** For a round robin sweep over tenants ({@link pickInTurn}): condition for the jobs. */
   readonly pickInTurn?: string
-  /** Type of the transition's event; absent: none. */
   readonly event?: string
-  /** Data of that event, as JSON text. */
   readonly data?: string
   /** A write of the owner: numbered by `:chunk`, with optional output. */
   readonly isOwners?: boolean
@@ -35,11 +33,10 @@ const WAITING = `jobs.state IN ('queued', 'scheduled')`
 const IDLE = `jobs.state IN ('queued', 'scheduled', 'waiting')`
 /** Assignments that end a job. */
 export const END = `finished_at_ms = now_ms(), purge_at_ms = now_ms() + retention_ms`
-/** Assignments that end a job if a condition holds. */
 export const endWhen = (condition: string) =>
   `finished_at_ms = CASE WHEN ${condition} THEN now_ms() END,
    purge_at_ms = CASE WHEN ${condition} THEN now_ms() + retention_ms END`
-/** Somebody asked for its cancel. */
+/** SQL condition: a cancel was requested. */
 export const CANCEL_REQUESTED = 'cancel_requested_at_ms IS NOT NULL'
 /** A cancel was requested, and there is no grace period for a partial result, or it has elapsed. */
 export const CANCEL_DUE = `${CANCEL_REQUESTED} AND (partial_ms IS NULL OR expires_at_ms <= now_ms())`
@@ -90,7 +87,6 @@ export const APPEND: Move = {
   where: OWNED,
 }
 
-/** The owner ends a job with its result. */
 export const COMPLETE: Move = {
   name: 'complete',
   isOwners: true,
@@ -99,7 +95,6 @@ export const COMPLETE: Move = {
   event: `'job.completed'`,
 }
 
-/** The owner ends a job with an error. */
 export const FAIL: Move = {
   name: 'fail',
   isOwners: true,
@@ -169,7 +164,7 @@ export const CANCEL: Move = {
               THEN '{"partial":' || 'true}' END`,
 }
 
-/** The scheduler queues jobs whose time has come. */
+/** Sweep: `scheduled` jobs whose `run_at` has passed become `queued`. */
 export const START_DUE: Move = {
   name: 'start_due',
   givesRequest: true,

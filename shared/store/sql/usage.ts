@@ -91,7 +91,6 @@ const spentBy = (owner: Spender['owner']): Statement => ({
           WHERE ${GROUPS[owner]} = :id AND reserved_nanos > 0) AS ended_nanos`,
 })
 
-/** The ledger in the tables `usage_days` and `usage_ended`. */
 export class SqlUsage implements UsageLedger {
   readonly #db: SqlDatabase
 

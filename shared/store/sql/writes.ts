@@ -9,7 +9,6 @@ import type { Move } from './transitions.ts'
 /** Maximum jobs per statement: SQLite blocks the event loop meanwhile, and a job has entries in ten indexes. */
 export const JOBS_MAX = 50
 
-/** Changes one job. Undefined: the guard refused. */
 export async function moveOne(db: SqlDatabase, move: Move, params: Params): Promise<Moved | undefined> {
   const [row] = await db.move(move, params, [])
   return row && movedOf(row)
@@ -71,7 +70,6 @@ export function movedOf(row: TransitionRow, output: WrittenOutput = [], isOwners
   return { job: jobOf(row), events: eventRows(row, output, isOwners).map(eventOf) }
 }
 
-/** The job, events and request of a changed row, for publishing. */
 export function dispatchOf(row: TransitionRow): Dispatch {
   return { ...movedOf(row), request: jsonOf(row.request) }
 }

@@ -14,7 +14,6 @@ const FULL = 13
 /** Retry-After on a full disk, in ms. */
 const FULL_RETRY_MS = 60_000
 
-/** A write with its promise. */
 interface Write {
   readonly work: () => unknown
   readonly isTransient: boolean
@@ -70,7 +69,6 @@ export class GroupCommit {
     })
   }
 
-  /** Commits all waiting writes now. */
   flush(): void {
     while (this.#waiting.length > 0) this.#commit(this.#waiting.splice(0, GROUP_MAX))
   }
@@ -138,7 +136,6 @@ export function translated(error: unknown): unknown {
   })
 }
 
-/** SQLite's primary result code: the low byte of the extended one. */
 function codeOf(error: unknown): number | undefined {
   const { errcode } = (error ?? {}) as { errcode?: number }
   return errcode === undefined ? undefined : errcode & 0xff

@@ -37,13 +37,10 @@ import { openExclusively } from './lock.ts'
 /** One fsync per commit. A larger cache and a longer log than the defaults, so that pages are written less often. */
 const PRAGMAS = 'PRAGMA synchronous = FULL; PRAGMA cache_size = -16000; PRAGMA wal_autocheckpoint = 4000'
 
-/** Options of {@link openSqliteStore}. */
 export interface SqliteOptions {
-  /** Directory of `store.db`, which is created if missing. */
   readonly directory: string
   /** Name of this process in the error of a second one that opens the same directory. */
   readonly boot: string
-  /** The clock of the database, in unix milliseconds. */
   readonly now?: () => number
   /** Called if the disk is full, and again after a minute without such a write. */
   readonly onProblem?: (message: string, fields: Record<string, unknown>) => void
@@ -170,7 +167,7 @@ class SqliteDatabase implements SqlDatabase {
   async run({ sql, isTransient }: Statement, params: Params): Promise<Row[]> {
     this.#refuseWhenClosed()
     if (!sql.startsWith('SELECT')) return await this.#write(() => this.#all(sql, params), isTransient)
-    // A read has nothing to commit.
+    // A read needs no commit.
     try {
       return this.#all(sql, params)
     } catch (error) {

@@ -8,7 +8,6 @@ const TOPIC_CONFIG = 1
 const SPREAD_ASKS_MAX = 120
 const SPREAD_ASK_MS = 250
 
-/** {@link KafkaAdmin} through kafkajs. */
 export class KafkaJsAdmin implements KafkaAdmin {
   readonly #admin: Admin
 
@@ -70,7 +69,6 @@ export class KafkaJsAdmin implements KafkaAdmin {
     await this.#admin
       .createPartitions({ topicPartitions: [{ topic, count: partitions }] })
       .catch(async (error: unknown) => {
-        // Another process that starts at the same time was faster.
         if (((await this.partitions([topic])).get(topic) ?? 0) < partitions) throw error
       })
   }

@@ -60,7 +60,6 @@ function withPartitions(topic: Topic, { queuePartitions = QUEUE_PARTITIONS }: Ka
   return { ...topic, partitions: queuePartitions, partitionsMin: topic.partitions }
 }
 
-/** Consumer groups through kafkajs. */
 class ClassicClient implements KafkaClient {
   readonly name = 'kafka (classic groups)'
   readonly #kafka: Kafka
@@ -124,7 +123,6 @@ class ClassicClient implements KafkaClient {
     return this.#partitions.get(topic) ?? 0
   }
 
-  /** kafkajs does not expose leaders. */
   isLed(): boolean {
     return true
   }
@@ -164,7 +162,7 @@ class ClassicClient implements KafkaClient {
       })
       return behind.reduce((sum, lag) => sum + lag, 0)
     } catch {
-      return undefined // kafkajs has reported it
+      return undefined // The kafkajs logger has already reported the error.
     }
   }
 
@@ -219,7 +217,6 @@ class ClassicClient implements KafkaClient {
     }
   }
 
-  /** Only the probed broker may be down: a new connection tries the bootstrap addresses. */
   async #confirm(): Promise<boolean> {
     if (this.#unreachableSinceMs !== undefined) return false
     const admin = this.#kafka.admin({ retry: { retries: this.#options.brokers.length } })
@@ -267,7 +264,6 @@ async function withAdmin(kafka: Kafka, use: (admin: KafkaJsAdmin) => Promise<voi
   }
 }
 
-/** Whether a request succeeds in time. */
 async function answers(asked: Promise<unknown>, timeoutMs: number): Promise<boolean> {
   const answered = asked.then(
     () => true,
@@ -280,7 +276,6 @@ function isRefusedRecord(thrown: unknown): boolean {
   return [...REFUSED_RECORD].some((type) => isOfType(thrown, type))
 }
 
-/** Whether a kafkajs error, or a cause of it, has this protocol type. */
 function isOfType(thrown: unknown, type: string): boolean {
   const error = thrown as { readonly type?: string; readonly cause?: unknown } | null | undefined
   return error?.type === type || (error?.cause !== undefined && isOfType(error.cause, type))

@@ -14,9 +14,7 @@ const SESSION_TIMEOUT_MS = 10_000
 const HEARTBEAT_INTERVAL_MS = 3_000
 const FETCH_BYTES_MAX = 4 * 1024 * 1024
 
-/** One receiver of some partitions. Call `open` once. */
 export class ClassicReceiver implements Closable {
-  /** Called when the topic was recreated. */
   onRemade: () => void = () => undefined
   readonly #kafka: Kafka
   readonly #admin: Admin
@@ -26,7 +24,6 @@ export class ClassicReceiver implements Closable {
   readonly #onRecord: (record: KeptRecord) => void
   readonly #supervisor: Supervisor
   readonly #closing = new AbortController()
-  /** Offset of the next record of each partition, if known. */
   readonly #positions = new Map<number, bigint>()
   /** Timestamp of the last received record of each partition, in Unix milliseconds. */
   readonly #lastAtMs = new Map<number, number>()
@@ -164,7 +161,6 @@ export class ClassicReceiver implements Closable {
   }
 }
 
-/** A temporary error: the topic is being created, or extended by partitions. */
 function retriable(message: string): Error {
   return Object.assign(new Error(message), { retriable: true })
 }

@@ -6,7 +6,6 @@
  * are forgotten first, because they arrive again too.
  */
 
-/** A fetched record. */
 export interface ClassicRecord {
   readonly partition: number
   readonly offset: number
@@ -16,7 +15,6 @@ export interface ClassicRecord {
 
 type State = 'waiting' | 'out' | 'done'
 
-/** The bookkeeping of one partition, without I/O. */
 export class ClassicPartition {
   readonly #states = new Map<number, State>()
   #waiting: ClassicRecord[] = []
@@ -40,12 +38,10 @@ export class ClassicPartition {
     return this.#waiting.length
   }
 
-  /** Offset to commit; undefined if already committed. */
   get toCommit(): number | undefined {
     return this.#low > this.#committed ? this.#low : undefined
   }
 
-  /** Records a successful commit. */
   committed(offset: number): void {
     this.#committed = Math.max(this.#committed, offset)
   }
@@ -83,7 +79,6 @@ export class ClassicPartition {
     return taken
   }
 
-  /** Marks a record as done. */
   finish(offset: number): void {
     if (this.#states.get(offset) !== 'out') return
     this.#states.set(offset, 'done')

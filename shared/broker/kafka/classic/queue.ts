@@ -28,7 +28,6 @@ const WAITING_BYTES_MAX = 2 * 1024 * 1024
 const WAITING_BYTES_RESUME = 1024 * 1024
 const WAITING_COUNT_MAX = 1_000
 
-/** One member of a classic group. Call `open` once. */
 export class ClassicConsumer implements QueueConsumer {
   readonly #kafka: Kafka
   readonly #admin: Admin
@@ -57,7 +56,6 @@ export class ClassicConsumer implements QueueConsumer {
     this.#supervisor = new Supervisor(`classic consumer of ${topic}`, options, isTransientInKafkaJs)
   }
 
-  /** Starts to join; records arrive when the group has assigned partitions. */
   open(): this {
     this.#loop = this.#supervise()
     return this
@@ -93,7 +91,6 @@ export class ClassicConsumer implements QueueConsumer {
     this.#wake = undefined
   }
 
-  /** The next call of `take` starts at another partition. */
   #rotate(): void {
     const [first] = this.#partitions
     if (!first || !this.#partitions.delete(first[0])) return
@@ -136,7 +133,6 @@ export class ClassicConsumer implements QueueConsumer {
     }
   }
 
-  /** Runs one kafkajs consumer until it crashes or this is closed. */
   async #runOnce(): Promise<void> {
     const consumer = this.#kafka.consumer({
       groupId: classicGroup(this.#topic),

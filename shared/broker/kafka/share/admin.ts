@@ -16,7 +16,6 @@ const APPLIED_TIMEOUT_MS = 10_000
 const APPLIED_INTERVAL_MS = 20
 const BOOT_LANE = 'boot'
 
-/** {@link KafkaAdmin} through `@platformatic/kafka`. */
 export class PlatformaticAdmin implements ShareGroupAdmin {
   readonly #cluster: KafkaCluster
   readonly #admin: Admin
@@ -72,7 +71,6 @@ export class PlatformaticAdmin implements ShareGroupAdmin {
   async addPartitions(topic: string, partitions: number): Promise<void> {
     const topics = [{ name: topic, count: partitions, assignments: null }]
     await this.#admin.createPartitions({ topics }).catch(async (error: unknown) => {
-      // Another process that starts at the same time was faster.
       if (((await this.partitions([topic])).get(topic) ?? 0) < partitions) throw error
     })
   }

@@ -22,7 +22,7 @@ import { ACK } from './wire/records.ts'
 
 /** Maximum wait of `take` for a first record, aligned to the tick at which the process wakes anyway. */
 const TAKE_WAIT_MS = 1_000
-/** Time for which records without a caller are held. */
+/** Time after which records that no `take` call has requested are released. */
 const ACQUIRED_TTL_MS = 500
 /** Poll time with several leaders: the caller's slots are split among them until their polls end. */
 const SPLIT_POLL_MS = 100
@@ -34,7 +34,6 @@ interface Taker {
   readonly wake: () => void
 }
 
-/** A member of the group that shares a queue. Call `open` once. */
 export class ShareConsumer implements QueueConsumer {
   readonly #cluster: KafkaCluster
   readonly #queue: string
@@ -70,7 +69,6 @@ export class ShareConsumer implements QueueConsumer {
     })
   }
 
-  /** Starts to join; records arrive when the group has assigned partitions. */
   open(): this {
     this.#membership.join()
     return this

@@ -17,7 +17,6 @@ const STATE_TOPIC: InternalTopic = {
 /** Preferred settings. The delivery limit is twice the default, after which Kafka silently drops a record. New members are served at once (4.3). */
 const GROUP_SETTINGS = { 'share.delivery.count.limit': 10, 'share.assignment.interval.ms': 0 } as const
 
-/** Additional operations for share groups. */
 export interface ShareGroupAdmin extends KafkaAdmin {
   groupSettings(group: string): Promise<ReadonlyMap<string, string>>
   setGroup(group: string, setting: string, value: string): Promise<void>

@@ -10,7 +10,7 @@ import { type AssignedTopic, EPOCH } from './wire/parts.ts'
 const JOIN_INTERVAL_MS = 100
 /** Heartbeats without an assignment after which the group seems to have no partition for this member. The member stays, at the usual interval. */
 const JOIN_ASKS_MAX = 100
-/** Interval for a member that the group has forgotten. */
+/** Interval between attempts to join again after the group removed this member. */
 const REJOIN_INTERVAL_MS = 1_000
 const HEARTBEAT_TIMEOUT_MS = 5_000
 /** Interval for a member that does not fit into a full group, until another one leaves. */
@@ -37,7 +37,6 @@ export class Membership {
   /** The group has its maximum number of members. */
   #isFull = false
 
-  /** @param onAssigned Called with every new assignment. */
   constructor(
     cluster: KafkaCluster,
     member: ShareMember,
@@ -51,7 +50,6 @@ export class Membership {
     this.#supervisor = new Supervisor(`member of ${member.group}`, options, isTransient)
   }
 
-  /** Sends heartbeats until `stop`. */
   join(): void {
     this.#beating = this.#keep()
   }

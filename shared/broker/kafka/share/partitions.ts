@@ -1,13 +1,11 @@
 import type { AssignedTopic } from './wire/parts.ts'
 import type { AckBatch, ShareTopic } from './wire/records.ts'
 
-/** An acknowledgement to send. */
 export interface PendingAck {
   readonly record: { readonly topicId: string; readonly partition: number; readonly offset: number }
   readonly type: number
 }
 
-/** Key of a partition in a session. */
 export function keyOf(topicId: string, partition: number): string {
   return `${topicId} ${partition}`
 }

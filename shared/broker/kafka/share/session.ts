@@ -28,7 +28,6 @@ const FETCH_BYTES_MAX = 16 * 1024 * 1024
 const EPOCH_MAX = 2 ** 31 - 1
 const SESSION_LOST: readonly number[] = [CODE.shareSessionNotFound, CODE.invalidShareSessionEpoch]
 
-/** Identity of the fetching member. */
 export interface ShareMember {
   readonly group: string
   readonly member: string
@@ -56,13 +55,12 @@ export class ShareSession {
   /** Partitions to fetch from, and those in the broker's session, as `topicId partition`. */
   #wanted = new Set<string>()
   readonly #known = new Set<string>()
-  /** Delivered and not settled, oldest first. */
+  /** Records delivered and not settled, oldest first. */
   readonly #out = new Set<AcquiredRecord>()
   #pending: PendingAck[] = []
   #epoch: number = EPOCH.first
   /** Records requested by the request in flight. */
   #asked = 0
-  /** Consecutive polls without records and acknowledgements. */
   #emptyPolls = 0
   #isBusy = false
   #isCarrying = false
@@ -86,17 +84,15 @@ export class ShareSession {
     return this.#asked
   }
 
-  /** Whether acknowledgements are pending and the session is open. */
   get hasPending(): boolean {
     return this.#pending.length > 0 && this.#epoch !== EPOCH.first
   }
 
-  /** Whether records are out or acknowledgements are pending: only this session can send them. */
+  /** Whether only this session can settle records: some are delivered or acknowledgements are pending. */
   get isOwed(): boolean {
     return this.#out.size > 0 || this.hasPending
   }
 
-  /** Whether there are partitions to fetch from. */
   get isWanted(): boolean {
     return this.#wanted.size > 0
   }

@@ -21,11 +21,9 @@ import { SchemaProblem } from './match.ts'
 const DEPTH_MAX = 8
 /** Maximum names and values that are compared for one schema. */
 const COMPARED_MAX = 50_000
-/** Maximum parts of an `allOf` that are compared. */
 const PARTS_MAX = 8
 const TYPES = ['object', 'array', 'string', 'number', 'boolean', 'null']
 
-/** Counts the comparisons of one schema. */
 export class Comparison {
   readonly reader: SchemaReader
   #left = COMPARED_MAX

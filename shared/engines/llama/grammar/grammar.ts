@@ -42,13 +42,10 @@ import { type Member, numberMatch, OBJECT, openingOf, STRING, VALUE } from './va
 const NODES_MAX = 2_500
 /** Maximum schemas merged into one; more count as an endless recursion. */
 const MERGES_MAX = 64
-/** Maximum values of minLength and minItems. */
 const CHARACTERS_MAX = 100_000
 const ITEMS_MAX = 1_000
-/** Maximum length of a path in an error. */
 const PATH_CHARS_MAX = 256
 
-/** Options of {@link writeSchemaGrammar}. */
 export interface GrammarOptions {
   /** True, the default: a schema with an unsupported keyword is rejected. False: the keyword is ignored. */
   readonly isStrict?: boolean
@@ -400,7 +397,6 @@ class GrammarWriter {
   }
 }
 
-/** Path of the target of a pointer. */
 function pathOf(pointer: string): string {
   return pointer.slice(1).replaceAll('/', '.')
 }

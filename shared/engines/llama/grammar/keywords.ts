@@ -54,10 +54,8 @@ export function itemsOf(schema: Schema): { tuple: readonly unknown[]; rest: unkn
   return { tuple: listOf(schema, 'prefixItems'), rest: schema.items ?? schema.unevaluatedItems }
 }
 
-/** A named property. */
 interface Property {
   readonly name: string
-  /** A schema. */
   readonly value: unknown
   readonly isRequired: boolean
 }

@@ -17,7 +17,6 @@ export const END = 0x11_0001
 
 /** Maximum derivatives and states computed for one grammar: about 60 ms. */
 const STEPS_MAX = 22_000
-/** Maximum languages of one grammar. */
 const LANGUAGES_MAX = 20_000
 /** Characters of a text that count as one step. */
 const READ_CHARS = 32
@@ -52,11 +51,9 @@ export class Languages {
   readonly #known = new Map<string, Language>()
   readonly #derived = new Map<Language, Map<number, Language>>()
   readonly #automata = new Map<Language, State[]>()
-  /** Languages by pattern. */
   readonly patterns = new Map<string, Language>()
   #steps = 0
 
-  /** The language without any text. */
   readonly none = this.chars([])
   readonly empty = this.#make('', { kind: 'empty' }, true)
   /** The language of every text, including the marks. */
@@ -106,7 +103,6 @@ export class Languages {
     return this.#make(`n${of.id}`, { kind: 'not', of }, !of.isNullable)
   }
 
-  /** Whether a text is in the language. */
   accepts(language: Language, text: string): boolean {
     this.spend(text.length / READ_CHARS)
     let state = this.#derive(language, START)
@@ -212,7 +208,6 @@ export class Languages {
   }
 }
 
-/** All character sets of a language. */
 function setsOf(language: Language): Ranges[] {
   const all = new Set([language])
   for (const { form } of all) {

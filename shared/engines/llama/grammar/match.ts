@@ -14,7 +14,6 @@
 const WAYS_MAX = 1_000
 /** Number of beginnings that is assumed for a rule in progress, and checked when it is complete. */
 const STARTS_ASSUMED = 50
-/** Maximum characters of an opening that are compared. */
 const OPENING_CHARS_MAX = 200
 
 /** The reason why a schema has no grammar. The message ends a sentence that begins with "The JSON schema". */

@@ -6,12 +6,10 @@ import { type Bounds, floatRange, integerRange, integersWithin } from './numbers
  * digits are listed and those before them are free. A step such as 0.01 limits the digits after the point.
  */
 
-/** Maximum multiples that are listed. */
 const LISTED_MAX = 500
 const DIGITS_MAX = 9
 /** Maximum magnitude of a number with a step below 1: a double cannot represent larger ones together with their fraction. */
 const DECIMAL_MAX = 999_999_999
-/** Maximum last digits that are listed. */
 const LAST_DIGITS_MAX = 4
 
 /** Multiples of `units / scale`, where scale is a power of ten. */

@@ -1,4 +1,3 @@
-/** Bounds with the names of JSON Schema. */
 export interface Bounds {
   readonly minimum?: number | undefined
   readonly maximum?: number | undefined
@@ -6,9 +5,8 @@ export interface Bounds {
   readonly exclusiveMaximum?: number | undefined
 }
 
-/** Maximum magnitude of unbounded ranges: every such integer is exact in a double. */
+/** Returns undefined if the schema accepts no value. */
 const LARGEST = 999_999_999_999_999
-/** Maximum digits after the point. */
 const DIGITS = 6
 /** Digits that are tried for a range between two integers, and the minimum count of numbers that suffices. */
 const NARROW_DIGITS = [1, 2, 3, 6, 9]

@@ -10,7 +10,6 @@ import { complement, EVERY_CODE_POINT, type Ranges, setOf, union } from './range
 
 const PATTERN_CHARS_MAX = 1_000
 const GROUPS_MAX = 100
-/** Maximum count of a quantifier. */
 const COUNT_MAX = 1_000
 
 const DIGITS: Ranges = [[0x30, 0x39]]
@@ -79,7 +78,6 @@ export function patternLanguage(languages: Languages, pattern: string): Language
   return language
 }
 
-/** The language of a node followed by the rest. */
 function followed(languages: Languages, node: Node, rest: Language): Language {
   switch (node.kind) {
     case 'chars':

@@ -15,7 +15,6 @@ export function union(...sets: readonly Ranges[]): Ranges {
   return joined
 }
 
-/** All code points that are not in the set. */
 export function complement(set: Ranges): Ranges {
   const gaps: [number, number][] = []
   let next = 0
@@ -35,7 +34,6 @@ export function contains(set: Ranges, codePoint: number): boolean {
   return set.some(([low, high]) => low <= codePoint && codePoint <= high)
 }
 
-/** The code points of these characters. */
 export function setOf(...characters: readonly string[]): Ranges {
   return union(characters.map((character) => [character.codePointAt(0) ?? 0, character.codePointAt(0) ?? 0] as const))
 }

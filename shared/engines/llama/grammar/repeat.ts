@@ -1,11 +1,9 @@
 /** Maximum repetitions in one piece of a rule: llama.cpp unrolls them, and rejects about 2,000. */
 const PLAIN_MAX = 256
-/** Repetitions of one block. */
 const BLOCK = 64
 /** Larger maximums count as unbounded, because no context is long enough for them. */
 const COUNTED_MAX = 10_000_000
 
-/** GBNF of a repetition, and its cost. */
 export interface Repetition {
   readonly text: string
   /** Continuations at one place for each continuation of the repeated piece. */

@@ -12,7 +12,6 @@ export class RuleBook {
   #characters = 0
   #unrolled = 0
 
-  /** Converts a piece into the name of a rule. */
   add(match: Match): Match {
     const { text } = match
     // A body of one word is already a rule name.
@@ -28,7 +27,6 @@ export class RuleBook {
 
   readonly addText = (text: string): string => this.add(matchOf(text, '')).text
 
-  /** A name for a rule that is written later. */
   reserve(): string {
     const name = `r${this.#rules.size}`
     this.open(name)
@@ -45,14 +43,12 @@ export class RuleBook {
     this.#rules.set(name, text)
   }
 
-  /** Matches exactly this value. */
   literal(value: unknown): Match {
     const match = literal(JSON.stringify(value))
     this.#spend(match.text.length)
     return match
   }
 
-  /** A piece with a number of unrolled repetitions. */
   unroll(match: Match, repetitions: number): Match {
     if (!this.#names.has(match.text)) this.#unrolled += repetitions
     if (this.#unrolled > UNROLLED_MAX) throw new SchemaProblem('has too many lengths to count')

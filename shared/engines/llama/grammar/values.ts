@@ -3,11 +3,9 @@ import { alike, Impossible, type Match, matchOf } from './match.ts'
 import { multiplesOf } from './multiples.ts'
 import { type Bounds, floatRange, integerRange } from './numbers.ts'
 
-/** A property of an object. */
 export interface Member {
   readonly name: string
   readonly value: Match
-  /** Rule of the name and the value. */
   readonly pair: string
   readonly isRequired: boolean
 }
@@ -23,11 +21,8 @@ export function openingOf(members: readonly Member[]): string {
   return opening
 }
 
-/** Any value. */
 export const VALUE = alike('value', 8)
-/** Any object. */
 export const OBJECT = matchOf('object', '{', [VALUE])
-/** Any string. */
 export const STRING = matchOf('string', '"')
 
 /** A number or integer within the bounds of a schema, and a multiple of its `multipleOf`. @throws SchemaProblem, Impossible */

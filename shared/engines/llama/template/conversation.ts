@@ -1,8 +1,5 @@
 import type { Piece } from './marks.ts'
 
-/** Messages between the engine and the thread that renders a template. */
-
-/** One message of a conversation, before its conversion into a template's form. */
 export interface TemplateMessage {
   readonly role: 'system' | 'user' | 'assistant' | 'tool'
   readonly content: string
@@ -29,7 +26,6 @@ export interface TemplateTool {
 export interface Conversation {
   readonly messages: readonly TemplateMessage[]
   readonly tools: readonly TemplateTool[]
-  /** The beginning of the answer. */
   readonly prefill: string
   /** Whether the model reasons first; undefined: the template's default. */
   readonly thinks?: boolean | undefined
@@ -102,7 +98,7 @@ export function packPieces(pieces: readonly Piece[]): PackedPieces {
   return { text, layout: Int32Array.from(layout) }
 }
 
-/** Run it by `runYielding`. */
+/** A generator for `runYielding`. */
 export function* unpackPieces({ text, layout }: PackedPieces): Generator<undefined, Piece[]> {
   const pieces: Piece[] = []
   let from = 0

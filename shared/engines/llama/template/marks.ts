@@ -14,7 +14,6 @@
  * Rejected alternative: placeholders instead of the strings. A template that trims or splits them would render something else.
  */
 
-/** A control token and its text. */
 export interface Mark {
   readonly text: string
   readonly token: number

@@ -31,7 +31,6 @@ export function foldSystem(messages: readonly TemplateMessage[], allowed: Templa
   return folded
 }
 
-/** Merges adjacent turns of one role. */
 export function mergeTurns(messages: readonly TemplateMessage[]): TemplateMessage[] {
   const merged: TemplateMessage[] = []
   for (const message of messages) {

@@ -92,7 +92,6 @@ const PARTS_MAX = 1_024
 /** Separates parts of reasoning that are read as one text. The encoder of this API removes it between summary parts. */
 const THOUGHT_SEPARATOR = '\n\n'
 
-/** One item of the answer. */
 interface OpenItem {
   wire: WireItem
   /** Ordinal of the call, after its name was passed on. */
@@ -241,7 +240,6 @@ export class ResponsesDecoder implements AnswerDecoder {
     return item
   }
 
-  /** Passes on a call as soon as its name is known. */
   #openCall(item: OpenItem, out: GenerateEvent[]): void {
     const { wire } = item
     const kind = CALLS[wire.type ?? '']
@@ -261,7 +259,6 @@ export class ResponsesDecoder implements AnswerDecoder {
     this.#pass(this.#itemOf(frame, out), type, key, frame.delta ?? '', out, frame.logprobs)
   }
 
-  /** Passes on the rest of a complete text. */
   #complete(
     item: OpenItem,
     type: TextType,
@@ -329,7 +326,6 @@ export class ResponsesDecoder implements AnswerDecoder {
     out.push(nativeEvent('responses', 'text', { annotations }))
   }
 
-  /** Passes on the rest of a complete item. */
   #close(wire: WireItem, index: number | undefined, out: GenerateEvent[]): void {
     const isNameless = index === undefined && wire.id === undefined
     const open = isNameless ? this.#items.findLast((item) => !item.isClosed && item.wire.type === wire.type) : undefined

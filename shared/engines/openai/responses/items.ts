@@ -6,7 +6,6 @@ import { thoughtOf } from './thought.ts'
 type AssistantTurn = Extract<Turn, { role: 'assistant' }>
 type ToolTurn = Extract<Turn, { role: 'tool' }>
 type CallPart = Extract<Part, { type: 'tool_call' }>
-/** A part of an assistant message. */
 type SaidPart = Extract<Part, { type: 'text' | 'native' }>
 
 /**

@@ -22,7 +22,6 @@ export interface CountedTokens {
 /** Facts about a call that are known before its answer. */
 export interface DecodeOptions {
   readonly model: string
-  /** ISO-639-1, or empty. */
   readonly language: string
   /** Duration of the decoded audio in seconds. */
   readonly duration: number | undefined
@@ -50,7 +49,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   #hasOwnEnd = false
   #text = ''
   #segments = 0
-  /** Number of tokens of the segments. The upstream's own count takes precedence. */
+  /** Token counts of the segments, used unless the upstream reports a total. */
   #segmentTokens = 0
   #lastEnd = 0
   counted: CountedTokens | undefined
@@ -66,7 +65,6 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     return this.#isDone
   }
 
-  /** The transcript so far. */
   get text(): string {
     return this.#text
   }
@@ -131,7 +129,6 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
 
   #done(data: Record<string, unknown>, out: TranscribeEvent[]): void {
     this.#read(data)
-    // Some servers send the whole text in the last event.
     if (this.#text === '') this.#pushText(stringOf(data.text).trim(), out, readLogprobs(data.logprobs))
     this.#isDone = true
   }

@@ -29,7 +29,6 @@ export function readSegments(value: unknown): TranscriptSegment[] {
   })
 }
 
-/** The words of an answer or segment, without the leading spaces that Whisper sends. */
 export function readWords(value: unknown): Word[] {
   if (!Array.isArray(value)) return []
   return value

@@ -6,10 +6,8 @@ import type { Dispatch, Moved, Store } from '#shared/store/store.ts'
 
 /** Maximum jobs per sweep. Their bodies (up to 64 KiB each) stay in memory until they are published. */
 export const BATCH_MAX = 500
-/** Maximum concurrent submissions to the broker. */
 const SUBMITS_MAX = 64
 
-/** Dependencies of the sweeps. */
 export interface SweepContext {
   readonly store: Store
   readonly broker: Broker
@@ -31,7 +29,6 @@ export async function publish({ broker, dispatcher }: SweepContext, moved: reado
   }
 }
 
-/** Publishes only the events of ended jobs. */
 export function publishEvents(dispatcher: Dispatcher, moved: readonly Moved[]): void {
   for (const one of moved) dispatcher.publishMoved(one)
 }

@@ -6,11 +6,8 @@ import type { SweepContext } from './publish.ts'
 
 /** Lease of the purging process: longer than one step. If the process crashes, then another one continues after this time. */
 const LEASE_MS = 60_000
-/** Maximum steps per run. */
 const STEPS_MAX = 100
-/** Files per step. */
 const FILES_MAX = 50
-/** Conversations per step. */
 const CONVERSATIONS_MAX = 50
 
 /**

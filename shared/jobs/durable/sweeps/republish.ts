@@ -6,7 +6,7 @@ import { slotsKept } from '#shared/jobs/worker/bulkheads/lanes.ts'
 import type { Backlog } from './backlog.ts'
 import { BATCH_MAX, publish, type SweepContext } from './publish.ts'
 
-/** Age at which a queued job without a record counts as lost. */
+/** Age after which a queued job whose record was not consumed counts as lost. */
 const LOST_AFTER_MS = 30_000
 /** The age limit for an empty queue: then the record can only be in flight at its sender. */
 const LOST_FROM_EMPTY_MS = 5_000
@@ -19,7 +19,6 @@ const IDLE_TURNS = 3
 /** If the control channel has been silent for this long, then its information is outdated. */
 const SILENCE_MS_MAX = 2_500
 
-/** State of a pool's queue in one run. */
 export interface QueueView {
   /** Records in the broker; undefined if the broker cannot count them. */
   readonly lag: number | undefined
@@ -27,7 +26,7 @@ export interface QueueView {
   readonly missing: number
   /** Number of consecutive runs in which workers were idle. */
   readonly idleTurns: number
-  /** The queue holds two records for each waiting job. */
+  /** The queue holds at least two records for each waiting job. */
   readonly hasTwice: boolean
   /** Workers claim all waiting jobs without records, or there are no workers. */
   readonly isCaredFor: boolean
@@ -62,7 +61,6 @@ export class Republisher {
     this.#backlog = backlog
   }
 
-  /** One run over all pools, with at most {@link BATCH_MAX} jobs each. */
   async run(): Promise<void> {
     for (const pool of PoolName.options) await this.#republish(pool)
   }

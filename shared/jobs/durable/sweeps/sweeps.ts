@@ -29,7 +29,6 @@ export interface SweepsOptions {
   readonly models: ModelCatalogue
   /** Waiting jobs that workers know of, and free slots. */
   readonly presence: Presence
-  /** Boot id of this process, which holds the leases of exclusive sweeps. */
   readonly boot: string
   /** Maximum duration of a call in ms. Blobs of calls are not in the store. */
   readonly callMsMax: number
@@ -60,7 +59,6 @@ export class Sweeps {
     this.#republisher = new Republisher(this.#context, presence, this.#backlog)
   }
 
-  /** Queues and publishes scheduled jobs that are due. */
   async startDue(): Promise<boolean> {
     const moved = await this.#context.store.startDue(BATCH_MAX)
     if (moved.length > 0) this.#context.log.info({ count: moved.length }, 'due jobs queued')
@@ -68,7 +66,6 @@ export class Sweeps {
     return moved.length === BATCH_MAX
   }
 
-  /** Expires jobs that have waited too long. */
   async expire(): Promise<boolean> {
     const { store, dispatcher, log, metrics } = this.#context
     const moved = await store.expire(BATCH_MAX)
@@ -128,12 +125,10 @@ export class Sweeps {
     return this.#republisher.run()
   }
 
-  /** Deletes data after its retention. @param stopped Ends the purge after the current step */
   purge(stopped: AbortSignal): Promise<boolean> {
     return purge(this.#context, this.#options.blobs, this.#options.boot, stopped)
   }
 
-  /** Deletes blobs without a job. */
   async sweepBlobs(): Promise<void> {
     const { blobs, callMsMax } = this.#options
     const count = await sweepBlobs(blobs, this.#context.store, callMsMax)

@@ -20,17 +20,13 @@ export interface ModelBound extends Work {
   readonly now?: () => number | undefined
 }
 
-/** A model without any slot. */
 const NEWCOMER: SlotHolder = { held: 0, countOlder: () => 0 }
 
 export interface RoomsOptions {
-  /** Number of slots of the worker; default: unlimited. */
   readonly slots?: number
   /** Ids and aliases of its models; undefined: any requested model. */
   readonly models?: Iterable<string> | undefined
-  /** Models whose concurrency limit is below the number of slots. */
   readonly bounds?: readonly ModelBound[] | undefined
-  /** Number of models that share the slots; default: 1. */
   readonly modelCount?: number | undefined
 }
 
@@ -71,7 +67,6 @@ export class ModelBulkhead implements Work, SlotHolder {
     return this.held + this.#pulling.size + this.#waiting.size === 0
   }
 
-  /** Slots that jobs of this model hold. */
   get held(): number {
     return this.#attached + this.#running.normal + this.#running.low
   }
@@ -87,7 +82,6 @@ export class ModelBulkhead implements Work, SlotHolder {
     return Math.max(0, Math.min(capacity, now?.() ?? capacity))
   }
 
-  /** True if an attached call can start now. */
   get hasPlace(): boolean {
     const capacity = this.#capacity
     if (capacity === undefined) return true
@@ -113,7 +107,6 @@ export class ModelBulkhead implements Work, SlotHolder {
     if (lane !== 'low') this.#busyAtMs = Date.now()
   }
 
-  /** Returns permits of jobs that ended or were not claimed. */
   leave(lane: Priority | undefined, count = 1): void {
     if (lane === undefined) this.#attached -= count
     else this.#running[lane] -= count
@@ -152,7 +145,6 @@ export class ModelBulkhead implements Work, SlotHolder {
     return this.#waiting.has(lane)
   }
 
-  /** Lanes with waiting jobs. */
   get waiting(): ReadonlyMap<Priority, number> {
     return this.#waiting
   }
@@ -192,9 +184,9 @@ export class ModelBulkheads {
   #bounds: readonly ModelBound[] = []
   #models: ReadonlySet<string> | undefined
   #modelCount = 1
-  /** Waiting jobs in the last published capacity. */
+  /** Waiting jobs as last published. */
   #toldWaiting: readonly { readonly room: ModelBulkhead; readonly lane: Priority }[] = []
-  /** Bulkheads with a limit, and the permits in the last published capacity. */
+  /** Bulkheads with a limit, and their permits as last published. */
   #bounded: { readonly room: ModelBulkhead; told: number }[] = []
   /** Models that this worker does not have: time of the first and of the last arrival of a job. */
   readonly #unknown = new Map<string, { readonly sinceMs: number; readonly lastMs: number }>()
@@ -204,7 +196,6 @@ export class ModelBulkheads {
     this.change(own)
   }
 
-  /** Replaces the models. Running jobs continue. */
   change({ models, bounds = [], modelCount = 1 }: Omit<RoomsOptions, 'slots'>): void {
     this.#models = models && new Set(models)
     this.#bounds = bounds
@@ -217,7 +208,6 @@ export class ModelBulkheads {
     })
   }
 
-  /** True if several models share the slots. */
   get isShared(): boolean {
     return this.#modelCount > 1
   }
@@ -241,7 +231,6 @@ export class ModelBulkheads {
     return [...this.#rooms.values()].filter((room) => room !== without && room.held > 0)
   }
 
-  /** True if this worker can run a model. */
   knows(model: string): boolean {
     return this.#models?.has(model) !== false
   }
@@ -278,7 +267,6 @@ export class ModelBulkheads {
     return own.length > 0
   }
 
-  /** Capacity to publish; undefined if there is nothing to publish. */
   tell(): Capacity | undefined {
     this.#forgetIdle()
     const waiting: Capacity['waiting'] = []

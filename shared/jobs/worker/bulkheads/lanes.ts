@@ -1,11 +1,8 @@
 import type { Priority } from '#schemas/durable-job.ts'
 
-/** Use of a worker's slots. */
 export interface SlotUse {
   readonly slots: number
-  /** Running jobs of both lanes. */
   readonly running: number
-  /** Running jobs of the batch lane. */
   readonly batch: number
   /** True if the interactive lane had work recently. */
   readonly isInteractiveBusy: boolean

@@ -27,12 +27,10 @@ import { quarterOf } from './lanes.ts'
 
 /** Time in ms after which a borrowed slot that was not given back is replaced. */
 export const LENT_MS = 500
-/** Extra slots that one model may use for each that it leaves. */
+/** Extra slots available to one model, per extra slot that stays free for others. */
 const EXTRA_PER_LEFT = 3
 
-/** Slots of one model. */
 export interface SlotHolder {
-  /** Slots that its jobs hold. */
   readonly held: number
   /** Number of jobs that have run for at least `ms`, counted up to `max`. */
   countOlder(ms: number, max: number): number

@@ -5,7 +5,6 @@ import { fewestFirst } from './lending.ts'
 /** Maximum number of parked calls, each with a body of at most 64 KiB; further ones are handed back. */
 const ASIDE_MAX = 1_024
 
-/** One call that waits for a permit of its model. */
 export interface ParkedCall {
   readonly lane: Lane
   readonly tenant: string
@@ -26,7 +25,6 @@ export class ParkedCalls {
   readonly #rooms: ModelBulkheads
   readonly #taking: Poller
   readonly #waiting = new Map<ModelBulkhead, Line>()
-  /** Running attached calls, by model and tenant. */
   readonly #running = new Map<ModelBulkhead, Map<string, number>>()
   #size = 0
 
@@ -35,12 +33,10 @@ export class ParkedCalls {
     this.#taking = taking
   }
 
-  /** Number of parked calls. */
   get size(): number {
     return this.#size
   }
 
-  /** True if no further call can be parked. */
   get isFull(): boolean {
     return this.#size >= ASIDE_MAX
   }
@@ -71,7 +67,6 @@ export class ParkedCalls {
     await promise.finally(() => signal.removeEventListener('abort', leave))
   }
 
-  /** Counts the start or the end of a call. */
   count(room: ModelBulkhead, tenant: string, change: 1 | -1): void {
     const own = this.#running.get(room) ?? new Map<string, number>()
     const left = (own.get(tenant) ?? 0) + change
@@ -81,7 +76,6 @@ export class ParkedCalls {
     else this.#running.delete(room)
   }
 
-  /** Starts parked calls as long as permits and slots are free. */
   letIn(): void {
     for (let first = this.#next(); first; first = this.#next()) {
       const [room, call] = first
@@ -96,7 +90,6 @@ export class ParkedCalls {
     }
   }
 
-  /** The next call to start, with its model. */
   #next(): [ModelBulkhead, ParkedCall] | undefined {
     for (const room of fewestFirst(this.#waiting.keys())) {
       const line = this.#waiting.get(room)

@@ -13,7 +13,7 @@ import { childJobId } from '#shared/store/job-id.ts'
 import { EVERY_TENANT, type QueuedOf, type Store } from '#shared/store/store.ts'
 import { lost, tooMuch } from './steps.ts'
 
-/** Maximum depth below the job of a caller. */
+/** Maximum levels of child jobs below a job that a caller submitted. */
 const DEPTH_MAX = 3
 /** Maximum number of children of one job, in total and at the same time. */
 const CHILDREN_MAX = 500
@@ -23,19 +23,16 @@ const UNENDED_MAX = 50
 const LISTED_MIN = 8
 
 export interface ChildrenOptions {
-  /** The parent as it was claimed. */
   readonly job: DurableJob
   readonly store: Store
   readonly blobs: Blobs
   readonly dispatcher: Dispatcher
   readonly writes: OwnerWrites
   readonly log: Log
-  /** Maximum number of unfinished children; default: {@link UNENDED_MAX}. */
   readonly childrenAtOnce?: number | undefined
   readonly signal: AbortSignal
 }
 
-/** Child jobs of the job of one attempt. */
 export class Children {
   readonly #options: ChildrenOptions
   readonly #asked = new Map<string, Promise<string>>()
@@ -88,7 +85,6 @@ export class Children {
     return isOurs && child.tenant === this.#options.job.tenant ? await this.endOf(child) : undefined
   }
 
-  /** The end of a child; undefined if it has not ended. */
   async endOf(child: DurableJob): Promise<ChildEnd | undefined> {
     const { id, state, usage } = child
     if (state === 'completed') {
@@ -148,7 +144,6 @@ export class Children {
     throw new ServiceError('invalid_request', `There is no child with the id '${id}'.`)
   }
 
-  /** @throws The reason of the abort if another worker owns the job */
   async #read<T>(ask: (store: Store) => Promise<T>): Promise<T> {
     const { signal, store, writes } = this.#options
     const answer = await writes.read(() => ask(store))

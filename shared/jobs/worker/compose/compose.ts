@@ -52,7 +52,6 @@ export class Composing implements Composition {
   readonly #steps: Steps
   readonly #children: Children
   readonly #spent: Record<string, number> = {}
-  /** Children whose usage was counted. */
   readonly #counted = new Set<string>()
   readonly #awaited = new Set<string>()
   /** Number of steps, submissions and reads in progress. */
@@ -161,7 +160,6 @@ export class Composing implements Composition {
     })
   }
 
-  /** Counts the usage of a child, once. */
   count(end: ChildEnd): void {
     if (end.state !== 'completed' || this.#counted.has(end.id)) return
     this.#counted.add(end.id)
@@ -173,7 +171,6 @@ export class Composing implements Composition {
   }
 }
 
-/** Total tokens of a usage object in the format of any endpoint. */
 function tokensOf(usage: unknown): number {
   const fields = (usage ?? {}) as Record<string, unknown>
   const number = (...names: string[]) => Number(names.map((name) => fields[name]).find(Number.isFinite) ?? 0)

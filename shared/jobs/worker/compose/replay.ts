@@ -17,7 +17,6 @@ import { keyOf, lost, valueOfOutput } from './steps.ts'
 const LOOK_MAX = 20
 
 export interface ReplayOptions extends ChildrenOptions {
-  /** The recorded job, of the same tenant. */
   readonly of: string
   readonly store: Store
   readonly blobs: Blobs
@@ -114,7 +113,6 @@ export class Replaying implements Composition {
     return kept && { value: (await valueOfOutput(kept.output, blobs)) as T, cost: kept.cost }
   }
 
-  /** True if the recorded job was cancelled and wrote a partial result. */
   async #wasCancelled(): Promise<boolean> {
     const { job, of } = this.#options
     const replayed = await this.#read((store) => store.find(job.tenant, of))

@@ -20,7 +20,6 @@ const INPUT_CHARS_MAX = 64 * 1024
 const INPUT_SHOWN_CHARS = 4 * 1024
 
 export interface StepsOptions {
-  /** The job as it was claimed. */
   readonly job: Pick<DurableJob, 'id' | 'steps'>
   readonly store: Store
   readonly blobs: Blobs
@@ -30,7 +29,6 @@ export interface StepsOptions {
   readonly signal: AbortSignal
 }
 
-/** Result and cost of one step. */
 interface Done {
   readonly value: unknown
   readonly cost: Cost
@@ -105,7 +103,6 @@ export class Steps {
   }
 }
 
-/** Result of a step, from its row or its blob. */
 export async function valueOfOutput(output: StepOutput, blobs: Blobs): Promise<unknown> {
   return 'blob' in output ? await runYielding(readJson(await blobs.get(output.blob))) : output.value
 }

@@ -8,7 +8,6 @@ const BACKLOG_BYTES = 1024 * 1024
 /** Delay before a failed record is sent again, in ms. */
 const RESEND_MS = 250
 
-/** A queued event. The content is fixed when it is sent. */
 interface WaitingEvent {
   /** Returns the event; undefined if there is nothing to send. */
   make(): JobEvent | undefined
@@ -16,7 +15,6 @@ interface WaitingEvent {
   refuse(event: JobEvent, cause: unknown): JobEvent | undefined
 }
 
-/** A serialized event. */
 export interface WrittenEvent {
   readonly event: JobEvent
   readonly text: string

@@ -51,7 +51,6 @@ export class LocalEvents implements ReportedEvents {
     this.#waiting.push(event)
     if (!this.#isDue) {
       this.#isDue = true
-      // Runs after all promises that this socket read settles, and before the next read.
       process.nextTick(this.#flush)
     }
     return this.#waiting.bytes > EVENT_SIZE_MAX ? new Promise((resolve) => setImmediate(resolve)) : undefined

@@ -42,7 +42,6 @@ export class Reporter {
     this.#log = log
   }
 
-  /** Opens the event stream of one attempt. */
   open(job: ReportedJob, merge: MergeEvents): ReportedEvents {
     if (this.#broker.deliverLocal) return this.#openPassed(job, merge)
     let outbox = this.#outboxes.get(job.reply.boot)
@@ -53,13 +52,11 @@ export class Reporter {
     return new AttemptEvents(job, merge, outbox)
   }
 
-  /** Drops the pending events of a dead ingress. */
   drop(boot: string): void {
     this.#outboxes.get(boot)?.close()
     this.#outboxes.delete(boot)
   }
 
-  /** Drops all unsent events. */
   close(): void {
     for (const boot of [...this.#outboxes.keys()]) this.drop(boot)
   }
@@ -80,7 +77,6 @@ export class Reporter {
   }
 }
 
-/** Events of one attempt, numbered from 1 in the order of sending. */
 class AttemptEvents implements ReportedEvents {
   /** Another attempt would repeat output that the caller has received. */
   readonly canRestart = false
@@ -142,7 +138,6 @@ class AttemptEvents implements ReportedEvents {
     return this.#outbox.flushed()
   }
 
-  /** The ingress requested the cancel and needs no report. */
   async cancelled(): Promise<void> {}
 
   #put(make: () => JobEvent): void {

@@ -3,7 +3,6 @@
  * used part is declared here.
  */
 
-/** Compiled code, which threads can share. */
 export interface Module {
   readonly [Symbol.toStringTag]: 'WebAssembly.Module'
 }

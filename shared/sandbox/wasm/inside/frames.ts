@@ -8,12 +8,11 @@ const HEADER_BYTES = 5
 const CHUNK_BYTES_MIN = 4_096
 
 export interface Frame {
-  /** One letter. */
+  /** One character. */
   readonly type: string
   readonly payload: Buffer
 }
 
-/** Assembles frames from a stream's chunks. */
 export class FrameReader {
   readonly #payloadMax: number
   #pending: Buffer[] = []

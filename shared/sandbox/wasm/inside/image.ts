@@ -4,7 +4,7 @@ import type { Interpreter } from './interpreter.ts'
  * The image of a warmed interpreter: its memory without the zero parts, about a quarter of it, since new memory is zero anyway.
  */
 
-/** Memory is examined in pieces of this size, the page size of most processors. */
+/** Unit in which memory is compared with zero: the page size of most processors. */
 const PIECE_BYTES = 4_096
 /** Minimum length of zeros between two segments; shorter gaps are included in a segment. */
 const ZEROS_MIN = 16 * PIECE_BYTES
@@ -15,7 +15,6 @@ const ZEROS_MIN = 16 * PIECE_BYTES
  */
 export const HEADROOM_BYTES = 256 * 1024 * 1024
 
-/** Warms a new interpreter with our Python files in the directory `sources`. */
 export function warm(interpreter: Interpreter, sources: string): void {
   const status = interpreter.run(
     `import sys\nsys.path.insert(0, '${sources}')\nimport wasm_main\nwasm_main.warm(${HEADROOM_BYTES})\nsys.path.remove('${sources}')\n`,
@@ -23,7 +22,6 @@ export function warm(interpreter: Interpreter, sources: string): void {
   if (status !== 0) throw new Error(`warming ended with ${status}`)
 }
 
-/** The parts of a memory that are not zero. */
 export function findSegments(memory: Uint8Array): Array<[address: number, length: number]> {
   const segments: Array<[number, number]> = []
   const zeros = Buffer.alloc(PIECE_BYTES)

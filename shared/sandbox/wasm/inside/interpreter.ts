@@ -56,7 +56,6 @@ export interface Streams {
   readonly onChannel: (bytes: Uint8Array) => void
 }
 
-/** A warmed interpreter. */
 export interface Image {
   /** The bytes of all segments, one after the other. */
   readonly bytes: Uint8Array

@@ -27,7 +27,6 @@ import { readWorkerCode } from './worker-code.ts'
 const JOB_BYTES_MAX = 24 << 20
 const PART_TYPES = { stdout: 'O', stderr: 'E', plot: 'P' } as const
 
-/** Loads the prepared files, and runs jobs until the process ends. */
 export async function serve(libraryDir: string, imageDir: string, readyCount: number): Promise<void> {
   const server = new Server(await load(libraryDir, imageDir), readyCount)
   await server.fill()

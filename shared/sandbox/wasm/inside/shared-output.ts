@@ -37,7 +37,6 @@ export class SharedOutput {
     return Atomics.exchange(this.#state, IS_NOTIFIED, 1) === 0
   }
 
-  /** A copy of the bytes that were added since the last call. */
   take(): Buffer {
     Atomics.store(this.#state, IS_NOTIFIED, 0)
     const written = Atomics.load(this.#state, WRITTEN)

@@ -13,7 +13,6 @@ const PAGES_MAX = 1024 ** 3 / PAGE_BYTES
 const CHUNK_BYTES = 1 << 20
 const VERSIONS_BYTES_MAX = 1 << 16
 
-/** Facts about an image that the service stores next to its memory. */
 export interface ImageFacts {
   /** Version of each library, and of `python`. */
   readonly libraries: Readonly<Record<string, string>>

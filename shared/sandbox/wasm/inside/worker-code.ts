@@ -8,7 +8,6 @@ import { stripTypeScriptTypes } from 'node:module'
 
 const OTHERS = [new URL('../../limits.ts', import.meta.url)]
 
-/** The threads' modules as JavaScript, by URL. */
 export type WorkerCode = Readonly<Record<string, string>>
 
 /** Reads all modules that the worker imports. */

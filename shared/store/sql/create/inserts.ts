@@ -18,7 +18,7 @@ const COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, priority, s
 const ONCE = 'ON CONFLICT (id) DO NOTHING'
 const QUEUED = `'job.queued'`
 
-/** create · ingress · "idempotency key unique, same transaction; admission passed" */
+/** State transition `create`, by an ingress. Guard: the idempotency key is unused. */
 export const CREATE: Insert = {
   name: 'create',
   event: QUEUED,
@@ -45,7 +45,7 @@ export const CREATE_KEY = `
   WHERE held.expires_at_ms <= now_ms() OR held.job_id = :replaces
   RETURNING job_id`
 
-/** redrive · operator · "makes a new job with `parent_id`; terminal rows never change" */
+/** State transition `redrive`. Creates a new job with `parent_id`, because ended rows never change. */
 export const REDRIVE: Insert = {
   name: 'redrive',
   event: QUEUED,

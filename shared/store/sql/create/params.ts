@@ -1,7 +1,6 @@
 import type { Params } from '#shared/store/sql/sql.ts'
 import type { IdempotencyKey, NewJob } from '#shared/store/store.ts'
 
-/** The parameters that a new job gives its INSERT. */
 export function newJobParams(job: NewJob): Params {
   const request = JSON.stringify(job.request ?? null)
   return {
@@ -31,7 +30,6 @@ export function newJobParams(job: NewJob): Params {
   }
 }
 
-/** The parameters that its idempotency key gives; none without one. */
 export function keyParams(key: IdempotencyKey | undefined): Params {
   if (!key) return {}
   return {

@@ -14,7 +14,6 @@ import * as statements from './statements.ts'
 /** Rows read per page: most of them may not match. */
 const LOOK_MAX = 500
 
-/** See {@link OperatorStore}. */
 export class SqlOperator implements OperatorStore {
   readonly #db: SqlDatabase
 

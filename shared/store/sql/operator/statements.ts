@@ -1,5 +1,3 @@
-/** Statements for operators, in the SQL that Postgres and SQLite share. */
-
 import { DurableState } from '#schemas/durable-job.ts'
 import { firstJobId } from '#shared/store/job-id.ts'
 import { AHEAD_MAX, type OperatorDeliveries, type OperatorJobs } from '#shared/store/operator.ts'
@@ -76,7 +74,6 @@ function byState<State extends DurableState>(
   }
 }
 
-/** Counts the jobs that wait before one. */
 export const COUNT_AHEAD: Statement = {
   name: 'operator_count_ahead',
   sql: `SELECT count(*) AS count FROM (SELECT 1 AS one FROM jobs WHERE state = 'queued' AND pool = :pool AND kind = :kind
@@ -100,7 +97,7 @@ export function deliveriesToLookAt(
   return { statement: { name, sql }, params: { look, ...(after !== undefined && { after }) } }
 }
 
-/** Makes a message due. A message of an erased job is not sent. */
+/** Makes a message due now, unless its job was erased. */
 export const RETRY_DELIVERY: Statement = {
   name: 'operator_retry_delivery',
   sql: `UPDATE deliveries SET next_at_ms = now_ms(), tries = CASE WHEN state = 'failed' THEN 0 ELSE tries END,

@@ -4,7 +4,6 @@ import { type AssignedTopic, readInt32Array, readStatus, type Status } from './p
 
 const API_KEYS = { heartbeat: 76, describeOffsets: 90 } as const
 
-/** A heartbeat of a member. */
 export interface HeartbeatRequest {
   readonly group: string
   readonly member: string
@@ -60,7 +59,6 @@ function readAssignment(r: Reader): AssignedTopic[] | null {
   })
 }
 
-/** A request for the offsets of a group in one topic. */
 export interface DescribeOffsetsRequest {
   readonly group: string
   readonly topic: string

@@ -12,7 +12,6 @@ import type { Reader } from '@platformatic/kafka'
 /** Epochs with a special meaning, for members (heartbeat) and sessions (fetch, acknowledge). */
 export const EPOCH = { first: 0, leaving: -1 } as const
 
-/** Common first fields of every response. */
 export interface Status {
   readonly errorCode: number
   readonly errorMessage: string | null
@@ -24,7 +23,6 @@ export interface AssignedTopic {
   readonly partitions: readonly number[]
 }
 
-/** Reads the common first fields of a response. */
 export function readStatus(r: Reader): Status {
   r.readInt32() // throttle_time_ms: the broker has already waited
   return { errorCode: r.readInt16(), errorMessage: r.readNullableString() }

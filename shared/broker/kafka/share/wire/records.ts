@@ -10,26 +10,22 @@ export const ACK = { gap: 0, accept: 1, release: 2 } as const
 /** `share_acquire_mode` 1, record limit: at most the requested number of records, even if that splits a batch (KIP-1206). */
 const ACQUIRE_RECORD_LIMIT = 1
 
-/** A range of offsets with the same acknowledgement. */
 export interface AckBatch {
   readonly first: number
   readonly last: number
   readonly type: number
 }
 
-/** One partition in a fetch or an acknowledgement. */
 export interface SharePartition {
   readonly partition: number
   readonly acks: readonly AckBatch[]
 }
 
-/** The partitions of one topic in a fetch or an acknowledgement. */
 export interface ShareTopic {
   readonly topicId: string
   readonly partitions: readonly SharePartition[]
 }
 
-/** A fetch request to one leader. */
 export interface ShareFetchRequest {
   readonly group: string
   readonly member: string
@@ -56,7 +52,6 @@ export interface FetchedPartition extends Status {
   readonly acquired: readonly AcquiredRange[]
 }
 
-/** A range of offsets that the broker has locked for this member. */
 export interface AcquiredRange {
   readonly first: number
   readonly last: number
@@ -142,7 +137,6 @@ function readRecords(r: Reader): Map<number, KafkaRecord> {
   return records
 }
 
-/** A request with acknowledgements only. */
 export interface ShareAcknowledgeRequest {
   readonly group: string
   readonly member: string

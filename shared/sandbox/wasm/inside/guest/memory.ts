@@ -31,7 +31,6 @@ export class GuestMemory {
     return new TextDecoder().decode(this.bytes(address, length))
   }
 
-  /** Buffers of a scattered read or write, in order. */
   *buffers(address: number, count: number): Iterable<Uint8Array<ArrayBuffer>> {
     if (count >>> 0 > BUFFERS_MAX) throw new WasiError('inval')
     for (let i = 0; i < count; i++) {

@@ -33,7 +33,6 @@ export interface ThreadJob {
   readonly files: Readonly<Record<string, string>>
 }
 
-/** Messages of a thread. */
 export type ThreadMessage =
   | { readonly type: 'ready' }
   | { readonly type: 'output' }
@@ -49,7 +48,6 @@ export type ThreadEnd =
 /** Called with each piece of output while the program runs. */
 export type OnPart = (type: 'stdout' | 'stderr' | 'plot', bytes: Uint8Array) => void
 
-/** One interpreter in its own thread, for one run. */
 export class GuestThread {
   readonly #worker: Worker
   readonly #output = {

@@ -31,7 +31,6 @@ export interface OpenFile {
   isAppending: boolean
 }
 
-/** The object of a descriptor. */
 export type Descriptor = Stream | OpenDirectory | OpenFile
 
 /** The descriptors of one guest, up to a maximum. */
@@ -62,7 +61,6 @@ export class Descriptors {
     return found
   }
 
-  /** @throws WasiError `badf`, `notdir` */
   directory(number: number): OpenDirectory {
     const found = this.get(number)
     if (found.kind !== 'directory') throw new WasiError('notdir')
@@ -83,7 +81,6 @@ export class Descriptors {
     if (found.kind === 'file' && found.node instanceof ScratchFile) found.node.release()
   }
 
-  /** Number of open files. */
   get files(): number {
     return this.#open.filter((found) => found?.kind === 'file').length
   }

@@ -35,7 +35,6 @@ export class Directory extends Inode {
     return this.#entries
   }
 
-  /** Adds a prepared node. */
   place(name: string, node: Node): void {
     this.#entries.set(name, node)
   }
@@ -141,7 +140,6 @@ export function findPlace(top: Directory, path: string): Place {
   return { directory, name: last }
 }
 
-/** The node at a place; undefined if the name does not exist. */
 export function findNode({ directory, name }: Place): Node | undefined {
   return name === '.' ? directory : directory.entries.get(name)
 }

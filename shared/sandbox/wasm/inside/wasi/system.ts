@@ -10,7 +10,6 @@ const RESOLUTION_NS = 1_000n
 const REALTIME = 0
 const ABSOLUTE = 1
 
-/** An event that the guest waits for. */
 interface Subscription {
   readonly userdata: bigint
   readonly type: number
