@@ -13,7 +13,7 @@ const DECIMAL = 'decimal'
 const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(max, DECIMAL)
 const StopString = z.string().min(1).max(1_000)
 const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
-/** A worker shortens names that the upstream would refuse (shared/engines/adapt.ts). */
+/** Longer names are valid here: a worker shortens those that its upstream would refuse (shared/engines/adapt.ts). */
 const ToolName = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
 /** An enum value of the API. The list is open, because new models add values. */
 const Word = z.string().min(1).max(64)
@@ -51,7 +51,6 @@ const FilePart = z.looseObject({
   file: z.looseObject({ filename: z.string().nullish(), file_data: z.string().min(1).nullish() }),
 })
 
-/** One part of a user message or of a tool result. */
 export const ChatPart = z.union([
   z.discriminatedUnion('type', [TextPart, ImagePart, AudioPart, FilePart]),
   unknownType('text', 'image_url', 'input_audio', 'file'),

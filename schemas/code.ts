@@ -34,7 +34,6 @@ export const CodeFile = z.strictObject({
 })
 export type CodeFile = z.infer<typeof CodeFile>
 
-/** Body of a code job. */
 export const CodeRequest = z.strictObject({
   code: z.string(),
   timeout_seconds: z.int().min(1).max(RUN_SECONDS_MAX),

@@ -106,7 +106,6 @@ export type DurableEvent = z.infer<typeof DurableEvent>
 /** Maximum stored attempts per webhook message. */
 export const DELIVERY_TRIES_MAX = 20
 
-/** One delivery attempt of a webhook message. */
 export const DeliveryTry = z.strictObject({
   at_ms: Time,
   duration_ms: z.int().min(0),

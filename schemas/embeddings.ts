@@ -1,6 +1,5 @@
 import { z } from 'zod'
 
-/** Maximum inputs per request. */
 export const INPUTS_MAX = 2_048
 /** Maximum tokens of all inputs of a request. */
 export const TOKENS_MAX = 300_000
@@ -26,7 +25,6 @@ export type EmbeddingsBody = z.infer<typeof EmbeddingsBody>
 export const EmbedInput = z.union([z.string(), z.array(z.int().min(0))])
 export type EmbedInput = z.infer<typeof EmbedInput>
 
-/** Body of an embeddings job. */
 export const EmbedRequest = z.strictObject({
   model: z.string(),
   inputs: z.array(EmbedInput).min(1).max(INPUTS_MAX).describe("Texts, or tokens in the model's token_encoding"),

@@ -4,7 +4,6 @@ import { z } from 'zod'
 export const FilePurpose = z.enum(['batch', 'assistants', 'fine-tune', 'vision', 'user_data', 'evals'])
 export type FilePurpose = z.infer<typeof FilePurpose>
 
-/** Expiry of a file. */
 export const ExpiresAfter = z.object({
   anchor: z.literal('created_at'),
   seconds: z.coerce
@@ -26,7 +25,6 @@ export type FileForm = z.infer<typeof FileForm>
 /** Maximum files per page. */
 const PAGE_MAX = 10_000
 
-/** Query of `GET /v1/files`. */
 export const ListFiles = z.object({
   limit: z.coerce.number().int().min(0).max(PAGE_MAX).default(1_000).describe('Maximum files per page'),
   after: z.string().max(64).optional().describe('Cursor: id of the last file of the previous page'),

@@ -78,10 +78,8 @@ const NativePart = z.strictObject({
   text: z.string().optional().describe('Substitute for other dialects. Absent: other dialects omit the part'),
   message: MessageFields,
 })
-/** Content block or item of a type without an internal form. */
 export type NativePart = z.infer<typeof NativePart>
 
-/** One part of a message. */
 export const Part = z.discriminatedUnion('type', [
   TextPart,
   ImagePart,

@@ -86,7 +86,6 @@ export const JobEnvelope = z.strictObject({
 })
 export type JobEnvelope = z.infer<typeof JobEnvelope>
 
-/** Envelope of an attached job. */
 export type AttachedEnvelope = JobEnvelope & { readonly reply: NonNullable<JobEnvelope['reply']> }
 
 /** Stored request of a durable job: the body in the internal form of its kind, or the blob with it. */

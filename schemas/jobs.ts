@@ -46,7 +46,6 @@ export const JobFields = z.object({
 })
 export type JobFields = z.infer<typeof JobFields>
 
-/** Body of `POST /v1/jobs` (docs/guides/jobs.md, Submit). */
 export const SubmitJob = z.object({
   endpoint: z.string().describe('Path of the endpoint to call, such as /v1/chat/completions'),
   body: z.looseObject({}).describe('Body of the call. stream: true records output deltas as events'),
@@ -54,7 +53,6 @@ export const SubmitJob = z.object({
 })
 export type SubmitJob = z.infer<typeof SubmitJob>
 
-/** Query of `GET /v1/jobs`. */
 export const ListJobs = z.object({
   limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum jobs per page'),
   after: z.string().max(64).optional().describe('Cursor: last_id of the previous page'),
@@ -73,7 +71,6 @@ export const ListJobs = z.object({
 })
 export type ListJobs = z.infer<typeof ListJobs>
 
-/** Query of `GET /v1/jobs/{id}/steps`. */
 export const ListSteps = z.object({
   after: z.string().optional().describe('Cursor: last_number of the previous page'),
   limit: z.string().optional().describe('Maximum steps per page, 1 to 20'),

@@ -78,7 +78,6 @@ const READABLE = [TextBlock, ImageBlock, DocumentBlock, SearchResultBlock] as co
 const READABLE_TYPES = ['text', 'image', 'document', 'search_result']
 const ASSISTANT_TYPES = ['tool_use', 'thinking', 'redacted_thinking']
 
-/** A content block of a user message or of a tool result. */
 export const ReadableBlock = z.union([
   z.discriminatedUnion('type', READABLE),
   unknownType(...READABLE_TYPES, ...ASSISTANT_TYPES, 'tool_result'),
@@ -92,14 +91,12 @@ const ToolResultBlock = z.looseObject({
   is_error: z.boolean().nullish(),
 })
 
-/** A content block of a user message. */
 export const UserBlock = z.union([
   z.discriminatedUnion('type', [...READABLE, ToolResultBlock]),
   unknownType(...READABLE_TYPES, ...ASSISTANT_TYPES, 'tool_result'),
 ])
 export type UserBlock = z.infer<typeof UserBlock>
 
-/** A content block of an assistant message. */
 export const AssistantBlock = z.union([
   z.discriminatedUnion('type', [
     TextBlock,

@@ -116,7 +116,6 @@ export const EngineConfig = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('echo').describe('Deterministic output, for tests and load tests') }),
 ])
 export type EngineConfig = z.infer<typeof EngineConfig>
-/** Engine configuration of an upstream server. */
 export type UpstreamConfig = Extract<EngineConfig, { type: 'openai' | 'anthropic' }>
 
 function isUpstream(engine: EngineConfig): engine is UpstreamConfig {
@@ -282,7 +281,6 @@ export function workOf({ pool, task }: Pick<ModelConfig, 'pool' | 'task'>): Mode
 /** Maximum models per file, so that a reload compares the models within some milliseconds. */
 const MODELS_MAX = 2_000
 
-/** Content of models.yaml. */
 export const ModelsFile = z.strictObject({
   models: z.array(ModelConfig).min(1).max(MODELS_MAX),
   code: z

@@ -1,8 +1,6 @@
 import { z } from 'zod'
 
-/** Maximum inputs per request. */
 export const INPUTS_MAX = 256
-/** Maximum parts per input. */
 export const PARTS_MAX = 256
 /** Maximum characters of all texts of a request. */
 export const CHARS_MAX = 1_000_000
@@ -61,7 +59,6 @@ export type ModerationsBody = z.infer<typeof ModerationsBody>
 export const ModerationInput = z.union([z.string(), z.array(ModerationPart).min(1).max(PARTS_MAX)])
 export type ModerationInput = z.infer<typeof ModerationInput>
 
-/** Body of a moderation job. */
 export const ModerateRequest = z.strictObject({
   model: z.string(),
   inputs: z.array(ModerationInput).min(1).max(INPUTS_MAX),

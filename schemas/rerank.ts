@@ -17,7 +17,6 @@ export type RerankBody = z.infer<typeof RerankBody>
 /** Maximum documents per request. The query counts as one input. */
 export const DOCUMENTS_MAX = INPUTS_MAX - 1
 
-/** Body of a rerank job. */
 export const RerankRequest = z.strictObject({
   model: z.string(),
   query: z.string(),

@@ -3,12 +3,9 @@ import { ResearchDomains } from './research/research.ts'
 
 /* Search as a hosted tool of a model (docs/guides/responses.md, Hosted tools). Each result has an excerpt about the query. */
 
-/** Maximum results per search. */
 export const RESULTS_MAX = 20
-/** Maximum characters of a query. */
 export const QUERY_CHARS_MAX = 1_000
 
-/** Body of a search job. */
 export const SearchRequest = z.strictObject({
   query: z.string().min(1).max(QUERY_CHARS_MAX),
   in: z.enum(['web', 'documents']).describe('web: search services. documents: the local corpus'),

@@ -26,7 +26,6 @@ export const SpeechBody = z.looseObject({
 })
 export type SpeechBody = z.infer<typeof SpeechBody>
 
-/** Body of a speech job. */
 export const SpeakRequest = z.strictObject({
   model: z.string(),
   input: z.string().min(1),

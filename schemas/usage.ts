@@ -1,6 +1,5 @@
 import { z } from 'zod'
 
-/** Maximum days per report. */
 export const USAGE_DAYS_MAX = 366
 
 /** Query of `GET /v1/usage` (docs/operate/usage.md). Days are UTC days; both ends are included. */

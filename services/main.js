@@ -25,6 +25,6 @@ function enableCache() {
   try {
     nodeModule.enableCompileCache(join(homedir(), '.cache', 'sluice', 'compiled'))
   } catch {
-    // A user without a home directory starts without the cache.
+    // Without a home directory the cache stays disabled.
   }
 }

@@ -2,7 +2,6 @@ import { z } from 'zod'
 import { PoolName } from '#schemas/job.ts'
 import { Text } from './text.ts'
 
-/** Filters that select jobs of all projects. */
 const JobFilters = {
   project: Text.optional().describe('Project id'),
   pool: PoolName.optional().describe('Pool name'),
@@ -11,7 +10,6 @@ const JobFilters = {
 }
 const Seconds = z.int().min(0).max(99_999_999_999)
 
-/** Query of `GET /v1/admin/jobs`. */
 export const ListAdminJobs = z.object({
   ...JobFilters,
   since: z.coerce
@@ -33,7 +31,6 @@ export const ManyJobs = z.object({
 })
 export type ManyJobs = z.infer<typeof ManyJobs>
 
-/** Query of `GET /v1/admin/deliveries`. */
 export const ListDeliveries = z.object({
   project: Text.optional().describe('Project id'),
   status: z
@@ -44,14 +41,12 @@ export const ListDeliveries = z.object({
   after: Text.optional().describe('Cursor: last_id of the previous page'),
 })
 
-/** Query of `GET /v1/admin/dead-letters`. */
 export const ListDeadLetters = z.object({
   pool: PoolName.optional().describe('Pool name'),
   limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum items per page'),
   after: z.coerce.number().int().min(0).optional().describe('Cursor: last_id of the previous page'),
 })
 
-/** Query of `GET /v1/admin/findings`. */
 export const ListFindings = z.object({
   of: z
     .enum(['machine', 'fleet'])

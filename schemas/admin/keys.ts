@@ -57,7 +57,6 @@ const Permissions = {
     .describe('Limits of this key, in addition to the limits of its project. null: none'),
 }
 
-/** Body of `POST /v1/admin/keys`. */
 export const CreateKey = z.object({
   ...Permissions,
   project: Text.nullable().optional().describe('Project id or name. null: standalone key without a project'),
@@ -85,14 +84,12 @@ const page = {
   after: Text.optional().describe('Cursor: last_id of the previous page'),
 }
 
-/** Query of `GET /v1/admin/keys`. */
 export const ListKeys = z.object({
   project: Text.optional().describe('Project id or name'),
   state: z.enum(['valid', 'revoked', 'expired']).optional().describe('Default: all states'),
   ...page,
 })
 
-/** Query of `GET /v1/admin/projects`. */
 export const ListProjects = z.object(page)
 
 /** Body of `POST /v1/admin/projects` and `…/{id}`. */
@@ -101,7 +98,6 @@ export const ChangeProject = z.object({
   limits: ChangeLimits.optional().describe('Limits for all keys of the project together'),
 })
 
-/** Query of `GET /v1/admin/audit`. */
 export const ListAudit = z.object({
   limit: z.coerce.number().int().min(1).max(1_000).default(50).describe('Maximum audit events'),
 })

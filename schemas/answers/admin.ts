@@ -40,7 +40,6 @@ export const DeadLetterDeletedAnswer = z.object({
   deleted: z.literal(true),
 })
 
-/** A webhook message with its delivery state. */
 export const DeliveryAnswer = z.object({
   id: z.string(),
   object: z.literal('webhook_delivery'),
@@ -108,7 +107,6 @@ export const WorkerListAnswer = z.object({
   has_more: z.literal(false),
 })
 
-/** Workers, slots and queues per pool. */
 export const PoolListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(
@@ -135,7 +133,6 @@ export const PoolListAnswer = z.object({
   has_more: z.literal(false),
 })
 
-/** Results of health checks. */
 export const FindingListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(

@@ -120,7 +120,6 @@ export const ResearchAnswer = z.object({
   }),
 })
 
-/** A stored chat completion: the original response with the current metadata. */
 export const StoredCompletionAnswer = ChatCompletionAnswer.extend({ metadata: z.record(z.string(), z.string()) })
 
 export const StoredCompletionListAnswer = listOf(StoredCompletionAnswer)

@@ -2,7 +2,6 @@ import { z } from 'zod'
 import { ConversationItem } from '#schemas/responses/conversation.ts'
 import { listOf, Seconds } from './shapes.ts'
 
-/** A conversation (docs/guides/responses.md, Conversations). */
 export const ConversationAnswer = z.object({
   id: z.string(),
   object: z.literal('conversation'),

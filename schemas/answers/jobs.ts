@@ -56,7 +56,6 @@ const Truncated = z.object({
   length: z.int().describe('Length of the whole JSON text'),
 })
 
-/** A durable job (docs/guides/jobs.md, Wait for it). */
 export const JobAnswer = z.object({
   ...jobFields,
   children: z
@@ -118,7 +117,6 @@ export const JobInputAnswer = z.object({
   attachments: z.int().describe('Number of attached files, such as uploaded audio'),
 })
 
-/** Signing secrets for the webhooks of a project. */
 export const WebhookSecretListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(

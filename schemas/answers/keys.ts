@@ -19,7 +19,6 @@ const Month = z
   .describe('Usage of the current calendar month (UTC). null: this deployment records no usage')
 const LastUsed = z.string().nullable().describe('UTC date. null: not used in the last 90 days, or no usage is recorded')
 
-/** An API key without its secret. */
 export const KeyAnswer = z.object({
   id: z.string(),
   object: z.literal('api_key'),

@@ -3,7 +3,6 @@ import type { Model, ModelInfo } from '#schemas/models.ts'
 
 const Support = z.object({ supported: z.boolean() })
 
-/** A model in the OpenAI format. */
 export const ModelAnswer = z.object({
   id: z.string(),
   object: z.literal('model'),

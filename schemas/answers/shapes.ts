@@ -3,7 +3,6 @@ import { z } from 'zod'
 /** A timestamp. */
 export const Seconds = z.int().describe('Unix seconds')
 
-/** A page of a list. */
 export function listOf<Item extends z.ZodType>(item: Item) {
   return z.object({
     object: z.literal('list'),

@@ -4,7 +4,6 @@ import { Word } from '#schemas/transcription/transcription.ts'
 
 const Count = z.int().min(0)
 
-/** Response of `POST /v1/embeddings` (docs/guides/embeddings.md). */
 export const EmbeddingsAnswer = z.object({
   object: z.literal('list'),
   data: z.array(

@@ -21,7 +21,6 @@ const Common = {
   headers: recordOf(z.string(), z.string()).describe('Headers of the create call that apply to every request'),
 }
 
-/** Body of a batch job. */
 export const BatchRequest = z.strictObject({
   ...Common,
   input_file_id: z.string().nullable().describe('Uploaded input file, which may have been deleted since'),
@@ -40,7 +39,6 @@ export const BatchPartRange = z.strictObject({
 })
 export type BatchPartRange = z.infer<typeof BatchPartRange>
 
-/** Body of a job that runs one part of a batch. */
 export const BatchPartRequest = z.strictObject({ ...Common, range: BatchPartRange })
 export type BatchPartRequest = z.infer<typeof BatchPartRequest>
 
@@ -53,7 +51,6 @@ export const BatchCounts = z.strictObject({
 })
 export type BatchCounts = z.infer<typeof BatchCounts>
 
-/** Token usage of all requests. */
 export const BatchUsage = z.strictObject({
   input_tokens: z.int(),
   cached_tokens: z.int(),

@@ -2,7 +2,6 @@ import { z } from 'zod'
 import { ExpiresAfter } from '#schemas/files.ts'
 import { Metadata } from '#schemas/record.ts'
 
-/** Body of `POST /v1/batches`. */
 export const CreateBatch = z.object({
   input_file_id: z.string().max(64).describe('Id of an uploaded JSONL file with one request per line'),
   endpoint: z.string().max(200).describe('Endpoint of all requests, such as /v1/chat/completions'),
@@ -15,14 +14,12 @@ export const CreateBatch = z.object({
 })
 export type CreateBatch = z.infer<typeof CreateBatch>
 
-/** Query of `GET /v1/batches`. */
 export const ListBatches = z.object({
   limit: z.coerce.number().int().min(0).max(100).default(20).describe('Maximum batches per page'),
   after: z.string().max(64).optional().describe('Cursor: id of the last batch of the previous page'),
 })
 export type ListBatches = z.infer<typeof ListBatches>
 
-/** Query of `GET /v1/messages/batches`. */
 export const ListMessageBatches = z.object({
   limit: z.coerce.number().int().min(1).max(1_000).default(20).describe('Maximum batches per page'),
   after_id: z.string().max(64).optional().describe('Cursor: the page starts after this batch'),

@@ -2,9 +2,7 @@ import { z } from 'zod'
 import { Metadata } from '#schemas/record.ts'
 import { SOURCES_MAX } from './research.ts'
 
-/** Maximum messages of a conversation. */
 const MESSAGES_MAX = 1_000
-/** Maximum domains in a list. */
 const DOMAINS_MAX = 100
 /** Maximum characters of a host name (RFC 1035 §2.3.4). */
 const DOMAIN_CHARS_MAX = 253

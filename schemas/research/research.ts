@@ -16,9 +16,7 @@ export const QUESTION_CHARS_MAX = 8_000
 /** Maximum earlier messages sent with the question, and maximum characters of each. */
 export const CONTEXT_TURNS_MAX = 20
 export const CONTEXT_CHARS_MAX = 4_000
-/** Maximum sources of a report. */
 export const SOURCES_MAX = 50
-/** Maximum domains in a list. */
 const DOMAINS_MAX = 100
 /** Maximum characters of a host name (RFC 1035 §2.3.4). */
 const DOMAIN_CHARS_MAX = 253
@@ -29,7 +27,6 @@ const Domain = z
   .max(DOMAIN_CHARS_MAX)
   .describe('Host name, including its subdomains. "local" is the local corpus')
 
-/** Allowed and denied hosts. */
 export const ResearchDomains = z.strictObject({
   allow: z.array(Domain).max(DOMAINS_MAX).default([]).describe('Allowed hosts. Empty: all'),
   deny: z.array(Domain).max(DOMAINS_MAX).default([]).describe('Denied hosts. Takes precedence over allow'),
@@ -51,7 +48,6 @@ export const ResearchLimits = z.strictObject({
 })
 export type ResearchLimits = z.infer<typeof ResearchLimits>
 
-/** Body of a research job. */
 export const ResearchRequest = z.strictObject({
   model: z.string().describe('Model name of the request'),
   question: z.string().min(1).max(QUESTION_CHARS_MAX),

@@ -3,24 +3,19 @@ import { Metadata } from '#schemas/record.ts'
 
 /* Bodies of `/v1/conversations` (docs/guides/responses.md, Conversations). The decoder checks items one at a time. */
 
-/** Maximum items per request. */
 export const ADDED_MAX = 20
 
 const Items = z.array(z.unknown()).max(ADDED_MAX)
 
-/** Optional body of `POST /v1/conversations`. */
 export const CreateConversation = z.object({
   items: Items.nullish().describe('Initial items, at most 20'),
   metadata: Metadata.nullish(),
 })
 
-/** Body of `POST /v1/conversations/{id}`. */
 export const UpdateConversation = z.object({ metadata: Metadata.nullable() })
 
-/** Body of `POST /v1/conversations/{id}/items`. */
 export const CreateItems = z.object({ items: Items.min(1).describe('Items to append, at most 20') })
 
-/** Query of `GET /v1/conversations/{id}/items`. */
 export const ListItems = z.object({
   limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum items per page'),
   order: z.enum(['asc', 'desc']).default('desc').describe('desc: newest first'),

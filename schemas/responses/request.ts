@@ -12,7 +12,7 @@ import { ConversationParam } from './conversation.ts'
 
 const DECIMAL = 'decimal'
 const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(max, DECIMAL)
-/** Names that an upstream would reject are shortened (shared/engines/adapt.ts). */
+/** Longer names are valid here: a worker shortens those that its upstream would refuse (shared/engines/adapt.ts). */
 const Name = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
 const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
 const JsonObject = recordOf(z.string(), z.unknown())
@@ -50,7 +50,6 @@ export const PARTS = {
   output_text: OutputText,
   refusal: Refusal,
 } as const
-/** One part of a known type. */
 export type InputPart = z.infer<(typeof PARTS)[keyof typeof PARTS]>
 
 const AnyPart = z.looseObject({ type: z.string() })
@@ -94,20 +93,16 @@ export const ITEMS = {
   item_reference: z.looseObject({ id: z.string().min(1) }),
 } as const
 
-/** Type of an item with an internal form. */
 export type ItemType = keyof typeof ITEMS
-/** An item of one type. */
 export type ItemOf<Type extends ItemType> = z.infer<(typeof ITEMS)[Type]>
 
 /** An item before the check of its type. */
 export const AnyItem = z.looseObject({ type: z.string().nullish() })
 export type AnyItem = z.infer<typeof AnyItem>
 
-/** A tool of any type. */
 export const ResponsesTool = z.looseObject({ type: z.string() })
 export type ResponsesTool = z.infer<typeof ResponsesTool>
 
-/** A function the model may call. */
 export const FunctionTool = z.looseObject({
   type: z.literal('function'),
   name: Name,

@@ -17,7 +17,7 @@ export const ResponsesForm = z.strictObject({
 })
 export type ResponsesForm = z.infer<typeof ResponsesForm>
 
-/** Status of a response. `incomplete`: ended by a limit or a content filter. */
+/** `incomplete` means that a limit or a content filter ended the response. */
 export type ResponseStatus = 'queued' | 'in_progress' | 'completed' | 'failed' | 'cancelled' | 'incomplete'
 
 type ItemStatus = 'in_progress' | 'completed' | 'incomplete'

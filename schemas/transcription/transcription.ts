@@ -12,7 +12,6 @@ export const VoiceActivity = z.strictObject({
 })
 export type VoiceActivity = z.infer<typeof VoiceActivity>
 
-/** Body of a transcription job. */
 export const TranscribeRequest = z.strictObject({
   model: z.string(),
   audio: z.strictObject({

@@ -16,7 +16,6 @@ export class CommandError extends Error {
   }
 }
 
-/** A mistake on the command line. */
 export function usageError(message: string, next?: string): CommandError {
   return new CommandError(EXIT.usage, message, next)
 }

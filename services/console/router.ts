@@ -1,6 +1,5 @@
 import { signal } from '@preact/signals'
 
-/** Path prefix of the console. */
 export const BASE = '/console'
 
 /** The current URL. Screens read it as a signal and re-render when it changes. */
@@ -31,7 +30,6 @@ export function navigate(href: string, replaces = false): void {
   }
 }
 
-/** A query parameter of the current URL, or an empty string. */
 export function queryParam(name: string): string {
   return currentUrl.value.searchParams.get(name) ?? ''
 }

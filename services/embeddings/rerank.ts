@@ -11,7 +11,6 @@ import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
 import { vectorFromBase64 } from '#shared/vector.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Embeds the texts of a job. */
 type Embed = (request: EmbedRequest, context: AttemptContext) => AsyncIterable<EmbedEvent>
 
 /** Reranks documents, either by a reranking model or by the similarity of their embeddings to that of the query. */

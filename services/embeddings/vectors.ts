@@ -20,7 +20,6 @@ export class Vectors {
     this.#dimensions = dimensions
   }
 
-  /** Number of vectors that have arrived. */
   get count(): number {
     return this.#count
   }

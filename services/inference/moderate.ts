@@ -9,7 +9,6 @@ import { requirePublic } from './remote-urls.ts'
 /** Maximum results per event: about 80 KB of JSON. */
 const PIECE_RESULTS = 64
 
-/** Moderates inputs with the word list or a moderation model. */
 export class Moderators {
   readonly #models: Ports['models']['served']
   readonly #engines: EngineRegistry<ModerationEngine>

@@ -109,7 +109,6 @@ const ADVICE = {
   async: "Send it with 'Prefer: respond-async', or hand the call over to POST /v1/jobs.",
 }
 
-/** State on a response between the handlers of this file. */
 interface Locals {
   reply: HttpReply
 }

@@ -21,7 +21,6 @@ import type { RateLimits } from './callers/limits/limits.ts'
 import type { WireFormat } from './reply/errors.ts'
 import type { Reply } from './reply/reply.ts'
 
-/** Services and settings that all handlers of the ingress share. */
 export interface IngressContext {
   readonly config: Config
   readonly log: Log
@@ -45,7 +44,6 @@ export interface IngressContext {
   readonly usage: UsageBatches | undefined
   /** Memory budget of this process for request bodies. */
   readonly budget: ByteBudget
-  /** Quota of stored bytes per project. */
   readonly storage: StoredQuota
   /** Fair queue of projects that submit durable jobs. */
   readonly submits: SubmitTurns
@@ -65,7 +63,6 @@ export interface Call {
   readonly requestId: string
   readonly format: WireFormat
   readonly key: ApiKey
-  /** Receives the answer. */
   readonly reply: Reply
   /** Fields of the access log and labels of the metrics. */
   readonly facts: CallFacts

@@ -21,7 +21,6 @@ const MAX_AGE_SECONDS = '7200'
 /** Maximum characters of the requested header names; SDKs request about 400. */
 const ASKED_CHARS_MAX = 4_096
 
-/** Cross-origin policy from the setting CORS_ORIGINS. */
 export class Cors {
   readonly #isOpen: boolean
   /** Undefined if the setting is missing. */
@@ -48,7 +47,7 @@ export class Cors {
     res.setHeader('access-control-allow-origin', this.#isOpen ? '*' : origin)
     res.setHeader('access-control-expose-headers', EXPOSED)
     if (method !== 'OPTIONS' || headers['access-control-request-method'] === undefined) return false
-    // Each header by name: `*` does not cover `authorization`.
+    // Lists each header: `*` does not cover `authorization`.
     const requested = headers['access-control-request-headers']?.slice(0, ASKED_CHARS_MAX)
     res.writeHead(204, {
       'access-control-allow-methods': METHODS,

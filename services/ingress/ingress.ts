@@ -47,7 +47,6 @@ const SILENCE_MS_MAX = 30_000
 /** Interval at which a draining ingress checks whether its calls have ended. */
 const DRAIN_POLL_MS = 50
 
-/** The ingress: accepts calls over HTTP and WebSocket, creates jobs and streams their results. */
 export interface Ingress extends Service {
   readonly port: number
   /** The API key created at the first start, to be shown once; undefined at later starts. */
@@ -150,7 +149,6 @@ function healthOf(ports: Ports, jobs: AttachedJobs): Health {
   return { problems: () => problemsOf(ports, jobs), preparing: () => preparingOf(ports), metrics }
 }
 
-/** Registers gauges of the attached jobs that this ingress holds. */
 function showJobs({ metrics }: Ports, jobs: AttachedJobs): void {
   for (const pool of PoolName.options) {
     for (const state of ['queued', 'running'] as const) {
@@ -233,7 +231,6 @@ function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   return { fleet, limits, places, budgets }
 }
 
-/** Opens the quota of stored bytes per project, which all ingresses share. */
 function openStorage({ config, store }: Ports, boot: string): StoredQuota {
   const isEmbedded = store !== undefined && config.databaseUrl === undefined
   const directories = isEmbedded ? [config.blobDir, config.dataDir] : [config.blobDir]

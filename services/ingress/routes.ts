@@ -59,7 +59,6 @@ import { listWebhookSecrets } from './jobs/webhook-secrets.ts'
 import type { WireFormat } from './reply/errors.ts'
 import { refusePlain, WS_PATH } from './ws/upgrade.ts'
 
-/** One endpoint: a row of the route table. */
 export interface Route {
   readonly method: 'GET' | 'POST' | 'DELETE'
   /** A path ending in `/*` matches everything below it; `:id` is one segment. */
@@ -124,7 +123,6 @@ function admin(method: Route['method'], path: string, handle: Route['handle']): 
   return { method, path: `${ADMIN_PATH}/${path}`, format: 'openai', scope: 'admin', handle }
 }
 
-/** Batches of messages in the form of Anthropic's API. */
 const MESSAGE_BATCH_ROUTES: readonly Route[] = [
   { ...messageBatch('POST', '', createMessageBatch), isCall: true, hasBody: true, readBody: readRequests },
   messageBatch('GET', '', listMessageBatches),

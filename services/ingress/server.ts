@@ -11,7 +11,6 @@ import { errorBody, formatOf } from './reply/errors.ts'
 
 /** Timeouts of the HTTP server, in milliseconds, and its maximum number of connections. */
 export interface ServerBounds {
-  /** Time after which an idle connection is closed. */
   readonly keepAliveMs: number
   /** Time within which the request head must be complete. */
   readonly headersMs: number
@@ -43,22 +42,15 @@ export const SERVER_BOUNDS: ServerBounds = {
   connectionsMax: 20_000,
 }
 
-/** Handler that takes over upgraded connections, such as WebSockets. */
 export interface Upgrades {
   /** Whether a request that asks for an upgrade is upgraded; any other request is answered as plain HTTP. */
   accepts(req: IncomingMessage): boolean
-  /** Takes over the connection. Must not throw. */
   upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void
 }
 
 /** Listening address, port (0 selects a free one), and whether several processes may share the port. */
 export type ListenAddress = Pick<Config, 'host' | 'port' | 'reusePort'>
 
-/**
- * Starts an HTTP server.
- *
- * @returns the server and its actual port
- */
 export async function listen(
   handler: (req: IncomingMessage, res: ServerResponse) => void,
   { host, port, reusePort }: ListenAddress,
@@ -118,7 +110,6 @@ export async function closeServer(server: Server, signal: AbortSignal): Promise<
 /** Error of Node's HTTP parser; `rawPacket` holds the bytes that it could not parse. */
 type ClientError = NodeJS.ErrnoException & { rawPacket?: Buffer }
 
-/** A request with its response, not finished yet. */
 interface Exchange {
   readonly req: IncomingMessage
   readonly res: ServerResponse

@@ -31,7 +31,6 @@ const ANSWER_WEIGHT = 0.2
 const DELAY_MS_MIN = 250
 const DELAY_MS_MAX = 300_000
 
-/** A message that this process leased at `takenAt`, by `performance.now()`. */
 export interface Taken {
   readonly delivery: WebhookDelivery
   readonly host: string
@@ -108,7 +107,6 @@ export class DeliveryQueue {
     return delayMs < DELAY_MS_MAX ? Math.max(DELAY_MS_MIN, delayMs) : (DELAY_MS_MAX * (1 + random)) / 2
   }
 
-  /** Removes and returns all messages that wait. */
   clear(): Taken[] {
     const removed: Taken[] = []
     for (const tenant of this.#tenants.values()) {

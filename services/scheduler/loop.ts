@@ -7,7 +7,6 @@ const JITTER = 0.1
 /** Time after which a running turn is reported as hanging. */
 const TURN_MS_MAX = 600_000
 
-/** A task that runs periodically. */
 export interface LoopOptions {
   readonly name: string
   readonly intervalMs: number
@@ -16,7 +15,7 @@ export interface LoopOptions {
   readonly isAlone?: boolean
   /** Waits until there may be work, or for the signal. Default: no wait. */
   rest?(stopped: AbortSignal): Promise<void>
-  /** False skips the turn, because a dependency is down that another part reports. */
+  /** False while a dependency is unreachable, which another check reports. */
   canRun(): boolean
   /**
    * One turn.
@@ -56,7 +55,7 @@ export class Loop {
   async #runForEver(): Promise<void> {
     const { signal } = this.#stopped
     while (!signal.aborted) {
-      // If the wait fails, then a turn runs: a superfluous turn does no harm.
+      // After a failed wait a turn runs, because a superfluous turn does no harm.
       if (this.#options.rest) await this.#options.rest(signal).catch(() => {})
       const hasMore = await this.#turn(signal)
       // Yields to the event loop at least once, since an embedded store may answer without yielding.

@@ -13,7 +13,6 @@ import type { SigningKeys } from './webhook-secret.ts'
 
 const TIMEOUT_MS = 15_000
 const ANSWER_BYTES_MAX = 64 * 1024
-/** Maximum messages that one turn takes from the store. */
 const TAKE_MAX = 200
 /** Maximum time that a message waits here before its try. */
 const WAIT_MS_MAX = 30_000
@@ -33,11 +32,9 @@ export interface WebhookOptions {
   readonly policy: OutboundPolicy
   /** Waits between tries; default: those of docs/guides/webhooks.md. */
   readonly retriesMs?: readonly number[]
-  /** Resolves host names; default: the system resolver. */
   readonly resolve?: Resolve
 }
 
-/** Outcome of a message. `isUntried`: nothing was sent. */
 type Result = DeliveryOutcome & { readonly isUntried?: true }
 
 /**

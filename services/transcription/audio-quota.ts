@@ -12,15 +12,12 @@ export interface AudioShareOptions {
   readonly secondsMax: number
 }
 
-/** The reservation of one file in a worker. */
 export interface AudioPlace {
   /** Maximum seconds of the file now. A longer file must wait, or exceeds `secondsMax`. */
   readonly room: number
   /** Reserves the decoded length. @throws ServiceError `rate_limit_exceeded` if other files of the tenant used the quota first */
   take(seconds: number): void
-  /** Creates the `rate_limit_exceeded` error. */
   refusal(): ServiceError
-  /** Releases the reservation. A second call has no effect. */
   leave(): void
 }
 

@@ -14,13 +14,12 @@ export function audioOf({ audio }: TranscribeRequest, blobs: Blobs): AudioFile {
     bytes,
     open: () =>
       blobs.open(blob).catch((cause: unknown) => {
-        // Not the caller's fault: the blob directory is not shared, or it was emptied.
+        // Not caused by the caller: the blob directory is not shared by the processes, or was emptied.
         throw new ServiceError('internal_error', 'The audio of the request could not be read by its worker.', { cause })
       }),
   }
 }
 
-/** A sample of a speaker's voice. */
 export function sampleOf({ reference }: TranscribeRequest['speakers'][number]): AudioFile {
   return { ...inMemory(reference), filename: 'sample' }
 }

@@ -68,7 +68,6 @@ class Speakers {
     return this.#held.length > 0 && !this.#labels
   }
 
-  /** Starts to find the turns, once. */
   start(): void {
     if (this.#work) return
     this.#work = this.#find()

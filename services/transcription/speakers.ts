@@ -10,7 +10,6 @@ const NEAR_SECONDS = 30
 /** Part of a transcript that has a beginning and an end. */
 type Span = Pick<Turn, 'start' | 'end'>
 
-/** Words of one segment that one speaker said, in a row. */
 interface Stretch {
   readonly speaker: string
   readonly words: Word[]
@@ -98,7 +97,7 @@ function append(stretches: Stretch[], stretch: Stretch): void {
   else stretches.push(stretch)
 }
 
-/** Gives a very short stretch between two of the same speaker to that speaker. */
+/** Assigns a very short stretch between two stretches of one speaker to that speaker. */
 function withoutStrays(stretches: readonly Stretch[]): Stretch[] {
   const kept: Stretch[] = []
   for (const [index, { speaker, words }] of stretches.entries()) {
@@ -125,7 +124,7 @@ function cut(segment: TranscriptSegment, stretches: readonly Stretch[]): Transcr
     start: index === 0 ? segment.start : (words[0]?.start ?? segment.start),
     end: index === stretches.length - 1 ? segment.end : (words.at(-1)?.end ?? segment.end),
     words,
-    // Tokens of the segment cannot be assigned to one part.
+    // The tokens cannot be divided between the parts of the segment.
     tokens: [],
   }))
 }

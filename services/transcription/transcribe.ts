@@ -14,7 +14,6 @@ import { inspectAudio } from './inspect.ts'
 /** Minimum interval of progress events (docs/internals/protocol.md, Job events). */
 const PROGRESS_MS = 500
 
-/** Dependencies of a transcription worker. */
 export interface Workbench {
   readonly ports: Pick<Ports, 'models' | 'blobs' | 'log'> & {
     readonly config: Pick<Ports['config'], 'audioSecondsMax'>
@@ -22,7 +21,6 @@ export interface Workbench {
   /** Seconds of audio in flight per tenant. */
   readonly share: AudioQuota
   readonly tools: AudioTools
-  /** The engine of a model, opened at the first call. */
   engineOf(model: ModelConfig): TranscriptionEngine
   /** Called if audio goes to an upstream unchecked, because the local decoder is unavailable. */
   onUnchecked(why: ServiceError): void

@@ -5,7 +5,6 @@ import { JobPage, JobView } from './job.ts'
 const PAGE_MAX = 100
 const ADMIN = '/v1/admin'
 
-/** Selects jobs of all projects. */
 export interface AdminFilter {
   readonly project?: string | undefined
   readonly pool?: string | undefined
@@ -27,7 +26,6 @@ const BulkPage = z.looseObject({ data: z.array(Entry), has_more: z.boolean() })
 /** The outcome of a bulk action for one job. */
 export type BulkResult = z.infer<typeof Entry>
 
-/** A process of the fleet, from its last heartbeat. */
 export const WorkerView = z.looseObject({
   id: z.string(),
   role: z.string(),
@@ -58,7 +56,6 @@ const FindingPage = z.looseObject({
   ),
 })
 
-/** A pool with its queue lengths. */
 export const PoolView = z.looseObject({
   id: z.string(),
   workers: z.number(),
@@ -75,7 +72,6 @@ export const PoolView = z.looseObject({
 })
 export type PoolView = z.infer<typeof PoolView>
 
-/** A webhook delivery. */
 export const DeliveryView = z.looseObject({
   id: z.string(),
   project: z.string(),
@@ -90,7 +86,6 @@ export const DeliveryView = z.looseObject({
 })
 export type DeliveryView = z.infer<typeof DeliveryView>
 
-/** A queue record that no worker could process. */
 export const DeadLetterView = z.looseObject({
   id: z.string(),
   pool: z.string().nullish(),

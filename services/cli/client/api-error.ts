@@ -27,15 +27,13 @@ const REMEDIES: Readonly<Record<string, string>> = {
 }
 const FIX_REQUEST = 'Fix the request and try again.'
 
-/** An HTTP error response of the service. */
 export class ApiError extends CommandError {
-  /** HTTP status. */
   readonly status: number
-  /** The service's error code, such as `jobs_unavailable`; empty if there is none. */
+  /** Error code of the service, such as `jobs_unavailable`. Empty if the response has none. */
   readonly code: string
 
   constructor(status: number, code: string, message: string, next: string | undefined) {
-    // For a caller, a server error is equivalent to an unreachable service.
+    // Exit code `unreachable` also for server errors: both mean that the caller may retry later.
     super(status >= 500 ? EXIT.unreachable : EXIT.refused, message, next)
     this.status = status
     this.code = code

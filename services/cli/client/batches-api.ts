@@ -39,7 +39,6 @@ export class BatchesApi {
     return (await this.#http.json(z.looseObject({ id: z.string() }), '/v1/files', { method: 'POST', form })).id
   }
 
-  /** @param request The body of `POST /v1/batches`. */
   async create(request: object): Promise<BatchView> {
     return await this.#http.json(BatchView, '/v1/batches', { method: 'POST', body: request })
   }

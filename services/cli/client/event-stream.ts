@@ -70,7 +70,6 @@ interface Position {
   isReached: boolean
 }
 
-/** A retryable failure: the connection ended before the job did. */
 class ConnectionLost extends Error {
   readonly delayMs: number | undefined
 
@@ -109,7 +108,7 @@ async function* readStream(http: HttpClient, jobId: string, position: Position, 
   throw new ConnectionLost('the connection ended before the job did')
 }
 
-/** 429 and 5xx are retried after Retry-After; other errors are final. */
+/** Statuses 429 and 5xx are retried after Retry-After. All others end the stream. */
 async function streamError(response: HttpResponse): Promise<Error> {
   const error = await readApiError(response)
   if (response.statusCode < 500 && response.statusCode !== 429) return error

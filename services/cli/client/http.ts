@@ -6,7 +6,6 @@ import { type ApiError, apiErrorFrom } from './api-error.ts'
 const CONNECT_TIMEOUT_MS = 5_000
 /** Maximum time until the response headers, and between two chunks of a body. Event streams send a comment every 15 s. */
 const IDLE_TIMEOUT_MS = 45_000
-/** Maximum size of a JSON response. */
 const JSON_BYTES_MAX = 64 * 1024 * 1024
 
 export interface RequestOptions {
@@ -20,7 +19,6 @@ export interface RequestOptions {
   readonly signal?: AbortSignal
 }
 
-/** A response whose body the caller must read or dump. */
 export type HttpResponse = Dispatcher.ResponseData
 
 /** HTTP client for one service and one API key. The caller closes it. */
@@ -34,7 +32,6 @@ export class HttpClient {
     this.#key = key
   }
 
-  /** Sends a request. @throws CommandError if the service cannot be reached */
   async send(path: string, options: RequestOptions = {}): Promise<HttpResponse> {
     const { method = 'GET', headers, body, form, waitMs = 0, signal } = options
     const { origin, pathname, search } = new URL(this.url + path)
@@ -77,7 +74,6 @@ export class HttpClient {
   }
 }
 
-/** Reads the body of an error response. */
 export async function readApiError(response: HttpResponse): Promise<ApiError> {
   const retryAfter = response.headers['retry-after']
   return apiErrorFrom(

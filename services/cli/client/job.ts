@@ -54,7 +54,6 @@ export const JobPage = z.looseObject({
 })
 export type JobPage = z.infer<typeof JobPage>
 
-/** One event of a job's event stream. */
 export const JobEventView = z.looseObject({
   type: z.string(),
   sequence_number: z.number().nullish().describe('Absent on a snapshot, which is not part of the event history'),
@@ -70,7 +69,6 @@ export const JobEventView = z.looseObject({
 })
 export type JobEventView = z.infer<typeof JobEventView>
 
-/** A recorded step of a composed job. */
 export const StepView = z.looseObject({
   number: z.number(),
   kind: z.string(),

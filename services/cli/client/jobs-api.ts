@@ -93,7 +93,6 @@ export class JobsApi {
     }
   }
 
-  /** Creates a new job from a failed, cancelled or expired one. */
   async redrive(id: string): Promise<JobView> {
     return await withAdminFallback(
       () => this.http.json(JobView, `${jobPath(id)}/redrive`, { method: 'POST' }),
@@ -132,7 +131,6 @@ export class JobsApi {
     }
   }
 
-  /** Ids of the models that this key can use. */
   async models(): Promise<string[]> {
     const Models = z.looseObject({ data: z.array(z.looseObject({ id: z.string() })) })
     return (await this.http.json(Models, '/v1/models')).data.map(({ id }) => id)
@@ -157,7 +155,7 @@ async function withAdminFallback<T>(own: () => Promise<T>, asAdmin: () => Promis
 }
 
 export function jobPath(id: string): string {
-  // A batch is a job with another id prefix.
+  // Batch ids differ from job ids only in their prefix.
   return `/v1/jobs/${encodeURIComponent(id.replace(/^(msg)?batch_/, 'job_'))}`
 }
 

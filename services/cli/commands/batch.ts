@@ -10,7 +10,6 @@ const WINDOW = '24h'
 /** How much of the file is read to find the endpoint in its first line. */
 const HEAD_BYTES = 256 * 1024
 
-/** `sluice batch` */
 export const batch: Command = {
   summary: 'Run a file of requests as a batch',
   help: `Usage: sluice batch FILE.jsonl [options]

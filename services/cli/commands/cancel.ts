@@ -6,7 +6,6 @@ import { plain } from '#services/cli/text/output.ts'
 
 const MAX_DEFAULT = 100
 
-/** `sluice cancel` */
 export const cancel: Command = {
   summary: 'Cancel a job',
   help: `Usage: sluice cancel JOB

@@ -50,7 +50,6 @@ const BASE_COMMANDS: Readonly<Record<string, Command>> = {
   doctor,
 }
 
-/** All commands by name, in the order of the help page. */
 export const COMMANDS: Readonly<Record<string, Command>> = {
   ...BASE_COMMANDS,
   completion: completionOf(BASE_COMMANDS),

@@ -5,7 +5,6 @@ import { follow } from '#services/cli/following/following.ts'
 
 const AFTER_MAX = 2 ** 31 - 1
 
-/** `sluice follow` */
 export const followCommand: Command = {
   summary: 'Follow a job or batch until it has finished',
   help: `Usage: sluice follow JOB [--after N]

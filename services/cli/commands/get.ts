@@ -7,7 +7,6 @@ import { type Output, plain, printable } from '#services/cli/text/output.ts'
 
 const WAIT_SECONDS_MAX = 7 * 86_400
 
-/** `sluice get` */
 export const get: Command = {
   summary: 'Show a job, wait for it, or print its result',
   help: `Usage: sluice get JOB [--wait N] [--result]
@@ -64,7 +63,7 @@ function isForeign({ project }: JobView): boolean {
   return typeof project === 'string'
 }
 
-/** A terminal gets no control characters, and a final line break. */
+/** Filters control characters and adds a final line break if the output is a terminal. */
 async function writeText({ body }: HttpResponse, out: Output): Promise<void> {
   const decoder = new TextDecoder()
   let last = ''

@@ -11,7 +11,6 @@ import { metadataOf } from './submit.ts'
 const LIMIT_DEFAULT = 20
 const LIMIT_MAX = 10_000
 
-/** `sluice jobs` */
 export const jobs: Command = {
   summary: 'List jobs, newest first',
   help: `Usage: sluice jobs [options]

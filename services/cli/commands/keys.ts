@@ -17,7 +17,6 @@ const AUDIT_LIMIT = 50
 const LIMIT_NAMES = Object.keys(LIMIT_OPTIONS)
 const PERMISSION_OPTIONS = ['name', 'endpoints', 'models', 'scopes', 'expires', ...LIMIT_NAMES]
 
-/** `sluice keys` */
 export const keys: Command = {
   summary: 'Create, list, update, rotate and revoke API keys',
   help: `Usage: sluice keys create [--project P] [--name NAME] [--expires TIME] [--scopes LIST] [--endpoints LIST]
@@ -108,7 +107,7 @@ async function projectIdOption(store: KeyStore, project: string | undefined): Pr
   return project === undefined ? undefined : await projectIdFor(store, project, `--project ${project}`)
 }
 
-/** The key store, without the password of a database. */
+/** Name of the key store for messages, without the password of a database. */
 function keyStoreName({ databaseUrl, dataDir }: Invocation['config']): string {
   return databaseUrl === undefined ? join(dataDir, 'keys.json') : 'the database'
 }

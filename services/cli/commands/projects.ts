@@ -11,7 +11,6 @@ import { projectIdOf } from '#shared/keys/project.ts'
 
 const FIELDS = ['name', ...Object.keys(LIMIT_OPTIONS)]
 
-/** `sluice projects` */
 export const projects: Command = {
   summary: 'Create, list and update projects, which own jobs and keys',
   help: `Usage: sluice projects create [--name NAME] [limits]

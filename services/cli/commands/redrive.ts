@@ -15,7 +15,6 @@ const MAX_MAX = 10_000
 const SCANNED_MAX = 100_000
 const STATUSES: readonly string[] = ['failed', 'expired', 'cancelled']
 
-/** `sluice redrive` */
 export const redrive: Command = {
   summary: 'Run failed, expired or cancelled jobs again',
   help: `Usage: sluice redrive JOB ...

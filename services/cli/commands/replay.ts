@@ -10,7 +10,6 @@ const STEPS_MAX = 1_000
 /** Maximum wait for the replay. A replay makes no external calls, so it finishes quickly. */
 const WAIT_SECONDS = 300
 
-/** `sluice replay` */
 export const replay: Command = {
   summary: 'Replay a composed job, or compare two runs',
   help: `Usage: sluice replay JOB [OTHER]

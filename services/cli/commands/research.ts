@@ -11,7 +11,6 @@ const CANCEL_TIMEOUT_MS = 5_000
 /** Maximum of `max_sources` (docs/guides/deep-research.md). */
 const SOURCES_MAX = 50
 
-/** `sluice research` */
 export const research: Command = {
   summary: 'Research a question and print the report',
   help: `Usage: sluice research QUESTION [options]

@@ -4,7 +4,6 @@ import { type Command, onlyArgument } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { type Output, plain, printable } from '#services/cli/text/output.ts'
 
-/** `sluice results` */
 export const results: Command = {
   summary: 'Print the results of a batch',
   help: `Usage: sluice results BATCH [--errors]

@@ -3,7 +3,6 @@ import { type Command, onlyArgument } from '#services/cli/command.ts'
 import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { plain } from '#services/cli/text/output.ts'
 
-/** `sluice steps` */
 export const steps: Command = {
   summary: 'List the recorded steps of a composed job',
   help: `Usage: sluice steps JOB

@@ -13,7 +13,6 @@ const MESSAGES = '/v1/messages'
 /** Default for `max_tokens`, which the Messages API requires. */
 const MESSAGES_MAX_TOKENS = 1_024
 
-/** `sluice submit` */
 export const submit: Command = {
   summary: 'Submit a job',
   help: `Usage: sluice submit [options]

@@ -3,7 +3,6 @@ import { type Command, noArguments } from '#services/cli/command.ts'
 import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { tableOf } from '#services/cli/text/output.ts'
 
-/** `sluice usage` */
 export const usage: Command = {
   summary: 'Show usage, cost and budgets',
   help: `Usage: sluice usage [options]

@@ -15,7 +15,6 @@ import {
   webhookSecretsOf,
 } from '#shared/keys/webhook-secrets.ts'
 
-/** `sluice webhook-secrets` */
 export const webhookSecrets: Command = {
   summary: "Show and rotate a project's webhook signing secrets",
   help: `Usage: sluice webhook-secrets list --project P

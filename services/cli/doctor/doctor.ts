@@ -10,7 +10,6 @@ import { fleetCheck } from './fleet.ts'
 import { printFinding } from './print.ts'
 import { serviceCheck } from './service.ts'
 
-/** `sluice doctor` */
 export const doctor: Command = {
   summary: 'Check the settings and dependencies of the service',
   help: `Usage: sluice doctor [--json]

@@ -12,7 +12,7 @@ export function fleetCheck(api: JobsApi): Check {
         return await api.admin.fleetFindings()
       } catch (error) {
         if (!(error instanceof CommandError)) throw error
-        // An unreachable service is reported by the service check.
+        // The service check already reports an unreachable service.
         const isRefused = error.exit === EXIT.refused
         return isRefused ? [skipped('fleet', 'not checked: requires a key with the admin scope')] : []
       }

@@ -94,7 +94,7 @@ function startPolling(view: FollowView, read: () => Promise<Progress>, isTermina
   let lastMessage: string | null | undefined
   const poll = async () => {
     while (!stop.signal.aborted) {
-      // An unreachable service is reported by the event stream.
+      // The event stream already reports an unreachable service.
       const progress = await read().catch(() => undefined)
       const isNew = isTerminal || progress?.message !== lastMessage
       if (progress && isNew && !stop.signal.aborted) await view.event({ type: 'job.progress', progress })

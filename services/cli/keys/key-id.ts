@@ -16,7 +16,6 @@ export function keyIdOf(args: readonly string[]): string {
   throw usageError('Expected exactly one argument: the ID of a key.', 'To list keys: sluice keys list')
 }
 
-/** The error of an update without any change. */
 export function nothingToChange(): CommandError {
   return usageError('Nothing to update.', 'Use at least one option, such as --name or --requests-per-minute.')
 }

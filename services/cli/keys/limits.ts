@@ -44,7 +44,6 @@ export function limitsOf(values: Values, before: Limits = {}): Limits | undefine
   return hasChanges ? (limits as Limits) : undefined
 }
 
-/** Limits as a table cell. */
 export function limitText(limits: Limits = {}): string {
   const shown = Object.entries(OPTIONS).flatMap(([option, field]) => {
     const value = limits[field]

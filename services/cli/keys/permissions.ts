@@ -7,7 +7,7 @@ import { KeyScope, type KeyStore } from '#shared/keys/keys.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 
-/** Id of the key in the setting SLUICE_API_KEY, and of its project. */
+/** Id of the key in the setting SLUICE_API_KEY, and of that key's project. */
 export const ENV_KEY_ID = 'key_env'
 
 /** Value of `--endpoints`. @throws CommandError with similar names for an unknown endpoint */

@@ -4,7 +4,6 @@ import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/fai
 import { didYouMean } from '#services/cli/text/similar-names.ts'
 import type { KeyStore } from '#shared/keys/keys.ts'
 
-/** An action such as `create` of `sluice keys`. */
 export interface StoreAction {
   /** Names of the supported options, except global ones. */
   readonly options: readonly string[]
@@ -44,7 +43,6 @@ export async function runOnStore(
   }
 }
 
-/** Author of audit events: the operating system user. */
 export function author(): string {
   try {
     return `cli:${userInfo().username}`

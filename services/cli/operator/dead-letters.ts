@@ -18,7 +18,6 @@ const OPTIONS = {
 } as const
 const OPTION_NAMES = Object.keys(OPTIONS)
 
-/** `sluice dead-letters` */
 export const deadLetters: Command = {
   summary: 'List, requeue or discard dead letters',
   help: `Usage: sluice dead-letters [--pool POOL] [--limit N]

@@ -7,7 +7,6 @@ const LIMIT_DEFAULT = 20
 const LIMIT_MAX = 10_000
 const STATUSES: readonly string[] = ['pending', 'failed', 'delivered']
 
-/** `sluice deliveries` */
 export const deliveries: Command = {
   summary: 'List webhook deliveries and resend failed ones',
   help: `Usage: sluice deliveries [options]

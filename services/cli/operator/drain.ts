@@ -7,7 +7,6 @@ import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/fai
 const WAIT_SECONDS_MAX = 7 * 86_400
 const POLL_INTERVAL_MS = 1_000
 
-/** `sluice drain` */
 export const drain: Command = {
   summary: 'Drain a worker: it starts no new jobs',
   help: `Usage: sluice drain WORKER [--wait N]

@@ -4,7 +4,6 @@ import { ageOf } from '#services/cli/text/job-text.ts'
 import { tableOf } from '#services/cli/text/output.ts'
 import { showRows } from './watch.ts'
 
-/** `sluice workers` */
 export const workers: Command = {
   summary: 'List the processes of the fleet',
   help: `Usage: sluice workers [--watch]
@@ -26,7 +25,6 @@ Examples:
   },
 }
 
-/** `sluice pools` */
 export const pools: Command = {
   summary: 'List pools with slots and queue lengths',
   help: `Usage: sluice pools [--watch]

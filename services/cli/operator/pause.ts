@@ -5,7 +5,6 @@ import { plain } from '#services/cli/text/output.ts'
 const NOT_PERSISTENT =
   'The service has no job store, so the pause is not persistent: it affects only the processes that are running now.'
 
-/** `sluice pause` */
 export const pause: Command = {
   summary: 'Pause a model or a pool: start no more jobs',
   help: `Usage: sluice pause model MODEL
@@ -21,7 +20,6 @@ Examples:
   run: (invocation) => change(invocation, true),
 }
 
-/** `sluice resume` */
 export const resume: Command = {
   summary: 'Resume a paused model or pool',
   help: `Usage: sluice resume model MODEL

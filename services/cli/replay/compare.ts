@@ -11,7 +11,6 @@ export interface ComparedStep {
   readonly is: 'same' | 'other output' | 'missing'
 }
 
-/** The first difference between two runs. */
 export interface Divergence {
   readonly step: StepView
   /** The most similar step of the same kind in the other run. */
@@ -21,7 +20,6 @@ export interface Divergence {
 }
 
 export interface Comparison {
-  /** The steps of the first run. */
   readonly steps: readonly ComparedStep[]
   /** Steps that only the second run has. */
   readonly more: readonly StepView[]

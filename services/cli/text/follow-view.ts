@@ -63,7 +63,6 @@ class TerminalView implements FollowView {
   readonly #out: Output
   /** Start of the elapsed time: the submission, once an event contains it. */
   #sinceMs = Date.now()
-  /** When the job finished. */
   #untilMs: number | undefined
   readonly #timer: NodeJS.Timeout | undefined
   #label = 'connecting'
@@ -74,7 +73,7 @@ class TerminalView implements FollowView {
 
   constructor(out: Output) {
     this.#out = out
-    // Updates the elapsed time between events.
+    // Redraws the elapsed time between events.
     if (out.canRedraw) this.#timer = setInterval(() => this.#draw(), REDRAW_MS).unref()
   }
 
@@ -137,7 +136,7 @@ class TerminalView implements FollowView {
 
   #draw(): void {
     if (!this.#out.canRedraw || !this.#isAtLineStart) return
-    // Clock skew: the service may be ahead of this machine.
+    // The clock of the service may be ahead of this one.
     const seconds = Math.max(0, Math.floor(((this.#untilMs ?? Date.now()) - this.#sinceMs) / 1_000))
     this.#out.redraw(barLine(this.#label, this.#progress, seconds).slice(0, this.#out.columns - 1))
     this.#isDrawn = true
@@ -167,7 +166,7 @@ export function barLine(label: string, { phase, percent, message }: Progress, se
     parts.push(`${'█'.repeat(filled)}${'░'.repeat(BAR_WIDTH - filled)} ${Math.round(fraction * 100)} %`)
   }
   parts.push(`(${seconds} s)`)
-  // Last, because a narrow terminal truncates the line.
+  // Last part of the line, because a narrow terminal truncates the line.
   if (message) parts.push(plain(message))
   return parts.join(' ')
 }

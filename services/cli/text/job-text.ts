@@ -42,7 +42,6 @@ function pretty(value: unknown): string {
   return `${JSON.stringify(value, null, 2)}\n`
 }
 
-/** A job with one field per line. */
 export function describeJob(job: JobView): string {
   const { progress, error } = job
   const percent = typeof progress?.percent === 'number' ? `${Math.round(progress.percent)} %` : ''

@@ -50,7 +50,6 @@ export class Output {
     if (!this.#streams.out.write(chunk)) await once(this.#streams.out, 'drain')
   }
 
-  /** Writes a message to stderr. */
   note(line: string): void {
     this.#streams.err.write(`${line}\n`)
   }

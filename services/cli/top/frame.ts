@@ -16,17 +16,15 @@ export interface Frame {
   readonly readError: string | undefined
 }
 
-/** Lines outside the sections: title and status line. */
+/** Lines of the title and the status line. */
 const FIXED_LINES = 2
 
 /** Minimum useful height of a section: a blank line, the table head, one row, and the number of hidden rows. */
 const HEIGHT_MIN = 4
 
-/** A table in the frame. */
 interface Section {
   /** The section with the lowest rank is dropped first. */
   readonly rank: number
-  /** Table head and rows. */
   readonly lines: readonly string[]
   /** The snapshot contains only a part of the rows. */
   readonly hasMore: boolean

@@ -63,7 +63,7 @@ class Live {
       })
       void this.#readPeriodically()
       while (!this.#stop.signal.aborted) {
-        // Renewed before drawing, so that a change during the drawing causes another frame.
+        // Replaced before drawing, so that a change during the drawing causes another frame.
         this.#changed = Promise.withResolvers()
         // The last column stays empty: "clear to end of line" would erase a character in it.
         const frame = { columns: out.columns - 1, rows: out.rows, view: this.#view, url, readError: this.#readError }

@@ -8,7 +8,6 @@ export const JOBS_MAX = 99
 const RUNNING = ['in_progress', 'cancelling']
 const WAITING = ['queued']
 
-/** A model with its workers and its durable jobs of the snapshot. */
 export interface ModelView {
   readonly id: string
   /** Number of workers that serve the model; null without the admin scope. */
@@ -23,9 +22,8 @@ export interface ModelView {
 /** The state of the service as visible to a key. `sluice top --once` prints this object as JSON. */
 export interface Snapshot {
   readonly object: 'top'
-  /** Unix seconds. */
   readonly created_at: number
-  /** `all`: every project (admin scope); `own`: the project of the key. */
+  /** `all`: all projects, with the scope `admin`. `own`: the project of the key. */
   readonly sees: 'all' | 'own'
   /** null without the admin scope. */
   readonly pools: readonly PoolView[] | null
@@ -34,7 +32,6 @@ export interface Snapshot {
   readonly models: readonly ModelView[]
   /** Running durable jobs, then queued ones, each newest first; null if the service has no job store. */
   readonly jobs: readonly JobView[] | null
-  /** Whether jobs were left out. */
   readonly has_more_jobs: boolean
 }
 

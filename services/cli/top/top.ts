@@ -5,7 +5,6 @@ import { Reader } from './snapshot.ts'
 
 const INTERVAL_SECONDS = { default: 2, max: 3_600 } as const
 
-/** `sluice top` */
 export const top: Command = {
   summary: 'Live view of pools, models, workers and jobs',
   help: `Usage: sluice top [--interval N] [--once]

@@ -1,6 +1,5 @@
 import type { JobView } from '#services/cli/client/job.ts'
 
-/** Sort order and scroll position of the jobs. */
 export interface View {
   readonly sort: Sort
   readonly isReversed: boolean

@@ -2,7 +2,6 @@ import { syncClock } from './clock.ts'
 import { apiKey, isOperator, ownKey, setOwnKey, signIn, signOut } from './session.ts'
 import type { OwnKey } from './types.ts'
 
-/** An error response. The message is the one that the service sent. */
 export class ApiFailure extends Error {
   readonly status: number
 
@@ -67,7 +66,6 @@ export async function fetchJson<T>(path: string, options: RequestOptions = {}): 
   return (await response.json()) as T
 }
 
-/** @throws ApiFailure if the key is not valid */
 export async function trySignIn(key: string): Promise<void> {
   signIn(key, await fetchJson<OwnKey>('/v1/key', { key }))
 }

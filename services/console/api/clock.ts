@@ -8,7 +8,6 @@
 
 let aheadMs = 0
 
-/** The current time of the service in unix seconds. */
 export function serviceNow(): number {
   return (Date.now() + aheadMs) / 1_000
 }

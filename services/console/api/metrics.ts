@@ -1,14 +1,12 @@
 import { fetchApi } from './client.ts'
 import { isOperator } from './session.ts'
 
-/** One sample of the Prometheus text format. */
 export interface Sample {
   readonly name: string
   readonly labels: Readonly<Record<string, string>>
   readonly value: number
 }
 
-/** The metrics of one scrape. */
 export class Metrics {
   readonly #byName = new Map<string, Sample[]>()
   /** Index by model, built per metric name on first use. Without it, a page with thousands of models scans all samples per model. */
@@ -80,7 +78,7 @@ export function recordScrape(now: Metrics, atMs: number): void {
     history.push({ atMs, metrics: now })
 }
 
-/** The API port returned 404 for the metrics, so callers do not request them again. */
+/** The metrics are not served on this port (404), so they are not requested again. */
 let isElsewhere = false
 
 /** Window of latencies and failures. */

@@ -11,7 +11,6 @@ import type { JobAnswer, JobInputAnswer, OperatorJobAnswer, StepListAnswer } fro
 import type { KeyAnswer, OwnKeyAnswer, ProjectAnswer } from '#schemas/answers/keys.ts'
 import type { ModelListAnswer } from '#schemas/answers/models.ts'
 
-/** A durable job, as its project sees it. */
 export type Job = z.infer<typeof JobAnswer>
 /** A durable job as operators see it: without input and output. */
 export type OperatorJob = z.infer<typeof OperatorJobAnswer>
@@ -23,11 +22,9 @@ export type Step = StepPage['data'][number]
 export type Pool = z.infer<typeof PoolListAnswer>['data'][number]
 /** A process of the fleet that sends heartbeats. */
 export type Worker = z.infer<typeof WorkerAnswer>
-/** A paused model or pool. */
 export type Pause = z.infer<typeof PauseListAnswer>['data'][number]
 /** A record that no worker could process. */
 export type DeadLetter = z.infer<typeof DeadLetterListAnswer>['data'][number]
-/** Result of one health check. */
 export type Finding = z.infer<typeof FindingListAnswer>['data'][number]
 export type Model = z.infer<typeof ModelListAnswer>['data'][number]
 

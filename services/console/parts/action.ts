@@ -1,12 +1,10 @@
 import { type Signal, useSignal } from '@preact/signals'
 import { messageOf } from '#services/console/api/client.ts'
 
-/** A request that a button or a form sends. */
 export interface Action {
   readonly isBusy: Signal<boolean>
   /** Error text of the last run, or an empty string. */
   readonly problem: Signal<string>
-  /** @returns Whether the work succeeded */
   run(work: () => Promise<void>): Promise<boolean>
 }
 

@@ -14,7 +14,6 @@ interface ConfirmProps {
   readonly children: ComponentChildren
 }
 
-/** A button that asks for confirmation in a dialog. */
 export function Confirm({ verb, what, action, children }: ConfirmProps) {
   const isOpen = useSignal(false)
   const { isBusy, problem, run } = useAction()

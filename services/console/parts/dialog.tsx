@@ -9,7 +9,6 @@ interface DialogProps {
   readonly children: (close: () => void) => ComponentChildren
 }
 
-/** A modal dialog that is open while it is mounted. */
 export function Dialog({ title, onClose, children }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null)
   const id = useId()

@@ -6,7 +6,6 @@ const UNITS = [
   ['min', 60],
 ] as const
 
-/** A duration in its largest unit, such as `3 min`. */
 export function durationText(seconds: number): string {
   if (seconds < 1) return '< 1 s'
   for (const [unit, length] of UNITS) if (seconds >= length) return `${Math.floor(seconds / length)} ${unit}`

@@ -21,7 +21,6 @@ const ROUNDS_MAX = 20
 /** Maximum tool calls that run per round. Further calls get a refusal as their result. */
 const CALLS_AT_ONCE = 16
 
-/** Generates one round of the model. */
 export type Generate = (request: GenerateRequest, context: AttemptContext) => AsyncIterable<GenerateEvent>
 
 const RUNNERS: Readonly<Record<HostedTool, HostedRunner>> = {

@@ -17,7 +17,7 @@ const PACE_PIECES = 20
 
 const CUT: GenerateEvent = { type: 'cut', choice: 0 }
 
-/** Number of pieces of an answer so far, over all rounds. */
+/** Number of published pieces over all rounds of an answer. More pieces mean a longer interval. */
 export interface DeltaInterval {
   pieces: number
 }
@@ -86,7 +86,6 @@ export class ResumableStream {
     else this.#pending.push(event)
   }
 
-  /** Compares the new output with the published output of earlier attempts. */
   #catchUp(): void {
     const { state, rest } = restOf(this.#published, this.#pending)
     if (state === 'within') return

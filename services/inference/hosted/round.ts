@@ -8,7 +8,7 @@ export interface HostedCall {
   readonly arguments: string
 }
 
-/** Output of the model in one round. */
+/** Only the first round emits a start event. */
 export interface Round {
   /** Text, refusals and reasoning; in the first round also the start event. */
   readonly said: readonly GenerateEvent[]

@@ -3,7 +3,6 @@ import { QUERY_CHARS_MAX, type SearchRequest, SearchResults } from '#schemas/sea
 import { tolerant } from '#shared/tolerant.ts'
 import { type HostedRunner, notRun, textField } from './tool.ts'
 
-/** Results of a search whose request sets no number. */
 const RESULTS_USUAL = 8
 /** Maximum time of a search, including reading the pages found. */
 const SEARCH_MS_MAX = 60_000

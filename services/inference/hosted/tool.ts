@@ -16,7 +16,6 @@ export interface HostedInput {
   readonly problem?: string
 }
 
-/** Settings for all answers. */
 export interface HostedSettings {
   /** Maximum run time of code, in seconds. */
   readonly codeSecondsMax: number

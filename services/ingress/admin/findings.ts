@@ -17,7 +17,6 @@ const KEPT_MS = 30_000
 /** Maximum dead letters that are counted; beyond it, the count is a lower bound. */
 const DEAD_COUNTED_MAX = 100
 
-/** A cached value with the time of its read. */
 interface Kept<T> {
   readonly atMs: number
   readonly value: Promise<T>
@@ -39,7 +38,6 @@ function findingObject({ check, status, message, fix, details = [] }: Finding) {
   return { check, status, message, fix: fix ?? null, details }
 }
 
-/** Findings about the machine and settings of this ingress. */
 async function machineFindings({ config }: IngressContext): Promise<readonly Finding[]> {
   const checks = await checksOfMachine()
   return (await Promise.all(checks.map((check) => runCheck(check, config)))).flat()

@@ -28,7 +28,6 @@ export function operatorJob(job: DurableJob, waits?: Wait | null, counts?: Child
   }
 }
 
-/** Phase and percentage, without the message. */
 function numbersOf(progress: unknown): object | null {
   const { phase = null, percent = null } = (progress ?? {}) as { phase?: unknown; percent?: unknown }
   return progress ? { phase, percent } : null

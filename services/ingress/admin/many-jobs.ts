@@ -21,9 +21,7 @@ const OF_ONE_JOB: ReadonlySet<string> = new Set([
   'model_not_found',
 ])
 
-/** Operation on many jobs. */
 interface Operation {
-  /** Default statuses of the selection. */
   readonly statuses: string
   readonly can: (job: DurableJob) => boolean
   /** Whether the operation was done already, so that a repeated call has no effect. */

@@ -27,7 +27,6 @@ export async function pauseModel(context: IngressContext, call: Call): Promise<v
   await change(context, call, modelIn(context, call), true)
 }
 
-/** POST /v1/admin/models/{id}/resume. */
 export async function resumeModel(context: IngressContext, call: Call): Promise<void> {
   await change(context, call, resumedIn(context, call), false)
 }
@@ -41,7 +40,6 @@ export async function pausePool(context: IngressContext, call: Call): Promise<vo
   await change(context, call, poolIn(call), true)
 }
 
-/** POST /v1/admin/pools/{pool}/resume. */
 export async function resumePool(context: IngressContext, call: Call): Promise<void> {
   await change(context, call, poolIn(call), false)
 }

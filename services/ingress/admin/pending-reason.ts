@@ -3,7 +3,6 @@ import type { Pauses } from '#shared/jobs/pauses.ts'
 import { sentenceOf } from '#shared/jobs/pauses.ts'
 import type { Peers } from '#shared/jobs/peers.ts'
 
-/** Reason why a job has not started. */
 export interface Wait {
   readonly reason:
     | 'scheduled'
@@ -29,7 +28,6 @@ export interface Wait {
 /** Running calls and jobs of the project and their maximum; undefined if no limit applies. */
 type Taken = { readonly most: number; readonly calls: number; readonly jobs: number } | undefined
 
-/** Current state of the fleet. */
 export interface Fleet {
   readonly presence: Pick<Peers, 'workers' | 'hasModel' | 'slots' | 'freeSlots' | 'capacityOf'>
   readonly pauses: Pick<Pauses, 'of'>
@@ -56,7 +54,7 @@ function timed({ attempt, run_at_ms }: DurableJob): Wait {
   return { ...wait('retry_backoff', `Attempt ${attempt} failed; the next one is due at ${at}.`), until }
 }
 
-/** The first reason that applies; later ones may apply too. */
+/** Returns the first reason that applies. Later ones may apply too. */
 function whyQueued(
   job: DurableJob,
   { presence, pauses, isBrokerReachable }: Fleet,

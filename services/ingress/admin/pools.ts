@@ -7,7 +7,6 @@ import type { Depth } from '#shared/store/store.ts'
 /** Cache lifetime of the job counts: the store reads every waiting job to count. */
 const COUNT_AGE_MS = 1_000
 
-/** Last count by store. */
 const counted = new WeakMap<object, { readonly atMs: number; readonly depth: Promise<Depth[]> }>()
 
 /** GET /v1/admin/pools: workers, slots, and waiting jobs with their age. Attached calls are those of this ingress. */

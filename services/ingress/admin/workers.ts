@@ -8,7 +8,7 @@ import type { Peer } from '#shared/jobs/peers.ts'
 import { audit } from './audit.ts'
 import { capacityOf } from './capacity.ts'
 
-/** Time in which a worker must confirm a drain, in its heartbeats. */
+/** Time within which the heartbeats of a worker must confirm a drain. */
 const CONFIRM_MS = 4_000
 const POLL_INTERVAL_MS = 100
 /** Interval at which the request is repeated, because a record may be lost. */
@@ -30,7 +30,6 @@ export async function drainWorker(context: IngressContext, call: Call): Promise<
   await setDrained(context, call, true)
 }
 
-/** POST /v1/admin/workers/{boot}/undrain: the worker accepts jobs again. */
 export async function undrainWorker(context: IngressContext, call: Call): Promise<void> {
   await setDrained(context, call, false)
 }

@@ -16,10 +16,10 @@ const DISTANCE_SHARE_MAX = 1 / 3
 
 const CHAT = "Send the whole conversation to POST /v1/chat/completions, or use 'conversation' of POST /v1/responses."
 
-/** Advice for a path that resembles no endpoint. */
+/** Hint for a path that resembles no endpoint. */
 const SERVED = `Available endpoints: ${KEY_ENDPOINTS.join(', ')}, and the paths below them.`
 
-/** Advice for the path `/`, which people open to explore the service. */
+/** Hint for the path `/`, which people open in a browser. */
 const DOOR =
   'The API is below /v1: /v1/chat/completions, /v1/jobs and others, which /openapi.json describes and a browser shows at /docs. The console is at /console.'
 

@@ -6,7 +6,6 @@ import { writeJson } from '#shared/json/write.ts'
 import type { IdempotencyKey } from '#shared/store/store.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** How the caller wants the call to be answered. */
 export interface Preferences {
   /** The job must outlive the connection. */
   readonly isDurable: boolean

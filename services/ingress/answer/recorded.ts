@@ -86,7 +86,7 @@ export class RecordedOutput implements Output, AsyncDisposable {
       if (isOutput(chunk)) this.firstOutputAtMs ??= Date.now()
       if (this.#isNew(chunk)) chunks.push(chunk)
     } else if (type === 'job.retrying' && this.firstOutputAtMs !== undefined) {
-      // A plain stream cannot retract output. The job continues, and its events contain everything.
+      // A plain stream cannot retract output. The job's event stream contains the new output.
       throw new ServiceError('worker_lost', 'The output was started over. Follow the events of the job instead.')
     }
   }

@@ -26,14 +26,12 @@ const WAITING_MAX = 1_000
 const WAIT_MS_MAX = 30_000
 const RETRY_MS = 2_000
 
-/** Orders submissions of durable jobs. */
 export class SubmitTurns {
   readonly #permits = new FairSemaphore({ permits: PERMITS, waitingPerKeyMax: WAITING_MAX, refusal: tooMany })
   #last = { project: '', atMs: Number.NEGATIVE_INFINITY }
   /** Last call of a project other than that of {@link #last}. */
   #before = { project: '', atMs: Number.NEGATIVE_INFINITY }
 
-  /** Records an interactive call of a project. */
   noteCall(project: string): void {
     if (this.#last.project !== project) this.#before = this.#last
     this.#last = { project, atMs: performance.now() }

@@ -17,7 +17,6 @@ export class CallUsage {
   readonly #meter = new Meter()
   #isReported = false
 
-  /** @param admission Reservation of the call, settled at the end. */
   constructor(context: IngressContext, call: Call, pool: PoolName, admission: Admission | undefined) {
     this.#context = context
     this.#call = call
@@ -31,7 +30,6 @@ export class CallUsage {
     if ((event as { usage?: unknown }).usage !== undefined) this.#reportTokens()
   }
 
-  /** Records the end of the call. Must be called once. */
   end(end: EndedCall['end']): void {
     this.#reportTokens()
     const { models, usage } = this.#context

@@ -6,7 +6,6 @@ const CALLS_MS = 10_000
 const FREE_RUN_MS = 2
 /** Pause after a submission, as a multiple of its duration beyond {@link FREE_RUN_MS}. */
 const RESTS = 2
-/** Maximum pause between two lines. */
 const REST_MS_MAX = 500
 
 /**
@@ -20,7 +19,6 @@ export class BatchThrottle {
   #calledAtMs = Number.NEGATIVE_INFINITY
   #nextAtMs = 0
 
-  /** Records an interactive call. */
   noteCall(): void {
     this.#calledAtMs = performance.now()
   }

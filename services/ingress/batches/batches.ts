@@ -12,7 +12,6 @@ import { findMadeBatch, submitBatch } from './create.ts'
 import { findBatch, jobIdOfBatch } from './ids.ts'
 import { batchObject, currentBatchObject } from './object.ts'
 
-/** Path of batches, which is the endpoint of their jobs. */
 export const BATCHES = '/v1/batches'
 
 const UNITS_MS = { s: 1_000, m: 60_000, h: 3_600_000 } as const
@@ -65,7 +64,6 @@ export async function listBatches(context: IngressContext, call: Call): Promise<
   await call.reply.whole({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
 }
 
-/** GET /v1/batches/{id} */
 export async function retrieveBatch(context: IngressContext, call: Call): Promise<void> {
   await call.reply.whole(await currentBatchObject(context, await findBatch(context, call, BATCHES, 'batch_')))
 }

@@ -9,7 +9,6 @@ import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
 import type { Line } from './lines.ts'
 
-/** Maximum requests per batch. */
 export const REQUESTS_MAX = 50_000
 /** Maximum characters of a request's custom_id. */
 const CUSTOM_ID_CHARS_MAX = 512
@@ -33,7 +32,6 @@ const MessagesLine = z.object({
   params: z.looseObject({}),
 })
 
-/** Problem of a line, in the form of a batch's `errors`. */
 export interface LineProblem {
   readonly code: string
   readonly message: string
@@ -42,7 +40,6 @@ export interface LineProblem {
   readonly line: number | null
 }
 
-/** A parsed line. */
 export interface BatchRequestLine {
   readonly customId: string
   readonly url: string
@@ -51,9 +48,7 @@ export interface BatchRequestLine {
 
 /** Rules that all lines of one file share. */
 export interface LineRules {
-  /** `messages`: lines of Anthropic batches. */
   readonly dialect: 'requests' | 'messages'
-  /** The only endpoint that lines may name; default: that of the first line. */
   readonly endpoint?: string | undefined
   readonly lineBytesMax: number
 }
@@ -110,12 +105,10 @@ export class LineChecker {
     this.#url = rules.endpoint
   }
 
-  /** Requests so far. */
   get count(): number {
     return this.#count
   }
 
-  /** Model of the first line. */
   get model(): string | undefined {
     return this.#model
   }
@@ -140,7 +133,6 @@ export class LineChecker {
     }
   }
 
-  /** Problem of the file as a whole. */
   end(): LineProblem | undefined {
     if (this.#count > 0) return undefined
     return { code: 'empty_file', message: 'The file has no requests.', param: null, line: null }

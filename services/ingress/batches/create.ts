@@ -13,9 +13,7 @@ import { countInput } from './input.ts'
 /** Headers that influence calls of an endpoint and are stored with the batch. */
 const HEADERS = ['anthropic-version', 'anthropic-beta'] as const
 
-/** A batch to create. */
 export interface NewBatch {
-  /** Endpoint of the batch's job. */
   readonly path: string
   readonly dialect: BatchDialect
   readonly endpoint: string
@@ -23,7 +21,7 @@ export interface NewBatch {
   readonly input: string
   readonly inputBytes: number
   readonly inputFileId: string | null
-  /** Number of requests, if known. */
+  /** Number of requests, if known before validation. */
   readonly requests?: number
   readonly window: string
   readonly windowMs: number
@@ -103,7 +101,7 @@ export async function submitBatch(context: IngressContext, call: Call, asked: Ne
     if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
     return job
   } finally {
-    // No batch took over the upload.
+    // Deletes the upload if no batch has taken it over.
     if (call.uploads.has(input)) await requireFiles(context).delete(tenant, input)
   }
 }

@@ -8,12 +8,10 @@ import { projectIdOf } from '#shared/keys/project.ts'
 /** Prefix of a batch id on the wire, which otherwise equals the id of its job. */
 export type BatchPrefix = 'batch_' | 'msgbatch_'
 
-/** Batch id for a job id. */
 export function batchIdOf(jobId: string, prefix: BatchPrefix): string {
   return jobId.replace('job_', prefix)
 }
 
-/** Job id for a batch id; undefined if the text is no batch id. */
 export function jobIdOfBatch(id: string, prefix: BatchPrefix): string | undefined {
   const jobId = id.replace(prefix, 'job_')
   return id.startsWith(prefix) && isJobId(jobId) ? jobId : undefined

@@ -6,9 +6,7 @@ import { ServiceError } from '#shared/error.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
 import { BATCH_INPUT, type FileStore } from '#shared/store/files.ts'
 
-/** Input lines of a batch, stored in a blob that belongs to it. */
 export interface BatchInput {
-  /** Key of the blob. */
   readonly input: string
   readonly bytes: number
   readonly windowMs: number

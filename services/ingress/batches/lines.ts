@@ -6,7 +6,6 @@ const NEWLINE = 0x0a
 /** Bytes of a blank line. Includes those of a byte order mark, which editors write into an empty first line. */
 const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0d, 0xef, 0xbb, 0xbf])
 
-/** One line of a file that is not blank. */
 export interface Line {
   /** Line number from 1; blank lines count. */
   readonly number: number

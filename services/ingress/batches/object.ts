@@ -9,7 +9,6 @@ import { tolerant } from '#shared/tolerant.ts'
 import { batchIdOf } from './ids.ts'
 import { countEnded, waitingFor } from './parts.ts'
 
-/** Details of a batch that are not in the row of its job. */
 export interface BatchDetails {
   readonly request: BatchRequest
   /** Result of a batch that has ended; undefined if it was lost with its job. */
@@ -20,7 +19,6 @@ export interface BatchDetails {
   readonly told: { readonly phase: string; readonly completed: number; readonly failed: number }
 }
 
-/** Reads the details of a batch. */
 export async function batchDetails(context: IngressContext, job: DurableJob): Promise<BatchDetails> {
   const { id, tenant, progress } = job
   const content = await context.store?.findContent(tenant, id)

@@ -10,7 +10,6 @@ export const PARTS_AT_ONCE = 20
 /** Phase of a part whose next line waits for a limit or a budget. */
 export const LINES_WAIT = 'waiting'
 
-/** Numbers of ended requests of a batch. */
 export interface EndedRequests {
   readonly completed: number
   readonly failed: number

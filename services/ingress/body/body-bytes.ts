@@ -23,7 +23,6 @@ const INFLATERS: ReadonlyMap<string, () => Transform> = new Map<string, () => Tr
   ...(createZstdDecompress ? [['zstd', () => openZstd(createZstdDecompress)] as const] : []),
 ])
 
-/** Bounds of reading one body. */
 export interface BodyBounds {
   /** Maximum bytes after decompression. */
   readonly bytesMax: number
@@ -174,7 +173,6 @@ function tooLarge(bytesMax: number): ServiceError {
 export class ByteBlocks {
   bytes = 0
   #blocks: Buffer[] = []
-  /** Bytes used in the last block. */
   #used = 0
 
   push(piece: Buffer): void {

@@ -4,9 +4,7 @@ import { Busboy, type BusboyInstance } from '@fastify/busboy'
 import { ServiceError } from '#shared/error.ts'
 import { beginningOf } from './problem.ts'
 
-/** Bounds of reading one form. */
 export interface FormBounds {
-  /** Maximum bytes of the whole body. */
   readonly bytesMax: number
   readonly fieldsMax: number
   /** Maximum bytes of one field that is not a file. */
@@ -23,7 +21,6 @@ export interface FormBounds {
   onGrowth(bytes: number): void
 }
 
-/** A form field that is not a file. */
 export interface FormField {
   readonly name: string
   readonly value: string
@@ -110,7 +107,6 @@ function openParser({ headers }: IncomingMessage, bounds: FormBounds, taker: Fil
   }
 }
 
-/** One form being read. Only its first problem is reported. */
 class FormReading {
   readonly #req: IncomingMessage
   readonly #parser: BusboyInstance
@@ -246,7 +242,6 @@ class FormReading {
 
 const EXCERPT_CHARS_MAX = 64
 
-/** Shortens a field name for an error message. */
 function excerpt(name: string): string {
   return beginningOf(name, EXCERPT_CHARS_MAX)
 }

@@ -155,7 +155,6 @@ function wrongChoice(options: readonly unknown[], value: unknown): Problem {
   }
 }
 
-/** Shortens a caller's text for an error message. */
 export function excerpt(value: string): string {
   return value.length <= EXCERPT_CHARS_MAX ? value : `${beginningOf(value, EXCERPT_CHARS_MAX)}…`
 }
@@ -166,7 +165,7 @@ export function beginningOf(text: string, charsMax: number): string {
   return (cut.length < text.length && /[\ud800-\udbff]$/.test(cut) ? cut.slice(0, -1) : cut).toWellFormed()
 }
 
-/** A date's regular expression does not help people, so an example is shown. */
+/** Shows an example date, because the message of the schema quotes a regular expression. */
 function wrongDay(field: string): Problem {
   const expected = 'a day of the calendar such as 2030-01-31'
   return {

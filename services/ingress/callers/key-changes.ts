@@ -3,7 +3,7 @@ import type { Known } from '#shared/keys/lenient.ts'
 /** Maximum ids per kind of change in a log line; beyond it, only a count is added. */
 const IDS_MAX = 20
 
-/** Kinds of change of a key, and `projects` for any change of a project. */
+/** Kinds of change of a key. `projects` stands for any change of a project. */
 type What = 'created' | 'gone' | 'revoked' | 'changed' | 'projects'
 
 /**
@@ -32,7 +32,6 @@ export function* keyChanges(before: Known, after: Known): Generator<undefined, R
   return Object.fromEntries([...found].flatMap(([what, ids]) => fieldsOf(what, ids)))
 }
 
-/** Pairs of old and new value by id. */
 function pairs<T extends { readonly id: string }>(
   before: readonly T[],
   after: readonly T[],

@@ -90,11 +90,6 @@ export class ApiKeys {
     return key && !endOf(key) ? key : undefined
   }
 
-  /**
-   * Key of a secret.
-   *
-   * @throws ServiceError `invalid_api_key` if {@link find} returns none
-   */
   get(secret: string): ApiKey {
     const key = this.#withSecret(secret)
     const end = key ? endOf(key) : new ServiceError('invalid_api_key', `Incorrect API key provided: ${mask(secret)}.`)
@@ -184,7 +179,6 @@ export class ApiKeys {
     return webhookSecretsOf(this.#store, projectId)
   }
 
-  /** Stops refreshing, and closes the store. */
   async close(): Promise<void> {
     this.#isClosed = true
     clearTimeout(this.#timer)

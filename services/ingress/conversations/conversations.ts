@@ -12,7 +12,6 @@ import { runToEnd, runYielding } from '#shared/yielding.ts'
 import { changeConversation, getConversation, holdItems, requireConversations, requireRoom } from './held.ts'
 import { keptItems } from './item-form.ts'
 
-/** Maximum conversations per project. */
 const CONVERSATIONS_MAX = 10_000
 
 /** POST /v1/conversations (docs/guides/responses.md, Conversations). */
@@ -34,12 +33,10 @@ export async function createConversation(context: IngressContext, call: Call, bo
   await call.reply.whole(conversationObject(await find(context, call, id)))
 }
 
-/** GET /v1/conversations/{id} */
 export async function retrieveConversation(context: IngressContext, call: Call): Promise<void> {
   await call.reply.whole(conversationObject(await find(context, call)))
 }
 
-/** POST /v1/conversations/{id}: replaces the metadata. */
 export async function updateConversation(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(UpdateConversation, body)
   const { metadata } = parseBody(UpdateConversation, body, 'openai')
@@ -54,7 +51,6 @@ export async function deleteConversation(context: IngressContext, call: Call): P
   await call.reply.whole({ id, object: 'conversation.deleted', deleted: true })
 }
 
-/** POST /v1/conversations/{id}/items: appends items. */
 export async function createItems(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateItems, body)
   const { items: asked } = parseBody(CreateItems, body, 'openai')
@@ -66,7 +62,6 @@ export async function createItems(context: IngressContext, call: Call, body: unk
   await call.reply.whole(pageOf(added, added.length))
 }
 
-/** GET /v1/conversations/{id}/items: newest first by default. */
 export async function listItems(context: IngressContext, call: Call): Promise<void> {
   const { include: _, ...query } = call.query
   const { limit, order, after } = parseBody(ListItems, query, 'openai')
@@ -79,13 +74,11 @@ export async function listItems(context: IngressContext, call: Call): Promise<vo
   await call.reply.whole(pageOf(ordered.slice(at + 1), limit))
 }
 
-/** GET /v1/conversations/{id}/items/{item_id} */
 export async function retrieveItem(context: IngressContext, call: Call): Promise<void> {
   const { items } = await find(context, call)
   await call.reply.whole(requireItem(items, String(call.params.item_id)))
 }
 
-/** DELETE /v1/conversations/{id}/items/{item_id} */
 export async function deleteItem(context: IngressContext, call: Call): Promise<void> {
   const conversation = await change(context, call, ({ items }) => {
     const item = requireItem(items, String(call.params.item_id))

@@ -7,7 +7,6 @@ import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { writeJson } from '#shared/json/write.ts'
 
-/** Id prefixes by item type. */
 const PREFIXES: Readonly<Record<Exclude<ItemType, 'item_reference'>, string>> = {
   message: 'msg_',
   reasoning: 'rs_',
@@ -57,7 +56,6 @@ export function* keptItems(
   return kept
 }
 
-/** Error of a conversation that would be too long. */
 export function conversationFull(param: string): ServiceError {
   const message = `A conversation holds ${CONVERSATION_CHARS_MAX} characters of JSON. Delete items of it, or begin a new one.`
   return new ServiceError('context_length_exceeded', message, { param })

@@ -9,7 +9,6 @@ import { SchemaBounds } from '#shared/json-schema/bounds.ts'
  * Context of decoding a prompt, and checks that all dialects apply once the model is known.
  */
 
-/** Settings of the service that decoding depends on. */
 export interface DecodeContext {
   /**
    * Finds a model by id or alias.

@@ -10,7 +10,6 @@ export type Caller = Pick<Call, 'key' | 'headers'>
 
 /** A validated request, ready to become an attached or durable job. */
 export interface PreparedCall {
-  /** Id of the model. */
   readonly model: string
   /** Alias by which the caller named the model; the answer repeats it. */
   readonly named?: string | undefined
@@ -22,7 +21,6 @@ export interface PreparedCall {
   readonly attachments?: readonly string[]
   /** Stored segments that contain the beginning of the prompt. A durable job refers to them instead of copying. */
   readonly history?: SharedHistory | undefined
-  /** Whether the caller wants a stream of events. */
   readonly stream: boolean
   /** True if the answer is text, before which no keep-alive characters may be written. */
   readonly isText?: boolean
@@ -37,7 +35,6 @@ export interface PreparedCall {
   readonly partialMs?: number
   /** Maximum bytes of the answer, if smaller than that of the kind. */
   readonly answerBytesMax?: number
-  /** Options for encoding the answer. */
   readonly encode?: Partial<EncodeContext>
   readonly metadata?: Record<string, string> | undefined
   /**
@@ -62,7 +59,6 @@ export interface StoredAnswers {
   stream(context: IngressContext, call: Call, job: DurableJob, isBackground: boolean): Promise<void>
 }
 
-/** An endpoint whose calls become jobs. */
 export interface JobEndpoint {
   readonly path: string
   readonly format: WireFormat

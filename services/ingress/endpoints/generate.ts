@@ -17,7 +17,6 @@ import { requireNativeUrls, upstreamFields } from './upstream-fields.ts'
 /** Deadline of a token count, which either is fast or fails. */
 const COUNT_TIMEOUT_MS = 30_000
 
-/** POST /v1/chat/completions (docs/internals/protocol.md, Chat requests). */
 export const chatCompletions: JobEndpoint = {
   path: '/v1/chat/completions',
   format: 'openai',
@@ -26,14 +25,12 @@ export const chatCompletions: JobEndpoint = {
   prepare: (context, caller, body) => prepareOpenAi(context, caller, decodeChat, body),
 }
 
-/** POST /v1/completions (docs/internals/protocol.md, Completions). */
 export const completions: JobEndpoint = {
   ...chatCompletions,
   path: '/v1/completions',
   prepare: (context, caller, body) => prepareOpenAi(context, caller, decodeCompletions, body),
 }
 
-/** POST /v1/messages (docs/internals/protocol.md, Messages requests). */
 export const messages: JobEndpoint = {
   path: '/v1/messages',
   format: 'anthropic',

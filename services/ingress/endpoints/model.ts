@@ -41,7 +41,6 @@ function isDoing(model: ModelConfig, works: readonly ModelWork[]): boolean {
   return own !== undefined && works.includes(own)
 }
 
-/** Maximum models that an error suggests. */
 const NAMED_MAX = 10
 
 /**

@@ -11,7 +11,6 @@ import { monthOf } from '#shared/usage/month.ts'
 
 const DAY_MS = 86_400_000
 const NANOS_PER_USD = 1_000_000_000
-/** Maximum groups per answer. */
 const GROUPS_MAX = 1_000
 
 /**

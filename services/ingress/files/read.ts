@@ -43,7 +43,6 @@ export async function listFiles(context: IngressContext, call: Call): Promise<vo
   await call.reply.whole({ object: 'list', data, first_id, last_id, has_more: found.length > data.length })
 }
 
-/** GET /v1/files/{id} */
 export async function retrieveFile(context: IngressContext, call: Call): Promise<void> {
   await call.reply.whole(fileObject(await fileOf(context, call)))
 }
@@ -69,7 +68,6 @@ export async function deleteFile(context: IngressContext, call: Call): Promise<v
   await call.reply.whole({ id, object: 'file', deleted: true })
 }
 
-/** A file as callers see it. */
 export function fileObject({ id, bytes, created_at_ms, expires_at_ms, filename, purpose }: StoredFile) {
   const [created_at, expires_at] = [Math.floor(created_at_ms / 1_000), Math.floor(expires_at_ms / 1_000)]
   return {

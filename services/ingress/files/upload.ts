@@ -19,11 +19,9 @@ const FIELDS_MAX = 32
 const FIELD_BYTES_MAX = 4 * 1024
 /** Maximum bytes of boundaries and part headers. */
 const FRAMING_BYTES_MAX = 64 * 1024
-/** Maximum files per project. */
 export const FILES_MAX = 10_000
 const FILENAME_CHARS_MAX = 255
 
-/** An uploaded file in its blob, with the fields of its form. */
 interface Upload {
   readonly fields: readonly FormField[]
   readonly file: {

@@ -76,7 +76,7 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
  * @param known The job as read earlier
  */
 async function positionNow(jobs: DurableJobs, known: DurableJob, { seq }: DurableEvent): Promise<number | null> {
-  // A later event exists: for events of the past, the store is not asked.
+  // Events of the past need no read of the store.
   if (known.last_seq > seq) return null
   const job = await jobs.get(known.tenant, known.id)
   return job.last_seq === seq ? await jobs.positions.of(job) : null

@@ -68,7 +68,7 @@ function readObject(field: string, value: string): unknown {
   try {
     if (value.length <= OBJECT_CHARS_MAX) return JSON.parse(value)
   } catch {
-    // Refused below.
+    // Rejected by the validation below.
   }
   throw new ServiceError('invalid_value', `Invalid '${field}': expected a JSON object.`, { param: field })
 }

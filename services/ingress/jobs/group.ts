@@ -4,7 +4,6 @@ import { batchPart } from '#shared/kinds/batch.ts'
 import { childJobId, firstJobId, jobIdTime } from '#shared/store/job-id.ts'
 import { isJobId } from './paths.ts'
 
-/** Maximum parts of a batch. */
 const PARTS_MAX = 500
 /** Sorts after every character of an id. */
 const LAST = '~'

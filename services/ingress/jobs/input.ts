@@ -15,7 +15,6 @@ const BYTES_PER_CHAR = 3
 /** Fields that the service adds to a body, which the caller did not send. */
 const OWN_FIELDS: ReadonlySet<string> = new Set(['rights'])
 
-/** Input of a job: complete, or its beginning and its size in bytes. */
 interface ShownInput {
   readonly input: unknown
   readonly input_cut: { readonly beginning: string; readonly length: number } | null

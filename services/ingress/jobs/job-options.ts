@@ -20,7 +20,7 @@ import { isJobId, requireJobs } from './paths.ts'
  */
 
 const PREFIX = 'x-job-'
-/** A response header, which a client may send back. */
+/** Name of a response header that some clients send back. */
 const ANSWERED = 'x-job-id'
 /** Upper bound of a metadata header: 16 pairs of 64 and 512 characters, escaped. */
 const METADATA_CHARS_MAX = 64 * 1024
@@ -29,7 +29,6 @@ const WEBHOOK_EVENTS_DEFAULT = ['job.completed', 'job.failed', 'job.cancelled', 
 /** Maximum time for which a job may be scheduled ahead. */
 const RUN_AHEAD_MS_MAX = 7 * 24 * 3_600_000
 
-/** Resolved options of a durable job. */
 export interface DurableOptions {
   readonly idempotencyKey: string | undefined
   /** True if the answer is the job itself. An idempotency key then refers to the job whatever its end. */
@@ -78,7 +77,7 @@ const HEADERS = (
   ] satisfies [path: string, read: ReadHeader][]
 ).map(([path, read]) => ({ path, read: read as ReadHeader, name: PREFIX + path.replaceAll(/[._]/g, '-') }))
 
-/** Shared by the calls without options, which are most. */
+/** Shared by all calls without options. */
 const NOTHING: JobFields = {}
 
 /** Job options of a call, merged from all sources. Null counts as absent. */
@@ -119,7 +118,6 @@ export class JobOptions {
     return Object.keys(this.fields).length === 0 ? body : { body, job: this.fields }
   }
 
-  /** Whether headers gave some of the options. */
   get isOfHeaders(): boolean {
     return this.#ofHeaders.size > 0
   }
@@ -192,7 +190,6 @@ export class JobOptions {
   }
 }
 
-/** {@link JobOptions} with defaults and bounds applied. */
 export type ResolvedOptions = Omit<DurableOptions, 'idempotencyKey' | 'isAsync'>
 
 /** Selects the fields of an object that are job options. */
@@ -271,7 +268,7 @@ function readMetadata(text: string, header: string): unknown {
   try {
     if (text.length <= METADATA_CHARS_MAX) return JSON.parse(isUtf8(bytes) ? bytes.toString() : text)
   } catch {
-    // Refused below.
+    // Rejected by the validation below.
   }
   throw new ServiceError('invalid_value', `Invalid '${header}': expected a JSON object of texts.`, { param: header })
 }

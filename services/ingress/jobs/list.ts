@@ -25,7 +25,6 @@ const LOOKED_UNTIL_FOUND_MAX = 100_000
 const LOOK_MS_MAX = 10_000
 /** Characters of results after which a page ends. */
 const RESULTS_CHARS_MAX = 8 * 1024 * 1024
-/** Maximum pairs of metadata in a filter. */
 const PAIRS_MAX = 16
 
 /** Filter on jobs beyond the indexes of the store. */
@@ -77,7 +76,6 @@ function storeQuery(query: ListJobs, statuses: readonly string[] | undefined, gr
 interface Look {
   readonly matches: Matches
   readonly group: Group | undefined
-  /** True if no index covers the filter. */
   readonly needsLook: boolean
 }
 

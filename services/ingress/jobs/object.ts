@@ -7,7 +7,6 @@ import { openaiErrorBody } from '#shared/protocols/errors.ts'
 import type { DoneStep } from '#shared/store/family.ts'
 import type { ChildCounts } from './child-counts.ts'
 
-/** Parts of a job's wire form that are not in its row. */
 export interface JobDetails {
   /** Stored answer of a completed job. Undefined if not loaded; the field is then left out. */
   readonly result?: unknown
@@ -32,7 +31,6 @@ export function statusOf({ state, cancel_requested_at_ms }: DurableJob): string 
   return state === 'waiting' ? 'in_progress' : state
 }
 
-/** A job as callers see it (docs/internals/protocol.md, The job object). */
 export function jobObject(job: DurableJob, details: JobDetails = {}): Record<string, unknown> {
   const url = `/v1/jobs/${job.id}`
   const isResultKnown = job.state !== 'completed' || details.result !== undefined

@@ -7,7 +7,6 @@ import type { Answer, Operation } from './operation.ts'
 /** Media types with a binary body. */
 const BYTES: ReadonlySet<string> = new Set(['application/octet-stream', 'application/x-jsonl'])
 
-/** Descriptions of the error statuses. */
 const ERROR_DESCRIPTIONS: Readonly<Record<number, string>> = {
   400: 'Invalid request. `param` names the field, `message` the problem.',
   401: 'Missing or invalid API key.',

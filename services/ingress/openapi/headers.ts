@@ -30,7 +30,6 @@ export const REQUEST_HEADERS = {
   },
 } as const satisfies Record<string, Header>
 
-/** Response headers. */
 export const ANSWER_HEADERS = {
   'x-request-id': { description: 'Id of the request. Log entries contain the same id.', schema: text, required: true },
   'retry-after': {

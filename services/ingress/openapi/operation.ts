@@ -17,7 +17,6 @@ export const TAGS = {
 } as const
 export type TagName = keyof typeof TAGS
 
-/** One response of an operation. */
 export interface Answer {
   readonly description: string
   /** Schemas of the JSON body; more than one means any of them. An empty list means any JSON. */
@@ -51,5 +50,4 @@ export interface Operation {
   readonly failures?: readonly number[]
 }
 
-/** Operations by route: the key is `METHOD /path` as written in the route table. */
 export type Operations = Readonly<Record<string, Operation>>

@@ -4,7 +4,6 @@ import { PageFile } from './files.ts'
 /** Build output of the console (services/console/build.ts), created by `npm ci`. */
 const DIST = new URL('../../console/dist/', import.meta.url)
 
-/** Path of the console. */
 export const CONSOLE = '/console'
 
 /** Files of the console by path, or an empty map if the console is not built. Asset names contain a hash, so assets are immutable. */

@@ -31,7 +31,6 @@ const TYPES: Readonly<Record<string, string>> = {
 /** Browser caching. `immutable`: forever, for names with a hash. `checked`: revalidated with an ETag. */
 export type Caching = 'immutable' | 'checked'
 
-/** A static file, read and compressed once at the first request. */
 export class PageFile {
   readonly #read: () => Promise<Buffer>
   readonly #type: string
@@ -50,7 +49,6 @@ export class PageFile {
     return new PageFile(pathname.slice(pathname.lastIndexOf('.') + 1), () => readFile(url), caching)
   }
 
-  /** Responds to GET and HEAD. */
   async send(req: IncomingMessage, res: ServerResponse): Promise<void> {
     this.#content ??= this.#load()
     const { plain, gzipped, etag } = await this.#content.catch((error: unknown) => {

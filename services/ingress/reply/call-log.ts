@@ -2,7 +2,6 @@ import type { CallFacts, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 
-/** Identity and status of an ended call for the log and the metrics. */
 interface EndedCall {
   readonly method: string
   readonly path: string

@@ -12,12 +12,10 @@ import { retryMsMaxOf } from './retry.ts'
 /** API family of a path, which decides the shape of errors and headers (docs/internals/protocol.md, Errors). */
 export type WireFormat = 'openai' | 'anthropic'
 
-/** Error body in the format of the path. */
 export function errorBody(error: ServiceError, format: WireFormat, requestId: string): object {
   return format === 'anthropic' ? messagesErrorBody(error, requestId) : openaiErrorBody(error)
 }
 
-/** HTTP status of an error in the format of the path. */
 export function statusOf(error: ServiceError, format: WireFormat): number {
   return format === 'anthropic' ? messagesStatus(error) : openaiStatus(error)
 }

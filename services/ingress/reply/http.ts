@@ -44,12 +44,10 @@ const STREAM_HEAD = {
 /** Abort reason for a closed connection. A constant, because each AbortError would capture a stack trace. */
 const CLOSED = Symbol('closed')
 
-/** A request whose target was parsed. */
 export interface RoutedRequest extends IncomingMessage {
   readonly path: string
   readonly params: Readonly<Record<string, unknown>>
   readonly query: Readonly<Record<string, unknown>>
-  /** Matched route; undefined if none matched. */
   readonly route?: { readonly path: string }
 }
 

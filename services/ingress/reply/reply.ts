@@ -34,7 +34,6 @@ export interface Reply {
   readonly leaving: AbortSignal
   /** True if output would reach no client. */
   readonly hasLeft: boolean
-  /** Sets a response header, if the transport has headers. Must precede all output. */
   setHeader(name: string, value: string): void
   /**
    * Reports the job that runs the call.
@@ -97,7 +96,7 @@ export function throwIfRefused({ left }: Reply): void {
 export interface Output {
   /** Time of the first output that a caller would notice. */
   readonly firstOutputAtMs: number | undefined
-  /** Events, at least one; undefined after the last. @throws ServiceError When the job failed */
+  /** Returns at least one event; undefined after the last one. @throws ServiceError if the job failed */
   next(): Promise<unknown[] | undefined>
 }
 

@@ -78,7 +78,7 @@ export function endWithin(
   end: { readonly onSlow?: (error: ServiceError) => void; readonly encoding?: BufferEncoding | undefined } = {},
 ): void {
   res.end(text, end.encoding ?? 'utf8')
-  // Nearly always the kernel has taken all bytes already.
+  // Usually the kernel has taken all bytes already.
   if (res.writableLength === 0 || res.destroyed) return
   const timer = setTimeout(() => {
     end.onSlow?.(tooSlow())

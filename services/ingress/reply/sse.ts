@@ -8,7 +8,6 @@ import { errorBody, type WireFormat } from './errors.ts'
  * Anthropic's are named (docs/internals/protocol.md, Event streams).
  */
 
-/** Encodes a frame as a server-sent event. */
 export function sseText({ id, event, data }: Frame): string {
   if (event === undefined) return `data: ${data}\n\n`
   const text = `event: ${event}\ndata: ${data}\n\n`

@@ -11,7 +11,6 @@ import { CallLog } from './call-log.ts'
 import type { Outcome, Reply, ReplyForm } from './reply.ts'
 
 export interface SocketReplyOptions {
-  /** Id that the client chose for the request or subscription. */
   readonly id: string
   readonly kind: 'request' | 'subscription'
   readonly key: Call['key']
@@ -64,14 +63,12 @@ export class SocketReply implements Reply {
     return this.left.aborted
   }
 
-  /** The client cancelled the request. */
   cancel(): void {
     if (this.#askToCancel) return this.#askToCancel()
     this.#isCancelled = true
     this.#left.abort()
   }
 
-  /** The connection closed. */
   leave(): void {
     this.#hasLeft = true
     this.#left.abort()

@@ -10,7 +10,6 @@ export interface SocketBounds {
   readonly repliesMax: number
   /** Time after which a client that reads nothing is disconnected, while more than {@link bufferedBytesMax} wait. */
   readonly drainMs: number
-  /** Interval of pings. */
   readonly heartbeatMs: number
   /** Time without any bytes from the client after which the connection is closed. Checked with each ping. */
   readonly idleMs: number

@@ -51,7 +51,7 @@ function* parse(data: Buffer): Generator<undefined, object> {
   throw new ServiceError('invalid_request', 'The frame is not a JSON object.')
 }
 
-/** The id that an invalid frame would have begun. */
+/** Undefined if the frame has no readable id. */
 function beginningOf(value: unknown): string | undefined {
   const { type, id } = (value ?? {}) as { type?: unknown; id?: unknown }
   const isId = typeof id === 'string' && id.length > 0 && id.length <= ID_CHARS_MAX

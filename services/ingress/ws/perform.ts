@@ -18,10 +18,8 @@ const ADVICE = {
   async: 'Give the body "background": true.',
 }
 
-/** Caller of a frame, with the headers of the connection. */
 export interface Asking {
   readonly key: Call['key']
-  /** Headers of the upgrade request. */
   readonly headers: IncomingHttpHeaders
   readonly held: HeldBytes
 }

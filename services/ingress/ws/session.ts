@@ -23,7 +23,6 @@ export interface SessionOptions {
   readonly context: IngressContext
   readonly ws: WebSocket
   readonly socket: Socket
-  /** Headers of the upgrade request. */
   readonly headers: IncomingHttpHeaders
   /**
    * Current key of the connection.
@@ -86,7 +85,6 @@ export class Session {
     this.#reply({ type: 'session.created', session: this.#describe() })
   }
 
-  /** Whether an attached request is in progress. */
   get isBusy(): boolean {
     return [...this.#replies.values()].some((reply) => reply.isAttached)
   }
@@ -119,7 +117,7 @@ export class Session {
     this.#outbox.reply(frameText(frame))
   }
 
-  /** The memory budget for messages is used up. */
+  /** Called if the memory budget for messages is exhausted. */
   #onTooMuch(): void {
     this.close(WS_CLOSE.overloaded, 'The memory for messages is used up. Try again shortly.')
   }
@@ -130,7 +128,7 @@ export class Session {
     if (this.#isClosing) return held.release()
     const reading = readFrame(data, isBinary, held)
     if (!this.#reading && data.length <= LARGE_BYTES) return this.#onRead(runToEnd(reading), held)
-    // Reading is paused meanwhile. Only messages in the same piece may still arrive.
+    // Only messages in the piece that was already received still arrive while reading is paused.
     this.#pause.begin('reading')
     const last = (this.#reading ?? Promise.resolve()).then(async () => {
       this.#onRead(await runYielding(reading), held)

@@ -7,7 +7,6 @@ import { sendError } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
 import { ServerResponse } from '#shared/process/node-http.ts'
 
-/** Path of the WebSocket endpoint. */
 export const WS_PATH = '/v1/ws'
 
 /**
@@ -31,7 +30,6 @@ export function refusePlain(_context: IngressContext, { reply }: Call): never {
   )
 }
 
-/** Headers that carry the key of a request. */
 export interface Credentials {
   readonly headers: IncomingHttpHeaders
 }

@@ -13,7 +13,6 @@ export interface RequeueResult {
   readonly has_more: boolean
 }
 
-/** Dead letters, newest first, with as many pages as were requested. */
 export class DeadLetterList {
   readonly letters = signal<readonly DeadLetter[]>([])
   readonly isLoaded = signal(false)
@@ -43,19 +42,16 @@ export class DeadLetterList {
     }
   }
 
-  /** @throws ApiFailure */
   async more(): Promise<void> {
     const page = await this.#page({ after: this.#last ?? '' })
     this.#setCursor(page)
     this.#merge(page.data)
   }
 
-  /** @throws ApiFailure */
   async requeue(id: string): Promise<void> {
     await fetchJson(`/v1/admin/dead-letters/${id}/redrive`, { method: 'POST' })
   }
 
-  /** @throws ApiFailure */
   async discard(id: string): Promise<void> {
     await fetchJson(`/v1/admin/dead-letters/${id}`, { method: 'DELETE' })
     this.#discarded.add(id)

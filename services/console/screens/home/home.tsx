@@ -9,7 +9,6 @@ import { hasMetrics, models, pools, preparations, refresh } from './state.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 
-/** Current problems, load progress, and the statistics of each pool. */
 export function Home() {
   usePoll(REFRESH_INTERVAL_MS, refresh, [isOperator.value])
   return (

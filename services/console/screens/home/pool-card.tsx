@@ -28,7 +28,6 @@ function plottedMetric(): PlottedMetric {
   return (Object.hasOwn(all, name) ? all[name] : undefined) ?? PLOTS.jobs
 }
 
-/** Selects the metric that the plots of all pools show. */
 export function PlotChoice() {
   const chosen = plottedMetric()
   return (

@@ -1,7 +1,6 @@
 import { computed } from '@preact/signals'
 import { findings, readyProblems, refreshError } from './state.ts'
 
-/** A current problem and its remedy. */
 export interface Problem {
   readonly message: string
   readonly fix: string
@@ -26,7 +25,7 @@ export const problems = computed<readonly Problem[]>(() => {
     fix: 'New requests are rejected until this is resolved. Run `npx sluice doctor` for a full check with remedies.',
     isError: true,
   }))
-  // A failed health check covers the problems of /readyz with more detail.
+  // Failed health checks replace the problems of /readyz, because they contain the remedy.
   const all = found?.some(({ isError }) => isError) ? found : [...notReady, ...(found ?? [])]
   return all.toSorted((a, b) => Number(b.isError) - Number(a.isError))
 })

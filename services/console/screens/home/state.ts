@@ -6,17 +6,14 @@ import { isOperator } from '#services/console/api/session.ts'
 import type { Finding, Model, Page, Pool } from '#services/console/api/types.ts'
 import { type PoolState, stateOf } from './pools.ts'
 
-/** A download or start of a model or a sandbox in progress. */
 export interface Preparation {
   readonly name: string
-  /** 0 to 1. */
   readonly progress: number
 }
 
 export const pools = signal<readonly PoolState[]>([])
 export const models = signal<readonly Model[]>([])
 export const preparations = signal<readonly Preparation[]>([])
-/** Problems that `/readyz` reports. */
 export const readyProblems = signal<readonly string[]>([])
 /** Health checks; undefined for callers. */
 export const findings = signal<readonly Finding[] | undefined>(undefined)

@@ -16,11 +16,9 @@ const DEPTH_MAX = 4
 
 interface ChildrenProps {
   readonly job: AnyJob
-  /** The job belongs to the key's project. */
   readonly isOwn: boolean
 }
 
-/** The tree of child jobs; nothing for a job without children. */
 export function Children({ job, isOwn }: ChildrenProps) {
   const counts = job.child_counts
   if (!counts) return null

@@ -22,7 +22,6 @@ function timesOf({ attempt, worker, error, ...job }: OperatorJob): readonly Line
 
 interface HistoryProps {
   readonly lines: readonly Line[]
-  /** Creation time of the job, in unix seconds. */
   readonly from: number
 }
 

@@ -8,7 +8,6 @@ import { dateTimeText } from '#services/console/parts/time.ts'
 
 const SHOWN_CHARS_MAX = 20_000
 
-/** The input of a job, loaded when the section is opened. */
 export function Input({ id }: { readonly id: string }) {
   const input = useSignal<JobInput | undefined>(undefined)
   const { problem, run } = useAction()

@@ -72,7 +72,6 @@ function stepsOf(job: AnyJob): number {
   return 'steps' in job ? (job.steps?.length ?? 0) : 0
 }
 
-/** Why a job is queued, or why it failed. */
 function Reason({ followed }: { readonly followed: FollowedJob }) {
   const job = followed.job.value ?? followed.operatorJob.value
   const waits = followed.operatorJob.value?.waits

@@ -1,4 +1,3 @@
-/** The text fields of all response and chunk formats. */
 interface ResponseShape {
   readonly choices?: readonly { readonly delta?: MessageShape; readonly message?: MessageShape }[]
   readonly type?: string

@@ -11,7 +11,6 @@ import { JobTable } from './table.tsx'
 const REFRESH_INTERVAL_MS = 2_000
 const STATUSES = ['queued', 'in_progress', 'completed', 'failed', 'cancelled', 'expired'] as const
 
-/** The jobs of the key's project or, for operators, of all projects. */
 export function Jobs() {
   const filter = filterOf()
   const key = JSON.stringify(filter)

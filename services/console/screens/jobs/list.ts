@@ -3,7 +3,6 @@ import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import type { AnyJob, Page } from '#services/console/api/types.ts'
 
 const PAGE_SIZE = 100
-/** Maximum number of jobs in a tab. */
 export const JOBS_MAX = 20_000
 
 export interface Filter {

@@ -11,7 +11,6 @@ interface DialogButtonProps {
   readonly children: (close: () => void) => ComponentChildren
 }
 
-/** A button that opens a form in a dialog. */
 export function DialogButton({
   verb,
   title,

@@ -1,7 +1,6 @@
 import { signal } from '@preact/signals'
 import { useMemo } from 'preact/hooks'
 
-/** The field values of a form, by field name. */
 export class Draft {
   readonly #values = signal<Readonly<Record<string, string>>>({})
 

@@ -20,7 +20,6 @@ interface FormProps {
   readonly close: () => void
 }
 
-/** Creates or edits a key. A new key shows its secret once. */
 export function KeyForm({ before, close }: FormProps) {
   const draft = useDraft(
     before ? draftOf(before) : { calls: canGrant('calls') ? 'on' : '', admin: canGrant('calls') ? '' : 'on' },

@@ -25,7 +25,6 @@ const USE_RETENTION_SECONDS = 90 * 86_400
 const COLUMNS = ['Key', 'Project', 'Permissions', 'Limits', 'This month', 'State', '']
 const STATES = { valid: 'Valid', revoked: 'Revoked', expired: 'Expired', all: 'All' } as const
 
-/** Keys and projects with their permissions, limits and usage. */
 export function Keys() {
   return (
     <section>

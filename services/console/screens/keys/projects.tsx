@@ -9,7 +9,6 @@ import { LIMIT_NAMES, LimitFields, limitTexts } from './limits.tsx'
 import { projects, saveProject } from './state.ts'
 import { usd } from './usage.tsx'
 
-/** Each project with its budget, limits and usage. */
 export function Projects({ refresh }: { readonly refresh: () => void }) {
   return (
     <>

@@ -38,22 +38,18 @@ export async function refresh({ project, state }: KeyFilter, abort?: AbortSignal
 /** A new key with its secret, which no other response contains. */
 export type CreatedKey = ApiKey & { readonly secret: string }
 
-/** @throws ApiFailure */
 export async function createKey(body: object): Promise<CreatedKey> {
   return await fetchJson('/v1/admin/keys', { method: 'POST', body })
 }
 
-/** @throws ApiFailure */
 export async function updateKey(id: string, body: object): Promise<void> {
   await fetchJson(pathOf('keys', id), { method: 'POST', body })
 }
 
-/** @throws ApiFailure */
 export async function rotateKey(id: string, body: object): Promise<CreatedKey> {
   return await fetchJson(`${pathOf('keys', id)}/rotate`, { method: 'POST', body })
 }
 
-/** @throws ApiFailure */
 export async function revokeKey(id: string): Promise<void> {
   await fetchJson(`${pathOf('keys', id)}/revoke`, { method: 'POST' })
 }

@@ -1,6 +1,5 @@
 import type { Worker } from '#services/console/api/types.ts'
 
-/** The capacity of the fleet for one model. */
 export interface ModelCapacity {
   /** Workers that are alive and not drained. */
   readonly workers: number
@@ -34,7 +33,7 @@ function slotsOf(id: string, { bounds, slots }: Worker): number {
   return own.length === 0 ? slots : Math.min(slots, Math.max(...own))
 }
 
-/** Workers share their adaptive limits, so the newest generation per server counts. */
+/** All workers publish the shared adaptive limit. Per server, the newest generation applies. */
 function limitsOf(id: string, workers: readonly Worker[]): ModelCapacity['limits'] {
   const newest = new Map<number, Worker['found'][number]>()
   for (const one of workers.flatMap(({ found }) => found).filter(({ model }) => model === id)) {

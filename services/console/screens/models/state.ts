@@ -33,7 +33,6 @@ export interface PoolModels {
   readonly models: readonly ModelState[]
 }
 
-/** Data of the admin API. */
 interface AdminView {
   readonly workers: readonly Worker[]
   readonly pauses: readonly Pause[]

@@ -3,7 +3,6 @@ import { fetchJson } from '#services/console/api/client.ts'
 import type { Model, Page } from '#services/console/api/types.ts'
 import { type Field, fieldsOf, type Reference } from './call/schema.ts'
 
-/** Models and endpoints that are available to this key. */
 interface Catalog {
   readonly models: readonly Model[]
   readonly reference: Reference
@@ -12,7 +11,6 @@ interface Catalog {
 /** Undefined until loaded. */
 export const catalog = signal<Catalog | undefined>(undefined)
 
-/** @throws ApiFailure, TypeError */
 export async function loadCatalog(): Promise<void> {
   const [{ data: models }, reference] = await Promise.all([
     fetchJson<Page<Model>>('/v1/models'),

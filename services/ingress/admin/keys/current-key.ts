@@ -7,7 +7,6 @@ import { ServiceError } from '#shared/error.ts'
 import type { Known } from '#shared/keys/lenient.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
-/** Author of a change, for the audit log. */
 export function authorOf({ key }: Call): string {
   return `key:${key.id}`
 }

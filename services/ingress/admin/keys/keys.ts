@@ -34,7 +34,6 @@ export async function listKeys(context: IngressContext, call: Call): Promise<voi
   await call.reply.whole({ object: 'list', data, ...ends, has_more: hasMore })
 }
 
-/** GET /v1/admin/keys/{id}. @throws ServiceError `not_found` */
 export async function getKey(context: IngressContext, call: Call): Promise<void> {
   await sendKey(context, call, await findKey(context, call))
 }
@@ -122,7 +121,6 @@ async function findKey({ keys }: IngressContext, call: Call): Promise<ApiKey> {
   return key
 }
 
-/** A key that can be changed: any except SLUICE_API_KEY. */
 async function findStoredKey(context: IngressContext, call: Call): Promise<ApiKey> {
   const key = await findKey(context, call)
   if (key.id !== FIXED_KEY_ID) return key

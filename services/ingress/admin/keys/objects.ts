@@ -12,7 +12,6 @@ const NANOS_PER_USD = 1_000_000_000
 /** Maximum age of a key's last use that is found, in milliseconds. */
 const LAST_USE_MS = 90 * 86_400_000
 
-/** Keys as operators see them. */
 export async function keyObjects(context: IngressContext, keys: readonly ApiKey[]): Promise<KeyAnswer[]> {
   const nowMs = Date.now()
   const used = await activityOf(
@@ -23,7 +22,6 @@ export async function keyObjects(context: IngressContext, keys: readonly ApiKey[
   return keys.map((key, i) => keyObject(key, used?.[i], nowMs))
 }
 
-/** Projects as operators see them. */
 export async function projectObjects(context: IngressContext, projects: readonly Project[]): Promise<ProjectAnswer[]> {
   const nowMs = Date.now()
   const counts = validKeys(context.keys.known.keys, nowMs)

@@ -1,6 +1,4 @@
-/*
- * Projects and the audit log, for operators (docs/operate/keys.md, Over HTTP).
- */
+/* Projects and the audit log in the admin API (docs/operate/keys.md, Over HTTP). */
 
 import { ChangeProject, ListAudit, ListProjects } from '#schemas/admin/keys.ts'
 import { audit } from '#services/ingress/admin/audit.ts'
@@ -34,7 +32,6 @@ export async function getProject(context: IngressContext, call: Call): Promise<v
   await sendProject(context, call, await findProject(context, call))
 }
 
-/** POST /v1/admin/projects. */
 export async function createAnyProject(context: IngressContext, call: Call, body: unknown): Promise<void> {
   checkFields(ChangeProject, body)
   const { name, limits = {} } = parseBody(ChangeProject, body, 'openai')

@@ -65,7 +65,7 @@ function requirePath(path: string): string {
   throw new ServiceError('invalid_value', message, { param: 'endpoints' })
 }
 
-/** Restrictions refer to model ids, so an alias is resolved. */
+/** Aliases become model ids, because restrictions are stored by id. */
 function modelIdOf(context: IngressContext, name: string): string {
   const model = context.models.find(name)
   if (model) return model.id

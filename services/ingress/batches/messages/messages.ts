@@ -62,7 +62,6 @@ export async function listMessageBatches(context: IngressContext, call: Call): P
   await call.reply.whole({ data, has_more: page.hasMore, first_id, last_id })
 }
 
-/** GET /v1/messages/batches/{id} */
 export async function retrieveMessageBatch(context: IngressContext, call: Call): Promise<void> {
   await say(context, call, await find(context, call))
 }

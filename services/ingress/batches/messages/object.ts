@@ -4,7 +4,6 @@ import type { BatchDetails } from '#services/ingress/batches/object.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
 
-/** A batch in the form of Anthropic's API. */
 export function messageBatchObject(job: DurableJob, details: BatchDetails) {
   const id = batchIdOf(job.id, 'msgbatch_')
   const isOver = TERMINAL.has(job.state)
@@ -37,7 +36,6 @@ function countsOf({ state }: DurableJob, { request, result }: BatchDetails) {
   return { ...none, succeeded: completed, errored: failed, canceled: cancelled, expired }
 }
 
-/** Time in the format of RFC 3339. */
 function timeOf(ms: number): string
 function timeOf(ms: number | null): string | null
 function timeOf(ms: number | null): string | null {

@@ -42,7 +42,6 @@ export class RequestsReader {
     this.#bytesMax = bytesMax
   }
 
-  /** Bytes of the incomplete object. */
   get held(): number {
     return this.#held
   }

@@ -9,7 +9,6 @@ import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { RequestsReader } from './requests.ts'
 
-/** Uploaded requests in a blob, one line each. */
 export interface UploadedRequests {
   readonly input: string
   readonly bytes: number

@@ -19,7 +19,6 @@ const GROUP = 5
 /** Endpoint name of a part's job; not callable. */
 export const PARTS = '/v1/batches/parts'
 
-/** Result of a part that has ended. */
 interface EndedPart extends Sums {
   readonly output_bytes: number
   readonly error_bytes: number
@@ -196,7 +195,7 @@ class BatchRun {
   }
 }
 
-/** Signals that a step has no record. */
+/** Thrown if a step has no record. */
 const UNKNOWN = new Error('The step was not done before.')
 
 function endedOf({ counts, usage, output_bytes, error_bytes }: BatchPartResult): EndedPart {

@@ -6,7 +6,6 @@ import type { BatchTools } from './tools.ts'
 
 /** Parts to join, in order. */
 interface Joining {
-  /** Id of the batch's job. */
   readonly id: string
   readonly tenant: string
   readonly ids: readonly string[]

@@ -4,14 +4,12 @@ import { ServiceError } from '#shared/error.ts'
 import type { ChildEnd } from '#shared/kinds/composition.ts'
 import { messagesErrorBody, openaiErrorBody, openaiStatus } from '#shared/protocols/errors.ts'
 
-/** Outcome of one request of a batch. */
 export type Outcome =
   | { readonly type: 'completed'; readonly result: unknown; readonly usage: unknown }
   | { readonly type: 'failed'; readonly error: ErrorBody }
   | { readonly type: 'cancelled' }
   | { readonly type: 'expired' }
 
-/** Outcome of a request, from the end of its job. */
 export function outcomeOf(end: ChildEnd): Outcome {
   switch (end.state) {
     case 'completed':

@@ -13,12 +13,10 @@ import type { BatchTools } from './tools.ts'
 export const SIDES = ['output', 'errors'] as const
 export type Side = (typeof SIDES)[number]
 
-/** Ends of a part's requests. */
 export interface PartEnds {
-  /** Id of the part's job, the parent of the requests' jobs. */
   readonly id: string
   readonly refused: Refusals
-  /** Outcome written for requests that have not ended. */
+  /** Result line of requests that have not ended. */
   readonly undone: Outcome
   readonly composition: Composition
 }

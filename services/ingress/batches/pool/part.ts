@@ -17,7 +17,6 @@ import { writeLines } from './part-lines.ts'
 import type { BatchTools } from './tools.ts'
 import { callerOf } from './tools.ts'
 
-/** Submitted lines of a part: those with a job, and the refused ones. */
 interface Submitted {
   readonly lines: readonly number[]
   readonly refused: Refusals
@@ -51,9 +50,7 @@ export async function* runPart(
   yield { type: 'part', result }
 }
 
-/** A part with its project. */
 interface OwnPart {
-  /** Id of the part's job. */
   readonly id: string
   readonly request: BatchPartRequest
   readonly tenant: string
@@ -147,7 +144,7 @@ async function submitLine(
   const key = context.keys.limited(keyId, tenant)
   const jobs = () => requireJobs(context)
   using holding = context.storage.open(tenant)
-  // The internal form of a body has about as many bytes as its line.
+  // A decoded body takes about as much memory as its line.
   await Promise.resolve(holding.grow(line.bytes?.length ?? 0)).catch(throwWait)
   await context.limits.enterLine(key).catch(throwWait)
   let admission: JobAdmission | undefined
@@ -181,7 +178,6 @@ function refusalOf(thrown: unknown): ServiceError {
   return error
 }
 
-/** Job of a line, validated like a call. */
 async function childOf(
   { context, lineBytesMax }: BatchTools,
   { request, tenant }: OwnPart,

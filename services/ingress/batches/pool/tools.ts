@@ -3,9 +3,7 @@ import type { IngressContext } from '#services/ingress/call.ts'
 import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import type { FileStore } from '#shared/store/files.ts'
 
-/** Collaborators of the batch handlers. */
 export interface BatchTools {
-  /** Context for validating lines as calls. */
   readonly context: IngressContext
   readonly files: FileStore
   readonly lineBytesMax: number

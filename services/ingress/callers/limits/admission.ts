@@ -32,7 +32,6 @@ export interface Admission {
   release(): void
 }
 
-/** Fields of a call on which its estimated cost depends. */
 export interface AdmittedCall {
   readonly pool: PoolName
   readonly model: string
@@ -48,7 +47,7 @@ type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
  * @throws ServiceError `token_limit_exceeded`, `rate_limit_exceeded`, `insufficient_quota`
  */
 export function admit(context: Limiting, key: KeyOf, call: AdmittedCall): Promise<Admission> | undefined {
-  // The calls of a batch reserve for themselves.
+  // Each call of a batch has its own reservation.
   if (call.pool === 'batches') return undefined
   const { budgets, limits } = context
   return budgets.bounds(key) || limits.hasTokenLimit(key) ? reserve(context, key, call) : undefined
@@ -80,7 +79,6 @@ async function reserve({ budgets, limits, models }: Limiting, key: KeyOf, call: 
   }
 }
 
-/** Collaborators of {@link admitJob}. */
 export type AdmittingJobs = Limiting & Pick<IngressContext, 'keys' | 'log' | 'closing'>
 
 /** {@link admit} for a durable job. If this process still runs when the job ends, then it counts the tokens used. */

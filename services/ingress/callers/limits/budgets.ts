@@ -32,9 +32,7 @@ export interface BudgetOptions {
   readonly fleet?: Fleet | undefined
   /** Number of ingresses, including this one. */
   ingresses?(): number
-  /** Unix time in milliseconds. */
   now?(): number
-  /** Monotonic time in milliseconds. */
   clock?(): number
 }
 
@@ -44,7 +42,6 @@ interface Budget extends Spender {
   readonly usd: number
 }
 
-/** Part of one budget that a call has reserved. */
 interface HeldPart {
   readonly budget: Budget
   readonly of: HeldBudget
@@ -61,7 +58,7 @@ export interface BudgetReservation {
    * @param entered Resolves when the ledger has the cost
    */
   settle(costNanos: number, entered: Promise<unknown>): void
-  /** The durable job is stored with {@link nanos}, which replace this reservation. */
+  /** Releases the reservation: the row of the durable job now counts {@link nanos}. */
   handOver(): void
   release(): void
 }

@@ -13,11 +13,9 @@ export interface PlacesOptions {
   readonly tenants: Pick<TenantReads, 'running'> | undefined
   /** Undefined: this ingress is the only one. */
   readonly fleet: Fleet | undefined
-  /** Monotonic time in milliseconds. */
   readonly clock: () => number
 }
 
-/** Running calls and jobs of a project, and their maximum. */
 export interface SlotsTaken {
   readonly most: number
   readonly calls: number

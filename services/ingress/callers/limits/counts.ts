@@ -4,7 +4,6 @@ import { Running } from './running.ts'
 /** Maximum counters before the cache is emptied. More than the number of keys with limits. */
 const KEPT_MAX = 50_000
 
-/** Counters of one ingress, by the names that the fleet shares. */
 export class Counts {
   readonly #windows = new Map<string, MinuteWindow>()
   readonly #running = new Map<string, Running>()

@@ -16,10 +16,8 @@ type Count = MinuteWindow | Running
 
 export interface FleetOptions {
   readonly counts: FleetCounts
-  /** Boot id of this ingress. */
   readonly boot: string
   readonly log: Log
-  /** Monotonic time in milliseconds. */
   readonly clock: () => number
 }
 

@@ -1,11 +1,9 @@
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 
-/** Receiver of headers: a response. */
 export interface Headed {
   setHeader(name: string, value: string): unknown
 }
 
-/** Remaining quota of one limit per minute. */
 export interface Left {
   readonly kind: 'requests' | 'tokens'
   readonly limit: number

@@ -22,12 +22,12 @@ interface LedgerAnswer {
 export class HeldBudget {
   readonly month: string
   askedAtMs = Number.NEGATIVE_INFINITY
-  /** Time of the ledger's last answer, or of the last failed read. */
+  /** Time of the last read of the ledger, successful or failed. */
   heardAtMs = Number.NEGATIVE_INFINITY
   reading: Promise<void> | undefined
   /** Amounts that this ingress publishes to the others, and those that they published. */
   readonly running: Running
-  /** Amounts in the ledger: entered costs, and reservations of unfinished durable jobs. */
+  /** Amounts in the ledger: costs, and reservations of unfinished durable jobs. */
   #spent = 0
   #ofJobs = 0
   #reserved = 0
@@ -39,7 +39,6 @@ export class HeldBudget {
     this.running = new Running(name)
   }
 
-  /** Known costs. */
   get known(): number {
     return this.#spent + this.#costs + this.#unread.costs
   }

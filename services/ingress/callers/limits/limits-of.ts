@@ -5,14 +5,12 @@ import { type Limits, projectIdOf } from '#shared/keys/project.ts'
 export interface LimitSettings {
   readonly rateLimitRequests: number
   readonly rateLimitTokens: number
-  /** Maximum concurrent calls. */
   readonly runningMaxPerKey: number
 }
 
 /** Owner of a limit. */
 export type Owner = 'key' | 'project'
 
-/** Limits of a call: undefined is no limit, 0 permits nothing. */
 export interface OwnedLimits {
   readonly owner: Owner
   readonly id: string

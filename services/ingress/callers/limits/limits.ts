@@ -26,19 +26,16 @@ export interface RateLimitConfig extends LimitSettings {
 }
 
 export interface RateLimitOptions {
-  /** Limits of a project; undefined if it has none. */
   limitsOf?(project: string): Limits | undefined
   /** Undefined: this ingress is the only one, or has no store to share counts. */
   readonly fleet?: Fleet | undefined
   /** Number of ingresses, including this one. */
   ingresses?(): number
-  /** Monotonic time in milliseconds. */
   clock?(): number
 }
 
 type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
 
-/** A limit per minute that applies to a call. */
 interface Use {
   readonly kind: 'requests' | 'tokens'
   readonly owner: Owner
@@ -46,7 +43,6 @@ interface Use {
   readonly window: MinuteWindow
 }
 
-/** A concurrency limit that applies to a call. */
 interface SlotUse {
   readonly owner: Owner
   readonly limit: number
@@ -132,7 +128,6 @@ export class RateLimits {
     }
   }
 
-  /** Whether a limit of tokens per minute applies to a key. */
   hasTokenLimit(key: KeyOf): boolean {
     return this.#usesOf(key).some(({ kind }) => kind === 'tokens')
   }

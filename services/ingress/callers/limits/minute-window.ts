@@ -28,7 +28,6 @@ export class MinuteWindow {
     this.name = name
   }
 
-  /** Usage so far. */
   used(nowMs: number): number {
     this.#roll(nowMs)
     return this.#settled + this.#sent + this.#pending

@@ -31,12 +31,10 @@ export class Running {
     return nowMs - this.heardAtMs < RUNNING_MS ? this.#jobs : 0
   }
 
-  /** Calls in all ingresses. */
   all(nowMs: number): number {
     return this.here + this.elsewhere(nowMs)
   }
 
-  /** Whether the fleet's counts are current. */
   isFresh(nowMs: number): boolean {
     return nowMs - this.heardAtMs < CACHE_TTL_MS
   }

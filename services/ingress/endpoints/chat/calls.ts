@@ -2,7 +2,6 @@ import type { Part } from '#schemas/generate.ts'
 
 export type MadeCall = Extract<Part, { type: 'tool_call' }>
 
-/** Calls with the same id on the wire. */
 interface Shared {
   readonly calls: MadeCall[]
   /** Index of the first call without a result. */
@@ -46,7 +45,6 @@ export class OpenCalls {
     return this.#byWireId.size
   }
 
-  /** The call that a result answers; undefined if no call has the id. */
   answer(wireId: string): MadeCall | undefined {
     const shared = this.#byWireId.get(wireId)
     if (!shared) return undefined

@@ -2,7 +2,6 @@ import type { NativePart, Part, Turn } from '#schemas/generate.ts'
 import type { Pieces } from '#services/ingress/body/validate.ts'
 import { customInput } from '#shared/engines/adapt.ts'
 
-/** A message of a stored prompt, as it is listed. */
 export interface StoredMessage {
   readonly id: string
   readonly role: Turn['role']

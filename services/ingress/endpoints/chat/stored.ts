@@ -85,7 +85,6 @@ async function addCompletions(
   return false
 }
 
-/** GET /v1/chat/completions/{id} */
 export async function getCompletion(context: IngressContext, call: Call): Promise<void> {
   await call.reply.whole(new JsonText((await findCompletion(context, call)).completion.text))
 }
@@ -100,7 +99,6 @@ export async function updateCompletion(context: IngressContext, call: Call, body
   await call.reply.whole(new JsonText(changed.text))
 }
 
-/** DELETE /v1/chat/completions/{id} */
 export async function deleteCompletion(context: IngressContext, call: Call): Promise<void> {
   const { job, completion } = await findCompletion(context, call)
   await requireJobs(context).erase(job.tenant, job.id)
@@ -132,7 +130,6 @@ export async function listCompletionMessages(context: IngressContext, call: Call
   await sendPage(call, data, at + 1 + data.length < messages.length)
 }
 
-/** Serialized entry of a list. */
 interface ShownItem {
   readonly id: string
   readonly text: string

@@ -8,7 +8,6 @@ import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { refuseAddresses } from './addresses.ts'
 import { type MadeCall, OpenCalls } from './calls.ts'
 
-/** Rules for the parts of a conversation. */
 export interface TurnContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
@@ -240,7 +239,6 @@ function innerExtra(
   return inner ? { ...extra, [name]: inner } : extra
 }
 
-/** A file that is stored at the upstream. */
 function fileById(part: Extract<ChatPart, { type: 'file' }>, param: string, context: TurnContext): NativePart {
   if (context.isSame && typeof part.file.file_id === 'string') return native(part)
   return refuse(

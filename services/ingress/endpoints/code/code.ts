@@ -52,7 +52,7 @@ export const code: JobEndpoint = {
       ...(userId !== undefined && { user_id: userId }),
     }
     return {
-      // Jobs, logs and metrics show the language as the model.
+      // The language takes the place of the model in jobs, logs and metrics.
       model: asked.lang,
       userId,
       body: request,

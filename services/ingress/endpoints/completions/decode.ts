@@ -10,7 +10,6 @@ import { choicesOf, requireCompletable } from '#shared/engines/completions.ts'
 
 /** Default of the API. Answers of only 16 tokens are easily mistaken for a fault of the model. */
 const MAX_TOKENS = 16
-/** Maximum choices of all prompts together. */
 const CHOICES_MAX = 2_048
 
 /**

@@ -8,7 +8,6 @@ import { answerBytesMax, inputsTooLong, inputTooLong, TOKEN_BYTES_MAX } from '#s
 import { ServiceError } from '#shared/error.ts'
 import { embed } from '#shared/kinds/embed.ts'
 
-/** POST /v1/embeddings (docs/internals/protocol.md, Embedding requests). */
 export const embeddings: JobEndpoint = {
   path: '/v1/embeddings',
   format: 'openai',

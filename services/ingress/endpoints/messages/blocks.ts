@@ -7,7 +7,6 @@ import { extraOf } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { isMessagesUpstream, nativePart, unknownPart } from './native.ts'
 
-/** Rules for a block. */
 export interface BlockContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean

@@ -16,7 +16,6 @@ import { isMessagesUpstream } from './native.ts'
 import { choiceExtra, decodeTools, toolUse } from './tools.ts'
 import { decodeConversation } from './turns.ts'
 
-/** Context in which a messages body is decoded. */
 export interface MessagesContext extends DecodeContext {
   /** Value of the header anthropic-beta. */
   readonly beta?: string | undefined

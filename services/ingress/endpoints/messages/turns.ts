@@ -14,7 +14,6 @@ import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { decodeReadable } from './blocks.ts'
 import { isMessagesUpstream, textBetween, unknownPart } from './native.ts'
 
-/** Rules for the turns of a conversation. */
 export interface MessagesTurnContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean

@@ -36,7 +36,6 @@ export function searchesHere(context: IngressContext, body: unknown, caller: Pic
   return findSearchModel(context, caller, model) !== undefined
 }
 
-/** Offers the search to the model as a function that the service runs. */
 export function withSearch(
   context: IngressContext,
   caller: Pick<Caller, 'key'>,

@@ -4,9 +4,7 @@ import { parseAt } from '#services/ingress/body/validate.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { readInputs } from '#services/ingress/endpoints/inputs.ts'
 
-/** Rules for the inputs. */
 export interface InputContext {
-  /** Id of the moderation model. */
   readonly model: string
   readonly readsImages: boolean
   /** Models for images that the caller may use, for the error message. */

@@ -7,7 +7,6 @@ export type HostedItemIn =
   | ({ readonly type: 'web_search_call' } & ItemOf<'web_search_call'>)
   | ({ readonly type: 'file_search_call' } & ItemOf<'file_search_call'>)
 
-/** Call and output of a tool, as a model reads them. */
 export interface HostedTurns {
   readonly name: HostedTool
   readonly input: object

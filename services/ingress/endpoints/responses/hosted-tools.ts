@@ -106,7 +106,7 @@ function canHost(tool: ResponsesTool, index: number): boolean {
     REQUIRE[name](tool, ['tools', index])
     return true
   } catch {
-    return false // The upstream decides what such a tool means.
+    return false // The upstream interprets such a tool.
   }
 }
 

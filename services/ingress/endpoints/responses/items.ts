@@ -10,7 +10,6 @@ import { isSealed, unsealReasoning } from '#shared/protocols/responses/sealed.ts
 import { hostedTurns, isHostedItem } from './hosted-items.ts'
 import { type AnyPart, decodePart } from './parts.ts'
 
-/** Rules for items. */
 export interface ItemContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
@@ -30,7 +29,7 @@ const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['type', 'call_id', 'output
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set(['type', 'role', 'content'])
 const REASONING_CONSUMED: ReadonlySet<string> = new Set(['type', 'id', 'encrypted_content'])
 
-/** Ids created by Sluice, which no upstream knows. */
+/** Ids that Sluice created and no upstream has. */
 const OWN_ID = /^[a-z]{2,3}_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
 /**

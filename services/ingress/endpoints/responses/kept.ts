@@ -17,10 +17,8 @@ import { RESPONSE_PREFIX, responseObject, responsesError, shownResponse } from '
  * (`shared/jobs/durable/history.ts`), so continuing a response does not follow a chain of responses.
  */
 
-/** Endpoint of the jobs that are responses. */
 export const RESPONSES_PATH = '/v1/responses'
 
-/** A stored response. */
 export interface Kept {
   readonly job: DurableJob
   readonly encode: EncodeContext
@@ -36,7 +34,6 @@ export interface Kept {
   readonly fetchRequest: () => Promise<GenerateRequest>
 }
 
-/** Error for an id that belongs to none of the caller's responses. */
 export function responseNotFound(id: string, param = 'id'): ServiceError {
   return new ServiceError('not_found', `Response with id '${beginningOf(id, 64)}' not found.`, { param })
 }
@@ -62,11 +59,6 @@ export async function findResponse(
   return job
 }
 
-/**
- * Reads a stored response.
- *
- * @throws ServiceError `not_found` if it was deleted meanwhile
- */
 export async function readKept(context: IngressContext, job: DurableJob): Promise<Kept> {
   const content = await context.store?.findContent(job.tenant, job.id)
   const stored = content?.request ? readStored(content.request) : undefined

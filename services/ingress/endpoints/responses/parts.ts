@@ -6,13 +6,11 @@ import { extraOf, parseAt } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
 
-/** Rules for a part. */
 export interface PartContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
 }
 
-/** A part before validation. */
 export interface AnyPart {
   readonly type: string
   readonly [field: string]: unknown

@@ -13,7 +13,6 @@ import { itemsOfTurns } from './turn-items.ts'
 
 /** Maximum time that a cancel waits for the response to end, so that the answer shows the end. */
 const CANCEL_WAIT_MS = 2_000
-/** Default and maximum items per page. */
 const PAGE = { usual: 20, max: 100 }
 
 /**

@@ -32,7 +32,7 @@ const QUEUED = 1
 /** Number of the first `response.in_progress`; later events are output. */
 const IN_PROGRESS = 3
 
-/** Events created here, so their recorded versions are skipped. */
+/** Events that this class creates itself. Their recorded versions are skipped. */
 const ENDS: ReadonlySet<string> = new Set(['response.created', 'response.completed', 'response.incomplete'])
 
 /** Answers of calls whose response is stored. */
@@ -126,7 +126,6 @@ class RecordedEvents {
     return this.#numbered(chunk, seq)
   }
 
-  /** Last event of the stream. */
   ended(kept: Kept, seq: number): Frame[] {
     return this.#numbered(endOf(keptObject(kept)), seq)
   }

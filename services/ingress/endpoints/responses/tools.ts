@@ -27,7 +27,6 @@ import { decodeHosted, hostedTool } from './hosted-tools.ts'
  * them, because only the client or OpenAI can run them.
  */
 
-/** A tool with its path in the body. */
 export interface DecodedTool {
   readonly tool: Tool
   /** Path of the tool, such as `tools[2]`. */

@@ -3,7 +3,6 @@ import type { Pieces } from '#services/ingress/body/validate.ts'
 import { customInput } from '#shared/engines/adapt.ts'
 import { sealReasoning } from '#shared/protocols/responses/sealed.ts'
 
-/** An input item, as it is listed. */
 export interface InputItem {
   readonly id: string
   readonly type: string

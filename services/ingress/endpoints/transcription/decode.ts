@@ -21,7 +21,6 @@ export interface DecodeContext {
   readonly audioBytesMax: number
 }
 
-/** A validated transcription: the request, and the form of its answer. */
 export interface DecodedTranscription {
   readonly request: TranscribeRequest
   readonly form: TranscriptForm

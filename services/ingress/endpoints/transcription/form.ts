@@ -95,7 +95,7 @@ function readStrategy(value: string): unknown {
   try {
     if (value.length <= STRATEGY_CHARS_MAX) return JSON.parse(value)
   } catch {
-    // Refused below.
+    // Rejected by the validation below.
   }
   throw new ServiceError('invalid_value', `Invalid '${STRATEGY}': expected 'auto' or a JSON object.`, {
     param: STRATEGY,

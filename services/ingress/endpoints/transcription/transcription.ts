@@ -6,7 +6,6 @@ import { transcribe } from '#shared/kinds/transcribe.ts'
 import { decodeTranscription } from './decode.ts'
 import { readTranscription } from './upload.ts'
 
-/** Formats whose answers are text. */
 const TEXTS: ReadonlySet<string> = new Set(['text', 'srt', 'vtt'])
 
 /** Formats that cannot be streamed (docs/internals/protocol.md, Transcription fields). */

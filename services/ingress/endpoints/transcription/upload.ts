@@ -114,14 +114,13 @@ async function storeAudio(context: IngressContext, call: Call, file: FormFile): 
     if (bytes === 0) throw new ServiceError('invalid_audio', 'The audio file is empty.', { param: 'file' })
     sniffer.end()
   }
-  // If the call becomes a durable job, then this is its id.
+  // Also the id of the durable job, if the call becomes one.
   const blob = newAttachmentKey(newJobId())
   call.uploads.add(blob)
   await call.storage.over(context.blobs).put(blob, checked())
   return new UploadedAudio({ blob, sha256: hash.digest('hex'), bytes, format: sniffer.end() })
 }
 
-/** Error for a file that is too large, from a form or from JSON. */
 export function tooLarge(bytesMax: number): ServiceError {
   const message = `The audio file is larger than the ${bytesMax} bytes the service accepts.`
   return new ServiceError('request_too_large', message, { param: 'file' })

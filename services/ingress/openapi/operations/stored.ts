@@ -11,7 +11,6 @@ const PAGE = {
   order: order.describe('asc: oldest first'),
 }
 
-/** Chat completions that were created with `store: true`. */
 export const STORED: Operations = {
   'GET /v1/chat/completions': {
     ...{ id: 'listChatCompletions', tag, guide, summary: 'List stored chat completions' },

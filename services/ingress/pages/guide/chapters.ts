@@ -5,7 +5,6 @@ export interface Chapter {
   readonly title: string
 }
 
-/** A section of the navigation. */
 export interface Part {
   readonly title: string
   readonly chapters: readonly Chapter[]

@@ -5,7 +5,6 @@ import { PageFile } from '#services/ingress/pages/files.ts'
 import { CHAPTERS, type Chapter, PARTS } from './chapters.ts'
 import { type Section, sectionsOf } from './search-index.ts'
 
-/** Path of the guide. */
 export const GUIDE = '/docs/guide'
 
 const DOCS = new URL('../../../../docs/', import.meta.url)

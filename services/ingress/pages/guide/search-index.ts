@@ -1,4 +1,3 @@
-/** A search result: the text between a heading and the next one. */
 export interface Section {
   /** Path with anchor, such as `/docs/guide/jobs#limits`. */
   readonly path: string

@@ -110,7 +110,6 @@ function close() {
   status.classList.remove('nothing')
 }
 
-/** Text around the first match. */
 function snippetOf(text, words) {
   const at = Math.max(0, text.search(new RegExp(words.map(escaped).join('|'), 'iu')) - 40)
   const from = at === 0 ? 0 : text.indexOf(' ', at) + 1

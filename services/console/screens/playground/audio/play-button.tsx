@@ -1,6 +1,5 @@
 import type { Player } from './player.ts'
 
-/** Plays or pauses the loaded audio; nothing if none is loaded. */
 export function PlayButton({ player }: { readonly player: Player }) {
   if (!player.sound.value) return null
   return (

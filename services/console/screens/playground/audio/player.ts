@@ -3,9 +3,7 @@ import { signal } from '@preact/signals'
 const BARS_MAX = 2_400
 const BARS_PER_SECOND = 40
 
-/** Decodes audio in the browser, plays it from any position and provides its waveform. */
 export class Player {
-  /** Playback position in seconds. */
   readonly at = signal(0)
   readonly isPlaying = signal(false)
   /** Undefined if nothing is loaded, or if this browser cannot decode the file. */
@@ -44,7 +42,6 @@ export class Player {
     this.#follow(context, sound.duration)
   }
 
-  /** Pauses at the current position. */
   stop(): void {
     cancelAnimationFrame(this.#frame)
     const source = this.#source

@@ -1,6 +1,5 @@
 import { signal } from '@preact/signals'
 
-/** Records the microphone into a file. */
 export class Recorder {
   /** Start of the recording in unix milliseconds; undefined: not recording. */
   readonly since = signal<number | undefined>(undefined)
@@ -24,7 +23,6 @@ export class Recorder {
     this.since.value = Date.now()
   }
 
-  /** Ends the recording, which calls `onRecorded`. */
   stop(): void {
     if (this.#recorder?.state === 'recording') this.#recorder.stop()
   }

@@ -8,7 +8,6 @@ import { type Diarized, type Transcript, transcriptOf, type Verbose } from './tr
 
 const PATH = '/v1/audio/transcriptions'
 
-/** The recording of this tab and its transcript. */
 class Audio {
   readonly run = new Run()
   readonly player = new Player()
@@ -29,7 +28,6 @@ class Audio {
     this.note.value = isDrawn ? '' : 'This browser cannot play this file, but it can still be transcribed.'
   }
 
-  /** Starts or stops recording. */
   async record(): Promise<void> {
     if (this.recorder.since.value !== undefined) return this.recorder.stop()
     await this.recorder

@@ -5,7 +5,6 @@ import { colourOf } from './waveform.tsx'
 
 interface TranscriptViewProps {
   readonly transcript: Transcript
-  /** File name of the recording. */
   readonly name: string
   readonly onPlay: (seconds: number) => void
 }

@@ -1,6 +1,5 @@
 import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
 
-/** A segment of a transcript; the speaker is empty without diarization. */
 export interface Segment {
   readonly start: number
   readonly end: number
@@ -12,7 +11,6 @@ export interface SpeakerWord extends Word {
   readonly speaker: string
 }
 
-/** The words and speakers of a recording. */
 export interface Transcript {
   readonly text: string
   readonly duration: number

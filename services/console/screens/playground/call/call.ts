@@ -23,7 +23,6 @@ export interface Call {
 export const LANGUAGES = ['curl', 'Python', 'TypeScript'] as const
 export type Language = (typeof LANGUAGES)[number]
 
-/** @param origin Origin of the service */
 export function codeOf(language: Language, call: Call, origin: string): string {
   if (language === 'curl') return curlOf(call, origin)
   return language === 'Python' ? pythonOf(call, origin) : typescriptOf(call, origin)

@@ -19,16 +19,13 @@ interface CallFormProps {
   readonly values: Signal<Readonly<Record<string, string>>>
   /** Number of options outside the "More options" section. */
   readonly shown?: number
-  /** Label of the submit button. */
   readonly verb: string
   /** Whether the inputs other than the model are complete. */
   readonly isReady: boolean
   readonly send: (options: Readonly<Record<string, unknown>>) => Promise<void>
-  /** Input fields. */
   readonly children: ComponentChildren
   /** Content next to the submit button. */
   readonly extra?: ComponentChildren
-  /** Result within the form. */
   readonly outcome?: ComponentChildren
   /** Content above the options. */
   readonly hint?: ComponentChildren
@@ -36,7 +33,6 @@ interface CallFormProps {
   readonly below?: ComponentChildren
 }
 
-/** A form for one endpoint: inputs, options, result and code. */
 export function CallForm(props: CallFormProps) {
   const { run, model, fields, values, shown, verb, isReady, send } = props
   useEffect(() => {

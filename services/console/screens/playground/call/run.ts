@@ -55,7 +55,6 @@ export class Run {
     }
   }
 
-  /** Closes the connection, which cancels the work in the service. */
   stop(): void {
     this.#abort.abort()
   }

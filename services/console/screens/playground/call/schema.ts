@@ -1,4 +1,3 @@
-/** The subset of JSON Schema that forms read. */
 interface Schema {
   readonly $ref?: string
   readonly type?: string | readonly string[]
@@ -21,7 +20,6 @@ export interface Reference {
   readonly components: { readonly schemas: Readonly<Record<string, Schema>> }
 }
 
-/** One option of a request as a form field. */
 export interface Field {
   readonly name: string
   readonly label: string

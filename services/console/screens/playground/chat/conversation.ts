@@ -26,7 +26,6 @@ export class Conversation {
   readonly model = signal('')
   readonly run = new Run()
 
-  /** Sends a message and reads the reply until it ends or is stopped. */
   async send(text: string, sendOptions: SendOptions): Promise<void> {
     const messages: readonly ChatMessage[] = [...this.messages.value, { role: 'user', content: text }]
     const call = this.#callOf(messages, sendOptions)
@@ -72,7 +71,6 @@ export class Conversation {
   }
 }
 
-/** Measures the token rate of a streamed reply. */
 export class RateMeter {
   readonly #startedAt = performance.now()
   #firstAt: number | undefined

@@ -4,7 +4,6 @@ import { Icon } from '#services/console/parts/icon.tsx'
 import { RunProblem } from '#services/console/screens/playground/call/problem.tsx'
 import type { ChatMessage, Conversation } from './conversation.ts'
 
-/** The messages of a conversation, scrolled to the newest. */
 export function MessageList({
   conversation,
   isOneOfTwo,

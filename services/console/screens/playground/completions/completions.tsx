@@ -17,10 +17,8 @@ const run = new Run()
 const model = signal('')
 const prompt = signal('Once upon a time')
 const values = signal<Readonly<Record<string, string>>>({ max_tokens: '64' })
-/** The last prompt and its completion. */
 const completion = signal({ prompt: '', text: '', note: '' })
 
-/** A raw prompt and its completion. */
 export function CompletionsForm() {
   return (
     <CallForm

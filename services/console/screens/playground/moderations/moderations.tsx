@@ -7,7 +7,6 @@ import type { Field } from '#services/console/screens/playground/call/schema.ts'
 import { modelsFor } from '#services/console/screens/playground/catalog.ts'
 
 const PATH = '/v1/moderations'
-/** Maximum number of categories shown per text. */
 const NAMED_MAX = 3
 
 interface Answer {

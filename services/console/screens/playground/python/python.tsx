@@ -39,7 +39,6 @@ const code = signal(EXAMPLE)
 const values = signal<Readonly<Record<string, string>>>({})
 const pythonRun = signal<PythonRun | undefined>(undefined)
 
-/** Runs Python in the sandbox and shows output and figures. */
 export function PythonForm() {
   return (
     <CallForm

@@ -18,7 +18,6 @@ const text = signal('We sell tea.\nRefunds take five days.\nThe shop opens at ni
 const values = signal<Readonly<Record<string, string>>>({})
 const ranked = signal<readonly { readonly line: string; readonly score: number }[]>([])
 
-/** Ranks documents by their relevance to a query. */
 export function RerankForm() {
   const documents = nonEmptyLines(text.value)
   return (

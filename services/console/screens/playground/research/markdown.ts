@@ -58,7 +58,6 @@ function piecesOf(line: string): readonly Piece[] {
   return pieces.filter(({ text }) => text !== '')
 }
 
-/** Removes Markdown escapes. */
 function plain(text: string): string {
   return text.replace(/\\([!-/:-@[-`{-~])/g, '$1')
 }

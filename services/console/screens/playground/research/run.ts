@@ -23,7 +23,6 @@ interface Chunk {
   readonly research?: { readonly stop_reason: string; readonly searches: number; readonly pages: number }
 }
 
-/** The state of a research run. */
 export interface Research {
   readonly progress: readonly Progress[]
   readonly report: string

@@ -23,7 +23,6 @@ const values = signal<Readonly<Record<string, string>>>({ voice: VOICE })
 /** The last generated audio. */
 const generated = signal<{ readonly file: string; readonly audio: Blob; readonly note: string } | undefined>(undefined)
 
-/** Converts a text to speech. */
 export function SpeechForm() {
   useEffect(() => () => player.stop(), [])
   return (
@@ -70,7 +69,7 @@ async function generate(options: Readonly<Record<string, unknown>>): Promise<voi
     const audio = await (await fetchApi(PATH, { method: 'POST', body, signal: abort })).blob()
     const seconds = latencyText((performance.now() - startedAt) / 1_000)
     const isDrawn = await player.load(audio)
-    // Stopped, or replaced by a newer request, while the audio was decoded.
+    // The request was stopped or replaced while the audio was decoded.
     if (abort.aborted) return
     const lasts = isDrawn
       ? `${(player.sound.value?.duration ?? 0).toFixed(1)} s of audio`

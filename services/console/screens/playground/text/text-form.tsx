@@ -15,12 +15,10 @@ export interface Piece {
 interface TextCall<Event> {
   readonly path: string
   readonly method: 'responses' | 'messages'
-  /** Required capability of the model. */
   readonly capability: string
   /** Option names in display order, and their initial values. */
   readonly options: readonly string[]
   readonly values: Readonly<Record<string, string>>
-  /** Initial input. */
   readonly input: string
   /** Request fields that carry the input. */
   readonly toRequest: (input: string) => Readonly<Record<string, unknown>>
