@@ -3,7 +3,7 @@ import { type GenerateEvent, GenerateRequest, Part } from '#schemas/generate.ts'
 import { WORD_LIST } from '#schemas/moderations.ts'
 import { adaptRequest } from '#shared/engines/adapt.ts'
 import { EngineRegistry } from '#shared/engines/engine-registry.ts'
-import { guessInputTokens } from '#shared/engines/upstream/usage.ts'
+import { estimateInputTokens } from '#shared/engines/upstream/usage.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
@@ -65,7 +65,7 @@ export async function startInference(ports: Ports): Promise<Service> {
         const engine = engines.get(request.model)
         const model = ports.models.served.find(request.model)
         const asked = model ? adaptRequest(request, model).request : request
-        const guess = isAway ? 0 : guessInputTokens(asked)
+        const guess = isAway ? 0 : estimateInputTokens(asked)
         yield { input_tokens: guess > COUNTED_TOKENS_MAX ? guess : await countPrompt(engine, asked, context) }
       },
       parse,

@@ -22,12 +22,12 @@ export class Clock {
   }
 
   /** Total time limit of the run, in milliseconds. The deadline of the job may be earlier. */
-  get wholeMs(): number {
+  get totalMs(): number {
     return this.#seconds * 1_000
   }
 
   /** Milliseconds until the run must start to write its report; at least 1. */
-  get leftMs(): number {
+  get remainingMs(): number {
     return Math.max(1, Math.min(this.composition.wrapUpAtMs, this.#endsAtMs) - Date.now())
   }
 
@@ -37,7 +37,7 @@ export class Clock {
    * @param at Key of the recorded step, unique within the run.
    */
   async stop(at: number | string): Promise<ResearchStop | undefined> {
-    return (await this.composition.step('clock', { at }, async () => ({ value: this.#look() }))) ?? undefined
+    return (await this.composition.step('clock', { at }, async () => ({ value: this.#stopReason() }))) ?? undefined
   }
 
   /** Aborts when the run is cancelled. The run then writes its report from the sources it has. */
@@ -45,7 +45,7 @@ export class Clock {
     return this.composition.cancelled
   }
 
-  #look(): ResearchStop | null {
+  #stopReason(): ResearchStop | null {
     if (this.cancelled.aborted) return 'cancelled'
     return Date.now() >= Math.min(this.composition.wrapUpAtMs, this.#endsAtMs) ? 'deadline' : null
   }

@@ -16,12 +16,12 @@ import { likelihoodOf } from './evidence/signals.ts'
 const ANSWER_MAX = 3
 const ANSWER_MIN = 3
 /** Probability that at least one quote of a part answers it, from which on no more quotes are added. */
-const ANSWERED = 0.97
+const ANSWER_PROBABILITY_MIN = 0.97
 /** Minimum quotes per part, if that many candidates fit. */
-const PART_MIN = 4
-const PER_SOURCE_MAX = 4
+const QUOTES_PER_PART_MIN = 4
+const QUOTES_PER_SOURCE_MAX = 4
 /** Penalty factor for similarity to a quote that is already chosen (maximal marginal relevance). */
-const ALIKE = 1
+const SIMILARITY_PENALTY = 1
 /** Maximum candidates per part that are considered, best first. */
 const POOL_MAX = 200
 /** Minimum likelihood of a quote, as a share of the likelihood of the best one. */
@@ -29,7 +29,7 @@ const SHARE_MIN = 0.1
 /** Maximum loss of score for which a quote is replaced by a longer one that contains it. */
 const GROWTH_LOSS_MAX = 1
 /** Minimum Jaccard similarity of the terms of two sentences that count as repeats. */
-const SAME = 0.75
+const REPEAT_SIMILARITY_MIN = 0.75
 
 /** @param claimsMax Maximum number of sentences of the report. */
 export function writeExtractive({ parts, gaps }: Evidence, claimsMax: number): Draft {
@@ -41,7 +41,7 @@ export function writeExtractive({ parts, gaps }: Evidence, claimsMax: number): D
   const others = differing.map(({ other }) => other)
   const sections = byPart.flatMap(({ part, quotes }) => {
     const claims = quotes.filter((quote) => !answer.includes(quote) && !others.includes(quote)).map(verbatim)
-    return claims.length === 0 ? [] : [{ title: parts.length > 1 ? part.text : MORE, claims }]
+    return claims.length === 0 ? [] : [{ title: parts.length > 1 ? part.text : MORE_TITLE, claims }]
   })
   const differences = differing.map(({ other, values: [own, theirs] }) => ({
     ...verbatim(other),
@@ -62,7 +62,7 @@ function differencesOf(
   return differencesIn(part.text, part.terms, answer, part.candidates).filter(({ other }) => isNew(other))
 }
 
-const MORE = 'More from the sources'
+const MORE_TITLE = 'More from the sources'
 
 /** A claim that is its own quote. */
 export function verbatim(quote: Candidate | Claim['quotes'][number]): Claim {
@@ -74,10 +74,10 @@ export function verbatim(quote: Candidate | Claim['quotes'][number]): Claim {
 /** Takes the best quotes of each part in turn. Lines of code are used only if no part has prose. */
 function answerOf(all: readonly (readonly Candidate[])[]): Candidate[] {
   const prose = all.map((quotes) => quotes.filter(({ isCode }) => !isCode))
-  return inTurn(prose.some((quotes) => quotes.length > 0) ? prose : all)
+  return roundRobin(prose.some((quotes) => quotes.length > 0) ? prose : all)
 }
 
-function inTurn(parts: readonly (readonly Candidate[])[]): Candidate[] {
+function roundRobin(parts: readonly (readonly Candidate[])[]): Candidate[] {
   const answer: Candidate[] = []
   for (let at = 0; answer.length < ANSWER_MIN && parts.some((quotes) => at < quotes.length); at++)
     for (const quotes of parts) {
@@ -93,7 +93,7 @@ function chooseQuotes({ candidates }: PartEvidence, chosen: Candidate[], max: nu
   const most = candidates[0] ? likelihoodOf(candidates[0].score) : 0
   const pool = candidates.slice(0, POOL_MAX).filter(({ score }) => likelihoodOf(score) >= SHARE_MIN * most)
   let open = 1
-  while (own.length < max && (own.length < PART_MIN || open > 1 - ANSWERED)) {
+  while (own.length < max && (own.length < QUOTES_PER_PART_MIN || open > 1 - ANSWER_PROBABILITY_MIN)) {
     const best = nextOf(pool, chosen)
     if (best === undefined) break
     const next = grown(best, pool, chosen)
@@ -110,9 +110,10 @@ function nextOf(pool: readonly Candidate[], chosen: readonly Candidate[]): Candi
   let next: Candidate | undefined
   let most = Number.NEGATIVE_INFINITY
   for (const quote of pool) {
-    if ((perSource.get(quote.source) ?? 0) >= PER_SOURCE_MAX || chosen.some((other) => isRepeat(quote, other))) continue
+    if ((perSource.get(quote.source) ?? 0) >= QUOTES_PER_SOURCE_MAX || chosen.some((other) => isRepeat(quote, other)))
+      continue
     const alike = Math.max(0, ...chosen.map(({ terms }) => overlap(terms, quote.terms)))
-    const worth = quote.score - ALIKE * alike
+    const worth = quote.score - SIMILARITY_PENALTY * alike
     if (worth > most) [most, next] = [worth, quote]
   }
   return next
@@ -129,7 +130,7 @@ function grown(quote: Candidate, pool: readonly Candidate[], chosen: readonly Ca
 /** Whether two quotes overlap, contain each other or share most terms. */
 function isRepeat(a: Candidate, b: Candidate): boolean {
   if (a.source === b.source && a.start < b.end && b.start < a.end) return true
-  return a.text.includes(b.text) || b.text.includes(a.text) || overlap(a.terms, b.terms) >= SAME
+  return a.text.includes(b.text) || b.text.includes(a.text) || overlap(a.terms, b.terms) >= REPEAT_SIMILARITY_MIN
 }
 
 /** Jaccard similarity of two sets of terms. */

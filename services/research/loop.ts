@@ -5,30 +5,30 @@ import type { SearchBackend } from '#shared/search/search.ts'
 import { isUndivided } from '#shared/search/text/scripts.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { Budget, boundsOf } from './budget.ts'
+import { caveatsOf } from './caveats.ts'
+import { requireExactCitations } from './citation-check.ts'
 import { Clock } from './clock.ts'
 import { claimsOf, type Draft } from './draft.ts'
 import { type Evidence, findEvidence } from './evidence/evidence.ts'
 import { writeExtractive } from './extractive.ts'
-import { requireFounded } from './founded.ts'
 import { Gathering } from './gather/gather.ts'
 import { waitForIndexes } from './gather/indexing.ts'
-import { weighWords } from './gather/weigh.ts'
-import { MeaningRanker } from './meaning/meaning.ts'
-import { type CountedPassage, countPassages, rankPassages, weightsAmong } from './passages.ts'
+import { fetchTermCounts } from './gather/term-counts.ts'
+import { type CountedPassage, countPassages, rankPassages, weightsIn } from './passages.ts'
 import {
-  askedTermsIn,
   distinct,
+  parseQuestion,
   type Question,
   queriesOf,
-  searchedAs,
-  takeApart,
+  queryTermsIn,
+  searchFormOf,
   vocabularyOf,
   type Weights,
   weightsOf,
   withParts,
 } from './question.ts'
-import { remarksOf } from './remarks.ts'
-import { assemble, gapsWorthTelling, type Report } from './report.ts'
+import { EmbeddingRanker } from './ranking/embedding-ranker.ts'
+import { assemble, type Report, reportableGaps } from './report.ts'
 import { Asker, type WriterModel } from './writer/ask.ts'
 import { planResearch } from './writer/plan.ts'
 import { writeByModel } from './writer/writer.ts'
@@ -72,7 +72,7 @@ export async function* runResearch(
   composition: Composition,
   signal: AbortSignal,
 ): AsyncGenerator<ResearchEvent> {
-  const question = await runYielding(takeApart(request), signal)
+  const question = await runYielding(parseQuestion(request), signal)
   yield* new Run(setup, request, question, composition, signal).events()
 }
 
@@ -81,7 +81,7 @@ class Run {
   readonly #request: ResearchRequest
   readonly #signal: AbortSignal
   readonly #asker: Asker | undefined
-  readonly #ranker: MeaningRanker | undefined
+  readonly #ranker: EmbeddingRanker | undefined
   /** The question as submitted; `#question` also has the parts that the model planned. */
   readonly #asked: Question
   #question: Question
@@ -112,7 +112,7 @@ class Run {
     this.#clock = new Clock(composition, this.#budget.bounds.seconds)
     this.#asker = setup.writer && new Asker(this.#clock, this.#budget, setup.writer, request.temperature)
     this.#ranker =
-      setup.embeddings === undefined ? undefined : new MeaningRanker(this.#clock, this.#budget, setup.embeddings)
+      setup.embeddings === undefined ? undefined : new EmbeddingRanker(this.#clock, this.#budget, setup.embeddings)
     this.#gathering = new Gathering({
       backends: this.#setup.backends,
       request,
@@ -134,7 +134,7 @@ class Run {
     const late = stop ?? (this.#asker && (await this.#clock.stop('write')))
     yield this.#progress('writing', 80, 'Writing the report')
     const written = await this.#write(evidence, late)
-    const draft = { ...written, gaps: gapsWorthTelling(this.#asked.text, written.gaps) }
+    const draft = { ...written, gaps: reportableGaps(this.#asked.text, written.gaps) }
     // If the time ended while the model wrote, then its draft may be incomplete, so the report is marked as early.
     const early = late ?? (this.#asker && (await this.#clock.stop('written')))
     if (early === 'cancelled' && claimsOf(draft).length === 0) throw nothingToWrite()
@@ -175,8 +175,8 @@ class Run {
     // Counting terms in an unfinished index would wait for that index a second time.
     const backends = this.#gathering.indexing ? [] : this.#setup.backends
     const terms = [...vocabulary.keys()]
-    const words = [...vocabulary].map(([term, word]) => searchedAs(term, word))
-    const weighed = await weighWords(backends, words, this.#clock, this.#signal)
+    const words = [...vocabulary].map(([term, word]) => searchFormOf(term, word))
+    const weighed = await fetchTermCounts(backends, words, this.#clock, this.#signal)
     if (!weighed) return queriesOf(this.#question, new Map(), () => true)
     this.#isWeighed = true
     this.#weights = weightsOf(terms, weighed)
@@ -220,10 +220,10 @@ class Run {
 
   async #read(): Promise<boolean> {
     const fresh = await this.#gathering.read()
-    const asked = askedTermsIn(this.#question)
+    const asked = queryTermsIn(this.#question)
     for (const snapshot of fresh)
       this.#passages.push(...(await runYielding(countPassages(snapshot, asked), this.#signal)))
-    if (!this.#isWeighed) this.#weights = weightsAmong([...vocabularyOf(this.#question).keys()], this.#passages)
+    if (!this.#isWeighed) this.#weights = weightsIn([...vocabularyOf(this.#question).keys()], this.#passages)
     return fresh.length > 0
   }
 
@@ -269,9 +269,9 @@ class Run {
   *#finish(draft: Draft, stop: ResearchStop): Generator<ResearchEvent> {
     const isSearched = this.#gathering.searches > 0
     const isDivided = !isUndivided(this.#asked.text)
-    const notes = { isSearched, isDivided, remarks: remarksOf(this.#gathering, stop, this.#ranker?.remark) }
+    const notes = { isSearched, isDivided, caveats: caveatsOf(this.#gathering, stop, this.#ranker?.caveat) }
     const report = assemble(draft, notes, this.#request.report_tokens)
-    requireFounded(report)
+    requireExactCitations(report)
     for (const text of piecesOf(report.content)) yield { type: 'text', text }
     yield { type: 'annotations', annotations: [...report.annotations] }
     yield { type: 'search_results', results: this.#gathering.results }

@@ -1,6 +1,6 @@
 import type { Snapshot } from '#shared/search/search.ts'
-import { AskedTerms } from '#shared/search/text/asked.ts'
 import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
+import { QueryTerms } from '#shared/search/text/query-terms.ts'
 import { subjectOf, termsOf } from '#shared/search/text/terms.ts'
 import { type Question, type Weights, weightsOf } from './question.ts'
 
@@ -29,10 +29,10 @@ export interface CountedPassage extends Passage {
   readonly length: number
 }
 
-const NOTHING_ASKED = new AskedTerms([])
+const NO_QUERY_TERMS = new QueryTerms([])
 
 /** Divides a source into passages and counts their terms. A word that matches a term of the question counts as that term too. */
-export function* countPassages(source: Snapshot, asked = NOTHING_ASKED): Generator<void, CountedPassage[]> {
+export function* countPassages(source: Snapshot, asked = NO_QUERY_TERMS): Generator<void, CountedPassage[]> {
   const passages: CountedPassage[] = []
   const title = [...termsOf(subjectOf(source))].flatMap(({ term }) => [term, ...asked.matching(term)])
   for (const passage of passagesOf(source)) {
@@ -66,7 +66,7 @@ export function* countPassages(source: Snapshot, asked = NOTHING_ASKED): Generat
 }
 
 /** Computes idf weights from the passages read so far. Used if no backend can count over the whole corpus. */
-export function weightsAmong(terms: readonly string[], passages: readonly CountedPassage[]): Weights {
+export function weightsIn(terms: readonly string[], passages: readonly CountedPassage[]): Weights {
   const holding = terms.map((term) => passages.filter((passage) => passage.terms.has(term)).length)
   return weightsOf(terms, { passages: passages.length, holding })
 }

@@ -1,6 +1,6 @@
 import type { ResearchRequest } from '#schemas/research/research.ts'
-import type { TermWeights } from '#shared/search/search.ts'
-import { AskedTerms, askedTermsOf, type Language, languageOf } from '#shared/search/text/asked.ts'
+import type { TermCounts } from '#shared/search/search.ts'
+import { type Language, languageOf, QueryTerms, queryTermsOf } from '#shared/search/text/query-terms.ts'
 import { termOf, termSet } from '#shared/search/text/terms.ts'
 
 /** Maximum clauses of a question that are answered separately. */
@@ -8,12 +8,12 @@ const CLAUSES_MAX = 6
 /** Maximum terms of a question; later terms are ignored. */
 const TERMS_MAX = 40
 /** A question with fewer words than this depends on the previous user turn, as in "and in 2024?". */
-const LEANING_TERMS = 3
+const OWN_TERMS_MIN = 3
 /** Words and clauses between two event-loop yields. */
-const TURN_WORDS = 50
-const TURN_CLAUSES = 10
+const WORDS_PER_YIELD = 50
+const CLAUSES_PER_YIELD = 10
 /** Minimum corpus size assumed for term weights: among a few passages, every term would look rare. */
-const PASSAGES_LEAST = 20
+const PASSAGES_MIN = 20
 /** Number of rarest terms that are combined into pairs as search queries. */
 const RARE_MAX = 3
 
@@ -29,7 +29,7 @@ export interface Question {
   /** Parts of a question with several parts; empty if the question has one part. */
   readonly clauses: readonly Clause[]
   /** The previous user turn followed by the question, as one more query. Undefined if the question has enough words of its own. */
-  readonly leaning: string | undefined
+  readonly contextQuery: string | undefined
 }
 
 /** A part of a question that can be answered by itself. */
@@ -41,7 +41,7 @@ export interface Clause {
 }
 
 /** Divides a question into terms and clauses. Yields to the event loop, because a pasted question may have thousands of words. */
-export function* takeApart({
+export function* parseQuestion({
   question: asked,
   context,
 }: Pick<ResearchRequest, 'question' | 'context'>): Generator<void, Question> {
@@ -49,20 +49,20 @@ export function* takeApart({
   const language = languageOf(question)
   const terms = new Map<string, string>()
   let words = 0
-  for (const { term, word } of askedTermsOf(question, language)) {
+  for (const { term, word } of queryTermsOf(question, language)) {
     if (!terms.has(term)) terms.set(term, word)
     if (terms.size >= TERMS_MAX) break
-    if (++words % TURN_WORDS === 0) yield
+    if (++words % WORDS_PER_YIELD === 0) yield
   }
   const clauses = yield* clausesOf(question, language)
   const before = context.findLast(({ role }) => role === 'user')?.text
-  const leans = new Set(terms.values()).size < LEANING_TERMS && before !== undefined
+  const leans = new Set(terms.values()).size < OWN_TERMS_MIN && before !== undefined
   return {
     text: question,
     language,
     terms,
     clauses: clauses.length > 1 ? clauses : [],
-    leaning: leans ? `${before} ${question}` : undefined,
+    contextQuery: leans ? `${before} ${question}` : undefined,
   }
 }
 
@@ -71,7 +71,7 @@ function* clausesOf(question: string, language: Language): Generator<void, Claus
   for (const [at, text] of question.split(CLAUSE_END).entries()) {
     clauses.push(...clauseOf(text, language))
     if (clauses.length >= CLAUSES_MAX) break
-    if (at % TURN_CLAUSES === 0) yield
+    if (at % CLAUSES_PER_YIELD === 0) yield
   }
   return clauses
 }
@@ -79,7 +79,7 @@ function* clausesOf(question: string, language: Language): Generator<void, Claus
 /** Returns no clause for a text with fewer than two words: one word alone is no question. */
 function clauseOf(text: string, language: Language): Clause[] {
   const words = new Map<string, string>()
-  for (const { term, word } of askedTermsOf(text, language)) if (!words.has(term)) words.set(term, word)
+  for (const { term, word } of queryTermsOf(text, language)) if (!words.has(term)) words.set(term, word)
   return new Set(words.values()).size > 1 ? [{ text: text.trim(), terms: [...words.keys()], words }] : []
 }
 
@@ -97,12 +97,12 @@ export function vocabularyOf({ terms, clauses }: Question): Map<string, string> 
 }
 
 /** A matcher that reports which terms of a question and its clauses occur in a text. */
-export function askedTermsIn(question: Question): AskedTerms {
-  return new AskedTerms(vocabularyOf(question).keys())
+export function queryTermsIn(question: Question): QueryTerms {
+  return new QueryTerms(vocabularyOf(question).keys())
 }
 
 /** The search text for a term: the word, or the term itself if the term is only a part of the word. */
-export function searchedAs(term: string, word: string): string {
+export function searchFormOf(term: string, word: string): string {
   return termOf(word) === term ? word : term
 }
 
@@ -162,8 +162,8 @@ function exactly(text: string): RegExp {
 export type Weights = ReadonlyMap<string, number>
 
 /** Computes idf weights from the number of passages that contain each term. */
-export function weightsOf(terms: readonly string[], { passages, holding }: TermWeights): Weights {
-  const all = Math.max(PASSAGES_LEAST, passages)
+export function weightsOf(terms: readonly string[], { passages, holding }: TermCounts): Weights {
+  const all = Math.max(PASSAGES_MIN, passages)
   return new Map(terms.map((term, at) => [term, idf(all, holding[at] ?? 0)]))
 }
 
@@ -184,7 +184,7 @@ export function queriesOf(question: Question, weights: Weights, isHeld: (term: s
     .slice(0, RARE_MAX)
     .map(([, word]) => word)
   const pairs = [...new Set(rare)].flatMap((a, at, all) => all.slice(at + 1).map((b) => `${a} ${b}`))
-  const leaning = question.leaning === undefined ? [] : [question.leaning]
+  const leaning = question.contextQuery === undefined ? [] : [question.contextQuery]
   return distinct([question.text, ...leaning, ...question.clauses.map(({ text }) => text), ...pairs])
 }
 

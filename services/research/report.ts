@@ -32,7 +32,7 @@ export interface ReportNotes {
   /** True if the question's script can be divided into words. If not, no statement about the sources is possible. */
   readonly isDivided: boolean
   /** Sentences about limits of the run, such as failed searches or an early end. */
-  readonly remarks: readonly string[]
+  readonly caveats: readonly string[]
 }
 
 /**
@@ -43,8 +43,8 @@ export interface ReportNotes {
  * @param tokensMax Maximum length in tokens of 4 UTF-16 units each. Default: unlimited.
  */
 export function assemble(draft: Draft, notes: ReportNotes, tokensMax = Number.POSITIVE_INFINITY): Report {
-  const shorter = shorterOnes(draft)
-  const places: Places = new Map()
+  const shorter = shorterDrafts(draft)
+  const places: QuotePositions = new Map()
   const reportOf = (at: number) => write(shorter[at] ?? draft, notes, at > 0, places)
   const charsMax = tokensMax * CHARS_PER_TOKEN
   let [low, high] = [0, shorter.length - 1]
@@ -58,14 +58,14 @@ export function assemble(draft: Draft, notes: ReportNotes, tokensMax = Number.PO
 }
 
 /** Returns the gaps to report: without measure words such as "long" in "how long", each cut to 80 UTF-16 units. */
-export function gapsWorthTelling(question: string, gaps: readonly string[]): string[] {
+export function reportableGaps(question: string, gaps: readonly string[]): string[] {
   const asking = new Set([...question.matchAll(new RegExp(`\\bhow (${MEASURES})\\b`, 'gi'))].map(([, word]) => word))
   const shown = gaps.filter((gap) => !asking.has(gap))
   return shown.map((gap) => (gap.length <= GAP_CHARS_MAX ? gap : `${gap.slice(0, GAP_CHARS_MAX - 1).toWellFormed()}…`))
 }
 
 /** Returns the draft, then the draft without its least important claim, then without two claims, and so on. */
-function shorterOnes(draft: Draft): Draft[] {
+function shorterDrafts(draft: Draft): Draft[] {
   const drafts = [draft]
   for (let last = draft; claimsOf(last).length > 0; ) {
     last = withoutLast(last)
@@ -79,9 +79,9 @@ function fits(draft: Draft, { content }: Report, charsMax: number): boolean {
 }
 
 /** Cache of the position of each quote in its source, in code points. Shared by all renderings of one report. */
-type Places = Map<Quote, { readonly source_start: number; readonly source_end: number }>
+type QuotePositions = Map<Quote, { readonly source_start: number; readonly source_end: number }>
 
-function write(draft: Draft, notes: ReportNotes, isCut: boolean, places: Places): Report {
+function write(draft: Draft, notes: ReportNotes, isCut: boolean, places: QuotePositions): Report {
   const text = new ReportText(places)
   if (claimsOf(draft).length === 0) writeNothingFound(text, isCut, notes)
   else {
@@ -92,7 +92,7 @@ function write(draft: Draft, notes: ReportNotes, isCut: boolean, places: Places)
     for (const { title, claims } of draft.sections) text.section(title, claims)
     text.section('Sources differ', draft.differences ?? [])
   }
-  writeGaps(text, draft, notes.remarks)
+  writeGaps(text, draft, notes.caveats)
   text.sources()
   return { ...text.build(), claims: claimsOf(draft).length, isCut }
 }
@@ -110,14 +110,14 @@ function writeNothingFound(text: ReportText, isCut: boolean, { isSearched, isDiv
   )
 }
 
-function writeGaps(text: ReportText, { gaps }: Draft, remarks: readonly string[]): void {
-  if (gaps.length === 0 && remarks.length === 0) return
+function writeGaps(text: ReportText, { gaps }: Draft, caveats: readonly string[]): void {
+  if (gaps.length === 0 && caveats.length === 0) return
   text.heading('Not found')
   if (gaps.length > 0) {
     const named = gaps.slice(0, GAPS_MAX).map((gap) => `“${escapeMarkdown(gap)}”`)
     text.item(`No source that was read mentions ${named.join(', ')}.`)
   }
-  for (const remark of remarks) text.item(remark)
+  for (const remark of caveats) text.item(remark)
 }
 
 /** Cuts a report whose text is too long even without claims. The rest has no citations. */
@@ -136,11 +136,11 @@ class ReportText {
   readonly #parts: string[] = []
   readonly #annotations: ResearchAnnotation[] = []
   readonly #sources: Snapshot[] = []
-  readonly #places: Places
+  readonly #quotePositions: QuotePositions
   #points = 0
 
-  constructor(places: Places) {
-    this.#places = places
+  constructor(places: QuotePositions) {
+    this.#quotePositions = places
   }
 
   heading(title: string): void {
@@ -192,7 +192,7 @@ class ReportText {
     const start_index = this.#points
     this.#push(`[${this.#numberOf(source)}]`)
     const { title, url, sha256 } = source
-    const place = this.#placeOf(quote)
+    const place = this.#positionOf(quote)
     const span = { start_index, end_index: this.#points, title, url }
     this.#annotations.push({
       type: 'url_citation',
@@ -200,13 +200,13 @@ class ReportText {
     })
   }
 
-  #placeOf(quote: Quote) {
-    const known = this.#places.get(quote)
+  #positionOf(quote: Quote) {
+    const known = this.#quotePositions.get(quote)
     if (known) return known
     const { source, start, text } = quote
     const source_start = pointsOf(source.text, start)
     const place = { source_start, source_end: source_start + pointsOf(text, text.length) }
-    this.#places.set(quote, place)
+    this.#quotePositions.set(quote, place)
     return place
   }
 

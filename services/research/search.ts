@@ -1,8 +1,8 @@
 import type { SearchRequest, SearchResult, SearchResults } from '#schemas/search.ts'
 import { ServiceError } from '#shared/error.ts'
 import { type Hit, LOCAL_HOST, type ReadOptions, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
-import { AskedTerms, askedTermsOf, languageOf } from '#shared/search/text/asked.ts'
 import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
+import { languageOf, QueryTerms, queryTermsOf } from '#shared/search/text/query-terms.ts'
 import { runYielding } from '#shared/yielding.ts'
 
 /** Maximum hits whose page is read for an excerpt. The other hits return the snippet of the backend. */
@@ -13,7 +13,7 @@ const READ_MS_MAX = 15_000
 const PASSAGES_MAX = 3
 
 /** A hit with the backend that found it and can read it. */
-interface Found {
+interface BackendHit {
   readonly hit: Hit
   readonly backend: SearchBackend
 }
@@ -51,7 +51,7 @@ async function findAll(
   backends: readonly SearchBackend[],
   request: SearchRequest,
   signal: AbortSignal,
-): Promise<Found[]> {
+): Promise<BackendHit[]> {
   const { query, limit } = request
   // Local documents share one pseudo host. The request's domain rules apply to the web only.
   const domains = request.in === 'documents' ? { allow: [LOCAL_HOST], deny: [] } : request.domains
@@ -59,7 +59,7 @@ async function findAll(
   signal.throwIfAborted()
   const lists = ends.map((end) => (end.status === 'fulfilled' ? end.value : []))
   if (ends.every(({ status }) => status === 'rejected')) throw (ends[0] as PromiseRejectedResult).reason
-  const found = new Map<string, Found>()
+  const found = new Map<string, BackendHit>()
   for (let at = 0; at < limit; at++) {
     for (const [n, backend] of backends.entries()) {
       const hit = lists[n]?.[at]
@@ -70,7 +70,7 @@ async function findAll(
 }
 
 async function resultOf(
-  { hit, backend }: Found,
+  { hit, backend }: BackendHit,
   reads: boolean,
   { query, domains, in: where }: SearchRequest,
   reading: Omit<ReadOptions, 'domains'>,
@@ -91,12 +91,12 @@ async function resultOf(
 /** Returns the passages with the most terms of the query, in document order. */
 function* excerptOf(snapshot: Snapshot, query: string): Generator<undefined, string> {
   const plain = query.normalize('NFC')
-  const terms = new Set([...askedTermsOf(plain, languageOf(plain))].map(({ term }) => term))
-  const asked = new AskedTerms(terms)
+  const terms = new Set([...queryTermsOf(plain, languageOf(plain))].map(({ term }) => term))
+  const asked = new QueryTerms(terms)
   const ranked: { readonly passage: Passage; readonly text: string; readonly score: number }[] = []
   for (const passage of passagesOf(snapshot)) {
     const text = snapshot.text.slice(passage.start, passage.end)
-    const held = asked.heldIn(`${passage.heading} ${text}`)
+    const held = asked.termsIn(`${passage.heading} ${text}`)
     ranked.push({ passage, text, score: [...terms].filter((term) => held.has(term)).length })
     yield
   }

@@ -19,7 +19,7 @@ import { openOpenAiTranscription } from '#shared/engines/openai/transcript/trans
 import type { RerankEngine } from '#shared/engines/rerank.ts'
 import type { SpeechEngine } from '#shared/engines/speech.ts'
 import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
-import type { UpstreamFleet } from '#shared/engines/upstream/share.ts'
+import type { UpstreamFleet } from '#shared/engines/upstream/limit-partition.ts'
 import { ServiceError } from '#shared/error.ts'
 
 export interface EngineOptions {

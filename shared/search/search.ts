@@ -70,7 +70,7 @@ export interface Snapshot {
 }
 
 /** Document frequencies of terms. Rare terms of a question show its subject. */
-export interface TermWeights {
+export interface TermCounts {
   /** Passages in the corpus. */
   readonly passages: number
   /** Passages that hold each term, in the order of the terms asked for. */
@@ -104,7 +104,7 @@ export interface SearchBackend {
    */
   read(hit: Hit, options: ReadOptions): Promise<Snapshot>
   /** Document frequencies of terms. Only backends with an own index have this method. @throws ServiceError As {@link search} */
-  weigh?(terms: readonly string[], signal: AbortSignal): Promise<TermWeights>
+  countTerms?(terms: readonly string[], signal: AbortSignal): Promise<TermCounts>
   /**
    * Waits until all documents are indexed. Only backends with an own index have this method.
    *

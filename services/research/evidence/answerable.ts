@@ -11,14 +11,14 @@ import type { CountedPassage } from '#services/research/passages.ts'
 import {
   type Anchor,
   anchorsOf,
-  askedTermsIn,
   namesOf,
   type Question,
+  queryTermsIn,
   type Weights,
 } from '#services/research/question.ts'
 import type { Snapshot } from '#shared/search/search.ts'
-import type { AskedTerms } from '#shared/search/text/asked.ts'
 import { folded } from '#shared/search/text/fold.ts'
+import type { QueryTerms } from '#shared/search/text/query-terms.ts'
 import type { Sentence } from '#shared/search/text/sentences.ts'
 import { subjectOf, termSet } from '#shared/search/text/terms.ts'
 import { answerTypesOf, fitOf, requiredOf } from './answer-type.ts'
@@ -58,7 +58,7 @@ export interface Part {
   readonly names: ReadonlySet<string>
   /** Exact strings that an answer must contain or have around it. */
   readonly anchors: readonly Anchor[]
-  readonly asked: AskedTerms
+  readonly asked: QueryTerms
   readonly isEnglish: boolean
 }
 
@@ -73,13 +73,13 @@ export function* partOf(
   // Names are found in English only: German capitalizes every noun, and other languages inflect names.
   const names = isEnglish ? namesOf(text) : []
   const nameTerms = new Set(names.flatMap((name) => [...termSet(name)]).filter((term) => weights.has(term)))
-  const asked = askedTermsIn(question)
+  const asked = queryTermsIn(question)
   const named = yield* namedPassages(names, passages, weights)
   return { text, terms, passages: named, names: nameTerms, anchors: anchorsOf(text), asked, isEnglish }
 }
 
 /** The largest share of the weight of the terms that one passage carries, 0 to 1. */
-export function carriedBy(terms: readonly string[], passages: readonly CountedPassage[], weights: Weights): number {
+export function coverageIn(terms: readonly string[], passages: readonly CountedPassage[], weights: Weights): number {
   return Math.max(
     0,
     ...passages.map(({ terms: own, similar }) =>
@@ -90,7 +90,7 @@ export function carriedBy(terms: readonly string[], passages: readonly CountedPa
 
 /** Whether one passage carries the minimum share of the part's weight. */
 export function isCarried(part: Part, weights: Weights): boolean {
-  return carriedBy(part.terms, part.passages, weights) >= leastMassOf(part)
+  return coverageIn(part.terms, part.passages, weights) >= leastMassOf(part)
 }
 
 function leastMassOf({ text, terms, isEnglish }: Part): number {
@@ -145,13 +145,13 @@ export function isAnchored(
 /** Yields each group of neighbouring sentences: its text, its labels, and the credit of a term in or above the group (0 to 1). */
 function* together(
   { source, heading, sentences: all }: CountedPassage,
-  asked: AskedTerms,
+  asked: QueryTerms,
 ): Generator<{ said: string; about: string; holds: (term: string) => number }> {
   const sentences = all.filter(({ isCode }) => !isCode)
-  const above = asked.heldIn(heading)
+  const above = asked.termsIn(heading)
   const about = (sentence: Sentence) => (sentence.contexts ?? []).map((span) => span.text).join('\n')
-  const title = asked.heldIn(subjectOf(source))
-  const own = sentences.map((sentence) => asked.heldIn(`${sentence.text}\n${about(sentence)}`))
+  const title = asked.termsIn(subjectOf(source))
+  const own = sentences.map((sentence) => asked.termsIn(`${sentence.text}\n${about(sentence)}`))
   const similar = own.map((terms) => new Set([...terms].flatMap((term) => asked.similar(term))))
   for (const [at, first] of sentences.entries()) {
     const some = own.slice(at, at + TOGETHER)

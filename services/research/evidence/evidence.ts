@@ -2,8 +2,8 @@ import { type CountedPassage, massOf } from '#services/research/passages.ts'
 import {
   type Anchor,
   anchorsOf,
-  askedTermsIn,
   type Question,
+  queryTermsIn,
   vocabularyOf,
   type Weights,
 } from '#services/research/question.ts'
@@ -13,9 +13,9 @@ import { isUndivided } from '#shared/search/text/scripts.ts'
 import type { Sentence } from '#shared/search/text/sentences.ts'
 import { termOf, termSet } from '#shared/search/text/terms.ts'
 import { answerTypesOf, requiredOf } from './answer-type.ts'
-import { carriedBy, isAnswered, isCarried, MASS_MIN, type Part, partOf, SHORT_TERMS } from './answerable.ts'
+import { coverageIn, isAnswered, isCarried, MASS_MIN, type Part, partOf, SHORT_TERMS } from './answerable.ts'
 import { type Quotable, quotablesIn } from './quotes.ts'
-import { passageTermsOf, type Signals, scoreOf, signalsOf, type Wanted } from './signals.ts'
+import { type AnswerCriteria, passageTermsOf, type Signals, scoreOf, signalsOf } from './signals.ts'
 
 /** A verbatim quote: `text` is equal to `source.text.slice(start, end)`. Offsets are in UTF-16 units. */
 export interface Quote {
@@ -138,13 +138,13 @@ function kindTermOf(question: string): string | undefined {
 const ASKS =
   /\b(?:who|whom|whose|what|which|when|where|why|how|is|are|was|were|does|do|did|can|could|should|must|may|will|has|have)\b/i
 
-function wantedOf(text: string, question: Question): Wanted {
+function wantedOf(text: string, question: Question): AnswerCriteria {
   const { isEnglish } = question.language
   return {
     question: text,
     terms: [...vocabularyOf(question).keys()],
     types: answerTypesOf(text, isEnglish),
-    asked: askedTermsIn(question),
+    asked: queryTermsIn(question),
     anchors: anchorsOf(text),
     isEnglish,
     isTypeRequired: requiredOf(answerTypesOf(text, isEnglish)).length > 0,
@@ -199,7 +199,7 @@ function chosenPassages(
   weights: Weights,
   wanted: readonly Snapshot[],
 ): CountedPassage[] {
-  const bestMass = carriedBy(terms, ranked, weights)
+  const bestMass = coverageIn(terms, ranked, weights)
   const massBySource = new Map<Snapshot, number>()
   for (const { source, terms: own } of ranked) {
     const mass = massOf(terms, weights, (term) => own.has(term))
@@ -216,7 +216,11 @@ function chosenPassages(
   return [...new Set([...fit.slice(0, PASSAGES_MAX), ...more])]
 }
 
-function* scored(wanted: Wanted, passages: readonly CountedPassage[], weights: Weights): Generator<void, Candidate[]> {
+function* scored(
+  wanted: AnswerCriteria,
+  passages: readonly CountedPassage[],
+  weights: Weights,
+): Generator<void, Candidate[]> {
   const candidates: Candidate[] = []
   const masses = new Map<Snapshot, number>()
   for (const { source, terms } of passages) {
@@ -235,7 +239,7 @@ function* scored(wanted: Wanted, passages: readonly CountedPassage[], weights: W
   return withoutRepeats(candidates).sort(byScore)
 }
 
-function candidateOf(quotable: Quotable, passage: CountedPassage, signals: Signals, wanted: Wanted): Candidate {
+function candidateOf(quotable: Quotable, passage: CountedPassage, signals: Signals, wanted: AnswerCriteria): Candidate {
   const { at, start, end, text, isCode } = quotable
   const terms = termSet(passage.sentences[at]?.text ?? '')
   const context = contextOf(passage.sentences[at], start, terms, wanted)
@@ -260,11 +264,11 @@ function contextOf(
   sentence: Sentence | undefined,
   start: number,
   own: ReadonlySet<string>,
-  wanted: Wanted,
+  wanted: AnswerCriteria,
 ): string | undefined {
   const before = (sentence?.contexts ?? []).filter((span) => span.end <= start && isForReaders(span.text))
   const shown = before.filter(({ text }) => {
-    const held = wanted.asked.heldIn(text)
+    const held = wanted.asked.termsIn(text)
     return sentence?.isRow || wanted.terms.some((term) => held.has(term) && !own.has(term))
   })
   const context = shown.map(({ text }) => text.replace(/\s*[:：]$/u, '')).join(' › ')

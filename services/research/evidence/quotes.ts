@@ -16,9 +16,9 @@ export interface Quotable {
   readonly end: number
   readonly text: string
   /** The sentence refers to the previous one. */
-  readonly refers: boolean
+  readonly hasReference: boolean
   /** The sentence refers to the previous one, and the quote does not include that one. */
-  readonly leans: boolean
+  readonly lacksReferent: boolean
   /** A line of code without the sentence that introduces it. */
   readonly isCode: boolean
 }
@@ -28,7 +28,7 @@ export function quotablesIn(text: string, { sentences }: Pick<Passage, 'sentence
   return sentences.flatMap((sentence, at) => {
     if (!isQuotable(sentence)) return []
     const before = sentences[at - 1]
-    const refers = refersBack(sentence)
+    const hasReference = refersBack(sentence)
     const start = before && isJoined(text, before, sentence) ? before.start : sentence.start
     const isWhole = start < sentence.start
     return [
@@ -37,8 +37,8 @@ export function quotablesIn(text: string, { sentences }: Pick<Passage, 'sentence
         start,
         end: sentence.end,
         text: text.slice(start, sentence.end),
-        refers,
-        leans: refers && !isWhole,
+        hasReference,
+        lacksReferent: hasReference && !isWhole,
         isCode: (sentence.isCode === true || isCodeLike(sentence.text)) && !isWhole,
       },
     ]

@@ -14,18 +14,18 @@
  */
 import { type CountedPassage, massOf } from '#services/research/passages.ts'
 import type { Anchor, Weights } from '#services/research/question.ts'
-import type { AskedTerms } from '#shared/search/text/asked.ts'
+import type { QueryTerms } from '#shared/search/text/query-terms.ts'
 import { synonymsOf } from '#shared/search/text/synonyms.ts'
 import { subjectOf, termsOf } from '#shared/search/text/terms.ts'
 import { type AnswerType, fitOf } from './answer-type.ts'
 import type { Quotable } from './quotes.ts'
 
 /** The part of the question against which sentences are scored. */
-export interface Wanted {
+export interface AnswerCriteria {
   readonly question: string
   readonly terms: readonly string[]
   readonly types: readonly AnswerType[]
-  readonly asked: AskedTerms
+  readonly asked: QueryTerms
   readonly anchors: readonly Anchor[]
   readonly isEnglish: boolean
   /** True if a sentence must contain an answer of one of the types. */
@@ -40,9 +40,9 @@ const HEADING = 0.6
 const TITLE = 0.35
 const NEIGHBOUR = 0.3
 /** Maximum distance, in terms, between two neighbouring terms of the question that count as a pair. */
-const NEAR = 3
+const PAIR_DISTANCE_MAX = 3
 /** Number of terms at which the length signal reaches 1. */
-const LONG = 20
+const LENGTH_TERMS = 20
 
 /** Weight of each signal. */
 const WEIGHTS = {
@@ -67,7 +67,7 @@ const WEIGHTS = {
   news: -0.84,
   length: 0.14,
   code: -0.8,
-  leans: -0.46,
+  lacksReferent: -0.46,
   /** Credit of the rarest term of the question. */
   rarest: 0.17,
   /** Share of the question's terms that have no credit at any position. */
@@ -102,14 +102,14 @@ export interface PassageTerms {
 
 const NONE: ReadonlySet<string> = new Set()
 
-export function passageTermsOf({ source, heading, sentences }: CountedPassage, asked: AskedTerms): PassageTerms {
+export function passageTermsOf({ source, heading, sentences }: CountedPassage, asked: QueryTerms): PassageTerms {
   return {
-    own: sentences.map(({ text }) => asked.heldIn(text)),
+    own: sentences.map(({ text }) => asked.termsIn(text)),
     contexts: sentences.map(({ contexts }) =>
-      contexts ? asked.heldIn(contexts.map(({ text }) => text).join('\n')) : NONE,
+      contexts ? asked.termsIn(contexts.map(({ text }) => text).join('\n')) : NONE,
     ),
-    heading: asked.heldIn(heading),
-    title: asked.heldIn(subjectOf(source)),
+    heading: asked.termsIn(heading),
+    title: asked.termsIn(subjectOf(source)),
   }
 }
 
@@ -117,7 +117,7 @@ export function passageTermsOf({ source, heading, sentences }: CountedPassage, a
 export function creditIn(
   terms: PassageTerms,
   at: number,
-  refers: boolean,
+  hasReference: boolean,
   isEnglish: boolean,
 ): (term: string) => number {
   const { own, contexts, heading, title } = terms
@@ -125,21 +125,21 @@ export function creditIn(
   return (term) => {
     if (own[at]?.has(term)) return 1
     if (contexts[at]?.has(term)) return CONTEXT
-    if (refers && before.has(term)) return REFERENT
-    if (isEnglish && isSaidOtherwise(term, own[at] ?? NONE)) return SYNONYM
+    if (hasReference && before.has(term)) return REFERENT
+    if (isEnglish && hasSynonymOf(term, own[at] ?? NONE)) return SYNONYM
     if (heading.has(term)) return HEADING
     if (title.has(term)) return TITLE
-    return before.has(term) || after.has(term) || (refers && contexts[at - 1]?.has(term)) ? NEIGHBOUR : 0
+    return before.has(term) || after.has(term) || (hasReference && contexts[at - 1]?.has(term)) ? NEIGHBOUR : 0
   }
 }
 
-function isSaidOtherwise(term: string, own: ReadonlySet<string>): boolean {
+function hasSynonymOf(term: string, own: ReadonlySet<string>): boolean {
   for (const other of synonymsOf(term)) if (own.has(other)) return true
   return false
 }
 
 /** A quotable sentence with its passage and the rank of that passage. */
-export interface Placed {
+export interface SentenceInPassage {
   readonly quotable: Quotable
   readonly passage: CountedPassage
   readonly terms: PassageTerms
@@ -149,9 +149,13 @@ export interface Placed {
   readonly sourceMass: number
 }
 
-export function signalsOf(wanted: Wanted, weights: Weights, { quotable, passage, terms, ...place }: Placed): Signals {
-  const { at, text, refers, leans, isCode } = quotable
-  const credit = creditIn(terms, at, refers, wanted.isEnglish)
+export function signalsOf(
+  wanted: AnswerCriteria,
+  weights: Weights,
+  { quotable, passage, terms, ...place }: SentenceInPassage,
+): Signals {
+  const { at, text, hasReference, lacksReferent, isCode } = quotable
+  const credit = creditIn(terms, at, hasReference, wanted.isEnglish)
   const own = terms.own[at] ?? NONE
   const share = (held: ReadonlySet<string>) => massOf(wanted.terms, weights, (term) => held.has(term))
   const whole = creditSum(wanted.terms, weights, credit)
@@ -170,9 +174,9 @@ export function signalsOf(wanted: Wanted, weights: Weights, { quotable, passage,
     source: place.sourceMass,
     rank: 1 / (1 + place.rank),
     news: own.size === 0 ? 0 : own.difference(new Set(wanted.terms)).size / own.size,
-    length: Math.min(1, own.size / LONG),
+    length: Math.min(1, own.size / LENGTH_TERMS),
     code: isCode ? 1 : 0,
-    leans: leans ? 1 : 0,
+    lacksReferent: lacksReferent ? 1 : 0,
     rarest: credit(rarestOf(wanted.terms, weights)),
     missing: wanted.terms.filter((term) => credit(term) === 0).length / count,
     lead: at === 0 && passage.heading !== '' ? 1 : 0,
@@ -223,7 +227,7 @@ function pairsIn(text: string, terms: readonly string[]): number {
   let together = 0
   for (let pair = 1; pair < terms.length; pair++) {
     const [a, b] = [places.get(terms[pair - 1] ?? '') ?? [], places.get(terms[pair] ?? '') ?? []]
-    if (a.some((x) => b.some((y) => Math.abs(x - y) <= NEAR))) together++
+    if (a.some((x) => b.some((y) => Math.abs(x - y) <= PAIR_DISTANCE_MAX))) together++
   }
   return together / (terms.length - 1)
 }

@@ -11,14 +11,14 @@ import { runYielding } from '#shared/yielding.ts'
 import { type Freshness, freshnessOf } from './freshness.ts'
 
 /** Maximum tries of one backend call, default wait between two tries, and maximum Retry-After that is honoured; in milliseconds. */
-const TRIES = 2
-const WAIT_MS = 500
-const WAIT_MS_MAX = 5_000
+const ATTEMPTS_MAX = 2
+const RETRY_DELAY_MS = 500
+const RETRY_AFTER_MS_MAX = 5_000
 /** Timeout of one try of a search or a page, in milliseconds. */
-const TRY_MS = 20_000
+const ATTEMPT_TIMEOUT_MS = 20_000
 
 /** Maximum backend calls in flight per run. */
-const AT_ONCE = 4
+const CALLS_IN_FLIGHT_MAX = 4
 /** Constant k of reciprocal rank fusion (RRF). */
 const RRF_K = 60
 /** Maximum pages per host and round, so that one site cannot fill the report. */
@@ -31,7 +31,7 @@ const LENGTH_RATIO_MIN = 0.9
 const LENGTH_SLACK = 200
 
 /** A hit with its fused score and the backend that can read it. */
-interface Found {
+interface RankedHit {
   readonly hit: Hit
   readonly backend: SearchBackend
   score: number
@@ -58,7 +58,7 @@ export interface GatherOptions {
  */
 export class Gathering {
   readonly #options: GatherOptions
-  readonly #found = new Map<string, Found>()
+  readonly #found = new Map<string, RankedHit>()
   readonly #tried = new Set<string>()
   readonly snapshots: Snapshot[] = []
   /** Cache of fingerprints for the detection of repeated texts. */
@@ -161,7 +161,7 @@ export class Gathering {
     return []
   }
 
-  async #readOne({ hit, backend }: Found): Promise<Snapshot | undefined> {
+  async #readOne({ hit, backend }: RankedHit): Promise<Snapshot | undefined> {
     const { request, project } = this.#options
     const { domains } = request
     const input = { backend: backend.name, url: hit.url, id: hit.id, sha256: hit.sha256 }
@@ -188,7 +188,7 @@ export class Gathering {
       const value = await clock.composition.step(kind, input, async (stepSignal) => {
         const ending = AbortSignal.any([signal, stepSignal])
         try {
-          return { value: await withRetry(run, AbortSignal.any([ending, clock.cancelled]), clock.leftMs), cost }
+          return { value: await withRetry(run, AbortSignal.any([ending, clock.cancelled]), clock.remainingMs), cost }
         } catch (error) {
           if (!clock.cancelled.aborted && !ending.aborted) failure = ServiceError.from(error)
           throw error
@@ -214,9 +214,9 @@ export class Gathering {
     }
   }
 
-  #choose(): Found[] {
+  #choose(): RankedHit[] {
     const perHost = new Map<string, number>()
-    const chosen: Found[] = []
+    const chosen: RankedHit[] = []
     for (const found of this.#ranked()) {
       const key = `${found.hit.url} ${found.hit.sha256 ?? ''}`
       const host = URL.parse(found.hit.url)?.host
@@ -230,10 +230,10 @@ export class Gathering {
     return chosen
   }
 
-  #ranked(): Found[] {
+  #ranked(): RankedHit[] {
     const all = [...this.#found.values()]
     const fresh = new Map(this.#freshness?.(all).map((found, rank) => [found, 1 / (RRF_K + rank + 1)]))
-    const scoreOf = (found: Found) => found.score + (fresh.get(found) ?? 0)
+    const scoreOf = (found: RankedHit) => found.score + (fresh.get(found) ?? 0)
     return all.sort((a, b) => scoreOf(b) - scoreOf(a) || (a.hit.url < b.hit.url ? -1 : 1))
   }
 }
@@ -251,8 +251,8 @@ function documentOf(url: string): string {
 /** Runs the work in groups of `AT_ONCE` items. Results have the order of the items. */
 async function inGroups<T, R>(items: readonly T[], work: (item: T) => Promise<R>): Promise<R[]> {
   const results: R[] = []
-  for (let at = 0; at < items.length; at += AT_ONCE) {
-    results.push(...(await Promise.all(items.slice(at, at + AT_ONCE).map(work))))
+  for (let at = 0; at < items.length; at += CALLS_IN_FLIGHT_MAX) {
+    results.push(...(await Promise.all(items.slice(at, at + CALLS_IN_FLIGHT_MAX).map(work))))
   }
   return results
 }
@@ -267,7 +267,7 @@ async function withRetry<T>(run: (signal: AbortSignal) => Promise<T>, signal: Ab
   const endsAtMs = Date.now() + leftMs
   signal.throwIfAborted()
   for (let tries = 1; ; tries++) {
-    const timeout = AbortSignal.timeout(Math.ceil(Math.min(TRY_MS, Math.max(1, endsAtMs - Date.now()))))
+    const timeout = AbortSignal.timeout(Math.ceil(Math.min(ATTEMPT_TIMEOUT_MS, Math.max(1, endsAtMs - Date.now()))))
     try {
       return await run(AbortSignal.any([signal, timeout]))
     } catch (error) {
@@ -275,8 +275,12 @@ async function withRetry<T>(run: (signal: AbortSignal) => Promise<T>, signal: Ab
       const failure = timeout.aborted
         ? new ServiceError('upstream_timeout', 'It took too long.')
         : ServiceError.from(error)
-      const waitMs = failure.retryAfterMs ?? WAIT_MS
-      if (tries >= TRIES || !ERRORS[failure.code].retry || waitMs > Math.min(WAIT_MS_MAX, endsAtMs - Date.now()))
+      const waitMs = failure.retryAfterMs ?? RETRY_DELAY_MS
+      if (
+        tries >= ATTEMPTS_MAX ||
+        !ERRORS[failure.code].retry ||
+        waitMs > Math.min(RETRY_AFTER_MS_MAX, endsAtMs - Date.now())
+      )
         throw failure
       await wait(waitMs, undefined, { signal })
     }

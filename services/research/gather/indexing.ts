@@ -2,8 +2,8 @@ import type { Clock } from '#services/research/clock.ts'
 import type { IndexProgress, SearchBackend } from '#shared/search/search.ts'
 
 /** Maximum time of one wait for an index, in milliseconds; maximum number of waits; maximum share of the run's time for them. */
-const LOOK_MS = 3_000
-const LOOKS_MAX = 2
+const POLL_INTERVAL_MS = 3_000
+const POLLS_MAX = 2
 const TIME_SHARE = 0.4
 
 /**
@@ -18,12 +18,12 @@ export async function* waitForIndexes(
   clock: Clock,
   signal: AbortSignal,
 ): AsyncGenerator<IndexProgress, IndexProgress | undefined> {
-  const looks = Math.min(LOOKS_MAX, Math.max(1, Math.floor((clock.wholeMs * TIME_SHARE) / LOOK_MS)))
+  const looks = Math.min(POLLS_MAX, Math.max(1, Math.floor((clock.totalMs * TIME_SHARE) / POLL_INTERVAL_MS)))
   let last: IndexProgress | undefined
   for (const backend of backends.filter((each) => each.indexed)) {
     for (let at = 0; at < looks; at++) {
-      const waitMs = Math.min(LOOK_MS, clock.leftMs * TIME_SHARE)
-      last = await lookAt(backend, at, clock, waitMs, signal)
+      const waitMs = Math.min(POLL_INTERVAL_MS, clock.remainingMs * TIME_SHARE)
+      last = await pollIndex(backend, at, clock, waitMs, signal)
       if (!last) break
       yield last
     }
@@ -31,7 +31,7 @@ export async function* waitForIndexes(
   return last
 }
 
-async function lookAt(
+async function pollIndex(
   backend: SearchBackend,
   at: number,
   { composition }: Clock,

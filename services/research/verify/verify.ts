@@ -10,7 +10,7 @@
  */
 import { hasAddress } from '#shared/search/text/quotable.ts'
 import { termSet, termsOf } from '#shared/search/text/terms.ts'
-import { turnedIn } from './polarity.ts'
+import { contradictionIn } from './contradiction.ts'
 
 /** Result of a check. The reason is a sentence for the model that rewrites the claim. */
 export type Verdict =
@@ -82,7 +82,7 @@ export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
   if (name) return refused(`No quote has the name ${name}.`)
   const near = quotes.find((quote) => standsIn(claim, quote)) ?? nearest(claim, quotes)
   if (sharedBy(claim, quotes) < SHARED_MIN) return refused('It speaks of something else than its quotes.')
-  const turned = turnedIn(claim, near) ?? reorderedIn(claim, near)
+  const turned = contradictionIn(claim, near) ?? reorderedIn(claim, near)
   if (turned !== undefined) return refused(turned)
   if (!standsIn(claim, near)) return undecided('It says it in other words than its quotes.')
   if (countOf(QUALIFIER, claim) !== countOf(QUALIFIER, near)) return undecided('It leaves out or adds a condition.')

@@ -80,7 +80,7 @@ export class Asker {
     const read = asks.map((ask, at) => readAnswer(first[at], ask.schema))
     const again = asks.flatMap((ask, at) => {
       const each = read[at]
-      return each && 'problem' in each ? [{ at, child: this.#mending(ask, each) }] : []
+      return each && 'problem' in each ? [{ at, child: this.#repairRequest(ask, each) }] : []
     })
     const mended = await this.#send(again.map(({ child }) => child))
     for (const [n, { at }] of again.entries()) {
@@ -131,11 +131,11 @@ export class Asker {
     }
     const { model } = this.#writer
     const key = `${ask.key}${suffix}`
-    const deadlineInMs = this.#clock.leftMs * (ask.timeShare ?? 1)
+    const deadlineInMs = this.#clock.remainingMs * (ask.timeShare ?? 1)
     return { key, endpoint: '/v1/chat/completions', kind: 'generate', pool: 'inference', model, body, deadlineInMs }
   }
 
-  #mending<T>(ask: Ask<T>, { text, problem }: { text: string; problem: string }): ChildJob {
+  #repairRequest<T>(ask: Ask<T>, { text, problem }: { text: string; problem: string }): ChildJob {
     const shown = text.slice(0, SHOWN_CHARS_MAX).toWellFormed() || '(nothing)'
     // The message of the schema may list the keys of the answer, which can be thousands.
     const what = problem.slice(0, PROBLEM_CHARS_MAX).toWellFormed()

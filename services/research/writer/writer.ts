@@ -2,7 +2,7 @@ import { type Claim, claimsOf, type Draft } from '#services/research/draft.ts'
 import type { Evidence } from '#services/research/evidence/evidence.ts'
 import { verbatim } from '#services/research/extractive.ts'
 import type { Weights } from '#services/research/question.ts'
-import { citingNearest } from '#services/research/verify/nearest.ts'
+import { citeClosestQuote } from '#services/research/verify/closest-quote.ts'
 import type { Asker } from './ask.ts'
 import { checkClaims } from './check.ts'
 import { type Composed, compose } from './compose.ts'
@@ -37,7 +37,7 @@ export async function writeByModel(
   if (notes === undefined || notes.length === 0) return undefined
   const composed = await compose(asker, question, notes)
   const written = claimsOf({ ...composed, writer: 'model', gaps: [], quoted: 0, dropped: 0 })
-  const citing = written.map((claim) => citingNearest(claim, evidence.candidates))
+  const citing = written.map((claim) => citeClosestQuote(claim, evidence.candidates))
   const checked = await checkClaims(asker, judge, citing)
   if (checked.every((claim) => claim === undefined)) return undefined
   return withChecked(composed, new Map(written.map((claim, at) => [claim, checked[at]])), evidence.gaps)

@@ -4,7 +4,7 @@ import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { answerEvents } from '#shared/engines/upstream/answer.ts'
 import { bodyOf } from '#shared/engines/upstream/json.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
-import type { ModelShare } from '#shared/engines/upstream/share.ts'
+import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { Upstream, type UpstreamCall } from '#shared/engines/upstream/upstream.ts'
 import { ServiceError } from '#shared/error.ts'
 import { AnthropicDecoder } from './decode.ts'
@@ -28,7 +28,7 @@ const COUNT_MS = 10_000
 export function openAnthropicEngine(
   model: ModelConfig,
   env: Record<string, string | undefined>,
-  share?: ModelShare,
+  share?: ModelPartition,
 ): ChatEngine {
   if (model.engine.type !== 'anthropic') throw new Error(`model '${model.id}' does not run on an Anthropic upstream`)
   return new AnthropicEngine(model, model.engine, env, share)
@@ -42,7 +42,12 @@ class AnthropicEngine implements ChatEngine {
   readonly #isVersionSet: boolean
   readonly #betas: string | undefined
 
-  constructor(model: ModelConfig, config: UpstreamConfig, env: Record<string, string | undefined>, share?: ModelShare) {
+  constructor(
+    model: ModelConfig,
+    config: UpstreamConfig,
+    env: Record<string, string | undefined>,
+    share?: ModelPartition,
+  ) {
     this.#model = model
     this.#config = config
     const key = keyOf(model, env)
@@ -54,7 +59,7 @@ class AnthropicEngine implements ChatEngine {
   }
 
   get places(): number {
-    return this.#upstream.places
+    return this.#upstream.permits
   }
 
   generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent> {

@@ -1,7 +1,7 @@
 import type { FinishReason, GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
 import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import { guessInputTokens } from '#shared/engines/upstream/usage.ts'
+import { estimateInputTokens } from '#shared/engines/upstream/usage.ts'
 import { nativeEvent } from '#shared/native-output.ts'
 import { type BlockFields, ContentBlocks } from './blocks.ts'
 import { ReportedUsage } from './usage.ts'
@@ -164,7 +164,7 @@ export class AnthropicDecoder implements AnswerDecoder {
     out.push({
       type: 'start',
       model: this.#request.model,
-      input_tokens: input_tokens ?? guessInputTokens(this.#request),
+      input_tokens: input_tokens ?? estimateInputTokens(this.#request),
       ...(this.#keepsFields && input_tokens !== undefined && { usage: { ...counted, input_tokens, output_tokens } }),
       ...(native_usage && { native_usage }),
     })

@@ -6,7 +6,7 @@ import { type AnswerDecoder, answerEvents } from '#shared/engines/upstream/answe
 import type { Exchange } from '#shared/engines/upstream/exchange.ts'
 import { bodyOf } from '#shared/engines/upstream/json.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
-import type { ModelShare } from '#shared/engines/upstream/share.ts'
+import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { Upstream, type UpstreamCall } from '#shared/engines/upstream/upstream.ts'
 import { ServiceError } from '#shared/error.ts'
 import { CompletionDecoder, countable, encodeCompletion } from './completions.ts'
@@ -26,7 +26,7 @@ import { encodeResponses } from './responses/encode.ts'
 export function openOpenAiEngine(
   model: ModelConfig,
   env: Record<string, string | undefined>,
-  share?: ModelShare,
+  share?: ModelPartition,
 ): ChatEngine {
   if (model.engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
   return new OpenAiEngine(model, model.engine, env, share)
@@ -53,7 +53,12 @@ class OpenAiEngine implements ChatEngine {
   readonly #upstream: Upstream
   #asksUsage = true
 
-  constructor(model: ModelConfig, config: UpstreamConfig, env: Record<string, string | undefined>, share?: ModelShare) {
+  constructor(
+    model: ModelConfig,
+    config: UpstreamConfig,
+    env: Record<string, string | undefined>,
+    share?: ModelPartition,
+  ) {
     this.#model = model
     this.#config = config
     this.#plainConfig = { ...config, force_usage: false }
@@ -63,7 +68,7 @@ class OpenAiEngine implements ChatEngine {
   }
 
   get places(): number {
-    return this.#upstream.places
+    return this.#upstream.permits
   }
 
   get completes(): ChatEngine['completes'] {

@@ -1,7 +1,7 @@
 import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
 import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import { guessInputTokens } from '#shared/engines/upstream/usage.ts'
+import { estimateInputTokens } from '#shared/engines/upstream/usage.ts'
 import { ServiceError } from '#shared/error.ts'
 import { nativeEvent } from '#shared/native-output.ts'
 import { ChoiceState, type WireChoice } from './choice.ts'
@@ -125,7 +125,7 @@ export class OpenAiDecoder implements AnswerDecoder {
     out.push({
       type: 'start',
       model: this.#request.model,
-      input_tokens: guessInputTokens(this.#request),
+      input_tokens: estimateInputTokens(this.#request),
       ...(typeof fingerprint === 'string' && fingerprint !== '' ? { fingerprint } : {}),
     })
   }

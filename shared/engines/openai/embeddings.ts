@@ -3,8 +3,8 @@ import { CALLS_MAX, type Embedded, type EmbeddingEngine } from '#shared/engines/
 import type { Decoder, WholeBounds } from '#shared/engines/upstream/decoder.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { openReader } from '#shared/engines/upstream/readers.ts'
-import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
 import { ServiceError } from '#shared/error.ts'
 import { decodeEmbeddings } from './embeddings-decode.ts'
@@ -19,7 +19,7 @@ import { decodeEmbeddings } from './embeddings-decode.ts'
 export function openOpenAiEmbeddings(
   model: ModelConfig,
   env: Record<string, string | undefined>,
-  share?: ModelShare,
+  share?: ModelPartition,
 ): EmbeddingEngine {
   const { engine } = model
   if (engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)

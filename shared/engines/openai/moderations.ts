@@ -3,7 +3,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 import type { ModerationResult } from '#schemas/moderations.ts'
 import { eachCategory, type ModerationEngine } from '#shared/engines/moderation.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import type { ModelShare } from '#shared/engines/upstream/share.ts'
+import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { resultsIn, WholeCalls } from './whole.ts'
 
 /** The fields of an answer that are read. Servers of older models omit categories and everything about images. */
@@ -29,7 +29,7 @@ type Judged = z.infer<typeof Answer>['results'][number]
 export function openOpenAiModeration(
   model: ModelConfig,
   env: Record<string, string | undefined>,
-  share?: ModelShare,
+  share?: ModelPartition,
 ): ModerationEngine {
   const calls = new WholeCalls(model, env, share)
   return {

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { Ranked, RerankCall, RerankEngine } from '#shared/engines/rerank.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import type { ModelShare } from '#shared/engines/upstream/share.ts'
+import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { resultsIn, WholeCalls } from './whole.ts'
 
 const Count = z.int().min(0).optional().catch(undefined)
@@ -27,7 +27,7 @@ const Answer = z.object({
 export function openUpstreamRerank(
   model: ModelConfig,
   env: Record<string, string | undefined>,
-  share?: ModelShare,
+  share?: ModelPartition,
 ): RerankEngine {
   const calls = new WholeCalls(model, env, share)
   return {

@@ -4,7 +4,7 @@ import type { SpeechEngine } from '#shared/engines/speech.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import type { Exchange } from '#shared/engines/upstream/exchange.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
-import type { ModelShare } from '#shared/engines/upstream/share.ts'
+import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 
 /** Bytes of one piece: 64 KiB of base64. A multiple of three, so that only the last piece has padding. */
@@ -20,7 +20,7 @@ const PIECE_BYTES = 48 * 1024
 export function openOpenAiSpeech(
   model: ModelConfig,
   env: Record<string, string | undefined>,
-  share?: ModelShare,
+  share?: ModelPartition,
 ): SpeechEngine {
   const { id, engine } = model
   if (engine.type !== 'openai') throw new Error(`model '${id}' does not run on an OpenAI-dialect upstream`)

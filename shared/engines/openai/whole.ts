@@ -2,8 +2,8 @@ import type { ModelConfig } from '#schemas/models.ts'
 import type { Decoder } from '#shared/engines/upstream/decoder.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { openReader } from '#shared/engines/upstream/readers.ts'
-import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 
 /**
@@ -24,7 +24,7 @@ export class WholeCalls {
    * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
    * @param share Shares the servers' limits with other workers if the catalogue sets one; default: no sharing.
    */
-  constructor(model: ModelConfig, env: Record<string, string | undefined>, share?: ModelShare) {
+  constructor(model: ModelConfig, env: Record<string, string | undefined>, share?: ModelPartition) {
     const { id, engine } = model
     if (engine.type !== 'openai') throw new Error(`model '${id}' does not run on an OpenAI-dialect upstream`)
     const key = keyOf(model, env)

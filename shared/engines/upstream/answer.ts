@@ -10,16 +10,16 @@ import type { Upstream, UpstreamCall } from './upstream.ts'
 import { completeUsage } from './usage.ts'
 
 /** Events between two event-loop yields: about a millisecond. */
-const EVENTS_AT_ONCE = 512
+const EVENTS_PER_YIELD = 512
 
 /** Maximum log probabilities of one record (`shared/kinds/generate.ts`). */
-const LOGPROBS_AT_ONCE = 64
+const LOGPROBS_PER_RECORD_MAX = 64
 
 /**
  * Spreads the ends of this process's answers over event-loop ticks. An end costs as much as a few tokens, and tokens of other answers may
  * have arrived with it.
  */
-const ENDS = new TickThrottle()
+const END_THROTTLE = new TickThrottle()
 
 export interface AnswerDecoder extends Decoder<GenerateEvent> {
   /** Usage as the upstream counted it. Missing counts are estimated. */
@@ -60,11 +60,11 @@ export async function* answerEvents(
       // Text is yielded before its end is decoded. If there is no text yet, then the end comes first: should it fail, another model can
       // still answer.
       isOver = isRead && (written === '' || out.length === 0)
-      if (isOver) await endInTurn(decoder, out)
+      if (isOver) await endThrottled(decoder, out)
       for (const [index, event] of out.entries()) {
-        if (index % EVENTS_AT_ONCE === EVENTS_AT_ONCE - 1) await nextTurn()
+        if (index % EVENTS_PER_YIELD === EVENTS_PER_YIELD - 1) await nextTurn()
         written += textOf(event)
-        requireCarriable(event, request.model)
+        requireRecordSize(event, request.model)
         yield event
       }
       out.length = 0
@@ -72,7 +72,7 @@ export async function* answerEvents(
     const { nativeUsage } = decoder
     const usage = await completeUsage(decoder.usage, request, written)
     const last: GenerateEvent = { type: 'usage', usage, ...(nativeUsage && { native_usage: nativeUsage }) }
-    requireCarriable(last, request.model)
+    requireRecordSize(last, request.model)
     yield last
   } finally {
     exchange.release(decoder.isDone)
@@ -89,12 +89,12 @@ function textOf(event: GenerateEvent): string {
  *
  * @throws ServiceError `upstream_error`
  */
-function requireCarriable(event: GenerateEvent, model: string): void {
+function requireRecordSize(event: GenerateEvent, model: string): void {
   if (sizeOf(event) <= EVENT_SIZE_MAX) return
   const { text: _, logprobs = [], ...rest } = event as GenerateEvent & { text?: string; logprobs?: readonly unknown[] }
   let isLarge = isUncarriable(rest)
-  for (let at = 0; at < logprobs.length; at += LOGPROBS_AT_ONCE)
-    isLarge ||= isUncarriable(logprobs.slice(at, at + LOGPROBS_AT_ONCE))
+  for (let at = 0; at < logprobs.length; at += LOGPROBS_PER_RECORD_MAX)
+    isLarge ||= isUncarriable(logprobs.slice(at, at + LOGPROBS_PER_RECORD_MAX))
   if (isLarge) throw answerError(model, 'sent an id, a name or another field that is too long')
 }
 
@@ -115,8 +115,8 @@ async function readRest(
 }
 
 /** @throws ServiceError if the answer is not complete */
-async function endInTurn(decoder: AnswerDecoder, out: GenerateEvent[]): Promise<void> {
-  const place = ENDS.enter()
+async function endThrottled(decoder: AnswerDecoder, out: GenerateEvent[]): Promise<void> {
+  const place = END_THROTTLE.enter()
   if (place) await place
   decoder.end(out)
 }

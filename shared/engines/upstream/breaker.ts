@@ -56,13 +56,13 @@ export class Breaker {
   /** The trial call closes the circuit only by an answer. A trial that was cancelled or timed out proves nothing. */
   #isFailure(error: unknown): boolean {
     const code = error instanceof ServiceError ? error.code : undefined
-    if (this.#policy.state === CircuitState.HalfOpen) return code === undefined || !ANSWERS.has(code)
-    return code !== undefined && FAILURES.has(code)
+    if (this.#policy.state === CircuitState.HalfOpen) return code === undefined || !ANSWER_CODES.has(code)
+    return code !== undefined && FAILURE_CODES.has(code)
   }
 }
 
-const FAILURES = new Set<ErrorCode>(['upstream_error', 'upstream_timeout', 'overloaded'])
-const ANSWERS = new Set<ErrorCode>([
+const FAILURE_CODES = new Set<ErrorCode>(['upstream_error', 'upstream_timeout', 'overloaded'])
+const ANSWER_CODES = new Set<ErrorCode>([
   'invalid_request',
   'context_length_exceeded',
   'request_too_large',

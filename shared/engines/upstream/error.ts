@@ -11,17 +11,17 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
-import { complaintIn, complaintOf, type UpstreamComplaint } from './complaint.ts'
-import type { ErrorSanitizer } from './words.ts'
+import type { ErrorSanitizer } from './error-sanitizer.ts'
+import { type ReportedError, reportedErrorIn, reportedErrorOf } from './reported-error.ts'
 
 /** Maximum Retry-After of an upstream; SDKs ignore or mishandle longer ones (docs/internals/protocol.md, Retries). */
 const RETRY_AFTER_MS_MAX = 60_000
 
 /** Temporary statuses: the same request may succeed later. */
-const BUSY = new Set([408, 409, 425, 429])
+const TEMPORARY_STATUSES = new Set([408, 409, 425, 429])
 
 /** Statuses of a server that is temporarily unavailable; 529 is Anthropic's. */
-const AWAY = new Set([503, 529])
+const UNAVAILABLE_STATUSES = new Set([503, 529])
 
 /** The only 5xx status for which a retry is pointless. */
 const NOT_IMPLEMENTED = 501
@@ -32,8 +32,8 @@ const CODE = /^[A-Za-z][\w.-]{0,63}$/
 const FIELD = /^[A-Za-z_][\w.[\]-]{0,199}$/
 
 /** Errors that some servers report as a bad request although our key or our account is at fault. */
-const OURS = /^\W*(incorrect|invalid|missing|expired|no)?\s*api[ _-]?key\b|^your credit balance/i
-const OUR_CODES = new Set(['invalid_api_key', 'authentication_error', 'permission_error', 'billing_error'])
+const KEY_FAULT = /^\W*(incorrect|invalid|missing|expired|no)?\s*api[ _-]?key\b|^your credit balance/i
+const KEY_FAULT_CODES = new Set(['invalid_api_key', 'authentication_error', 'permission_error', 'billing_error'])
 
 /** The account has no quota or credit left. A retry is pointless, although some servers report this as a rate limit. */
 const QUOTA_CODES =
@@ -41,25 +41,25 @@ const QUOTA_CODES =
 const QUOTA =
   /\binsufficient[ _](quota|balance|credits?|funds)\b|\bexceeded your (current|monthly) quota\b|\bcredit balance\b|\b(out of|no) credits\b|\baccount is not active\b/i
 /** Gemini reports a limit per minute as an exhausted quota. These texts show that it is temporary. */
-const PASSES = /\b(retry|try again) (in|after)\b|per[ _-]?(minute|second|hour|day)/i
+const TEMPORARY_LIMIT = /\b(retry|try again) (in|after)\b|per[ _-]?(minute|second|hour|day)/i
 
 const CONTEXT_FULL =
   /context[ _](length|window|size|limit)|prompt is too long|maximum model length|too many input tokens/i
 
 /** The upstream of an error, and the sanitiser of its messages. */
-export interface Speaker {
+export interface ErrorContext {
   /** Id of the model, the only name of the upstream that the caller knows. */
   readonly model: string
-  readonly clean: ErrorSanitizer
+  readonly sanitize: ErrorSanitizer
   /** Whether we started the server ourselves. The codes of such a server are internal; callers see only those in our own table. */
-  readonly isOurs: boolean
+  readonly isOwnServer: boolean
 }
 
 /** Cause for the operator's log. The upstream's message is left out, because it may quote the request. */
 class UpstreamAnswer extends Error {
   readonly facts: { readonly status: number; readonly upstream_code?: string; readonly bytes: number }
 
-  constructor(status: number, { code }: UpstreamComplaint, bytes: number, clean: ErrorSanitizer) {
+  constructor(status: number, { code }: ReportedError, bytes: number, clean: ErrorSanitizer) {
     super('The upstream answered with a failure.')
     this.name = 'UpstreamAnswer'
     const shown = codeOf(code, clean)
@@ -85,23 +85,27 @@ class UpstreamConnection extends Error {
  * @param body The answer's text, in any format.
  */
 export function statusError(
-  speaker: Speaker,
+  errorContext: ErrorContext,
   status: number,
   headers: IncomingHttpHeaders,
   body: string,
 ): ServiceError {
-  const complaint = complaintIn(body)
-  const cause = new UpstreamAnswer(status, complaint, Buffer.byteLength(body), speaker.clean)
-  return classify(speaker, status, complaint, { how: ` (HTTP ${status})`, cause, retryAfterMs: retryAfter(headers) })
+  const reported = reportedErrorIn(body)
+  const cause = new UpstreamAnswer(status, reported, Buffer.byteLength(body), errorContext.sanitize)
+  return classify(errorContext, status, reported, {
+    how: ` (HTTP ${status})`,
+    cause,
+    retryAfterMs: retryAfter(headers),
+  })
 }
 
 /** Converts an error object inside an answer with status 200: a frame of a stream, or a whole body. @param bytes Size of the body */
-export function errorInAnswer(speaker: Speaker, body: object, bytes: number): ServiceError {
+export function errorInAnswer(errorContext: ErrorContext, body: object, bytes: number): ServiceError {
   const { type, response } = body as Record<string, unknown>
-  const complaint = complaintOf(type === RESPONSE_FAILED ? response : body)
-  const status = statusOf(complaint)
-  const cause = new UpstreamAnswer(200, complaint, bytes, speaker.clean)
-  return classify(speaker, status, complaint, { how: ' inside its answer', cause, retryAfterMs: undefined })
+  const reported = reportedErrorOf(type === RESPONSE_FAILED ? response : body)
+  const status = statusOf(reported)
+  const cause = new UpstreamAnswer(200, reported, bytes, errorContext.sanitize)
+  return classify(errorContext, status, reported, { how: ' inside its answer', cause, retryAfterMs: undefined })
 }
 
 /** Converts a connection error. */
@@ -146,20 +150,20 @@ function isFilled(error: unknown): boolean {
 }
 
 function classify(
-  speaker: Speaker,
+  errorContext: ErrorContext,
   status: number,
-  complaint: UpstreamComplaint,
+  reported: ReportedError,
   { how, cause, retryAfterMs }: { how: string; cause: Error; retryAfterMs: number | undefined },
 ): ServiceError {
   const wait = retryAfterMs === undefined ? { cause } : { cause, retryAfterMs }
-  const upstream = `The upstream of model '${speaker.model}'`
-  if (isQuota(complaint) && retryAfterMs === undefined)
+  const upstream = `The upstream of model '${errorContext.model}'`
+  if (isQuota(reported) && retryAfterMs === undefined)
     return new ServiceError('upstream_refused', `${upstream} refused the call for lack of quota${how}.`, { cause })
-  const isAboutRequest = (status === 400 || status === 413 || status === 422) && !isAboutUs(complaint)
-  if (isAboutRequest) return requestError(upstream, status, complaint, speaker, cause)
-  if (BUSY.has(status)) return new ServiceError('overloaded', `${upstream} is busy${how}.`, wait)
-  if (AWAY.has(status)) {
-    const words = speaker.clean(complaint.message ?? '')
+  const isAboutRequest = (status === 400 || status === 413 || status === 422) && !isAboutUs(reported)
+  if (isAboutRequest) return requestError(upstream, status, reported, errorContext, cause)
+  if (TEMPORARY_STATUSES.has(status)) return new ServiceError('overloaded', `${upstream} is busy${how}.`, wait)
+  if (UNAVAILABLE_STATUSES.has(status)) {
+    const words = errorContext.sanitize(reported.message ?? '')
     return new ServiceError('overloaded', words || `${upstream} is not available${how}.`, wait)
   }
   if (status >= 500 && status !== NOT_IMPLEMENTED)
@@ -168,31 +172,31 @@ function classify(
 }
 
 /** Whether the upstream rejects the call because our account has no quota, credit or balance left. */
-function isQuota({ message = '', type = '', code }: UpstreamComplaint): boolean {
+function isQuota({ message = '', type = '', code }: ReportedError): boolean {
   if (QUOTA_CODES.test(type) || QUOTA_CODES.test(String(code))) return true
-  return QUOTA.test(message) && !PASSES.test(message)
+  return QUOTA.test(message) && !TEMPORARY_LIMIT.test(message)
 }
 
-function isAboutUs({ message = '', type = '', code }: UpstreamComplaint): boolean {
-  return OURS.test(message) || OUR_CODES.has(type) || OUR_CODES.has(String(code))
+function isAboutUs({ message = '', type = '', code }: ReportedError): boolean {
+  return KEY_FAULT.test(message) || KEY_FAULT_CODES.has(type) || KEY_FAULT_CODES.has(String(code))
 }
 
 function requestError(
   upstream: string,
   status: number,
-  complaint: UpstreamComplaint,
-  { clean, isOurs }: Speaker,
+  reported: ReportedError,
+  { sanitize: clean, isOwnServer: isOurs }: ErrorContext,
   cause: Error,
 ): ServiceError {
-  const message = clean(complaint.message ?? '') || `${upstream} cannot work with this request.`
-  const param = complaint.param !== null && FIELD.test(complaint.param) ? clean(complaint.param) : null
+  const message = clean(reported.message ?? '') || `${upstream} cannot work with this request.`
+  const param = reported.param !== null && FIELD.test(reported.param) ? clean(reported.param) : null
   const isFull =
-    complaint.code === 'context_length_exceeded' ||
-    complaint.type === 'exceed_context_size_error' ||
+    reported.code === 'context_length_exceeded' ||
+    reported.type === 'exceed_context_size_error' ||
     CONTEXT_FULL.test(message)
   if (isFull) return new ServiceError('context_length_exceeded', message, { cause, param: param ?? 'messages' })
-  const shown = codeOf(complaint.code, clean)
-  if (shown !== undefined && isOurCode(shown)) return new ServiceError(shown, message, { cause, param })
+  const shown = codeOf(reported.code, clean)
+  if (shown !== undefined && isKeyFaultCode(shown)) return new ServiceError(shown, message, { cause, param })
   const fallbackCode: ErrorCode = status === 413 ? 'request_too_large' : 'invalid_request'
   return new ServiceError(fallbackCode, shown === undefined || isOurs ? message : `${message} (${shown})`, {
     cause,
@@ -201,12 +205,12 @@ function requestError(
 }
 
 /** An upstream's code, if it may be shown; undefined for none, and for a message in its place. */
-function codeOf(code: UpstreamComplaint['code'], clean: ErrorSanitizer): string | undefined {
+function codeOf(code: ReportedError['code'], clean: ErrorSanitizer): string | undefined {
   return typeof code === 'string' && CODE.test(code) && clean(code) === code ? code : undefined
 }
 
 /** True if our table has a code of this name for bad requests. */
-function isOurCode(code: string): code is ErrorCode {
+function isKeyFaultCode(code: string): code is ErrorCode {
   return Object.hasOwn(ERRORS, code) && ERRORS[code as ErrorCode].status === 400
 }
 
@@ -247,7 +251,7 @@ const STATUS_OF_TYPE: Record<string, number> = {
   serviceunavailableerror: 503,
 }
 
-function statusOf({ code, status, type }: UpstreamComplaint): number {
+function statusOf({ code, status, type }: ReportedError): number {
   const numeric = Number(code)
   if (isFailureStatus(numeric)) return numeric
   const named = [type, code].map((name) => STATUS_OF_TYPE[String(name).toLowerCase()]).find((found) => found)

@@ -3,18 +3,18 @@ import type { Dispatcher } from 'undici'
 import type { Timeouts } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
 import { type Coding, findCoding, Inflater } from './coding.ts'
-import { answerError, connectionError, type Speaker } from './error.ts'
+import { answerError, connectionError, type ErrorContext } from './error.ts'
 
 /** Maximum unread bytes of an answer before the socket is paused. */
-const UNREAD_MAX = 256 * 1024
+const UNREAD_BYTES_MAX = 256 * 1024
 
 const NO_BYTES = Buffer.alloc(0)
 
 /** Time within which a complete answer must send its usage, filter results and end. */
-const COMPLETE_MS = 3_000
+const COMPLETION_TIMEOUT_MS = 3_000
 
 /** Time within which the socket of a finished stream must end, so that it can be reused. */
-const LINGER_MS = 1_000
+const REUSE_TIMEOUT_MS = 1_000
 
 /**
  * One request and its answer: undici's handler on one side, a pull reader on the other.
@@ -29,7 +29,7 @@ const LINGER_MS = 1_000
  */
 export class Exchange implements Dispatcher.DispatchHandler {
   /** The upstream, for error messages. */
-  readonly speaker: Speaker
+  readonly errorContext: ErrorContext
   readonly #timeouts: Timeouts
   readonly #signal: AbortSignal
   readonly #onEnd: () => void
@@ -58,13 +58,13 @@ export class Exchange implements Dispatcher.DispatchHandler {
 
   /** @param onEnd Called once, when the socket is free or destroyed. */
   constructor(options: {
-    speaker: Speaker
+    errorContext: ErrorContext
     timeouts: Timeouts
     signal: AbortSignal
     isStream: boolean
     onEnd: () => void
   }) {
-    this.speaker = options.speaker
+    this.errorContext = options.errorContext
     this.#timeouts = options.timeouts
     this.#signal = options.signal
     this.#onEnd = options.onEnd
@@ -134,12 +134,12 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return Buffer.concat(parts).subarray(0, bytesMax).toString('utf8')
   }
 
-  /** Called when the reader has the whole answer: its end must arrive within {@link COMPLETE_MS}. */
+  /** Called when the reader has the whole answer: its end must arrive within {@link COMPLETION_TIMEOUT_MS}. */
   expectEnd(): void {
     if (this.#state !== 'open' || this.#isReleased || this.#isComplete) return
     this.#isComplete = true
     clearTimeout(this.#idle)
-    this.#idle = setTimeout(() => this.#onSilence('after its answer', COMPLETE_MS), COMPLETE_MS)
+    this.#idle = setTimeout(() => this.#onSilence('after its answer', COMPLETION_TIMEOUT_MS), COMPLETION_TIMEOUT_MS)
   }
 
   /** Ends reading. The rest of a complete answer is dropped; the socket of an incomplete one is destroyed. */
@@ -152,7 +152,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#inflater?.close()
     this.#controller?.resume()
     clearTimeout(this.#idle)
-    this.#idle = setTimeout(() => this.fail(new Error('the answer lingered')), LINGER_MS)
+    this.#idle = setTimeout(() => this.fail(new Error('the answer lingered')), REUSE_TIMEOUT_MS)
   }
 
   /** Ends the call with an error. The reader receives `reason` and no more bytes; the socket is destroyed. */
@@ -193,7 +193,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
 
   /** Bytes from before the error are still read, since they may be the whole answer. */
   onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
-    if (this.#state === 'open') this.#finish(connectionError(this.speaker.model, error))
+    if (this.#state === 'open') this.#finish(connectionError(this.errorContext.model, error))
   }
 
   /** The bytes that can be read; none until their coding is known. */
@@ -213,7 +213,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
       drain: () => this.#resume(),
       end: (error) => {
         if (this.#state !== 'open' || this.#isReleased) return
-        const { model } = this.speaker
+        const { model } = this.errorContext
         const failure =
           this.#broken ?? (error && answerError(model, 'sent compressed bytes that cannot be read', error))
         this.#over(failure)
@@ -227,7 +227,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#chunks.push(bytes)
     this.#unread += bytes.length
     this.#wakeReader()
-    return this.#unread <= UNREAD_MAX
+    return this.#unread <= UNREAD_BYTES_MAX
   }
 
   #resume(): void {
@@ -277,7 +277,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
   }
 
   #timeOut(what: string): void {
-    this.fail(new ServiceError('upstream_timeout', `The upstream of model '${this.speaker.model}' ${what}.`))
+    this.fail(new ServiceError('upstream_timeout', `The upstream of model '${this.errorContext.model}' ${what}.`))
   }
 
   #end(state: 'ended' | 'failed'): void {

@@ -3,15 +3,15 @@ import { createParser, type EventSourceParser } from 'eventsource-parser'
 import { ServiceError } from '#shared/error.ts'
 import { runNowOrYielding } from '#shared/yielding.ts'
 import type { AnswerReader, Decoder } from './decoder.ts'
-import { answerError, errorInAnswer, hasError, type Speaker } from './error.ts'
+import { answerError, type ErrorContext, errorInAnswer, hasError } from './error.ts'
 import { answerObject, isJson, isSmallFrame, isUnreadable, smallObject } from './json.ts'
 
 /** Maximum characters of one frame. */
-const FRAME_MAX = 8 * 1024 * 1024
+const FRAME_CHARS_MAX = 8 * 1024 * 1024
 /** Maximum characters of a line of JSON among the events of a stream. */
-export const BARE_MAX = 64 * 1024
+export const BARE_LINE_CHARS_MAX = 64 * 1024
 /** Empty frames, which some servers send to keep the connection open. */
-const NOTHING = new Set(['', 'null', '""', '[]', '{}'])
+const KEEPALIVE_FRAMES = new Set(['', 'null', '""', '[]', '{}'])
 
 interface Frame {
   readonly event: string | undefined
@@ -22,7 +22,7 @@ interface Frame {
 
 /** Reads a stream of server-sent events, and lines of JSON among them. */
 export class FrameReader<Event> implements AnswerReader<Event> {
-  readonly #speaker: Speaker
+  readonly #errorContext: ErrorContext
   readonly #decoder: Decoder<Event>
   readonly #bytes = new StringDecoder('utf8')
   readonly #parser: EventSourceParser
@@ -36,11 +36,11 @@ export class FrameReader<Event> implements AnswerReader<Event> {
   #isInLine = false
   #isEnding = false
 
-  constructor(speaker: Speaker, decoder: Decoder<Event>) {
-    this.#speaker = speaker
+  constructor(errorContext: ErrorContext, decoder: Decoder<Event>) {
+    this.#errorContext = errorContext
     this.#decoder = decoder
     this.#parser = createParser({
-      maxBufferSize: FRAME_MAX,
+      maxBufferSize: FRAME_CHARS_MAX,
       onEvent: ({ event, data }) => {
         this.#frames.push({ event, data, isLast: this.#isEnding })
         this.#bare = ''
@@ -60,15 +60,15 @@ export class FrameReader<Event> implements AnswerReader<Event> {
   }
 
   read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean> {
-    return runNowOrYielding(chunks.length === 0 ? this.endInTurns(out) : this.readInTurns(chunks, out))
+    return runNowOrYielding(chunks.length === 0 ? this.endYielding(out) : this.readYielding(chunks, out))
   }
 
   async cut(out: Event[]): Promise<boolean> {
-    await runNowOrYielding(this.endInTurns(out))
+    await runNowOrYielding(this.endYielding(out))
     return this.isComplete
   }
 
-  *readInTurns(chunks: readonly Buffer[], out: Event[]): Generator<undefined, boolean> {
+  *readYielding(chunks: readonly Buffer[], out: Event[]): Generator<undefined, boolean> {
     for (const chunk of chunks) {
       this.#feed(this.#bytes.write(chunk))
       yield
@@ -78,7 +78,7 @@ export class FrameReader<Event> implements AnswerReader<Event> {
   }
 
   /** A last frame counts even without the blank line after it. */
-  *endInTurns(out: Event[]): Generator<undefined, true> {
+  *endYielding(out: Event[]): Generator<undefined, true> {
     this.#isEnding = true
     this.#parser.feed(`${this.#tail}${this.#bytes.end()}\n\n`)
     yield* this.#decode(out)
@@ -98,7 +98,7 @@ export class FrameReader<Event> implements AnswerReader<Event> {
     const isBare = rest !== '' && isLineStart && (this.#bare !== '' || rest.startsWith('{') || rest.startsWith('['))
     this.#tail = isBare ? rest : ''
     this.#isInLine = rest !== '' && !isBare
-    if (this.#tail.length > BARE_MAX) throw this.#tooLong()
+    if (this.#tail.length > BARE_LINE_CHARS_MAX) throw this.#tooLong()
     if (this.#isInLine) this.#parser.feed(rest)
   }
 
@@ -106,7 +106,7 @@ export class FrameReader<Event> implements AnswerReader<Event> {
   #bareLine(line: string): void {
     if (this.#bare === '' && !/^[{[]/.test(line)) return
     this.#bare += `${line}\n`
-    if (this.#bare.length > BARE_MAX) throw this.#tooLong()
+    if (this.#bare.length > BARE_LINE_CHARS_MAX) throw this.#tooLong()
     // One parse attempt per object. Otherwise a stream of closing brackets would be parsed once per line.
     const isOne = this.#bare.length === line.length + 1 && /[}\]]\s*$/.test(line)
     if (!isOne && !/^[}\]]/.test(line)) return
@@ -125,30 +125,30 @@ export class FrameReader<Event> implements AnswerReader<Event> {
 
   *#frame({ event, data, isLast }: Frame, out: Event[]): Generator<undefined, void> {
     const text = isSmallFrame(data) ? data.trim() : data
-    if (event !== 'error' && (NOTHING.has(text) || this.#decoder.isEnd(text))) return
+    if (event !== 'error' && (KEEPALIVE_FRAMES.has(text) || this.#decoder.isEnd(text))) return
     let frame: Record<string, unknown>
     try {
       frame = isSmallFrame(text)
-        ? smallObject(this.#speaker, text)
-        : yield* answerObject(this.#speaker, Buffer.from(text))
+        ? smallObject(this.#errorContext, text)
+        : yield* answerObject(this.#errorContext, Buffer.from(text))
     } catch (error) {
       if (!isUnreadable(error)) throw error
-      if (event === 'error') throw errorInAnswer(this.#speaker, { message: text }, text.length)
+      if (event === 'error') throw errorInAnswer(this.#errorContext, { message: text }, text.length)
       // The frame is truncated, or follows the whole answer. The earlier frames decide whether the answer is complete.
       if (isLast || this.#decoder.isComplete) return
       throw error
     }
-    if (event === 'error' && !hasError(frame)) throw errorInAnswer(this.#speaker, frame, text.length)
-    understood(this.#speaker.model, () => this.#decoder.frame(frame, out))
+    if (event === 'error' && !hasError(frame)) throw errorInAnswer(this.#errorContext, frame, text.length)
+    decodeOrFail(this.#errorContext.model, () => this.#decoder.frame(frame, out))
   }
 
   #tooLong(cause?: unknown): ServiceError {
-    return answerError(this.#speaker.model, 'sent a frame that is too long', cause)
+    return answerError(this.#errorContext.model, 'sent a frame that is too long', cause)
   }
 }
 
 /** Runs a decoder, which does not validate shapes. Any exception is therefore the upstream's fault. */
-export function understood<T>(model: string, decode: () => T): T {
+export function decodeOrFail<T>(model: string, decode: () => T): T {
   try {
     return decode()
   } catch (error) {

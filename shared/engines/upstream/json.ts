@@ -4,7 +4,7 @@ import { readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
 import { isSmall, jsonBytesIn } from '#shared/json/write.ts'
 import { runYielding } from '#shared/yielding.ts'
-import { answerError, errorInAnswer, hasError, type Speaker } from './error.ts'
+import { answerError, type ErrorContext, errorInAnswer, hasError } from './error.ts'
 
 /** Serialises the body of a call; a large one with event-loop yields. */
 export function bodyOf(value: object): string | Promise<Buffer> {
@@ -27,24 +27,24 @@ const VALUES_MAX = 600_000
  * @throws ServiceError if the text is no JSON object, or the object contains an error
  */
 export function* answerObject(
-  speaker: Speaker,
+  errorContext: ErrorContext,
   json: Buffer,
   valuesMax = VALUES_MAX,
 ): Generator<undefined, Record<string, unknown>> {
-  if (json.length <= SMALL_BYTES) return smallObject(speaker, json.toString())
-  if (!isUtf8(json)) throw unreadable(speaker)
+  if (json.length <= SMALL_BYTES) return smallObject(errorContext, json.toString())
+  if (!isUtf8(json)) throw unreadable(errorContext)
   try {
     yield* refuseShape(json, valuesMax)
   } catch (error) {
-    throw answerError(speaker.model, 'sent JSON that holds too much, or is nested too deep', error)
+    throw answerError(errorContext.model, 'sent JSON that holds too much, or is nested too deep', error)
   }
   let body: unknown
   try {
     body = yield* readJson(json)
   } catch (error) {
-    throw unreadable(speaker, error)
+    throw unreadable(errorContext, error)
   }
-  return objectOf(speaker, body, json.length)
+  return objectOf(errorContext, body, json.length)
 }
 
 /** Whether a frame is parsed by {@link smallObject}: most frames are small, one per token. */
@@ -53,21 +53,22 @@ export function isSmallFrame(text: string): boolean {
 }
 
 /** Like {@link answerObject}, without yields. */
-export function smallObject(speaker: Speaker, text: string): Record<string, unknown> {
+export function smallObject(errorContext: ErrorContext, text: string): Record<string, unknown> {
   let body: unknown
   try {
     body = JSON.parse(text)
   } catch (error) {
-    throw unreadable(speaker, error)
+    throw unreadable(errorContext, error)
   }
-  return objectOf(speaker, body, text.length)
+  return objectOf(errorContext, body, text.length)
 }
 
-function objectOf(speaker: Speaker, body: unknown, bytes: number): Record<string, unknown> {
+function objectOf(errorContext: ErrorContext, body: unknown, bytes: number): Record<string, unknown> {
   // Gemini sends an error as an array of one object.
   const object = Array.isArray(body) ? body[0] : body
-  if (typeof object !== 'object' || object === null) throw answerError(speaker.model, 'sent JSON that is not an object')
-  if (hasError(object)) throw errorInAnswer(speaker, object, bytes)
+  if (typeof object !== 'object' || object === null)
+    throw answerError(errorContext.model, 'sent JSON that is not an object')
+  if (hasError(object)) throw errorInAnswer(errorContext, object, bytes)
   return object as Record<string, unknown>
 }
 
@@ -86,6 +87,6 @@ export function isUnreadable(error: unknown): boolean {
   return error instanceof ServiceError && error.cause instanceof SyntaxError
 }
 
-function unreadable({ model }: Speaker, cause?: unknown): ServiceError {
+function unreadable({ model }: ErrorContext, cause?: unknown): ServiceError {
   return answerError(model, 'sent JSON that cannot be read', cause)
 }

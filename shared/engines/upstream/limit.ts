@@ -3,32 +3,32 @@ import { Queueing } from './queueing.ts'
 /** Minimum silence of a whole server, in milliseconds, before it is considered hanging. */
 const SILENCE_MS_MIN = 10_000
 /** Time after a decrease during which the limit rises slowly. */
-const CAREFUL_MS = 10_000
+const SLOW_RISE_MS = 10_000
 /** Maximum pause that a server may request. */
 const PAUSE_MS_MAX = 60_000
 
 /** Tolerated calls in the queue inside a server, so that it is never idle: a share of the limit, and a minimum. */
-const WAITING = { part: 1 / 8, least: 2 }
+const TOLERATED_QUEUE = { part: 1 / 8, least: 2 }
 /** Minimum share of the limit that one decrease keeps when calls queue inside the server. */
 const STEP_MIN = 0.5
 /** Time during which the limit rises slowly near the value at which calls last queued: from nine tenths of it. */
-const QUEUED_MS = 60_000
+const QUEUE_SLOW_RISE_MS = 60_000
 
 /** This worker's part of a limit that several workers share. */
-export interface LimitShare {
+export interface LimitPartition {
   readonly workers: number
   partOf(limit: number): number
 }
 
-const ALONE: LimitShare = { workers: 1, partOf: (limit) => limit }
+const UNDIVIDED: LimitPartition = { workers: 1, partOf: (limit) => limit }
 
 /** The permit of one call. */
-export interface Place {
+export interface Permit {
   readonly startedAtMs: number
   /** Whether the first byte measures the server's speed. The first byte of a whole answer arrives with its last, so it does not. */
   readonly isTimed: boolean
   /** Whether at least half of the limit was in use when the call began. Only then does the answer raise the limit. */
-  readonly isTelling: boolean
+  readonly canRaiseLimit: boolean
 }
 
 /**
@@ -49,43 +49,43 @@ export interface Place {
 export class AdaptiveLimit {
   readonly #max: number
   readonly #nowMs: () => number
-  readonly #open = new Set<Place>()
+  readonly #open = new Set<Permit>()
   /** Timed calls without an answer; the oldest first. */
-  readonly #unanswered = new Set<Place>()
-  readonly #share: LimitShare
+  readonly #unanswered = new Set<Permit>()
+  readonly #partition: LimitPartition
   readonly #queueing = new Queueing()
   #limit: number
   #generation = 0
   /** The limit at which calls last queued inside the server, with its time; and the limit before that decrease. */
   #queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
-  #unqueued: number | undefined
+  #limitBeforeQueue: number | undefined
   #loweredAtMs = Number.NEGATIVE_INFINITY
   #answeredAtMs = Number.NEGATIVE_INFINITY
   #pausedUntilMs = Number.NEGATIVE_INFINITY
   /** Smoothed time to the first byte, and its variation (RFC 6298, 2.3). */
-  #usual: { ms: number; variesMs: number } | undefined
+  #firstByte: { ms: number; variesMs: number } | undefined
 
   /** @param max Maximum concurrent calls of all workers, at least 1. @param nowMs A monotonic clock */
-  constructor(max: number, nowMs: () => number = () => performance.now(), share: LimitShare = ALONE) {
+  constructor(max: number, nowMs: () => number = () => performance.now(), share: LimitPartition = UNDIVIDED) {
     this.#max = max
-    this.#share = share
+    this.#partition = share
     this.#limit = max
     this.#nowMs = nowMs
   }
 
   /** Current maximum of concurrent calls of this worker; 0 if the limit is below the number of workers. */
-  get places(): number {
-    this.#noteSilence()
-    return this.#share.partOf(Math.floor(this.#limit))
+  get permits(): number {
+    this.#detectSilence()
+    return this.#partition.partOf(Math.floor(this.#limit))
   }
 
   /** The current limit, for the other workers. */
-  get found(): { readonly generation: number; readonly limit: number } {
+  get published(): { readonly generation: number; readonly limit: number } {
     return { generation: this.#generation, limit: Math.floor(this.#limit) }
   }
 
   /** Applies a limit that another worker published. */
-  hear({ generation, limit }: { readonly generation: number; readonly limit: number }): void {
+  applyPublished({ generation, limit }: { readonly generation: number; readonly limit: number }): void {
     const known = Math.max(1, Math.min(this.#max, limit))
     if (generation === this.#generation) this.#limit = Math.max(this.#limit, known)
     if (generation <= this.#generation) return
@@ -100,8 +100,8 @@ export class AdaptiveLimit {
     return this.#open.size
   }
 
-  get hasPlace(): boolean {
-    return this.#open.size < this.places
+  get hasFreePermit(): boolean {
+    return this.#open.size < this.permits
   }
 
   /** Remaining pause that the server requested, in milliseconds. */
@@ -110,31 +110,31 @@ export class AdaptiveLimit {
   }
 
   /** Begins a call. The caller must {@link end} it once. */
-  begin(isTimed: boolean): Place {
-    const isTelling = 2 * (this.#open.size + 1) > this.places
-    const place = { startedAtMs: this.#nowMs(), isTimed, isTelling }
-    this.#open.add(place)
-    if (isTimed) this.#unanswered.add(place)
-    return place
+  begin(isTimed: boolean): Permit {
+    const canRaiseLimit = 2 * (this.#open.size + 1) > this.permits
+    const permit = { startedAtMs: this.#nowMs(), isTimed, canRaiseLimit }
+    this.#open.add(permit)
+    if (isTimed) this.#unanswered.add(permit)
+    return permit
   }
 
   /** Records the first byte of a successful answer. */
-  answered(place: Place): void {
+  answered(permit: Permit): void {
     const nowMs = this.#nowMs()
-    this.#unanswered.delete(place)
+    this.#unanswered.delete(permit)
     this.#answeredAtMs = nowMs
-    if (place.isTimed) this.#learn(place, nowMs)
-    if (!place.isTelling || this.#isQueueing) return
-    const { workers } = this.#share
-    const isCareful = nowMs - this.#loweredAtMs < CAREFUL_MS || this.#isNearQueue(nowMs)
+    if (permit.isTimed) this.#recordFirstByte(permit, nowMs)
+    if (!permit.canRaiseLimit || this.#isQueueing) return
+    const { workers } = this.#partition
+    const isCareful = nowMs - this.#loweredAtMs < SLOW_RISE_MS || this.#isNearQueue(nowMs)
     // Each worker sees only its part of the answers, so it raises the limit by the number of workers.
     this.#limit = Math.min(this.#max, this.#limit + (isCareful ? workers / this.#limit : workers))
   }
 
   /** Records an overload answer. */
-  busy(place: Place): void {
-    this.#unanswered.delete(place)
-    if (place.startedAtMs > this.#loweredAtMs) this.#lower(this.#used / 2)
+  overloaded(permit: Permit): void {
+    this.#unanswered.delete(permit)
+    if (permit.startedAtMs > this.#loweredAtMs) this.#lower(this.#used / 2)
   }
 
   /** Pauses calls at the server's request, at most for a minute. */
@@ -143,89 +143,89 @@ export class AdaptiveLimit {
   }
 
   /** Records a call that timed out without an answer. */
-  silent(place: Place): void {
-    this.#unanswered.delete(place)
-    if (place.startedAtMs <= this.#loweredAtMs) return
-    if (this.#answeredAtMs > place.startedAtMs) this.busy(place)
+  timedOut(permit: Permit): void {
+    this.#unanswered.delete(permit)
+    if (permit.startedAtMs <= this.#loweredAtMs) return
+    if (this.#answeredAtMs > permit.startedAtMs) this.overloaded(permit)
     else this.#lower(1)
   }
 
   /** Ends a call, whatever its result. */
-  end(place: Place): void {
-    if (place.isTimed && !this.#unanswered.has(place)) this.#queueing.ended(this.#nowMs() - place.startedAtMs)
-    this.#open.delete(place)
-    this.#unanswered.delete(place)
+  end(permit: Permit): void {
+    if (permit.isTimed && !this.#unanswered.has(permit)) this.#queueing.ended(this.#nowMs() - permit.startedAtMs)
+    this.#open.delete(permit)
+    this.#unanswered.delete(permit)
   }
 
   /** Estimated calls in flight of all workers, if the others use as much of their parts. */
   get #used(): number {
-    return Math.min(this.#limit, this.#open.size * this.#share.workers)
+    return Math.min(this.#limit, this.#open.size * this.#partition.workers)
   }
 
   get #isQueueing(): boolean {
-    return this.#queueing.part * this.#used > this.#mayWait / 2
+    return this.#queueing.part * this.#used > this.#toleratedQueue / 2
   }
 
   /** Tolerated number of calls in the queue inside the server. */
-  get #mayWait(): number {
-    return Math.max(WAITING.least, WAITING.part * this.#limit)
+  get #toleratedQueue(): number {
+    return Math.max(TOLERATED_QUEUE.least, TOLERATED_QUEUE.part * this.#limit)
   }
 
   #isNearQueue(nowMs: number): boolean {
     const { limit, ms } = this.#queuedAt
-    return nowMs - ms < QUEUED_MS && this.#limit >= 0.9 * limit
+    return nowMs - ms < QUEUE_SLOW_RISE_MS && this.#limit >= 0.9 * limit
   }
 
   #lower(limit: number): void {
     this.#limit = Math.max(1, Math.min(this.#limit, limit))
     this.#generation++
-    this.#unqueued = undefined
+    this.#limitBeforeQueue = undefined
     this.#loweredAtMs = this.#nowMs()
     this.#queueing.restart(this.#loweredAtMs)
   }
 
-  #learn(place: Place, nowMs: number): void {
-    const ms = nowMs - place.startedAtMs
-    const { ms: usualMs, variesMs } = this.#usual ?? { ms, variesMs: ms / 2 }
-    this.#usual = {
+  #recordFirstByte(permit: Permit, nowMs: number): void {
+    const ms = nowMs - permit.startedAtMs
+    const { ms: usualMs, variesMs } = this.#firstByte ?? { ms, variesMs: ms / 2 }
+    this.#firstByte = {
       ms: usualMs + (ms - usualMs) / 8,
       variesMs: variesMs + (Math.abs(ms - usualMs) - variesMs) / 4,
     }
-    const news = this.#queueing.add({ startedAtMs: place.startedAtMs, waitedMs: ms }, this.#open.size, nowMs)
-    if (news === 'usual') this.#takeBack()
-    else if (news) this.#heedQueue()
+    const news = this.#queueing.add({ startedAtMs: permit.startedAtMs, waitedMs: ms }, this.#open.size, nowMs)
+    if (news === 'usual') this.#restoreLimit()
+    else if (news) this.#lowerByQueue()
   }
 
   /** Lowers the limit while calls queue inside the server. Here they wait better, because other servers may take them. */
-  #heedQueue(): void {
+  #lowerByQueue(): void {
     const used = this.#used
     const waiting = this.#queueing.part * used
-    if (waiting <= this.#mayWait) {
-      this.#unqueued = undefined
+    if (waiting <= this.#toleratedQueue) {
+      this.#limitBeforeQueue = undefined
       return
     }
-    const next = Math.max(STEP_MIN * used, used - waiting + this.#mayWait / 2)
+    const next = Math.max(STEP_MIN * used, used - waiting + this.#toleratedQueue / 2)
     if (next >= this.#limit) return
     this.#queuedAt = { limit: next, ms: this.#nowMs() }
-    const before = this.#unqueued ?? this.#limit
+    const before = this.#limitBeforeQueue ?? this.#limit
     this.#lower(next)
-    this.#unqueued = before
+    this.#limitBeforeQueue = before
     this.#queueing.lowered(this.#nowMs())
   }
 
   /** Restores the limit if fewer calls brought no earlier first bytes: the cause was not a queue. */
-  #takeBack(): void {
-    this.#limit = Math.max(this.#limit, this.#unqueued ?? 1)
-    this.#unqueued = undefined
+  #restoreLimit(): void {
+    this.#limit = Math.max(this.#limit, this.#limitBeforeQueue ?? 1)
+    this.#limitBeforeQueue = undefined
     this.#queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
   }
 
   /** Detects a server that answered before and is now silent to all calls, long before the calls time out. */
-  #noteSilence(): void {
+  #detectSilence(): void {
     const [oldest] = this.#unanswered
-    if (!oldest || !this.#usual || oldest.startedAtMs <= this.#loweredAtMs) return
+    if (!oldest || !this.#firstByte || oldest.startedAtMs <= this.#loweredAtMs) return
     const silentMs = this.#nowMs() - Math.max(oldest.startedAtMs, this.#answeredAtMs)
-    const { ms, variesMs } = this.#usual
+    const { ms, variesMs } = this.#firstByte
     if (silentMs > Math.max(SILENCE_MS_MIN, 2 * (ms + 4 * variesMs))) this.#lower(1)
   }
 }

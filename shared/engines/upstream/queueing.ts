@@ -1,5 +1,5 @@
 /** Streams per measurement window: half of the calls in flight, within these bounds. */
-const WINDOW = { least: 8, most: 64 }
+const WINDOW_STREAMS = { least: 8, most: 64 }
 /** Memory of shortest waits: ten spans of a minute. */
 const SPAN_MS = 60_000
 const SPANS = 10
@@ -7,13 +7,13 @@ const SPANS = 10
  * Shorter waits count as an effect of fewer calls below this ratio. After this many decreases in a row without an effect, the cause is not
  * a queue.
  */
-const HELPED = 0.9
-const UNHELPFUL_MAX = 2
+const IMPROVEMENT_RATIO = 0.9
+const FUTILE_DECREASES_MAX = 2
 /**
  * Tolerated delay of a first byte: a multiple of the usual wait, or at least this many milliseconds. A server that batches is slower under
  * load and achieves more by it.
  */
-const TOLERATED = { times: 2, ms: 250 }
+const TOLERATED_DELAY = { times: 2, ms: 250 }
 
 /** The first byte of one stream. */
 export interface FirstByte {
@@ -42,7 +42,7 @@ export class Queueing {
   #wholeMs: number | undefined
   /** Shortest wait at the last decrease, until its effect is known. */
   #loweredFrom: number | undefined
-  #unhelpful = 0
+  #futileDecreases = 0
   #shortestNow: number | undefined
   /** Share of the calls that queue, from 0 to 1, in the last window. */
   part = 0
@@ -74,7 +74,8 @@ export class Queueing {
   add({ startedAtMs, waitedMs }: FirstByte, inFlight: number, nowMs: number): 'part' | 'usual' | undefined {
     if (startedAtMs < this.#windowFromMs) return undefined
     this.#window.push(waitedMs)
-    if (this.#window.length < Math.min(WINDOW.most, Math.max(WINDOW.least, inFlight / 2))) return undefined
+    if (this.#window.length < Math.min(WINDOW_STREAMS.most, Math.max(WINDOW_STREAMS.least, inFlight / 2)))
+      return undefined
     const shortest = Math.min(...this.#window)
     this.#shortestNow = shortest
     this.restart(nowMs)
@@ -82,7 +83,7 @@ export class Queueing {
     if (isUsual) this.#spans.length = 0
     this.#remember(shortest, nowMs)
     const usual = Math.min(...this.#spans.map(({ ms }) => ms))
-    const late = Math.max(0, shortest - usual - Math.max(TOLERATED.times * usual, TOLERATED.ms))
+    const late = Math.max(0, shortest - usual - Math.max(TOLERATED_DELAY.times * usual, TOLERATED_DELAY.ms))
     const whole = Math.max(this.#wholeMs ?? shortest, shortest)
     this.part = whole > 0 ? Math.min(1, late / whole) : 0
     return isUsual ? 'usual' : 'part'
@@ -90,10 +91,10 @@ export class Queueing {
 
   #isUsual(shortest: number): boolean {
     if (this.#loweredFrom === undefined) return false
-    this.#unhelpful = shortest > HELPED * this.#loweredFrom ? this.#unhelpful + 1 : 0
+    this.#futileDecreases = shortest > IMPROVEMENT_RATIO * this.#loweredFrom ? this.#futileDecreases + 1 : 0
     this.#loweredFrom = undefined
-    if (this.#unhelpful < UNHELPFUL_MAX) return false
-    this.#unhelpful = 0
+    if (this.#futileDecreases < FUTILE_DECREASES_MAX) return false
+    this.#futileDecreases = 0
     return true
   }
 

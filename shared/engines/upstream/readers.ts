@@ -2,9 +2,9 @@ import { joinBytes } from '#shared/join-bytes.ts'
 import { endOfString } from '#shared/json/read.ts'
 import { runNowOrYielding } from '#shared/yielding.ts'
 import type { AnswerReader, Decoder, WholeBounds } from './decoder.ts'
-import { answerError, type Speaker } from './error.ts'
+import { answerError, type ErrorContext } from './error.ts'
 import type { Exchange } from './exchange.ts'
-import { BARE_MAX, FrameReader, understood } from './frame-reader.ts'
+import { BARE_LINE_CHARS_MAX, decodeOrFail, FrameReader } from './frame-reader.ts'
 import { answerObject, isJson, isUnreadable } from './json.ts'
 
 /**
@@ -15,7 +15,7 @@ import { answerObject, isJson, isUnreadable } from './json.ts'
  */
 
 /** Default maximum bytes of a whole answer: three times what can be passed on (`shared/jobs/worker/sink.ts`). */
-const WHOLE_MAX = 24 * 1024 * 1024
+const WHOLE_BYTES_MAX = 24 * 1024 * 1024
 
 const [OPEN_ARRAY, OPEN_OBJECT] = [0x5b, 0x7b]
 const BLANKS = new Set([0x09, 0x0a, 0x0d, 0x20])
@@ -82,10 +82,10 @@ class SniffingReader<Event> implements AnswerReader<Event> {
 
   /** Undefined if more bytes are needed. @throws ServiceError if the format is not supported */
   #choose(first: Buffer, isAll: boolean): AnswerReader<Event> | undefined {
-    const { mediaType, speaker } = this.#exchange
+    const { mediaType, errorContext } = this.#exchange
     const isStream = mediaType === 'text/event-stream'
     const isJson = mediaType === 'application/json' || mediaType.endsWith('+json')
-    if (first.length === 0 && this.#size > BLANKS_MAX) throw answerError(speaker.model, 'sent no answer')
+    if (first.length === 0 && this.#size > BLANKS_MAX) throw answerError(errorContext.model, 'sent no answer')
     if (first.length === 0 && !isAll) return undefined
     if (first[0] === OPEN_OBJECT || first[0] === OPEN_ARRAY) {
       return LINES.test(mediaType) ? this.#frames() : this.#whole()
@@ -96,16 +96,16 @@ class SniffingReader<Event> implements AnswerReader<Event> {
     if (isJson) return this.#whole()
     // The header may contain anything, so only a usual type is shown.
     const named = /^(text|application)\/[a-z0-9.+-]{1,20}$/.test(mediaType) ? `content type '${mediaType}'` : 'no JSON'
-    throw answerError(speaker.model, `answered with ${named}`)
+    throw answerError(errorContext.model, `answered with ${named}`)
   }
 
   #frames(): FrameReader<Event> {
-    return new FrameReader(this.#exchange.speaker, this.#decoder)
+    return new FrameReader(this.#exchange.errorContext, this.#decoder)
   }
 
   #whole(): WholeReader<Event> {
     const isMeasured = this.#exchange.headers['content-length'] !== undefined
-    return new WholeReader(this.#exchange.speaker, this.#decoder, this.#bounds, isMeasured)
+    return new WholeReader(this.#exchange.errorContext, this.#decoder, this.#bounds, isMeasured)
   }
 }
 
@@ -117,7 +117,7 @@ function withoutBlanks(bytes: Buffer): Buffer {
 }
 
 class WholeReader<Event> implements AnswerReader<Event> {
-  readonly #speaker: Speaker
+  readonly #errorContext: ErrorContext
   readonly #decoder: Decoder<Event>
   readonly #bounds: WholeBounds
   readonly #chunks: Buffer[] = []
@@ -126,8 +126,8 @@ class WholeReader<Event> implements AnswerReader<Event> {
   #isClosed = false
 
   /** @param isMeasured Whether the length is known, so that the answer certainly ends. */
-  constructor(speaker: Speaker, decoder: Decoder<Event>, bounds: WholeBounds, isMeasured: boolean) {
-    this.#speaker = speaker
+  constructor(errorContext: ErrorContext, decoder: Decoder<Event>, bounds: WholeBounds, isMeasured: boolean) {
+    this.#errorContext = errorContext
     this.#decoder = decoder
     this.#bounds = bounds
     this.#scanner = isMeasured ? undefined : new JsonEnd()
@@ -144,8 +144,8 @@ class WholeReader<Event> implements AnswerReader<Event> {
       this.#size += chunk.length
       this.#isClosed = this.#scanner?.push(chunk) ?? false
     }
-    if (this.#size > (this.#bounds.bytes ?? WHOLE_MAX))
-      throw answerError(this.#speaker.model, 'gave an answer that is too long')
+    if (this.#size > (this.#bounds.bytes ?? WHOLE_BYTES_MAX))
+      throw answerError(this.#errorContext.model, 'gave an answer that is too long')
     return false
   }
 
@@ -159,34 +159,34 @@ class WholeReader<Event> implements AnswerReader<Event> {
   }
 
   *#end(out: Event[]): Generator<undefined, true> {
-    const { model } = this.#speaker
+    const { model } = this.#errorContext
     const json = yield* joinBytes(this.#chunks, this.#size)
     let body: Record<string, unknown>
     try {
-      body = yield* answerObject(this.#speaker, json, this.#bounds.values)
+      body = yield* answerObject(this.#errorContext, json, this.#bounds.values)
     } catch (error) {
       if (!isUnreadable(error) || !isJson(firstLineOf(json))) throw error
       return yield* this.#lines(json, out)
     }
-    const rest = understood(model, () => this.#decoder.whole(body, out))
+    const rest = decodeOrFail(model, () => this.#decoder.whole(body, out))
     if (!rest) return true
-    while (!understood(model, () => rest.next()).done) yield
+    while (!decodeOrFail(model, () => rest.next()).done) yield
     return true
   }
 
   /** Reads JSON lines, and JSON before the first event of a stream. */
   *#lines(json: Buffer, out: Event[]): Generator<undefined, true> {
-    const frames = new FrameReader(this.#speaker, this.#decoder)
-    for (let at = 0; at < json.length; at += BARE_MAX)
-      yield* frames.readInTurns([json.subarray(at, at + BARE_MAX)], out)
-    return yield* frames.endInTurns(out)
+    const frames = new FrameReader(this.#errorContext, this.#decoder)
+    for (let at = 0; at < json.length; at += BARE_LINE_CHARS_MAX)
+      yield* frames.readYielding([json.subarray(at, at + BARE_LINE_CHARS_MAX)], out)
+    return yield* frames.endYielding(out)
   }
 }
 
-/** Empty if the line is longer than {@link BARE_MAX}. */
+/** Empty if the line is longer than {@link BARE_LINE_CHARS_MAX}. */
 function firstLineOf(json: Buffer): string {
   const end = json.indexOf('\n')
-  return end > 0 && end <= BARE_MAX ? json.toString('utf8', 0, end) : ''
+  return end > 0 && end <= BARE_LINE_CHARS_MAX ? json.toString('utf8', 0, end) : ''
 }
 
 /** Finds the end of a JSON object or array in pieces of bytes, without parsing it. */

@@ -1,9 +1,9 @@
 import type { UpstreamConfig } from '#schemas/models.ts'
 import type { Breaker } from './breaker.ts'
-import type { AdaptiveLimit, Place } from './limit.ts'
+import type { AdaptiveLimit, Permit } from './limit.ts'
 
 /** Maximum concurrent calls from one worker to one server. */
-export const IN_FLIGHT_MAX = 512
+export const CALLS_PER_SERVER_MAX = 512
 /** OpenAI's own servers, which support parameters that others reject. */
 const OPENAI = /(^|\.)(openai\.com|openai\.azure\.com)$/
 
@@ -27,13 +27,13 @@ export interface Server {
 }
 
 /** A permit on a server; return it with {@link Servers.leave}, once. */
-export interface Taken<Own extends Server> {
+export interface AcquiredPermit<Own extends Server> {
   readonly server: Own
-  readonly place: Place
+  readonly permit: Permit
 }
 
 /** A call in the queue. */
-interface Waiting {
+interface QueuedCall {
   /** Takes a permit if one is free. */
   tryEnter(): boolean
 }
@@ -44,7 +44,7 @@ interface Waiting {
  */
 export class Servers<Own extends Server> {
   readonly all: readonly Own[]
-  readonly #waiting = new Set<Waiting>()
+  readonly #waiting = new Set<QueuedCall>()
   #next = 0
 
   constructor(all: readonly Own[]) {
@@ -52,8 +52,8 @@ export class Servers<Own extends Server> {
   }
 
   /** Current maximum of concurrent calls. */
-  get places(): number {
-    return this.all.reduce((sum, { limit }) => sum + limit.places, 0)
+  get permits(): number {
+    return this.all.reduce((sum, { limit }) => sum + limit.permits, 0)
   }
 
   /**
@@ -62,37 +62,37 @@ export class Servers<Own extends Server> {
    * @param tried Servers to exclude; not all of them.
    * @throws The signal's reason
    */
-  async take(signal: AbortSignal, isTimed: boolean, tried: ReadonlySet<Own>): Promise<Taken<Own>> {
+  async acquire(signal: AbortSignal, isTimed: boolean, tried: ReadonlySet<Own>): Promise<AcquiredPermit<Own>> {
     signal.throwIfAborted()
     const server = this.#waiting.size === 0 ? this.#choose(tried) : undefined
-    if (server) return { server, place: server.limit.begin(isTimed) }
-    const { promise, resolve, reject } = Promise.withResolvers<Taken<Own>>()
-    const waiting: Waiting = {
+    if (server) return { server, permit: server.limit.begin(isTimed) }
+    const { promise, resolve, reject } = Promise.withResolvers<AcquiredPermit<Own>>()
+    const waiting: QueuedCall = {
       tryEnter: () => {
         const free = this.#choose(tried)
-        if (free) resolve({ server: free, place: free.limit.begin(isTimed) })
+        if (free) resolve({ server: free, permit: free.limit.begin(isTimed) })
         return free !== undefined
       },
     }
-    const leave = () => {
+    const release = () => {
       this.#waiting.delete(waiting)
       reject(signal.reason)
     }
-    signal.addEventListener('abort', leave, { once: true })
+    signal.addEventListener('abort', release, { once: true })
     this.#waiting.add(waiting)
     // Earlier calls in the queue may wait for another server, so a permit may be free for this one.
-    this.letIn()
-    return await promise.finally(() => signal.removeEventListener('abort', leave))
+    this.admitWaiting()
+    return await promise.finally(() => signal.removeEventListener('abort', release))
   }
 
   /** Returns a permit, for the call that has waited longest. */
-  leave({ server, place }: Taken<Own>): void {
-    server.limit.end(place)
-    this.letIn()
+  leave({ server, permit }: AcquiredPermit<Own>): void {
+    server.limit.end(permit)
+    this.admitWaiting()
   }
 
   /** Called when there may be more permits than before. */
-  letIn(): void {
+  admitWaiting(): void {
     for (const waiting of this.#waiting) if (waiting.tryEnter()) this.#waiting.delete(waiting)
   }
 
@@ -100,7 +100,7 @@ export class Servers<Own extends Server> {
   #choose(tried: ReadonlySet<Own>): Own | undefined {
     const untried = this.all.filter((server) => !tried.has(server))
     const working = untried.filter(({ breaker, limit }) => !breaker.isOpen && limit.pausedMs === 0)
-    const free = (working.length > 0 ? working : untried).filter(({ limit }) => limit.hasPlace)
+    const free = (working.length > 0 ? working : untried).filter(({ limit }) => limit.hasFreePermit)
     if (free.length < 2) return free[0]
     // Round robin among equally loaded servers.
     this.#next = (this.#next + 1) % free.length

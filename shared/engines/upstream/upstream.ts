@@ -4,20 +4,27 @@ import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
 import { Breaker } from './breaker.ts'
-import { connectionError, type Speaker, statusError } from './error.ts'
+import { connectionError, type ErrorContext, statusError } from './error.ts'
+import { errorSanitizerOf } from './error-sanitizer.ts'
 import { Exchange } from './exchange.ts'
 import { AdaptiveLimit } from './limit.ts'
-import { addressesOf, IN_FLIGHT_MAX, type Server, type ServerAddress, Servers, type Taken } from './servers.ts'
-import type { ModelShare } from './share.ts'
-import { cleanerOf } from './words.ts'
+import type { ModelPartition } from './limit-partition.ts'
+import {
+  type AcquiredPermit,
+  addressesOf,
+  CALLS_PER_SERVER_MAX,
+  type Server,
+  type ServerAddress,
+  Servers,
+} from './servers.ts'
 
 /** Default maximum of concurrent calls to one server, from all workers that share it, if the catalogue sets no `concurrency`. */
 const FLEET_IN_FLIGHT_MAX = 8_192
 
 /** Overload statuses: too many requests, unavailable, overloaded. */
-const TOO_MUCH = new Set([429, 503, 529])
+const OVERLOAD_STATUSES = new Set([429, 503, 529])
 /** Errors of a server that another server may not have. */
-const ELSEWHERE = new Set(['overloaded', 'upstream_error', 'upstream_timeout'])
+const SERVER_ERROR_CODES = new Set(['overloaded', 'upstream_error', 'upstream_timeout'])
 
 /** Maximum bytes of an error body that are read. */
 const ERROR_BODY_MAX = 64 * 1024
@@ -49,7 +56,7 @@ export interface UpstreamOptions {
   /** The environment variable that should contain the key but is not set. Every call fails with its name. */
   readonly missingKey?: string | undefined
   /** Shares the limits with other workers that call the same servers. Default: no sharing. */
-  readonly share?: ModelShare | undefined
+  readonly share?: ModelPartition | undefined
 }
 
 /** One server of the upstream, with its sockets. */
@@ -72,12 +79,12 @@ interface HttpServer extends Server {
  */
 export class Upstream {
   readonly #model: string
-  readonly #speaker: Speaker
+  readonly #errorContext: ErrorContext
   readonly #config: UpstreamConfig
   readonly #headers: Record<string, string>
   readonly #servers: Servers<HttpServer>
   readonly #missingKey: string | undefined
-  readonly #share: ModelShare | undefined
+  readonly #partition: ModelPartition | undefined
   readonly #budget = new RetryBudget(0.1, 10)
 
   /** @param headers Sent with every call; the catalogue's `headers` override them. */
@@ -96,18 +103,18 @@ export class Upstream {
       ...headers,
       ...lowerCased(config.headers),
     }
-    const clean = cleanerOf(model.id, config, this.#headers)
-    this.#speaker = { model: model.id, clean, isOurs: options.connect !== undefined }
+    const clean = errorSanitizerOf(model.id, config, this.#headers)
+    this.#errorContext = { model: model.id, sanitize: clean, isOwnServer: options.connect !== undefined }
     this.#servers = new Servers(addressesOf(config).map((address) => this.#serverAt(address, options)))
     const limits = this.#servers.all.map(({ limit }) => limit)
-    this.#share = options.share
+    this.#partition = options.share
     const isFailing = () => this.#servers.all.every(({ breaker }) => breaker.isOpen)
-    this.#share?.use(limits, () => this.#servers.letIn(), isFailing)
+    this.#partition?.use(limits, () => this.#servers.admitWaiting(), isFailing)
   }
 
   /** Current maximum of concurrent calls, on all servers together. */
-  get places(): number {
-    return this.#servers.places
+  get permits(): number {
+    return this.#servers.permits
   }
 
   /**
@@ -120,15 +127,18 @@ export class Upstream {
       const message = `The model '${this.#model}' has no key for its upstream: ${this.#missingKey} is not set where its worker runs.`
       throw new ServiceError('upstream_refused', message)
     }
-    if (this.#share && this.#share.workers > 1 && this.places === 0) throw this.#noPart()
+    if (this.#partition && this.#partition.workers > 1 && this.permits === 0) throw this.#noPartition()
     this.#budget.earn()
-    const taken = await this.#servers.take(call.signal, call.isStream, NONE)
+    const acquired = await this.#servers.acquire(call.signal, call.isStream, NO_SERVERS)
     try {
-      return await this.#callOn(taken, call)
+      return await this.#callOn(acquired, call)
     } catch (error) {
-      if (!this.#mayGoElsewhere(error, call)) throw error
+      if (!this.#canTryOtherServer(error, call)) throw error
       this.#budget.spend()
-      return await this.#callOn(await this.#servers.take(call.signal, call.isStream, new Set([taken.server])), call)
+      return await this.#callOn(
+        await this.#servers.acquire(call.signal, call.isStream, new Set([acquired.server])),
+        call,
+      )
     }
   }
 
@@ -138,17 +148,17 @@ export class Upstream {
   }
 
   /** Without this error the call would wait forever: no worker gives up its part. */
-  #noPart(): ServiceError {
+  #noPartition(): ServiceError {
     const message = `All permits of model '${this.#model}' belong to other workers; retry.`
     return new ServiceError('overloaded', message, { retryAfterMs: 100 })
   }
 
   #serverAt({ url: base, weight }: ServerAddress, { connect, share }: UpstreamOptions): HttpServer {
     const { breaker, timeouts } = this.#config
-    const { concurrency = share ? FLEET_IN_FLIGHT_MAX : IN_FLIGHT_MAX } = this.#config
+    const { concurrency = share ? FLEET_IN_FLIGHT_MAX : CALLS_PER_SERVER_MAX } = this.#config
     const url = new URL(base)
     const pool = new Pool(url.origin, {
-      connections: Math.min(concurrency, IN_FLIGHT_MAX),
+      connections: Math.min(concurrency, CALLS_PER_SERVER_MAX),
       pipelining: 1,
       allowH2: false,
       connect: { timeout: timeouts.connect_ms },
@@ -168,8 +178,8 @@ export class Upstream {
   }
 
   /** A body that is a stream cannot be sent twice. */
-  #mayGoElsewhere(error: unknown, { body, signal }: UpstreamCall): boolean {
-    const isServers = error instanceof ServiceError && ELSEWHERE.has(error.code)
+  #canTryOtherServer(error: unknown, { body, signal }: UpstreamCall): boolean {
+    const isServers = error instanceof ServiceError && SERVER_ERROR_CODES.has(error.code)
     return (
       isServers &&
       this.#servers.all.length > 1 &&
@@ -179,8 +189,8 @@ export class Upstream {
     )
   }
 
-  async #callOn(taken: Taken<HttpServer>, call: UpstreamCall): Promise<Exchange> {
-    const { server } = taken
+  async #callOn(acquired: AcquiredPermit<HttpServer>, call: UpstreamCall): Promise<Exchange> {
+    const { server } = acquired
     let isRunning = false
     try {
       const retryAfterMs = server.limit.pausedMs
@@ -192,22 +202,26 @@ export class Upstream {
         call.signal.throwIfAborted()
         const target = await server.connect(call.signal)
         isRunning = true
-        return await this.#open(call, taken, target)
+        return await this.#open(call, acquired, target)
       })
     } catch (error) {
-      if (!isRunning) this.#servers.leave(taken)
+      if (!isRunning) this.#servers.leave(acquired)
       throw error
     }
   }
 
-  async #open(call: UpstreamCall, taken: Taken<HttpServer>, { origin, dispatcher }: UpstreamTarget): Promise<Exchange> {
-    const { pathOf, limit } = taken.server
+  async #open(
+    call: UpstreamCall,
+    acquired: AcquiredPermit<HttpServer>,
+    { origin, dispatcher }: UpstreamTarget,
+  ): Promise<Exchange> {
+    const { pathOf, limit } = acquired.server
     const exchange = new Exchange({
-      speaker: this.#speaker,
+      errorContext: this.#errorContext,
       timeouts: this.#config.timeouts,
       signal: call.signal,
       isStream: call.isStream,
-      onEnd: () => this.#servers.leave(taken),
+      onEnd: () => this.#servers.leave(acquired),
     })
     const headers = {
       ...call.forwarded,
@@ -221,18 +235,18 @@ export class Upstream {
       exchange.fail(connectionError(this.#model, error))
     }
     await exchange.waitForBytes().catch((error: unknown) => {
-      if (error instanceof ServiceError && error.code === 'upstream_timeout') limit.silent(taken.place)
+      if (error instanceof ServiceError && error.code === 'upstream_timeout') limit.timedOut(acquired.permit)
       throw error
     })
     if (exchange.status >= 200 && exchange.status < 300) {
-      limit.answered(taken.place)
+      limit.answered(acquired.permit)
       return exchange
     }
     const body = await exchange.text(ERROR_BODY_MAX)
-    const failure = statusError(this.#speaker, exchange.status, exchange.headers, body)
+    const failure = statusError(this.#errorContext, exchange.status, exchange.headers, body)
     // A 429 may also mean an exhausted quota, which is no sign of load.
-    const isTooMuch = TOO_MUCH.has(exchange.status) && failure.code !== 'upstream_refused'
-    if (isTooMuch) limit.busy(taken.place)
+    const isTooMuch = OVERLOAD_STATUSES.has(exchange.status) && failure.code !== 'upstream_refused'
+    if (isTooMuch) limit.overloaded(acquired.permit)
     if (isTooMuch && failure.retryAfterMs !== undefined) limit.pause(failure.retryAfterMs)
     throw failure
   }
@@ -246,7 +260,7 @@ function pathsAt({ pathname, search }: URL): (path: string) => string {
   return (path) => `${base}${path}${path.includes('?') ? '&' : '?'}${query}`
 }
 
-const NONE: ReadonlySet<HttpServer> = new Set()
+const NO_SERVERS: ReadonlySet<HttpServer> = new Set()
 
 function lowerCased(headers: Record<string, string>): Record<string, string> {
   return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]))

@@ -13,7 +13,7 @@ const SLICE_CHARS = 256
 const CHARS_PER_TOKEN = 4
 
 /** A quick estimate of the prompt's tokens, for `start` before the upstream has counted. */
-export function guessInputTokens(request: GenerateRequest): number {
+export function estimateInputTokens(request: GenerateRequest): number {
   let chars = 0
   for (const text of promptTexts(request)) chars += text.length
   return Math.ceil(chars / CHARS_PER_TOKEN)

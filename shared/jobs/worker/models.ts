@@ -1,6 +1,6 @@
 import type { PoolName } from '#schemas/job.ts'
 import type { EngineConfig } from '#schemas/models.ts'
-import { addressesOf, IN_FLIGHT_MAX } from '#shared/engines/upstream/servers.ts'
+import { addressesOf, CALLS_PER_SERVER_MAX } from '#shared/engines/upstream/servers.ts'
 import type { Models } from '#shared/models/models.ts'
 import type { WorkerDefinition } from './worker.ts'
 
@@ -42,7 +42,7 @@ function callsAtOnce(engine: EngineConfig): number {
       return engine.parallel
     case 'openai':
     case 'anthropic':
-      return (engine.concurrency ?? IN_FLIGHT_MAX) * addressesOf(engine).length
+      return (engine.concurrency ?? CALLS_PER_SERVER_MAX) * addressesOf(engine).length
     case 'local':
       return engine.concurrency
     case 'echo':

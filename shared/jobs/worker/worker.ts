@@ -4,7 +4,7 @@ import type { ControlRecord } from '#schemas/event.ts'
 import type { AttachedEnvelope, JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
-import type { UpstreamFleet } from '#shared/engines/upstream/share.ts'
+import type { UpstreamFleet } from '#shared/engines/upstream/limit-partition.ts'
 import { newId } from '#shared/id.ts'
 import { cancelsIn } from '#shared/jobs/durable/family.ts'
 import type { Pauses } from '#shared/jobs/pauses.ts'
@@ -244,8 +244,8 @@ export class Worker {
 
   #capacity(): Capacity {
     const capacity = this.#rooms.tell() ?? UNBOUNDED
-    const found = this.#options.upstreams?.tell(capacity.models ?? []) ?? []
-    const failing = this.#options.upstreams?.failing(capacity.models ?? []) ?? []
+    const found = this.#options.upstreams?.limitsToPublish(capacity.models ?? []) ?? []
+    const failing = this.#options.upstreams?.failingModels(capacity.models ?? []) ?? []
     const self = { aside: this.aside, host: hostname(), pid: process.pid }
     return { ...capacity, ...self, ...(found.length > 0 && { found }), ...(failing.length > 0 && { failing }) }
   }
@@ -288,7 +288,7 @@ export class Worker {
   /** Another worker published its capacity: shared upstream limits and waiting durable jobs may have changed. */
   #onCapacity({ boot, role, capacity }: Peer): void {
     if (role !== this.#definition.name || !capacity) return
-    this.#options.upstreams?.hear(boot === this.boot ? [] : (capacity.found ?? []))
+    this.#options.upstreams?.applyPublished(boot === this.boot ? [] : (capacity.found ?? []))
     this.#aside.letIn()
     if (boot !== this.boot) this.#onWaiting(capacity.waiting)
   }

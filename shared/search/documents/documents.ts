@@ -2,7 +2,7 @@
  * Reads documents in threads: a document can end its thread and nothing else. A thread reads one document at a time. A document that
  * takes too long or too much memory ends its thread, the other threads continue, and the next document starts a new thread.
  *
- * Projects take turns. A project never has all threads, so that 200 documents that each take the whole {@link DOCUMENT_MS} do not delay
+ * Projects take turns. A project never has all threads, so that 200 documents that each take the whole {@link DOCUMENT_TIMEOUT_MS} do not delay
  * the document of another project.
  */
 import { availableParallelism } from 'node:os'
@@ -13,21 +13,21 @@ import type { ReadDocument } from '#shared/search/text/builder.ts'
 import type { DocumentInput, RobotsQuestion, ThreadReply, ThreadTask } from './message.ts'
 
 /** Time for one document. */
-const DOCUMENT_MS = 10_000
+const DOCUMENT_TIMEOUT_MS = 10_000
 /** Threads of one reader. */
 const THREADS_MAX = 4
 /** Time for one question about a robots.txt. */
-const ROBOTS_MS = 2_000
+const ROBOTS_TIMEOUT_MS = 2_000
 /** Heap of a thread: a page of 5 MB takes about 100 MB. */
 const HEAP_MB = 384
 /** Buffers of a thread, which its heap does not count: 2 MB of a PDF unpack to 2 GB. */
 const BUFFER_BYTES_MAX = 256 * 1024 * 1024
 /** Interval of the measurement of buffers. */
-const MEASURE_MS = 50
+const MEASURE_INTERVAL_MS = 50
 /** Maximum number of waiting documents per project: those of 12 researches, which read up to five at once. */
-const WAITING_PER_PROJECT_MAX = 64
+const QUEUED_PER_PROJECT_MAX = 64
 /** How long the thread is kept without work. */
-const IDLE_MS = 30_000
+const IDLE_TIMEOUT_MS = 30_000
 
 export interface DocumentReaderOptions {
   /** Maximum time per document; then its thread is replaced. Default: 10 s. */
@@ -49,15 +49,15 @@ export class DocumentReader {
   readonly #idle: DocumentThread[] = []
 
   constructor(options: DocumentReaderOptions = {}) {
-    const { documentMs = DOCUMENT_MS, threads = THREADS_MAX, bufferBytesMax = BUFFER_BYTES_MAX } = options
+    const { documentMs = DOCUMENT_TIMEOUT_MS, threads = THREADS_MAX, bufferBytesMax = BUFFER_BYTES_MAX } = options
     this.#threadsMax = Math.min(threads, Math.max(2, availableParallelism()))
     this.#documentMs = documentMs
     this.#bufferBytesMax = bufferBytesMax
     this.#permits = new FairSemaphore({
       permits: this.#threadsMax,
       permitsPerKey: Math.max(1, this.#threadsMax - 1),
-      waitingPerKeyMax: WAITING_PER_PROJECT_MAX,
-      refusal: tooMany,
+      waitingPerKeyMax: QUEUED_PER_PROJECT_MAX,
+      refusal: queueFull,
     })
   }
 
@@ -69,7 +69,7 @@ export class DocumentReader {
    *   `overloaded` if too many documents of the project wait. Also throws the signal's reason.
    */
   async read(input: DocumentInput, project: string, signal: AbortSignal): Promise<ReadDocument> {
-    const reply = await this.#inTurn(input, this.#documentMs, project, signal)
+    const reply = await this.#runTask(input, this.#documentMs, project, signal)
     if ('document' in reply) return reply.document
     throw new ServiceError('unsupported_media_type', 'problem' in reply ? reply.problem : 'The document is broken.')
   }
@@ -79,8 +79,8 @@ export class DocumentReader {
    *
    * @throws ServiceError `overloaded`; the signal's reason
    */
-  async allows(question: RobotsQuestion, project: string, signal: AbortSignal): Promise<boolean> {
-    const reply = await this.#inTurn(question, ROBOTS_MS, project, signal).catch((error: unknown) => {
+  async isAllowedByRobots(question: RobotsQuestion, project: string, signal: AbortSignal): Promise<boolean> {
+    const reply = await this.#runTask(question, ROBOTS_TIMEOUT_MS, project, signal).catch((error: unknown) => {
       if (ServiceError.from(error).code === 'unsupported_media_type') return { isAllowed: false }
       throw error
     })
@@ -91,7 +91,7 @@ export class DocumentReader {
     await Promise.all(this.#threads.map((thread) => thread.close()))
   }
 
-  async #inTurn(task: ThreadTask, timeoutMs: number, project: string, signal: AbortSignal): Promise<ThreadReply> {
+  async #runTask(task: ThreadTask, timeoutMs: number, project: string, signal: AbortSignal): Promise<ThreadReply> {
     await this.#permits.take(project, signal)
     const thread = this.#takeThread()
     this.#startSpare()
@@ -123,8 +123,8 @@ export class DocumentReader {
   }
 }
 
-function tooMany(): ServiceError {
-  const message = `More than ${WAITING_PER_PROJECT_MAX} documents of this project wait to be read. Try again later.`
+function queueFull(): ServiceError {
+  const message = `More than ${QUEUED_PER_PROJECT_MAX} documents of this project wait to be read. Try again later.`
   return new ServiceError('overloaded', message)
 }
 
@@ -195,7 +195,7 @@ class DocumentThread {
 
   #rest(): void {
     clearTimeout(this.#idle)
-    this.#idle = setTimeout(() => void this.#end(), IDLE_MS).unref()
+    this.#idle = setTimeout(() => void this.#end(), IDLE_TIMEOUT_MS).unref()
   }
 
   async close(): Promise<void> {
@@ -219,7 +219,7 @@ function measureBuffers(worker: Worker, bytesMax: number): { readonly signal: Ab
     if (external_memory > bytesMax) isOver.abort(new Error('The document takes too much memory.'))
   }
   // A thread that has ended cannot be measured.
-  const timer = setInterval(() => void measure().catch(() => {}), MEASURE_MS).unref()
+  const timer = setInterval(() => void measure().catch(() => {}), MEASURE_INTERVAL_MS).unref()
   return { signal: isOver.signal, stop: () => clearInterval(timer) }
 }
 

@@ -77,7 +77,7 @@ export function readHtml(html: string, builder: TextBuilder): ReadDocument {
   const body = document.body as unknown as DomNode
   const main = article?.content ? (parsed(article.content).document.body as unknown as DomNode) : undefined
   if (main && lettersOf(main) >= ARTICLE_SHARE_MIN * lettersOf(body)) walkHtml(main, builder)
-  else walkHtml(body, builder, isBeside)
+  else walkHtml(body, builder, isPageFrame)
   const read = builder.build()
   return { ...read, title: (article?.title || ownTitle || read.title).trim() }
 }
@@ -86,12 +86,12 @@ export function readHtml(html: string, builder: TextBuilder): ReadDocument {
 function lettersOf(body: DomNode): number {
   let letters = 0
   const count = { isFull: false, add: (_: BlockType, text: string) => (letters += text.replace(/\s+/g, '').length) }
-  walkHtml(body, count, isBeside)
+  walkHtml(body, count, isPageFrame)
   return letters
 }
 
 /** Whether an element stands around the text of its page. */
-function isBeside(node: DomNode, name: string): boolean {
+function isPageFrame(node: DomNode, name: string): boolean {
   if (AROUND.has(name)) return !isWithinArticle(node)
   if (AROUND_ROLES.has(node.getAttribute?.('role') ?? '')) return true
   const type = BLOCKS[name]

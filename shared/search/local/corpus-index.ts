@@ -4,21 +4,21 @@ import { DatabaseSync, type StatementSync } from 'node:sqlite'
 import { makeDirectory, makePrivateFile } from '#shared/directory.ts'
 import { ServiceError } from '#shared/error.ts'
 import { SNIPPET_CHARS_MAX, type Snapshot } from '#shared/search/search.ts'
-import { prefixOf } from '#shared/search/text/asked.ts'
 import { passagesOf } from '#shared/search/text/passages.ts'
+import { prefixOf } from '#shared/search/text/query-terms.ts'
 import { indexTermsOf, subjectOf, termsOf } from '#shared/search/text/terms.ts'
 
 /** Passages of a corpus that are searched; documents beyond them are left out. */
 export const PASSAGES_MAX = 50_000
 /** Best passages that a search ranks, before they are grouped by document. */
-const RANKED_MAX = 200
+const PASSAGES_RANKED_MAX = 200
 /** TTL of texts that no file contains any more, 8 days: longer than any job may take. */
-const KEEP_MS = 8 * 24 * 3_600_000
+const UNREFERENCED_TTL_MS = 8 * 24 * 3_600_000
 /** Longer than it takes to add one file. */
-const ADDING_MS = 3_600_000
-const BUSY_MS = 5_000
+const INCOMPLETE_TTL_MS = 3_600_000
+const BUSY_TIMEOUT_MS = 5_000
 /** Passages that are added in one transaction. */
-const TOGETHER = 8
+const PASSAGES_PER_TRANSACTION = 8
 /** Version of the tables below. An index of another version is deleted and built again. */
 const VERSION = 6
 
@@ -40,10 +40,10 @@ const SEARCH = `
     p.snippet AS snippet
   FROM passages JOIN passage_places p ON p.id = passages.rowid JOIN sources s ON s.id = p.source
   WHERE passages MATCH ? AND s.is_current = 1
-  ORDER BY bm25(passages, 4.0, 2.0, 1.0), s.url, passages.rowid LIMIT ${RANKED_MAX}`
+  ORDER BY bm25(passages, 4.0, 2.0, 1.0), s.url, passages.rowid LIMIT ${PASSAGES_RANKED_MAX}`
 
 /** Up to 50 passages that no file contains any more. */
-const LEFT = `
+const UNREFERENCED_PASSAGES = `
   SELECT p.id AS id FROM sources s JOIN passage_places p ON p.source = s.id WHERE s.is_current = 0 LIMIT 50`
 
 /** The state of a file when it was indexed. A different size or time means that the file has changed. */
@@ -132,10 +132,10 @@ export class CorpusIndex {
 
   /** Deletes passages that no file contains, and texts whose TTL has expired. */
   *sweep(): Generator<void> {
-    // Sources half added at a crash: after ADDING_MS no process can still be adding them.
-    this.#all('UPDATE sources SET is_current = 0 WHERE is_current = 2 AND left_ms < ?', Date.now() - ADDING_MS)
+    // Sources half added at a crash: after INCOMPLETE_TTL_MS no process can still be adding them.
+    this.#all('UPDATE sources SET is_current = 0 WHERE is_current = 2 AND left_ms < ?', Date.now() - INCOMPLETE_TTL_MS)
     for (;;) {
-      const rows = this.#all(LEFT)
+      const rows = this.#all(UNREFERENCED_PASSAGES)
       if (rows.length === 0) break
       this.#together(() => {
         for (const { id } of rows) {
@@ -145,7 +145,7 @@ export class CorpusIndex {
       })
       yield
     }
-    this.#all('DELETE FROM sources WHERE is_current = 0 AND left_ms < ?', Date.now() - KEEP_MS)
+    this.#all('DELETE FROM sources WHERE is_current = 0 AND left_ms < ?', Date.now() - UNREFERENCED_TTL_MS)
   }
 
   /** The documents whose passages fit the terms of a question best, each once, best first. */
@@ -199,7 +199,7 @@ export class CorpusIndex {
       const snippet = body.slice(0, SNIPPET_CHARS_MAX).toWellFormed()
       open.push({ snippet, columns: [subject, indexed(`${heading}\n${context}`), indexed(body)] })
       yield
-      if (open.length < TOGETHER) continue
+      if (open.length < PASSAGES_PER_TRANSACTION) continue
       this.#insert(source, open)
       open = []
       yield
@@ -281,7 +281,7 @@ function openAnew(path: string): DatabaseSync {
 
 /** `synchronous = OFF` may lose data if the machine crashes. The files contain it, so it is indexed again. */
 function open(path: string): DatabaseSync {
-  const db = new DatabaseSync(path, { timeout: BUSY_MS })
+  const db = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS })
   db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA cache_size = -16000')
   return db
 }

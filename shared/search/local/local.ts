@@ -13,10 +13,10 @@ import {
   type SearchOptions,
   SNIPPET_CHARS_MAX,
   type Snapshot,
-  type TermWeights,
+  type TermCounts,
   TITLE_CHARS_MAX,
 } from '#shared/search/search.ts'
-import { askedTermsOf, languageOf } from '#shared/search/text/asked.ts'
+import { languageOf, queryTermsOf } from '#shared/search/text/query-terms.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { CorpusIndex, type IndexedFile, PASSAGES_MAX } from './corpus-index.ts'
 import { type Corpus, type FoundFile, listFiles, readFound, urlOf } from './files.ts'
@@ -26,11 +26,11 @@ import { watchCorpus } from './watch.ts'
 /** UTF-16 units of one document that are read. */
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
 /** When to ask again where no document is indexed yet. */
-const RETRY_MS = 5_000
+const RETRY_DELAY_MS = 5_000
 /** Documents that are read before their turn to be indexed, and after which the size of the index is looked at. */
 const READ_AHEAD = 3
-const FULL_EACH = 20
-const NOTHING: Promise<Snapshot[]> = Promise.resolve([])
+const SIZE_CHECK_DOCUMENTS = 20
+const NO_SNAPSHOTS: Promise<Snapshot[]> = Promise.resolve([])
 /** Words of a search that are looked for, and their terms: a word of a script without spaces has several. */
 const WORDS_MAX = 16
 const TERMS_MAX = 48
@@ -42,7 +42,7 @@ export interface LocalCorpusOptions {
   /** Called with each problem of a scan, such as a file that could not be read. */
   readonly onProblem?: (problem: string) => void
   /** Interval of the scans that find changes without an event of the file system. Default: 30 s. */
-  readonly lookMs?: number
+  readonly pollIntervalMs?: number
 }
 
 /** A folder of documents that can be searched. */
@@ -50,7 +50,7 @@ export interface LocalCorpus extends SearchBackend {
   readonly name: 'local'
   /** Resolves when all changes so far are indexed. @throws ServiceError `upstream_error` when the folder cannot be read */
   refresh(): Promise<void>
-  weigh(words: readonly string[], signal: AbortSignal): Promise<TermWeights>
+  countTerms(words: readonly string[], signal: AbortSignal): Promise<TermCounts>
   /** Files that could not be read, with reasons. Shown in `/readyz`. */
   problems(): string[]
 }
@@ -71,9 +71,9 @@ class CorpusBackend implements LocalCorpus {
   readonly #reader = new DocumentReader({ threads: 1 })
   readonly #closing = new AbortController()
   readonly #unwatch: () => void
-  #looking: Promise<void>
+  #scanning: Promise<void>
   #next: Promise<void> | undefined
-  #hasLooked = false
+  #hasScanned = false
   #isFull = false
   /** Progress of the running scan. */
   #progress: IndexProgress = { indexed: 0, documents: 0 }
@@ -81,10 +81,10 @@ class CorpusBackend implements LocalCorpus {
   constructor(options: LocalCorpusOptions) {
     this.#options = options
     this.#index = new CorpusIndex(options.directory)
-    this.#looking = this.#look()
-    this.#looking.catch((error: unknown) => this.#tell(error))
-    this.#unwatch = watchCorpus(options.corpus, options.lookMs, () => {
-      this.refresh().catch((error: unknown) => this.#tell(error))
+    this.#scanning = this.#scan()
+    this.#scanning.catch((error: unknown) => this.#reportProblem(error))
+    this.#unwatch = watchCorpus(options.corpus, options.pollIntervalMs, () => {
+      this.refresh().catch((error: unknown) => this.#reportProblem(error))
     })
   }
 
@@ -94,8 +94,8 @@ class CorpusBackend implements LocalCorpus {
 
   async search(text: string, { limit, domains, isPartial = false, signal }: SearchOptions): Promise<Hit[]> {
     if (!isHostAllowed(LOCAL_HOST, domains)) return []
-    if (isPartial) this.#requireSome()
-    else await this.#ready(signal)
+    if (isPartial) this.#requireDocuments()
+    else await this.#waitForScan(signal)
     return this.#index.search(termsFor(text), limit).map(({ snippet, date, ...source }) => ({
       ...source,
       snippet: snippet.slice(0, SNIPPET_CHARS_MAX).toWellFormed(),
@@ -106,33 +106,33 @@ class CorpusBackend implements LocalCorpus {
   async read({ url, sha256 }: Hit, { domains, signal }: ReadOptions): Promise<Snapshot> {
     if (!isHostAllowed(LOCAL_HOST, domains)) throw new ServiceError('permission_denied', 'The corpus may not be read.')
     // A hit with a hash is already indexed, so its text can be read before the first scan ends.
-    if (sha256 === undefined) await this.#ready(signal)
+    if (sha256 === undefined) await this.#waitForScan(signal)
     const snapshot = this.#index.find(url, sha256)
     if (!snapshot) throw new ServiceError('not_found', `The corpus has no document ${url}.`)
     return snapshot
   }
 
-  async weigh(words: readonly string[], signal: AbortSignal): Promise<TermWeights> {
-    await this.#ready(signal)
+  async countTerms(words: readonly string[], signal: AbortSignal): Promise<TermCounts> {
+    await this.#waitForScan(signal)
     const holding = await runYielding(this.#countAll(words.slice(0, 4 * WORDS_MAX)), signal)
     return { passages: this.#index.size, holding }
   }
 
   async indexed(waitMs: number, signal: AbortSignal): Promise<IndexProgress | undefined> {
     const waited = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(Math.ceil(waitMs))])
-    await abortable(this.#looking, waited).catch(() => {})
+    await abortable(this.#scanning, waited).catch(() => {})
     signal.throwIfAborted()
-    return this.#hasLooked || !waited.aborted ? undefined : this.#progress
+    return this.#hasScanned || !waited.aborted ? undefined : this.#progress
   }
 
   refresh(): Promise<void> {
     // The running scan may already have passed the changed file, so callers wait for the next scan.
-    this.#next ??= this.#looking
+    this.#next ??= this.#scanning
       .catch(() => {})
       .then(() => {
         this.#next = undefined
-        this.#looking = this.#look()
-        return this.#looking
+        this.#scanning = this.#scan()
+        return this.#scanning
       })
     return this.#next
   }
@@ -144,7 +144,7 @@ class CorpusBackend implements LocalCorpus {
   async close(): Promise<void> {
     this.#unwatch()
     this.#closing.abort(new ServiceError('overloaded', 'The corpus is closed.'))
-    await this.#looking.catch(() => {})
+    await this.#scanning.catch(() => {})
     await this.#reader.close()
     this.#index.close()
   }
@@ -158,20 +158,20 @@ class CorpusBackend implements LocalCorpus {
     return counts
   }
 
-  async #ready(signal: AbortSignal): Promise<void> {
-    if (!this.#hasLooked) await abortable(this.#looking, AbortSignal.any([signal, this.#closing.signal]))
+  async #waitForScan(signal: AbortSignal): Promise<void> {
+    if (!this.#hasScanned) await abortable(this.#scanning, AbortSignal.any([signal, this.#closing.signal]))
   }
 
   /** @throws ServiceError `overloaded` if no document is indexed yet */
-  #requireSome(): void {
+  #requireDocuments(): void {
     const { indexed, documents } = this.#progress
-    if (this.#hasLooked || indexed > 0) return
+    if (this.#hasScanned || indexed > 0) return
     const message = `The local corpus is being indexed: ${indexed} of ${documents} documents.`
-    throw new ServiceError('overloaded', message, { retryAfterMs: RETRY_MS })
+    throw new ServiceError('overloaded', message, { retryAfterMs: RETRY_DELAY_MS })
   }
 
   /** @throws ServiceError `upstream_error` */
-  async #look(): Promise<void> {
+  async #scan(): Promise<void> {
     try {
       const found = await listFiles(this.#options.corpus)
       const known = new Map(this.#index.files().map((file) => [file.path, file]))
@@ -182,14 +182,14 @@ class CorpusBackend implements LocalCorpus {
         this.#closing.signal.throwIfAborted()
         this.#progress = { indexed: unchanged + at, documents: found.length }
         // Threads read the next documents while this one is indexed.
-        if (at % FULL_EACH === 0) this.#isFull = this.#index.size >= PASSAGES_MAX
+        if (at % SIZE_CHECK_DOCUMENTS === 0) this.#isFull = this.#index.size >= PASSAGES_MAX
         for (const next of changed.slice(reading.length, at + READ_AHEAD)) reading.push(this.#sourcesOf(next))
-        await this.#take(file, reading[at] ?? this.#sourcesOf(file))
-        reading[at] = NOTHING
+        await this.#indexFile(file, reading[at] ?? this.#sourcesOf(file))
+        reading[at] = NO_SNAPSHOTS
       }
       for (const { path } of found) known.delete(path)
       for (const path of known.keys()) await runYielding(this.#index.remove(path), this.#closing.signal)
-      this.#hasLooked = true
+      this.#hasScanned = true
     } catch (error) {
       if (this.#closing.signal.aborted) throw this.#closing.signal.reason
       throw new ServiceError('upstream_error', 'The local corpus cannot be read.', { cause: error })
@@ -197,7 +197,7 @@ class CorpusBackend implements LocalCorpus {
   }
 
   /** Reads a file into the index; one that cannot be read is kept with its problem until it changes. */
-  async #take(file: FoundFile, reading: Promise<Snapshot[]>): Promise<void> {
+  async #indexFile(file: FoundFile, reading: Promise<Snapshot[]>): Promise<void> {
     const { signal } = this.#closing
     try {
       await runYielding(this.#index.replace(file, await reading, null), signal)
@@ -230,7 +230,7 @@ class CorpusBackend implements LocalCorpus {
     return partsOf(document, urlOf(path), title, new Date(modifiedMs).toISOString().slice(0, 10))
   }
 
-  #tell(error: unknown): void {
+  #reportProblem(error: unknown): void {
     if (!this.#closing.signal.aborted) this.#options.onProblem?.(ServiceError.from(error).message)
   }
 }
@@ -244,7 +244,7 @@ function termsFor(text: string): string[] {
   const plain = text.normalize('NFC')
   const terms = new Map<string, string>()
   const words = new Set<string>()
-  for (const { word, term } of askedTermsOf(plain, languageOf(plain))) {
+  for (const { word, term } of queryTermsOf(plain, languageOf(plain))) {
     words.add(word)
     if (words.size > WORDS_MAX || terms.size >= TERMS_MAX) break
     terms.set(term, word)

@@ -3,25 +3,29 @@ import { join } from 'node:path'
 import type { Corpus } from './files.ts'
 
 /** Debounce of changes: an editor writes a file several times. */
-const GATHER_MS = 200
+const DEBOUNCE_MS = 200
 /** Interval of full scans. Network drives, or too many folders, produce no change events. */
-const LOOK_MS = 30_000
+const POLL_INTERVAL_MS = 30_000
 
-/** Calls `onChange` after change events of the file system, and every `lookMs`. @returns A function that stops the watch */
-export function watchCorpus({ directory, paths }: Corpus, lookMs = LOOK_MS, onChange: () => void): () => void {
+/** Calls `onChange` after change events of the file system, and every `pollIntervalMs`. @returns A function that stops the watch */
+export function watchCorpus(
+  { directory, paths }: Corpus,
+  pollIntervalMs = POLL_INTERVAL_MS,
+  onChange: () => void,
+): () => void {
   const watchers: FSWatcher[] = []
   let gathering: NodeJS.Timeout | undefined
   const gather = () => {
     gathering ??= setTimeout(() => {
       gathering = undefined
       onChange()
-    }, GATHER_MS).unref()
+    }, DEBOUNCE_MS).unref()
   }
   for (const path of paths) {
     const watcher = open(join(directory, path), gather)
     if (watcher) watchers.push(watcher)
   }
-  const timer = setInterval(onChange, lookMs).unref()
+  const timer = setInterval(onChange, pollIntervalMs).unref()
   return () => {
     clearInterval(timer)
     clearTimeout(gathering)

@@ -49,11 +49,11 @@ const CAPTION = /^(?:table|tab\.|figure|listing|tabelle|tableau|tabla|tabella)\b
 const NUMERIC = /^[\p{Sc}~<>≤≥±+-]{0,2}\s?\p{N}[\p{N}.,:/%\s-]*\p{L}{0,4}\.?$/u
 const YEAR = /^(?:1[5-9]|20)\d\d$/
 /** Titles of boxes within a section. */
-const ASIDE = /^(?:note|notes|tip|hint|warning|caution|important|attention|example|notice|info|see also)[.:!]?$/i
+const BOX_TITLE = /^(?:note|notes|tip|hint|warning|caution|important|attention|example|notice|info|see also)[.:!]?$/i
 
 /** Whether a heading is the title of a box, which begins no section. */
-export function isAside(heading: string): boolean {
-  return ASIDE.test(heading.trim())
+export function isBoxTitle(heading: string): boolean {
+  return BOX_TITLE.test(heading.trim())
 }
 
 /** The context of each block, in order. */
@@ -64,7 +64,7 @@ export function contextsOf({ text, blocks }: Pick<Snapshot, 'text' | 'blocks'>):
   for (const [at, block] of blocks.entries()) {
     const own = spanOf(text, block)
     if (block.type === 'heading') {
-      if (!isAside(own.text)) scope = NO_SCOPE
+      if (!isBoxTitle(own.text)) scope = NO_SCOPE
       contexts.push({ isLabel: false, spans: [] })
       continue
     }

@@ -16,7 +16,7 @@ const VARIANT_SHARE = 0.4
 /** Words of a sentence that can be compared so; a shorter one with a number in it counts as changed. */
 const VARIANT_WORDS = 4
 /** Words between two yields to the event loop. */
-const TURN_WORDS = 200
+const WORDS_PER_YIELD = 200
 
 const WORD = /[\p{L}\p{N}]+/gu
 
@@ -44,7 +44,7 @@ export function* printOf(text: string): Generator<void, TextPrint> {
       words.push(word)
       last = [...last.slice(1 - GRAM), word]
       if (last.length === GRAM) addGram(last.join(' '), grams, sum)
-      if (words.length % TURN_WORDS === 0) yield
+      if (words.length % WORDS_PER_YIELD === 0) yield
     }
     if (words.length > 0) sentences.add(words.join(' '))
     yield

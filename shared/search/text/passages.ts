@@ -1,5 +1,5 @@
 import type { Block, Snapshot } from '#shared/search/search.ts'
-import { type BlockContext, contextsOf, isAside } from './contexts.ts'
+import { type BlockContext, contextsOf, isBoxTitle } from './contexts.ts'
 import { type Sentence, sentencesOf } from './sentences.ts'
 
 /** UTF-16 units of a passage: some paragraphs under one heading. A sentence that is longer is one by itself. */
@@ -30,7 +30,7 @@ export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Genera
   const contexts = contextsOf(snapshot)
   for (const [at, block] of snapshot.blocks.entries()) {
     const title = block.type === 'heading' ? snapshot.text.slice(block.start, block.end) : undefined
-    if (title !== undefined && !isAside(title)) {
+    if (title !== undefined && !isBoxTitle(title)) {
       if (open.length > 0) yield made(heading, open)
       open = []
       heading = title

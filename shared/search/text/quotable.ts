@@ -29,7 +29,7 @@ export function isQuotable(sentence: Pick<Sentence, 'text' | 'isCode' | 'isLabel
   const { text, isCode, isLabel } = sentence
   if (isLabel || text.length > QUOTE_CHARS_MAX || !isForReaders(text)) return false
   if (isValue(sentence)) return true
-  return isCode ? text.length >= CODE_CHARS_MIN : saidBy(text) >= QUOTE_CHARS_MIN && !/[:?：？؟]$/.test(text)
+  return isCode ? text.length >= CODE_CHARS_MIN : weightedLengthOf(text) >= QUOTE_CHARS_MIN && !/[:?：？؟]$/.test(text)
 }
 
 /** Whether a row or a line states a value, such as `Default: 1048576`, however short it is. */
@@ -39,7 +39,7 @@ function isValue({ text, isRow, contexts }: Pick<Sentence, 'text' | 'isRow' | 'c
 }
 
 /** The length of a text, as if its script needed as many characters as English does. */
-function saidBy(text: string): number {
+function weightedLengthOf(text: string): number {
   const syllables = text.match(SYLLABLES)?.length ?? 0
   const letters = text.match(OTHER_LETTERS)?.length ?? 0
   return text.length + 2 * syllables + 0.5 * letters

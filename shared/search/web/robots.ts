@@ -11,7 +11,7 @@ const REDIRECTS_MAX = 5
 /** Shorter than the day that RFC 9309 §2.4 allows: a site may change its mind. */
 const ROBOTS_TTL_MS = 3_600_000
 /** TTL if robots.txt could not be fetched, so that nothing of the site may be read. */
-const KEEP_NOTHING_MS = 60_000
+const FAILURE_TTL_MS = 60_000
 const ORIGINS_MAX = 100
 
 /** Rules of a site: its robots.txt, or a decision without one. */
@@ -41,7 +41,7 @@ export class Robots {
     if (typeof rules === 'string') return rules === 'all'
     const robotsUrl = new URL('/robots.txt', origin).href
     const question = { type: 'robots', robotsUrl, bytes: rules, url: href, agent: this.#agent } as const
-    return await this.#reader.allows(question, project, signal)
+    return await this.#reader.isAllowedByRobots(question, project, signal)
   }
 
   async #rulesOf(origin: string, signal: AbortSignal): Promise<Rules> {
@@ -50,7 +50,7 @@ export class Robots {
     const rules = await this.#load(origin, signal)
     const [oldest] = this.#origins.keys()
     if (this.#origins.size >= ORIGINS_MAX && oldest !== undefined) this.#origins.delete(oldest)
-    this.#origins.set(origin, { rules, untilMs: Date.now() + (rules === 'nothing' ? KEEP_NOTHING_MS : ROBOTS_TTL_MS) })
+    this.#origins.set(origin, { rules, untilMs: Date.now() + (rules === 'nothing' ? FAILURE_TTL_MS : ROBOTS_TTL_MS) })
     return rules
   }
 

@@ -1,13 +1,13 @@
 import { ServiceError } from '#shared/error.ts'
 
 /** Pause after a rate limit without Retry-After. */
-const HOLD_MS = 2_000
-const HOLD_MS_MAX = 10 * 60_000
+const BACKOFF_MS = 2_000
+const BACKOFF_MS_MAX = 10 * 60_000
 
 /** Pauses calls to a search service after a rate limit, for its Retry-After. All runs of this process share the pause. */
 export class Throttle {
   readonly #name: string
-  #holdUntilMs = 0
+  #pausedUntilMs = 0
 
   /** @param name Name of the search backend, for messages. */
   constructor(name: string) {
@@ -16,7 +16,7 @@ export class Throttle {
 
   /** @throws ServiceError `rate_limit_exceeded`, without a call, during the pause; also the errors of the call */
   async run<T>(call: () => Promise<T>): Promise<T> {
-    const heldMs = this.#holdUntilMs - Date.now()
+    const heldMs = this.#pausedUntilMs - Date.now()
     if (heldMs > 0)
       throw new ServiceError('rate_limit_exceeded', `The search backend ${this.#name} is throttled.`, {
         retryAfterMs: heldMs,
@@ -24,8 +24,8 @@ export class Throttle {
     try {
       return await call()
     } catch (error) {
-      const { code, retryAfterMs = HOLD_MS } = ServiceError.from(error)
-      if (code === 'rate_limit_exceeded') this.#holdUntilMs = Date.now() + Math.min(retryAfterMs, HOLD_MS_MAX)
+      const { code, retryAfterMs = BACKOFF_MS } = ServiceError.from(error)
+      if (code === 'rate_limit_exceeded') this.#pausedUntilMs = Date.now() + Math.min(retryAfterMs, BACKOFF_MS_MAX)
       throw error
     }
   }

@@ -2,7 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import { takeApart } from '#services/research/question.ts'
+import { parseQuestion } from '#services/research/question.ts'
 import { ServiceError } from '#shared/error.ts'
 import { openLocalCorpus } from '#shared/search/local/local.ts'
 import type { Hit, ReadOptions, SearchBackend, SearchOptions } from '#shared/search/search.ts'
@@ -216,7 +216,7 @@ describe('a run', () => {
     const local: SearchBackend = {
       name: 'local',
       searchUsd: 0,
-      weigh: never,
+      countTerms: never,
       search: never,
       read: never,
       close: async () => {},
@@ -333,7 +333,7 @@ describe('a run', () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-changing-'))
     await writeFile(join(directory, 'a.md'), PAGES['https://a.example/leases'])
     const data = join(directory, '.data')
-    const corpus = openLocalCorpus({ corpus: { directory, paths: ['.'] }, directory: data, lookMs: 3_600_000 })
+    const corpus = openLocalCorpus({ corpus: { directory, paths: ['.'] }, directory: data, pollIntervalMs: 3_600_000 })
     const search = corpus.search.bind(corpus)
     corpus.search = async (...args) => {
       const hits = await search(...args)
@@ -354,7 +354,7 @@ test.each([
   ['names', 'Ab Cd '],
   ['numbers', '1.2 3.4 '],
 ])('a question of thousands of %s is taken apart in turns', (_, piece) => {
-  const steps = [...takeApart({ question: piece.repeat(8_000 / piece.length), context: [] })].length
+  const steps = [...parseQuestion({ question: piece.repeat(8_000 / piece.length), context: [] })].length
   expect(steps).toBeGreaterThan(5)
 })
 
@@ -476,7 +476,7 @@ test('a backend that does not answer holds nobody longer than the run may take',
   const silent: SearchBackend = {
     name: 'silent',
     searchUsd: 0,
-    weigh: (_, signal) => never(signal),
+    countTerms: (_, signal) => never(signal),
     search: (_, { signal }) => never(signal),
     read: (_, { signal }) => never(signal),
     close: async () => {},

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { AdaptiveLimit, type Place } from '#shared/engines/upstream/limit.ts'
-import { partsOf } from '#shared/engines/upstream/share.ts'
+import { AdaptiveLimit, type Permit } from '#shared/engines/upstream/limit.ts'
+import { partsOf } from '#shared/engines/upstream/limit-partition.ts'
 
 /** A limit on a clock that the test moves. */
 function openLimit(max: number) {
@@ -9,41 +9,41 @@ function openLimit(max: number) {
   return { clock, limit: new AdaptiveLimit(max, () => clock.ms) }
 }
 
-/** Begins as many calls as there are places. */
-function fill(limit: AdaptiveLimit, isTimed = true): Place[] {
-  const places: Place[] = []
-  while (limit.hasPlace) places.push(limit.begin(isTimed))
-  return places
+/** Begins as many calls as there are permits. */
+function fill(limit: AdaptiveLimit, isTimed = true): Permit[] {
+  const permits: Permit[] = []
+  while (limit.hasFreePermit) permits.push(limit.begin(isTimed))
+  return permits
 }
 
 /** A round in which every call is answered after so long. */
 function answerAll(limit: AdaptiveLimit, clock: { ms: number }, afterMs: number): number {
-  const places = fill(limit)
+  const permits = fill(limit)
   clock.ms += afterMs
-  for (const place of places) limit.answered(place)
-  for (const place of places) limit.end(place)
-  return places.length
+  for (const permit of permits) limit.answered(permit)
+  for (const permit of permits) limit.end(permit)
+  return permits.length
 }
 
 test('whatever its server does, the limit stays between one and its maximum, and calls are counted', () => {
   const step = fc.record({
-    what: fc.constantFrom('begin', 'answered', 'busy', 'silent', 'end', 'pause'),
+    what: fc.constantFrom('begin', 'answered', 'overloaded', 'timedOut', 'end', 'pause'),
     which: fc.nat(50),
     waitMs: fc.nat(30_000),
   })
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 64 }), fc.array(step, { maxLength: 300 }), (max, steps) => {
       const { clock, limit } = openLimit(max)
-      const open: Place[] = []
+      const open: Permit[] = []
       for (const { what, which, waitMs } of steps) {
         clock.ms += waitMs
-        const place = open[which % Math.max(1, open.length)]
-        if (what === 'begin' && limit.hasPlace) open.push(limit.begin(which % 3 > 0))
+        const permit = open[which % Math.max(1, open.length)]
+        if (what === 'begin' && limit.hasFreePermit) open.push(limit.begin(which % 3 > 0))
         else if (what === 'pause') limit.pause(waitMs)
-        else if (place && what === 'end') limit.end(...(open.splice(open.indexOf(place), 1) as [Place]))
-        else if (place && what !== 'begin' && what !== 'end') limit[what](place)
-        expect(limit.places).toBeGreaterThanOrEqual(1)
-        expect(limit.places).toBeLessThanOrEqual(max)
+        else if (permit && what === 'end') limit.end(...(open.splice(open.indexOf(permit), 1) as [Permit]))
+        else if (permit && what !== 'begin' && what !== 'end') limit[what](permit)
+        expect(limit.permits).toBeGreaterThanOrEqual(1)
+        expect(limit.permits).toBeLessThanOrEqual(max)
         expect(limit.inFlight).toBe(open.length)
         expect(limit.pausedMs).toBeLessThanOrEqual(60_000)
       }
@@ -53,23 +53,23 @@ test('whatever its server does, the limit stays between one and its maximum, and
 
 test('a server that says it is busy gets half of what was in flight, once for all calls of that time', () => {
   const { clock, limit } = openLimit(64)
-  const places = fill(limit).slice(0, 20)
+  const permits = fill(limit).slice(0, 20)
   clock.ms += 100
-  for (const place of places) limit.busy(place)
-  expect(limit.places).toBe(32)
+  for (const permit of permits) limit.overloaded(permit)
+  expect(limit.permits).toBe(32)
 })
 
 test('a server that hangs gets one call at a time, long before its calls meet their clocks', () => {
   const { clock, limit } = openLimit(64)
   answerAll(limit, clock, 200)
-  const places = fill(limit)
+  const permits = fill(limit)
   clock.ms += 9_000
-  expect(limit.places).toBe(64)
+  expect(limit.permits).toBe(64)
   clock.ms += 2_000
-  expect(limit.places).toBe(1)
-  for (const place of places) limit.silent(place)
-  for (const place of places) limit.end(place)
-  expect(limit.places).toBe(1)
+  expect(limit.permits).toBe(1)
+  for (const permit of permits) limit.timedOut(permit)
+  for (const permit of permits) limit.end(permit)
+  expect(limit.permits).toBe(1)
 })
 
 test('one slow call among others that are answered says nothing', () => {
@@ -77,49 +77,49 @@ test('one slow call among others that are answered says nothing', () => {
   answerAll(limit, clock, 200)
   limit.begin(true)
   for (let round = 0; round < 20; round++) answerAll(limit, clock, 2_000)
-  expect(limit.places).toBe(8)
+  expect(limit.permits).toBe(8)
 })
 
 test('a call that met its clock while others were answered halves the limit, and one of a silent server leaves a probe', () => {
   const { clock, limit } = openLimit(16)
-  const [slow, quick] = fill(limit) as [Place, Place]
+  const [slow, quick] = fill(limit) as [Permit, Permit]
   clock.ms += 100
   limit.answered(quick)
-  limit.silent(slow)
-  expect(limit.places).toBe(8)
+  limit.timedOut(slow)
+  expect(limit.permits).toBe(8)
   clock.ms += 100
   const next = limit.begin(false)
   clock.ms += 100
-  limit.silent(next)
-  expect(limit.places).toBe(1)
+  limit.timedOut(next)
+  expect(limit.permits).toBe(1)
 })
 
 test.each([1, 5, 64, 512])('a server that heals gets all %i calls again', (max) => {
   const { clock, limit } = openLimit(max)
-  const places = fill(limit)
+  const permits = fill(limit)
   clock.ms += 120_000
-  for (const place of places) limit.silent(place)
-  for (const place of places) limit.end(place)
+  for (const permit of permits) limit.timedOut(permit)
+  for (const permit of permits) limit.end(permit)
   let rounds = 0
-  for (; limit.places < max && rounds < 100; rounds++) answerAll(limit, clock, 1_000)
-  expect(limit.places).toBe(max)
+  for (; limit.permits < max && rounds < 100; rounds++) answerAll(limit, clock, 1_000)
+  expect(limit.permits).toBe(max)
   // Carefully for ten seconds, then half as many more each round.
   expect(rounds).toBeLessThan(10 + 20)
 })
 
 test('a limit that is not reached does not grow', () => {
   const { clock, limit } = openLimit(64)
-  const places = fill(limit)
+  const permits = fill(limit)
   clock.ms += 100
-  for (const place of places) limit.busy(place)
-  for (const place of places) limit.end(place)
+  for (const permit of permits) limit.overloaded(permit)
+  for (const permit of permits) limit.end(permit)
   clock.ms += 60_000
   for (let call = 0; call < 100; call++) {
-    const place = limit.begin(true)
-    limit.answered(place)
-    limit.end(place)
+    const permit = limit.begin(true)
+    limit.answered(permit)
+    limit.end(permit)
   }
-  expect(limit.places).toBe(32)
+  expect(limit.permits).toBe(32)
 })
 
 test('two callers of one server come to equal parts of what it bears', () => {
@@ -128,18 +128,18 @@ test('two callers of one server come to equal parts of what it bears', () => {
   // One was there long before the other.
   const early = fill(b.limit)
   b.clock.ms += 1
-  for (const place of early) b.limit.silent(place)
-  for (const place of early) b.limit.end(place)
+  for (const permit of early) b.limit.timedOut(permit)
+  for (const permit of early) b.limit.end(permit)
   let shares: number[] = []
   for (let round = 0; round < 400; round++) {
-    const all = [a, b].map(({ limit }) => ({ limit, places: fill(limit) }))
-    const isTooMuch = all.reduce((sum, { places }) => sum + places.length, 0) > capacity
+    const all = [a, b].map(({ limit }) => ({ limit, permits: fill(limit) }))
+    const isTooMuch = all.reduce((sum, { permits }) => sum + permits.length, 0) > capacity
     for (const { clock } of [a, b]) clock.ms += 500
-    for (const { limit, places } of all) {
-      for (const place of places) isTooMuch ? limit.busy(place) : limit.answered(place)
-      for (const place of places) limit.end(place)
+    for (const { limit, permits } of all) {
+      for (const permit of permits) isTooMuch ? limit.overloaded(permit) : limit.answered(permit)
+      for (const permit of permits) limit.end(permit)
     }
-    shares = all.map(({ places }) => places.length)
+    shares = all.map(({ permits }) => permits.length)
   }
   const [first = 0, second = 0] = shares
   expect(Math.abs(first - second)).toBeLessThanOrEqual(2)
@@ -148,16 +148,16 @@ test('two callers of one server come to equal parts of what it bears', () => {
 test('a server whose first bytes come late because calls wait inside it gets fewer, and never less than its slots', () => {
   const { clock, limit } = openLimit(64)
   for (let call = 0; call < 16; call++) {
-    const place = limit.begin(true)
+    const permit = limit.begin(true)
     clock.ms += 100
-    limit.answered(place)
-    limit.end(place)
+    limit.answered(permit)
+    limit.end(permit)
   }
   const waits = (inFlight: number) => 100 * Math.max(1, inFlight / 8)
   let sent = 64
   for (let round = 0; round < 60; round++) {
     sent = answerAll(limit, clock, waits(sent))
-    expect(limit.places).toBeGreaterThanOrEqual(4)
+    expect(limit.permits).toBeGreaterThanOrEqual(4)
   }
   // A wait of 350 ms is borne: that of 28 calls.
   expect(sent).toBeLessThanOrEqual(32)
@@ -168,20 +168,20 @@ test('a server whose first bytes come late whatever it is sent gets as many call
   const { clock, limit } = openLimit(32)
   for (let round = 0; round < 10; round++) answerAll(limit, clock, 100)
   for (let round = 0; round < 100; round++) answerAll(limit, clock, 1_000)
-  expect(limit.places).toBe(32)
+  expect(limit.permits).toBe(32)
 })
 
 test('what one worker found out holds for all: the limit that was lowered more often, or the higher of two', () => {
   const { limit, clock } = openLimit(64)
-  limit.hear({ generation: 1, limit: 8 })
-  expect(limit.places).toBe(8)
-  limit.hear({ generation: 1, limit: 12 })
-  limit.hear({ generation: 1, limit: 4 })
-  limit.hear({ generation: 0, limit: 64 })
-  expect([limit.places, limit.found.generation]).toEqual([12, 1])
+  limit.applyPublished({ generation: 1, limit: 8 })
+  expect(limit.permits).toBe(8)
+  limit.applyPublished({ generation: 1, limit: 12 })
+  limit.applyPublished({ generation: 1, limit: 4 })
+  limit.applyPublished({ generation: 0, limit: 64 })
+  expect([limit.permits, limit.published.generation]).toEqual([12, 1])
   clock.ms += 10
-  for (const place of fill(limit)) limit.busy(place)
-  expect(limit.found).toEqual({ generation: 2, limit: 6 })
+  for (const permit of fill(limit)) limit.overloaded(permit)
+  expect(limit.published).toEqual({ generation: 2, limit: 6 })
 })
 
 test('the parts of all workers add up to the limit, none is above its slots, and all find the same', () => {

@@ -26,7 +26,7 @@ const open = (lookMs = 3_600_000) => {
     corpus: { directory: join(root, 'docs'), paths: ['.'] },
     directory: join(root, 'data'),
     onProblem: (problem) => problems.push(problem),
-    lookMs,
+    pollIntervalMs: lookMs,
   })
 }
 const urls = async (text: string) => (await corpus.search(text, options)).map(({ url }) => url)
@@ -207,7 +207,7 @@ describe('the local corpus', () => {
 
   test('says how many passages hold a word', async () => {
     open()
-    expect(await corpus.weigh(['leases', 'webhook', 'zyzzyva'], new AbortController().signal)).toEqual({
+    expect(await corpus.countTerms(['leases', 'webhook', 'zyzzyva'], new AbortController().signal)).toEqual({
       passages: 3,
       holding: [1, 1, 0],
     })

@@ -2,7 +2,7 @@ import type { FinishReason, GenerateEvent, GenerateRequest, NativeUsage, Usage }
 import { readLogprob, type WireLogprob } from '#shared/engines/openai/choice.ts'
 import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import { guessInputTokens } from '#shared/engines/upstream/usage.ts'
+import { estimateInputTokens } from '#shared/engines/upstream/usage.ts'
 import type { ServiceError } from '#shared/error.ts'
 import { nativeEvent } from '#shared/native-output.ts'
 import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
@@ -221,7 +221,7 @@ export class ResponsesDecoder implements AnswerDecoder {
   #start(out: GenerateEvent[]): void {
     if (this.#hasStarted) return
     this.#hasStarted = true
-    out.push({ type: 'start', model: this.#request.model, input_tokens: guessInputTokens(this.#request) })
+    out.push({ type: 'start', model: this.#request.model, input_tokens: estimateInputTokens(this.#request) })
   }
 
   #open(wire: WireItem, index: number | undefined, out: GenerateEvent[]): OpenItem {

@@ -2,8 +2,8 @@ import type { ModelConfig } from '#schemas/models.ts'
 import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { openReader } from '#shared/engines/upstream/readers.ts'
-import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 import { countText } from '#shared/engines/upstream/usage.ts'
 import { audioTokensOf, TranscriptDecoder } from './decode.ts'
@@ -21,7 +21,7 @@ import { openForm } from './form.ts'
 export function openOpenAiTranscription(
   model: ModelConfig,
   env: Record<string, string | undefined>,
-  share?: ModelShare,
+  share?: ModelPartition,
 ): TranscriptionEngine {
   const { engine } = model
   if (engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
@@ -30,7 +30,7 @@ export function openOpenAiTranscription(
   const upstream = new Upstream(model, engine, headers, { missingKey: missingKeyOf(model, env), share })
   return {
     get places() {
-      return upstream.places
+      return upstream.permits
     },
     transcribe(request, audio, options) {
       if (options.translates) {

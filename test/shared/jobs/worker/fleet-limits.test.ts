@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, test } from 'vitest'
 import type { Broker } from '#shared/broker/broker.ts'
 import { AdaptiveLimit } from '#shared/engines/upstream/limit.ts'
-import { UpstreamFleet } from '#shared/engines/upstream/share.ts'
+import { UpstreamFleet } from '#shared/engines/upstream/limit-partition.ts'
 import { Worker } from '#shared/jobs/worker/worker.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { openBroker, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
@@ -30,7 +30,7 @@ async function openProcess(concurrency: number, models = ['m']): Promise<Process
   const share = upstreams.open({ id: 'm', pool: 'inference' })
   const limit = new AdaptiveLimit(concurrency, undefined, share)
   share.use([limit], () => {})
-  const bounds = [{ kind: 'say', model: 'm', capacity: concurrency, now: () => limit.places }]
+  const bounds = [{ kind: 'say', model: 'm', capacity: concurrency, now: () => limit.permits }]
   const kinds = { say: { ...sayKind, parse: (body: unknown) => body, async *run() {} } }
   const worker = await Worker.open(
     { name: 'inference', slots: 16, kinds, models, bounds },
@@ -47,7 +47,7 @@ async function openProcess(concurrency: number, models = ['m']): Promise<Process
   return process
 }
 
-const places = () => processes.map(({ limit }) => limit.places)
+const places = () => processes.map(({ limit }) => limit.permits)
 const sum = () => places().reduce((total, one) => total + one, 0)
 
 test('workers that know a model share its limit in equal parts, also after one joins and one leaves', async () => {
@@ -75,7 +75,7 @@ test('what one worker was told by a server holds for all of them', async () => {
   const { limit, worker } = processes[0] as Process
   const calls = Array.from({ length: 8 }, () => limit.begin(true))
   await until(() => performance.now() > (calls[0]?.startedAtMs ?? 0) + 5)
-  for (const call of calls) limit.busy(call)
+  for (const call of calls) limit.overloaded(call)
   for (const call of calls) limit.end(call)
   worker.presence.publishCapacity()
   await until(() => places().join() === '4,4')

@@ -4,7 +4,7 @@
  * @param result Response of `POST /v1/embeddings` whose inputs were the questions, then the passages.
  * @returns One cosine per passage; undefined if the number of vectors is wrong, their dimensions differ or one has no finite, positive norm
  */
-export function* nearnessOf(
+export function* similarityOf(
   result: unknown,
   questions: number,
   passages: number,

@@ -37,16 +37,18 @@ const OPPOSITES: readonly (readonly [RegExp, RegExp])[] = [
 const PREFIX = /^(?:un|in|im|ir|il|dis|non|mis)-?(?=\p{Ll}{4})/u
 
 /** Returns the reason why the statement contradicts or exaggerates its quote; undefined if no such word was found. */
-export function turnedIn(claim: string, quote: string): string | undefined {
+export function contradictionIn(claim: string, quote: string): string | undefined {
   if (countOf(NEGATION, claim) !== countOf(NEGATION, quote)) return 'It denies more or less than its quote.'
   const more = [...claim.matchAll(UNIVERSAL)].find(([word]) => !hasWord(quote, word))
   if (more) return `It says “${more[0]}”, and its quote does not.`
-  const turned = OPPOSITES.some(([a, b]) => isTurned(claim, quote, a, b) || isTurned(claim, quote, b, a))
+  const turned = OPPOSITES.some(
+    ([a, b]) => isAntonymSwapped(claim, quote, a, b) || isAntonymSwapped(claim, quote, b, a),
+  )
   return turned || hasOtherPrefix(claim, quote) ? 'It says the opposite of a word of its quote.' : undefined
 }
 
 /** Whether the claim has one word of a pair more often than the quote, and its antonym less often. */
-function isTurned(claim: string, quote: string, own: RegExp, other: RegExp): boolean {
+function isAntonymSwapped(claim: string, quote: string, own: RegExp, other: RegExp): boolean {
   return countOf(own, claim) > countOf(own, quote) && countOf(other, claim) < countOf(other, quote)
 }
 

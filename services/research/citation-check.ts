@@ -7,14 +7,14 @@ import type { Report } from './report.ts'
  *
  * @throws ServiceError `internal_error` if a citation fails the check
  */
-export function requireFounded({ content, annotations, sources }: Report): void {
+export function requireExactCitations({ content, annotations, sources }: Report): void {
   let last = 0
   for (const { url_citation: cited } of annotations) {
     const marker = sliceByPoints(content, cited.start_index, cited.end_index)
     const source = sources[Number(/^\[(\d{1,3})\]$/.exec(marker)?.[1]) - 1]
     const isOf = source?.url === cited.url && source.sha256 === cited.source_sha256
-    if (!source || !isOf || cited.start_index < last) throw unfounded()
-    if (sliceByPoints(source.text, cited.source_start, cited.source_end) !== cited.quote) throw unfounded()
+    if (!source || !isOf || cited.start_index < last) throw citationError()
+    if (sliceByPoints(source.text, cited.source_start, cited.source_end) !== cited.quote) throw citationError()
     last = cited.end_index
   }
 }
@@ -32,6 +32,6 @@ function sliceByPoints(text: string, start: number, end: number): string {
   return text.slice(from)
 }
 
-function unfounded(): ServiceError {
+function citationError(): ServiceError {
   return new ServiceError('internal_error', 'A citation of the report does not stand in its source.')
 }

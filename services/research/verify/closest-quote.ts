@@ -12,16 +12,16 @@ import { plain } from './verify.ts'
  *
  * @param candidates All sentences that were in the model's prompts.
  */
-export function citingNearest(claim: Claim, candidates: readonly Candidate[]): Claim {
+export function citeClosestQuote(claim: Claim, candidates: readonly Candidate[]): Claim {
   const words = plain(claim.text)
   if (claim.quotes.some(({ text }) => plain(text) === words)) return claim
-  const nearest = candidates.find(({ text }) => plain(text) === words) ?? nearerThanOwn(claim, candidates)
+  const nearest = candidates.find(({ text }) => plain(text) === words) ?? closerThanOwn(claim, candidates)
   if (!nearest) return claim
   const { source, start, end, text } = nearest
   return { text: claim.text, quotes: [{ source, start, end, text }] }
 }
 
-function nearerThanOwn(claim: Claim, candidates: readonly Candidate[]): Candidate | undefined {
+function closerThanOwn(claim: Claim, candidates: readonly Candidate[]): Candidate | undefined {
   const terms = termSet(claim.text)
   const own = new Set(claim.quotes.flatMap(({ text }) => [...termSet(text)]))
   let most = terms.intersection(own).size

@@ -82,22 +82,22 @@ const PHRASES: readonly (readonly [RegExp, string])[] = [
 ]
 
 /** The terms that a text of a question asks for, in order, with repetitions. */
-export function* askedTermsOf(text: string, language: Language): Generator<Term> {
+export function* queryTermsOf(text: string, language: Language): Generator<Term> {
   if (language.isEnglish) {
     let plain = text
     for (const [phrase, word] of PHRASES) plain = plain.replace(phrase, word)
     return yield* termsOf(plain)
   }
   for (const { text: word, spanLength } of wordsOf(text)) {
-    if (spanLength > 0) yield* askedOfRun(word, spanLength)
+    if (spanLength > 0) yield* queryTermsOfRun(word, spanLength)
     else {
-      const asked = askedOfWord(word, language)
+      const asked = queryTermsOfWord(word, language)
       if (asked !== undefined) yield { word, term: asked }
     }
   }
 }
 
-function* askedOfRun(run: string, spanLength: number): Generator<Term> {
+function* queryTermsOfRun(run: string, spanLength: number): Generator<Term> {
   for (const { segment } of segmenter.segment(run)) {
     const word = folded(segment).replace(KOREAN_ENDING, '')
     if (ofScripts.has(word) || ofScripts.has(folded(segment)) || HIRAGANA_SHORT.test(word)) continue
@@ -106,7 +106,7 @@ function* askedOfRun(run: string, spanLength: number): Generator<Term> {
   }
 }
 
-function askedOfWord(word: string, { stopWords }: Language): string | undefined {
+function queryTermsOfWord(word: string, { stopWords }: Language): string | undefined {
   const plain = folded(word)
   if (stopWords.has(plain) || stopWords.has(plain.replace(/^[^'’]*['’]/, ''))) return undefined
   const term = termOf(word)
@@ -128,7 +128,7 @@ export function prefixOf(term: string): string | undefined {
 const NONE: readonly string[] = []
 
 /** Decides which terms of a question a text satisfies. */
-export class AskedTerms {
+export class QueryTerms {
   readonly #exact = new Set<string>()
   readonly #prefixes = new Set<string>()
   readonly #characters = new Set<string>()
@@ -166,7 +166,7 @@ export class AskedTerms {
   }
 
   /** The terms of a text, and those of the question that it satisfies. */
-  heldIn(text: string): Set<string> {
+  termsIn(text: string): Set<string> {
     const held = new Set<string>()
     for (const { term } of termsOf(text)) {
       if (held.has(term)) continue

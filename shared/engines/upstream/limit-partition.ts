@@ -2,7 +2,7 @@ import type { PoolName } from '#schemas/job.ts'
 import type { AdaptiveLimit } from './limit.ts'
 
 /** Cache lifetime of the list of workers. */
-const MEMBERS_MS = 100
+const MEMBERS_TTL_MS = 100
 
 /** A worker that serves a model. */
 export interface Member {
@@ -19,7 +19,7 @@ export interface FleetView {
 }
 
 /** The concurrency limit of a server, as workers publish it. */
-export interface FoundLimit {
+export interface PublishedLimit {
   readonly model: string
   /** Index in the list of the model's servers. */
   readonly server: number
@@ -31,7 +31,7 @@ export interface FoundLimit {
 /** Shares the concurrency limits of one process's upstreams with the workers of other processes (docs/internals/design.md, Bulkheads). */
 export class UpstreamFleet {
   readonly #views = new Map<PoolName, FleetView>()
-  readonly #shares = new Map<string, ModelShare>()
+  readonly #partitions = new Map<string, ModelPartition>()
 
   /** Registers a worker of this process, which shares the models of its pool with others. @returns A function that ends the registration */
   join(pool: PoolName, view: FleetView): () => void {
@@ -40,31 +40,31 @@ export class UpstreamFleet {
   }
 
   /** This process's share of a model's servers. If several upstreams open it, then only the last one uses it. */
-  open({ id, pool }: { readonly id: string; readonly pool: PoolName }): ModelShare {
-    const share = new ModelShare(id, () => this.#views.get(pool))
-    this.#shares.set(id, share)
+  open({ id, pool }: { readonly id: string; readonly pool: PoolName }): ModelPartition {
+    const share = new ModelPartition(id, () => this.#views.get(pool))
+    this.#partitions.set(id, share)
     return share
   }
 
   /** Limits to publish to other processes: those that were lowered at least once. */
-  tell(models: Iterable<string>): FoundLimit[] {
-    return [...models].flatMap((model) => this.#shares.get(model)?.tell() ?? [])
+  limitsToPublish(models: Iterable<string>): PublishedLimit[] {
+    return [...models].flatMap((model) => this.#partitions.get(model)?.limitsToPublish() ?? [])
   }
 
   /** Models of which every server keeps failing. */
-  failing(models: Iterable<string>): string[] {
-    return [...models].filter((model) => this.#shares.get(model)?.isFailing)
+  failingModels(models: Iterable<string>): string[] {
+    return [...models].filter((model) => this.#partitions.get(model)?.isFailing)
   }
 
   /** Applies limits of another worker. Also called when the set of workers has changed. */
-  hear(found: readonly FoundLimit[]): void {
-    for (const one of found) this.#shares.get(one.model)?.hear(one)
-    for (const share of this.#shares.values()) share.changed()
+  applyPublished(found: readonly PublishedLimit[]): void {
+    for (const one of found) this.#partitions.get(one.model)?.applyPublished(one)
+    for (const share of this.#partitions.values()) share.refresh()
   }
 }
 
 /** This process's part of the limits of one model's servers. */
-export class ModelShare {
+export class ModelPartition {
   readonly #model: string
   readonly #view: () => FleetView | undefined
   #limits: readonly AdaptiveLimit[] = []
@@ -103,25 +103,25 @@ export class ModelShare {
     return partsOf(limit, members).get(boot) ?? 0
   }
 
-  tell(): FoundLimit[] {
-    return this.#limits.flatMap(({ found: { generation, limit } }, server) =>
+  limitsToPublish(): PublishedLimit[] {
+    return this.#limits.flatMap(({ published: { generation, limit } }, server) =>
       generation > 0 ? { model: this.#model, server, generation, limit } : [],
     )
   }
 
-  hear(found: FoundLimit): void {
-    this.#limits[found.server]?.hear(found)
+  applyPublished(found: PublishedLimit): void {
+    this.#limits[found.server]?.applyPublished(found)
   }
 
   /** Reads the list of workers again. */
-  changed(): void {
+  refresh(): void {
     this.#membersAtMs = Number.NEGATIVE_INFINITY
     this.#onChange()
   }
 
   #current(): readonly Member[] {
     const nowMs = performance.now()
-    if (nowMs - this.#membersAtMs < MEMBERS_MS) return this.#members
+    if (nowMs - this.#membersAtMs < MEMBERS_TTL_MS) return this.#members
     this.#membersAtMs = nowMs
     this.#members = this.#view()?.membersOf(this.#model) ?? []
     return this.#members

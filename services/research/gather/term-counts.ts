@@ -1,8 +1,8 @@
 import type { Clock } from '#services/research/clock.ts'
-import type { SearchBackend, TermWeights } from '#shared/search/search.ts'
+import type { SearchBackend, TermCounts } from '#shared/search/search.ts'
 
 /** Maximum time for the word counts, in milliseconds, and maximum share of the run's remaining time. */
-const WAIT_MS = 10_000
+const COUNT_TIMEOUT_MS = 10_000
 const TIME_SHARE = 0.5
 
 /**
@@ -11,31 +11,31 @@ const TIME_SHARE = 0.5
  *
  * @throws ServiceError of the backend; the signal's reason
  */
-export async function weighWords(
+export async function fetchTermCounts(
   backends: readonly SearchBackend[],
   words: readonly string[],
   clock: Clock,
   signal: AbortSignal,
-): Promise<TermWeights | undefined> {
+): Promise<TermCounts | undefined> {
   const [backend] = backends
-  if (backends.length !== 1 || !backend?.weigh) return undefined
+  if (backends.length !== 1 || !backend?.countTerms) return undefined
   const weighed = await clock.composition.step('weigh', { backend: backend.name, words }, async (stepSignal) => {
     const signals = { hard: AbortSignal.any([stepSignal, signal]), soft: clock.cancelled }
-    return { value: await inTime(backend, words, clock.leftMs * TIME_SHARE, signals) }
+    return { value: await countInTime(backend, words, clock.remainingMs * TIME_SHARE, signals) }
   })
   return weighed ?? undefined
 }
 
 /** @param signals If `soft` aborts, then the result is null, as after the timeout. If `hard` aborts, then the call throws. */
-async function inTime(
+async function countInTime(
   backend: SearchBackend,
   words: readonly string[],
   leftMs: number,
   { hard, soft }: { readonly hard: AbortSignal; readonly soft: AbortSignal },
 ) {
-  const over = AbortSignal.any([AbortSignal.timeout(Math.ceil(Math.min(WAIT_MS, leftMs))), soft])
+  const over = AbortSignal.any([AbortSignal.timeout(Math.ceil(Math.min(COUNT_TIMEOUT_MS, leftMs))), soft])
   try {
-    return (await backend.weigh?.(words, AbortSignal.any([hard, over]))) ?? null
+    return (await backend.countTerms?.(words, AbortSignal.any([hard, over]))) ?? null
   } catch (error) {
     if (hard.aborted || !over.aborted) throw error
     return null

@@ -15,7 +15,7 @@
  */
 
 /** The parts of an error body. */
-export interface UpstreamComplaint {
+export interface ReportedError {
   readonly message: string | undefined
   readonly type: string | undefined
   readonly code: string | number | undefined
@@ -24,14 +24,14 @@ export interface UpstreamComplaint {
   readonly status: number | undefined
 }
 
-const NONE: UpstreamComplaint = { message: undefined, type: undefined, code: undefined, param: null, status: undefined }
+const NO_ERROR: ReportedError = { message: undefined, type: undefined, code: undefined, param: null, status: undefined }
 
 /** Maximum nesting depth of errors. */
 const DEPTH_MAX = 6
 /** Maximum characters of a plain-text message; longer texts are web pages. */
-const PLAIN_MAX = 500
+const PLAIN_CHARS_MAX = 500
 /** Maximum characters of a JSON text inside a message that is parsed. */
-const NESTED_MAX = 64 * 1024
+const NESTED_CHARS_MAX = 64 * 1024
 
 type Fields = Record<string, unknown>
 
@@ -45,25 +45,25 @@ const CODES = ['code', 'error_code', 'errorCode']
 const STATUSES = ['status', 'status_code', 'statusCode', 'http_status_code', 'http_status', 'error_code']
 
 /** Reads the body of an answer with an error status. */
-export function complaintIn(text: string): UpstreamComplaint {
+export function reportedErrorIn(text: string): ReportedError {
   const body = text.replace(/^\ufeff/, '').trim()
   const value = parsed(body, /^["{[]/) ?? eventIn(body)
-  if (value !== undefined) return complaintOf(value)
-  const isPage = body.startsWith('<') || body.length > PLAIN_MAX
-  return isPage || body === '' ? NONE : { ...NONE, message: body }
+  if (value !== undefined) return reportedErrorOf(value)
+  const isPage = body.startsWith('<') || body.length > PLAIN_CHARS_MAX
+  return isPage || body === '' ? NO_ERROR : { ...NO_ERROR, message: body }
 }
 
 /** Reads an error object, or a text or array in its candidate. */
-export function complaintOf(value: unknown, depth = 0): UpstreamComplaint {
-  if (depth > DEPTH_MAX) return NONE
+export function reportedErrorOf(value: unknown, depth = 0): ReportedError {
+  if (depth > DEPTH_MAX) return NO_ERROR
   if (typeof value === 'string') {
     const inner = parsed(value)
-    return inner === undefined ? { ...NONE, message: value.trim() || undefined } : complaintOf(inner, depth + 1)
+    return inner === undefined ? { ...NO_ERROR, message: value.trim() || undefined } : reportedErrorOf(inner, depth + 1)
   }
-  if (Array.isArray(value)) return complaintOf(value[0], depth + 1)
-  if (typeof value !== 'object' || value === null) return NONE
-  const own = ownComplaint(value as Fields)
-  const inner = innerComplaint(value as Fields, depth)
+  if (Array.isArray(value)) return reportedErrorOf(value[0], depth + 1)
+  if (typeof value !== 'object' || value === null) return NO_ERROR
+  const own = ownReportedError(value as Fields)
+  const inner = innerReportedError(value as Fields, depth)
   return {
     message: inner.message ?? own.message,
     type: inner.type ?? own.type,
@@ -73,7 +73,7 @@ export function complaintOf(value: unknown, depth = 0): UpstreamComplaint {
   }
 }
 
-function ownComplaint(fields: Fields): UpstreamComplaint {
+function ownReportedError(fields: Fields): ReportedError {
   const where = Array.isArray(fields.loc) ? fields.loc.filter((step) => step !== 'body').join('.') : ''
   const detail = textIn(fields, MESSAGES) ?? textIn(fields, TITLES)
   const { code = valueIn(fields, CODES) } = fields
@@ -86,7 +86,7 @@ function ownComplaint(fields: Fields): UpstreamComplaint {
   }
 }
 
-function innerComplaint(fields: Fields, depth: number): UpstreamComplaint {
+function innerReportedError(fields: Fields, depth: number): ReportedError {
   const { metadata } = fields
   const raw = typeof metadata === 'object' && metadata !== null ? (metadata as Fields).raw : undefined
   const places = raw === undefined ? NESTED.map((name) => fields[name]) : [raw]
@@ -94,10 +94,10 @@ function innerComplaint(fields: Fields, depth: number): UpstreamComplaint {
     const isNested =
       typeof candidate === 'object' || (typeof candidate === 'string' && (candidate === raw || parsed(candidate)))
     if (!isNested) continue
-    const inner = complaintOf(candidate, depth + 1)
+    const inner = reportedErrorOf(candidate, depth + 1)
     if (inner.message !== undefined || inner.code !== undefined || inner.type !== undefined) return inner
   }
-  return NONE
+  return NO_ERROR
 }
 
 function textIn(fields: Fields, names: readonly string[]): string | undefined {
@@ -111,7 +111,7 @@ function valueIn(fields: Fields, names: readonly string[]): unknown {
 
 /** Parses a JSON object or array; undefined for other texts. */
 function parsed(text: string, start = /^\s*[{[]/): unknown {
-  if (!start.test(text) || text.length > NESTED_MAX) return undefined
+  if (!start.test(text) || text.length > NESTED_CHARS_MAX) return undefined
   try {
     return JSON.parse(text)
   } catch {

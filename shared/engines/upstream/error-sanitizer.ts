@@ -9,14 +9,14 @@ import { addressesOf } from './servers.ts'
 export type ErrorSanitizer = (text: string) => string
 
 /** Maximum characters of a sanitised message. */
-const SHOWN_MAX = 500
+const MESSAGE_CHARS_MAX = 500
 /** Maximum characters of a message that are read. */
-const READ_MAX = 8_000
+const READ_CHARS_MAX = 8_000
 /** Minimum length of a header value that is removed. A shorter one may be an ordinary word. */
-const SECRET_MIN = 6
+const SECRET_CHARS_MIN = 6
 
 /** Headers whose values are not secret. */
-const PLAIN = new Set([
+const PUBLIC_HEADERS = new Set([
   'content-type',
   'accept',
   'accept-encoding',
@@ -43,7 +43,7 @@ const BLANK = /[\s\u0000-\u001f\u007f-\u009f]+/g
  *
  * @param headers Headers sent with every call, in lower case.
  */
-export function cleanerOf(
+export function errorSanitizerOf(
   model: string,
   config: UpstreamConfig,
   headers: Readonly<Record<string, string>>,
@@ -52,7 +52,7 @@ export function cleanerOf(
   const hosts = anyOf(hostsOf(config), WORD)
   const name = anyOf(config.model === undefined ? [] : [config.model], WORD)
   return (text) => {
-    const [words = ''] = text.slice(0, READ_MAX).split(TRACE, 1)
+    const [words = ''] = text.slice(0, READ_CHARS_MAX).split(TRACE, 1)
     const clean = words
       .replace(CREDENTIALS, '[key]')
       .replace(secrets, '[hidden]')
@@ -60,16 +60,16 @@ export function cleanerOf(
       .replace(IPS, '[address]')
       .replace(hosts, '[address]')
       .replace(name, () => model)
-    return clean.replace(BLANK, ' ').trim().slice(0, SHOWN_MAX)
+    return clean.replace(BLANK, ' ').trim().slice(0, MESSAGE_CHARS_MAX)
   }
 }
 
 function secretsOf(config: UpstreamConfig, headers: Readonly<Record<string, string>>): string[] {
   const users = addressesOf(config).flatMap(({ url }) => secretsIn(new URL(url)))
-  const values = Object.entries(headers).flatMap(([name, value]) => (PLAIN.has(name) ? [] : [value]))
+  const values = Object.entries(headers).flatMap(([name, value]) => (PUBLIC_HEADERS.has(name) ? [] : [value]))
   // In `Bearer key`, the key alone is secret too.
   const parts = [...values, ...values.flatMap((value) => value.split(/\s+/)), ...users]
-  return parts.filter((part) => part.length >= SECRET_MIN).flatMap((part) => [part, encodeURIComponent(part)])
+  return parts.filter((part) => part.length >= SECRET_CHARS_MIN).flatMap((part) => [part, encodeURIComponent(part)])
 }
 
 /** Some servers take a key in the query. */

@@ -6,7 +6,7 @@ import type { Question } from '#services/research/question.ts'
 import { CHARS_PER_TOKEN, usageOf } from '#services/research/usage.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 import { runYielding } from '#shared/yielding.ts'
-import { nearnessOf } from './nearness.ts'
+import { similarityOf } from './similarity.ts'
 
 /** Maximum passages (the best by words) and maximum parts of the question that are embedded; the question itself comes in addition. */
 const PASSAGES_MAX = 64
@@ -18,19 +18,19 @@ const TIME_SHARE = 0.2
 const TIME_MS_MAX = 30_000
 
 /** Passage → largest cosine similarity to the question or one of its parts. */
-type Nearness = ReadonlyMap<CountedPassage, number>
+type Similarity = ReadonlyMap<CountedPassage, number>
 
 /**
  * Ranks passages by embeddings in addition to words. One child job of the embeddings pool computes all vectors of a run.
- * If the child job fails, then the order by words remains and {@link remark} contains the reason.
+ * If the child job fails, then the order by words remains and {@link caveat} contains the reason.
  */
-export class MeaningRanker {
+export class EmbeddingRanker {
   readonly #clock: Clock
   readonly #budget: Budget
   readonly #model: string
-  #nearness: Promise<Nearness | undefined> | undefined
+  #similarity: Promise<Similarity | undefined> | undefined
   /** A sentence with the reason why vectors were not used; undefined if they were used or not yet requested. */
-  remark: string | undefined
+  caveat: string | undefined
   inputTokens = 0
 
   /** @param model Id of the embedding model in the catalogue. */
@@ -53,8 +53,8 @@ export class MeaningRanker {
     signal: AbortSignal,
   ): Promise<CountedPassage[] | undefined> {
     if (ranked.length < 2) return undefined
-    this.#nearness ??= this.#ask(question, ranked.slice(0, PASSAGES_MAX), signal)
-    const nearness = await this.#nearness
+    this.#similarity ??= this.#ask(question, ranked.slice(0, PASSAGES_MAX), signal)
+    const nearness = await this.#similarity
     return nearness && fused(ranked, nearness)
   }
 
@@ -71,7 +71,7 @@ export class MeaningRanker {
     this.#budget.settle({ tokens }, { tokens: input + output })
     if (end.state === 'expired') return this.#without('the embeddings were not made in time')
     if (end.state !== 'completed') return this.#without(`no embeddings were made (${end.error.code})`)
-    const cosines = await runYielding(nearnessOf(end.result, asked.length, passages.length), signal)
+    const cosines = await runYielding(similarityOf(end.result, asked.length, passages.length), signal)
     if (!cosines) return this.#without('the embeddings that were made cannot be compared')
     return new Map(passages.map((passage, at) => [passage, cosines[at] ?? 0]))
   }
@@ -87,12 +87,12 @@ export class MeaningRanker {
   #childOf(inputs: readonly string[]): ChildJob {
     const model = this.#model
     const body: EmbedRequest = { model, inputs: [...inputs] }
-    const deadlineInMs = Math.min(TIME_MS_MAX, this.#clock.leftMs * TIME_SHARE)
+    const deadlineInMs = Math.min(TIME_MS_MAX, this.#clock.remainingMs * TIME_SHARE)
     return { key: 'embed', endpoint: '/v1/embeddings', kind: 'embed', pool: 'embeddings', model, body, deadlineInMs }
   }
 
   #without(reason: string): undefined {
-    this.remark = `Passages were ranked by words alone, because ${reason}.`
+    this.caveat = `Passages were ranked by words alone, because ${reason}.`
   }
 }
 
@@ -109,7 +109,7 @@ function shortened(text: string): string {
 }
 
 /** Fuses the order by words and the order by cosine (RRF). Ties and passages after the first 64 keep the order by words. */
-function fused(ranked: readonly CountedPassage[], nearness: Nearness): CountedPassage[] {
+function fused(ranked: readonly CountedPassage[], nearness: Similarity): CountedPassage[] {
   const first = ranked.slice(0, PASSAGES_MAX)
   const near = first.filter((passage) => nearness.has(passage))
   near.sort((a, b) => (nearness.get(b) ?? 0) - (nearness.get(a) ?? 0))
