@@ -14,6 +14,10 @@ export class EventBuffer<Event = unknown> {
     this.#merge = merge
   }
 
+  get length(): number {
+    return this.#events.length
+  }
+
   get isEmpty(): boolean {
     return this.#events.length === 0
   }
@@ -30,6 +34,14 @@ export class EventBuffer<Event = unknown> {
     const events = this.#events
     if (events.length > 0) this.#events = []
     this.bytes = 0
+    return events
+  }
+
+  /** The first events, at most `max`. */
+  take(max: number): Event[] {
+    if (this.#events.length <= max) return this.takeAll()
+    const events = this.#events.splice(0, max)
+    for (const event of events) this.bytes -= sizeOf(event)
     return events
   }
 }

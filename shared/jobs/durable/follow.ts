@@ -7,6 +7,7 @@ import { EVENT_PARTITIONS, EVENTS } from '#shared/jobs/topics.ts'
 import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { JobReads, Scope } from '#shared/store/store.ts'
+import { nextTurn } from '#shared/yielding.ts'
 
 /** Events per read from the store. */
 const PAGE = 200
@@ -183,6 +184,7 @@ export async function* follow(options: FollowOptions): AsyncGenerator<DurableEve
       isStoreDue = events.length === PAGE
       idleMs = POLL_MS.min
       yield events
+      if (isStoreDue) await nextTurn()
       const last = events.at(-1)
       if (!last || isLast(last)) return
       seq = last.seq

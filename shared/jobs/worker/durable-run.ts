@@ -19,7 +19,7 @@ import { outputOf, usageOf } from './durable-output.ts'
 import { delay, OwnerWrites } from './owner-writes.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
-/** Interval at which output is committed (docs/internals/design.md, Commit before you speak). */
+/** Interval at which output is committed (docs/internals/design.md, Commit before publish). */
 const FLUSH_MS = 50
 /** Maximum fraction of the time that writes of one run may take. A slow store is thus written to less often. */
 const BUSY_SHARE = 1 / 4
@@ -27,6 +27,10 @@ const BUSY_SHARE = 1 / 4
 const PAUSE_MS_MAX = 2_000
 /** Bytes of uncommitted output at which the engine has to wait. */
 const BACKLOG_BYTES = 256 * 1024
+/** Messages at which one write carries no more of the output: their encoding and storage block the event loop for about 5 ms. */
+const WRITE_MESSAGES_MAX = 256
+/** Events that are encoded at once. One event becomes up to six messages. */
+const ENCODED_AT_ONCE = 16
 /** Minimum interval between progress events of one attempt (docs/internals/protocol.md, Job events). */
 const PROGRESS_MS = 500
 
@@ -141,6 +145,7 @@ export class DurableRun implements AttemptSink {
 
   async completed(): Promise<void> {
     await this.#stopFlushing()
+    await this.#writeBacklog()
     // Output that could not be encoded is missing from the record, so the job must not end as completed.
     if (this.#encodingError !== undefined) throw this.#encodingError
     const events = this.#whole.takeAll()
@@ -155,6 +160,7 @@ export class DurableRun implements AttemptSink {
 
   async failed(error: ErrorBody, isInfrastructure = false): Promise<void> {
     await this.#stopFlushing()
+    await this.#writeBacklog()
     const { store, budget } = this.#options
     const remainingMs = this.#job.deadline_ms - Date.now()
     const isTried = isTry(error) && !isInfrastructure
@@ -185,6 +191,7 @@ export class DurableRun implements AttemptSink {
     const options = { ...this.#options, ...own }
     const inner = new Composing({
       ...options,
+      writeBacklog: () => this.#writeBacklog(),
       takeOutput: () => this.#takeOutput(),
       encode: this.#encodeStep,
       wrapUpAtMs: this.#job.deadline_ms - this.#wrapUpMs,
@@ -200,6 +207,7 @@ export class DurableRun implements AttemptSink {
 
   async parked(): Promise<void> {
     await this.#stopFlushing()
+    await this.#writeBacklog()
     const on = { ids: this.#parkedOn, wrapUpMs: this.#wrapUpMs, output: this.#takeOutput(this.#hasProgress) }
     await this.#queued(await this.#writes.write(() => (run) => this.#options.store.park(run, on)))
   }
@@ -252,10 +260,7 @@ export class DurableRun implements AttemptSink {
       while (!this.#writes.isLost && (!this.#pending.isEmpty || this.#progress)) {
         await delay(this.#pauseMs(), this.#ending.signal)
         if (this.#ending.signal.aborted) return
-        await this.#writes.write(() => {
-          const output = this.#takeOutput()
-          return output.length > 0 ? (run) => this.#options.store.append(run, output) : undefined
-        })
+        await this.#writeSome()
       }
     } catch (error) {
       this.#options.log.error({ err: error, job_id: this.#job.id }, 'output not committed')
@@ -264,10 +269,27 @@ export class DurableRun implements AttemptSink {
     }
   }
 
+  /** Commits output until one more write, that of an end or a step, can carry the rest. Output that cannot be encoded is left to that write. */
+  async #writeBacklog(): Promise<void> {
+    while (this.#pending.length > ENCODED_AT_ONCE && !this.#writes.isLost && this.#encodingError === undefined) {
+      await this.#writeSome().catch((error: unknown) => {
+        if (error !== this.#encodingError) throw error
+      })
+    }
+  }
+
+  #writeSome(): Promise<Moved | undefined> {
+    return this.#writes.write(() => {
+      const output = this.#takeOutput(undefined, WRITE_MESSAGES_MAX)
+      return output.length > 0 ? (run) => this.#options.store.append(run, output) : undefined
+    })
+  }
+
   /** The first output is committed at once. */
   #pauseMs(): number {
     if (!this.#pending.isEmpty && this.#writes.count === 0) return 0
-    const pauseMs = Math.min(Math.max(FLUSH_MS, this.#writes.writeMs / BUSY_SHARE), PAUSE_MS_MAX)
+    const minMs = this.#pending.length > WRITE_MESSAGES_MAX ? 0 : FLUSH_MS
+    const pauseMs = Math.min(Math.max(minMs, this.#writes.writeMs / BUSY_SHARE), PAUSE_MS_MAX)
     if (!this.#pending.isEmpty) return pauseMs
     return Math.max(pauseMs, this.#progressAtMs + PROGRESS_MS - Date.now())
   }
@@ -275,10 +297,15 @@ export class DurableRun implements AttemptSink {
   /**
    * @param withProgress If false, then pending progress is dropped: a job that ends before its first progress event needs none
    */
-  #takeOutput(withProgress = Date.now() - this.#progressAtMs >= PROGRESS_MS): NewEvent[] {
+  #takeOutput(
+    withProgress = Date.now() - this.#progressAtMs >= PROGRESS_MS,
+    messagesMax = Number.POSITIVE_INFINITY,
+  ): NewEvent[] {
     const output: NewEvent[] = []
     try {
-      for (const event of this.#pending.takeAll()) output.push(...(this.#open()?.push(event) ?? []).map(outputOf))
+      while (!this.#pending.isEmpty && output.length < messagesMax)
+        for (const event of this.#pending.take(ENCODED_AT_ONCE))
+          output.push(...(this.#open()?.push(event) ?? []).map(outputOf))
     } catch (error) {
       this.#encodingError ??= error
       throw error

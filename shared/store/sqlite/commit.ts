@@ -1,8 +1,9 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
 import { ServiceError } from '#shared/error.ts'
 
-/** Maximum writes per transaction, which blocks the event loop. */
+/** Maximum writes per transaction, which blocks the event loop; and time after which no further write joins a transaction, in ms. */
 const GROUP_MAX = 128
+const GROUP_MS_MAX = 10
 /** Maximum waiting writes; more are refused. */
 const WAITING_MAX = 5_000
 
@@ -70,27 +71,34 @@ export class GroupCommit {
   }
 
   flush(): void {
-    while (this.#waiting.length > 0) this.#commit(this.#waiting.splice(0, GROUP_MAX))
+    while (this.#waiting.length > 0) this.#commit()
   }
 
   #next(): void {
-    this.#commit(this.#waiting.splice(0, GROUP_MAX))
+    this.#commit()
     if (this.#waiting.length > 0) setImmediate(() => this.#next())
   }
 
-  #commit(group: readonly Write[]): void {
-    if (group.length === 0) return
-    const isTransient = group.every((write) => write.isTransient)
+  #commit(): void {
+    const waiting = this.#waiting.splice(0, GROUP_MAX)
+    if (waiting.length === 0) return
+    const isTransient = waiting.every((write) => write.isTransient)
+    const untilMs = performance.now() + GROUP_MS_MAX
     try {
       if (isTransient) this.#db.exec('PRAGMA synchronous = NORMAL')
       this.#db.exec('BEGIN IMMEDIATE')
-      const answers = group.map((write) => this.#write(write, group.length > 1))
+      const answers: (() => void)[] = []
+      for (const write of waiting) {
+        if (answers.length > 0 && performance.now() >= untilMs) break
+        answers.push(this.#write(write, waiting.length > 1))
+      }
       this.#db.exec('COMMIT')
+      this.#waiting.unshift(...waiting.slice(answers.length))
       for (const answer of answers) answer()
     } catch (error) {
       if (this.#db.isTransaction) this.#db.exec('ROLLBACK')
       if (codeOf(error) === FULL) this.#onFull(error)
-      for (const { reject } of group) reject(translated(error))
+      for (const { reject } of waiting) reject(translated(error))
     } finally {
       if (isTransient) this.#db.exec('PRAGMA synchronous = FULL')
     }

@@ -124,6 +124,27 @@ it('waits for the disk in every group that holds a write which must survive, and
   db.close()
 })
 
+it('commits long writes in several transactions, in order, between which the event loop turns', async () => {
+  const db = new DatabaseSync(join(directory, 'long.db'))
+  const group = new GroupCommit(db)
+  let turns = 0
+  const turn = () => {
+    turns++
+    if (done.length < 6) setImmediate(turn)
+  }
+  setImmediate(turn)
+  const done: [number, number][] = []
+  const long = (index: number) => () => {
+    for (const startMs = performance.now(); performance.now() - startMs < 15; );
+    return index
+  }
+  const writes = Array.from({ length: 6 }, (_, index) => group.run(long(index)))
+  await Promise.all(writes.map(async (write) => done.push([await write, turns])))
+  expect(done.map(([index]) => index)).toEqual([0, 1, 2, 3, 4, 5])
+  expect(new Set(done.map(([, turn]) => turn)).size).toBeGreaterThan(3)
+  db.close()
+})
+
 it('lets the jobs of a killed process be reaped as soon as the next one starts', async () => {
   const writer = startWriter()
   await until(() => writer.lines() > 3, { withinMs: 20_000 })

@@ -24,6 +24,8 @@ export interface StepsOptions {
   readonly store: Store
   readonly blobs: Blobs
   readonly writes: OwnerWrites
+  /** Commits pending output, if it is more than one write may carry. */
+  readonly writeBacklog: () => Promise<void>
   /** Returns pending output and progress, which are committed together with the step. */
   readonly takeOutput: () => NewEvent[]
   readonly signal: AbortSignal
@@ -94,6 +96,7 @@ export class Steps {
     this.#count++
     const { value, cost = {} } = await run(signal)
     const { output, blobBytes } = await outputOf(job.id, value, blobs)
+    await this.#options.writeBacklog()
     const moved = await writes.write(() => {
       const waiting = [...published, ...this.#options.takeOutput()]
       return (held) => store.addStep(held, { ...asked, output, blobBytes, cost }, waiting)

@@ -212,6 +212,22 @@ describe('a follower', () => {
     expect(seen).toEqual(job.events)
   })
 
+  it('lets timers run between two pages of a long history', async () => {
+    const { job, follower } = await arrange()
+    await pass(0)
+    job.commit(1_000, true)
+    const reads = new Set<number>()
+    const turn = () => {
+      reads.add(job.reads)
+      if (!follower.isDone) setImmediate(turn)
+    }
+    follower.resume()
+    turn()
+    await pass(LONG_MS)
+    expect(follower.seen).toEqual(job.events)
+    expect(reads.size).toBeGreaterThan(4)
+  })
+
   it('ends when its job is gone', async () => {
     const { job, follower } = await arrange()
     job.isGone = true

@@ -216,6 +216,22 @@ describe('a durable run', () => {
     expect(sent.map(({ text }) => text)).toEqual(['a', 'b'])
   })
 
+  it.each([
+    ['completed', (run: DurableRun) => run.completed()],
+    ['failed', (run: DurableRun) => run.failed({ ...UPSTREAM, code: 'invalid_request' })],
+  ])('divides a burst of messages among several writes, and has %s with all of them', async (state, end) => {
+    const sent: Sent[] = []
+    const { run, id } = await claim(fateful([], sent))
+    const texts = Array.from({ length: 2_000 }, (_, i) => `${i},`)
+    for (const text of texts) void run.event({ text, apart: true })
+    await passing(end(run))
+    expect((await store.find(TENANT, id))?.state).toBe(state)
+    const events = [...(await eventsOf(id)), ...(await store.listEvents(TENANT, id, 1_000, 2_000))]
+    expect(outputOf(events)).toBe(texts.join(''))
+    expect(sent.map(({ text }) => text.split(',').length - 1).filter((messages) => messages > 300)).toEqual([])
+    expectNumbered(sent)
+  })
+
   it('asks its engine to wait while too much is unwritten', async () => {
     const { run } = await claim(fateful(['refused', 'refused'], []))
     expect(run.event({ text: 'a'.repeat(200 * 1024) })).toBeUndefined()
