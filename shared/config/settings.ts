@@ -12,12 +12,16 @@ const Milliseconds = whole(1, 24 * HOUR_MS)
 const Duration = whole(1_000, 7 * 24 * HOUR_MS)
 const Count = whole(0)
 
-/** Every setting, by environment variable. README and .env.example have the same list. */
-export const Settings = z.object({
-  HOST: z.string().default('127.0.0.1').describe('Address to listen on; 0.0.0.0 for all'),
-  PORT: whole(0, 65_535).default(8080).describe('Port of the API; 0 takes a free one'),
+/*
+ * Every setting, by environment variable, in sections. `npm run docs` generates docs/reference/settings.md and .env.example from them:
+ * description, default, and for an unset optional setting its effect (`unset`). Units are the last word of a name, such as `_MS`.
+ */
+
+const SERVER = {
+  HOST: z.string().default('127.0.0.1').describe('Address of the API. 0.0.0.0 listens on all interfaces'),
+  PORT: whole(0, 65_535).default(8080).describe('Port of the API. 0 selects a free port'),
   REUSE_PORT: Switch.default(false).describe(
-    'Several ingress processes of this machine share PORT; the kernel spreads the connections (SO_REUSEPORT)',
+    'Share PORT between ingress processes of one machine (SO_REUSEPORT). Each of them needs this setting',
   ),
   CORS_ORIGINS: z
     .string()
@@ -26,166 +30,297 @@ export const Settings = z.object({
       'must be origins such as https://app.example.com, several with commas between and without a path, or * alone',
     )
     .optional()
-    .describe('Origins whose pages may call from a browser, comma separated, or * for all; unset: none'),
-  METRICS_PORT: whole(0, 65_535)
+    .meta({
+      description:
+        'Origins whose web pages may call the API, such as https://app.example.com, comma-separated; * for all',
+      unset: 'none',
+    }),
+  METRICS_PORT: whole(0, 65_535).optional().meta({
+    description:
+      'Port of /healthz, /readyz and /metrics. An ingress then has /metrics only there. 0 selects a free port. Each process of a machine needs its own port',
+    unset: 'PORT, ingress only',
+  }),
+  METRICS_HOST: z
+    .string()
+    .min(1)
     .optional()
-    .describe(
-      'Port of /healthz, /readyz and /metrics, of which the API port then lacks the last; unset: that port alone',
-    ),
-  METRICS_HOST: z.string().min(1).optional().describe('Address that METRICS_PORT listens on; unset: all'),
-  DATA_DIR: z.string().default('.data').describe('Keys, blobs and prepared models'),
+    .meta({ description: 'Address of METRICS_PORT. Metrics reveal models and projects', unset: 'all interfaces' }),
+  DATA_DIR: z.string().default('.data').describe('Folder of the embedded store, keys, blobs and prepared models'),
   SLUICE_API_KEY: z
     .string()
     .min(8)
     .regex(/^[!-~]*$/, 'must be of visible ASCII characters, without spaces: callers send it in a header')
     .optional()
-    .describe('The first API key, instead of a random one'),
-  MODELS_FILE: z.string().default('models.yaml').describe('The model catalogue'),
+    .meta({
+      description: 'First API key, of at least 8 visible ASCII characters',
+      unset: 'a random key, printed at the first start',
+    }),
+  SLUICE_URL: z
+    .url()
+    .optional()
+    .meta({ description: 'Base URL that the command line uses', unset: 'this machine, at PORT' }),
+  LOG_LEVEL: z
+    .enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'])
+    .default('info')
+    .describe('Minimum level of log messages: trace, debug, info, warn, error, fatal or silent'),
+}
+
+const MODELS = {
+  MODELS_FILE: z.string().default('models.yaml').describe('Model catalogue'),
   MODELS: z
     .string()
     .regex(/^[^,]*[^,\s][^,]*(,[^,]*[^,\s][^,]*)*$/, 'must be names of models, several with commas between')
     .optional()
-    .describe('Models that the workers of this process run, comma separated; unset: all of the catalogue'),
-  MODELS_DIR: z.string().optional().describe('Your own model files; default DATA_DIR/models'),
+    .meta({
+      description: 'Models that the workers of this process run, comma-separated',
+      unset: 'all of the catalogue',
+    }),
+  MODELS_DIR: z.string().optional().meta({ description: 'Folder of your own model files', unset: 'DATA_DIR/models' }),
+}
+
+const BROKER_AND_STORE = {
   KAFKA_BROKERS: z
     .string()
     .regex(/^ *[^ ,:]+:\d+ *(, *[^ ,:]+:\d+ *)*$/, 'must be host:port, several with commas between')
     .optional()
-    .describe('host:port, comma separated; unset: the queue lives in the process'),
+    .meta({
+      description: 'Kafka brokers as host:port, comma-separated. Required if roles run in several processes',
+      unset: 'an in-process queue',
+    }),
   KAFKA_CLIENT: z
     .enum(['auto', 'share', 'classic'])
     .default('auto')
-    .describe('share: share groups (Kafka 4.2+), classic: kafkajs'),
+    .describe(
+      'share: share groups, Kafka 4.2 or newer; classic: consumer groups; auto: share groups if the broker has them',
+    ),
   KAFKA_PREFIX: z
     .string()
     .regex(/^[a-zA-Z0-9._-]*$/)
     .default('')
-    .describe('Put before every topic and group name'),
+    .describe('Prefix of all topic and group names'),
   KAFKA_QUEUE_PARTITIONS: whole(1, 1_000)
     .default(16)
-    .describe('Partitions of each queue with classic groups: as many workers can share it'),
+    .describe('Partitions of each queue with classic groups: the maximum number of workers that share a queue'),
   KAFKA_REPLICATION: whole(1)
     .optional()
-    .describe('Replicas of topics that are created; default: 3, or one per broker if there are fewer'),
-  KAFKA_TLS: Switch.default(false),
-  KAFKA_SASL_MECHANISM: z.enum(['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512']).optional(),
-  KAFKA_USERNAME: z.string().optional(),
-  KAFKA_PASSWORD: z.string().optional(),
-  BLOB_DIR: z.string().optional().describe('Bodies over 64 KiB; shared by all processes. Default DATA_DIR/blobs'),
+    .meta({ description: 'Replicas of the topics that Sluice creates', unset: '3, or the number of brokers if lower' }),
+  KAFKA_TLS: Switch.default(false).describe('Connect to Kafka with TLS'),
+  KAFKA_SASL_MECHANISM: z
+    .enum(['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512'])
+    .optional()
+    .meta({ description: 'PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512', unset: 'no authentication' }),
+  KAFKA_USERNAME: z.string().optional().meta({ description: 'User name for SASL', unset: 'none' }),
+  KAFKA_PASSWORD: z.string().optional().meta({ description: 'Password for SASL', unset: 'none' }),
   DATABASE_URL: z
     .string()
     .regex(/^postgres(ql)?:\/\//, 'must start with postgres://')
     .optional()
-    .describe('Postgres for durable jobs; unset: SQLite in DATA_DIR when all roles run in one process'),
-  DATABASE_CONNECTIONS: whole(1, 1_000).default(10).describe('Connections of one process'),
-  JOB_DEADLINE_MS: Duration.default(3_600_000).describe('Deadline of a durable job that names none'),
-  JOB_DEADLINE_MAX_MS: Duration.default(24 * HOUR_MS).describe('Longest deadline a durable job may name'),
-  JOB_RETENTION_MS: Duration.default(24 * HOUR_MS).describe('How long a finished job is kept with its result'),
+    .meta({
+      description:
+        'Postgres 13 or newer for durable jobs and API keys: postgres://user:password@host:5432/database. May point to PgBouncer',
+      unset: 'SQLite in DATA_DIR if one process runs all roles, otherwise no durable jobs',
+    }),
+  DATABASE_CONNECTIONS: whole(1, 1_000).default(10).describe('Maximum connections of one process to Postgres'),
+  BLOB_DIR: z.string().optional().meta({
+    description: 'Folder of bodies over 64 KiB and of files. All processes need the same folder',
+    unset: 'DATA_DIR/blobs',
+  }),
+}
+
+const WORKERS = {
+  INFERENCE_SLOTS: whole(1, 10_000).default(256).describe('Maximum concurrent jobs of one inference worker'),
+  EMBEDDINGS_SLOTS: whole(1, 10_000)
+    .default(256)
+    .describe('Maximum concurrent jobs of one embeddings worker. More jobs fill larger batches'),
+  TRANSCRIPTION_SLOTS: whole(1, 1_000).default(2).describe('Maximum concurrent jobs of one transcription worker'),
+  RESEARCH_SLOTS: whole(1, 1_000)
+    .default(16)
+    .describe('Maximum concurrent questions of one research worker, without those that wait for child jobs'),
+  BATCHES_SLOTS: whole(1, 1_000)
+    .default(8)
+    .describe(
+      'Maximum concurrent batches, and parts of batches, of one ingress, without those that wait for their requests',
+    ),
+  CODE_SLOTS: whole(1, 1_000)
+    .default(() => 2 * availableParallelism())
+    .meta({ description: 'Maximum concurrent code runs of one code worker', unset: 'twice the number of cores' }),
+  CODE_SECONDS_MAX: whole(1, RUN_SECONDS_MAX)
+    .default(RUN_SECONDS_MAX)
+    .describe('Maximum timeout of a code run, in seconds'),
+  CODE_RUNS_PER_USER: Count.default(0).describe(
+    'Maximum code runs per minute of one end user (x-service-userid) of a key. 0: no limit',
+  ),
+  SANDBOX: z
+    .enum(['auto', 'docker', 'zygote', 'wasm', 'off'])
+    .default('auto')
+    .describe('Sandbox of code runs: docker, zygote or wasm; auto: the first of them that works; off: none'),
+  SANDBOX_RUNTIME: z
+    .string()
+    .optional()
+    .meta({ description: 'Docker runtime of the sandbox, such as runsc', unset: "Docker's default" }),
+  SANDBOX_IMAGE: z
+    .string()
+    .optional()
+    .meta({ description: 'Docker image of the sandbox', unset: 'an image that the service builds' }),
+  AUDIO_BYTES_MAX: Count.default(25 * 1024 * 1024).describe('Maximum bytes of an audio file'),
+  AUDIO_SECONDS_MAX: whole(1)
+    .default(4 * 3_600)
+    .describe('Maximum seconds of decoded audio'),
+  AUDIO_SECONDS_PER_KEY: Count.default(3_600).describe(
+    'Maximum seconds of audio that one key has in progress per worker. A single longer file is still accepted. 0: no limit',
+  ),
+  WORKER_SILENT_MS: Milliseconds.min(2_000)
+    .default(2_000)
+    .describe(
+      'Time without a heartbeat after which a worker is suspected. Its short calls without output then run on another worker. At least 2000',
+    ),
+  WORKER_LOST_MS: Milliseconds.default(5_000).describe(
+    'Time without a heartbeat after which a worker counts as dead. Its streams end with an error',
+  ),
+  DRAIN_MS: Milliseconds.default(30_000).describe('Maximum time for work in flight to finish after SIGTERM'),
+}
+
+const DURABLE_JOBS = {
+  JOB_DEADLINE_MS: Duration.default(3_600_000).describe('Deadline of a durable job without a deadline of its own'),
+  JOB_DEADLINE_MAX_MS: Duration.default(24 * HOUR_MS).describe('Maximum deadline of a durable job'),
+  JOB_RETENTION_MS: Duration.default(24 * HOUR_MS).describe('Time that an ended job is stored, with result and events'),
   JOB_LEASE_MS: Milliseconds.default(9_000).describe(
-    'Silence in the store after which a worker loses its durable jobs',
+    'Time without a lease renewal in the store after which a worker loses its durable jobs',
   ),
-  DURABLE_JOBS_MAX: Count.default(100_000).describe('Durable jobs that may wait and run at once'),
-  DURABLE_JOBS_MAX_PER_PROJECT: Count.optional().describe(
-    'Those of one project; unset: as many as are free for others',
+  DURABLE_JOBS_MAX: Count.default(100_000).describe('Maximum queued and running durable jobs. More get 503'),
+  DURABLE_JOBS_MAX_PER_PROJECT: Count.optional().meta({
+    description: 'Maximum queued and running durable jobs of one project. More get 429',
+    unset: 'as many as remain for other projects: half for one project, a third each for two',
+  }),
+  SCHEDULED_JOBS_MAX: Count.default(100_000).describe(
+    'Maximum durable jobs that wait for their run_at or next attempt',
   ),
-  SCHEDULED_JOBS_MAX: Count.default(100_000).describe('Durable jobs that may wait for their run_at at once'),
-  SCHEDULED_JOBS_MAX_PER_PROJECT: Count.optional().describe('Those of one project; unset: as many as are free'),
+  SCHEDULED_JOBS_MAX_PER_PROJECT: Count.optional().meta({
+    description: 'Maximum durable jobs of one project that wait for their run_at or next attempt',
+    unset: 'as many as remain for other projects',
+  }),
   WEBHOOK_SECRET: z
     .string()
     .regex(/^whsec_[A-Za-z0-9+/]{32,88}={0,2}$/, 'must be whsec_ and the base64 of 24 to 64 bytes')
     .optional()
-    .describe('Signs the webhooks of every project, beside the secrets of each; default: those alone'),
-  WEBHOOK_ALLOW_PRIVATE: Switch.default(false).describe('Webhooks may go to http and to private addresses'),
-  SLUICE_URL: z
-    .url()
-    .optional()
-    .describe('Where the command line tool finds the service; default: on this machine, at PORT'),
-  INFERENCE_SLOTS: whole(1, 10_000).default(256).describe('Jobs one inference worker runs at once'),
-  EMBEDDINGS_SLOTS: whole(1, 10_000)
-    .default(256)
-    .describe('Jobs one embeddings worker runs at once; more fill its batches'),
-  TRANSCRIPTION_SLOTS: whole(1, 1_000).default(2).describe('Jobs one transcription worker runs at once'),
-  CODE_SLOTS: whole(1, 1_000)
-    .default(() => 2 * availableParallelism())
-    .describe('Runs of code one code worker has at once; default: twice the cores'),
-  CODE_SECONDS_MAX: whole(1, RUN_SECONDS_MAX)
-    .default(RUN_SECONDS_MAX)
-    .describe('Longest timeout a run of code may ask for'),
-  CODE_RUNS_PER_USER: Count.default(0).describe('Runs of code per minute and x-service-userid of a key; 0: no limit'),
-  RESEARCH_SLOTS: whole(1, 1_000).default(16).describe('Questions one research worker works on at once'),
-  BATCHES_SLOTS: whole(1, 1_000)
-    .default(8)
-    .describe('Batches and parts of batches that one ingress works on at once; those that wait do not count'),
-  SANDBOX: z
-    .enum(['auto', 'docker', 'zygote', 'wasm', 'off'])
-    .default('auto')
-    .describe('Where code runs: docker, zygote or wasm; auto: the first of them that works here; off: nowhere'),
-  SANDBOX_RUNTIME: z.string().optional().describe("Docker's runtime for the sandbox, such as runsc; default: its own"),
-  SANDBOX_IMAGE: z.string().optional().describe("Docker's image for the sandbox; default: the service makes it"),
-  AUDIO_BYTES_MAX: Count.default(25 * 1024 * 1024).describe('Largest audio file'),
-  AUDIO_SECONDS_MAX: whole(1)
-    .default(4 * 3_600)
-    .describe('Longest audio, as it is decoded'),
-  AUDIO_SECONDS_PER_KEY: Count.default(3_600).describe(
-    'Seconds of audio one key may have in work at once in a worker; 0: no limit',
+    .meta({
+      description:
+        'Additional signing secret for the webhooks of all projects: whsec_ and the base64 of 24 to 64 bytes',
+      unset: "only each project's own secrets",
+    }),
+  WEBHOOK_ALLOW_PRIVATE: Switch.default(false).describe(
+    'Allow webhooks to http URLs and private addresses. For development only',
   ),
+}
+
+const CALLS = {
   REQUEST_TIMEOUT_MS: Milliseconds.default(600_000).describe('Deadline of a call, from its acceptance'),
-  START_TIMEOUT_MS: Milliseconds.default(300_000).describe('Longest wait that may be expected of a call it accepts'),
-  WORKER_SILENT_MS: Milliseconds.min(2_000)
-    .default(2_000)
-    .describe('Silence after which calls of a worker that have no output are run by another'),
-  WORKER_LOST_MS: Milliseconds.default(5_000).describe('Silence after which a worker is taken for dead'),
-  DRAIN_MS: Milliseconds.default(30_000).describe('How long work under way may take to end after SIGTERM'),
-  JOBS_MAX: Count.default(10_000).describe('Calls one ingress holds at once'),
-  BODY_BYTES_MAX: Count.default(32 * 1024 * 1024).describe('Largest JSON body, after decompression'),
+  START_TIMEOUT_MS: Milliseconds.default(300_000).describe(
+    'Maximum estimated queue time. A call with a longer estimate gets 503 at once',
+  ),
+  JOBS_MAX: Count.default(10_000).describe('Maximum calls in flight in one ingress'),
+  BODY_BYTES_MAX: Count.default(32 * 1024 * 1024).describe('Maximum bytes of a JSON body, after decompression'),
   BODY_BUDGET_BYTES: whole(1)
     .default(() => Math.max(BODY_BUDGET_BYTES_MIN, Math.floor(getHeapStatistics().heap_size_limit / 4)))
-    .describe('Memory that the bodies and messages of callers may take together; default: a quarter of the heap limit'),
-  FILE_BYTES_MAX: Count.default(200 * 1024 * 1024).describe('Largest file that may be uploaded'),
-  FILES_BYTES_MAX_PER_PROJECT: Count.default(10 * 1024 * 1024 * 1024).describe(
-    'Bytes that one project stores: files, bodies and results of jobs, responses and conversations',
+    .meta({
+      description:
+        'Memory for request bodies and messages; one key gets at most half. A body takes about three times its size until it is stored. More gets 503',
+      unset: 'a quarter of the heap limit, at least 192 MiB',
+    }),
+  BODY_STALL_MS: Milliseconds.default(20_000).describe('Maximum pause of an upload'),
+  SLOW_READER_MS: Milliseconds.default(30_000).describe('Maximum time in which a client reads nothing of a stream'),
+  STRICT_TURNS: Switch.default(true).describe(
+    'Messages API: reject system messages within the conversation, and repeated roles, unless the upstream supports them. false: repeated roles are merged',
   ),
-  DISK_FREE_BYTES_MIN: Count.optional().describe(
-    'Free bytes of the disk below which nothing new is stored; default: 5 % of the disk, at most 1 GiB',
+  REMOTE_IMAGES: Switch.default(false).describe(
+    'Pass https URLs of images and files to upstreams, which fetch them. Only public addresses are accepted',
+  ),
+  CONTENT_FILTER: z
+    .enum(['profanity', 'off'])
+    .default('profanity')
+    .describe('Source of content_filter_results if the upstream sends none: profanity (an English word list) or off'),
+}
+
+const STORAGE = {
+  FILE_BYTES_MAX: Count.default(200 * 1024 * 1024).describe('Maximum bytes of an uploaded file'),
+  FILES_BYTES_MAX_PER_PROJECT: Count.default(10 * 1024 * 1024 * 1024).describe(
+    'Maximum stored bytes of one project: files, jobs, responses and conversations',
   ),
   FILE_RETENTION_MS: whole(3_600_000, 90 * 24 * HOUR_MS)
     .default(30 * 24 * HOUR_MS)
-    .describe('How long a file is kept that names no time'),
-  BODY_STALL_MS: Milliseconds.default(20_000).describe('Longest pause while a body is sent'),
-  SLOW_READER_MS: Milliseconds.default(30_000).describe('Longest time a client may take nothing of a stream'),
-  RATE_LIMIT_REQUESTS: Count.default(0).describe('Requests per minute and key; 0: no limit'),
-  RATE_LIMIT_TOKENS: Count.default(0).describe('Tokens per minute and key; 0: no limit'),
-  RUNNING_MAX_PER_KEY: Count.default(0).describe('Calls at once per key; 0: no limit'),
-  FOLLOWS_MAX_PER_KEY: Count.default(1_000).describe('Waits and event streams at once per key; 0: no limit'),
-  STRICT_TURNS: Switch.default(true).describe(
-    'Messages API: refuse turns that do not alternate, and system turns, unless the upstream speaks this API',
+    .describe('Time that a file without an expiry of its own is stored'),
+  DISK_FREE_BYTES_MIN: Count.optional().meta({
+    description: 'Minimum free bytes of the disk. Below them, nothing new is stored',
+    unset: '5 % of the disk, at most 1 GiB',
+  }),
+}
+
+const LIMITS_PER_KEY = {
+  RATE_LIMIT_REQUESTS: Count.default(0).describe(
+    'Maximum calls per minute of a key without a limit of its own. Reads, polls and cancels do not count. 0: no limit',
   ),
-  REMOTE_IMAGES: Switch.default(false).describe('Pass https image URLs on to upstreams that fetch them'),
-  RESEARCH_CORPUS: z
-    .string()
-    .optional()
-    .describe("Folder of documents that researches search; default: the project's own pages, where no backend is set"),
-  RESEARCH_ALLOW_PRIVATE: Switch.default(false).describe('Researches may read pages by http and in private networks'),
+  RATE_LIMIT_TOKENS: Count.default(0).describe(
+    'Maximum tokens per minute of a key without a limit of its own. 0: no limit',
+  ),
+  RUNNING_MAX_PER_KEY: Count.default(0).describe(
+    'Maximum concurrent calls of a key without a limit of its own. 0: no limit',
+  ),
+  FOLLOWS_MAX_PER_KEY: Count.default(1_000).describe(
+    'Maximum open waits (?wait=) and event streams of a key in one ingress. 0: no limit',
+  ),
+}
+
+const RESEARCH = {
+  RESEARCH_CORPUS: z.string().optional().meta({
+    description: 'Folder of Markdown, HTML, PDF, Word and text files that research searches',
+    unset: 'the documentation of Sluice, if no search backend is set',
+  }),
+  RESEARCH_ALLOW_PRIVATE: Switch.default(false).describe(
+    'Allow research to read http URLs and private addresses. For development only',
+  ),
   SEARXNG_URL: z
     .url({ protocol: /^https?$/ })
     .optional()
-    .describe('A SearXNG whose settings allow the format json'),
-  BRAVE_API_KEY: z.string().optional().describe("Searches with Brave's Search API"),
-  TAVILY_API_KEY: z.string().optional().describe('Searches with Tavily'),
-  EXA_API_KEY: z.string().optional().describe('Searches with Exa'),
-  SERPER_API_KEY: z.string().optional().describe('Searches with Serper'),
+    .meta({ description: 'SearXNG server with json in its search.formats', unset: 'not used' }),
+  BRAVE_API_KEY: z.string().optional().meta({ description: 'Key of the Brave Search API', unset: 'not used' }),
+  TAVILY_API_KEY: z.string().optional().meta({ description: 'Key of Tavily', unset: 'not used' }),
+  EXA_API_KEY: z.string().optional().meta({ description: 'Key of Exa', unset: 'not used' }),
+  SERPER_API_KEY: z.string().optional().meta({ description: 'Key of Serper', unset: 'not used' }),
   MCP_SEARCH_URL: z
     .url({ protocol: /^https?$/ })
     .optional()
-    .describe('An MCP server (streamable HTTP) that searches'),
+    .meta({ description: 'MCP server (streamable HTTP) with a search tool', unset: 'not used' }),
   MCP_SEARCH_TOKEN: z
     .string()
     .regex(/^[!-~]*$/, 'must be of visible ASCII characters, without spaces: it is sent in a header')
     .optional()
-    .describe('Bearer token of that server'),
-  MCP_SEARCH_TOOL: z.string().max(128).default('search').describe('The tool of that server that searches'),
-  CONTENT_FILTER: z.enum(['profanity', 'off']).default('profanity').describe('What fills content_filter_results'),
-  LOG_LEVEL: z.enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']).default('info'),
+    .meta({ description: 'Bearer token of the MCP server', unset: 'none' }),
+  MCP_SEARCH_TOOL: z.string().max(128).default('search').describe('Search tool of the MCP server'),
+}
+
+/** Settings by section of the reference page. */
+export const SECTIONS = {
+  Server: SERVER,
+  Models: MODELS,
+  'Kafka, Postgres and blobs': BROKER_AND_STORE,
+  Workers: WORKERS,
+  'Durable jobs and webhooks': DURABLE_JOBS,
+  Calls: CALLS,
+  Storage: STORAGE,
+  'Limits per key': LIMITS_PER_KEY,
+  Research: RESEARCH,
+} as const
+
+export const Settings = z.object({
+  ...SERVER,
+  ...MODELS,
+  ...BROKER_AND_STORE,
+  ...WORKERS,
+  ...DURABLE_JOBS,
+  ...CALLS,
+  ...STORAGE,
+  ...LIMITS_PER_KEY,
+  ...RESEARCH,
 })
 export type Settings = z.infer<typeof Settings>
 

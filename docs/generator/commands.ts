@@ -1,0 +1,49 @@
+import { COMMANDS } from '#services/cli/commands/commands.ts'
+import { table } from './table.ts'
+
+/** An option of a help text with a description, which may begin on the next line. */
+const OPTION = /^ {2}(--?\w.*?)(?: {2,}(\S.*))?$/
+const CONTINUATION = /^ {6,}(\S.*)$/
+
+/** A list of the commands, and one section per command: usage, description and options, as in its help text. */
+export function commandSections(): string {
+  const list = Object.entries(COMMANDS).map(([name, { summary }]) => [`[\`${name}\`](#${name})`, summary])
+  const sections = Object.entries(COMMANDS).map(([name, { help }]) => `### ${name}\n\n${sectionOf(help)}`)
+  return `${table(['Command', 'Purpose'], list)}\n\n${sections.join('\n')}`
+}
+
+/** Examples are left out: `--help` prints them. */
+function sectionOf(help: string): string {
+  const [body = ''] = help.split(/^Examples:$/m)
+  const [usage = '', ...blocks] = body.trim().split('\n\n')
+  const parts = [`\`\`\`\n${usage.replace(/^Usage: /, '').replaceAll(/^ {7}/gm, '')}\n\`\`\``, ...blocks.map(blockOf)]
+  return `${parts.join('\n\n')}\n`
+}
+
+function blockOf(block: string): string {
+  const lines = block.split('\n')
+  const [head = ''] = lines
+  if (!lines.some((line) => OPTION.test(line))) return escaped(block)
+  const rows: [option: string, meaning: string][] = []
+  const after: string[] = []
+  for (const line of head.startsWith(' ') ? lines : lines.slice(1)) {
+    const [, option, meaning = ''] = OPTION.exec(line) ?? []
+    const [, more] = CONTINUATION.exec(line) ?? []
+    const last = rows.at(-1)
+    if (option) rows.push([`\`${option}\``, escaped(meaning)])
+    else if (more && last) last[1] = `${last[1]} ${escaped(more)}`.trim()
+    else after.push(line)
+  }
+  const title = head.startsWith(' ') || head === 'Options:' ? [] : [head]
+  return [...title, table(['Option', 'Meaning'], rows), ...(after.length > 0 ? [escaped(after.join('\n'))] : [])].join(
+    '\n\n',
+  )
+}
+
+/** Text in which Markdown would read options, lists and patterns as markup. */
+function escaped(text: string): string {
+  return text
+    .replaceAll('<', '&lt;')
+    .replaceAll(/(?<![`\w-])--[a-z][\w-]*/g, '`$&`')
+    .replaceAll(/^ {2}(?=\S)/gm, '- ')
+}
