@@ -15,7 +15,7 @@ const OTHER = 'A service imports no other service: only services/services.ts see
 const ROOTED = 'Name it from the root: #shared/…, #services/…'
 const SCHEMAS = 'Schemas import nothing but schemas.'
 
-/** A file, what it imports, and the law that forbids it; undefined where none does. */
+/** Allowed and forbidden imports: a file, the module it imports, and the law that forbids the import, if any. */
 const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = [
   ['schemas/job.ts', '#shared/id.ts', SCHEMAS],
   ['schemas/job.ts', '../shared/id.ts', SCHEMAS],
@@ -92,7 +92,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
   ].map((client): [string, string, string] => ['services/cli/doctor/machine.ts', client, CLIENT]),
 ]
 
-/** The imports of a file: each as a value and as a dynamic one, a line each. */
+/** Source lines that import a module: each once as a value and once dynamically. */
 function linesOf(file: string): string[] {
   return IMPORTS.filter(([from]) => from === file).flatMap(([, to]) => [`import '${to}'`, `await import('${to}')`])
 }
@@ -103,7 +103,7 @@ interface Diagnostic {
   readonly location: { readonly path: string; readonly start: { readonly line: number } }
 }
 
-describe('the laws of who may import whom', () => {
+describe('import rules between folders', () => {
   let directory: string
   const broken = new Map<string, string>()
 
@@ -118,7 +118,7 @@ describe('the laws of who may import whom', () => {
     }
     const args = ['lint', '--reporter=json', '--max-diagnostics=none', '.']
     const options = { cwd: directory, timeout: RUN_MS, maxBuffer: 16 * 1024 * 1024 }
-    // It exits with 1 for what it finds.
+    // Biome exits with 1 if it reports anything.
     const { stdout } = await promisify(execFile)(BIOME, args, options).catch((error) => error)
     const { diagnostics } = JSON.parse(stdout) as { diagnostics: Diagnostic[] }
     for (const { message, location } of diagnostics) broken.set(`${location.path}:${location.start.line}`, message)

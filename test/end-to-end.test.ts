@@ -2,7 +2,7 @@ import { describe, expect, inject, it } from 'vitest'
 import { type ScriptedUpstream, startUpstream } from './support/processes/upstream.ts'
 import { type Stack, type StackOptions, startStack, until } from './support/stack.ts'
 
-/** One way to run the whole service: embedded, or with everything going through a real Kafka. */
+/** Two ways to run the whole service: with the embedded broker, or over a real Kafka. */
 const MODES: { mode: string; options: () => StackOptions }[] = [
   { mode: 'embedded', options: () => ({}) },
   { mode: 'Kafka', options: () => ({ kafka: inject('kafka') ?? undefined }) },
@@ -15,7 +15,7 @@ const say = (content: string, more: object = {}) => ({
 })
 
 for (const { mode, options } of MODES) {
-  describe.skipIf(mode === 'Kafka' && !inject('kafka'))(`the road of one call, ${mode}`, () => {
+  describe.skipIf(mode === 'Kafka' && !inject('kafka'))(`a call from end to end, ${mode}`, () => {
     it('answers a chat completion', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/chat/completions', say('hello over there'))
@@ -39,7 +39,7 @@ for (const { mode, options } of MODES) {
       expect(text.endsWith('data: [DONE]\n\n')).toBe(true)
     })
 
-    it('answers and streams a message', async () => {
+    it('answers a message, whole and streamed', async () => {
       await using stack = await startStack(options())
       const body = say('hello', { max_tokens: 100 })
       const whole = await stack.post('/v1/messages', body)
@@ -62,21 +62,21 @@ for (const { mode, options } of MODES) {
       expect(await response.json()).toEqual({ input_tokens: expect.any(Number) })
     })
 
-    it('tries a call again whose engine failed before any output', async () => {
+    it('retries a call whose engine failed before any output', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/chat/completions', say('!echo fail=upstream_error failures=1\nback again'))
       expect(response.status).toBe(200)
       expect(await response.json()).toMatchObject({ choices: [{ message: { content: 'back again' } }] })
     })
 
-    it('gives an HTTP error for a stream that fails before its first token', async () => {
+    it('answers a stream that fails before its first token with an HTTP error', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/chat/completions', say('!echo fail=upstream_refused', { stream: true }))
       expect(response.status).toBe(502)
       expect(await response.json()).toMatchObject({ error: { type: 'server_error', code: 'upstream_refused' } })
     })
 
-    it('ends a stream that fails later in an error frame without [DONE]', async () => {
+    it('ends a stream that fails after its first token with an error frame and without [DONE]', async () => {
       await using stack = await startStack(options())
       const script = '!echo fail=upstream_error after=2\none two three four'
       const text = await (await stack.post('/v1/chat/completions', say(script, { stream: true }))).text()
@@ -92,7 +92,7 @@ for (const { mode, options } of MODES) {
       expect(await response.json()).toMatchObject({ choices: [{ finish_reason: 'length' }] })
     })
 
-    it('streams to a client that reads slowly without losing a word', async () => {
+    it('streams to a slow reader without losing a word', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/chat/completions', say('!echo tokens=60000', { stream: true }))
       let text = ''
@@ -106,7 +106,7 @@ for (const { mode, options } of MODES) {
     })
 
     for (const stream of [false, true]) {
-      it(`closes the upstream request when the client leaves, ${stream ? 'streamed' : 'whole'}`, async () => {
+      it(`closes the upstream request when the client disconnects, ${stream ? 'streamed' : 'whole'}`, async () => {
         await using upstream = await startUpstream((_call, answer) => {
           if (!stream) return
           answer.open()
@@ -126,7 +126,7 @@ for (const { mode, options } of MODES) {
       })
     }
 
-    it('never runs a queued call whose client left', async () => {
+    it('never runs a queued call whose client disconnected', async () => {
       await using upstream = await startUpstream(() => {})
       await using stack = await startUpstreamStack(options(), upstream, { INFERENCE_SLOTS: '1' })
       const [first, second] = [new AbortController(), new AbortController()]
@@ -150,13 +150,12 @@ function startUpstreamStack(options: StackOptions, upstream: ScriptedUpstream, s
   return startStack({ ...options, models, settings })
 }
 
-/** The joined content of a chat stream. */
+/** The concatenated content of a chat stream. */
 function chatText(sse: string): string {
   const frames = sse.split('\n\n').filter((frame) => frame.startsWith('data: {'))
   return frames.map((frame) => JSON.parse(frame.slice('data: '.length)).choices?.[0]?.delta?.content ?? '').join('')
 }
 
-/** One sample of /metrics. */
 async function metric(stack: Stack, name: string): Promise<number | undefined> {
   const text = await (await stack.get('/metrics')).text()
   const line = text.split('\n').find((line) => line.startsWith(name))

@@ -15,7 +15,7 @@ import {
 
 const codes = Object.keys(ERRORS) as ErrorCode[]
 
-/** The problem that a body has under a schema, as [code, param, message]. */
+/** Validates a body by a schema and returns the problem as [code, param, message]. */
 function problem(schema: z.ZodType, body: unknown, wording: Wording = 'openai') {
   try {
     parseBody(schema, body, wording)
@@ -31,7 +31,7 @@ function nested(levels: number): unknown {
 }
 
 describe('the OpenAI format', () => {
-  test('an error has all four keys, with null where there is nothing to say', () => {
+  test('an error has all four keys, and null for an absent value', () => {
     const error = new ServiceError('missing_api_key', 'You did not provide an API key.')
     expect(openaiErrorBody(error)).toEqual({
       error: {
@@ -52,14 +52,14 @@ describe('the OpenAI format', () => {
     ['internal_error', 500, 'server_error', 'internal_error'],
     ['overloaded', 503, 'server_error', 'overloaded'],
     ['timeout', 504, 'server_error', 'timeout'],
-  ] as const)('%s is %i %s with the code %s', (code, status, type, shown) => {
+  ] as const)('%s: %i %s with the code %s', (code, status, type, shown) => {
     const error = new ServiceError(code, 'x')
     expect(openaiStatus(error)).toBe(status)
     expect(openaiErrorBody(error).error).toMatchObject({ type, code: shown })
   })
 })
 
-describe('the messages format', () => {
+describe('the Anthropic format', () => {
   test.each([
     ['invalid_value', 400, 'invalid_request_error'],
     ['invalid_api_key', 401, 'authentication_error'],
@@ -74,7 +74,7 @@ describe('the messages format', () => {
     ['upstream_error', 502, 'api_error'],
     ['overloaded', 529, 'overloaded_error'],
     ['timeout', 504, 'timeout_error'],
-  ] as const)('%s is %i %s', (code, status, type) => {
+  ] as const)('%s: %i %s', (code, status, type) => {
     const error = new ServiceError(code, 'x')
     expect(messagesStatus(error)).toBe(status)
     expect(messagesErrorBody(error, 'req_1')).toEqual({
@@ -84,14 +84,14 @@ describe('the messages format', () => {
     })
   })
 
-  test('a problem of one field starts with its path, once', () => {
+  test('a problem of one field begins with its path, once', () => {
     const bare = new ServiceError('missing_required_parameter', 'Field required', { param: 'max_tokens' })
     const said = new ServiceError('invalid_value', 'model: no', { param: 'model' })
     expect(messagesErrorBody(bare, 'r').error.message).toBe('max_tokens: Field required')
     expect(messagesErrorBody(said, 'r').error.message).toBe('model: no')
   })
 
-  test('places in arrays are written as Anthropic writes them', () => {
+  test('array indexes are written as Anthropic writes them', () => {
     const param = 'messages[2].content[10].text'
     const bare = new ServiceError('missing_required_parameter', 'Field required', { param })
     const said = new ServiceError('invalid_value', `${param}: no such [3]`, { param })
@@ -100,19 +100,19 @@ describe('the messages format', () => {
   })
 })
 
-describe('headers', () => {
+describe('error headers', () => {
   test.each([
     [undefined, '2'],
     [1, '1'],
     [1_001, '2'],
     [60_000, '60'],
     [900_000, '60'],
-  ])('a refusal that names %s ms tells clients to wait %s s', (retryAfterMs, seconds) => {
+  ])('an error with retryAfterMs %s has Retry-After: %s', (retryAfterMs, seconds) => {
     const options = retryAfterMs === undefined ? {} : { retryAfterMs }
     expect(errorHeaders(new ServiceError('overloaded', 'x', options))['retry-after']).toBe(seconds)
   })
 
-  test('only refusals for load carry retry-after, only 401 a challenge', () => {
+  test('only load errors carry Retry-After, and only 401 carries WWW-Authenticate', () => {
     for (const code of codes) {
       const headers = errorHeaders(new ServiceError(code, 'x'))
       const status = ERRORS[code].status as number
@@ -122,27 +122,27 @@ describe('headers', () => {
     }
   })
 
-  /** Rows that are not here follow the rule of the SDKs: 408, 409, 429 and 5xx are repeated. */
+  /** Codes that are not listed follow the rule of the SDKs: 408, 409, 429 and 5xx are retried. */
   const SHOULD_RETRY: Partial<Record<(typeof codes)[number], 'true' | 'false'>> = {
     ...{ request_timeout: 'true', idempotency_key_in_use: 'true' },
-    // Conflicts that asking again does not end.
+    // Conflicts that a retry cannot resolve.
     ...{ job_not_finished: 'false', job_already_finished: 'false', job_cancelled: 'false' },
-    // What the service has tried again itself, and what took all of its time.
+    // Calls that the service has already retried itself, or that used up all of their time.
     ...{ upstream_error: 'false', upstream_timeout: 'false', worker_lost: 'false', sandbox_lost: 'false' },
     ...{ timeout: 'false', job_expired: 'false', slow_reader: 'false' },
-    // What an operator has to mend.
+    // Failures that an operator must fix.
     ...{ upstream_refused: 'false', jobs_unavailable: 'false' },
-    // What only another month, or a larger budget, mends.
+    // Resolved only by the next month or a larger budget.
     ...{ insufficient_quota: 'false' },
   }
 
-  test.each(codes)('%s says to SDKs whether to try again', (code) => {
+  test.each(codes)('%s sets x-should-retry for the SDKs', (code) => {
     expect(errorHeaders(new ServiceError(code, 'x'))['x-should-retry']).toBe(SHOULD_RETRY[code])
-    // Kept with a job, it is the same for ever.
+    // An error stored with a job has constant headers.
     expect(errorHeaders(new ServiceError(code, 'x', { retryAfterMs: 9 }), true)).toEqual({ 'x-should-retry': 'false' })
   })
 
-  test('every 502, 504 and 409 says so, and a result that will be there later is worth asking for', () => {
+  test('every 502, 504 and 409 sets x-should-retry, and a job result that is not ready yet may be retried', () => {
     const conflicts = codes.filter((code) => [409, 502, 504].includes(ERRORS[code].status))
     for (const code of conflicts) expect(errorHeaders(new ServiceError(code, 'x'))).toHaveProperty('x-should-retry')
     const early = errorHeaders(new ServiceError('job_not_finished', 'x', { retryAfterMs: 2_000 }))
@@ -150,7 +150,7 @@ describe('headers', () => {
   })
 })
 
-describe('the first problem of a body', () => {
+describe('the first problem of a request body', () => {
   const Part = z.discriminatedUnion('type', [
     z.looseObject({ type: z.literal('text'), text: z.string() }),
     z.looseObject({ type: z.literal('image'), image: z.looseObject({ url: z.string().min(1) }) }),
@@ -279,7 +279,7 @@ describe('the first problem of a body', () => {
       'name',
       "Invalid 'name': string does not match pattern. Expected a string that matches the pattern '^[a-z]+$'.",
     ],
-  ])('%j is %s at %s', (body, code, param, message) => {
+  ])('%j is reported as %s at %s', (body, code, param, message) => {
     const whole = code === 'missing_required_parameter' && param === 'model' ? body : withModel(body)
     expect(problem(Body, whole)).toEqual([code, param, message])
   })
@@ -294,22 +294,22 @@ describe('the first problem of a body', () => {
     [{}, 'model', 'Field required'],
     [{ model: 'm', stop: ['', '', '', '', ''] }, 'stop', 'List should have at most 4 items, not 5'],
     [{ model: 'm', effort: 'x' }, 'effort', "Input should be 'low' or 'high', not 'x'"],
-  ])('%j reads in the messages format: %s, %s', (body, param, message) => {
+  ])('%j in the Anthropic format: %s, %s', (body, param, message) => {
     expect(problem(Body, body, 'messages')?.slice(1)).toEqual([param, message])
   })
 
-  test('a value is shown back shortened', () => {
+  test('a value in a message is shortened', () => {
     const message = problem(Body, { model: 'm', effort: 'x'.repeat(10_000) })?.[2]
     expect(message?.length).toBeLessThan(200)
   })
 
-  test('nesting beyond the bound is refused, also where it would exhaust the stack', () => {
+  test('nesting beyond the bound is refused, even nesting deep enough to exhaust the stack', () => {
     expect(problem(z.unknown(), nested(DEPTH_MAX))).toBeUndefined()
     expect(problem(z.unknown(), nested(DEPTH_MAX + 1))?.[0]).toBe('invalid_value')
     expect(problem(z.unknown(), nested(200_000))?.[0]).toBe('invalid_value')
   })
 
-  test('lone surrogates become U+FFFD, in keys as well; the body of the caller stays as it is', () => {
+  test('lone surrogates become U+FFFD, also in keys; the body of the caller is not changed', () => {
     const body = { a: ['\ud800x', { '\udc00': '😀' }], b: { c: 1 } }
     const sound = parseBody(z.unknown(), body, 'openai') as typeof body
     expect(sound).toEqual({ a: ['\ufffdx', { '\ufffd': '😀' }], b: { c: 1 } })

@@ -10,16 +10,17 @@ import { startWhole, type WholeProcess } from './support/processes/whole.ts'
 import { ECHO_MODEL } from './support/stack.ts'
 
 /**
- * The rule: whatever is sent, no handler holds the event loop for more than 50 ms, and everybody else is answered meanwhile.
- * Held is CPU time of the service's main thread, so other work on the machine does not count; twice the rule is left for slow
- * machines, and more for those that are slower than that just now ({@link slowness}).
+ * Holds of the event loop. No request may hold the loop for more than 50 ms, and other requests are answered meanwhile.
+ *
+ * A hold is measured as CPU time of the main thread of the service, so that other work on the machine does not count. The bound here is 100
+ * ms, and larger on slow machines ({@link slowness}).
  */
 const HOLD_MS_MAX = 100
-/** What it takes to make one string of {@link LARGE_PIECES}, on the machine that the rule was measured on: 20 to 25 ms of CPU. */
+/** CPU time that one string of {@link LARGE_PIECES} takes on the reference machine: 20 to 25 ms. */
 const JOIN_MS = 25
-/** Pieces of 128 KiB, as a body of 28 MB is read in: nearly all of it is the kernel's work, which gives the memory. */
+/** Pieces of 128 KiB, as a body of 28 MB is read. Most of the time is the kernel mapping memory. */
 const LARGE_PIECES = 224
-/** Longest wait for `/healthz` meanwhile, where no other work waits for the processors. */
+/** Maximum wait for `/healthz` meanwhile on an idle machine. */
 const HEALTH_MS_MAX = 250
 
 const weights = join(
@@ -45,7 +46,7 @@ beforeAll(async () => {
   service = await startWhole({ models: MODELS, settings: { REQUEST_TIMEOUT_MS: '300000', START_TIMEOUT_MS: '30000' } })
   const chat = { model: hasWeights ? 'llama-1' : 'echo-1', max_tokens: 1, messages: [{ role: 'user', content: 'hi' }] }
   expect(await send(service.url, 'POST /v1/chat/completions', JSON.stringify(chat))).toBe(200)
-  // What is loaded with its first use is loaded: a model, a vocabulary.
+  // Loads the model and the vocabulary before the measurement.
   const tokens = { model: 'embed-1', input: [1, 2, 3] }
   expect(await send(service.url, 'POST /v1/embeddings', JSON.stringify(tokens))).toBe(502)
 })
@@ -54,9 +55,9 @@ afterAll(async () => {
   await service[Symbol.asyncDispose]()
 })
 
-/** How many processes share a processor: so much longer everything takes. Two of them are this test and the service. */
+/** Processes per processor, by which bounds are scaled. Two of them are this test and the service. */
 function crowding(): number {
-  // The mean is one of the last minute; what has begun since shows in how many run just now: `0.5 0.4 0.3 RUNNING/ALL PID`.
+  // The load average lags by a minute, so the number of running processes counts too: `0.5 0.4 0.3 RUNNING/ALL PID`.
   const now = process.platform === 'linux' ? readFileSync('/proc/loadavg', 'utf8') : ''
   const running = Number(/(\d+)\/\d+ \d+\n$/.exec(now)?.[1] ?? 0)
   return Math.max(1, Math.max(loadavg()[0] ?? 0, running) / availableParallelism())
@@ -64,7 +65,7 @@ function crowding(): number {
 
 const ownDelay = monitorEventLoopDelay({ resolution: 1 })
 
-/** Without the time for which this process, which makes and sends what is large, was held itself. */
+/** Wait for `/healthz`, without the time for which this process itself was blocked by making the request. */
 async function healthMs(): Promise<number> {
   ownDelay.reset()
   const sentAt = performance.now()
@@ -72,7 +73,7 @@ async function healthMs(): Promise<number> {
   return Math.max(0, performance.now() - sentAt - ownDelay.max / 1e6)
 }
 
-/** Asks for the health again and again while `work` is done. @returns the longest wait, by how crowded the machine was */
+/** Polls `/healthz` while `work` runs. @returns the longest wait, and the crowding of the machine */
 async function longestHealthMs(work: Promise<unknown>): Promise<{ waitedMs: number; crowd: number }> {
   let isDone = false
   const done = work.finally(() => {
@@ -89,8 +90,8 @@ async function longestHealthMs(work: Promise<unknown>): Promise<{ waitedMs: numb
 }
 
 /**
- * How much slower than the rule's machine this one is: at a text of 28 MB, of which a string has to be made in one go. Machines
- * whose memory is given out page by page by a hypervisor took five times as long.
+ * Speed of this machine relative to the reference: the time to build one string of 28 MB. Virtual machines whose memory is mapped page by page
+ * took five times as long.
  */
 function slowness(): number {
   const piece = 'hello world '.repeat(Math.floor((128 * 1024) / 12))
@@ -118,10 +119,10 @@ async function checkRow({ name, make, send, holds }: HostileInput): Promise<void
   expect(waitedMs).toBeLessThan((HEALTH_MS_MAX + (holds?.ms ?? 0)) * crowd)
 }
 
-describe('no input holds the event loop', () => {
+describe('no input holds the event loop:', () => {
   it.each([...HOSTILE_INPUTS, ...HOSTILE_KEPT])('$name', checkRow)
 })
 
-describe.skipIf(!hasWeights)('no input for a model in the process holds the event loop', () => {
+describe.skipIf(!hasWeights)('no input for an in-process model holds the event loop:', () => {
   it.each(modelInputs('llama-1'))('$name', checkRow)
 })

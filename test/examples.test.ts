@@ -9,11 +9,11 @@ import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vites
 import { freePort } from './support/processes/free-ports.ts'
 import { type Stack, startStack, TEST_KEY, until } from './support/stack.ts'
 
-/* The programs of examples/, as they stand there, against a real service. They use nothing but Node and Python, and examples/job.ts the SDK. */
+/* The programs of examples/, unchanged, against a real service. Each uses only Node or Python, except examples/job.ts, which uses the SDK. */
 
 const execute = promisify(execFile)
 const EXAMPLES = join(import.meta.dirname, '../examples')
-/** The event of a job before which its connection breaks: the first two are there at once, the others are written one by one. */
+/** Event of a job at which its connection is cut. The first two events are sent at once, later ones singly. */
 const CUT_AT = 5
 const PROGRAM_MS = 50_000
 const LANGUAGES = [
@@ -27,14 +27,13 @@ beforeAll(async () => {
 })
 afterAll(() => stack[Symbol.asyncDispose]())
 
-describe.each(LANGUAGES)('examples in $language', ({ command, extension }) => {
+describe.each(LANGUAGES)('example programs in $language', ({ command, extension }) => {
   const environment = (env: Record<string, string> = {}) => {
     return { PATH: process.env.PATH ?? '', SLUICE_URL: stack.url, SLUICE_API_KEY: TEST_KEY, ...env }
   }
   const sdk = (url: string, key = TEST_KEY) => {
     return { OPENAI_BASE_URL: `${url}/v1`, OPENAI_API_KEY: key }
   }
-  /** Runs a program to its end. */
   async function run(name: string, args: readonly string[], env: Record<string, string> = {}, stdin = '') {
     const options = { env: environment(env), timeout: PROGRAM_MS }
     const running = execute(command, [join(EXAMPLES, `${name}.${extension}`), ...args], options)
@@ -42,8 +41,8 @@ describe.each(LANGUAGES)('examples in $language', ({ command, extension }) => {
     return await running
   }
 
-  it('submit, subscribe over a connection that breaks, getting each event once, and print the result', async () => {
-    const breaking = await startBreaking(stack.url)
+  it('submit a job, subscribe over a connection that breaks, receive each event once, and print the result', async () => {
+    const breaking = await startBreakingProxy(stack.url)
     const { stdout, stderr } = await run('job', ['!echo tokens=12 delay_ms=50'], sdk(breaking.url))
     const events = stderr.trim().split('\n')
     expect(events.map((line) => Number(line.split(' ')[1]))).toEqual(events.map((_, i) => i + 1))
@@ -53,14 +52,14 @@ describe.each(LANGUAGES)('examples in $language', ({ command, extension }) => {
     expect(JSON.parse(stdout)).toMatchObject({ object: 'chat.completion' })
   })
 
-  it('end with the words of the service when it refuses the key, and when a job fails', async () => {
+  it('exit with the error message of the service for a refused key and for a failed job', async () => {
     const refused = run('job', ['x'], sdk(stack.url, 'sk-wrong-0123456789'))
     await expect(refused).rejects.toMatchObject({ code: 1, stderr: expect.stringMatching(/401/) })
     const failed = run('job', ['!echo fail=invalid_value'], sdk(stack.url))
     await expect(failed).rejects.toMatchObject({ code: 1, stderr: expect.stringMatching(/job\.failed/) })
   })
 
-  it('receive a webhook, and refuse what others sign, what is old, and what comes again', async () => {
+  it('receive a webhook, and refuse foreign signatures, old deliveries and repeated ones', async () => {
     const { data } = (await (await stack.get('/v1/webhook-secrets')).json()) as { data: { secret: string }[] }
     const secret = String(data[0]?.secret)
     const port = await freePort()
@@ -97,8 +96,8 @@ describe.each(LANGUAGES)('examples in $language', ({ command, extension }) => {
     expect(said().match(/job_forged/g)).toHaveLength(1)
   })
 
-  it('run a batch, whose id they say at once, and ask for it again when the service was away', async () => {
-    const breaking = await startBreaking(stack.url)
+  it('run a batch, print its id at once, and poll again after the service was down', async () => {
+    const breaking = await startBreakingProxy(stack.url)
     const prompts = Array.from({ length: 12 }, (_, i) => `Prompt ${i + 1}`)
     const batchOf = extension === 'ts' ? batchOfLines : batchOfPrompts
     const { answers, stderr } = await batchOf(prompts, { SLUICE_URL: breaking.url })
@@ -107,13 +106,12 @@ describe.each(LANGUAGES)('examples in $language', ({ command, extension }) => {
     expect(breaking.polls.length).toBeGreaterThan(1)
   })
 
-  it('end with the words of the service when it refuses a batch', async () => {
+  it('exit with the error message of the service for a refused batch', async () => {
     const batchOf = extension === 'ts' ? batchOfLines : batchOfPrompts
     const refused = batchOf(['x'], { SLUICE_API_KEY: 'sk-wrong-0123456789' })
     await expect(refused).rejects.toMatchObject({ code: 1, stderr: expect.stringMatching(/Incorrect API key/) })
   })
 
-  /** A file with requests in, a file with answers out. */
   async function batchOfLines(prompts: readonly string[], env: Record<string, string>) {
     const [from, to] = [join(stack.dataDir, 'requests.jsonl'), join(stack.dataDir, 'answers.jsonl')]
     const lines = prompts.map((content, i) => {
@@ -126,7 +124,6 @@ describe.each(LANGUAGES)('examples in $language', ({ command, extension }) => {
     return { answers: answers.map((line) => JSON.parse(line).response.body.choices[0].message.content), stderr }
   }
 
-  /** Prompts by standard input, answers by standard output. */
   async function batchOfPrompts(prompts: readonly string[], env: Record<string, string>) {
     const { stdout, stderr } = await run('batch', ['echo-1'], env, prompts.join('\n'))
     const lines = stdout.trim().split('\n')
@@ -134,7 +131,7 @@ describe.each(LANGUAGES)('examples in $language', ({ command, extension }) => {
   }
 })
 
-/** What a process says, while it runs. It ends with the test. */
+/** Collects the output of a process while it runs; the process is stopped when the test ends. */
 function listenTo(child: ChildProcess): () => string {
   onTestFinished(() => void child.kill('SIGKILL'))
   let text = ''
@@ -145,10 +142,10 @@ function listenTo(child: ChildProcess): () => string {
 }
 
 /**
- * Passes connections on to a service, and cuts the first that carries event {@link CUT_AT} of a job, in front of it, and the first that
- * asks how a batch is. `follows` has the query of each follow.
+ * A proxy in front of the service. Cuts one connection before event {@link CUT_AT} of a job, and one at the first poll of a batch.
+ * `follows` records the query of each follow request.
  */
-async function startBreaking(to: string): Promise<{ url: string; follows: string[]; polls: string[] }> {
+async function startBreakingProxy(to: string): Promise<{ url: string; follows: string[]; polls: string[] }> {
   const follows: string[] = []
   const polls: string[] = []
   let isCut = false

@@ -12,22 +12,22 @@ import { ECHO_MODEL, TEST_KEY, until } from './support/stack.ts'
 
 const kafka = inject('kafka')
 
-/** How one call ended, as its caller saw it. */
+/** Outcome of one call, as its caller observed it. */
 interface Ending {
   status: number
   text: string
-  /** The answer is whole: a JSON body, or a stream that ended in [DONE]. */
+  /** The response is complete: a JSON body, or a stream that ended in [DONE]. */
   isWhole: boolean
   isErrorFrame: boolean
   afterMs: number
 }
 
-// Each starts three processes or so, which takes a busy machine a minute.
+// Each test starts about three processes, which takes up to a minute on a busy machine.
 describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, () => {
-  it('answers every call of a killed worker that had no output, and ends the others in an error frame', async () => {
+  it('retries each call without output of a killed worker, and ends the others with an error frame', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
-    // Fewer slots than calls, so that both workers run some of either sort.
+    // Fewer slots than calls, so that both workers run calls of both sorts.
     const slots = { INFERENCE_SLOTS: '30' }
     const [doomed] = [await fleet.start('inference', slots), await fleet.start('inference', slots)]
     const silent: Promise<Ending>[] = []
@@ -48,7 +48,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
     expect(streams.some((ending) => ending.isWhole)).toBe(true)
   })
 
-  it('loses no call when a worker is told to end under load', async () => {
+  it('loses no call when a worker receives SIGTERM under load', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     const leaving = await fleet.start('inference')
@@ -64,7 +64,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
     expect(await leaving.exited).toBe(0)
   })
 
-  it('finishes the calls of an ingress that is told to end, and refuses new ones with 503', async () => {
+  it('finishes the calls of an ingress that received SIGTERM, and refuses new ones with 503', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     await fleet.start('inference')
@@ -79,13 +79,13 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
     expect(await ingress.exited).toBe(0)
   })
 
-  it('hands a job back to another worker when the drain takes too long', async () => {
+  it('requeues a job to another worker when the drain times out', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     const leaving = await fleet.start('inference', { DRAIN_MS: '300' })
     const calls = callMany(fleet, ingress, 5, '!echo first_ms=8000\nanswer', false)
     await untilRunning(ingress, 5)
-    // Who takes over starts when they are handed back: however long that takes, they run where they are until then.
+    // The second worker starts only when the jobs are requeued; until then the first one keeps running them.
     leaving.kill('SIGTERM')
     await leaving.exited
     await fleet.start('inference')
@@ -93,7 +93,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
     expect(ingress.log.filter((line) => line.reason === 'handed_back')).toHaveLength(5)
   })
 
-  it('leaves at once with exit code 1 at a second signal, later than that', async () => {
+  it('exits at once with code 1 at a second signal after the first', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     const worker = await fleet.start('inference')
@@ -108,9 +108,9 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
 })
 
 describe('a process of all roles', () => {
-  it('drains at two signals at once, as Ctrl-C under npm sends them', async () => {
-    const { child, told } = await startMain([], { SLUICE_API_KEY: TEST_KEY })
-    const url = await until(() => /http:\/\/[\d.:]+/.exec(told())?.[0], { withinMs: 50_000 })
+  it('drains at two simultaneous signals, as sent by Ctrl-C under npm', async () => {
+    const { child, output } = await startMain([], { SLUICE_API_KEY: TEST_KEY })
+    const url = await until(() => /http:\/\/[\d.:]+/.exec(output())?.[0], { withinMs: 50_000 })
     const answer = await fetch(`${url}/v1/chat/completions`, {
       method: 'POST',
       headers: { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' },
@@ -121,52 +121,52 @@ describe('a process of all roles', () => {
       }),
     })
     const exited = once(child, 'exit')
-    // Two of one kind could arrive as one.
+    // Two signals of one kind could be delivered as one.
     child.kill('SIGINT')
     child.kill('SIGTERM')
     expect((await answer.text()).endsWith('data: [DONE]\n\n')).toBe(true)
     expect(await exited).toEqual([0, null])
   })
 
-  it('says where it listens and how to call it, without showing the key it was given', async () => {
-    const { told } = await startMain([], { SLUICE_API_KEY: TEST_KEY })
-    await until(() => told().includes('What is the capital'), { withinMs: 50_000 })
-    expect(told()).toMatch(/Sluice listens on http:\/\/127\.0\.0\.1:\d+/)
-    expect(told()).toContain('-H "Authorization: Bearer $SLUICE_API_KEY"')
-    expect(told()).not.toContain(TEST_KEY)
+  it('prints its address and an example call, without the configured API key', async () => {
+    const { output } = await startMain([], { SLUICE_API_KEY: TEST_KEY })
+    await until(() => output().includes('What is the capital'), { withinMs: 50_000 })
+    expect(output()).toMatch(/Sluice listens on http:\/\/127\.0\.0\.1:\d+/)
+    expect(output()).toContain('-H "Authorization: Bearer $SLUICE_API_KEY"')
+    expect(output()).not.toContain(TEST_KEY)
   })
 
-  it('shows a key that it made once, and not at its second start', async () => {
+  it('prints a generated API key once, and not at the second start', async () => {
     const directory = await emptyDirectory()
     const first = await startMain([], {}, directory)
-    await until(() => first.told().includes('What is the capital'), { withinMs: 50_000 })
-    expect(first.told()).toMatch(/export SLUICE_API_KEY=sk-[\w-]{40}\n/)
+    await until(() => first.output().includes('What is the capital'), { withinMs: 50_000 })
+    expect(first.output()).toMatch(/export SLUICE_API_KEY=sk-[\w-]{40}\n/)
     first.child.kill('SIGTERM')
     await once(first.child, 'exit')
     const second = await startMain([], {}, directory)
-    await until(() => second.told().includes('What is the capital'), { withinMs: 50_000 })
-    expect(second.told()).not.toContain('sk-')
-    expect(second.told()).toContain('sluice keys create')
+    await until(() => second.output().includes('What is the capital'), { withinMs: 50_000 })
+    expect(second.output()).not.toContain('sk-')
+    expect(second.output()).toContain('sluice keys create')
   })
 
-  it('makes nothing, no key either, while its port is taken', async () => {
+  it('generates no key or file while its port is taken', async () => {
     const taken = createServer().listen(0, '127.0.0.1')
     onTestFinished(() => void taken.close())
     await once(taken, 'listening')
     const port = String((taken.address() as AddressInfo).port)
     const directory = await emptyDirectory()
-    const { child, told } = await startMain([], { PORT: port }, directory)
+    const { child, output } = await startMain([], { PORT: port }, directory)
     expect(await once(child, 'exit')).toEqual([2, null])
-    expect(told()).toContain(`PORT: ${port} is in use`)
+    expect(output()).toContain(`PORT: ${port} is in use`)
     expect(await readdir(directory)).not.toContain('keys.json')
   })
 
   it.each([
     { name: 'KAFKA_BROKERS', address: '127.0.0.1:1', fix: 'deploy/kafka-local.sh start' },
     { name: 'DATABASE_URL', address: 'postgres://127.0.0.1:1/x', fix: 'in DATABASE_URL' },
-  ])('says what to do where nobody answers at $name', async ({ name, address, fix }) => {
-    const { told } = await startMain([], { [name]: address })
-    await until(() => told().includes(fix), { withinMs: 50_000 })
+  ])('prints a remedy if nothing answers at $name', async ({ name, address, fix }) => {
+    const { output } = await startMain([], { [name]: address })
+    await until(() => output().includes(fix), { withinMs: 50_000 })
   })
 })
 
@@ -174,18 +174,18 @@ describe('the log at a terminal', () => {
   const line = (more: object) =>
     logText(JSON.stringify({ level: 30, time: '2026-11-21T14:39:43Z', service: 's', ...more }))
 
-  it('is a line of text for each of JSON', () => {
+  it('prints one line of text per JSON record', () => {
     const text = line({ role: 'ingress', step: 'two words', count: 2, msg: 'service ready' })
     expect(text).toMatch(/\d\d:39:43.* service ready role=ingress step="two words" count=2\n$/)
   })
 
-  it('names warnings, and shows the stack of an error', () => {
+  it('marks warnings, and prints the stack of an error', () => {
     const err = { message: 'No.', stack: 'Error: No.\n    at here' }
     expect(line({ level: 40, msg: 'cut', err })).toMatch(/WARN .*cut: No\.\n$/)
     expect(line({ level: 50, msg: 'broken', err })).toMatch(/ERROR .*broken: No\.\n {4}Error: No\.\n {8}at here\n$/)
   })
 
-  it('gives the terminal no commands of others', () => {
+  it('strips terminal control sequences from values', () => {
     const text = line({ path: '/\x1b[2J\x9b1A', msg: 'request', err: { message: '\x1b]0;title\x07x' } })
     // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must not be there
     expect(text.replace(/^\S+ /, '')).not.toMatch(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f]/)
@@ -198,7 +198,7 @@ async function emptyDirectory(): Promise<string> {
   return directory
 }
 
-/** Starts roles, or all of them, in a process of its own. `told` gives all that it has said so far. */
+/** Starts some roles, or all of them, in a child process. `output` returns the text that it has printed so far. */
 async function startMain(roles: string[], settings: Record<string, string>, directory?: string) {
   const dataDir = directory ?? (await emptyDirectory())
   const modelsFile = join(dataDir, 'models.yaml')
@@ -218,7 +218,7 @@ async function startMain(roles: string[], settings: Record<string, string>, dire
     child.kill('SIGKILL')
     await exited
   })
-  return { child, told: () => text }
+  return { child, output: () => text }
 }
 
 async function untilRunning(ingress: RoleProcess, count: number): Promise<void> {

@@ -9,14 +9,14 @@ import { openRaw, rawRequest } from './support/raw-http.ts'
 import { type Stack, startStack, TEST_KEY, until } from './support/stack.ts'
 
 /*
- * After any number of calls, however they end, nothing is left of them: no job, attempt, socket, timer or blob, and no
- * memory. Everything runs in this process, so what leaks anywhere shows here.
+ * Leaks. After any number of calls with any outcome, no job, attempt, socket, timer, blob or memory of them remains. All roles run in this
+ * process, so a leak anywhere shows here.
  */
 
 const CHAT = '/v1/chat/completions'
 const MESSAGES = '/v1/messages'
 const HEADERS = { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' }
-/** Calls of one round, and how many of them are under way at once. */
+/** Calls per round, and the number of them in flight at once. */
 const CALLS = 160
 const AT_ONCE = 20
 
@@ -29,7 +29,7 @@ beforeAll(async () => {
 })
 afterAll(() => stack[Symbol.asyncDispose]())
 
-/** A generator of numbers in [0, 1), the same for the same seed (mulberry32). */
+/** Random numbers in [0, 1), equal for equal seeds (mulberry32). */
 function seeded(seed: number): () => number {
   let state = seed
   return () => {
@@ -43,10 +43,10 @@ function seeded(seed: number): () => number {
 const say = (content: string, more: object = {}) =>
   JSON.stringify({ model: 'echo-1', max_tokens: 5_000, messages: [{ role: 'user', content }], ...more })
 
-/** One way a call can go. */
+/** One way in which a client can make a call. */
 type Way = (path: string, random: () => number, agent: Agent) => Promise<unknown>
 
-/** Sends a body and takes the whole answer. */
+/** Sends a body and reads the whole response. */
 const send =
   (bodyOf: (random: () => number) => string): Way =>
   async (path, random, dispatcher) => {
@@ -59,7 +59,7 @@ const send =
     return await body.text()
   }
 
-/** Sends a body and leaves at some moment before the end, on a connection of its own or not. */
+/** Sends a body and disconnects at a random moment before the end, on its own connection or a pooled one. */
 const leave =
   (bodyOf: (random: () => number) => string): Way =>
   async (path, random, dispatcher) => {
@@ -84,14 +84,14 @@ const WAYS: Way[] = [
   leave(() => say('!echo first_ms=30000')),
   leave(() => say(`!echo first_ms=30000\n${'x'.repeat(100_000)}`)),
   leave(() => say('!echo fail=overloaded retry_after_ms=9000')),
-  // A head, half a body, and gone.
+  // Sends the headers and half of a body, then disconnects.
   async (path, random) => {
     using client = await openRaw(stack.url)
     const half = say('hello').slice(0, Math.floor(random() * 40))
     client.send(rawRequest(`POST ${path}`, [...lines(HEADERS), 'content-length: 500'], half))
     await new Promise((resolve) => setTimeout(resolve, random() * 20))
   },
-  // Asks for a stream, and closes the connection with data unread.
+  // Requests a stream, and disconnects with unread data.
   async (path, random) => {
     using client = await openRaw(stack.url)
     client.socket.pause()
@@ -109,7 +109,7 @@ function lines(headers: Record<string, string>): string[] {
   return Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
 }
 
-/** Makes the calls of one round, in an order and with moments of leaving that the seed decides. */
+/** Makes the calls of one round. The seed decides their order and the moments of disconnection. */
 async function round(seed: number): Promise<void> {
   const random = seeded(seed)
   const agent = new Agent({ connections: AT_ONCE })
@@ -124,11 +124,11 @@ async function round(seed: number): Promise<void> {
   await agent.destroy()
 }
 
-/** What is alive in this process, by kind. */
+/** Live resources of this process, by kind. */
 function resources(): Record<string, number> {
   const counts: Record<string, number> = {}
   for (const type of process.getActiveResourcesInfo()) {
-    // Turns of the loop and name look-ups come and go; all else must be accounted for.
+    // Short-lived timers and DNS requests are ignored; every other kind must return to its count.
     if (['Timeout', 'TCPSocketWrap', 'TCPServerWrap', 'FSReqPromise', 'Zlib'].includes(type)) {
       counts[type] = (counts[type] ?? 0) + 1
     }
@@ -141,7 +141,7 @@ const LEFT = /^(?:sluice_attached_jobs|sluice_pool_running|sluice_queue_unacked_
 async function jobsAndAttempts(): Promise<number> {
   const { body } = await request(`${stack.url}/metrics`, { reset: true })
   const samples = [...(await body.text()).matchAll(LEFT)]
-  // Those that wait and run, those on the worker and in the queue, of each pool.
+  // Waiting and running calls, on the worker and in the queue, of each pool.
   expect(samples).toHaveLength(4 * PoolName.options.length)
   return samples.reduce((sum, [, value]) => sum + Number(value), 0)
 }
@@ -163,8 +163,8 @@ async function heapBytes(): Promise<number> {
   return process.memoryUsage().heapUsed
 }
 
-describe('calls that end in every way there is', () => {
-  it('leave no job, attempt, blob, socket or timer behind', async () => {
+describe('calls with every kind of outcome', () => {
+  it('leave no job, attempt, blob, socket or timer', async () => {
     const agent = new Agent()
     await send(() => say('hello'))(CHAT, seeded(0), agent)
     await agent.destroy()
@@ -177,14 +177,14 @@ describe('calls that end in every way there is', () => {
     }
   })
 
-  it('leave no memory behind, round after round', async () => {
+  it('leave no memory, round after round', async () => {
     for (const seed of [11, 12, 13]) await round(seed)
-    // Refused uploads may linger for two seconds, and what belongs to them.
+    // Refused uploads may linger for two seconds.
     await new Promise((resolve) => setTimeout(resolve, 2_200))
     const before = await heapBytes()
     const rounds = [21, 22, 23, 24]
     for (const seed of rounds) await round(seed)
-    // A leaked request, job or socket is several kilobytes a call; measured over 6,000 calls there is nothing.
+    // A leaked request, job or socket takes several kilobytes per call. Without a leak, growth over 6,000 calls is zero.
     const allowed = 2_000 * CALLS * rounds.length
     await until(async () => (await heapBytes()) < before + allowed)
   })

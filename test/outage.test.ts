@@ -4,12 +4,12 @@ import { openFleet } from './support/processes/fleet.ts'
 import { startLocalKafka, whyNoLocalKafka } from './support/processes/kafka.ts'
 import { until } from './support/stack.ts'
 
-// A broker that tests may stop must be their own; where Kafka comes from elsewhere there may be none.
+// Tests that stop a broker need one of their own, which needs a local Kafka.
 const missing = inject('kafka') === null ? 'no Kafka' : await whyNoLocalKafka()
 if (missing) process.stderr.write(`Outage tests are skipped: ${missing}\n`)
 
-describe.skipIf(missing)('while Kafka is away', () => {
-  it('refuses new calls at once, finishes those under way when it is back, and works on', {
+describe.skipIf(missing)('while Kafka is down', () => {
+  it('an ingress refuses new calls at once, finishes those in flight when Kafka is back, and accepts calls again', {
     timeout: 180_000,
   }, async () => {
     await using kafka = await startLocalKafka()
@@ -28,7 +28,7 @@ describe.skipIf(missing)('while Kafka is away', () => {
       return response.status === 503 ? response : undefined
     })
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0)
-    // Not before Kafka was away for longer than the replacement of one broker takes.
+    // Readiness changes only after Kafka was down for longer than the replacement of one broker takes.
     expect((await fetch(`${ingress.url}/readyz`)).status).toBe(200)
     await until(async () => (await fetch(`${ingress.url}/readyz`)).status === 503, { withinMs: 40_000 })
     await kafka.resume()
@@ -44,7 +44,7 @@ describe.skipIf(missing)('while Kafka is away', () => {
       { withinMs: 30_000 },
     )
     expect(again).toContain('back again')
-    // Calls go out again before the last of its consumers has found its partitions.
+    // Calls succeed again before the last consumer has its partitions.
     await until(async () => (await fetch(`${ingress.url}/readyz`)).status === 200, { withinMs: 30_000 })
   })
 })
@@ -52,8 +52,10 @@ describe.skipIf(missing)('while Kafka is away', () => {
 /** Kafka's own defaults, which kafka-local.sh shortens for other tests. */
 const FAILOVER_AS_SHIPPED = 'broker.session.timeout.ms=9000\nbroker.heartbeat.interval.ms=2000\n'
 
-describe.skipIf(missing)('when one broker of three dies', () => {
-  it('answers every call, stays ready, and does not report that no broker answers', { timeout: 300_000 }, async () => {
+describe.skipIf(missing)('when one of three brokers dies', () => {
+  it('a fleet answers every call, stays ready, and does not report Kafka as unreachable', {
+    timeout: 300_000,
+  }, async () => {
     await using kafka = await startLocalKafka(3, FAILOVER_AS_SHIPPED)
     await using fleet = await openFleet(kafka.address)
     const ingress = await fleet.start('ingress')
@@ -82,7 +84,7 @@ describe.skipIf(missing)('when one broker of three dies', () => {
       await until(() => statuses.length >= before + count, { withinMs: 60_000 })
     }
     await untilServed(50)
-    // Node 1 is the only controller of this small cluster: without it nothing is replaced.
+    // Node 1 is the only controller of this small cluster, so it must stay up for failover.
     for (const node of [2, 3]) {
       await kafka.down('SIGKILL', node)
       const goneAt = Date.now()

@@ -9,7 +9,7 @@ import { openPostgresDatabase } from './support/jobs/stores.ts'
 import { type Fleet, openFleet, type RoleProcess } from './support/processes/fleet.ts'
 import { until } from './support/stack.ts'
 
-/** What somebody else wrote into the topics of a running fleet, by a plain producer (docs/internals/design.md, Topics and records). */
+/** Malformed records that a foreign producer writes into the topics of a running fleet (docs/internals/protocol.md, Records). */
 
 const kafka = inject('kafka')
 const postgres = inject('postgres')
@@ -21,7 +21,7 @@ const JOB = {
 }
 const BODY = { dialect: 'openai', model: 'echo-1', turns: [{ role: 'user', parts: [{ type: 'text', text: 'hi' }] }] }
 
-/** Records of any bytes, which no process of ours writes. */
+/** Records that no process of the service writes. */
 const POISON: readonly Message[] = [
   { value: null },
   { key: 'a key', value: null },
@@ -35,7 +35,7 @@ const POISON: readonly Message[] = [
   { key: 'k'.repeat(100_000), value: '[]', headers: { none: 'x'.repeat(10_000) } },
 ]
 
-/** Jobs as far as they go. */
+/** Job records with missing or malformed fields. */
 const JOBS: readonly object[] = [
   { ...JOB, attempt: 1e308 },
   { ...JOB, id: { a: 1 }, deadline_ms: 'soon' },
@@ -76,7 +76,7 @@ async function poison(prefix: string): Promise<void> {
 }
 
 describe.skipIf(!kafka || !postgres).each(['share', 'classic'])('a fleet with %s groups', (client) => {
-  it('goes on, whatever others write into its topics', { timeout: 240_000 }, async () => {
+  it('keeps working with malformed records in its topics', { timeout: 240_000 }, async () => {
     await using fleet = await openFleet(kafka ?? '')
     await using database = await openPostgresDatabase(postgres ?? '')
     const keys = await openPostgresKeys(database.url)

@@ -1,4 +1,4 @@
-/** Attacks on the embeddings and transcription pools that once worked. */
+/** Regression tests: attacks on the embeddings and transcription pools that once succeeded. */
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
@@ -39,7 +39,7 @@ const BOUNDS = { inputsMax: 64, tokensMax: 10_000, waitMs: 1, callsMax: 4 }
 let open: AsyncDisposableStack
 afterEach(() => open.disposeAsync())
 
-/** Embeds texts of several jobs that come at once. The upstream's answer is spoilt while `POISON` is among its texts. */
+/** Embeds the texts of several concurrent jobs. `spoil` changes the upstream's response if `POISON` is among the texts. */
 async function embedAtOnce(texts: readonly string[], spoil: (entries: Entry[], place: number) => Entry[]) {
   open = new AsyncDisposableStack()
   const calls: string[][] = []
@@ -66,7 +66,7 @@ async function embedAtOnce(texts: readonly string[], spoil: (entries: Entry[], p
   return { calls, ends }
 }
 
-describe('a text that spoils the answer of a call harms only its own job', () => {
+describe('a text that corrupts an upstream response fails only its own job:', () => {
   it.each<[string, string, (entries: Entry[], place: number) => object[]]>([
     [
       'when its vector holds no numbers, as models in half precision give',
@@ -94,8 +94,8 @@ describe('a text that spoils the answer of a call harms only its own job', () =>
   })
 })
 
-describe('a token that is no safe integer', () => {
-  it('is refused by its path, and is no failure of the service', async () => {
+describe('a token that is not a safe integer', () => {
+  it('is refused with its path, and does not count as a server error', async () => {
     open = new AsyncDisposableStack()
     const engine = { type: 'openai', base_url: 'http://127.0.0.1:9/v1' }
     const stack = open.use(await startStack({ models: [{ id: 'embed-1', pool: 'embeddings', engine }] }))
@@ -107,8 +107,8 @@ describe('a token that is no safe integer', () => {
   })
 })
 
-describe('a tiny text beside many long ones', () => {
-  it('shares its call with few of them on the local model, whose calls take as long as their tokens are many', async () => {
+describe('a short text next to many long ones', () => {
+  it('shares a call of the local model with few of them, because the duration of a call grows with its tokens', async () => {
     open = new AsyncDisposableStack()
     const embedder = open.use(await startEmbedder())
     const catalogue = loadModels(pathOf('../models.yaml'))
@@ -126,7 +126,7 @@ describe('a tiny text beside many long ones', () => {
   })
 })
 
-describe('the tokens of a prompt', () => {
+describe('the tokens of a transcription prompt', () => {
   const usage = { input_tokens: 33, output_tokens: 4, total_tokens: 37 }
   const input_token_details = { audio_tokens: 30, text_tokens: 3 }
   const frames = [
@@ -138,7 +138,7 @@ describe('the tokens of a prompt', () => {
     },
   ]
 
-  it.each(['json', 'stream'])('are not said to be of the audio: %s', async (form) => {
+  it.each(['json', 'stream'])('are not counted as audio tokens: %s', async (form) => {
     open = new AsyncDisposableStack()
     const server = open.use(
       await startSpeechServer({
@@ -152,11 +152,11 @@ describe('the tokens of a prompt', () => {
     const engine = openLocalTranscription(localModel(), () => server.connect())
     open.defer(() => engine.close())
     const events = await collectTranscript(engine, askTranscript({ prompt: 'Say hello.' }), { duration: 3 })
-    expect(usageSaid(events, form)).toMatchObject({ ...usage, input_token_details })
+    expect(usageOf(events, form)).toMatchObject({ ...usage, input_token_details })
   })
 
-  /** What the caller reads in the answer, whole or at the end of the stream. */
-  function usageSaid(events: TranscribeEvent[], form: string): unknown {
+  /** Usage in the response, or at the end of the stream. */
+  function usageOf(events: TranscribeEvent[], form: string): unknown {
     const transcript = { format: 'json', words: false, segments: false, logprobs: false } as const
     const ids = { request_id: 'req_1', call_id: '1', created_at: 1, model: 's1' }
     const encode = { ...ids, include_usage: false, version: '', transcript }
@@ -167,8 +167,8 @@ describe('the tokens of a prompt', () => {
   }
 })
 
-describe('an upstream that says nonsense of the duration', () => {
-  it.each([-1, 1e308, 'NaN'])('%j: its transcript counts as audio of no length', async (duration) => {
+describe('an upstream that returns an invalid duration', () => {
+  it.each([-1, 1e308, 'NaN'])('%j: the transcript counts as audio of length 0', async (duration) => {
     open = new AsyncDisposableStack()
     const answer = { text: 'Hello.', duration }
     const server = open.use(await startSpeechServer({ '/v1/audio/transcriptions': (_, to) => to.json(answer) }))
@@ -180,8 +180,8 @@ describe('an upstream that says nonsense of the duration', () => {
   })
 })
 
-describe.skipIf(!environment || !existsSync('/dev/full'))('a disk without room for decoded audio', () => {
-  it('is no fault of the file', async () => {
+describe.skipIf(!environment || !existsSync('/dev/full'))('a full disk during audio decoding', () => {
+  it('is not reported as an error of the audio file', async () => {
     open = new AsyncDisposableStack()
     const directory = await mkdtemp(join(tmpdir(), 'sluice-attack-'))
     open.defer(() => rm(directory, { recursive: true, force: true }))

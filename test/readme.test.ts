@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { SANDBOX_MISSING, testZygote } from './support/sandbox/sandbox.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from './support/stack.ts'
 
-/* The calls of the first page, as they stand there, against the service with a scripted model under the name they use. */
+/* The commands of README.md, run verbatim against the service with a scripted model of the same name. */
 
 const execute = promisify(execFile)
 const TEXT = readFileSync(new URL('../README.md', import.meta.url), 'utf8')
@@ -13,7 +13,7 @@ const SHELL = [...TEXT.matchAll(/```sh\n([\s\S]*?)```/g)].map(([, code = '']) =>
 const CALLS = SHELL.filter((code) => code.startsWith('curl'))
 const CALL_MS = 60_000
 
-describe.skipIf(SANDBOX_MISSING !== undefined)('the calls of README.md', { timeout: CALL_MS }, () => {
+describe.skipIf(SANDBOX_MISSING !== undefined)('README.md', { timeout: CALL_MS }, () => {
   let stack: Stack
   beforeAll(async () => {
     stack = await startStack({
@@ -28,7 +28,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the calls of README.md', { timeo
     return (await execute('sh', ['-c', here.replaceAll(/^curl /gm, 'curl -s ')], { timeout: CALL_MS })).stdout
   }
 
-  test('are three: chat, code in the sandbox, and a durable job that is found again', async () => {
+  test('contains three working calls: chat, code in the sandbox, and a durable job that is read back', async () => {
     const [chat = '', code = '', job = ''] = CALLS
     expect(CALLS).toHaveLength(3)
     expect(JSON.parse(await run(chat))).toMatchObject({ object: 'chat.completion', model: 'smollm2-135m-instruct' })
@@ -41,7 +41,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the calls of README.md', { timeo
     expect(JSON.parse(await run(wait.replace('JOB_ID', id)))).toMatchObject({ id, status: 'completed' })
   })
 
-  test('its links lead to files that are there', () => {
+  test('links to existing files only', () => {
     const links = [...TEXT.matchAll(/\]\(([^)#]+)[^)]*\)/g)].map(([, link = '']) => link)
     for (const link of links) expect(existsSync(new URL(`../${link}`, import.meta.url)), link).toBe(true)
     expect(links.length).toBeGreaterThan(10)

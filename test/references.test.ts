@@ -4,10 +4,12 @@ import { basename, dirname, extname, join, normalize } from 'node:path'
 import { describe, expect, test } from 'vitest'
 
 /*
- * What comments and documents point at is there: files, headings, and the names of bounds. A comment names a document by its
- * path, and a section of it by its heading after a comma; a source file by its path, or by its name where it lies in the same
- * folder, in the one that its test mirrors, or is the only one of that name. Migrations are left out: what was applied is never
- * changed.
+ * Comments and documents reference existing files, headings and constants.
+ *
+ * A comment names a document by its path, and a section by its heading after a comma. A source file is named by its path. The bare name is
+ * enough if the name is unique. For a file in the same folder, or in the folder that the test mirrors, the bare name is enough, too.
+ * Migrations are left out,
+ * because an applied migration never changes.
  */
 
 const ROOT = new URL('..', import.meta.url).pathname
@@ -18,7 +20,7 @@ const TREE = new Set(FILES.flatMap((file) => [file, ...foldersOf(file)]))
 const DOCUMENTS = FILES.filter((file) => /^(docs\/[\w/-]+|[A-Z]+)\.md$/.test(file))
 const CODE = FILES.filter((file) => /\.(ts|js|py|sh|ya?ml)$|Dockerfile$/.test(file) && file !== 'package-lock.json')
 
-/** Files that are not ours: made while the service runs, found beside a model, or of other people's programs. */
+/** Names of files outside the repository: created at run time, part of a model, or of third-party programs. */
 const FOREIGN = new Set([
   ...['keys.json', 'manifest.json', 'config.json', 'index.json', 'package.json', 'tokenizer.json', 'tsconfig.json'],
 ])
@@ -31,7 +33,7 @@ const HEADINGS = new Map(DOCUMENTS.map((file) => [file, headingsOf(textOf(file))
 describe('references in comments', () => {
   const comments = CODE.flatMap((file) => commentsOf(file).map((text) => ({ file, text })))
 
-  test('name source files that are there', () => {
+  test('name existing source files', () => {
     const lost = comments.flatMap(({ file, text }) =>
       namesIn(text).flatMap((name) => (isThere(name, file) ? [] : [`${file}: ${name}`])),
     )
@@ -39,21 +41,21 @@ describe('references in comments', () => {
     expect(comments.length).toBeGreaterThan(1_000)
   })
 
-  test('name headings of documents that are there', () => {
+  test('name existing headings of documents', () => {
     const cited = comments.flatMap(({ file, text }) => citationsIn(text).map((citation) => ({ file, ...citation })))
     const lost = cited.filter(({ document, rest }) => !HEADINGS.get(document)?.some((heading) => begins(rest, heading)))
     expect(lost).toEqual([])
     expect(cited.length).toBeGreaterThan(100)
   })
 
-  test('cite nothing that is not in the repository, such as a design or a specification by number', () => {
+  test('cite nothing outside the repository, such as a design document by number', () => {
     const byNumber = /\b(contract|spec|design|style)( section)? §?[0-9A-M](\.\d+)?\b|\brules? 0\.\d|\(([A-M]\.\d+)\)/i
     expect(comments.filter(({ text }) => byNumber.test(text))).toEqual([])
   })
 })
 
-describe('documents', () => {
-  test('link to files and headings that are there', () => {
+describe('references in documents', () => {
+  test('link to existing files and headings', () => {
     const lost = DOCUMENTS.flatMap((document) =>
       linksOf(textOf(document)).flatMap(({ path, anchor }) => {
         const target = path === '' ? document : normalize(join(dirname(document), path))
@@ -64,14 +66,14 @@ describe('documents', () => {
     expect(lost).toEqual([])
   })
 
-  test('name files and folders of the repository that are there, also in tables', () => {
+  test('name existing files and folders of the repository, also in tables', () => {
     const lost = DOCUMENTS.flatMap((document) =>
       pathsIn(textOf(document)).flatMap((path) => (isThere(path, document) ? [] : [`${document}: ${path}`])),
     )
     expect(lost).toEqual([])
   })
 
-  test('name files of the folder that a row of the code map is about', () => {
+  test('name files of the folder that a row of the code map describes', () => {
     const rows = rowsOf('ARCHITECTURE.md', 'Code map').flatMap(([folders = '', holds = '']) =>
       ticked(holds)
         .filter(isPart)
@@ -82,7 +84,7 @@ describe('documents', () => {
     expect(rows.length).toBeGreaterThan(20)
   })
 
-  test('name bounds where they are declared, and no more than 25 words in the glossary', () => {
+  test('name declared constants, and use at most 25 words per glossary entry', () => {
     const rows = rowsOf('docs/internals/design.md', 'Bounds')
     const lost = rows.flatMap(([, , names = '', folders = '']) =>
       ticked(names).flatMap((name) => (isDeclared(name, ticked(folders)) ? [] : [`${name} in ${folders}`])),
@@ -95,7 +97,7 @@ describe('documents', () => {
   })
 })
 
-test('.env.example lists every setting, and nothing else', () => {
+test('.env.example lists every setting and nothing else', () => {
   const settings = CODE.filter((file) => file.startsWith('shared/config/')).flatMap((file) =>
     [...textOf(file).matchAll(/^ {2}([A-Z][A-Z_]+): /gm)].map(([, name]) => name),
   )
@@ -118,7 +120,7 @@ function foldersOf(file: string): string[] {
   return folder === '.' ? [] : [folder, ...foldersOf(folder)]
 }
 
-/** Each comment as one line of text. Code after its line is no part of it. */
+/** Each comment as one line of text, without the code after it. */
 function commentsOf(file: string): string[] {
   const text = textOf(file)
   const isScript = !['.ts', '.js'].includes(extname(file))
@@ -130,7 +132,7 @@ function commentsOf(file: string): string[] {
   return [...docstrings, ...runsOf(text, /^(?:.*\s)?# (.*)$/)].map(flat)
 }
 
-/** Comments of one line each, those of neighbouring lines joined. */
+/** Comment lines, with adjacent ones joined. */
 function runsOf(text: string, comment: RegExp): string[] {
   const runs: string[] = []
   let isOpen = false
@@ -147,7 +149,7 @@ function flat(comment: string): string {
   return comment.replace(/\n\s*\*? ?/g, ' ')
 }
 
-/** Names of source files and documents, as words of their own: no addresses, no patterns. */
+/** File names in a text that are words of their own; URLs and glob patterns are left out. */
 function namesIn(text: string): string[] {
   const names = text.matchAll(/(?<![\w./:@$*{-])[\w][\w./-]*\.(?:ts|py|md|ya?ml|sql|json|sh)\b(?![\w/*-])/g)
   return [...names].map(([name]) => name).filter((name) => !FOREIGN.has(name))
@@ -158,12 +160,12 @@ function citationsIn(text: string): { document: string; rest: string }[] {
   return [...cited].map(([, document = '', rest = '']) => ({ document, rest }))
 }
 
-/** Whether a text goes on with a heading, and with the end of a word after it. */
+/** Whether a text begins with a heading that ends at a word boundary. */
 function begins(text: string, heading: string): boolean {
   return text.startsWith(heading) && !/^\w/.test(text.slice(heading.length))
 }
 
-/** From the root, from the folder of the file that names it or that its test mirrors, or the only one of its name. */
+/** Looks for a path below the root, below the folder of the referencing file or its mirrored source, or as a unique file name. */
 function isThere(path: string, from: string): boolean {
   const name = path.replace(/\/$/, '')
   const folders = ['.', dirname(from), dirname(from).replace(/^test\//, '')]
@@ -187,14 +189,14 @@ function linksOf(text: string): { path: string; anchor: string | undefined }[] {
   return [...links].map(([, path = '', anchor]) => ({ path, anchor }))
 }
 
-/** What stands between ticks and begins with a folder of ours. */
+/** Words between backticks that begin with a folder of the repository. */
 function pathsIn(text: string): string[] {
   const folders = [...new Set(FILES.filter((file) => file.includes('/')).map((file) => file.split('/')[0]))].join('|')
   const isPath = new RegExp(`^(${folders})/[\\w./-]*$`)
   return ticked(text.replace(/```[\s\S]*?```/g, '')).filter((word) => isPath.test(word))
 }
 
-/** A file, or a folder with its slash. */
+/** Whether a word is a file name, or a folder name with its slash. */
 function isPart(word: string): boolean {
   return /^[\w./-]+(\.\w{2,4}|\/)$/.test(word)
 }
@@ -203,7 +205,7 @@ function ticked(text: string): string[] {
   return [...text.matchAll(/`([^`\n]+)`/g)].map(([, word = '']) => word)
 }
 
-/** The cells of the table below a heading, without its head. */
+/** Rows of the table below a heading, without the table header. */
 function rowsOf(document: string, heading: string): string[][] {
   const [, section = ''] = textOf(document).split(`## ${heading}\n`)
   const lines = (section.split('\n## ')[0] ?? '').split('\n').filter((line) => line.startsWith('|'))

@@ -8,7 +8,7 @@ import { ROLES } from '#services/services.ts'
 
 const ROOT = join(import.meta.dirname, '..')
 const RUN_MS = 60_000
-/** Loads modules of the project, in a process that keeps what it compiles as `services/main.js` does. */
+/** Program that imports modules of the project with the compile cache, like `services/main.js`. */
 const LOAD = `
   const { enableCompileCache, Module } = await import('node:module')
   const [cache, ...files] = process.argv.slice(1)
@@ -26,7 +26,7 @@ beforeAll(async () => {
 
 afterAll(() => rm(cache, { recursive: true, force: true }))
 
-/** Names of the modules of Node, and paths of the CommonJS modules, that are loaded with some of the project's. */
+/** Built-in modules of Node and paths of CommonJS modules that are loaded along with modules of the project. */
 async function loaded(...files: string[]): Promise<string> {
   const paths = [...SHARED, ...files].map((file) => join(ROOT, file))
   const args = ['--input-type=module', '-e', LOAD, cache, ...paths]
@@ -34,7 +34,7 @@ async function loaded(...files: string[]): Promise<string> {
   return (await promisify(execFile)(process.execPath, args, { env, timeout: RUN_MS, maxBuffer: 2 ** 24 })).stdout
 }
 
-it('loads neither the stripper of types, once all is compiled, nor the HTTP client inside of Node', {
+it("starts without the TypeScript stripper once the compile cache is filled, and without Node's built-in fetch", {
   timeout: 2 * RUN_MS,
 }, async () => {
   const all = [
@@ -49,7 +49,7 @@ it('loads neither the stripper of types, once all is compiled, nor the HTTP clie
   expect(again).not.toContain('internal/deps/undici')
 })
 
-it('loads of a role alone neither the server of others nor the client of upstreams, where it has none', {
+it('loads neither the HTTP server of other roles nor the upstream client for a role that does not use it', {
   timeout: 2 * RUN_MS,
 }, async () => {
   const ingress = await loaded('services/ingress/ingress.ts')

@@ -1,8 +1,8 @@
 /**
- * A rolling upgrade: processes of the oldest version that this one is upgraded from, and of this one, in one fleet.
+ * A rolling upgrade: processes of the oldest supported version and of this version in one fleet.
  *
- * The old tree comes out of the repository's own history. A change that would break the upgrade has to be made in two
- * steps; only when the first of them is released everywhere may {@link OLDEST} move on.
+ * The old source tree comes from the git history. A change that breaks compatibility needs two releases; {@link OLDEST} moves forward only
+ * after the first of them is deployed everywhere.
  */
 import { execFile } from 'node:child_process'
 import { mkdtemp, rm, symlink } from 'node:fs/promises'
@@ -14,7 +14,7 @@ import { openPostgresDatabase } from './support/jobs/stores.ts'
 import { type Fleet, openFleet, type RoleProcess } from './support/processes/fleet.ts'
 import { TEST_KEY, until } from './support/stack.ts'
 
-/** The oldest version whose processes work beside those of this one. It still reads every record strictly. */
+/** The oldest version whose processes work next to those of this version. That version still parses every record strictly. */
 const OLDEST = '7b87dabb1d40b0f081178dd2fc5f3887c1cb24d8'
 
 const run = promisify(execFile)
@@ -24,7 +24,7 @@ const postgres = inject('postgres')
 const missing = await whyNoHistory()
 if (missing !== undefined) process.stderr.write(`Tests of upgrades are skipped: ${missing}\n`)
 
-/** Why the old tree cannot be had; undefined when it can. A shallow clone does not have it. */
+/** Reason why the old source tree is unavailable, such as a shallow clone; undefined if it is available. */
 async function whyNoHistory(): Promise<string | undefined> {
   const asked = run('git', ['cat-file', '-e', `${OLDEST}^{commit}`], { cwd: ROOT })
   return await asked.then(
@@ -52,16 +52,16 @@ const PAIRS: { worker: Version; ingress: Version }[] = [
   { worker: 'new', ingress: 'old' },
 ]
 
-describe.skipIf(!kafka || missing !== undefined)('in a fleet half upgraded', () => {
+describe.skipIf(!kafka || missing !== undefined)('a half-upgraded fleet', () => {
   it.each(PAIRS)(
-    '$worker workers answer the calls of $ingress ingresses: plain, streamed and durable',
+    'with $worker workers answers plain, streamed and durable calls of $ingress ingresses',
     async (versions) => {
       await using database = postgres ? await openPostgresDatabase(postgres) : undefined
       await using fleet = await openFleet(kafka ?? '')
       const settings: Record<string, string> = database ? { DATABASE_URL: database.url } : {}
       const { ingress, worker } = await startBoth(fleet, versions, settings)
       expect((await chat(fleet, ingress, 'the first', false)).status).toBe(200)
-      // Before any heartbeat of the worker: its ingress knows no more of it than that it answers.
+      // Sent before the first heartbeat of the worker, so the ingress has no capacity report yet.
       const durable = database ? expectDurable(fleet, ingress) : undefined
       const calls = Array.from({ length: 10 }, (_, index) => chat(fleet, ingress, `call ${index}`, index % 2 === 0))
       for (const [index, answer] of (await Promise.all(calls)).entries()) {
@@ -69,7 +69,7 @@ describe.skipIf(!kafka || missing !== undefined)('in a fleet half upgraded', () 
         expect(answer.text.includes('[DONE]')).toBe(index % 2 === 0)
       }
       await durable
-      // What either says without being asked, such as heartbeats: none of it may be lost on the other.
+      // Unsolicited messages such as heartbeats must be readable by the other version.
       const lost = [...ingress.log, ...worker.log].filter(({ msg }) =>
         /^(reply|record) not understood/.test(String(msg)),
       )
@@ -100,7 +100,7 @@ async function expectDurable(fleet: Fleet, ingress: RoleProcess): Promise<void> 
 
 async function startBoth(fleet: Fleet, { worker, ingress }: (typeof PAIRS)[number], settings = {}) {
   const treeOf = (version: Version) => (version === 'old' ? oldTree : ROOT)
-  // A schema is brought up to date by whoever comes first; the next one must find it in order.
+  // The first process migrates the schema; the second must find it valid.
   const first = await fleet.start('inference', settings, treeOf(worker))
   return { worker: first, ingress: await fleet.start('ingress', settings, treeOf(ingress)) }
 }

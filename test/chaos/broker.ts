@@ -11,15 +11,15 @@ const run = promisify(execFile)
 const SCRIPT = join(import.meta.dirname, '../../deploy/kafka-local.sh')
 const COMMAND_TIMEOUT_MS = 120_000
 
-/** A real Kafka that faults happen to: one node in a run directory of its own. Disposing stops and deletes it. */
+/** A real Kafka broker as a target of faults: one node in a run directory of its own. Disposing it stops it and deletes the directory. */
 export interface BrokerActor extends Actor, AsyncDisposable {
-  /** `host:port`, the same through every restart. */
+  /** `host:port`, constant across restarts. */
   readonly address: string
-  /** Kills it, and starts it on an empty log directory: Kafka has lost everything. */
+  /** Kills the broker and restarts it with an empty log directory, as after the loss of all data. */
   wipe(): Promise<void>
 }
 
-/** Starts a broker. @throws when deploy/kafka-local.sh cannot */
+/** @throws if deploy/kafka-local.sh cannot start a broker */
 export async function startBroker(): Promise<BrokerActor> {
   const runDir = await mkdtemp(join(tmpdir(), 'sluice-chaos-kafka-'))
   const script = async (command: string, env: Record<string, string> = {}) => {

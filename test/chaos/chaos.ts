@@ -11,42 +11,40 @@ import { runLoad } from './load/load.ts'
 import { planResearch, researchQuietly } from './load/researches.ts'
 import { type PlannedJob, planJob } from './load/workload.ts'
 
-/** How long the fleet may take, after the last fault and the last submission, until every job has ended. */
+/** Maximum time from the last fault and the last submission until every job has ended. */
 const QUIET_MS = 180_000
-/** How long whoever watches a job may take to see its end after that. */
+/** Maximum time after that until each client has observed the end of its job. */
 const WATCH_MS = 60_000
 const PROGRESS_MS = 5_000
 
-/** A chaos run. */
 export interface ChaosOptions {
   readonly seed: number
   readonly jobs: number
-  /** Jobs that are composed, between the others. */
+  /** Composed jobs, submitted among the others. */
   readonly researches: number
   readonly kills: number
   /** Submissions and faults are spread over this time. */
   readonly durationMs: number
-  /** Kills of a PgBouncer in transaction mode in front of the database; default: there is none. */
+  /** Kills of a PgBouncer in transaction mode in front of the database; default: no PgBouncer. */
   readonly poolerKills?: number
-  /** Topics that are deleted under the load; default: none. */
+  /** Topics that are deleted under load; default: none. */
   readonly topicDeletions?: number
-  /** Where histories and logs are kept. It must be empty. */
+  /** Empty directory for histories and logs. */
   readonly directory: string
-  /** Ends the run early: everything is stopped and deleted, and the run rejects. */
+  /** Aborts the run: every process is stopped, its data is deleted, and the run rejects. */
   readonly signal?: AbortSignal
-  /** Hears how far the run is. */
+  /** Receives progress lines. */
   readonly onProgress?: (line: string) => void
 }
 
-/** What came of a run. */
 export interface ChaosResult {
   readonly verdict: Verdict
   readonly figures: Figures
-  /** The smallest job that broke a rule, told from the beginning; empty when none did. */
+  /** History of the smallest job that broke a rule; empty if no rule was broken. */
   readonly story: string
 }
 
-/** Starts a cluster, loads it, breaks it, waits until it is quiet, and judges what everybody saw. */
+/** Starts a cluster, applies load and faults, waits until all jobs have ended, and checks the observations of all clients. */
 export async function runChaos(options: ChaosOptions): Promise<ChaosResult> {
   const history = await History.open(options.directory, options.seed)
   await perform(options, history)
@@ -92,7 +90,7 @@ async function perform(options: ChaosOptions, history: History): Promise<void> {
   }
 }
 
-/** All jobs of a run in their order, the researches spread evenly among the others. */
+/** All jobs of a run in order of submission, with the researches spread evenly among the others. */
 async function planLoad({ seed, jobs, researches }: ChaosOptions, clients: Clients): Promise<PlannedJob[]> {
   const plain = Array.from({ length: jobs }, (_, number) => planJob(seed, number))
   if (researches === 0) return plain
@@ -103,14 +101,14 @@ async function planLoad({ seed, jobs, researches }: ChaosOptions, clients: Clien
   return plain
 }
 
-/** Rejects when the run is told to end. */
+/** Rejects when the signal aborts. */
 function aborted(signal: AbortSignal | undefined): Promise<never> {
   return new Promise((_resolve, reject) => {
     signal?.addEventListener('abort', () => reject(signal.reason), { once: true })
   })
 }
 
-/** Waits until every job has ended, or time is up: then the checker says which have not. */
+/** Waits until every job has ended or the time is up; the checker reports unfinished jobs. */
 async function becomeQuiet(cluster: Cluster, history: History, onProgress: (line: string) => void): Promise<void> {
   await cluster.ready()
   const deadline = history.nowMs + QUIET_MS

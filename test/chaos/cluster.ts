@@ -13,13 +13,13 @@ import type { History } from './check/history.ts'
 import { type Actor, RoleActor } from './load/actor.ts'
 import { RESEARCH_MODEL } from './load/researches.ts'
 
-/** From nothing to everything ready, on a machine that has other things to do. */
+/** From nothing until everything is ready, on a busy machine. */
 const READY_MS = 120_000
-/** Connections of the pooler to the database, for all processes. */
+/** Database connections of the pooler, for all processes. */
 const POOL_SIZE = 10
 const WRITER_MODEL = 'writer-1'
 
-/** The actors by kind. Broker and database are one each. */
+/** Number of processes of each role. There is one broker and one database. */
 export interface Targets {
   readonly ingress: number
   readonly inference: number
@@ -30,38 +30,36 @@ export interface Targets {
 /** The fleet of the chaos runs. */
 export const FLEET: Targets = { ingress: 2, inference: 3, research: 2, scheduler: 2 }
 
-/** A whole service: its processes, a Kafka and a Postgres of their own. Disposing ends and deletes all of it. */
+/** A whole service with a Kafka and a Postgres of its own. Disposing stops and deletes all of it. */
 export interface Cluster extends AsyncDisposable {
-  /** Addresses of the ingresses, in order. */
+  /** Base URLs of the ingresses, in order. */
   readonly ingresses: readonly string[]
-  /** URL of the database. */
   readonly database: string
   readonly broker: BrokerActor
-  /** One of them by name: `ingress-1`, `inference-1`, `scheduler-1`, `broker`, `database`, `pooler`. @throws for an unknown one */
+  /** An actor by name: `ingress-1`, `inference-1`, `scheduler-1`, `broker`, `database`, `pooler`. @throws for an unknown name */
   actor(name: string): Actor
-  /** Waits until every process says that it can work. */
+  /** Waits until `/readyz` of every process succeeds. */
   ready(): Promise<void>
 }
 
-/** What a cluster is made of. */
 export interface ClusterOptions {
-  /** Where logs of processes and exits go. */
+  /** Receives exits of processes; process logs go to its directory. */
   readonly history: History
   readonly fleet?: Targets
   /** Base URL of the witness, which serves the model `witness-1`. */
   readonly witness?: string
-  /** A PgBouncer in transaction mode stands in front of the database, with fewer connections than the fleet has. */
+  /** Puts a PgBouncer in transaction mode in front of the database, with fewer connections than the fleet uses. */
   readonly hasPooler?: boolean
-  /** Base URL of all that researches ask outside, its model among it. */
+  /** Base URL of the server for the searches, pages and models of researches. */
   readonly outside?: string
 }
 
-/** Why no cluster can be started here; undefined when one can. */
+/** Reason why no cluster can be started here; undefined if one can. */
 export async function whyNoCluster(hasPooler = false): Promise<string | undefined> {
   return whyNoLocalPostgres() ?? (hasPooler ? whyNoPgBouncer() : undefined) ?? (await whyNoLocalKafka())
 }
 
-/** Starts broker, database and processes, and waits until they are ready. */
+/** Starts broker, database and processes, and waits until all are ready. */
 export async function startCluster(options: ClusterOptions): Promise<Cluster> {
   await using stack = new AsyncDisposableStack()
   const [broker, postgres] = await Promise.all([startBroker(), startLocalPostgres()])
@@ -114,7 +112,7 @@ async function environmentOf(options: ClusterOptions, dataDir: string, kafka: st
     KAFKA_BROKERS: kafka,
     DATABASE_URL: database,
     LOG_LEVEL: 'info',
-    // Short, so that some work is handed back when a worker is told to end.
+    // Short, so that a worker requeues some jobs when it receives SIGTERM.
     DRAIN_MS: '3000',
     INFERENCE_SLOTS: '48',
     ...(options.outside !== undefined && { SEARXNG_URL: options.outside, RESEARCH_ALLOW_PRIVATE: 'true' }),
@@ -123,12 +121,12 @@ async function environmentOf(options: ClusterOptions, dataDir: string, kafka: st
 
 function witnessModel(url: string | undefined): object[] {
   if (url === undefined) return []
-  // A scripted failure is the job's, not the upstream's: the circuit stays closed.
+  // A scripted failure belongs to the job, not the upstream: the circuit breaker stays closed.
   const engine = { type: 'openai', base_url: `${url}/v1`, breaker: { failures: 1_000_000 } }
   return [{ ...ECHO_MODEL, id: 'witness-1', engine }]
 }
 
-/** A research, and the model that writes it. */
+/** The research model, and the chat model that writes its reports. */
 function researchModels(url: string | undefined): object[] {
   if (url === undefined) return []
   const engine = { type: 'openai', base_url: `${url}/v1` }
@@ -173,7 +171,7 @@ function poolerActor(pooler: LocalPgBouncer): Actor {
     name: 'pooler',
     down: (signal) => pooler.down(signal === 'SIGKILL' ? 'SIGKILL' : 'SIGINT'),
     up: () => pooler.resume(),
-    // No plan freezes it.
+    // No plan freezes the pooler.
     freeze: () => undefined,
     thaw: () => undefined,
   }

@@ -7,14 +7,14 @@ const FLEET = { ingress: 2, inference: 3, research: 2, scheduler: 2 }
 const sortOf = (target: string) => target.replace(/-\d+$/, '')
 
 describe('the plan of a chaos run', () => {
-  it('is the same for the same seed, and another for another', () => {
+  it('is equal for equal seeds, and differs for different seeds', () => {
     expect(planFaults(1, 20, 60_000, FLEET)).toEqual(planFaults(1, 20, 60_000, FLEET))
     expect(planFaults(1, 20, 60_000, FLEET)).not.toEqual(planFaults(2, 20, 60_000, FLEET))
     expect(planJob(1, 17)).toEqual(planJob(1, 17))
     expect(planJob(1, 17)).not.toEqual(planJob(2, 17))
   })
 
-  it.each([6, 20, 100])('kills each sort of process with %i kills, in time and in order', (kills) => {
+  it.each([6, 20, 100])('kills each sort of process, in time and in order, with %i kills', (kills) => {
     const plan = planFaults(3, kills, 60_000, FLEET)
     const killed = plan.filter(({ kind }) => kind === 'kill').map(({ target }) => sortOf(target))
     expect(killed).toHaveLength(kills)
@@ -23,7 +23,7 @@ describe('the plan of a chaos run', () => {
     for (const { atMs } of plan) expect(atMs).toBeLessThan(60_000)
   })
 
-  it('holds researches that say what the quiet one says, each of its own tag', () => {
+  it('contains researches with the expectation of the undisturbed one, each with its own tag', () => {
     const quiet = { tag: 'Tarn10000', text: 'Of Tarn10000.', report: 'aaaa', children: 3, steps: ['admit'] }
     const researches = Array.from({ length: 200 }, (_, i) => planResearch(5, i + 1, quiet))
     expect(planResearch(5, 1, quiet)).toEqual(researches[0])
@@ -45,7 +45,7 @@ describe('the plan of a chaos run', () => {
       expect(researches.filter(is).length).toBeGreaterThan(4)
   })
 
-  it('holds jobs of every sort', () => {
+  it('contains jobs of every sort', () => {
     const jobs = Array.from({ length: 1_000 }, (_, i) => planJob(5, i))
     const share = (is: (job: (typeof jobs)[number]) => boolean) => jobs.filter(is).length / jobs.length
     expect(new Set(jobs.map(({ key }) => key)).size).toBe(1_000)

@@ -4,29 +4,28 @@ import type { Cluster, Targets } from './cluster.ts'
 import type { Actor } from './load/actor.ts'
 import { openRandom, type Random } from './load/random.ts'
 
-/** An actor is killed with -9, stopped and continued, or ended in good order; a topic is deleted. */
+/** kill: SIGKILL; freeze: SIGSTOP, later SIGCONT; roll: restart by SIGTERM; delete: a topic is deleted. */
 export type FaultKind = 'kill' | 'freeze' | 'roll' | 'delete'
 
-/** One fault of a schedule. */
 export interface Fault {
   readonly kind: FaultKind
-  /** Name of the actor, such as `inference-1`, `broker`, `database`, or of the topic. */
+  /** Name of an actor, such as `inference-1`, `broker`, `database`, or of a topic. */
   readonly target: string
-  /** When it begins, in milliseconds after the start of the load. */
+  /** Start, in milliseconds after the start of the load. */
   readonly atMs: number
-  /** How long the actor is down or frozen. */
+  /** Time for which the actor is down or frozen. */
   readonly forMs: number
 }
 
-/** How often each sort is killed, of 20. */
+/** Kills of each sort, of 20. */
 const KILL_SHARES = { inference: 5, research: 4, ingress: 4, scheduler: 2, broker: 3, database: 2 } as const
-/** What is ended in good order, in turn. */
+/** Roles that are restarted by SIGTERM, in turn. */
 const ROLLED = ['inference', 'research', 'ingress', 'scheduler'] as const
 
-/** Topics in the order in which they are deleted. */
+/** Topics in order of deletion. */
 const TOPICS = ['jobs.inference', 'replies', 'events', 'control', 'jobs.research'] as const
 
-/** Faults beside those that every run has; default: none. */
+/** Faults in addition to those of every run; default: none. */
 export interface Others {
   readonly poolerKills?: number
   readonly topicDeletions?: number
@@ -35,8 +34,8 @@ export interface Others {
 type Sort = keyof typeof KILL_SHARES
 
 /**
- * Plans the faults of a run: `kills` kill -9 over all sorts of actors, three tenths as many freezes and half of that of
- * restarts in good order between them, spread evenly with jitter. The same seed gives the same plan.
+ * Plans the faults of a run: `kills` kills of all sorts of actors. For 20 kills there are 6 freezes and 3 restarts, spread evenly with jitter.
+ * Equal seeds give equal plans.
  */
 export function planFaults(seed: number, kills: number, durationMs: number, targets: Targets): Fault[] {
   const random = openRandom(seed)
@@ -58,7 +57,7 @@ export function planFaults(seed: number, kills: number, durationMs: number, targ
   }))
 }
 
-/** Adds kills of the pooler in front of the database and deletions of topics, each sort spread evenly. */
+/** Adds kills of the pooler and deletions of topics, spread evenly. */
 export function withOthers(plan: readonly Fault[], others: Others, durationMs: number): Fault[] {
   const spread = (kind: FaultKind, targets: readonly string[], offset: number) =>
     targets.map((target, i): Fault => {
@@ -72,13 +71,13 @@ export function withOthers(plan: readonly Fault[], others: Others, durationMs: n
   )
 }
 
-/** So many sorts in their shares, each sort at least once when there is room. */
+/** `count` sorts in the proportions of KILL_SHARES, each sort at least once if `count` allows. */
 function sortsOf(count: number): Sort[] {
   const cycle = interleave(KILL_SHARES)
   return Array.from({ length: count }, (_, i) => cycle[i % cycle.length] ?? 'inference')
 }
 
-/** One of each sort, then one of each that is left, and so on: a short prefix already holds every sort. */
+/** Round robin over the sorts, so that a short prefix contains every sort. */
 function interleave(shares: Readonly<Record<Sort, number>>): Sort[] {
   const sorts = Object.keys(shares) as Sort[]
   const rounds = Math.max(...Object.values(shares))
@@ -98,8 +97,8 @@ function shuffle<T>(items: readonly T[], random: Random): T[] {
 }
 
 /**
- * Carries a plan out and waits until its last fault is over. Faults of different actors may overlap; those of one follow
- * each other. A fault that could not be done is written down and ends nothing.
+ * Runs a plan and waits until its last fault is over. Faults of one actor run one after the other; faults of different actors may overlap. A
+ * fault that cannot be injected is recorded and skipped.
  */
 export async function runFaults(
   plan: readonly Fault[],
@@ -112,7 +111,7 @@ export async function runFaults(
   for (const fault of plan) {
     const waitMs = startedAt + fault.atMs - history.nowMs
     if (waitMs > 0) await sleep(waitMs)
-    // A topic is deleted while the broker is up.
+    // Deleting a topic needs the broker.
     const actor = fault.kind === 'delete' ? 'broker' : fault.target
     const previous = lines.get(actor) ?? Promise.resolve()
     lines.set(

@@ -1,15 +1,15 @@
 import { acceptedOf, type Verdict } from './check/check.ts'
-import { isHeldUp } from './check/family.ts'
+import { wasPaused } from './check/family.ts'
 import type { JobHistory, Of, Recorded } from './check/history.ts'
 import { of } from './check/job.ts'
 
-/** Exit code of a process that could not start: its settings are wrong, or Kafka or Postgres stayed away too long. */
+/** Exit code of a process that could not start: invalid settings, or Kafka or Postgres was down for too long. */
 const NOT_STARTED = '2'
 
-/** The figures of a run, as docs/operate/reliability.md prints them. */
+/** The figures of a run, as printed in docs/operate/reliability.md. */
 export type Figures = Readonly<Record<string, string | number>>
 
-/** Counts what happened, from the history alone. */
+/** Computes the figures from the history alone. */
 export function figuresOf(verdict: Verdict, records: readonly Recorded[]): Figures {
   const accepted = acceptedOf(verdict)
   const faults = records.filter((entry) => entry.type === 'fault')
@@ -57,13 +57,13 @@ export function figuresOf(verdict: Verdict, records: readonly Recorded[]): Figur
   }
 }
 
-/** Starts of a job that some retry announced: one that was woken goes on. */
+/** Starts after a retry event; a start after a wait continues the attempt. */
 function repeatsOf({ events }: JobHistory): number {
   const moves = events.filter(({ event }) => ['job.started', 'job.waiting', 'job.retrying'].includes(event))
   return moves.filter(({ event }, i) => event === 'job.started' && moves[i - 1]?.event === 'job.retrying').length
 }
 
-/** Two columns for a terminal or a document. */
+/** A Markdown table with two columns. */
 export function tableOf(figures: Figures): string {
   const width = Math.max(...Object.keys(figures).map((name) => name.length))
   const rows = Object.entries(figures).map(
@@ -76,7 +76,7 @@ export function tableOf(figures: Figures): string {
   ].join('\n')
 }
 
-/** What became of the researches, and of what they are made of. */
+/** Figures of the researches and their children. */
 function researchesOf(verdict: Verdict, records: readonly Recorded[]): Figures {
   const researches = acceptedOf(verdict).filter(({ expect }) => expect?.research)
   const children = researches.flatMap((job) => job.children)
@@ -93,14 +93,14 @@ function researchesOf(verdict: Verdict, records: readonly Recorded[]): Figures {
     '- times parked': count(researches, ({ event }) => event === 'job.waiting'),
     '- workers lost under a research': count(researches, isLoss),
     '- workers lost under a child': count(children, isLoss),
-    '- held up for long in an attempt': researches.filter(isHeldUp).length,
+    '- held up for long in an attempt': researches.filter(wasPaused).length,
     '- searches and pages asked for outside': asked.length,
     '- of these again': asked.length - new Set(asked.map(({ tag, what }) => `${tag} ${what}`)).size,
     '- of these without an answer in time': asked.filter(({ phase }) => phase === 'aborted').length,
   }
 }
 
-/** Kills by sort of actor. @param begun Faults at their begin */
+/** Kills by sort of actor. @param begun Faults at their start */
 function killsOf(begun: readonly Of<'fault'>[]): Record<string, number> {
   const kills = begun.filter(({ kind }) => kind === 'kill')
   const sorts = ['ingress', 'inference', 'research', 'scheduler', 'broker', 'database']
@@ -128,7 +128,7 @@ function timesOf(accepted: readonly JobHistory[]): Record<string, string> {
   }
 }
 
-/** From the end of an execution that its worker broke off until the next one, where the store says that the worker was lost. */
+/** Times from the end of an interrupted execution to the next one, for jobs whose worker was lost. */
 function restarts(job: JobHistory): number[] {
   const runs = of(job, 'run')
   return runs.flatMap(({ phase, attempt, at_ms }) => {
@@ -138,7 +138,7 @@ function restarts(job: JobHistory): number[] {
   })
 }
 
-/** From the cut of a stream that had held until one holds again. */
+/** Times from the cut of a working stream to the next working one. */
 function resumes(job: JobHistory): number[] {
   const times: number[] = []
   let cutAt: number | undefined

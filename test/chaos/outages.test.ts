@@ -13,17 +13,17 @@ const missing = await whyNoCluster()
 if (missing && process.env.CI === 'true') throw new Error(`Outage tests cannot run: ${missing}`)
 if (missing) process.stderr.write(`Outage tests are skipped: ${missing}\n`)
 
-/** Seconds of an outage: 60 for a release, less where it is run often. */
+/** Duration of an outage: 60 s for a release, less in frequent runs. */
 const OUTAGE_MS = Number(process.env.CHAOS_OUTAGE_SECONDS ?? 15) * 1_000
-/** What the service promises for a call that it cannot take. */
+/** Promised maximum time for the refusal of a call. */
 const REFUSED_MS = 1_000
 const TIMEOUT_MS = 240_000
 
-describe.skipIf(missing)('while a part of the fleet is away', { timeout: TIMEOUT_MS + 2 * OUTAGE_MS }, () => {
-  // One for all of them, as it takes long to start; one that a failed test leaves is not used again.
+describe.skipIf(missing)('during an outage', { timeout: TIMEOUT_MS + 2 * OUTAGE_MS }, () => {
+  // One fleet for all tests, because it starts slowly; a failed test discards it.
   let opened: Fleet | undefined
   let fleet: Fleet
-  /** Jobs of the tests before. */
+  /** Jobs of earlier tests. */
   let earlier: string[]
   beforeEach(async () => {
     opened ??= await openFleet()
@@ -41,7 +41,7 @@ describe.skipIf(missing)('while a part of the fleet is away', { timeout: TIMEOUT
   })
   afterAll(close)
 
-  it('Kafka loses everything with 1,000 jobs queued, and all of them finish', async () => {
+  it('of Kafka that loses all data, 1,000 queued jobs finish', async () => {
     const { cluster } = fleet
     const workers = [1, 2, 3].map((i) => cluster.actor(`inference-${i}`))
     for (const worker of workers) await worker.down('SIGTERM')
@@ -52,7 +52,7 @@ describe.skipIf(missing)('while a part of the fleet is away', { timeout: TIMEOUT
     expect(await statesOf(cluster, earlier)).toEqual([{ state: 'completed', count: ids.length }])
   })
 
-  it('topics are deleted one after the other: no job is lost, and every call is answered', async () => {
+  it('in which topics are deleted one by one, no job is lost, and every call is answered', async () => {
     const { cluster } = fleet
     const topics = ['jobs.inference', 'jobs.inference.batch', 'replies', 'events', 'control', 'dead']
     const [jobs, calls]: [Answer[], Answer[]] = [[], []]
@@ -74,7 +74,7 @@ describe.skipIf(missing)('while a part of the fleet is away', { timeout: TIMEOUT
     expect(await statesOf(cluster, earlier)).toEqual([{ state: 'completed', count: jobs.length }])
   })
 
-  it('Kafka is down: durable jobs are accepted, other calls refused within a second', async () => {
+  it('of Kafka, durable jobs are accepted, and other calls are refused within a second', async () => {
     const { cluster } = fleet
     await cluster.broker.down('SIGKILL')
     const [accepted, refused] = await during(OUTAGE_MS, async (i) => [
@@ -94,7 +94,7 @@ describe.skipIf(missing)('while a part of the fleet is away', { timeout: TIMEOUT
     expect(await statesOf(cluster, earlier)).toEqual([{ state: 'completed', count: accepted.length }])
   })
 
-  it('Postgres is down: other calls go on, and durable jobs are refused until it is back', async () => {
+  it('of Postgres, other calls are answered, and durable jobs are refused until it is back', async () => {
     const { cluster } = fleet
     expect((await submit(fleet.url(0), '!echo first_ms=2000\nhalfway')).status).toBe(202)
     await cluster.actor('database').down('SIGKILL')
@@ -112,7 +112,7 @@ describe.skipIf(missing)('while a part of the fleet is away', { timeout: TIMEOUT
     expect(await statesOf(cluster, earlier)).toEqual([{ state: 'completed', count: 2 }])
   })
 
-  it('processes that start while Kafka and Postgres are down wait for them', async () => {
+  it('of Kafka and Postgres, starting processes wait for both', async () => {
     const { cluster } = fleet
     const names = ['ingress-1', 'inference-1', 'scheduler-1']
     await Promise.all([cluster.broker.down('SIGKILL'), cluster.actor('database').down('SIGKILL')])
@@ -128,14 +128,14 @@ describe.skipIf(missing)('while a part of the fleet is away', { timeout: TIMEOUT
   })
 })
 
-/** What a process logs that waits at its start. */
+/** Log message of a process that waits at its start. */
 const WAITING = 'cannot start yet; waiting'
 
 function tell(what: string): void {
   process.stderr.write(`In ${OUTAGE_MS / 1_000} s: ${what}.\n`)
 }
 
-/** Makes the same two calls again and again for a time. */
+/** Repeats two calls for a time. */
 async function during(
   ms: number,
   calls: (turn: number) => Promise<[Answer, Answer]>,
@@ -148,12 +148,12 @@ async function during(
   return [both.map(([first]) => first), both.map(([, second]) => second)]
 }
 
-/** Waits until no job is left to do. */
+/** Waits until every job has ended. */
 async function finished(cluster: Cluster): Promise<void> {
   await until(async () => (await countUnfinished(cluster.database)) === 0, { withinMs: 120_000 })
 }
 
-/** How many jobs are in which state, but for those of earlier tests. */
+/** Counts jobs by state, without those of earlier tests. */
 function statesOf(cluster: Cluster, earlier: readonly string[]): Promise<{ state: string; count: number }[]> {
   const sql = 'SELECT state, count(*)::int AS count FROM jobs WHERE id <> ALL($1::text[]) GROUP BY state'
   return query(cluster.database, sql, [earlier])

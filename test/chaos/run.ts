@@ -12,25 +12,26 @@ const SEEDS = 1_000_000
 
 const HELP = `Usage: npx node test/chaos/run.ts [options]
 
-Runs the service as separate processes on a real Kafka and a real Postgres, kills and stops them, and checks what clients
-and the store saw. Histories and logs stay in the directory it prints.
+Runs the service as separate processes on a real Kafka and a real Postgres, injects faults, and checks the
+observations of all clients and the rows of the store. Histories and logs stay in the printed directory.
 
   --jobs N        jobs to submit (default 20000)
-  --researches N  deep researches to submit among them (default 800)
-  --kills N       processes to kill with -9 (default 100)
+  --researches N  deep researches among them (default 800)
+  --kills N       processes to kill with SIGKILL (default 100)
   --topics N      topics to delete (default 5)
-  --seed N        of the workload and the faults (default: a random one)
-  --seconds N     submissions and faults are spread over this (default: ${SECONDS_A_KILL} for each kill)
-  --dir PATH      where histories and logs go; must be empty (default: a new one in the temporary directory)
-  --help          print this
+  --seed N        seed of the workload and the faults (default: random)
+  --seconds N     time over which submissions and faults are spread (default: ${SECONDS_A_KILL} per kill)
+  --dir PATH      empty directory for histories and logs (default: a new temporary directory)
+  --help          print this help
 
-Exit code 0: every rule was kept; 1: one was broken, and the smallest such job is printed; 2: the run could not be made.
+Exit code 0: no rule was broken; 1: a rule was broken, and the smallest such job is printed; 2: the run failed to start.
 `
 
 const stop = new AbortController()
-// Without this an interrupted run would leave a broker, a database and nine processes behind.
-for (const name of ['SIGINT', 'SIGTERM'] as const) process.once(name, () => stop.abort(new Error(`ended by ${name}`)))
-// Exits: what an interrupted run has under way would go on.
+// Stops the broker, the database and nine processes of an interrupted run.
+for (const name of ['SIGINT', 'SIGTERM'] as const)
+  process.once(name, () => stop.abort(new Error(`interrupted by ${name}`)))
+// Exits explicitly: an interrupted run may have pending work.
 process.exit(await main())
 
 async function main(): Promise<number> {
@@ -46,12 +47,12 @@ async function main(): Promise<number> {
     process.stdout.write(`${tableOf(figures)}\n${story && `\n${story}\n`}`)
     return story ? 1 : 0
   } catch (error) {
-    process.stderr.write(`The run could not be made: ${error instanceof Error ? error.message : error}\n`)
+    process.stderr.write(`The run failed: ${error instanceof Error ? error.message : error}\n`)
     return 2
   }
 }
 
-/** Undefined: help is asked for. */
+/** Undefined for --help. */
 async function readOptions(): Promise<ChaosOptions | undefined> {
   const { values } = parseArgs({
     options: {
@@ -83,6 +84,6 @@ async function readOptions(): Promise<ChaosOptions | undefined> {
 function countOf(name: string, text: string): number {
   const count = Number(text)
   if (text.trim() === '' || !Number.isSafeInteger(count) || count < 0)
-    throw new Error(`--${name} must be a whole number, not ${text}`)
+    throw new Error(`--${name} must be a whole number; got ${text}`)
   return count
 }

@@ -9,8 +9,8 @@ import { ECHO_MODEL, TEST_KEY, until } from '../support/stack.ts'
 import { RoleActor } from './load/actor.ts'
 import { readJob, submitMany } from './load/calls.ts'
 
-describe('one process with everything in it', { timeout: 120_000 }, () => {
-  it('is killed with 100 slow jobs, and finishes all of them when it is started again', async () => {
+describe('a service in a single process', { timeout: 120_000 }, () => {
+  it('that is killed with 100 slow jobs finishes all of them after a restart', async () => {
     await using single = await startSingle()
     const { process } = single
     const ids = await submitMany(process.url, 100, '!echo first_ms=3000\nslow and sure')
@@ -28,7 +28,7 @@ describe('one process with everything in it', { timeout: 120_000 }, () => {
     }
   })
 
-  it('keeps a second process off its data directory, and says who has it', async () => {
+  it('refuses a second process on its data directory, with the pid of the first', async () => {
     await using single = await startSingle()
     const second = single.another()
     await second.actor.up()
@@ -40,7 +40,7 @@ describe('one process with everything in it', { timeout: 120_000 }, () => {
   })
 })
 
-/** What `npm start` runs, on a data directory of its own and the embedded adapters. */
+/** Runs `npm start` with a data directory of its own and the embedded adapters. */
 async function startSingle() {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-single-'))
   const modelsFile = join(dataDir, 'models.yaml')

@@ -86,7 +86,7 @@ const TWICE = [
 const KILLED: Entry = { type: 'fault', phase: 'begin', kind: 'kill', target: 'inference-1' }
 const run = (attempt: number, phase: 'start' | 'done' = 'start'): Entry => ({ type: 'run', phase, job_id: ID, attempt })
 
-/** Rules that a history breaks. */
+/** Names of the rules that a history breaks. */
 function broken(...entries: Entry[]): string[] {
   const begin: Entry = { type: 'begin', seed: 7, wall_ms: 0 }
   const records = [begin, ...entries].map((entry, at_ms) => ({ at_ms, actor: 'test', ...entry })) as Recorded[]
@@ -94,7 +94,7 @@ function broken(...entries: Entry[]): string[] {
 }
 
 describe('the checker of chaos runs', () => {
-  it('finds nothing in a run in which all went well', () => {
+  it('accepts a run without faults', () => {
     const cut = [
       follow('open'),
       ...FRAMES.slice(0, 2),
@@ -106,12 +106,12 @@ describe('the checker of chaos runs', () => {
     expect(broken(...submitted(), row(), ...EVENTS, ...cut, run(1), run(1, 'done'))).toEqual([])
   })
 
-  it('finds nothing when a killed worker explains a second attempt', () => {
+  it('accepts a second attempt after a killed worker', () => {
     const twice = row({ attempt: 2, crashes: 1, last_seq: 7 })
     expect(broken(...submitted(), KILLED, twice, ...TWICE, run(1), run(2))).toEqual([])
   })
 
-  it.each(['inference-1', 'database'])('finds nothing when a worker came back that %s explains', (target) => {
+  it.each(['inference-1', 'database'])('accepts a worker that came back after %s', (target) => {
     const fault: Entry = { type: 'fault', phase: 'begin', kind: target === 'database' ? 'kill' : 'freeze', target }
     const twice = row({ attempt: 2, crashes: 0, last_seq: 7 })
     expect(broken(...submitted(), fault, twice, ...TWICE, run(1), run(2))).toEqual([])
@@ -120,9 +120,9 @@ describe('the checker of chaos runs', () => {
   it.each<[string, string, Entry[]]>([
     ['an accepted job without a row', 'I1 lost', submitted()],
     ['a job seen in a stream and without a row', 'I1 lost', [frame(1, 'job.queued')]],
-    ['an accepted job that waits for ever', 'I1 lost', [...submitted(), row({ state: 'queued' })]],
+    ['an accepted job that never ends', 'I1 lost', [...submitted(), row({ state: 'queued' })]],
     [
-      'a job that one replica does not know',
+      'a job that one replica does not find',
       'I1 lost',
       [
         ...submitted(),
@@ -131,17 +131,17 @@ describe('the checker of chaos runs', () => {
         { type: 'follow', phase: 'missing', job_id: ID, follower: 'f', ingress: INGRESS, after: 0 },
       ],
     ],
-    ['a failure nobody asked for', 'I1 lost', [...submitted(), row({ state: 'failed', error: 'timeout' })]],
-    ['a terminal state that is expired for no reason', 'I1 lost', [...submitted(), row({ state: 'expired' })]],
+    ['a failure without a cause', 'I1 lost', [...submitted(), row({ state: 'failed', error: 'timeout' })]],
+    ['an expired job without a deadline', 'I1 lost', [...submitted(), row({ state: 'expired' })]],
     ['two terminal events', 'I2 terminal', [row({ last_seq: 5 }), ...EVENTS, stored(5, 'job.cancelled')]],
     [
       'an event after the terminal one',
       'I2 terminal',
       [row({ last_seq: 5 }), ...EVENTS, stored(5, 'job.output.delta', { text: '' })],
     ],
-    ['a terminal event other than the row', 'I2 terminal', [row({ state: 'cancelled' }), ...EVENTS]],
+    ['a terminal event that differs from the row', 'I2 terminal', [row({ state: 'cancelled' }), ...EVENTS]],
     [
-      'two readers who saw different results',
+      'two readers with different results',
       'I2 terminal',
       [
         row(),
@@ -151,7 +151,7 @@ describe('the checker of chaos runs', () => {
       ],
     ],
     [
-      'a reader who saw another attempt win',
+      'a reader that observed the end of another attempt',
       'I2 terminal',
       [row(), ...EVENTS, { type: 'read', job_id: ID, ingress: INGRESS, end: { ...END, attempt: 2 } }],
     ],
@@ -169,7 +169,7 @@ describe('the checker of chaos runs', () => {
         stored(5, 'job.completed'),
       ],
     ],
-    ['a result that is not what was asked for', 'I5 output', [...submitted(), row({ text: 'help' }), ...EVENTS]],
+    ['a result that differs from the expected one', 'I5 output', [...submitted(), row({ text: 'help' }), ...EVENTS]],
     [
       'deltas that do not join to the result',
       'I5 output',
@@ -180,7 +180,7 @@ describe('the checker of chaos runs', () => {
       ],
     ],
     [
-      'output of a lost attempt that was not taken back',
+      'output of a lost attempt that was not reset',
       'I5 output',
       [
         ...submitted(),
@@ -211,9 +211,9 @@ describe('the checker of chaos runs', () => {
       [row(), ...EVENTS, frame(1, 'job.started'), follow('open'), follow('end')],
     ],
     ['an execution that is no attempt', 'I7 executions', [row(), ...EVENTS, run(1), run(2)]],
-    ['two executions under one attempt', 'I7 executions', [row(), ...EVENTS, run(1), run(1)]],
+    ['two executions in one attempt', 'I7 executions', [row(), ...EVENTS, run(1), run(1)]],
     [
-      'a second start that no retry announced',
+      'a second start without a retry event',
       'I7 executions',
       [
         row({ attempt: 2, last_seq: 5 }),
@@ -224,15 +224,11 @@ describe('the checker of chaos runs', () => {
         stored(5, 'job.completed', { attempt: 2 }),
       ],
     ],
-    ['a loss that no retry announced', 'I7 executions', [KILLED, row({ crashes: 1 }), ...EVENTS]],
-    ['a killed worker that is not counted', 'I7 losses', [KILLED, row({ attempt: 2, last_seq: 7 }), ...TWICE]],
+    ['a lost execution without a retry event', 'I7 executions', [KILLED, row({ crashes: 1 }), ...EVENTS]],
+    ['a killed worker that the row does not count', 'I7 losses', [KILLED, row({ attempt: 2, last_seq: 7 }), ...TWICE]],
+    ['a lost worker without a fault', 'I7 losses', [row({ attempt: 2, crashes: 1, last_seq: 7 }), ...TWICE]],
     [
-      'a lost worker where nothing happened to one',
-      'I7 losses',
-      [row({ attempt: 2, crashes: 1, last_seq: 7 }), ...TWICE],
-    ],
-    [
-      'a lost worker that had ended by itself',
+      'a lost worker after an exit without a fault',
       'I7 losses',
       [{ type: 'exit', target: 'inference-1', code: '1' }, row({ attempt: 2, crashes: 1, last_seq: 7 }), ...TWICE],
     ],
@@ -252,7 +248,7 @@ describe('the checker of chaos runs', () => {
       ],
     ],
     [
-      'a cancelled job that completed after all',
+      'a cancelled job that completed',
       'I10 cancelled',
       [
         ...submitted(expectation({ is_cancelled: true })),
@@ -261,18 +257,22 @@ describe('the checker of chaos runs', () => {
         ...EVENTS,
       ],
     ],
-    ['a start before its time', 'I11 start', [...submitted(expectation({ run_at_wall_ms: 5_000 })), row(), ...EVENTS]],
-  ])('finds %s', (_name, rule, entries) => {
+    [
+      'a start before the scheduled time',
+      'I11 start',
+      [...submitted(expectation({ run_at_wall_ms: 5_000 })), row(), ...EVENTS],
+    ],
+  ])('reports %s', (_name, rule, entries) => {
     expect(broken(...entries)).toContain(rule)
   })
 
-  it('lets a submission of unknown outcome become a job or not', () => {
+  it('accepts a submission of unknown outcome whether or not it became a job', () => {
     const unknown: Entry = { type: 'submit', phase: 'unknown', key: KEY, ingress: INGRESS }
     expect(broken(unknown)).toEqual([])
     expect(broken(unknown, row(), ...EVENTS)).toEqual([])
   })
 
-  it('prints the history of the smallest job that broke a rule, and the seed', () => {
+  it('prints the seed and the history of the smallest job that broke a rule', () => {
     const other = { ...row({ state: 'queued' }), job_id: 'job_2', key: 'other' } as Entry
     const begin: Entry = { type: 'begin', seed: 7, wall_ms: 0 }
     const entries = [begin, ...submitted(), row({ state: 'queued' }), other]
@@ -280,7 +280,7 @@ describe('the checker of chaos runs', () => {
     const text = describeSmallest(checkHistory(records))
     expect(text).toContain('seed 7')
     expect(text).toContain('job_2')
-    expect(text).toContain('I1 lost: it is still queued')
+    expect(text).toContain('I1 lost: state is still queued')
     expect(text).not.toContain(`${ID}:`)
   })
 })

@@ -1,17 +1,16 @@
 import type { Expectation, JobHistory, Of, Recorded } from './history.ts'
 import { checkJob, isAccepted, type Violation } from './job.ts'
 
-/** What the checker found. */
 export interface Verdict {
   readonly seed: number
   readonly jobs: readonly JobHistory[]
   readonly violations: readonly Violation[]
 }
 
-/** How long after the end of a fault a worker may be found lost because of it: a lease, its reaper's wait, and a restart. */
+/** Time after a fault within which it can explain a lost worker: a lease, the interval of the sweep, and a restart. */
 const FAULT_ECHO_MS = 60_000
 
-/** Judges a whole run: every job by itself, the keys that join them, and the losses by the faults. */
+/** Checks a whole run: every job, the uniqueness of keys, and a fault for each lost worker. */
 export function checkHistory(records: readonly Recorded[]): Verdict {
   const begin = records.find((entry) => entry.type === 'begin') as Of<'begin'> | undefined
   const jobs = withFamilies(groupByJob(records))
@@ -23,12 +22,11 @@ export function checkHistory(records: readonly Recorded[]): Verdict {
   return { seed: begin?.seed ?? 0, jobs, violations }
 }
 
-/** Jobs that somebody holds a promise about. */
 export function acceptedOf(verdict: Verdict): JobHistory[] {
   return verdict.jobs.filter(isAccepted)
 }
 
-/** The history of the job that broke a rule with the fewest entries, for people; empty when all is well. */
+/** History of the job with the fewest entries that broke a rule, for people; empty if no rule was broken. */
 export function describeSmallest(verdict: Verdict): string {
   const broken = new Set(verdict.violations.map(({ job_id }) => job_id))
   const smallest = verdict.jobs
@@ -51,7 +49,7 @@ function timelineOf(job: JobHistory): string[] {
   })
 }
 
-/** Single pass: everything by job, and submissions by the job that their key became. */
+/** One pass: entries by job, and submissions by the job that their key became. */
 function groupByJob(records: readonly Recorded[]): JobHistory[] {
   const jobOfKey = new Map<string, string>()
   const keyOfTag = new Map<string, string>()
@@ -85,7 +83,7 @@ function historyOf(id: string, entries: readonly Recorded[]): JobHistory {
   return { id, key, expect, entries, row, events, children: [], parent: undefined }
 }
 
-/** Joins parents and children, one level of them. */
+/** Links parents and children, one level deep. */
 function withFamilies(jobs: readonly JobHistory[]): JobHistory[] {
   const byId = new Map(jobs.map((job) => [job.id, job]))
   const parentOf = ({ row }: JobHistory) => row?.family?.parent_id ?? undefined
@@ -110,14 +108,15 @@ function checkKeys(records: readonly Recorded[], jobs: readonly JobHistory[]): V
   )
   const shared = jobs.flatMap(({ id, entries }) => {
     const keys = new Set(entries.flatMap((entry) => (entry.type === 'submit' || entry.type === 'row' ? entry.key : [])))
-    return keys.size < 2 ? [] : [{ rule: 'I9 key', job_id: id, problem: `it stands for the keys ${[...keys]}` }]
+    return keys.size < 2 ? [] : [{ rule: 'I9 key', job_id: id, problem: `one job for the keys ${[...keys]}` }]
   })
   return [...doubled, ...shared]
 }
 
 /**
- * I7: a worker is found lost only after something was done to a worker or to the database; one that ended by itself is no
- * excuse. The row counts each loss, but for those of workers that came back, as killed ones never do.
+ * I7: a worker is lost only after a fault of a worker or of the database. A process that exited by itself is no fault.
+ *
+ * The row counts each loss, except losses of workers that came back; a killed worker never does.
  */
 function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], beginWallMs: number): Violation[] {
   const allFaults = records.filter((entry) => entry.type === 'fault')
@@ -132,14 +131,14 @@ function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], 
         return causes.some(({ at_ms }) => at_ms <= lostAt && lostAt <= at_ms + FAULT_ECHO_MS)
       }).length
     const problems: string[] = []
-    if (explainedBy(faults) < losses.length) problems.push('its worker was found lost, and no fault explains it')
+    if (explainedBy(faults) < losses.length) problems.push('a worker was lost without a fault')
     if (row && losses.length - row.crashes > explainedBy(outlived))
-      problems.push(`${losses.length} workers were lost, its row counts ${row.crashes}`)
+      problems.push(`${losses.length} workers were lost, the row counts ${row.crashes}`)
     return problems.map((problem) => ({ rule: 'I7 losses', job_id: id, problem }))
   })
 }
 
-/** The database, and the pooler in front of it: without either a worker loses its lease and comes back. */
+/** The database or its pooler: without either, a worker loses its lease and comes back. */
 function isStoreFault(target: string): boolean {
   return target === 'database' || target === 'pooler'
 }

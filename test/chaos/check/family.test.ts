@@ -81,7 +81,7 @@ const CHILDREN = [child('job_plan'), ...done('job_plan'), child('job_note'), ...
 const asked = (what: string, wall_ms = 10_000): Entry => {
   return { type: 'outside', phase: 'answered', tag: TAG, what, wall_ms }
 }
-/** In the second attempt, whose start every history here has at 20 s. */
+/** An observation in the second attempt, which starts at 20 s in every history here. */
 const later = (what: string) => asked(what, 20_000)
 const run = (job_id: string): Entry => ({ type: 'run', phase: 'start', job_id, attempt: 1 })
 const KILLED: Entry = { type: 'fault', phase: 'begin', kind: 'kill', target: 'research-1' }
@@ -101,14 +101,14 @@ function submitted(expected: Expectation = EXPECT): Entry[] {
   ]
 }
 
-/** The events of a research whose last attempt takes this long, in milliseconds. */
-function heldUp(ms: number): Entry[] {
+/** Events of a research whose last attempt takes `ms` milliseconds. */
+function pausedFor(ms: number): Entry[] {
   return EVENTS.map((entry, i) =>
     i === 4 && entry.type === 'event' ? { ...entry, wall_ms: entry.wall_ms + ms } : entry,
   )
 }
 
-/** Rules that a history breaks. */
+/** Names of the rules that a history breaks. */
 function broken(...entries: Entry[]): string[] {
   const begin: Entry = { type: 'begin', seed: 7, wall_ms: 0 }
   const records = [begin, ...entries].map((entry, at_ms) => ({ at_ms, actor: 'test', ...entry })) as Recorded[]
@@ -116,28 +116,28 @@ function broken(...entries: Entry[]): string[] {
 }
 
 describe('the checker of researches under chaos', () => {
-  it('finds nothing where all went well', () => {
+  it('accepts a run without faults', () => {
     const outside = [asked('search herons'), run('job_plan'), run('job_note')]
     expect(broken(...submitted(), ...EVENTS, parent(), ...CHILDREN, ...outside)).toEqual([])
   })
 
-  it('finds nothing when a killed worker explains what was asked for again', () => {
+  it('accepts a repeated request after a killed worker', () => {
     expect(broken(KILLED, ...LOST)).toEqual([])
   })
 
-  it('finds nothing when a search that had no answer in time was made once more', () => {
+  it('accepts one repetition of a search that timed out', () => {
     const outside = [asked('search herons'), asked('search herons')]
     expect(broken(...submitted(), ...EVENTS, parent(), ...CHILDREN, ...outside)).toEqual([])
   })
 
-  it('finds nothing when a cancelled research ended its child', () => {
+  it('accepts a cancelled child of a cancelled research', () => {
     const family = { children: 1, steps: 1, kept_steps: ['admit'], report: null }
     const ended = child('job_plan', { state: 'cancelled', is_cancel_requested: true, finished_at_wall_ms: 5_300 })
     const events = stored('job_plan', 'job.queued', 'job.started', 'job.cancelled')
     expect(broken(...CANCELLED, cancelled(family), ended, ...events)).toEqual([])
   })
 
-  it('finds nothing when a report was written without a child that lost three workers', () => {
+  it('accepts a report without a child that lost three workers', () => {
     const lost = ['job.started', 'job.retrying worker_lost', 'job.started', 'job.retrying worker_lost', 'job.started']
     const events = stored('job_note', 'job.queued', ...lost, 'job.failed')
     const failed = child('job_note', { state: 'failed', attempt: 3, crashes: 3, last_seq: 7 })
@@ -147,26 +147,26 @@ describe('the checker of researches under chaos', () => {
     expect(broken(fault, ...submitted(), ...EVENTS, plain, ...whole, failed, ...events)).toEqual([])
   })
 
-  it('finds nothing when a report says less, because its process stood still for long', () => {
+  it('accepts a shorter report after a long pause of its process', () => {
     const plain = parent({ text: 'Nothing was read.' }, { report: 'bbbb', steps: 1, kept_steps: ['admit'] })
-    expect(broken(...submitted(), ...heldUp(8_000), plain, ...CHILDREN)).toEqual([])
-    expect(broken(...submitted(), ...heldUp(7_000), plain, ...CHILDREN)).toContain('I5 output')
+    expect(broken(...submitted(), ...pausedFor(8_000), plain, ...CHILDREN)).toEqual([])
+    expect(broken(...submitted(), ...pausedFor(7_000), plain, ...CHILDREN)).toContain('I5 output')
   })
 
   it.each<[string, string, Entry[]]>([
     ['a research without a row', 'I1 lost', [...submitted(), ...CHILDREN]],
     [
-      'a research that waits for ever',
+      'a research that never ends',
       'I1 lost',
       [...submitted(), parent({ state: 'waiting', finished_at_wall_ms: null }), ...CHILDREN],
     ],
     [
-      'a child that waits for ever',
+      'a child that never ends',
       'I1 lost',
       [...submitted(), parent(), child('job_plan', { state: 'queued', finished_at_wall_ms: null })],
     ],
     [
-      'a child that nobody cancelled and that is cancelled',
+      'a cancelled child whose parent was not cancelled',
       'I1 lost',
       [...submitted(), ...EVENTS, parent(), ...CHILDREN.slice(4), child('job_plan', { state: 'cancelled' })],
     ],
@@ -174,13 +174,13 @@ describe('the checker of researches under chaos', () => {
     ['another text', 'I5 output', [...submitted(), ...EVENTS, parent({ text: 'Storks.' }), ...CHILDREN]],
     ['another report', 'I5 output', [...submitted(), ...EVENTS, parent({}, { report: 'bbbb' }), ...CHILDREN]],
     [
-      'a start that neither a wait nor a retry announced',
+      'a start without a wait or a retry before it',
       'I7 executions',
       [parent(), ...stored(PARENT, 'job.queued', 'job.started', 'job.started', 'job.completed')],
     ],
     ['a child that ran twice in one attempt', 'I7 executions', [...CHILDREN, run('job_plan'), run('job_plan')]],
     [
-      'a lost worker where another pool was killed',
+      'a lost worker after a kill in another pool',
       'I7 losses',
       [{ ...KILLED, target: 'inference-1' } as Entry, ...LOST],
     ],
@@ -190,19 +190,19 @@ describe('the checker of researches under chaos', () => {
       stored(PARENT, 'job.queued', 'job.started', 'job.cancelling', 'job.retrying', 'job.started', 'job.cancelled'),
     ],
     [
-      'a search that was made again for no reason',
+      'a repeated search without a cause',
       'I12 steps',
       [...submitted(), ...EVENTS, parent(), ...CHILDREN, asked('search herons'), later('search herons')],
     ],
     [
-      'a search that is made again and again in one attempt',
+      'a search that one attempt repeats again and again',
       'I12 steps',
       [...submitted(), ...EVENTS, parent(), ...CHILDREN, ...Array(3).fill(asked('search herons'))],
     ],
-    ['a search that was made twice again for one reason', 'I12 steps', [KILLED, ...LOST, asked('search herons', 1)]],
-    ['a step that was not kept', 'I12 steps', [...submitted(), parent({}, { kept_steps: ['admit', 'search'] })]],
+    ['a search repeated twice for one cause', 'I12 steps', [KILLED, ...LOST, asked('search herons', 1)]],
+    ['a step that was not stored', 'I12 steps', [...submitted(), parent({}, { kept_steps: ['admit', 'search'] })]],
     [
-      'a step that a quiet run does not make',
+      'a step that an undisturbed run does not make',
       'I12 steps',
       [...submitted(), parent({}, { steps: 4, kept_steps: [...STEPS, 'weigh'] }), ...CHILDREN],
     ],
@@ -212,29 +212,29 @@ describe('the checker of researches under chaos', () => {
       [...submitted(), ...EVENTS, parent({}, { children: 3 }), ...CHILDREN, child('job_twin', {}, 'job_note')],
     ],
     [
-      'a doubled child that its parent does not know of',
+      'a duplicate child that its parent does not reference',
       'I13 children',
       [...submitted(), ...EVENTS, parent(), ...CHILDREN, child('job_third')],
     ],
     ['a lost child', 'I13 children', [...submitted(), ...EVENTS, parent(), ...CHILDREN.slice(4)]],
     ['a lost parent', 'I13 children', CHILDREN],
     [
-      'a child that nobody cancels when its parent was cancelled',
+      'a child that keeps running after its parent was cancelled',
       'I13 outlived',
       [...CANCELLED, cancelled(), child('job_plan', { finished_at_wall_ms: 26_000 })],
     ],
     [
-      'a child that goes on when it was cancelled with its parent',
+      'a child that runs on after it was cancelled with its parent',
       'I13 outlived',
       [...CANCELLED, cancelled(), child('job_plan', { finished_at_wall_ms: 70_000, is_cancel_requested: true })],
     ],
     [
-      'a child that goes on when its parent has failed',
+      'a child that runs on after its parent failed',
       'I13 outlived',
       [parent({ state: 'failed' }), child('job_plan', { state: 'in_progress', finished_at_wall_ms: null })],
     ],
     [
-      'a child that goes on when its parent has completed',
+      'a child that runs on after its parent completed',
       'I13 outlived',
       [...submitted(), ...EVENTS, parent(), ...CHILDREN.slice(4), child('job_plan', { finished_at_wall_ms: 5_001 })],
     ],
@@ -244,11 +244,11 @@ describe('the checker of researches under chaos', () => {
       [...CANCELLED, cancelled(), child('job_plan', { created_at_wall_ms: 5_001, finished_at_wall_ms: 5_002 })],
     ],
     [
-      'a family that was not told of an end',
+      'a family that was not notified of an end',
       'I13 outlived',
       [...submitted(), ...EVENTS, parent({}, { is_settled: false }), ...CHILDREN],
     ],
-  ])('finds %s', (_name, rule, entries) => {
+  ])('reports %s', (_name, rule, entries) => {
     expect(broken(...entries)).toContain(rule)
   })
 })

@@ -1,32 +1,32 @@
-/** What must hold for a composed job and its children, whatever happened to the processes around them (docs/internals/design.md, Families). */
+/** Rules for a composed job and its children, whatever happened to the processes around them (docs/internals/design.md, Composed jobs). */
 import { isDeepStrictEqual } from 'node:util'
 import type { JobHistory, Of } from './history.ts'
 
-/** How long a child may go on after the end of its parent: one that is to be cancelled, and one that nobody has told. */
+/** Maximum time that a child runs on after the end of its parent: after a cancel, and without one. */
 const OUTLIVES_MS = 60_000
 const UNTOLD_MS = 20_000
 
-/** How often one attempt asks for the same, where it has no answer in time. */
+/** Maximum requests for one resource per attempt, if a response times out. */
 const TRIES_MAX = 2
 
-/** Of one attempt that goes on: whoever was held up for so long may have given up what it asked for outside. */
-const HELD_UP_MS = 8_000
+/** Pause of an attempt after which it may have abandoned requests to the outside. */
+const PAUSE_MS = 8_000
 
-/** After these nothing of it is under way. */
+/** Events after which no attempt is running. */
 const STANDS = new Set(['job.queued', 'job.waiting', 'job.retrying'])
 
 type ParentRow = Of<'row'> & { readonly family: NonNullable<Of<'row'>['family']> }
 
-/** I12: what one attempt was given the next one has, unless that attempt was broken off, for what it had under way is not kept. */
+/** I12: the next attempt reuses the stored steps of the previous one. Steps in flight when an attempt was interrupted are not stored. */
 export function stepsAreDoneOnce(job: JobHistory): string[] {
   const row = parentRowOf(job)
   const problems = repeatProblems(job)
   if (!row) return problems
   const { steps, kept_steps } = row.family
-  if (steps !== kept_steps.length) problems.push(`its row counts ${steps} steps of ${kept_steps.length}`)
+  if (steps !== kept_steps.length) problems.push(`the row counts ${steps} steps of ${kept_steps.length}`)
   const wanted = job.expect?.research?.steps
   if (wanted && isWhole(job) && !isDeepStrictEqual(wanted, kept_steps))
-    problems.push(`its steps are ${kept_steps.join(' ')}, not ${wanted.join(' ')}`)
+    problems.push(`the steps are ${kept_steps.join(' ')}, not ${wanted.join(' ')}`)
   return problems
 }
 
@@ -39,75 +39,77 @@ function repeatProblems({ entries, events }: JobHistory): string[] {
     const attempts = Map.groupBy(calls, ({ wall_ms }) => attemptAt(wall_ms))
     return [
       ...(attempts.size > 1 + breaks
-        ? [`${what} was asked for in ${attempts.size} attempts, and ${breaks} broke off`]
+        ? [`${what} was requested in ${attempts.size} attempts, but only ${breaks} were interrupted`]
         : []),
-      ...(calls.length > TRIES_MAX * (1 + breaks) ? [`${what} was asked for ${calls.length} times`] : []),
+      ...(calls.length > TRIES_MAX * (1 + breaks) ? [`${what} was requested ${calls.length} times`] : []),
     ]
   })
 }
 
-/** I13: each child is one job, and a report has the children that it needs. */
+/** I13: each child is one job, and a report has all the children it needs. */
 export function childrenAreSingle(job: JobHistory): string[] {
   const problems = orphanProblems(job)
   const row = parentRowOf(job)
   if (!row) return problems
   const { children } = job
   if (row.family.children !== children.length)
-    problems.push(`its row counts ${row.family.children} children of ${children.length}`)
+    problems.push(`the row counts ${row.family.children} children of ${children.length}`)
   const asked = Map.groupBy(children, ({ row: child }) => child?.family?.request)
   for (const twins of asked.values())
-    if (twins.length > 1) problems.push(`its children ${twins.map(({ id }) => id).join(' and ')} do the same`)
+    if (twins.length > 1) problems.push(`the children ${twins.map(({ id }) => id).join(' and ')} have equal requests`)
   const wanted = job.expect?.research?.children
   if (wanted !== undefined && isWhole(job) && children.length !== wanted)
-    problems.push(`it has ${children.length} children instead of ${wanted}`)
-  if (wanted !== undefined && children.length > wanted) problems.push(`it has more children than ${wanted}`)
+    problems.push(`${children.length} children instead of ${wanted}`)
+  if (wanted !== undefined && children.length > wanted) problems.push(`more children than ${wanted}`)
   return problems
 }
 
-/** I13: no child begins or goes on after its parent's end, and whoever has ended has told its family. */
+/** I13: no child starts or runs on after the end of its parent, and the family is notified of each end. */
 export function childrenEndWithIt(job: JobHistory): string[] {
   const { row } = job
   if (!row?.finished_at_wall_ms) return []
   const problems: string[] = []
   if (row.family?.is_settled === false && (row.family.parent_id !== null || job.children.length > 0))
-    problems.push('it has ended, and nobody told its family')
+    problems.push('the job has ended, but its family was not notified')
   const end = row.finished_at_wall_ms
   for (const { id, row: child } of job.children) {
     const endsAt = child?.finished_at_wall_ms ?? Number.POSITIVE_INFINITY
-    if (child && child.created_at_wall_ms > end) problems.push(`child ${id} was submitted after its end`)
-    // A report is made of what its children said.
-    if (row.state === 'completed' && endsAt > end) problems.push(`child ${id} went on when it had completed`)
+    if (child && child.created_at_wall_ms > end) problems.push(`child ${id} was submitted after the end of the job`)
+    // A report consists of the results of its children.
+    if (row.state === 'completed' && endsAt > end) problems.push(`child ${id} was running when the job completed`)
     else if (endsAt > end + (child?.is_cancel_requested ? OUTLIVES_MS : UNTOLD_MS))
-      problems.push(`child ${id} went on for ${endsAt - end} ms after its end`)
-    if (row.state === 'completed' && child?.state === 'cancelled') problems.push(`child ${id} was cancelled for nobody`)
+      problems.push(`child ${id} ran on for ${endsAt - end} ms after the end of the job`)
+    if (row.state === 'completed' && child?.state === 'cancelled')
+      problems.push(`child ${id} was cancelled without a cause`)
   }
   return problems
 }
 
-/** Whether it has all that it was to have: it completed, none of its children was given up, and it was not held up. */
+/** Whether a research completed with all of its children and without a long pause. */
 export function isWhole(job: JobHistory): boolean {
   const { row, children } = job
-  return row?.state === 'completed' && children.every((child) => child.row?.state !== 'failed') && !isHeldUp(job)
+  return row?.state === 'completed' && children.every((child) => child.row?.state !== 'failed') && !wasPaused(job)
 }
 
 /**
- * Whether an attempt of a research stood still for long, because its process was stopped or the machine was too busy for
- * it: a page has seconds to be read in, and a report says of one that was not read that it could not be.
+ * Whether an attempt of a research paused for long, because its process was stopped or the machine was busy.
+ *
+ * A page must be read within seconds; a report lists a page that was not read in time as unreadable.
  */
-export function isHeldUp({ expect, events }: JobHistory): boolean {
+export function wasPaused({ expect, events }: JobHistory): boolean {
   if (!expect?.research) return false
   return events.some(({ event, wall_ms }, i) => {
     const next = events[i + 1]
-    return next !== undefined && !STANDS.has(event) && next.wall_ms - wall_ms >= HELD_UP_MS
+    return next !== undefined && !STANDS.has(event) && next.wall_ms - wall_ms >= PAUSE_MS
   })
 }
 
 function orphanProblems({ row, parent }: JobHistory): string[] {
   const id = row?.family?.parent_id
-  return typeof id === 'string' && !parent?.row ? [`it is a child of ${id}, which has no row`] : []
+  return typeof id === 'string' && !parent?.row ? [`child of ${id}, which has no row`] : []
 }
 
-/** Its row, where it is one that composes. */
+/** The row, if the job is a composed one. */
 function parentRowOf({ row }: JobHistory): ParentRow | undefined {
   return row?.family && row.family.parent_id === null ? { ...row, family: row.family } : undefined
 }

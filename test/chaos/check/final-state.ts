@@ -6,7 +6,7 @@ import { hashOf, reportOf } from './report.ts'
 const PAGE = 2_000
 const CONNECT_MS = 5_000
 
-/** A way into the store past the service. Every read is one connection, for the database may have been killed since. */
+/** Reads the store directly, past the service. Each read opens a connection, because the database may have been killed since. */
 export async function query<T extends object>(url: string, sql: string, values: unknown[] = []): Promise<T[]> {
   const client = new Client({ connectionString: url, connectionTimeoutMillis: CONNECT_MS, query_timeout: 60_000 })
   client.on('error', () => undefined)
@@ -18,7 +18,7 @@ export async function query<T extends object>(url: string, sql: string, values: 
   }
 }
 
-/** How many jobs have not come to their end, or not told their family of it; undefined while the database does not answer. */
+/** Number of jobs that have not ended or not notified their family; undefined while the database does not answer. */
 export async function countUnfinished(url: string): Promise<number | undefined> {
   try {
     const [row] = await query<{ count: number }>(url, UNFINISHED)
@@ -28,7 +28,7 @@ export async function countUnfinished(url: string): Promise<number | undefined> 
   }
 }
 
-/** All rows and events of the store, as the checker wants them. */
+/** All rows and events of the store, for the checker. */
 export async function* readFinalState(url: string): AsyncGenerator<Entry> {
   for (let after = ''; ; ) {
     const rows = await query<JobRow>(url, ROWS, [after, PAGE])
@@ -70,7 +70,7 @@ interface JobRow {
   readonly children: number
   readonly steps: number
   readonly is_settled: boolean
-  /** Of those that belong to a family. */
+  /** Set for members of a family. */
   readonly request: string | null
   readonly kept_steps: readonly string[]
   readonly is_cancel_requested: boolean
@@ -115,7 +115,7 @@ function rowEntry(row: JobRow): Entry {
 function familyOf(row: JobRow, request: string, result: unknown, tag = ''): FamilyRow {
   const { parent_id, children, steps, kept_steps, is_settled } = row
   const { body } = JSON.parse(request) as { body?: unknown }
-  if (body === undefined) throw new Error(`the request of ${row.id} does not say what is asked for`)
+  if (body === undefined) throw new Error(`the request of ${row.id} has no question`)
   const report = tag === '' ? null : (reportOf(result, tag)?.report ?? null)
   return { parent_id, children, steps, kept_steps, request: hashOf(JSON.stringify(body)), report, is_settled }
 }

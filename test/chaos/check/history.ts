@@ -7,51 +7,51 @@ import { createInterface } from 'node:readline'
 export interface End {
   readonly status: string
   readonly attempt: number
-  /** Of the result, of whoever is asked; null where there is none. */
+  /** Hash of the result as the observer read it; null without a result. */
   readonly hash: string | null
 }
 
-/** What the client wanted of a job, so that the checker knows what to expect. */
+/** Expected outcome of a job, for the checker. */
 export interface Expectation {
   readonly stream: boolean
-  /** The whole answer. */
   readonly text: string
-  /** The client is going to ask for a cancel. */
+  /** The client is going to cancel the job. */
   readonly is_cancelled: boolean
-  /** Unix milliseconds before which it must not start. */
+  /** Unix milliseconds before which the job must not start. */
   readonly run_at_wall_ms?: number
-  /** Of a research: what the same question came to when nothing happened. */
+  /** For a research: the outcome of the same question in an undisturbed run. */
   readonly research?: {
-    /** The word of its question that tells it from others. */
+    /** The word by which the question differs from others. */
     readonly tag: string
-    /** Hash of the report with all that it cites. */
+    /** Hash of the report with its citations. */
     readonly report: string
     readonly children: number
-    /** Kinds of its steps, sorted. */
+    /** Kinds of the steps, sorted. */
     readonly steps: readonly string[]
   }
 }
 
-/** What the store knows of a job that is composed, or a child. */
+/** Columns of a composed job or a child. */
 export interface FamilyRow {
-  /** Of a child. */
+  /** Set for a child. */
   readonly parent_id: string | null
-  /** As the row counts them. */
+  /** Number of children in the row. */
   readonly children: number
   readonly steps: number
-  /** Kinds of the steps that are kept, sorted. */
+  /** Kinds of the stored steps, sorted. */
   readonly kept_steps: readonly string[]
-  /** Hash of what it is asked to do. */
+  /** Hash of the request. */
   readonly request: string
-  /** Hash of its report; null where it has none. */
+  /** Hash of the report; null without one. */
   readonly report: string | null
-  /** Its parent and its children were told of its end. */
+  /** The parent and the children were notified of the end. */
   readonly is_settled: boolean
 }
 
 /**
- * One thing that one actor saw or did. `ok`: it happened; `fail`: it certainly did not; `unknown`: nobody can tell, as
- * after a cut connection or an answer of 5xx.
+ * One observation or action of one actor.
+ *
+ * Phases: `ok`: happened; `fail`: certainly did not happen; `unknown`: either is possible, as after a cut connection or a 5xx response.
  */
 export type Entry =
   | { type: 'begin'; seed: number; wall_ms: number }
@@ -96,10 +96,10 @@ export type Entry =
       end?: End
     }
   | { type: 'run'; phase: 'start' | 'done' | 'failed' | 'aborted'; job_id: string; attempt: number }
-  /** A search or a page that a research asked for, outside; aborted: the answer came too late for whoever asked. */
+  /** A search or page that a research requested from outside. Aborted: the response came too late for the caller. */
   | { type: 'outside'; phase: 'answered' | 'aborted'; tag: string; what: string; wall_ms: number }
   | { type: 'fault'; phase: 'begin' | 'end' | 'problem'; kind: string; target: string; problem?: string }
-  /** A process ended though nothing was done to it. */
+  /** A process exited without a fault. */
   | { type: 'exit'; target: string; code: string }
   | {
       type: 'row'
@@ -131,33 +131,32 @@ export type Entry =
       wall_ms: number
     }
 
-/** An entry with its time and its author. */
+/** An entry with its time and its actor. */
 export type Recorded = Entry & {
-  /** Milliseconds since the run began, of a clock that never goes back. */
+  /** Milliseconds since the start of the run, of a monotonic clock. */
   readonly at_ms: number
   readonly actor: string
 }
 
-/** The entries of one type. */
 export type Of<T extends Entry['type']> = Extract<Entry, { type: T }> & Omit<Recorded, keyof Entry>
 
-/** Everything that one run knows about one job. */
+/** All entries of a run about one job. */
 export interface JobHistory {
   readonly id: string
   readonly key: string | undefined
   readonly expect: Expectation | undefined
-  /** All of it, in the order of time. */
+  /** In order of time. */
   readonly entries: readonly Recorded[]
-  /** Its row at the end; more than one only if the store broke. */
+  /** The row at the end; more than one only if the store is corrupt. */
   readonly row: Of<'row'> | undefined
-  /** Its stored events, by number. */
+  /** Stored events, by number. */
   readonly events: readonly Of<'event'>[]
-  /** What the store says was submitted by it, and by whom it was submitted. */
+  /** Children of the job and its parent, from the store. */
   readonly children: readonly JobHistory[]
   readonly parent: JobHistory | undefined
 }
 
-/** Writes down what happens: one append-only file of JSON lines an actor. */
+/** Writes a history: one append-only file of JSON lines per actor. */
 export class History {
   readonly directory: string
   readonly #files = new Map<string, WriteStream>()
@@ -167,7 +166,7 @@ export class History {
     this.directory = directory
   }
 
-  /** Starts a history in a directory, which is made. */
+  /** Opens a history in a new directory. */
   static async open(directory: string, seed: number): Promise<History> {
     await mkdir(directory, { recursive: true })
     const history = new History(directory)
@@ -175,18 +174,17 @@ export class History {
     return history
   }
 
-  /** Milliseconds since the run began. */
   get nowMs(): number {
     return performance.now() - this.#startedAt
   }
 
-  /** Appends to the file of `actor`. Order within it is the order of calls. */
+  /** Appends to the file of `actor`, in call order. */
   add(actor: string, entry: Entry): void {
     const recorded: Recorded = { at_ms: Math.round(this.nowMs * 10) / 10, actor, ...entry }
     this.#fileOf(actor).write(`${JSON.stringify(recorded)}\n`)
   }
 
-  /** Waits until all is on disk. */
+  /** Flushes all files. */
   async close(): Promise<void> {
     const closed = [...this.#files.values()].map((file) => new Promise<void>((resolve) => file.end(resolve)))
     await Promise.all(closed)
@@ -201,7 +199,7 @@ export class History {
   }
 }
 
-/** All entries of a directory in the order of their times; those of one actor keep theirs. */
+/** All entries of a directory in order of time; entries of one actor keep their order. */
 export async function readHistory(directory: string): Promise<Recorded[]> {
   const records: Recorded[] = []
   for (const name of (await readdir(directory)).toSorted()) {

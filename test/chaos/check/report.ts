@@ -1,27 +1,27 @@
 import { createHash } from 'node:crypto'
 
-/** A report, without what tells it from that of the same question with another tag. */
+/** A report without the tag of its question, so that reports of different tags can be compared. */
 export interface Report {
   readonly text: string
-  /** Of what it says and cites. */
+  /** Hash of the text and its citations. */
   readonly report: string
 }
 
 /**
- * Reads the report in the answer of a research; undefined where there is none.
+ * Reads the report from the response of a research; undefined without one.
  *
- * @param tag The word by which its question differs from others; as long as theirs, so that all stands at the same place.
+ * @param tag Word by which the question differs from others. All tags have one length, so that offsets in reports are equal.
  */
 export function reportOf(answer: unknown, tag: string): Report | undefined {
   const { choices } = (answer ?? {}) as { choices?: { message?: { content?: string; annotations?: unknown[] } }[] }
   const { content, annotations = [] } = choices?.[0]?.message ?? {}
   if (content === undefined) return undefined
-  // The hash of a source is that of its tag as well; its quote, and where that stands, are compared.
+  // The hash of a source depends on the tag, so only its quote and the offsets are compared.
   const said = JSON.stringify([content, annotations], (name, value) => (name === 'source_sha256' ? undefined : value))
   return { text: content, report: hashOf(said.replaceAll(tag, 'TAG')) }
 }
 
-/** Short, for people who compare two of them. */
+/** A short hash that people can compare. */
 export function hashOf(text: string): string {
   return createHash('sha256').update(text).digest('hex').slice(0, 16)
 }

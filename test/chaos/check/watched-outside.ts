@@ -4,14 +4,14 @@ import { isSlowTag } from '../load/researches.ts'
 import type { History } from './history.ts'
 import { hashOf } from './report.ts'
 
-/** Of one answer; longer than a child may go on that nobody cancelled with its parent. */
+/** Duration of a slow answer; longer than an uncancelled child may run on after its parent. */
 const SLOW_MS = 45_000
 
 /**
- * Starts what researches ask outside, and writes down each search and each page, and each execution of a child: as the witness
- * does, outside the processes that faults happen to.
+ * Starts the search engine, the pages and the model that researches call, outside the processes that faults happen to. Records each search,
+ * page and child execution.
  *
- * It takes its time, by the seed and by what is asked for, so that faults meet calls that are under way.
+ * Answers are delayed by the seed and the request, so that faults happen during calls.
  */
 export async function startWatchedOutside(history: History, seed: number): Promise<Outside> {
   const outside = await startOutside()
@@ -32,12 +32,12 @@ async function execute(call: OutsideCall, execution: string, random: Random, his
   say((await isLeft(call, paceOf(call.tag, random))) ? 'aborted' : 'done')
 }
 
-/** Takes a time for a call. True: its caller left before that was over. */
+/** Waits for the delay of a call. True: the caller disconnected first. */
 async function isLeft(call: OutsideCall, ms: number): Promise<boolean> {
   return await Promise.race([call.aborted.then(() => true), sleep(ms).then(() => false)])
 }
 
-/** Most answers are quick, some take seconds, and those of slow tags long. */
+/** Most answers are quick, some take seconds, and those of slow tags take long. */
 function paceOf(tag: string, random: Random): number {
   if (isSlowTag(tag)) return SLOW_MS
   return random.chance(0.7) ? random.between(10, 400) : random.between(500, 3_000)

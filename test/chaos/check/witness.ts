@@ -2,18 +2,18 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net'
 import type { History } from './history.ts'
 
-/** The text of one delta. */
+/** Splits a text into deltas. */
 const WORD = /\s*\S+|\s+$/g
 
-/** An upstream that writes down every execution it sees. */
+/** An upstream server that records every execution. */
 export interface Witness extends AsyncDisposable {
   /** Base URL without `/v1`. */
   readonly url: string
 }
 
 /**
- * Starts a server of the OpenAI dialect that does what echo-1 does for the directives of the workload, outside the
- * processes that faults happen to. So it sees each execution, by the `job_id:attempt` it is called with, and when it ends.
+ * Starts an OpenAI-compatible server that obeys the directives of the workload like echo-1, outside the processes that faults happen to. Each
+ * execution is recorded by its `job_id:attempt`, with its end.
  */
 export async function startWitness(history: History): Promise<Witness> {
   const server = createServer((request, response) => {
@@ -65,7 +65,7 @@ function readScript(content: string): Script {
   }
 }
 
-/** Gives the answer at its pace. False: the caller left before its end. */
+/** Streams the answer at its pace. False: the caller disconnected before the end. */
 async function answer(response: ServerResponse, script: Script, isStream: boolean): Promise<boolean> {
   const words = script.text.match(WORD) ?? []
   if (isStream) response.writeHead(200, { 'content-type': 'text/event-stream' }).flushHeaders()
@@ -100,7 +100,7 @@ function sendJson(response: ServerResponse, status: number, body: object): void 
   response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
 }
 
-/** Without a timer for nothing: most scripts wait for no time at all. */
+/** Most scripts have no delay and need no timer. */
 function sleep(ms: number): Promise<void> {
   return ms === 0 ? Promise.resolve() : new Promise((resolve) => setTimeout(resolve, ms))
 }

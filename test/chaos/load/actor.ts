@@ -3,38 +3,36 @@ import { once } from 'node:events'
 import { closeSync, openSync } from 'node:fs'
 import { request } from 'undici'
 
-/** How long a process may take to end after SIGTERM: its drain and its closing. */
+/** Maximum time from SIGTERM to the exit of a process: its drain and its shutdown. */
 const LEAVE_MS = 60_000
-/** Pause before a process that left by itself is started again, as a supervisor does. */
+/** Delay before an exited process is restarted, like a supervisor. */
 const RESPAWN_MS = 500
 
-/** Something that faults happen to. Each call of `down` and `freeze` is followed by its counterpart. */
+/** A target of faults. Each `down` or `freeze` is followed by `up` or `thaw`. */
 export interface Actor {
   readonly name: string
-  /** Ends it and waits until it is gone; its ports and data stay. */
+  /** Ends the process and waits for its exit; its ports and data remain. */
   down(signal: 'SIGTERM' | 'SIGKILL'): Promise<void>
-  /** Starts it again where it stopped. */
   up(): Promise<void>
-  /** Stops it with SIGSTOP: alive, but silent. */
+  /** Stops the process with SIGSTOP: alive, but without heartbeats. */
   freeze(): void
   thaw(): void
 }
 
-/** What {@link RoleActor} runs. */
 export interface RoleOptions {
   readonly name: string
-  /** None: all of them, as `npm start` does. */
+  /** Empty: all roles, as `npm start` runs them. */
   readonly roles: readonly string[]
   readonly env: Readonly<Record<string, string | undefined>>
-  /** Where its output goes; appended to. */
+  /** File to which the output is appended. */
   readonly logFile: string
-  /** Address of its `/readyz`. */
+  /** Base URL for `/readyz`. */
   readonly url: string
-  /** It ended though nobody asked for it, with an exit code or a signal. It is started again. */
+  /** Called if the process exits without a fault, with its exit code or signal. The process is then restarted. */
   readonly onExit: (name: string, code: string) => void
 }
 
-/** One role of the service in a process of its own, kept running: on the same port after every end. */
+/** One role of the service in a child process, restarted on the same port after every exit. */
 export class RoleActor implements Actor {
   readonly #options: RoleOptions
   #child: ChildProcess | undefined
@@ -49,12 +47,12 @@ export class RoleActor implements Actor {
     return this.#options.name
   }
 
-  /** Base address, of the API for an ingress, else of its health. */
+  /** Base URL: the API of an ingress, the health server of other roles. */
   get url(): string {
     return this.#options.url
   }
 
-  /** Returns once the process is started, ready or not: while another actor is down it may have to wait. */
+  /** Returns when the process is started, ready or not: an actor that is down may delay its readiness. */
   async up(): Promise<void> {
     this.#isWanted = true
     this.#spawn()
@@ -80,7 +78,6 @@ export class RoleActor implements Actor {
     this.#child?.kill('SIGCONT')
   }
 
-  /** Whether it says that it can work. */
   async isReady(): Promise<boolean> {
     try {
       const { statusCode, body } = await request(`${this.url}/readyz`, { headersTimeout: 2_000, bodyTimeout: 2_000 })
@@ -91,7 +88,7 @@ export class RoleActor implements Actor {
     }
   }
 
-  /** Undefined while it does not run. */
+  /** Undefined while the process is down. */
   get pid(): number | undefined {
     return this.#child?.exitCode === null && this.#child.signalCode === null ? this.#child.pid : undefined
   }

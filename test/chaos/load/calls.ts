@@ -1,11 +1,10 @@
 import { TEST_KEY } from '../../support/stack.ts'
 
-/** Twice the 30 s for which a broker keeps a record from other workers whose fetch it answered to a dead connection. */
+/** Twice the 30 s for which a broker keeps records from other workers after it answered a fetch on a dead connection. */
 const CALL_MS = 60_000
-/** Submitters at once. */
+/** Concurrent submissions. */
 const SUBMITTERS = 16
 
-/** What one call came to. */
 export interface Answer {
   readonly status: number
   readonly retryAfter: string | null
@@ -13,17 +12,17 @@ export interface Answer {
   readonly body: Readonly<Record<string, unknown>>
 }
 
-/** Asks echo-1 for an answer and waits for it. */
+/** Calls echo-1 and waits for the response. */
 export function chat(url: string, content: string): Promise<Answer> {
   return call(url, '/v1/chat/completions', requestOf(content))
 }
 
-/** Submits the same as a durable job. */
+/** Submits the same call as a durable job. */
 export function submit(url: string, content: string): Promise<Answer> {
   return call(url, '/v1/jobs', { endpoint: '/v1/chat/completions', body: requestOf(content) })
 }
 
-/** Submits equal jobs, a few at a time. @returns their ids @throws when one is not accepted */
+/** Submits equal jobs, some concurrently. @returns their ids @throws if one is not accepted */
 export async function submitMany(url: string, count: number, content: string): Promise<string[]> {
   const ids: string[] = []
   const submitter = async () => {
@@ -43,7 +42,7 @@ export async function readJob(url: string, id: string): Promise<Answer['body']> 
   return (await call(url, `/v1/jobs/${id}`)).body
 }
 
-/** A GET, or with a body a POST. */
+/** POST with a body, GET without. */
 async function call(url: string, path: string, body?: object): Promise<Answer> {
   const startedAt = performance.now()
   const response = await fetch(url + path, {

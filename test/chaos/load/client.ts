@@ -3,47 +3,46 @@ import { Agent, request } from 'undici'
 import { TEST_KEY } from '../../support/stack.ts'
 import type { End, Expectation, History } from '../check/history.ts'
 
-/** How long a client waits for the head of an answer before it calls the outcome unknown. */
+/** Timeout for the response headers, after which the outcome is unknown. */
 const ANSWER_MS = 8_000
-/** Pause between two tries of a client. */
 const RETRY_DELAY_MS = 300
-/** How long `GET ?wait=` is asked to wait, in seconds. */
+/** Seconds of `GET ?wait=`. */
 const WAIT_SECONDS = 10
 
 const TERMINAL = new Set(['completed', 'failed', 'cancelled', 'expired'])
 const agent = new Agent({ connections: null, keepAliveTimeout: 5_000 })
 
-/** What all clients of a run share. */
+/** Shared by all clients of a run. */
 export interface Clients {
   readonly history: History
   readonly ingresses: readonly string[]
-  /** The run is over: whoever still tries gives up. */
+  /** Aborted at the end of the run. */
   readonly signal: AbortSignal
 }
 
-/** The part of the job object that clients look at. */
+/** The fields of the job object that clients use. */
 export interface WireJob {
   readonly id: string
   readonly status: string
   readonly attempt: number
   readonly result: unknown
-  /** Of a job that is composed; absent while there are none. */
+  /** Present for a composed job with steps. */
   readonly steps?: readonly { readonly kind: string }[]
   readonly children?: readonly unknown[]
 }
 
-/** One job as it is sent, the same in every try. */
+/** One job as it is sent, equal in every try. */
 export interface Submission {
   readonly key: string
-  /** JSON. */
   readonly body: string
   readonly expect: Expectation
 }
 
 /**
- * Submits a job through one ingress, or the next one after a failure, with the same key until the outcome is known.
+ * Submits a job through one ingress. After a failure, submits it through the next ingress with the same idempotency key, until the outcome is
+ * certain.
  *
- * @returns Its id; undefined when the service refused it or the run ended first.
+ * @returns Id of the job; undefined if the service refused it or the run ended first.
  */
 export async function submit(clients: Clients, job: Submission, first: number): Promise<string | undefined> {
   for (let turn = first; !clients.signal.aborted; turn++) {
@@ -63,7 +62,7 @@ export async function submit(clients: Clients, job: Submission, first: number): 
   return undefined
 }
 
-/** Asks for a job's end until the answer says what became of it: 200, or 409 when it finished first. */
+/** Cancels a job and retries until the answer is final: 200, or 409 if the job finished first. */
 export async function cancel(clients: Clients, jobId: string, first: number): Promise<void> {
   for (let turn = first; !clients.signal.aborted; turn++) {
     const base = { type: 'cancel', job_id: jobId, ingress: ingressOf(clients, turn) } as const
@@ -79,7 +78,7 @@ export async function cancel(clients: Clients, jobId: string, first: number): Pr
   }
 }
 
-/** Reads a job with `?wait=` until it is terminal, through the ingresses in turn. */
+/** Reads a job with `?wait=` until it is terminal, alternating between the ingresses. */
 export async function waitForEnd(clients: Clients, jobId: string, first: number): Promise<void> {
   for (let turn = first; !clients.signal.aborted; turn++) {
     const answer = await call(clients, 'GET', turn, `/v1/jobs/${jobId}?wait=${WAIT_SECONDS}`)
@@ -97,7 +96,7 @@ export async function waitForEnd(clients: Clients, jobId: string, first: number)
   }
 }
 
-/** Submits a job while nothing happens, and gives its end; writes nothing down. Undefined when there is none in time. */
+/** Runs one job without faults and without a history. Returns its end; undefined after a timeout. */
 export async function runQuietly(clients: Clients, body: object): Promise<WireJob | undefined> {
   const accepted = await call(clients, 'POST', 0, '/v1/jobs', {}, JSON.stringify(body))
   while (accepted.job && !clients.signal.aborted) {
@@ -108,19 +107,18 @@ export async function runQuietly(clients: Clients, body: object): Promise<WireJo
   return undefined
 }
 
-/** What a terminal job says about its end. */
+/** The end of a terminal job. */
 export function endOf(job: WireJob): End {
   const hash =
     job.result === null ? null : createHash('sha256').update(canonical(job.result)).digest('hex').slice(0, 16)
   return { status: job.status, attempt: job.attempt, hash }
 }
 
-/** The ingress of a turn. */
 export function ingressOf({ ingresses }: Clients, turn: number): string {
   return ingresses[turn % ingresses.length] ?? ''
 }
 
-/** Waits, unless the signal comes first. */
+/** Waits for a time or an abort of the signal. */
 export function sleep(ms: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const done = () => {
@@ -134,7 +132,7 @@ export function sleep(ms: number, signal: AbortSignal): Promise<void> {
 }
 
 interface Answer {
-  /** 0: there was none. */
+  /** 0: no response. */
   readonly status: number
   readonly job?: WireJob
   readonly problem?: string
@@ -167,12 +165,12 @@ async function call(
   }
 }
 
-/** After 5xx the write may have been made; after 4xx it was not. */
+/** After 5xx the write may have happened; after 4xx it did not. */
 function phaseOf({ status }: Answer): 'fail' | 'unknown' {
   return status >= 400 && status < 500 ? 'fail' : 'unknown'
 }
 
-/** Trying again cannot help. 409 on a submission means that its twin is on its way; 429 that there is no room now. */
+/** Retrying cannot help. 409 for a submission means that a duplicate is in flight; 429 means that a quota is full now. */
 function isFinal({ status, problem = '' }: Answer): boolean {
   return status >= 400 && status < 500 && status !== 429 && !problem.includes('idempotency_key_in_use')
 }

@@ -4,21 +4,21 @@ import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { TEST_KEY } from '../../support/stack.ts'
 import { type Clients, endOf, ingressOf, sleep, type WireJob } from './client.ts'
 
-/** Silence after which a connection is given up; the service sends a comment every 15 s. */
+/** Time without data after which a connection is closed; the service sends a comment every 15 s. */
 const SILENCE_MS = 20_000
 const HEAD_MS = 8_000
-/** Pause before the next connection: at once after one that held, longer the more have failed. */
+/** Delay before the next connection: short after one that worked, longer with each failure in a row. */
 const AGAIN: Backoff = { baseMs: 200, maxMs: 3_000 }
 
 const agent = new Agent({ connections: null, keepAliveTimeout: 5_000 })
 
-/** What one connection of a follower came to. */
+/** Outcome of one connection of a follower. */
 type Ending = 'terminal' | 'past' | 'missing' | 'cut'
 
 /**
- * Follows a job's events to the last one, changing to the other ingress with `Last-Event-ID` after every cut.
+ * Follows the events of a job to the last one. After every cut, reconnects to the other ingress with `Last-Event-ID`.
  *
- * @param hangUps Frames after which its first connections are cut by itself.
+ * @param hangUps Frames after which the follower cuts its first connections itself.
  */
 export async function follow(
   clients: Clients,
@@ -39,7 +39,7 @@ class Follower {
   readonly #jobId: string
   #last = 0
   #hasEnded = false
-  /** Connections in a row that did not hold. */
+  /** Consecutive connections that failed. */
   failures = 0
 
   constructor(clients: Clients, jobId: string) {
@@ -47,7 +47,7 @@ class Follower {
     this.#jobId = jobId
   }
 
-  /** One connection, from the last event that was seen. */
+  /** One connection, starting after the last received event. */
   async connect(turn: number, hangUpAfter = Number.POSITIVE_INFINITY): Promise<Ending> {
     const ingress = ingressOf(this.#clients, turn)
     this.failures += 1
@@ -139,7 +139,6 @@ interface Frame {
   readonly job?: WireJob
 }
 
-/** The text in a chat chunk. */
 export function textOfChunk(chunk: unknown): string {
   const { choices } = chunk as { choices?: { delta?: { content?: string } }[] }
   return choices?.map((choice) => choice.delta?.content ?? '').join('') ?? ''

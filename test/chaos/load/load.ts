@@ -2,14 +2,13 @@ import { type Clients, cancel, sleep, submit, waitForEnd } from './client.ts'
 import { follow } from './follower.ts'
 import { bodyOf, type PlannedJob, runAtOf } from './workload.ts'
 
-/** Submitters at once. Each waits for its job's acceptance, so this bounds what an outage piles up. */
+/** Concurrent submissions. Each waits for the acceptance of its job, which bounds the backlog of an outage. */
 const SUBMITTERS = 32
-/** Jobs watched at once; beyond that a submitter waits for one to end. */
+/** Maximum jobs watched at once; beyond it a submitter waits until one ends. */
 const WATCHED_MAX = 2_500
 
-/** How a run is loaded. */
 export interface Load {
-  /** In the order in which they are submitted. */
+  /** In order of submission. */
   readonly jobs: readonly PlannedJob[]
   /** Submissions are spread over this time; outages delay them. */
   readonly durationMs: number
@@ -17,9 +16,9 @@ export interface Load {
 }
 
 /**
- * Submits all jobs of a run and starts whoever watches and cancels them.
+ * Submits all jobs of a run, and starts their watchers and cancellers.
  *
- * @returns once all are submitted; `watched` settles when the last watcher has seen its job's end
+ * @returns when all jobs are submitted; `watched` settles when the last watcher has observed the end of its job
  */
 export async function runLoad(clients: Clients, load: Load): Promise<{ watched: Promise<unknown> }> {
   const watching = new Set<Promise<unknown>>()

@@ -1,15 +1,13 @@
-/** Seeded random choices: the same seed gives the same run of them (Mulberry32). */
+/** Seeded random choices: equal seeds give equal sequences (Mulberry32). */
 export interface Random {
-  /** In [0, 1). */
   next(): number
-  /** A whole number from `min` to `max`, both included. */
+  /** An integer from `min` to `max`, both inclusive. */
   between(min: number, max: number): number
-  /** True in `share` of all cases. */
+  /** True with the probability `share`. */
   chance(share: number): boolean
   pick<T>(items: readonly [T, ...T[]]): T
 }
 
-/** Opens the choices of a seed. */
 export function openRandom(seed: number): Random {
   let state = seed >>> 0
   const next = () => {

@@ -3,30 +3,30 @@ import { reportOf } from '../check/report.ts'
 import { type Clients, runQuietly } from './client.ts'
 import { type PlannedJob, randomOf } from './workload.ts'
 
-/** The research whose model is that of the outside. */
+/** The research model, which calls the scripted servers outside the fleet. */
 export const RESEARCH_MODEL = 'research-1'
-/** Tags have as many digits each, so that a report says the same at the same places, but for its tag. */
+/** Tags of one length keep the offsets in reports equal. */
 const TAG_BASE = { quick: 10_000, slow: 20_000 }
-/** How long the research before the load may take. */
+/** Timeout of the research before the load. */
 const QUIET_MS = 180_000
 
-/** What a research comes to that nothing happens to, by the tag of its question. */
+/** Outcome of an undisturbed research, for the tag of its question. */
 export interface QuietResearch {
   readonly tag: string
   readonly text: string
-  /** Hash of the report with all that it cites. */
+  /** Hash of the report with its citations. */
   readonly report: string
   readonly children: number
   /** Kinds of its steps, sorted. */
   readonly steps: readonly string[]
 }
 
-/** Whether the model takes long over the questions of a tag. */
+/** Whether the model answers questions of a tag slowly. */
 export function isSlowTag(tag: string): boolean {
   return Number(tag.slice('Tarn'.length)) >= TAG_BASE.slow
 }
 
-/** Researches a question while nothing happens. @throws when it does not complete */
+/** Runs one research before the faults start. @throws if it does not complete */
 export async function researchQuietly(clients: Clients): Promise<QuietResearch> {
   const tag = tagOf(TAG_BASE.quick)
   const signal = AbortSignal.any([clients.signal, AbortSignal.timeout(QUIET_MS)])
@@ -37,12 +37,12 @@ export async function researchQuietly(clients: Clients): Promise<QuietResearch> 
   return { tag, ...report, children: job.children?.length ?? 0, steps }
 }
 
-/** The research of a number, from 1: the same for the same seed. It has to say what the quiet one said, of its own tag. */
+/** The research of a number, from 1; equal for equal seeds. The expected outcome is the outcome of the undisturbed research with its own tag. */
 export function planResearch(seed: number, number: number, quiet: QuietResearch): PlannedJob {
   const random = randomOf(seed, -1 - number)
   const stream = random.chance(0.6)
   const cancelAfterMs = random.chance(0.12) ? random.between(0, 8_000) : undefined
-  // Some of those that are cancelled have children that would go on for long after it.
+  // Some of the cancelled researches have children that would run on for long.
   const isSlow = cancelAfterMs !== undefined && random.chance(0.6)
   const tag = tagOf((isSlow ? TAG_BASE.slow : TAG_BASE.quick) + number)
   const { report, children, steps } = quiet
@@ -67,7 +67,7 @@ export function planResearch(seed: number, number: number, quiet: QuietResearch)
 
 function callOf(tag: string, stream: boolean): PlannedJob['call'] {
   const messages = [{ role: 'user', content: questionOf(tag) }]
-  // One search and one page cost little, and no outage takes so much of a high effort's time that anything is left out.
+  // One search and one page are cheap, and no outage is long enough to make a high effort skip them.
   const body = { model: RESEARCH_MODEL, messages, stream, reasoning_effort: 'high', max_tool_calls: 1, max_sources: 1 }
   return { endpoint: '/v1/deep-research', body }
 }

@@ -1,31 +1,30 @@
 import type { Expectation } from '../check/history.ts'
 import { openRandom, type Random } from './random.ts'
 
-/** One job of a run: what is submitted, and what its client does with it. */
+/** One job of a run: its request, and the behaviour of its client. */
 export interface PlannedJob {
-  /** Idempotency key; also in the job's metadata, so that its row can be found. */
+  /** Idempotency key; also in the metadata of the job, so that its row can be found. */
   readonly key: string
-  /** The call that it stands for. */
+  /** The call that the job runs. */
   readonly call: { readonly endpoint: string; readonly body: object }
   readonly metadata: Readonly<Record<string, string>>
   readonly priority: 'normal' | 'low'
-  /** Not to be started before so many milliseconds after its submission. */
+  /** Delay between submission and the scheduled start, in milliseconds. */
   readonly runInMs?: number
-  /** Asked to be cancelled so many milliseconds after its acceptance. */
+  /** Delay between acceptance and the cancel, in milliseconds. */
   readonly cancelAfterMs?: number
-  /** The same submission goes to both ingresses at once. */
+  /** Submitted to both ingresses at once. */
   readonly isDoubled: boolean
-  /** How its client watches it. */
   readonly watch: 'follow' | 'wait'
-  /** Frames after which its follower hangs up, connection after connection. */
+  /** Frames after which its follower disconnects, connection after connection. */
   readonly hangUps: readonly number[]
   readonly expect: Expectation
 }
 
-/** Runs in the worker, or in the harness, which sees each execution. */
+/** Models that run in the worker, or in the harness, which records each execution. */
 const MODELS = ['echo-1', 'witness-1'] as const
 
-/** The job of a number: the same for the same seed. */
+/** The job of a number; equal for equal seeds. */
 export function planJob(seed: number, number: number): PlannedJob {
   const random = randomOf(seed, number)
   const key = `chaos-${seed}-${number}`
@@ -49,12 +48,12 @@ export function planJob(seed: number, number: number): PlannedJob {
   }
 }
 
-/** The choices of one job of a run: a stream of its own, so that what one needs does not shift those of the next. */
+/** Random choices of one job, seeded by its number, so that a change of one job does not shift the next. */
 export function randomOf(seed: number, number: number): Random {
   return openRandom(Math.imul(seed, 0x9e3779b1) ^ Math.imul(number + 1, 0x85ebca6b))
 }
 
-/** Most are quick; some take seconds, so that faults meet them while they run. */
+/** Most are quick; some take seconds, so that faults happen while they run. */
 function paceOf(random: Random): string {
   const speed = random.next()
   if (speed < 0.6) return `first_ms=${random.between(0, 50)} delay_ms=${random.between(0, 5)}`
@@ -62,12 +61,12 @@ function paceOf(random: Random): string {
   return `first_ms=${random.between(500, 3_000)} delay_ms=${random.between(100, 300)}`
 }
 
-/** When a job may start, in whole unix seconds, if it is not to start at once. */
+/** Scheduled start in whole unix seconds; undefined without one. */
 export function runAtOf({ runInMs }: PlannedJob, nowMs: number): number | undefined {
   return runInMs === undefined ? undefined : Math.floor((nowMs + runInMs) / 1_000)
 }
 
-/** The body of `POST /v1/jobs` for a job. @param runAt Unix seconds */
+/** Body of `POST /v1/jobs`. @param runAt Unix seconds */
 export function bodyOf(job: PlannedJob, runAt: number | undefined): Record<string, unknown> {
   return {
     ...job.call,
