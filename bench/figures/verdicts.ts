@@ -3,7 +3,7 @@ import type { Footprint } from '../machine/footprint.ts'
 import { added, type Figures, ratio } from './figures.ts'
 import { renderTable, show } from './markdown.ts'
 
-/** One target (docs/internals/benchmarks.md, Beside the targets), and how it is read from a run. */
+/** One target (docs/internals/benchmarks.md, Calls), and how it is read from a run. */
 interface Goal {
   readonly what: string
   readonly goal: string

@@ -58,6 +58,7 @@ export const PARTS: readonly Part[] = [
     design: 'Design',
     protocol: 'Protocol',
     benchmarks: 'Benchmarks',
+    'benchmark-history': 'Benchmark history',
   }),
 ]
 
