@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { Metadata, recordOf } from '#schemas/record.ts'
 
 /**
- * Request and response of `POST /v1/chat/completions` (docs/internals/protocol.md, Chat requests).
+ * Request and response of `POST /v1/chat/completions` (docs/reference/compatibility.md, Chat requests).
  *
  * Objects are loose: the decoder passes unknown fields to an upstream of the same dialect. Parts, calls, tools and formats of an
  * unknown type are read as {@link Unknown}, because servers add types every month. `null` means absent for all optional fields. A bound
@@ -78,7 +78,7 @@ const ToolCall = z.union([CustomCall, FunctionCall])
 
 const name = z.string().nullish()
 
-/** One message of the conversation (docs/internals/protocol.md, Chat messages). */
+/** One message of the conversation (docs/reference/compatibility.md, Chat messages). */
 export const ChatMessage = z.discriminatedUnion('role', [
   z.looseObject({ role: z.literal(['system', 'developer']), content: Texts, name }),
   z.looseObject({ role: z.literal('user'), content: Contents, name }),
@@ -111,7 +111,7 @@ const CustomTool = z.looseObject({
   custom: z.looseObject({ name: ToolName, description: z.string().nullish(), format: JsonObject.nullish() }),
 })
 
-/** One tool definition (docs/internals/protocol.md, Tools). */
+/** One tool definition (docs/reference/compatibility.md, Tools). */
 export const ChatTool = z.union([
   z.discriminatedUnion('type', [FunctionTool, CustomTool]),
   unknownType('function', 'custom'),
@@ -162,7 +162,7 @@ const ResponseFormat = z.union([
   unknownType('text', 'json_object', 'json_schema'),
 ])
 
-/** Request body (docs/internals/protocol.md, Chat requests). The decoder checks rules that depend on the model or on two fields. */
+/** Request body (docs/reference/compatibility.md, Chat requests). The decoder checks rules that depend on the model or on two fields. */
 export const ChatRequest = z.looseObject({
   model: z.string().min(1).describe('Model id or alias'),
   messages: z.array(ChatMessage).min(1).max(100_000).describe('Messages of the conversation, oldest first'),
@@ -279,7 +279,7 @@ export interface ChatChoice {
   content_filter_results: ChatFilterResults
 }
 
-/** Response without streaming (docs/internals/protocol.md, Chat answers). */
+/** Response without streaming (docs/reference/compatibility.md, Chat answers). */
 export interface ChatCompletion extends Extensible {
   id: string
   object: 'chat.completion'

@@ -10,7 +10,7 @@ export const RUN_FILES_MAX = 20
 export const RUN_FILES_BYTES_MAX = 16 * 1024 * 1024
 
 /**
- * Body of `POST /v1/tools/code` (docs/internals/protocol.md, Code). The decoder checks bounds that depend on settings or count code points.
+ * Body of `POST /v1/tools/code` (docs/reference/compatibility.md, Code). The decoder checks bounds that depend on settings or count code points.
  * Unknown fields are ignored.
  */
 export const CodeBody = z.looseObject({

@@ -9,7 +9,7 @@ export const EncodingFormat = z.enum(['float', 'base64'])
 export type EncodingFormat = z.infer<typeof EncodingFormat>
 
 /**
- * Body of `POST /v1/embeddings` (docs/internals/protocol.md, Embedding requests). The decoder checks `input`, because a union of its four forms
+ * Body of `POST /v1/embeddings` (docs/reference/compatibility.md, Embedding requests). The decoder checks `input`, because a union of its four forms
  * could not name the invalid item. Unknown fields are ignored.
  */
 export const EmbeddingsBody = z.looseObject({

@@ -254,7 +254,7 @@ const Logprob = z.strictObject({
     z.strictObject({ token: z.string(), logprob: z.number().nullable(), bytes: z.array(z.int()).nullable() }),
   ),
 })
-/** One token with its log probability, in the OpenAI shape (docs/internals/protocol.md, Chat answers). */
+/** One token with its log probability, in the OpenAI shape (docs/reference/compatibility.md, Chat answers). */
 export type Logprob = z.infer<typeof Logprob>
 
 const Choice = z.int().min(0).default(0).describe('Index of the choice')

@@ -52,7 +52,7 @@ export const SharedHistory = z.strictObject({
 export type SharedHistory = z.infer<typeof SharedHistory>
 
 /**
- * A job record of the topic `jobs.<pool>` (docs/internals/design.md, Topics and records).
+ * A job record of the topic `jobs.<pool>` (docs/internals/protocol.md, Records).
  *
  * `id` and `attempt` together name one execution. Times are absolute unix milliseconds.
  */

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { recordOf } from '#schemas/record.ts'
 
 /**
- * Request and response of `POST /v1/messages` and `/v1/messages/count_tokens` (docs/internals/protocol.md, Messages requests).
+ * Request and response of `POST /v1/messages` and `/v1/messages/count_tokens` (docs/reference/compatibility.md, Messages requests).
  *
  * Objects are loose: the decoder passes unknown fields to an upstream of the same dialect. Blocks, tools and sources of an unknown type
  * are read as {@link Unknown}, because the API adds types every month. `null` means absent for all optional fields. A bound with the
@@ -115,7 +115,7 @@ export type AssistantBlock = z.infer<typeof AssistantBlock>
 
 const Texts = z.union([z.string(), z.array(TextBlock)])
 
-/** One message (docs/internals/protocol.md, Turns and blocks). */
+/** One message (docs/reference/compatibility.md, Turns and blocks). */
 export const InputMessage = z.discriminatedUnion('role', [
   z.looseObject({ role: z.literal('user'), content: z.union([z.string(), z.array(UserBlock)]) }),
   z.looseObject({ role: z.literal('assistant'), content: z.union([z.string(), z.array(AssistantBlock)]) }),
@@ -141,7 +141,7 @@ const CustomTool = z.looseObject({
   strict: z.boolean().nullish(),
 })
 
-/** One tool definition (docs/internals/protocol.md, Messages requests). */
+/** One tool definition (docs/reference/compatibility.md, Messages requests). */
 export const MessagesTool = z.union([CustomTool, unknownType('custom')])
 export type MessagesTool = z.infer<typeof MessagesTool>
 
@@ -194,7 +194,7 @@ const promptFields = {
   service_tier: z.string().nullish(),
 }
 
-/** Request body (docs/internals/protocol.md, Messages requests). The decoder checks rules that depend on the model or on two fields. */
+/** Request body (docs/reference/compatibility.md, Messages requests). The decoder checks rules that depend on the model or on two fields. */
 export const MessagesRequest = z.looseObject({
   ...promptFields,
   max_tokens: z.int().min(1).describe('Maximum output tokens'),
@@ -202,11 +202,11 @@ export const MessagesRequest = z.looseObject({
 })
 export type MessagesRequest = z.infer<typeof MessagesRequest>
 
-/** Body of `POST /v1/messages/count_tokens` (docs/internals/protocol.md, Counting tokens). */
+/** Body of `POST /v1/messages/count_tokens` (docs/reference/compatibility.md, Counting tokens). */
 export const CountTokensRequest = z.looseObject(promptFields)
 export type CountTokensRequest = z.infer<typeof CountTokensRequest>
 
-/** Stop reason (docs/internals/protocol.md, Messages answers). An upstream of this dialect may return other reasons. */
+/** Stop reason (docs/reference/compatibility.md, Messages answers). An upstream of this dialect may return other reasons. */
 export type StopReason =
   | 'end_turn'
   | 'max_tokens'
@@ -225,7 +225,7 @@ export interface MessagesUsage {
 }
 
 /**
- * One content block of a response. `citations` and `caller` belong to newer versions (docs/internals/protocol.md, Messages versions). The last
+ * One content block of a response. `citations` and `caller` belong to newer versions (docs/reference/compatibility.md, Messages versions). The last
  * variant is a block of an upstream of this dialect, or of a hosted search.
  */
 export type OutputBlock =
@@ -242,7 +242,7 @@ export interface RefusalDetails {
   explanation: null
 }
 
-/** Response (docs/internals/protocol.md, Messages answers). The last three fields belong to newer versions. */
+/** Response (docs/reference/compatibility.md, Messages answers). The last three fields belong to newer versions. */
 export interface Message {
   id: string
   type: 'message'

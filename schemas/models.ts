@@ -290,7 +290,7 @@ export const ModelsFile = z.strictObject({
 })
 export type ModelsFile = z.infer<typeof ModelsFile>
 
-/** A model in the OpenAI format of `/v1/models` (docs/internals/protocol.md, Model lists), with features and limits. */
+/** A model in the OpenAI format of `/v1/models` (docs/reference/compatibility.md, Model lists), with features and limits. */
 export interface Model {
   id: string
   object: 'model'

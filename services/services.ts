@@ -5,7 +5,7 @@ import type { Service } from '#shared/process/lifecycle.ts'
 
 /**
  * Part that a process can run: a worker, named after its pool, or `scheduler` or `ingress`. The pool `batches` has no
- * worker: every ingress runs its batches (docs/internals/design.md, Batches).
+ * worker: every ingress runs its batches (docs/internals/design.md, Composed jobs).
  */
 export type Role = Exclude<PoolName, 'batches'> | 'scheduler' | 'ingress'
 

@@ -65,7 +65,7 @@ const completion = {
   usage: Usage,
 }
 
-/** Response of `POST /v1/chat/completions` without streaming (docs/internals/protocol.md, Chat answers). */
+/** Response of `POST /v1/chat/completions` without streaming (docs/reference/compatibility.md, Chat answers). */
 export const ChatCompletionAnswer = z.looseObject(completion) satisfies z.ZodType<ChatCompletion>
 
 /** One `data:` line of a streamed response (docs/internals/protocol.md, Chat streams). */

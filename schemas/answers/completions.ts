@@ -3,7 +3,7 @@ import { Usage } from './chat.ts'
 
 const Numbers = z.array(z.number().nullable())
 
-/** Response of `POST /v1/completions`, or one `data:` line of its stream (docs/internals/protocol.md, Completions). */
+/** Response of `POST /v1/completions`, or one `data:` line of its stream (docs/reference/compatibility.md, Completions). */
 export const CompletionAnswer = z.object({
   id: z.string(),
   object: z.literal('text_completion'),

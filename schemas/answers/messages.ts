@@ -28,7 +28,7 @@ const OutputBlock = z.union([
 ])
 
 /**
- * Response of `POST /v1/messages` (docs/internals/protocol.md, Messages answers). Optional fields belong to newer versions of the format or
+ * Response of `POST /v1/messages` (docs/reference/compatibility.md, Messages answers). Optional fields belong to newer versions of the format or
  * come from an upstream server with the Anthropic API.
  */
 export const MessageAnswer = z.looseObject({

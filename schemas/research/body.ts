@@ -18,7 +18,7 @@ export const ResearchMessage = z.looseObject({
 export type ResearchMessage = z.infer<typeof ResearchMessage>
 
 /**
- * Body of `POST /v1/deep-research` (docs/internals/protocol.md, Deep research): a chat request with bounds for the research. Unknown fields are
+ * Body of `POST /v1/deep-research` (docs/reference/compatibility.md, Deep research): a chat request with bounds for the research. Unknown fields are
  * ignored. `null` means absent.
  */
 export const ResearchBody = z.looseObject({

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { TranscriptFormat, VoiceActivity } from './transcription.ts'
 
 /**
- * Fields of `POST /v1/audio/transcriptions` without the file (docs/internals/protocol.md, Transcription fields), from a form or from JSON.
+ * Fields of `POST /v1/audio/transcriptions` without the file (docs/reference/compatibility.md, Transcription fields), from a form or from JSON.
  *
  * Unknown fields are ignored. `null` means absent. A bound with the message `decimal` is reported with a `decimal_…` error code.
  */

@@ -4,7 +4,7 @@ import { z } from 'zod'
 export const AudioFormat = z.enum(['flac', 'mp3', 'mp4', 'mpeg', 'ogg', 'wav', 'webm'])
 export type AudioFormat = z.infer<typeof AudioFormat>
 
-/** Voice activity detection, which splits long audio at silences (docs/internals/protocol.md, Uploads). */
+/** Voice activity detection, which splits long audio at silences (docs/reference/compatibility.md, Uploads). */
 export const VoiceActivity = z.strictObject({
   threshold: z.number().min(0).max(1).default(0.5).describe('Minimum probability of speech, from 0 to 1'),
   silence_duration_ms: z.int().min(0).max(10_000).default(200).describe('Silence that ends a segment, in milliseconds'),
@@ -102,7 +102,7 @@ export const TranscribeEvent = z.discriminatedUnion('type', [
 ])
 export type TranscribeEvent = z.infer<typeof TranscribeEvent>
 
-/** Format of the response (docs/internals/protocol.md, Transcripts). */
+/** Format of the response (docs/reference/compatibility.md, Transcripts). */
 export const TranscriptFormat = z.enum(['json', 'text', 'srt', 'verbose_json', 'vtt', 'diarized_json'])
 export type TranscriptFormat = z.infer<typeof TranscriptFormat>
 

@@ -133,7 +133,7 @@ export interface KeptRecord extends ChannelRecord {
   readonly sentAtMs: number
 }
 
-/** A queue or channel that must exist, with its settings (docs/internals/design.md, Topics and records). */
+/** A queue or channel that must exist, with its settings (docs/internals/protocol.md, Records). */
 export interface Topic {
   readonly name: string
   readonly partitions: number

@@ -4,7 +4,7 @@ export interface ContentFindings {
 }
 
 /**
- * The content filter port: checks finished answers for `content_filter_results` (docs/internals/protocol.md, Chat answers).
+ * The content filter port: checks finished answers for `content_filter_results` (docs/reference/compatibility.md, Chat answers).
  *
  * An upstream that sends its own results takes precedence: its answers are not checked.
  */

@@ -126,7 +126,7 @@ export interface Budget {
 
 /**
  * The token limit of one choice: the caller's max_tokens, else the model's default. The limit is clamped to the model's maximum and to the
- * rest of the context window (docs/internals/protocol.md, Token limits).
+ * rest of the context window (docs/reference/compatibility.md, Token limits).
  *
  * @param contextTokens Size of the context window; undefined: unbounded
  * @throws ServiceError `context_length_exceeded` if the prompt fills the window

@@ -6,7 +6,7 @@ import { isSmall, writeJson } from '#shared/json/write.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Maximum bytes of JSON inside a record; a larger body is stored in a blob (docs/internals/design.md, Topics and records). */
+/** Maximum bytes of JSON inside a record; a larger body is stored in a blob (docs/internals/protocol.md, Records). */
 export const BODY_BYTES_MAX = 64 * 1024
 
 /** Characters of a body per blob write. Each write waits for a thread, so larger writes are cheaper. */

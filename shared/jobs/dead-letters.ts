@@ -1,5 +1,5 @@
 /**
- * Dead letters: records that no worker could run, kept in the topic `dead` for operators (docs/internals/design.md, Topics and records).
+ * Dead letters: records that no worker could run, kept in the topic `dead` for operators (docs/internals/protocol.md, Records).
  */
 import type { Priority } from '#schemas/durable-job.ts'
 import { type JobEnvelope, PoolName } from '#schemas/job.ts'

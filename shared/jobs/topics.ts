@@ -29,7 +29,7 @@ export function jobsTopic(pool: PoolName, priority: Priority = 'normal'): string
 }
 
 /**
- * All topics for these pools, with their settings (docs/internals/design.md, Topics and records).
+ * All topics for these pools, with their settings (docs/internals/protocol.md, Records).
  *
  * @param callDeadlineMs Maximum deadline of an attached job, in ms
  * @param jobDeadlineMs Maximum deadline of a durable job, in ms. Queues retain records at least that long

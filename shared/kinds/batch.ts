@@ -10,7 +10,7 @@ const CHILDREN_AT_ONCE = 500
  */
 export const BATCH_WRAP_UP_MS = 300_000
 
-/** A batch of API calls (docs/internals/design.md, Batches). The handler splits the input into parts and joins their results. */
+/** A batch of API calls (docs/internals/design.md, Composed jobs). The handler splits the input into parts and joins their results. */
 export const batch: Kind<BatchRequest, BatchEvent> = {
   name: 'batch',
   pool: 'batches',

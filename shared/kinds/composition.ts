@@ -1,7 +1,7 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { EncodeContext, PoolName } from '#schemas/job.ts'
 
-/** Interface of composed jobs: recorded steps, and child jobs in other pools (docs/internals/design.md, Families). */
+/** Interface of composed jobs: recorded steps, and child jobs in other pools (docs/internals/design.md, Composed jobs). */
 
 /** Maximum size of a step result, in bytes of JSON. */
 export const STEP_BYTES_MAX = 1024 * 1024

@@ -41,7 +41,7 @@ function countOf(result: CountTokensResult | undefined): CountTokensResult {
   return { input_tokens: parsed.data.input_tokens }
 }
 
-/** Counts the tokens of a prompt (docs/internals/protocol.md, Counting tokens). The only event is the result. */
+/** Counts the tokens of a prompt (docs/reference/compatibility.md, Counting tokens). The only event is the result. */
 export const countTokens: Kind<GenerateRequest, CountTokensResult> = {
   name: 'count_tokens',
   pool: 'inference',

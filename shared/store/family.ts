@@ -1,6 +1,6 @@
 import type { PoolName } from '#schemas/job.ts'
 
-/** Records of composed jobs: their steps and children (docs/internals/design.md, Families). */
+/** Records of composed jobs: their steps and children (docs/internals/design.md, Composed jobs). */
 
 export interface NewStep {
   readonly key: string

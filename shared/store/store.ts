@@ -14,7 +14,7 @@ import type { HasUsage } from './usage.ts'
 import type { Webhooks } from './webhooks.ts'
 
 /**
- * The store port: the owner of durable jobs (docs/internals/design.md, Moves and guards). Postgres in production, SQLite by default.
+ * The store port: the owner of durable jobs (docs/internals/protocol.md, State transitions). Postgres in production, SQLite by default.
  *
  * Promises every adapter keeps (test/shared/store/store.test.ts).
  * 1. Each state transition is one guarded statement on database time. The call resolves after the transition is durable; `undefined` means that the
@@ -68,7 +68,7 @@ export interface JobMoves {
   /** queued → in_progress, by a live process, before the job expires. The returned job has the new attempt number. */
   claim(id: string, boot: string): Promise<Moved | undefined>
   /**
-   * Claims at most `limit` queued jobs of one model, round robin over tenants (docs/internals/design.md, Turns). The round starts after the tenant `after`;
+   * Claims at most `limit` queued jobs of one model, round robin over tenants (docs/internals/design.md, Fairness). The round starts after the tenant `after`;
    * each visit takes the oldest job of a tenant. Returns the claimed jobs with their requests, by id. Jobs that other processes are claiming are
    * skipped.
    */
@@ -106,7 +106,7 @@ export interface JobMoves {
   redrive(scope: Scope, id: string, newId: string): Promise<Dispatch | undefined>
 }
 
-/** State transitions that connect a composed job with its steps and children (docs/internals/design.md, Families). */
+/** State transitions that connect a composed job with its steps and children (docs/internals/design.md, Composed jobs). */
 export interface FamilyMoves {
   /** Records a step of an attempt, with pending output and progress, as one numbered write. */
   addStep(run: HeldAttempt, step: NewStep, output: Output): Promise<Moved | undefined>

@@ -34,7 +34,7 @@ interface CountedEvent {
 
 /**
  * Computes the usage of one attempt from its events: the report of the engine at the end. If the attempt ends earlier, then the usage is
- * estimated (docs/internals/protocol.md, Leaving: usage so far is recorded).
+ * estimated (docs/internals/protocol.md, Disconnects: usage so far is recorded).
  */
 export class Meter {
   #metered = NOTHING

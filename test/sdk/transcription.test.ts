@@ -24,7 +24,7 @@ const VOICE = `data:audio/wav;base64,${wav(3).toString('base64')}`
 
 const DurationUsage = z.strictObject({ type: z.literal('duration'), seconds: z.number() })
 
-/** The result objects (docs/internals/protocol.md, Transcripts), field by field. */
+/** The result objects (docs/reference/compatibility.md, Transcripts), field by field. */
 const SPEC = {
   json: z.strictObject({
     text: z.string(),

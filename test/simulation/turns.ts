@@ -8,7 +8,7 @@ const PASSES_MAX = 2
 
 /**
  * I14: no tenant is passed over. While a job waits that may be claimed, each other tenant is given no more than a few claims of its
- * kind, model and lane at moments when it has at least as many running there (docs/internals/design.md, Turns).
+ * kind, model and lane at moments when it has at least as many running there (docs/internals/design.md, Fairness).
  */
 export class TurnsCheck {
   readonly #history: History

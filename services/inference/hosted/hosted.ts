@@ -10,7 +10,7 @@ import { Spoken } from './spoken.ts'
 import { type HostedInput, type HostedResult, type HostedRunner, type HostedSettings, notRun } from './tool.ts'
 
 /**
- * Answers whose tools the service runs itself (docs/internals/design.md, Hosted tools).
+ * Answers whose tools the service runs itself (docs/internals/design.md, Composed jobs).
  *
  * Each round of the model is a recorded step, and each tool call is a child job of its pool. Events for callers are published once per key,
  * so an attempt that repeats a round publishes nothing twice.

@@ -23,7 +23,7 @@ export interface DeltaInterval {
 }
 
 /**
- * Publishes the output of one round while the model still generates (docs/internals/design.md, Hosted tools).
+ * Publishes the output of one round while the model still generates (docs/internals/design.md, Composed jobs).
  *
  * Pieces are stored as published. If an attempt dies within a round, then the next attempt republishes the stored pieces, which subscribers
  * already have, and runs the model again.

@@ -19,7 +19,7 @@ const HELD_BYTES_MAX = 1024 * 1024
 
 /**
  * Answers a call of an endpoint that creates jobs: validates, submits, then streams or collects the output. The job is
- * durable if the endpoint or the caller requires it (docs/internals/design.md, Arbiters). Otherwise it is attached to the call.
+ * durable if the endpoint or the caller requires it (docs/internals/design.md, Owners). Otherwise it is attached to the call.
  *
  * @throws ServiceError if the call is refused or fails, before or after output
  */
@@ -79,7 +79,7 @@ async function answerAttached(
     throw error
   })
   facts.job_id = job.id
-  // SDKs cancel a call by closing its connection (docs/internals/protocol.md, Leaving).
+  // SDKs cancel a call by closing its connection (docs/internals/protocol.md, Disconnects).
   const cancel = () => context.jobs.cancel(job, refusalOf(reply.left)?.toBody())
   reply.left.addEventListener('abort', cancel, { once: true })
   if (reply.left.aborted) cancel()

@@ -124,7 +124,7 @@ export async function waitFor(
 }
 
 /**
- * Sends 202 with the job (docs/internals/protocol.md, Submitting). A repeated call may find its job completed; then the result is
+ * Sends 202 with the job (docs/reference/compatibility.md, Submitting). A repeated call may find its job completed; then the result is
  * included.
  */
 export async function sendAccepted(jobs: DurableJobs, { reply }: Call, job: DurableJob): Promise<void> {

@@ -9,7 +9,7 @@ const RESTS = 2
 const REST_MS_MAX = 500
 
 /**
- * Slows down batch lines while interactive calls are answered (docs/internals/design.md, Batches).
+ * Slows down batch lines while interactive calls are answered (docs/internals/design.md, Composed jobs).
  *
  * The rate at which lines become jobs determines all costs of a batch, in every process. The duration of a submission
  * measures the load of the store and this process, and so the delay of interactive calls. Example: a submission of 42

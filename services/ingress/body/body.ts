@@ -11,7 +11,7 @@ import { type BodyBounds, readBytes, withoutByteOrderMark } from './body-bytes.t
  * Reads the JSON body of a request: any supported compression, UTF-8 only. Values that need far more memory than their
  * bytes are refused before parsing. If a key is duplicated, then the last value counts, which RFC 8259 §4 permits.
  *
- * @throws ServiceError (docs/internals/protocol.md, Requests) 413 `request_too_large`, 415 `unsupported_media_type`, 408
+ * @throws ServiceError (docs/reference/compatibility.md, Requests) 413 `request_too_large`, 415 `unsupported_media_type`, 408
  * `request_timeout`; 400 for an empty body, invalid JSON or UTF-8, and excessive nesting; `overloaded`
  */
 export async function readJsonBody(req: IncomingMessage, bounds: BodyBounds, held: HeldBytes): Promise<unknown> {

@@ -16,9 +16,9 @@ export interface DecodeContext {
    * @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported`
    */
   readonly getModel: (id: string) => ModelConfig
-  /** Messages format: refuse turns that do not alternate (docs/internals/protocol.md, Turns and blocks). */
+  /** Messages format: refuse turns that do not alternate (docs/reference/compatibility.md, Turns and blocks). */
   readonly strictTurns: boolean
-  /** Whether remote image URLs are allowed (docs/internals/protocol.md, Chat messages). Data URLs always are. */
+  /** Whether remote image URLs are allowed (docs/reference/compatibility.md, Chat messages). Data URLs always are. */
   readonly remoteImages: boolean
 }
 
@@ -99,7 +99,7 @@ export function requireJson(model: ModelConfig, param: string): void {
 }
 
 /**
- * Token limit of the answer: the requested or the default one, clamped to the model's maximum (docs/internals/protocol.md, Token
+ * Token limit of the answer: the requested or the default one, clamped to the model's maximum (docs/reference/compatibility.md, Token
  * limits). Undefined: the rest of the context.
  */
 export function outputTokens(model: ModelConfig, asked: number | undefined): number | undefined {

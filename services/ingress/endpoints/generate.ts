@@ -44,7 +44,7 @@ export const messages: JobEndpoint = {
 }
 
 /**
- * POST /v1/messages/count_tokens (docs/internals/protocol.md, Counting tokens). A job of the model's pool counts with the
+ * POST /v1/messages/count_tokens (docs/reference/compatibility.md, Counting tokens). A job of the model's pool counts with the
  * engine's own tokenizer.
  */
 export const messagesCount: JobEndpoint = {

@@ -2,7 +2,7 @@ import { type EmbedInput, INPUTS_MAX } from '#schemas/embeddings.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * Inputs of a call (docs/internals/protocol.md, Embedding requests): one text, several texts, one token list, or several token
+ * Inputs of a call (docs/reference/compatibility.md, Embedding requests): one text, several texts, one token list, or several token
  * lists.
  *
  * Written by hand instead of a schema: 300,000 tokens are checked one by one, and the first element determines the

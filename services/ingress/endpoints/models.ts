@@ -17,7 +17,7 @@ const PREFIX = '/v1/models/'
 
 /**
  * GET /v1/models: the models that this key may use, each under its id and its aliases. Callers of the messages format
- * get Anthropic's form, in pages (docs/internals/protocol.md, Model lists).
+ * get Anthropic's form, in pages (docs/reference/compatibility.md, Model lists).
  */
 export async function listModels(context: IngressContext, call: Call): Promise<void> {
   const named = context.models.models.filter((model) => isUsable(model, call.key)).flatMap(namesOf)
@@ -26,7 +26,7 @@ export async function listModels(context: IngressContext, call: Call): Promise<v
 }
 
 /**
- * GET /v1/models/{model}. The id may contain slashes, escaped or not (docs/internals/protocol.md, Model lists). For an alias, the
+ * GET /v1/models/{model}. The id may contain slashes, escaped or not (docs/reference/compatibility.md, Model lists). For an alias, the
  * answer shows the model under that alias.
  */
 export async function retrieveModel(context: IngressContext, call: Call): Promise<void> {

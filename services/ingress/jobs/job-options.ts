@@ -42,7 +42,7 @@ export interface DurableOptions {
   readonly webhook?: { url: string; events: string[] } | undefined
 }
 
-/** Maximum pairs of metadata (docs/internals/protocol.md, Chat requests): every list shows them. */
+/** Maximum pairs of metadata (docs/reference/compatibility.md, Chat requests): every list shows them. */
 const METADATA_PAIRS_MAX = 16
 
 /**

@@ -3,7 +3,7 @@ import type { Logprob } from '#schemas/generate.ts'
 
 /** Maximum tokens of one character. More mean that the model's output is invalid. */
 const CHARACTER_TOKENS_MAX = 8
-/** Log probability of an impossible token (docs/internals/protocol.md, Chat answers). */
+/** Log probability of an impossible token (docs/reference/compatibility.md, Chat answers). */
 const NEVER = -9999
 const BROKEN = '\ufffd'
 

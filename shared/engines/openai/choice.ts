@@ -108,7 +108,7 @@ export class ChoiceState {
   }
 
   /**
-   * Agents loop on `tool_calls`, so this reason is returned whenever there are calls (docs/internals/protocol.md, Chat answers).
+   * Agents loop on `tool_calls`, so this reason is returned whenever there are calls (docs/reference/compatibility.md, Chat answers).
    *
    * Arguments that are no JSON were truncated, whatever the server reports. The reason is then `length`, so that no client runs half of a
    * call.

@@ -43,7 +43,7 @@ export interface Asked extends Work {
 const NONE: ReadonlyMap<string, number> = new Map()
 
 /**
- * Admission control for attached jobs (docs/internals/design.md, Turns).
+ * Admission control for attached jobs (docs/internals/design.md, Fairness).
  *
  * The problem: if a queue grows without bound, then every caller waits until its timeout and all work is wasted. If rejected
  * callers return at random, then new callers overtake them and some never get in.

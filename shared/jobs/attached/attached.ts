@@ -27,7 +27,7 @@ const REPLY_LOSS_MS = 10_000
 const LATE_EVERY_MS = 2_000
 
 /**
- * The owner of attached jobs: the ingress process that holds their connections (docs/internals/design.md, Arbiters).
+ * The owner of attached jobs: the ingress process that holds their connections (docs/internals/design.md, Owners).
  *
  * Life of a job:
  * 1. Admission control accepts or rejects it ({@link Sender}).

@@ -44,7 +44,7 @@ interface Others {
 }
 
 /**
- * How several ingresses divide the queue of a pool (docs/internals/design.md, Turns).
+ * How several ingresses divide the queue of a pool (docs/internals/design.md, Fairness).
  *
  * The problem: each ingress is fair only to its own tenants. If every ingress had the same share, then a tenant alone on one
  * ingress would get more than ten tenants together on another.

@@ -47,7 +47,7 @@ interface Model {
 }
 
 /**
- * Dispatcher of one pool: decides which waiting job is sent next (docs/internals/design.md, Turns).
+ * Dispatcher of one pool: decides which waiting job is sent next (docs/internals/design.md, Fairness).
  *
  * The problem: a pool's topic is a plain FIFO. If every call went there at once, then one tenant with 1,000 calls would delay all
  * others.

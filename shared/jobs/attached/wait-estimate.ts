@@ -14,7 +14,7 @@ const SETTLED_MS = 5_000
 const PEAK_MS = 30_000
 
 /**
- * Estimates the wait of a new job from the jobs that compete for the same slots (docs/internals/design.md, Turns).
+ * Estimates the wait of a new job from the jobs that compete for the same slots (docs/internals/design.md, Fairness).
  *
  * While jobs wait, the estimate is (jobs ahead) × (interval between completions). Before 20 completions, the interval is (job
  * duration) / (slots). A running job that has already exceeded the usual duration counts with its elapsed time.

@@ -70,7 +70,7 @@ export interface DurableJobsOptions {
 }
 
 /**
- * Durable jobs as submitters and subscribers see them. Their owner is the store (docs/internals/design.md, Arbiters): every state and event
+ * Durable jobs as submitters and subscribers see them. Their owner is the store (docs/internals/design.md, Owners): every state and event
  * returned here was committed before.
  */
 export class DurableJobs {
@@ -191,7 +191,7 @@ export class DurableJobs {
 
   /**
    * Cancels a job: at once if it is queued, otherwise when its worker receives the cancel. A job that can write a partial result
-   * does so first (docs/internals/design.md, Families).
+   * does so first (docs/internals/design.md, Composed jobs).
    *
    * @param how `final`: no partial result; `once`: a repeated cancel does not shorten the time for the partial result
    * @throws ServiceError `job_not_found`, `job_already_finished`

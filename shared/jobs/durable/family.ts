@@ -31,7 +31,7 @@ export interface FamilyOptions {
 }
 
 /**
- * Effects of a job's end or cancel on its family (docs/internals/design.md, Families). Children of an ended or cancelled job are cancelled
+ * Effects of a job's end or cancel on its family (docs/internals/design.md, Composed jobs). Children of an ended or cancelled job are cancelled
  * at all depths. A parent that waits for no other child is woken.
  *
  * The process that committed the transition applies these effects at once. If it crashes in between, then the scheduler completes

@@ -18,7 +18,7 @@ interface Remembered<T> {
 /**
  * Queue positions of waiting durable jobs: the number of jobs that start earlier, in tenant order, among those of the same kind,
  * model and priority. Calls that wait for the pool are included. Each other tenant counts only
- * with the jobs that its turns allow. Thus a long backlog of one tenant does not change the position of others (docs/internals/design.md, Turns).
+ * with the jobs that its turns allow. Thus a long backlog of one tenant does not change the position of others (docs/internals/design.md, Fairness).
  *
  * The position is an upper bound, because only the workers know which tenant is first in the current round.
  */

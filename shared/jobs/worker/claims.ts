@@ -70,7 +70,7 @@ interface Hints {
  * on another worker.
  *
  * Fairness with attached calls: durable jobs may always fill half of the slots at once. The other half is offered to the broker
- * for 25 ms first, and durable jobs get the rest (docs/internals/design.md, Turns).
+ * for 25 ms first, and durable jobs get the rest (docs/internals/design.md, Fairness).
  *
  * Example: 8 slots, a backlog of durable jobs, and steady calls. Durable jobs claim 4 slots at once. When a fifth slot is free,
  * attached calls have 25 ms to take it.

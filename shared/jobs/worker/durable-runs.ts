@@ -46,7 +46,7 @@ interface Held {
 }
 
 /**
- * Leases and claims of the durable jobs of one worker (docs/internals/design.md, Leases).
+ * Leases and claims of the durable jobs of one worker (docs/internals/design.md, Failure detection).
  *
  * The problem: a worker may hang, or lose its connection to the store, while another worker takes over its jobs. Two workers must
  * not run one job for long, and never both commit.
@@ -106,7 +106,7 @@ export class DurableRuns {
   }
 
   /**
-   * Claims at most `limit` queued jobs of a model in tenant order (docs/internals/design.md, Turns). Returns undefined if the store failed.
+   * Claims at most `limit` queued jobs of a model in tenant order (docs/internals/design.md, Fairness). Returns undefined if the store failed.
    * If the claim was committed nevertheless, then the orphaned jobs are handed back later.
    */
   async claimNext(of: QueuedOf, kind: Kind, limit: number): Promise<ClaimedJob[] | undefined> {

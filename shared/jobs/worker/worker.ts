@@ -64,7 +64,7 @@ export interface WorkerOptions {
 }
 
 /**
- * One worker of a pool (docs/internals/design.md, Topics and records).
+ * One worker of a pool (docs/internals/protocol.md, Records).
  *
  * 1. Takes at most as many records as there are free slots (`poller.ts`).
  * 2. Claims the job: sends `started` to the ingress, or updates the job's row in the store (`claims.ts`).

@@ -34,7 +34,7 @@ const NOT_FILTERED: ChatFilterResults = {
   profanity: { filtered: false, detected: false },
 }
 
-/** All categories, with the results of the upstream or of the classifier (docs/internals/protocol.md, Chat answers). */
+/** All categories, with the results of the upstream or of the classifier (docs/reference/compatibility.md, Chat answers). */
 export function filterResults(event: FinishEvent): ChatFilterResults {
   return event.filter === undefined ? NOT_FILTERED : { ...NOT_FILTERED, ...event.filter }
 }

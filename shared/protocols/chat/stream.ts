@@ -15,7 +15,7 @@ import {
 } from './encode.ts'
 import { encodeChat } from './whole.ts'
 
-/** Chat completions (docs/internals/protocol.md, Chat requests). */
+/** Chat completions (docs/reference/compatibility.md, Chat requests). */
 export const chatAnswer: Answer<GenerateEvent> = {
   whole: encodeChat,
   open: (context) => new ChatStream(context),
@@ -237,7 +237,7 @@ class ChoiceStream {
   }
 
   /**
-   * Emits text that was held back for its surrogate pair. Calls without arguments get `{}`, which clients can parse (docs/internals/protocol.md,
+   * Emits text that was held back for its surrogate pair. Calls without arguments get `{}`, which clients can parse (docs/reference/compatibility.md,
    * Tools).
    */
   #flush(out: Frame[], reason: FinishReason): void {

@@ -22,7 +22,7 @@ import {
 } from './encode.ts'
 
 /**
- * The whole chat completion (docs/internals/protocol.md, Chat answers) from all events of a call.
+ * The whole chat completion (docs/reference/compatibility.md, Chat answers) from all events of a call.
  *
  * @throws ServiceError `upstream_error` if a choice has no finish
  */
@@ -151,7 +151,7 @@ class ChoiceAnswer {
         continue
       }
       const { function: called } = call
-      // An engine may send no text for a call without arguments, but clients parse the arguments (docs/internals/protocol.md, Tools).
+      // An engine may send no text for a call without arguments, but clients parse the arguments (docs/reference/compatibility.md, Tools).
       if (called.arguments === '' && this.#finish?.reason !== 'length') called.arguments = '{}'
       called.arguments = called.arguments.toWellFormed()
     }

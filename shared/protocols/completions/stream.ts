@@ -7,7 +7,7 @@ import { unfinished } from '#shared/protocols/encode.ts'
 import { ChoiceText } from './choice.ts'
 import { encodeCompletion, headOf } from './whole.ts'
 
-/** Completions (docs/internals/protocol.md, Completions). */
+/** Completions (docs/reference/compatibility.md, Completions). */
 export const completionsAnswer: Answer<GenerateEvent> = {
   whole: encodeCompletion,
   open: (context) => new CompletionStream(context),

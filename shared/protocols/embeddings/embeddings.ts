@@ -10,7 +10,7 @@ import { shortNumbers, vectorFromBase64 } from '#shared/vector.ts'
 export const embeddingsAnswer: Answer<EmbedEvent> = { whole: encodeEmbeddings, write: writeEmbeddings }
 
 /**
- * The answer of `POST /v1/embeddings` (docs/internals/protocol.md, Embedding requests) from all events of a job.
+ * The answer of `POST /v1/embeddings` (docs/reference/compatibility.md, Embedding requests) from all events of a job.
  *
  * @throws ServiceError `upstream_error` if vectors or usage are missing
  */

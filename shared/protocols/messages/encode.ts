@@ -10,12 +10,12 @@ export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 /** First API version whose answers have the keys of the newer dialect, most of them null. */
 const NEWER_DIALECT = '2026-10-21'
 
-/** Whether the caller's version uses the newer dialect. In older versions its keys break clients (docs/internals/protocol.md, Messages versions). */
+/** Whether the caller's version uses the newer dialect. In older versions its keys break clients (docs/reference/compatibility.md, Messages versions). */
 export function isNewer(context: EncodeContext): boolean {
   return context.version >= NEWER_DIALECT
 }
 
-/** The stop reason in this format (docs/internals/protocol.md, Messages answers). */
+/** The stop reason in this format (docs/reference/compatibility.md, Messages answers). */
 export function stopReason(finish: FinishEvent, hasCalls: boolean, hasRefusal: boolean): StopReason {
   switch (finish.reason) {
     case 'content_filter':

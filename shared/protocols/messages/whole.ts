@@ -6,7 +6,7 @@ import { envelope, parseInput, stopReason, stopSequence, textBlock, toolBlock } 
 import { NativeAnswer, searchBlock, searchResultBlock } from './native.ts'
 
 /**
- * The whole message (docs/internals/protocol.md, Messages answers) from all events of a call.
+ * The whole message (docs/reference/compatibility.md, Messages answers) from all events of a call.
  *
  * @throws ServiceError `upstream_error` if the answer has no finish
  */

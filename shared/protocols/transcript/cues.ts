@@ -3,7 +3,7 @@ import { runNowOrYielding } from '#shared/yielding.ts'
 import { canBreak, columnsBetween, LINE_COLUMNS_MAX, linesOf, type Token, tokensOf } from './cue-text.ts'
 
 /*
- * Subtitles (docs/internals/protocol.md, Transcripts). Each segment of the transcript becomes one or more cues:
+ * Subtitles (docs/reference/compatibility.md, Transcripts). Each segment of the transcript becomes one or more cues:
  *
  * 1. A cue has at most two lines of 42 columns. If the times of words are known, then it lasts at most seven seconds.
  *

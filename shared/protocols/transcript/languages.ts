@@ -1,4 +1,4 @@
-/** Language codes and names (docs/internals/protocol.md, Languages). */
+/** Language codes and names (docs/reference/compatibility.md, Languages). */
 
 /** Languages of the speech models: code and lower-case English name. */
 const NAMES: ReadonlyMap<string, string> = new Map(

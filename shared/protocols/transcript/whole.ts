@@ -6,7 +6,7 @@ import { gatherTranscript, type Transcript, toMilliseconds } from './gather.ts'
 import { languageName } from './languages.ts'
 
 /**
- * The whole answer of a transcription (docs/internals/protocol.md, Transcripts): an object, or a string for text, srt and vtt. Long subtitles are
+ * The whole answer of a transcription (docs/reference/compatibility.md, Transcripts): an object, or a string for text, srt and vtt. Long subtitles are
  * returned as a promise, because they are encoded with event-loop yields.
  *
  * @throws ServiceError `upstream_error` if the engine did not finish
@@ -39,7 +39,7 @@ export function formOf({ transcript }: EncodeContext): NonNullable<EncodeContext
   throw new ServiceError('internal_error', 'The job does not specify the format of its transcript.')
 }
 
-/** The format `json` reports both forms of usage: duration and tokens (docs/internals/protocol.md, Transcripts). */
+/** The format `json` reports both forms of usage: duration and tokens (docs/reference/compatibility.md, Transcripts). */
 function encodeJson({ text, logprobs, usage, duration }: Transcript, hasLogprobs: boolean): object {
   return {
     text,

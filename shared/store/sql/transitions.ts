@@ -1,5 +1,5 @@
 /**
- * State transitions of durable jobs in SQL, each with its guard (docs/internals/design.md, Moves and guards).
+ * State transitions of durable jobs in SQL, each with its guard (docs/internals/protocol.md, State transitions).
  *
  * The SQL is shared by Postgres and SQLite, so the adapters cannot diverge. Each adapter makes a transition atomic with its event, output and webhook
  * message (shared/store/postgres/move.ts, shared/store/sqlite/sqlite.ts). `now_ms()` is the clock of the database in Unix milliseconds. In `set`,
@@ -209,7 +209,7 @@ const REQUEUED = `${REAPED_LOST} AND NOT ${POISON}`
 /**
  * Ends or requeues jobs that their owners did not: an expired lease, a cancel not honoured in time, or a deadline long past.
  *
- * The reaper must have held its lease for one whole lease of the owner. Otherwise every lease looks expired after an outage (docs/internals/design.md, Leases).
+ * The reaper must have held its lease for one whole lease of the owner. Otherwise every lease looks expired after an outage (docs/internals/design.md, Failure detection).
  * A lease that ends too far in the future also counts as expired: the clock was set back. The reaper's own lease then starts anew, so live owners
  * have time to renew.
  *

@@ -1,5 +1,5 @@
 /*
- * Round robin over tenants with queued jobs, in the SQL that Postgres and SQLite share (docs/internals/design.md, Turns). An index leads from one tenant to the
+ * Round robin over tenants with queued jobs, in the SQL that Postgres and SQLite share (docs/internals/design.md, Fairness). An index leads from one tenant to the
  * next. So the cost does not depend on the number of jobs per tenant.
  */
 

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { startStack } from '../../support/stack.ts'
 
-/** Counts of prompts (docs/internals/protocol.md, Counting tokens). */
+/** Counts of prompts (docs/reference/compatibility.md, Counting tokens). */
 
 test('a prompt is counted by its engine, and one that is larger than any context window by an estimate', async () => {
   await using stack = await startStack()

@@ -1,6 +1,5 @@
 /**
- * The conformance suite of the store port: every promise in `store.ts` and every guard of docs/internals/design.md, Moves and
- * guards, each with the cases in which it must refuse, over each adapter. What only one of them can do is in
+ * The conformance suite of the store port: every promise in `store.ts` and every guard of docs/internals/protocol.md, State transitions, each with the cases in which it must refuse, over each adapter. What only one of them can do is in
  * `postgres.test.ts` and `sqlite.test.ts`.
  */
 import { afterAll, afterEach, beforeEach, describe, expect, inject, it } from 'vitest'

@@ -1,4 +1,4 @@
-/** Turns of tenants among the jobs that wait (docs/internals/design.md, Turns), over each adapter. */
+/** Turns of tenants among the jobs that wait (docs/internals/design.md, Fairness), over each adapter. */
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { Client, escapeLiteral } from 'pg'

@@ -1,5 +1,5 @@
 /**
- * The protocol of composed jobs (docs/internals/design.md, Families) as a model: one parent that does a step, submits two children, waits for
+ * The protocol of composed jobs (docs/internals/design.md, Composed jobs) as a model: one parent that does a step, submits two children, waits for
  * them and completes; two workers, of which one may go on after it has lost the job; whoever ends a job, and the sweeps.
  *
  * What keeps the parent's own row right is the matter of `protocol-model.ts`, and is taken for granted here: claims, leases,

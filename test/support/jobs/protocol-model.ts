@@ -1,5 +1,5 @@
 /**
- * The protocol of durable jobs (docs/internals/design.md, Moves and guards) as a model: one job, two workers, the scheduler's
+ * The protocol of durable jobs (docs/internals/protocol.md, State transitions) as a model: one job, two workers, the scheduler's
  * loops, a caller who may cancel, one who follows, and a queue that loses and doubles records.
  *
  * Each worker, loop and caller is a few steps; anything may happen between two of them. Up to `faultsMax` faults happen

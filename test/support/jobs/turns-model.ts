@@ -1,5 +1,5 @@
 /**
- * The turns of tenants (docs/internals/design.md, Turns) as a model: two tenants who submit again and again, and workers with one slot each,
+ * The turns of tenants (docs/internals/design.md, Fairness) as a model: two tenants who submit again and again, and workers with one slot each,
  * of which every one has its own place in the round, may race with the others, and forgets its place when it starts again.
  *
  * What keeps each job's own row right is the matter of `protocol-model.ts`, and is taken for granted here: a claim takes a job

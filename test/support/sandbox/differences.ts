@@ -42,7 +42,7 @@ const EVERYWHERE: readonly Difference[] = [
   {
     ids: ['res-memory-slow', 'res-zip-bomb', 'res-plot-bomb', 'res-plot-giant'],
     reason:
-      'docs/internals/protocol.md, Code: a run that is ended for its memory has success false and exit_code -1, not true and 137.',
+      'docs/reference/compatibility.md, Code: a run that is ended for its memory has success false and exit_code -1, not true and 137.',
     expect: MEMORY,
     unscanned: MEMORY,
   },

@@ -17,7 +17,7 @@ import { dialectOf } from '#shared/engines/adapt.ts'
 import { decodeChatTurns } from './turns.ts'
 
 /**
- * Decodes a chat completions body (docs/internals/protocol.md, Chat requests): shape first, then the model, then the rules that
+ * Decodes a chat completions body (docs/reference/compatibility.md, Chat requests): shape first, then the model, then the rules that
  * need it. So an invalid shape gives 400, and an unknown model 404.
  *
  * @throws ServiceError with the path of the first problem
@@ -62,7 +62,7 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
 
 /**
  * Fields with an internal form, or without a meaning for upstreams: `store` and `metadata` belong to the job
- * (docs/internals/protocol.md, Chat requests). Other fields are passed to an upstream of this dialect.
+ * (docs/reference/compatibility.md, Chat requests). Other fields are passed to an upstream of this dialect.
  */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'messages', 'stream', 'stream_options', 'temperature', 'top_p', 'max_completion_tokens', 'max_tokens'],

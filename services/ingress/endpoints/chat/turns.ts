@@ -16,7 +16,7 @@ export interface TurnContext {
 }
 
 /**
- * Decodes the messages of a chat (docs/internals/protocol.md, Chat messages) and checks their order. A tool message must answer a
+ * Decodes the messages of a chat (docs/reference/compatibility.md, Chat messages) and checks their order. A tool message must answer a
  * call of the nearest preceding assistant message. Every call must be answered before the next message of another role.
  */
 export function* decodeChatTurns(messages: readonly ChatMessage[], context: TurnContext): Pieces<Turn[]> {

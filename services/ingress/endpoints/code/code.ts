@@ -33,7 +33,7 @@ const STANDARD = `
 const INSTALLED: ReadonlySet<string> = new Set([...LIBRARIES, ...STANDARD.trim().split(/\s+/)])
 
 /**
- * POST /v1/tools/code (docs/internals/protocol.md, Code): runs Python in a sandbox. A failure of the code is an answer, not an
+ * POST /v1/tools/code (docs/reference/compatibility.md, Code): runs Python in a sandbox. A failure of the code is an answer, not an
  * error.
  */
 export const code: JobEndpoint = {

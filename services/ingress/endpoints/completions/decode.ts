@@ -23,7 +23,7 @@ const CONSUMED: ReadonlySet<string> = new Set([
 ])
 
 /**
- * Decodes a completions body (docs/internals/protocol.md, Completions): shape first, then the model, then the rules that need it.
+ * Decodes a completions body (docs/reference/compatibility.md, Completions): shape first, then the model, then the rules that need it.
  * Each prompt is a user turn or a list of tokens.
  *
  * @throws ServiceError with the path of the first problem

@@ -29,7 +29,7 @@ const CONSUMED_BY_TEXT: ReadonlySet<string> = new Set([
 ])
 
 /**
- * Parts of a block (docs/internals/protocol.md, Turns and blocks). Text documents and search results become text, except for an
+ * Parts of a block (docs/reference/compatibility.md, Turns and blocks). Text documents and search results become text, except for an
  * upstream of the Messages API, which can cite them. Other documents need a model that reads files.
  */
 export function decodeReadable(block: ReadableBlock, param: string, context: BlockContext): Part[] {

@@ -22,7 +22,7 @@ export interface MessagesContext extends DecodeContext {
 }
 
 /**
- * Decodes a messages body (docs/internals/protocol.md, Messages requests): shape first, then the model, then the rules that need
+ * Decodes a messages body (docs/reference/compatibility.md, Messages requests): shape first, then the model, then the rules that need
  * it.
  *
  * @throws ServiceError with the path of the first problem
@@ -44,7 +44,7 @@ export function* decodeMessages(body: unknown, context: MessagesContext): Pieces
 }
 
 /**
- * Decodes a body for token counting, which has neither `max_tokens` nor `stream` (docs/internals/protocol.md, Counting tokens).
+ * Decodes a body for token counting, which has neither `max_tokens` nor `stream` (docs/reference/compatibility.md, Counting tokens).
  */
 export function* decodeCount(body: unknown, context: MessagesContext): Pieces<GenerateRequest> {
   const request = yield* parseInPieces(CountTokensRequest, body, 'messages')

@@ -3,7 +3,7 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Default version (docs/internals/protocol.md, Messages versions), which is also the oldest. */
+/** Default version (docs/reference/compatibility.md, Messages versions), which is also the oldest. */
 const VERSION_DEFAULT = '2023-06-01'
 
 /**

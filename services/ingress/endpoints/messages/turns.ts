@@ -62,7 +62,7 @@ function asBlocks(parts: Part[], model: ModelConfig): Part[] {
 }
 
 /**
- * Decodes the conversation (docs/internals/protocol.md, Turns and blocks), with the system prompt first.
+ * Decodes the conversation (docs/reference/compatibility.md, Turns and blocks), with the system prompt first.
  *
  * The first turn must be the user's. A user turn after tool_use blocks must answer each of them. A last assistant turn
  * is a prefill. With `strictTurns`, turns must alternate and `system` turns are refused, except for upstreams of the

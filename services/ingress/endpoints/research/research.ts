@@ -13,7 +13,7 @@ const WRITING_MS = 60_000
 const PARTIAL_MS = 30_000
 
 /**
- * POST /v1/deep-research (docs/internals/protocol.md, Deep research): answers a question with a report that cites its sources.
+ * POST /v1/deep-research (docs/reference/compatibility.md, Deep research): answers a question with a report that cites its sources.
  */
 export const research: JobEndpoint = {
   path: '/v1/deep-research',

@@ -32,7 +32,7 @@ const STREAMABLE: ReadonlySet<TranscriptFormat> = new Set(['json', 'text', 'diar
 const SUBTITLES: ReadonlySet<TranscriptFormat> = new Set(['srt', 'vtt'])
 
 /**
- * Decodes a body from a form or from JSON (docs/internals/protocol.md, Transcription fields). Order: shape, model, rules between
+ * Decodes a body from a form or from JSON (docs/reference/compatibility.md, Transcription fields). Order: shape, model, rules between
  * fields, and the audio last.
  *
  * @throws ServiceError with the path of the first problem
@@ -68,7 +68,7 @@ function isObject(body: unknown): boolean {
   return typeof body === 'object' && body !== null && !Array.isArray(body)
 }
 
-/** Form of the answer. verbose_json has segments by default (docs/internals/protocol.md, Transcripts). */
+/** Form of the answer. verbose_json has segments by default (docs/reference/compatibility.md, Transcripts). */
 function formOf(asked: TranscriptionBody): TranscriptForm {
   const format = asked.response_format ?? 'json'
   const granularities = asked.timestamp_granularities ?? []
@@ -136,7 +136,7 @@ function promptOf({ prompt, keywords }: TranscriptionBody): string | undefined {
 }
 
 /**
- * Voice activity detection. Default: none, except with diarization, which works on pieces of speech (docs/internals/protocol.md,
+ * Voice activity detection. Default: none, except with diarization, which works on pieces of speech (docs/reference/compatibility.md,
  * Uploads).
  */
 function vadOf({ chunking_strategy: strategy }: TranscriptionBody, diarize: boolean): VoiceActivity | undefined {

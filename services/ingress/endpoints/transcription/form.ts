@@ -3,7 +3,7 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /*
- * Converts the fields of a transcription form to the form of a JSON body (docs/internals/protocol.md, Uploads). Clients write
+ * Converts the fields of a transcription form to the form of a JSON body (docs/reference/compatibility.md, Uploads). Clients write
  * lists and objects in several ways:
  *
  *   name[]=a name[]=b · name=a name=b · name[0]=a name[1]=b

@@ -2,7 +2,7 @@ import type { AudioFormat } from '#schemas/transcription/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /*
- * Detection of an audio container by its first bytes (docs/internals/protocol.md, Uploads), or by the file name if they are
+ * Detection of an audio container by its first bytes (docs/reference/compatibility.md, Uploads), or by the file name if they are
  * inconclusive. Whether the audio can be decoded is checked by the worker.
  */
 

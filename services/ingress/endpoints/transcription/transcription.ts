@@ -8,7 +8,7 @@ import { readTranscription } from './upload.ts'
 
 const TEXTS: ReadonlySet<string> = new Set(['text', 'srt', 'vtt'])
 
-/** Formats that cannot be streamed (docs/internals/protocol.md, Transcription fields). */
+/** Formats that cannot be streamed (docs/reference/compatibility.md, Transcription fields). */
 const WHOLE_ONLY: ReadonlySet<string> = new Set(['srt', 'vtt', 'verbose_json'])
 
 /**

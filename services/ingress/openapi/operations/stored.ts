@@ -3,7 +3,7 @@ import type { Operations } from '#services/ingress/openapi/operation.ts'
 import { ok } from './shared.ts'
 
 const tag = 'Chat'
-const guide = 'protocol#stored-chat-completions'
+const guide = 'compatibility#stored-chat-completions'
 const { limit, after, order } = ListParams.shape
 const PAGE = {
   limit: limit.describe('Maximum items per page'),

@@ -208,7 +208,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   }
 }
 
-/** Estimated tokens of audio: ten per started second (docs/internals/protocol.md, Transcripts). */
+/** Estimated tokens of audio: ten per started second (docs/reference/compatibility.md, Transcripts). */
 export function audioTokensOf(seconds: number): number {
   return 10 * Math.ceil(seconds)
 }

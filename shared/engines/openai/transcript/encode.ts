@@ -43,7 +43,7 @@ function granularities({ words, diarize }: TranscribeRequest, { transcription }:
   return (words || diarize) && transcription.words ? [segment, ['timestamp_granularities[]', 'word']] : [segment]
 }
 
-/** An object in a form is one field per member, as the official SDKs send it (docs/internals/protocol.md, Uploads). */
+/** An object in a form is one field per member, as the official SDKs send it (docs/reference/compatibility.md, Uploads). */
 function vadFields({ vad }: TranscribeRequest): [string, string][] {
   if (!vad) return []
   const members = Object.entries({ type: 'server_vad', ...vad })

@@ -17,7 +17,7 @@ import { BATCH_MAX, publish, publishEvents, type SweepContext } from './publish.
 import { purge } from './purge.ts'
 import { Republisher } from './republish.ts'
 
-/** Limits of the reaper (docs/internals/design.md, Moves and guards). */
+/** Limits of the reaper (docs/internals/protocol.md, State transitions). */
 const REAP_POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
 
 export interface SweepsOptions {

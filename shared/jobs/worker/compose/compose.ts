@@ -28,7 +28,7 @@ export function wrapUpMsOf(totalMs: number): number {
 }
 
 /**
- * Composed job: one attempt of a durable job that runs steps and child jobs (docs/internals/design.md, Families).
+ * Composed job: one attempt of a durable job that runs steps and child jobs (docs/internals/design.md, Composed jobs).
  *
  * The problem: such a job runs for minutes to hours. A crash must not repeat paid external calls, and a waiting parent must not
  * occupy a slot.

@@ -24,7 +24,7 @@ LANGUAGES = frozenset(
     """.split()
 )
 PROMPT_CHARACTERS_MAX = 16_384
-# What a second of audio counts as (docs/internals/protocol.md, Transcripts).
+# What a second of audio counts as (docs/reference/compatibility.md, Transcripts).
 TOKENS_A_SECOND = 10
 
 

@@ -11,7 +11,7 @@ import {
   WRITTEN,
 } from '#shared/store/sql/transitions.ts'
 
-/** State transitions of composed jobs (docs/internals/design.md, Families). A child is a job with a `depth` above 0 and a `parent_id`. */
+/** State transitions of composed jobs (docs/internals/design.md, Composed jobs). A child is a job with a `depth` above 0 and a `parent_id`. */
 
 /** Maximum time by which a child can outlive the deadline of its parent: the reaper's grace and its interval. */
 const GRACE_MS = 60_000

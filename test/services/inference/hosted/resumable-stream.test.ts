@@ -4,7 +4,7 @@ import { ResumableStream } from '#services/inference/hosted/resumable-stream.ts'
 import { Spoken } from '#services/inference/hosted/spoken.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 
-/** What callers are told of a round while a model speaks, over attempts that die in it (docs/internals/design.md, Hosted tools). */
+/** What callers are told of a round while a model speaks, over attempts that die in it (docs/internals/design.md, Composed jobs). */
 
 const text = (said: string): GenerateEvent => ({ type: 'text', choice: 0, text: said })
 const START: GenerateEvent = { type: 'start', model: 'm', input_tokens: 3 }

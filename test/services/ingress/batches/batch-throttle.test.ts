@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { BatchThrottle } from '#services/ingress/batches/batch-throttle.ts'
 
-/** How fast lines of batches become jobs (docs/internals/design.md, Batches). */
+/** How fast lines of batches become jobs (docs/internals/design.md, Composed jobs). */
 
 beforeEach(() => {
   vi.useFakeTimers()

@@ -12,7 +12,7 @@ import { declaredFields, fieldsIn } from '../../../support/wire/declared.ts'
 
 type Json = Record<string, unknown>
 
-/** Fields that end in Sluice, or belong to its own answer (docs/internals/protocol.md, Fields that do not arrive unchanged). */
+/** Fields that end in Sluice, or belong to its own answer (docs/reference/compatibility.md, Fields that do not arrive unchanged). */
 const EXCEPTIONS = new Set(['max_tokens', 'metadata', 'store', 'stream', 'obfuscation', 'include_obfuscation'])
 /** Interfaces of other endpoints, and of helpers that run in the client. */
 const OTHER = /^(Completions|ChatCompletionDeleted|ChatCompletionStoreMessage|ChatCompletionListParams|Parsed.*)(\.|$)/

@@ -5,7 +5,7 @@ import { type Script, type ScriptedUpstream, startUpstream } from '../../../supp
 import { UNICODE } from '../../../support/sdk.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
 
-/** POST /v1/completions as its callers see it (docs/internals/protocol.md, Completions). */
+/** POST /v1/completions as its callers see it (docs/reference/compatibility.md, Completions). */
 
 let stack: Stack
 let upstream: ScriptedUpstream

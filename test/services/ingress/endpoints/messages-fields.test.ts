@@ -8,7 +8,7 @@ import { SdkTypes } from '../../../support/wire/sdk-types.ts'
  * Every field that the types of `@anthropic-ai/sdk` declare, between a caller of the Messages API and an upstream of the same API:
  * requests, answers and streams. A field that a new version of the SDK adds is tested as soon as the SDK is installed.
  *
- * Exceptions: docs/internals/protocol.md, Fields of messages that do not arrive unchanged.
+ * Exceptions: docs/reference/compatibility.md, Fields of messages that do not arrive unchanged.
  */
 
 const VALUES = {
