@@ -1,5 +1,18 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
-import { LOOP_DELAYS, LoopDelay } from './loop-delay.ts'
+import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
+import { every } from './ticks.ts'
+
+/** Resolution while the process is busy: the measurement wakes the process this often. */
+const PRECISION_MS = 10
+const SAMPLE_INTERVAL_MS = 1_000
+
+/** Milliseconds of work per interval from which the process counts as busy. */
+const BUSY_MS = 50
+
+/** Number of idle intervals after which the measurement stops. */
+const IDLE_LOOKS = 5
+const NANOS = 1e9
+const LOOP_DELAYS = ['min', 'max', 'mean', 'stddev', 'p50', 'p90', 'p99'] as const
 
 const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
 
@@ -187,5 +200,62 @@ export class Metrics {
 
   #histogram<Label extends string>(name: string, labelNames: readonly Label[], help: string): Histogram<Label> {
     return new Histogram({ name, help, labelNames, buckets: SECONDS, registers: [this.registry] })
+  }
+}
+
+type Statistic = (typeof LOOP_DELAYS)[number]
+
+/**
+ * Measures the delay of the event loop with a resolution of 10 ms, but only while the process is busy. A hundred
+ * wake-ups per second would be most of the work of an idle process. For an unmeasured second, the active time of the loop is an upper bound of
+ * the delay and counts as its maximum.
+ */
+export class LoopDelay {
+  readonly #histogram = monitorEventLoopDelay({ resolution: PRECISION_MS })
+  #before = performance.eventLoopUtilization()
+  #measured = 0
+  /** Maximum delay outside of the histogram. */
+  #longestMs = 0
+
+  constructor() {
+    every(SAMPLE_INTERVAL_MS, () => this.#check(), { keepsAlive: false })
+  }
+
+  /** Statistics since the last call, in seconds; values without a measurement are absent. */
+  take(): Readonly<Partial<Record<Statistic, number>>> {
+    this.#active()
+    const { count, min, max, mean, stddev } = this.#histogram
+    const percentile = (percent: number) => this.#histogram.percentile(percent) / NANOS
+    const measured = count > 0 && {
+      ...{ min: min / NANOS, mean: mean / NANOS, stddev: stddev / NANOS },
+      ...{ p50: percentile(50), p90: percentile(90), p99: percentile(99) },
+    }
+    const taken = { ...measured, max: Math.max(max / NANOS, this.#longestMs / 1_000) }
+    this.#histogram.reset()
+    this.#longestMs = 0
+    return taken
+  }
+
+  #check(): void {
+    const before = this.#measured
+    this.#measured = this.#active() >= BUSY_MS ? IDLE_LOOKS : Math.max(0, before - 1)
+    if (before === 0 && this.#measured > 0) this.#histogram.enable()
+    else if (before > 0 && this.#measured === 0) this.#pause()
+  }
+
+  /** Keeps the maximum and resets the histogram, which would otherwise count the pause as one long delay. */
+  #pause(): void {
+    this.#histogram.disable()
+    this.#longestMs = Math.max(this.#longestMs, (1_000 * this.#histogram.max) / NANOS)
+    this.#histogram.reset()
+  }
+
+  /** Active time of the loop since the last call, in ms. */
+  #active(): number {
+    const now = performance.eventLoopUtilization()
+    const { active } = performance.eventLoopUtilization(now, this.#before)
+    this.#before = now
+    if (this.#measured === 0) this.#longestMs = Math.max(this.#longestMs, active)
+    return active
   }
 }

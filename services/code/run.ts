@@ -1,13 +1,17 @@
-import type { CodeEvent, CodeRequest } from '#schemas/code.ts'
+import type { CodeEvent, CodeRequest, CodeFile } from '#schemas/code.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
-import { mergeCodeEvents } from '#shared/kinds/execute.ts'
+import { mergeCodeEvents, TEXT_PIECE_CHARS } from '#shared/kinds/execute.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import type { ChosenSandbox } from '#shared/sandbox/choose.ts'
 import type { Sandbox, SandboxEnd, SandboxEvent, SandboxFile } from '#shared/sandbox/sandbox.ts'
-import { endOf, piecesOf } from './events.ts'
-import { readFiles } from './files.ts'
+import { isHighSurrogate } from '#shared/surrogate-buffer.ts'
+
+/**
+ * Maximum bytes of a plot in one piece: 256 KiB of base64. A multiple of three, so that the pieces concatenate to one valid base64 text.
+ */
+const PLOT_PIECE_BYTES = 192 * 1024
 
 /** How a run ended, for metrics and the log. */
 export type RunEnd = 'ok' | 'error' | 'violations' | 'timeout' | 'killed' | 'cancelled' | 'failed'
@@ -131,5 +135,83 @@ class CodeRun {
   #endName(): RunEnd {
     if (this.#end?.type === 'exit') return this.#end.exitCode === 0 ? 'ok' : 'error'
     return this.#end?.type ?? (this.#left.signal.aborted ? 'cancelled' : 'failed')
+  }
+}
+
+/** Reads the input files of a run. @throws ServiceError `not_found` for a file that was deleted after the run was submitted */
+async function readFiles(blobs: Blobs, files: readonly CodeFile[]): Promise<SandboxFile[]> {
+  const read: SandboxFile[] = []
+  for (const { id, name } of files) read.push({ name, bytes: await readFile(blobs, id, name) })
+  return read
+}
+
+async function readFile(blobs: Blobs, id: string, name: string): Promise<Buffer> {
+  try {
+    return await blobs.get(id)
+  } catch (cause) {
+    if (ServiceError.from(cause).code !== 'not_found') throw cause
+    throw new ServiceError('not_found', `The file ${JSON.stringify(name)} (${id}) was deleted, or has expired.`, {
+      cause,
+    })
+  }
+}
+
+/** Splits an event of a sandbox into pieces that fit into records of the queue. */
+function* piecesOf(event: SandboxEvent): Generator<CodeEvent> {
+  if (event.type === 'plot') yield* plotPieces(event.png)
+  else yield* textPieces(event.stream, event.text)
+}
+
+function* textPieces(stream: 'stdout' | 'stderr', text: string): Generator<CodeEvent> {
+  for (let start = 0; start < text.length; ) {
+    let end = Math.min(text.length, start + TEXT_PIECE_CHARS)
+    // Never split a surrogate pair.
+    if (end < text.length && isHighSurrogate(text.charCodeAt(end - 1))) end--
+    yield { type: 'output', stream, piece: text.slice(start, end) }
+    start = end
+  }
+}
+
+function* plotPieces(png: Uint8Array): Generator<CodeEvent> {
+  const bytes = Buffer.from(png.buffer, png.byteOffset, png.byteLength)
+  for (let start = 0; start < bytes.length; start += PLOT_PIECE_BYTES) {
+    const end = start + PLOT_PIECE_BYTES
+    yield { type: 'plot', piece: bytes.toString('base64', start, end), is_last: end >= bytes.length }
+  }
+}
+
+/**
+ * The last events of a run (docs/guides/code.md, The result). If the service ended the run, then a message on stderr precedes the end event.
+ *
+ * @param isLineOpen Whether stderr does not end in a line feed.
+ */
+function* endOf(
+  end: SandboxEnd,
+  timeoutSeconds: number,
+  executionTime: number,
+  isLineOpen: boolean,
+): Generator<CodeEvent> {
+  const message = messageOf(end, timeoutSeconds)
+  if (message) yield { type: 'output', stream: 'stderr', piece: `${isLineOpen ? '\n' : ''}${message}\n` }
+  const isOwn = end.type === 'exit'
+  yield {
+    type: 'end',
+    success: isOwn,
+    exit_code: isOwn ? end.exitCode : -1,
+    execution_time: Math.round(executionTime * 1_000) / 1_000,
+    violations: end.type === 'violations' ? [...end.violations] : [],
+  }
+}
+
+function messageOf(end: SandboxEnd, timeoutSeconds: number): string | undefined {
+  switch (end.type) {
+    case 'exit':
+      return undefined
+    case 'violations':
+      return 'Security violations were detected: the code was not executed.'
+    case 'timeout':
+      return `Execution failed: the timeout of ${timeoutSeconds} ${timeoutSeconds === 1 ? 'second' : 'seconds'} was exceeded.`
+    case 'killed':
+      return `Execution failed: ${end.message}`
   }
 }

@@ -1,4 +1,4 @@
-import type { EmbedEvent, EmbedRequest } from '#schemas/embeddings.ts'
+import { type EmbedEvent, type EmbedRequest, type EmbedInput, TOKENS_MAX } from '#schemas/embeddings.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { Batcher } from '#shared/engines/batching/batcher.ts'
 import { CALLS_MAX } from '#shared/engines/embedding.ts'
@@ -13,10 +13,26 @@ import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
-import { InputSemaphore } from './input-semaphore.ts'
 import { Rerankers } from './rerank.ts'
-import { textsOf } from './texts.ts'
-import { Vectors } from './vectors.ts'
+import { Slots } from '#shared/slots.ts'
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import type { EmbedText } from '#shared/engines/batching/batch.ts'
+import { inputsTooLong, inputTooLong } from '#shared/engines/batching/limits.ts'
+import { guessTokens, loadTokens } from '#shared/engines/batching/tokens.ts'
+import { ServiceError } from '#shared/error.ts'
+import { vectorToBase64 } from '#shared/vector.ts'
+
+/** Maximum base64 characters of one event. An event may have 512 KiB of JSON. */
+const PIECE_CHARS = 256 * 1024
+
+/** Maximum time between event-loop yields while inputs are checked. */
+const YIELD_INTERVAL_MS = 5
+
+/** Maximum inputs whose vectors a worker holds at once: 16 jobs of maximum size, 550 MB at 3,072 dimensions. */
+const INPUTS_HELD_MAX = 16 * 2_048
+
+/** Jobs with at most this many inputs need no permits. The worker's slots bound them. */
+const SMALL_MAX = 32
 
 /** One engine per model of this worker, each behind a batcher. */
 type Batchers = EngineRegistry<ReturnType<typeof openBatched>>
@@ -118,4 +134,165 @@ async function* embedAll(
 
 function progressOf(done: number, all: number) {
   return { phase: 'embedding', percent: Math.floor((100 * done) / all), message: `${done} of ${all} inputs` }
+}
+
+/**
+ * Bounds the memory of large jobs. A job's vectors are held until the job ends, and a worker runs hundreds of jobs.
+ *
+ * Large jobs start in order of arrival, as soon as enough permits are free. Small jobs start at once.
+ */
+export class InputSemaphore {
+  readonly #held = new Slots(INPUTS_HELD_MAX)
+
+  /** Waits for the permits of a job. @returns A function that releases them; call it once @throws The signal's reason */
+  async enter(inputs: number, signal: AbortSignal): Promise<() => void> {
+    if (inputs <= SMALL_MAX) return () => {}
+    await this.#held.take(signal, inputs)
+    return () => this.#held.release(inputs)
+  }
+}
+
+/**
+ * The texts of a job. Token inputs are decoded, and lengths are checked if that requires a tokenizer.
+ *
+ * A token has at least one byte. Most texts are so short that they cannot have too many tokens, and then no vocabulary is loaded.
+ *
+ * @throws ServiceError `context_length_exceeded`; `invalid_value` for unknown token ids; the signal's reason
+ */
+async function textsOf(
+  inputs: readonly EmbedInput[],
+  model: ModelConfig,
+  signal: AbortSignal,
+): Promise<EmbedText[]> {
+  const texts: EmbedText[] = []
+  const counter = new Counter(inputs, model)
+  let yieldAt = performance.now() + YIELD_INTERVAL_MS
+  for (const [index, input] of inputs.entries()) {
+    signal.throwIfAborted()
+    const text = typeof input === 'string' ? input : await decode(input, inputs.length > 1 ? index : undefined, model)
+    await counter.check(input, index)
+    texts.push({ text, tokens: typeof input === 'string' ? guessTokens(text) : input.length })
+    if (performance.now() < yieldAt) continue
+    await nextTurn()
+    yieldAt = performance.now() + YIELD_INTERVAL_MS
+  }
+  return texts
+}
+
+/**
+ * Decodes token ids. @param index Position of the input, for error messages; undefined for an only input, sent as `[1, 2]` or `[[1, 2]]`
+ */
+async function decode(ids: readonly number[], index: number | undefined, model: ModelConfig): Promise<string> {
+  const tokens = await loadTokens(model.embeddings.token_encoding)
+  return tokens.decode(ids, (place) => (index === undefined ? 'input' : `input[${index}][${place}]`))
+}
+
+/** Counts the tokens of each input, and of all inputs together, only if a limit may be exceeded. */
+class Counter {
+  readonly #model: ModelConfig
+  /** Maximum tokens of one input. Undefined for local engines, which refuse longer inputs by their own tokenizer. */
+  readonly #most: number | undefined
+  /** Whether all inputs together may exceed the limit, so that each input must be counted. */
+  readonly #countsAll: boolean
+  #sum = 0
+
+  constructor(inputs: readonly EmbedInput[], model: ModelConfig) {
+    this.#model = model
+    this.#most = model.engine.type === 'local' ? undefined : model.limits.context_tokens
+    this.#countsAll = inputs.reduce((sum, input) => sum + tokensAtMost(input), 0) > TOKENS_MAX
+  }
+
+  async check(input: EmbedInput, index: number): Promise<void> {
+    const most = this.#most ?? Number.POSITIVE_INFINITY
+    if (!this.#countsAll && tokensAtMost(input) <= most) return
+    const tokens = typeof input === 'string' ? await this.#count(input) : input.length
+    if (tokens > most) throw inputTooLong(index, tokens, most)
+    this.#sum += tokens
+    if (this.#countsAll && this.#sum > TOKENS_MAX) throw inputsTooLong()
+  }
+
+  async #count(text: string): Promise<number> {
+    const tokens = await loadTokens(this.#model.embeddings.token_encoding)
+    return await tokens.count(text, TOKENS_MAX)
+  }
+}
+
+/** Upper bound of an input's tokens: a token has at least one byte. */
+function tokensAtMost(input: EmbedInput): number {
+  return typeof input === 'string' ? Buffer.byteLength(input) : input.length
+}
+
+/** Collects the vectors of one job, which arrive in any order, and emits them in the order of its inputs. */
+class Vectors {
+  readonly #dimensions: number | undefined
+  readonly #vectors: (string | undefined)[]
+  #tokens = 0
+  #count = 0
+  /** Number of leading inputs whose vectors were emitted. */
+  #emitted = 0
+
+  /** @param dimensions Vectors are truncated to this length and normalised again. */
+  constructor(inputs: number, dimensions: number | undefined) {
+    this.#vectors = new Array(inputs)
+    this.#dimensions = dimensions
+  }
+
+  get count(): number {
+    return this.#count
+  }
+
+  /** @throws ServiceError `unsupported_value` if the vector is shorter than the requested dimensions */
+  put(index: number, vector: Float32Array, tokens: number): void {
+    this.#vectors[index] = vectorToBase64(this.#dimensions === undefined ? vector : shorten(vector, this.#dimensions))
+    this.#tokens += tokens
+    this.#count++
+  }
+
+  /** Emits the longest gapless sequence of vectors, in full pieces. A last piece may be smaller; any other incomplete piece waits. */
+  *take(): Generator<EmbedEvent> {
+    for (;;) {
+      const first = this.#emitted
+      const vectors = this.#nextPiece()
+      if (!vectors) return
+      this.#emitted += vectors.length
+      yield { type: 'vectors', first, vectors }
+    }
+  }
+
+  /** The last event of a job. Valid when all vectors have arrived. */
+  usage(): EmbedEvent {
+    return { type: 'usage', usage: { input_tokens: this.#tokens, output_tokens: 0 } }
+  }
+
+  #nextPiece(): string[] | undefined {
+    const piece: string[] = []
+    let chars = 0
+    for (let at = this.#emitted; at < this.#vectors.length; at++) {
+      const vector = this.#vectors[at]
+      if (vector === undefined) break
+      if (chars + vector.length > PIECE_CHARS && piece.length > 0) return this.#without(piece)
+      piece.push(vector)
+      chars += vector.length
+    }
+    const isLast = this.#emitted + piece.length === this.#vectors.length
+    return isLast && piece.length > 0 ? this.#without(piece) : undefined
+  }
+
+  /** Emitted vectors are released here, since the event holds them. */
+  #without(piece: string[]): string[] {
+    this.#vectors.fill(undefined, this.#emitted, this.#emitted + piece.length)
+    return piece
+  }
+}
+
+/** The first `dimensions` numbers, normalised again. Models that support this are trained for it (Matryoshka embeddings). */
+function shorten(vector: Float32Array, dimensions: number): Float32Array {
+  if (dimensions === vector.length) return vector
+  if (dimensions > vector.length) {
+    const message = `Invalid 'dimensions': the vectors of this model have ${vector.length} numbers.`
+    throw new ServiceError('unsupported_value', message, { param: 'dimensions' })
+  }
+  const short = vector.slice(0, dimensions)
+  const length = Math.sqrt(short.reduce((sum, number) => sum + number * number, 0))
+  return length === 0 ? short : short.map((number) => number / length)
 }

@@ -1,26 +1,32 @@
 import { z } from 'zod'
 import { type GenerateEvent, GenerateRequest, Part } from '#schemas/generate.ts'
-import { WORD_LIST } from '#schemas/moderations.ts'
+import { WORD_LIST, type ModerateEvent, type ModerateRequest, type ModerationInput } from '#schemas/moderations.ts'
 import { adaptRequest } from '#shared/engines/adapt.ts'
 import { EngineRegistry } from '#shared/engines/engine-registry.ts'
-import { estimateInputTokens } from '#shared/engines/upstream/usage.ts'
+import { estimateInputTokens, countText } from '#shared/engines/upstream/usage.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
-import { handle, type Progress } from '#shared/kinds/kind.ts'
+import { handle, type Progress, type AttemptContext } from '#shared/kinds/kind.ts'
 import { moderate } from '#shared/kinds/moderate.ts'
 import { speak } from '#shared/kinds/speak.ts'
-import type { Ports } from '#shared/ports.ts'
+import type { Ports, PrepareProgress } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { countPrompt, generateWithFallback, isUpstream } from './fallback.ts'
 import { type Generate, generateHosted } from './hosted/hosted.ts'
-import { Moderators } from './moderate.ts'
-import { preloadOf } from './preload.ts'
-import { requirePublicUrls } from './remote-urls.ts'
-import { speakWith } from './speak.ts'
+import { requirePublicUrls, requirePublic } from './remote-urls.ts'
+import type { ChatEngine } from '#shared/engines/chat.ts'
+import type { ModelCatalogue } from '#shared/models/models.ts'
+import type { SpeakEvent, SpeakRequest } from '#schemas/speech.ts'
+import type { SpeechEngine } from '#shared/engines/speech.ts'
+import type { ModerationEngine } from '#shared/engines/moderation.ts'
+import type { EngineOpeners } from '#shared/ports/engines.ts'
+
+/** Maximum results per event: about 80 KB of JSON. */
+const PIECE_RESULTS = 64
 
 /** Progress is published at most twice a second (docs/internals/protocol.md, Job events). */
 const PROGRESS_MS = 500
@@ -138,5 +144,76 @@ async function* withProgress(
       onProgress({ phase: 'generating', percent, message: `About ${tokens} tokens` })
     }
     yield event
+  }
+}
+
+/**
+ * Loads the models with `engine.preload` into memory, one after the other, after the worker's models are on its disk. A call that arrives
+ * meanwhile waits for the same load.
+ */
+function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: EngineRegistry<ChatEngine>) {
+  return async (onProgress: PrepareProgress, signal: AbortSignal): Promise<void> => {
+    for (const model of served.models) {
+      if (model.engine.type !== 'llama' || !model.engine.preload) continue
+      const what = `${model.id} in memory`
+      onProgress(what, 0, 'being loaded')
+      await engines.of(model).preload?.(signal)
+      onProgress(what, 1, 'loaded')
+    }
+  }
+}
+
+/**
+ * Yields the audio as it is generated, then the usage. Servers report no tokens, so the tokens of the text are counted here. @throws
+ * ServiceError
+ */
+async function* speakWith(
+  engines: EngineRegistry<SpeechEngine>,
+  request: SpeakRequest,
+  { signal }: AttemptContext,
+): AsyncGenerator<SpeakEvent> {
+  for await (const bytes of engines.get(request.model).speak(request, { signal })) {
+    yield { type: 'audio', audio: bytes.toString('base64') }
+  }
+  const input_tokens = await countText(`${request.instructions ?? ''}${request.input}`)
+  yield { type: 'usage', usage: { input_tokens, output_tokens: 0 } }
+}
+
+class Moderators {
+  readonly #models: Ports['models']['served']
+  readonly #engines: EngineRegistry<ModerationEngine>
+  readonly #wordList: ModerationEngine
+
+  constructor(models: Ports['models']['served'], openers: EngineOpeners) {
+    this.#models = models
+    this.#engines = new EngineRegistry(models, (model) => openers.openModerationEngine(model))
+    this.#wordList = openers.openWordList()
+  }
+
+  /** Yields the results in the order of the inputs. @throws ServiceError, or the signal's reason */
+  async *run({ model, inputs }: ModerateRequest, { signal }: AttemptContext): AsyncGenerator<ModerateEvent> {
+    const isWordList = model === WORD_LIST && !this.#models.find(model)
+    if (!isWordList) await requirePublic(imagesOf(inputs), 'input', signal)
+    const engine = isWordList ? this.#wordList : this.#engines.get(model)
+    const results = await engine.moderate(inputs, { signal })
+    for (let first = 0; first < results.length; first += PIECE_RESULTS) {
+      yield { type: 'moderated', first, results: results.slice(first, first + PIECE_RESULTS) }
+    }
+  }
+
+  /** Closes the engines of models that were removed or changed. @param untilOver Resolves when all work that uses them has ended */
+  retire(untilOver: Promise<void>): Promise<void> {
+    return this.#engines.retire(untilOver)
+  }
+
+  async close(): Promise<void> {
+    await this.#engines.close()
+    await this.#wordList.close()
+  }
+}
+
+function* imagesOf(inputs: readonly ModerationInput[]): Generator<string> {
+  for (const input of inputs) {
+    for (const part of typeof input === 'string' ? [] : input) if (part.type === 'image_url') yield part.image_url.url
   }
 }

@@ -5,8 +5,6 @@ import type { SearchBackend } from '#shared/search/search.ts'
 import { isUndivided } from '#shared/search/text/scripts.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { Budget, boundsOf } from './budget.ts'
-import { caveatsOf } from './caveats.ts'
-import { requireExactCitations } from './citation-check.ts'
 import { Clock } from './clock.ts'
 import { claimsOf, type Draft } from './draft.ts'
 import { type Evidence, findEvidence } from './evidence/evidence.ts'
@@ -15,23 +13,18 @@ import { Gathering } from './gather/gather.ts'
 import { waitForIndexes } from './gather/indexing.ts'
 import { fetchTermCounts } from './gather/term-counts.ts'
 import { type CountedPassage, countPassages, rankPassages, weightsIn } from './passages.ts'
-import {
-  distinct,
-  parseQuestion,
-  type Question,
-  queriesOf,
-  queryTermsIn,
-  searchFormOf,
-  vocabularyOf,
-  type Weights,
-  weightsOf,
-  withParts,
-} from './question.ts'
+import { distinct, parseQuestion, type Question, queriesOf, queryTermsIn, searchFormOf, vocabularyOf, type Weights, weightsOf, withParts } from './question.ts'
 import { EmbeddingRanker } from './ranking/embedding-ranker.ts'
 import { assemble, type Report, reportableGaps } from './report.ts'
 import { Asker, type WriterModel } from './writer/ask.ts'
 import { planResearch } from './writer/plan.ts'
 import { writeByModel } from './writer/writer.ts'
+
+const EARLY_END_REASONS: Partial<Record<ResearchStop, string>> = {
+  deadline: 'its time was over',
+  budget: 'its budget was used up',
+  cancelled: 'it was cancelled',
+}
 
 export interface ResearchSetup {
   /** Search backends, at least one. */
@@ -313,4 +306,55 @@ function* piecesOf(text: string): Generator<string> {
     yield text.slice(at, isInside ? end + 1 : end)
     at = isInside ? end + 1 : end
   }
+}
+
+/**
+ * Sentences about the limits of a run. The sentences cover sources that were not searched or read, a missing ranking by vectors, and the reason
+ * for an early end.
+ */
+function caveatsOf(gathering: Gathering, stop: ResearchStop, ranking: string | undefined): string[] {
+  const { canSearch, failedSearches, indexing, searches, unread } = gathering
+  const remarks: string[] = []
+  if (!canSearch) remarks.push('The domains of the request leave nothing to search.')
+  if (failedSearches > 0) remarks.push(`${failedSearches} of ${searches} searches failed, so sources may be missing.`)
+  if (indexing) remarks.push(`Only ${indexing.indexed} of ${indexing.documents} documents were indexed by then.`)
+  if (unread > 0) remarks.push(`${unread} ${unread === 1 ? 'source' : 'sources'} could not be read.`)
+  if (ranking !== undefined) remarks.push(ranking)
+  if (EARLY_END_REASONS[stop]) remarks.push(`The research ended early, because ${EARLY_END_REASONS[stop]}.`)
+  return remarks
+}
+
+/**
+ * The last check before a report is sent. Every annotation must cover a marker such as `[1]`, in order. The quote must be equal to the
+ * cited range of its source, character for character. A failure is a defect of the report writer.
+ *
+ * @throws ServiceError `internal_error` if a citation fails the check
+ */
+function requireExactCitations({ content, annotations, sources }: Report): void {
+  let last = 0
+  for (const { url_citation: cited } of annotations) {
+    const marker = sliceByPoints(content, cited.start_index, cited.end_index)
+    const source = sources[Number(/^\[(\d{1,3})\]$/.exec(marker)?.[1]) - 1]
+    const isOf = source?.url === cited.url && source.sha256 === cited.source_sha256
+    if (!source || !isOf || cited.start_index < last) throw citationError()
+    if (sliceByPoints(source.text, cited.source_start, cited.source_end) !== cited.quote) throw citationError()
+    last = cited.end_index
+  }
+}
+
+/** Like `String.slice`, but with offsets in code points. */
+function sliceByPoints(text: string, start: number, end: number): string {
+  let [points, from] = [0, text.length]
+  for (let at = 0; at < text.length; at++) {
+    // Skip low surrogates, so that a surrogate pair counts as one code point.
+    if ((text.charCodeAt(at) & 0xfc00) === 0xdc00) continue
+    if (points === start) from = Math.min(from, at)
+    if (points === end) return text.slice(from, at)
+    points++
+  }
+  return text.slice(from)
+}
+
+function citationError(): ServiceError {
+  return new ServiceError('internal_error', 'A citation of the report does not stand in its source.')
 }

@@ -1,7 +1,83 @@
 import { type Logger, pino } from 'pino'
-import { BatchedLines } from './batched.ts'
-import { errorFields } from './error.ts'
-import { logText } from './text.ts'
+import { stripVTControlCharacters, styleText } from 'node:util'
+import { ServiceError } from '#shared/error.ts'
+
+/*
+ * Log form of an error. pino's default copies message, stack, causes and all other properties. These may quote user data: a prompt, a row that a
+ * database refused, invalid JSON, a server's address.
+ *
+ * So the properties are chosen here, and messages are logged only if they cannot contain data of a call.
+ * 1. A ServiceError about the caller's request (below 500) has its code only: its message quotes the request.
+ * 2. The cause of an `internal_error` has its class and stack frames only: a bug's message quotes values.
+ * 3. JavaScript's own errors never have their message, for the same reason.
+ * 4. Every other error, of a broker, a store or a disk, has its message.
+ */
+
+const MESSAGE_MAX = 1_000
+const FRAMES_MAX = 20
+const CAUSES_MAX = 5
+
+/** An error in the log. An error may add `facts`, such as the HTTP status of an upstream. */
+interface ErrorFields {
+  type: string
+  code?: string | number
+  message?: string
+  /** Stack frames, without the message that V8 puts above them. */
+  stack?: string
+  cause?: object
+}
+
+/** Errors whose message V8 or zod builds from values: `Unexpected token 'M', "My secret" is not valid JSON`. */
+const QUOTING = [SyntaxError, TypeError, RangeError, URIError, EvalError]
+const isQuoting = (error: Error) => error.name.endsWith('ZodError') || QUOTING.some((type) => error instanceof type)
+
+export function errorFields(thrown: unknown): object {
+  return fieldsOf(thrown, true, CAUSES_MAX)
+}
+
+function fieldsOf(thrown: unknown, mayQuote: boolean, causesMax: number): object {
+  if (!(thrown instanceof Error)) return { type: typeof thrown }
+  const { code, facts, cause } = thrown as Error & { code?: unknown; facts?: object }
+  const isAboutCall = thrown instanceof ServiceError && thrown.status < 500
+  const hasWords = mayQuote && !isAboutCall && !isQuoting(thrown) && thrown.message !== ''
+  const mayQuoteCause = mayQuote && !isAboutCall && code !== 'internal_error'
+  const stack = framesOf(thrown)
+  const fields: ErrorFields = {
+    type: thrown.name.slice(0, MESSAGE_MAX),
+    ...(isCode(code) && { code }),
+    ...(hasWords && { message: thrown.message.slice(0, MESSAGE_MAX) }),
+    ...facts,
+    ...(stack !== '' && { stack }),
+    ...(cause !== undefined && causesMax > 0 && { cause: fieldsOf(cause, mayQuoteCause, causesMax - 1) }),
+  }
+  return fields
+}
+
+function isCode(code: unknown): code is string | number {
+  return typeof code === 'number' || (typeof code === 'string' && /^[\w.-]{1,64}$/.test(code))
+}
+
+/** The stack after the message, which may itself contain lines that look like frames. */
+function framesOf({ stack = '', message }: Error): string {
+  const lines = stack.slice(Math.max(0, stack.indexOf(message)) + message.length).split('\n')
+  return lines
+    .filter((line) => /^ {4}at \S/.test(line))
+    .slice(0, FRAMES_MAX)
+    .join('\n')
+}
+
+/* The log as text for a terminal; programs get JSON (`log.ts`). Both formats have the same content, except fields that every line repeats. */
+
+const ERROR = 50
+const LABELS: Readonly<Record<number, { label: string; colour: 'dim' | 'yellow' | 'red' }>> = {
+  10: { label: 'TRACE ', colour: 'dim' },
+  20: { label: 'DEBUG ', colour: 'dim' },
+  40: { label: 'WARN ', colour: 'yellow' },
+  50: { label: 'ERROR ', colour: 'red' },
+  60: { label: 'FATAL ', colour: 'red' },
+}
+
+const WAITING_CHARS_MAX = 64 * 1024
 
 /** A structured logger: `log.info({ job_id }, 'job done')`. One line per state change; never bodies, prompts or keys. */
 export type Log = Logger
@@ -18,4 +94,78 @@ export function openLog(level: string, service: string): Log {
   if (!process.stdout.isTTY) return pino(options, new BatchedLines(pino.destination({ fd: 1, sync: true })))
   // Clear the line first: a progress bar may be there, which is drawn again below.
   return pino(options, { write: (json) => process.stdout.write(`\r\x1b[K${logText(json)}`) })
+}
+
+interface LineSink {
+  write(text: string): unknown
+}
+
+/**
+ * Buffers log lines and writes them once per event-loop iteration: a busy process writes many lines, and each write is a system call. Buffered lines
+ * are written before the process exits; only a killed process loses those of its last iteration.
+ */
+export class BatchedLines implements LineSink {
+  readonly #sink: LineSink
+  #waiting = ''
+  readonly #flush = () => this.flush()
+
+  constructor(sink: LineSink) {
+    this.#sink = sink
+    process.once('exit', this.#flush)
+  }
+
+  /** Buffers one line, including its newline. */
+  write(line: string): void {
+    if (this.#waiting === '') setImmediate(this.#flush)
+    this.#waiting += line
+    if (this.#waiting.length > WAITING_CHARS_MAX) this.flush()
+  }
+
+  flush(): void {
+    const text = this.#waiting
+    this.#waiting = ''
+    if (text !== '') this.#sink.write(text)
+  }
+}
+
+/**
+ * Formats one JSON log line, such as `14:39:43 service ready role=ingress`.
+ *
+ * An error shows its message, and its stack from level `error` on. Control characters are removed, so that logged text cannot send commands to the
+ * terminal.
+ */
+export function logText(json: string): string {
+  const { level, time, service: _, msg, err, ...fields } = JSON.parse(json)
+  const named = LABELS[level]
+  const label = named ? styled(named.colour, named.label) : ''
+  const clock = new Date(time).toLocaleTimeString('sv-SE')
+  const why = err ? `: ${whyText(err)}` : ''
+  const rest = Object.entries(fields).map(([name, value]) => ` ${name}=${valueText(value)}`)
+  const stack = err?.stack && level >= ERROR ? `\n${String(err.stack).replace(/^/gm, '    ')}` : ''
+  return `${styled('dim', clock)} ${label}${safe(`${msg}${why}${rest.join('')}${stack}`)}\n`
+}
+
+/** Messages of an error and its causes. */
+function whyText({ message, code, type, cause }: Record<string, unknown>): string {
+  const own = String(message ?? code ?? type)
+  return cause ? `${own}: ${whyText(cause as Record<string, unknown>)}` : own
+}
+
+/** Words are unchanged. Other values are JSON, so that the reader can see where they end. */
+function valueText(value: unknown): string {
+  if (Array.isArray(value) && value.length > 0 && value.every(isWord)) return value.join(',')
+  return isWord(value) ? value : JSON.stringify(value)
+}
+
+function isWord(value: unknown): value is string {
+  return typeof value === 'string' && /^[!-~]+$/.test(value)
+}
+
+function safe(text: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is removed
+  return stripVTControlCharacters(text).replaceAll(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f]/g, '')
+}
+
+function styled(style: 'dim' | 'yellow' | 'red', text: string): string {
+  return styleText(style, text, { stream: process.stdout })
 }

@@ -6,7 +6,6 @@ import type { CancelHow, CompletedEnd, FailedEnd } from './ends.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep, StepOutput } from './family.ts'
 import type { HasFiles } from './files.ts'
 import type { Leases } from './leases.ts'
-import type { HasMetadata } from './metadata.ts'
 import type { OperatorStore } from './operator.ts'
 import type { HasStoredBytes } from './stored-bytes.ts'
 import type { TenantReads } from './tenants.ts'
@@ -313,4 +312,10 @@ export interface QueuedOf {
   readonly kind: string
   readonly model: string
   readonly priority: Priority
+}
+
+/** A store that can change the metadata of a job. The work of a job never depends on its metadata. */
+interface HasMetadata {
+  /** Replaces the metadata of a job. @returns False if the job does not exist or its retention has ended */
+  setMetadata(tenant: string, id: string, metadata: Readonly<Record<string, string>>): Promise<boolean>
 }

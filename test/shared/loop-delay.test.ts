@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { expect, it } from 'vitest'
-import { LoopDelay } from '#shared/loop-delay.ts'
+import { LoopDelay } from '#shared/metrics.ts'
 import { Metrics } from '#shared/metrics.ts'
 import { until } from '../support/stack.ts'
 
@@ -34,7 +34,7 @@ it('a process that works is measured in full', async () => {
 /** In a process of its own: that of the tests is never without work. */
 const TWICE = `
   import { setTimeout as sleep } from 'node:timers/promises'
-  import { LoopDelay } from '#shared/loop-delay.ts'
+  import { LoopDelay } from '#shared/metrics.ts'
   const delay = new LoopDelay()
   async function work() {
     for (let times = 0; times < 30; times++) {

@@ -1,14 +1,27 @@
 import type { JobsApi } from '#services/cli/client/jobs-api.ts'
 import { type Command, noArguments, type Values } from '#services/cli/command.ts'
-import { EXIT, type ExitCode } from '#services/cli/failure.ts'
-import type { Output } from '#services/cli/text/output.ts'
+import { EXIT, type ExitCode, CommandError } from '#services/cli/failure.ts'
+import { type Output, coloured, plain } from '#services/cli/text/output.ts'
 import type { Config } from '#shared/config/config.ts'
-import { type Check, type Finding, failed, ok, runCheck } from '#shared/doctor/check.ts'
+import { type Check, type Finding, failed, ok, runCheck, skipped, reasonOf, warned } from '#shared/doctor/check.ts'
 import { checksOfMachine } from '#shared/doctor/doctor.ts'
 import { nodeFinding } from '#shared/doctor/machine.ts'
-import { fleetCheck } from './fleet.ts'
-import { printFinding } from './print.ts'
-import { serviceCheck } from './service.ts'
+import { z } from 'zod'
+import type { HttpResponse } from '#services/cli/client/http.ts'
+
+const Ready = z.looseObject({
+  status: z.string(),
+  problems: z.array(z.string()).optional(),
+  preparing: z.array(z.string()).optional(),
+})
+
+const LABELS = {
+  ok: ['OK  ', 'green'],
+  skip: ['SKIP', 'dim'],
+  warn: ['WARN', 'yellow'],
+  fail: ['FAIL', 'red'],
+} as const
+const NAME_WIDTH = 9
 
 export const doctor: Command = {
   summary: 'Check the settings and dependencies of the service',
@@ -59,4 +72,76 @@ async function checksOf(config: Config, values: Values, api: JobsApi): Promise<C
   const hasKey = values.text('key') !== undefined || config.sluiceApiKey !== undefined
   const service = serviceCheck(api, { isUrlConfigured, hasKey })
   return [...(await checksOfMachine()), sandboxCheck, service, fleetCheck(api)]
+}
+
+/** Prints the result of a check on one line; details and remedy follow on lines of their own. */
+async function printFinding(out: Output, { check, status, message, fix, details = [] }: Finding): Promise<void> {
+  const [label, colour] = LABELS[status]
+  const line = `${coloured(colour, label)}  ${check.padEnd(NAME_WIDTH)}  ${plain(message)}\n`
+  const more = [...details.map((detail) => `- ${plain(detail)}`), ...(fix ? [`→ ${fix}`] : [])]
+  await out.write(line + more.map((text) => `${' '.repeat(NAME_WIDTH + 8)}${text}\n`).join(''))
+}
+
+/** Health checks of the fleet, read from the admin API. */
+function fleetCheck(api: JobsApi): Check {
+  return {
+    name: 'fleet',
+    fix: 'Check the log of the service.',
+    async run() {
+      try {
+        return await api.admin.fleetFindings()
+      } catch (error) {
+        if (!(error instanceof CommandError)) throw error
+        // The service check already reports an unreachable service.
+        const isRefused = error.exit === EXIT.refused
+        return isRefused ? [skipped('fleet', 'not checked: requires a key with the admin scope')] : []
+      }
+    },
+  }
+}
+
+interface ServiceOptions {
+  /** --url or SLUICE_URL is set, so an unreachable service is a failure rather than a warning. */
+  readonly isUrlConfigured: boolean
+  readonly hasKey: boolean
+}
+
+/** Checks that the service is reachable and ready, and that the key is valid. */
+function serviceCheck(api: JobsApi, { isUrlConfigured, hasKey }: ServiceOptions): Check {
+  const { url } = api.http
+  return {
+    name: 'service',
+    fix: 'Check --url or SLUICE_URL; another server or a proxy responded.',
+    async run() {
+      const response = await api.http.send('/readyz').catch((error: unknown) => absence(error, url, isUrlConfigured))
+      if ('check' in response) return [response]
+      return [await readiness(response, url), await keyFinding(api, hasKey)]
+    },
+  }
+}
+
+async function readiness(response: HttpResponse, url: string): Promise<Finding> {
+  const ready = Ready.parse(await response.body.json())
+  const preparing = ready.preparing?.length ? `; models being prepared: ${ready.preparing.join(', ')}` : ''
+  if (response.statusCode === 200) return ok('service', `ready at ${url}${preparing}`)
+  const reason = ready.problems?.join(' ') ?? ready.status
+  return warned('service', `${url} is not ready: ${reason}`, 'Check its log and the failed checks above.')
+}
+
+function absence(error: unknown, url: string, isUrlConfigured: boolean): Finding {
+  if (!(error instanceof CommandError)) throw error
+  const message = `cannot reach ${url}: ${reasonOf(error.cause)}`
+  if (isUrlConfigured) return failed('service', message, 'Start the service, or correct --url or SLUICE_URL.')
+  return warned('service', message, 'Start the service (npm start), or set its address with --url or SLUICE_URL.')
+}
+
+async function keyFinding(api: JobsApi, hasKey: boolean): Promise<Finding> {
+  if (!hasKey) return warned('key', 'no API key', 'Set SLUICE_API_KEY or --key. To create a key: sluice keys create')
+  try {
+    const models = await api.models()
+    return ok('key', `valid, for ${models.length} ${models.length === 1 ? 'model' : 'models'}`)
+  } catch (error) {
+    if (!(error instanceof CommandError) || error.exit !== EXIT.refused) throw error
+    return failed('key', error.message, error.next ?? 'Create another key: sluice keys create')
+  }
 }

@@ -1,13 +1,51 @@
-import type { GenerateEvent, GenerateRequest, HostedTool, Turn, Usage } from '#schemas/generate.ts'
+import type { GenerateEvent, GenerateRequest, HostedTool, Turn, Usage, Part } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
-import type { Composition } from '#shared/kinds/composition.ts'
+import { type Composition, STEP_BYTES_MAX } from '#shared/kinds/composition.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import { codeInterpreter } from './code-interpreter.ts'
 import { type DeltaInterval, ResumableStream } from './resumable-stream.ts'
-import { type HostedCall, type Round, readRound, sumOf, withoutHosted } from './round.ts'
-import { searching } from './search.ts'
-import { Spoken } from './spoken.ts'
-import { type HostedInput, type HostedResult, type HostedRunner, type HostedSettings, notRun } from './tool.ts'
+import { type HostedInput, type HostedResult, type HostedRunner, type HostedSettings, notRun, textField } from './tool.ts'
+import { EventBuffer } from '#shared/jobs/event-buffer.ts'
+import { mergeGenerateEvents } from '#shared/kinds/generate.ts'
+import { QUERY_CHARS_MAX, type SearchRequest, SearchResults } from '#schemas/search.ts'
+import { tolerant } from '#shared/tolerant.ts'
+
+const RESULTS_USUAL = 8
+
+/** Maximum time of a search, including reading the pages found. */
+const SEARCH_MS_MAX = 60_000
+
+/** Maximum characters of one search's results for the model. */
+const READ_CHARS_MAX = 32 * 1024
+const Found = tolerant(SearchResults)
+
+/** The `web_search` and `file_search` tools, run by the research pool. */
+const searching: HostedRunner = {
+  read(text) {
+    const query = textField(text, 'query')?.trim()
+    if (!query) return { input: query ?? text, problem: 'The arguments must be a JSON object with the text "query".' }
+    return { input: query.slice(0, QUERY_CHARS_MAX).toWellFormed() }
+  },
+  child(query, tool, { hosted }: GenerateRequest) {
+    const search = hosted?.search
+    const limits = { limit: search?.results_max ?? RESULTS_USUAL, domains: search?.domains ?? { allow: [], deny: [] } }
+    const body: SearchRequest = { query, in: tool === 'web_search' ? 'web' : 'documents', ...limits }
+    // A search has no endpoint of its own. This one selects the pool and model that search.
+    const endpoint = '/v1/deep-research'
+    const model = search?.model ?? ''
+    return { endpoint, kind: 'search', pool: 'research', model, body, deadlineInMs: SEARCH_MS_MAX }
+  },
+  result({ result }) {
+    const read = Found.safeParse(result)
+    if (!read.success) return notRun('The result could not be read.')
+    const { results } = read.data
+    const entries = results.map(({ url, title, excerpt, date }, at) => {
+      return `[${at + 1}] ${title}\n${url}${date === undefined ? '' : ` (${date})`}\n${excerpt}`
+    })
+    const text = entries.join('\n\n') || 'Nothing was found.'
+    return { status: 'completed', output: results, text: text.slice(0, READ_CHARS_MAX).toWellFormed() }
+  },
+}
 
 /**
  * Answers whose tools the service runs itself (docs/internals/design.md, Composed jobs).
@@ -187,4 +225,127 @@ function callEvent({ call: { tool, id }, run, input }: Run): GenerateEvent {
 
 function resultEvent(run: number, { status, output }: HostedResult): GenerateEvent {
   return { type: 'hosted_result', choice: 0, run, status, output }
+}
+
+/** Buffers the output of one round, within the size of a recorded step. */
+export class Spoken {
+  readonly #events = new EventBuffer(mergeGenerateEvents)
+  #bytes = 0
+
+  /** @throws ServiceError `answer_too_large` */
+  push(event: GenerateEvent): void {
+    this.#events.push(event)
+    const hasOnlyText = 'text' in event && !(event.type === 'text' && event.logprobs)
+    this.#bytes += bytesOf(hasOnlyText ? event.text : event)
+    if (this.#bytes > STEP_BYTES_MAX) throw tooLarge()
+  }
+
+  /** @throws ServiceError `answer_too_large` */
+  takeAll(): GenerateEvent[] {
+    const events = this.#events.takeAll()
+    if (bytesOf(events) > STEP_BYTES_MAX) throw tooLarge()
+    return events
+  }
+}
+
+function bytesOf(value: unknown): number {
+  return Buffer.byteLength(JSON.stringify(value))
+}
+
+function tooLarge(): ServiceError {
+  const message = `The model returned more than ${STEP_BYTES_MAX} bytes in one round of an answer with hosted tools. Set a lower 'max_output_tokens', or leave out log probabilities.`
+  return new ServiceError('answer_too_large', message)
+}
+
+/** A call of a hosted tool, as the model wrote it. */
+interface HostedCall {
+  readonly tool: HostedTool
+  readonly id: string
+  readonly arguments: string
+}
+
+/** Only the first round emits a start event. */
+interface Round {
+  /** Text, refusals and reasoning; in the first round also the start event. */
+  readonly said: readonly GenerateEvent[]
+  readonly hosted: readonly HostedCall[]
+  /** Calls of the caller's own functions. */
+  readonly functions: readonly GenerateEvent[]
+  readonly finish: Extract<GenerateEvent, { type: 'finish' }>
+  readonly usage: Usage
+  /** The text and reasoning as parts of the conversation that the next round reads. Calls are added separately. */
+  readonly parts: readonly Part[]
+}
+
+/**
+ * Sorts the events of a round.
+ *
+ * @param prefix Prefix of generated ids, for calls whose engine sent no id.
+ * @throws ServiceError `upstream_error` if the engine did not finish
+ */
+function readRound(events: readonly GenerateEvent[], tools: readonly HostedTool[], prefix: string): Round {
+  const said: GenerateEvent[] = []
+  const functions: GenerateEvent[] = []
+  const hosted = new Map<number, { tool: HostedTool; id: string; arguments: string }>()
+  let finish: Round['finish'] | undefined
+  let [input, usage]: [number, Usage | undefined] = [0, undefined]
+  for (const event of events) {
+    if (event.type === 'tool_call') {
+      const tool = tools.find((name) => name === event.name)
+      if (tool) hosted.set(event.call, { tool, id: event.id || `call_${prefix}_${event.call}`, arguments: '' })
+      else functions.push(event)
+    } else if (event.type === 'tool_arguments') {
+      const call = hosted.get(event.call)
+      if (call) call.arguments += event.text
+      else functions.push(event)
+    } else if (event.type === 'finish') finish = event
+    else if (event.type === 'usage') usage = event.usage
+    else said.push(event)
+    if (event.type === 'start') input = event.input_tokens
+  }
+  if (!finish) throw new ServiceError('upstream_error', 'The model stopped without finishing its answer.')
+  usage ??= { input_tokens: input, output_tokens: 0 }
+  return { said, hosted: [...hosted.values()], functions, finish, usage, parts: partsOf(said) }
+}
+
+/** The request of a round in which the model must call no hosted tool. */
+function withoutHosted(request: GenerateRequest): GenerateRequest {
+  const hosted: readonly string[] = request.hosted?.tools ?? []
+  const functions = request.tools.map(({ name }) => name).filter((name) => !hosted.includes(name))
+  // The tools stay declared: servers refuse conversations with calls of undeclared tools.
+  if (functions.length === 0) return { ...request, tool_choice: { type: 'none' }, allowed_tools: undefined }
+  return { ...request, tool_choice: { type: 'auto' }, allowed_tools: functions }
+}
+
+/** Usage of an answer as the sum of its rounds. The input of each round includes the output of the rounds before. */
+function sumOf(a: Usage, b: Usage): Usage {
+  const sum = (name: 'cached_tokens' | 'cache_write_tokens' | 'reasoning_tokens') =>
+    a[name] === undefined && b[name] === undefined ? {} : { [name]: (a[name] ?? 0) + (b[name] ?? 0) }
+  return {
+    input_tokens: a.input_tokens + b.input_tokens,
+    output_tokens: a.output_tokens + b.output_tokens,
+    ...sum('cached_tokens'),
+    ...sum('cache_write_tokens'),
+    ...sum('reasoning_tokens'),
+    ...((a.estimated || b.estimated) && { estimated: true }),
+  }
+}
+
+function partsOf(said: readonly GenerateEvent[]): Part[] {
+  const parts: Part[] = []
+  for (const event of said) {
+    const last = parts.at(-1)
+    if (event.type === 'text' || event.type === 'refusal') {
+      if (last?.type === 'text') last.text += event.text
+      else if (event.text !== '') parts.push({ type: 'text', text: event.text })
+    } else if (event.type === 'reasoning') {
+      const { text, signature, redacted } = event
+      const isOpen = last?.type === 'reasoning' && last.signature === undefined && last.redacted === undefined
+      if (isOpen && redacted === undefined) {
+        last.text += text
+        if (signature !== undefined) last.signature = signature
+      } else parts.push({ type: 'reasoning', text, ...(signature && { signature }), ...(redacted && { redacted }) })
+    }
+  }
+  return parts
 }

@@ -1,14 +1,24 @@
-import type { Token } from 'node-llama-cpp'
-import type { GenerateEvent, Tool } from '#schemas/generate.ts'
-import { type Released, StopFilter } from '#shared/engines/stop.ts'
+import type { Token, LlamaGrammar } from 'node-llama-cpp'
+import type { GenerateEvent, Tool, GenerateRequest } from '#schemas/generate.ts'
+import { type Released, StopFilter, type Budget, getBudget, contextExceeded } from '#shared/engines/stop.ts'
 import { joinPieces } from './format.ts'
-import { makeGrammar, makePlan, type Plan } from './plan.ts'
-import { tokensOf } from './prompt.ts'
-import { rawTextOf } from './raw.ts'
-import type { LlamaCall, SequenceCall } from './runtime.ts'
+import { tokensOf, describeAnswer, describeCall, fittingTokensOf, offeredTools } from './prompt.ts'
+import type { LlamaCall, SequenceCall, LlamaRuntime } from './runtime.ts'
 import { openSampling, readPrompt, type Sampled, sample } from './sample.ts'
 import { describeToken, TokenText } from './text.ts'
-import { callPieces, NAME_TOKENS_MAX, sampleName, type Trigger, triggerOf } from './tools.ts'
+import { callPieces, NAME_TOKENS_MAX, sampleName, type Trigger, triggerOf, chooseTool, nativeCallTokens } from './tools.ts'
+import { ServiceError } from '#shared/error.ts'
+import { writeSchemaGrammar } from './grammar/grammar.ts'
+import { JSON_OBJECT_GRAMMAR } from './grammar/rules.ts'
+import { runYielding } from '#shared/yielding.ts'
+import { tokenizeRaw } from './tokens.ts'
+
+/** Path of the schemas of a tool and of the answer in each API. */
+const SCHEMA_PATHS: Readonly<Record<GenerateRequest['dialect'], { readonly tool: string; readonly format: string }>> = {
+  openai: { tool: 'function.parameters', format: 'response_format.json_schema.schema' },
+  anthropic: { tool: 'input_schema', format: 'output_config.format.schema' },
+  responses: { tool: 'parameters', format: 'text.format.schema' },
+}
 
 /**
  * Answers one request.
@@ -197,4 +207,126 @@ function finish({ budget, tool }: Plan, choice: number, tokens: number): Generat
 
 function logprobOf({ runtime, request }: LlamaCall, { token, probabilities }: Sampled) {
   return probabilities && describeToken(runtime.model, token, probabilities, request.top_logprobs ?? 0)
+}
+
+interface Plan {
+  /** The called tool; undefined: the answer is text. */
+  readonly tool: Tool | undefined
+  /** Tools that the text may call in the template's form. */
+  readonly callable: readonly Tool[]
+  readonly prompt: readonly Token[]
+  readonly grammar: LlamaGrammar | undefined
+  readonly budget: Budget
+}
+
+/** @throws ServiceError for an unsupported request, before any output; the signal's reason */
+async function makePlan(call: LlamaCall): Promise<Plan> {
+  const { runtime, request, signal } = call
+  if (request.completion) {
+    const prompt = await rawTokensOf(runtime, request, signal)
+    return { tool: undefined, callable: [], prompt, budget: budgetOf(call, prompt), grammar: undefined }
+  }
+  const tool = await chooseTool(call)
+  if (tool) {
+    const prompt = runtime.format.tools
+      ? await nativeCallTokens(call, tool.name)
+      : await fittingTokensOf(runtime, describeCall(runtime, request, tool), signal)
+    const grammar = await makeGrammar(runtime, request, tool)
+    return { tool, callable: [], prompt, budget: budgetOf(call, prompt), grammar }
+  }
+  const callable = runtime.format.tools && !request.response_format ? offeredTools(request) : []
+  // A schema that cannot be enforced is rejected before any output.
+  for (const one of callable) if (one.strict) await makeGrammar(runtime, request, one)
+  const prompt = await fittingTokensOf(runtime, describeAnswer(runtime, request), signal)
+  const grammar = await makeGrammar(runtime, request, undefined)
+  return { tool: undefined, callable, prompt, budget: budgetOf(call, prompt), grammar }
+}
+
+function budgetOf({ request, config, runtime }: LlamaCall, prompt: readonly Token[]): Budget {
+  return getBudget(request, config, prompt.length, runtime.contextTokens)
+}
+
+/**
+ * Arguments of a tool follow its schema as closely as a grammar can. Only a strict tool is rejected for an unsupported keyword, because
+ * agents send many of them.
+ */
+async function makeGrammar(
+  { llama }: LlamaRuntime,
+  request: GenerateRequest,
+  tool: Tool | undefined,
+): Promise<LlamaGrammar | undefined> {
+  const format = request.response_format
+  if (!tool && !format) return undefined
+  const paths = SCHEMA_PATHS[request.dialect]
+  const param = tool ? `tools[${request.tools.indexOf(tool)}].${paths.tool}` : paths.format
+  const grammar = tool
+    ? writeSchemaGrammar({ type: 'object', properties: {}, ...tool.parameters }, param, {
+        isStrict: tool.strict === true,
+      })
+    : format?.type === 'json_schema'
+      ? writeSchemaGrammar(format.schema, param)
+      : JSON_OBJECT_GRAMMAR
+  try {
+    return await llama.createGrammar({ grammar })
+  } catch (cause) {
+    throw new ServiceError('invalid_value', 'The JSON schema is too complex for this model.', { cause, param })
+  }
+}
+
+/**
+ * Raw prompts of completions, without a chat template. Text such as `<|im_start|>` is read as a control token, as in servers of open
+ * models.
+ */
+
+/**
+ * The tokens of the request's only prompt, with a BOS token if the model wants one.
+ *
+ * @throws ServiceError `invalid_value` for an unknown token id, `context_length_exceeded`; the signal's reason
+ */
+async function rawTokensOf(
+  runtime: LlamaRuntime,
+  request: GenerateRequest,
+  signal: AbortSignal,
+): Promise<Token[]> {
+  const { model, contextTokens, tokenBytesMax } = runtime
+  const [given] = request.completion?.tokens ?? []
+  if (given) return knownTokens(runtime, given)
+  const text = textOf(request)
+  const least = Math.ceil(Buffer.byteLength(text) / tokenBytesMax)
+  if (least >= contextTokens) throw inPrompt(contextExceeded(contextTokens, `over ${least - 1}`))
+  const tokens = await runYielding(tokenizeRaw(model, text), signal)
+  const { bos, shouldPrependBosToken } = model.tokens
+  if (bos !== null && shouldPrependBosToken && tokens[0] !== bos) tokens.unshift(bos)
+  return requireFitting(runtime, tokens)
+}
+
+/** The prompt text, for requests with `echo`. */
+function rawTextOf({ model }: LlamaRuntime, request: GenerateRequest): string {
+  const [given] = request.completion?.tokens ?? []
+  return given ? model.detokenize(given as Token[], true) : textOf(request)
+}
+
+function textOf({ turns: [turn] }: GenerateRequest): string {
+  const [part] = turn?.parts ?? []
+  return part?.type === 'text' ? part.text : ''
+}
+
+function knownTokens(runtime: LlamaRuntime, given: readonly number[]): Token[] {
+  const vocabulary = runtime.model.fileInfo.metadata.tokenizer.ggml.tokens.length
+  const unknown = given.find((id) => id >= vocabulary)
+  if (unknown !== undefined) {
+    const message = `Invalid 'prompt': ${unknown} is not a token of this model (0 to ${vocabulary - 1}).`
+    throw new ServiceError('invalid_value', message, { param: 'prompt' })
+  }
+  return requireFitting(runtime, [...given] as Token[])
+}
+
+function requireFitting({ contextTokens }: LlamaRuntime, tokens: Token[]): Token[] {
+  if (tokens.length >= contextTokens) throw inPrompt(contextExceeded(contextTokens, tokens.length))
+  return tokens
+}
+
+/** Rewrites the error for the parameter `prompt`. */
+function inPrompt({ code, message }: ServiceError): ServiceError {
+  return new ServiceError(code, message.replaceAll('messages', 'prompt'), { param: 'prompt' })
 }

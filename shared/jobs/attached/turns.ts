@@ -1,6 +1,8 @@
 import { type Work, workKey } from '#shared/jobs/peers.ts'
 import { FairQueue, type TurnTaker } from './fair-queue.ts'
-import { RateMeter } from './rate-meter.ts'
+
+/** Length of one measuring interval. A shorter one would mistake jobs that start together for a high rate. */
+const SPAN_MS = 250
 
 /** A job that was sent this long ago and has not started counts as lost if workers are idle. */
 const LOST_AFTER_MS = 2_000
@@ -322,4 +324,28 @@ export function maxMinPart(wanted: readonly number[], slots: number): number {
     left -= most
   }
   return Number.POSITIVE_INFINITY
+}
+
+class RateMeter {
+  #fromMs = 0
+  #before = 0
+  #now = 0
+
+  add(): void {
+    this.#roll()
+    this.#now++
+  }
+
+  in(ms: number): number {
+    this.#roll()
+    return (Math.max(this.#before, this.#now) * ms) / SPAN_MS
+  }
+
+  #roll(): void {
+    const sinceMs = Date.now() - this.#fromMs
+    if (sinceMs < SPAN_MS) return
+    this.#before = sinceMs < 2 * SPAN_MS ? this.#now : 0
+    this.#now = 0
+    this.#fromMs = Date.now()
+  }
 }

@@ -7,7 +7,7 @@ import { decide, isTry, type RetryBudget, type RetryPolicy } from '#shared/jobs/
 import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import type { Family } from '#shared/jobs/durable/family.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
-import type { Answer, AnswerStream } from '#shared/kinds/answer.ts'
+import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { Kind, Progress } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -15,7 +15,6 @@ import type { Moved, NewEvent, Store } from '#shared/store/store.ts'
 import { type Metered, meteredOf, NOTHING } from '#shared/usage/meter.ts'
 import { Composing, wrapUpMsOf } from './compose/compose.ts'
 import { Replaying } from './compose/replay.ts'
-import { outputOf, usageOf } from './durable-output.ts'
 import { delay, OwnerWrites } from './owner-writes.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
@@ -341,4 +340,21 @@ export class DurableRun implements AttemptSink {
     this.#stream ??= this.#answer.open?.(this.#encode)
     return this.#stream
   }
+}
+
+/**
+ * Usage of a job, as reported by the answer. Token counts that the answer lacks (plain text, for example) come from the events.
+ */
+function usageOf(result: unknown, events: readonly unknown[]): unknown {
+  const reported = (result as { usage?: object } | null)?.usage
+  if (reported && ('input_tokens' in reported || 'prompt_tokens' in reported)) return reported
+  const last = events.findLast((event) => (event as { type?: unknown }).type === 'usage') as
+    | { usage?: object }
+    | undefined
+  return last ? { ...last.usage, ...reported } : reported
+}
+
+/** The stored event of one streamed message. The message is stored without framing, so that any transport can send it later. */
+function outputOf({ data }: Frame): NewEvent {
+  return { type: 'job.output.delta', data: { chunk: JSON.parse(data) } }
 }

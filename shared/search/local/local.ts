@@ -2,26 +2,14 @@ import { basename, extname } from 'node:path'
 import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
-import {
-  type DomainRules,
-  type Hit,
-  type IndexProgress,
-  isHostAllowed,
-  LOCAL_HOST,
-  type ReadOptions,
-  type SearchBackend,
-  type SearchOptions,
-  SNIPPET_CHARS_MAX,
-  type Snapshot,
-  type TermCounts,
-  TITLE_CHARS_MAX,
-} from '#shared/search/search.ts'
+import { type DomainRules, type Hit, type IndexProgress, isHostAllowed, LOCAL_HOST, type ReadOptions, type SearchBackend, type SearchOptions, SNIPPET_CHARS_MAX, type Snapshot, type TermCounts, TITLE_CHARS_MAX, type Block, SNAPSHOT_CHARS_MAX } from '#shared/search/search.ts'
 import { languageOf, queryTermsOf } from '#shared/search/text/query-terms.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { CorpusIndex, type IndexedFile, PASSAGES_MAX } from './corpus-index.ts'
 import { type Corpus, type FoundFile, listFiles, readFound, urlOf } from './files.ts'
-import { partsOf } from './parts.ts'
 import { watchCorpus } from './watch.ts'
+import { sha256Of } from '#shared/search/snapshot.ts'
+import type { ReadDocument } from '#shared/search/text/builder.ts'
 
 /** UTF-16 units of one document that are read. */
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
@@ -250,4 +238,41 @@ function termsFor(text: string): string[] {
     terms.set(term, word)
   }
   return [...terms.keys()]
+}
+
+/** A document as the sources that it makes: one, or several where it is longer than a snapshot may be. */
+function partsOf(document: ReadDocument, url: string, title: string, date: string): Snapshot[] {
+  const groups = groupsOf(document.blocks)
+  return groups.map((blocks, at) => {
+    const isPart = groups.length > 1
+    const start = blocks[0]?.start ?? 0
+    const text = document.text.slice(start, blocks.at(-1)?.end ?? 0)
+    return {
+      url: isPart ? `${url}#part-${at + 1}` : url,
+      title: isPart ? `${title} (part ${at + 1})` : title,
+      text,
+      blocks: blocks.map((block) => ({ ...block, start: block.start - start, end: block.end - start })),
+      sha256: sha256Of(text),
+      date,
+    }
+  })
+}
+
+/** Blocks that fit into one snapshot each. One that is longer than that is cut where it is full. */
+function groupsOf(blocks: readonly Block[]): Block[][] {
+  const groups: Block[][] = []
+  for (const whole of blocks) {
+    for (const block of cut(whole)) {
+      const group = groups.at(-1)
+      const first = group?.[0]
+      if (group && first && block.end - first.start <= SNAPSHOT_CHARS_MAX) group.push(block)
+      else groups.push([block])
+    }
+  }
+  return groups
+}
+
+function* cut(block: Block): Generator<Block> {
+  for (let start = block.start; start < block.end; start += SNAPSHOT_CHARS_MAX)
+    yield { ...block, start, end: Math.min(block.end, start + SNAPSHOT_CHARS_MAX) }
 }

@@ -1,47 +1,42 @@
-import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
+import type { DurableEvent, DurableJob, WebhookDelivery, DeliveryTry } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { CancelHow, CompletedEnd, FailedEnd } from '#shared/store/ends.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep } from '#shared/store/family.ts'
 import type { OwnedJob, ProcessLease } from '#shared/store/leases.ts'
-import {
-  type Created,
-  type Depth,
-  type Dispatch,
-  EVERY_TENANT,
-  type HeldAttempt,
-  type IdempotencyKey,
-  type ListQuery,
-  type Moved,
-  type NewJob,
-  type Output,
-  type Purged,
-  type QueuedOf,
-  type ReapPolicy,
-  type Scope,
-  type Store,
-} from '#shared/store/store.ts'
+import { type Created, type Depth, type Dispatch, EVERY_TENANT, type HeldAttempt, type IdempotencyKey, type ListQuery, type Moved, type NewJob, type Output, type Purged, type QueuedOf, type ReapPolicy, type Scope, type Store } from '#shared/store/store.ts'
 import { claimInTurn } from './claim.ts'
 import { SqlConversations } from './conversations.ts'
 import { createJob, findMade } from './create/create.ts'
 import { REDRIVE } from './create/inserts.ts'
-import { recordDelivery, takeDeliveries } from './deliveries.ts'
 import * as family from './family/family.ts'
 import * as familyMoves from './family/moves.ts'
 import { SqlFiles } from './files.ts'
-import { renew } from './lease.ts'
 import { listJobs } from './list-jobs.ts'
 import { SqlOperator } from './operator/operator.ts'
 import { eraseJob, forgetSome, purgeSome } from './purge.ts'
-import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
-import type { SqlDatabase } from './sql.ts'
+import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf, ownedOf } from './rows.ts'
+import type { SqlDatabase, Row } from './sql.ts'
 import * as statements from './statements.ts'
+import { OWNED, RENEW, SPARE } from './statements.ts'
 import { SqlStoredBytes } from './stored-bytes.ts'
-import { LOST, TIMED_OUT } from './sweep-errors.ts'
 import { tenantReads } from './tenants.ts'
 import * as moves from './transitions.ts'
 import { SqlUsage } from './usage.ts'
 import { dispatchOf, JOBS_MAX, movedOf, moveOne, sweep, writeAsOwner } from './writes.ts'
+import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
+
+/** Due messages per statement, and maximum statements per call that postpone blocked messages. */
+const LOOK = 100
+const PUT_OFF_MAX = 30
+
+/** Errors of jobs that sweeps end: after the deadline, and after too many lost workers. */
+const TIMED_OUT: ErrorBody = {
+  code: 'timeout',
+  message: 'The job took longer than its deadline allows.',
+  param: null,
+}
+const LOST: ErrorBody = { code: 'worker_lost', message: 'The workers that ran this job were lost.', param: null }
 
 /** The store over any database that speaks the SQL of `moves.ts`, `create/inserts.ts` and `statements.ts`. */
 export class SqlStore implements Store {
@@ -315,4 +310,45 @@ export class SqlStore implements Store {
 
 function tenantOf(scope: Scope): string | null {
   return scope === EVERY_TENANT ? null : scope
+}
+
+/** Renews the lease of a process and takes back its counted crashes. Returns the jobs that it owns. */
+async function renew(db: SqlDatabase, process: ProcessLease): Promise<OwnedJob[]> {
+  const { boot, role, slots, version, draining, leaseMs } = process
+  await db.run(RENEW, { boot, role, slots, version, draining, lease_ms: leaseMs })
+  await db.run(SPARE, { boot })
+  return (await db.run(OWNED, { boot })).map(ownedOf)
+}
+
+async function takeDeliveries(db: SqlDatabase, limit: number, leaseMs: number): Promise<WebhookDelivery[]> {
+  const taken: Row[] = []
+  const look = Math.max(LOOK, limit)
+  for (let tries = 0; tries < PUT_OFF_MAX; tries++) {
+    const params = { limit: limit - taken.length, lease_ms: leaseMs, look }
+    taken.push(...(await db.pick(statements.takeDeliveries, params)))
+    if (taken.length === limit) break
+    // Fewer than the limit: all remaining due messages are taken by others.
+    if ((await db.pick(statements.putOffDeliveries, { look })).length < look) break
+  }
+  return taken.map(deliveryOf)
+}
+
+async function recordDelivery(
+  db: SqlDatabase,
+  taken: Pick<WebhookDelivery, 'id' | 'next_at_ms'>,
+  outcome: DeliveryOutcome,
+  history?: readonly DeliveryTry[],
+): Promise<boolean> {
+  const isPending = outcome.state === 'pending'
+  const [row] = await db.run(statements.RECORD_DELIVERY, {
+    id: taken.id,
+    taken_until_ms: taken.next_at_ms,
+    state: outcome.state,
+    status: outcome.status ?? null,
+    error: outcome.state === 'delivered' ? null : (outcome.error ?? null),
+    history: jsonText(history),
+    retry_in_ms: isPending ? Math.ceil(outcome.retryInMs) : 0,
+  })
+  if (row && !isPending) await db.run(statements.RELEASE_DELIVERY, { job_id: String(row.job_id) })
+  return row !== undefined
 }

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { InputSemaphore } from '#services/embeddings/input-semaphore.ts'
+import { InputSemaphore } from '#services/embeddings/embeddings.ts'
 import { failureOf } from '../../support/sdk.ts'
 
 const never = () => new AbortController().signal

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { GenerateRequest, type Turn } from '#schemas/generate.ts'
-import { fitPrompt } from '#services/inference/truncate.ts'
+import { fitPrompt } from '#services/inference/fallback.ts'
 import { ECHO_MODEL, startStack } from '../../support/stack.ts'
 
 /** What is left of prompts that are too long (docs/guides/responses.md, Truncation). */

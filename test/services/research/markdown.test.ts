@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { escapeMarkdown, linkTo } from '#services/research/markdown.ts'
+import { escapeMarkdown, linkTo } from '#services/research/report.ts'
 
 test.each([
   ['a [link](https://evil.example)', String.raw`a \[link\](https\://evil.example)`],

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest'
 import type { EncodeContext } from '#schemas/job.ts'
 import { type ResearchAnnotation, type ResearchEvent, ResearchRequest } from '#schemas/research/research.ts'
 import { research } from '#shared/kinds/research.ts'
-import type { ResearchCompletion } from '#shared/protocols/research/whole.ts'
+import type { ResearchCompletion } from '#shared/protocols/research/stream.ts'
 
 const CONTEXT: EncodeContext = {
   request_id: 'req_1',

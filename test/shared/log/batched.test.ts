@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { BatchedLines } from '#shared/log/batched.ts'
+import { BatchedLines } from '#shared/log/log.ts'
 
 it('lines of one turn of the loop are written at once, in their order', async () => {
   const written: string[] = []

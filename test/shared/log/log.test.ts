@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest'
 import { z } from 'zod'
 import { ServiceError } from '#shared/error.ts'
-import { errorFields } from '#shared/log/error.ts'
-import { logText } from '#shared/log/text.ts'
+import { errorFields } from '#shared/log/log.ts'
+import { logText } from '#shared/log/log.ts'
 
 const SECRET = 'a prompt that nobody may log'
 

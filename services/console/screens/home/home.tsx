@@ -4,8 +4,12 @@ import { Icon } from '#services/console/parts/icon.tsx'
 import { TryIt } from '#services/console/parts/try-it.tsx'
 import { BASE } from '#services/console/router.ts'
 import { PlotChoice, PoolCard } from './pool-card.tsx'
-import { problems } from './problems.ts'
-import { hasMetrics, models, pools, preparations, refresh } from './state.ts'
+import { computed, signal } from '@preact/signals'
+import { ApiFailure, fetchJson, messageOf } from '#services/console/api/client.ts'
+import { fetchMetrics, Metrics } from '#services/console/api/metrics.ts'
+import { fetchModels } from '#services/console/api/models.ts'
+import type { Finding, Model, Page, Pool } from '#services/console/api/types.ts'
+import { type PoolState, stateOf } from './pools.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 
@@ -123,5 +127,128 @@ function Models() {
         ))}
       </ul>
     </>
+  )
+}
+
+interface Problem {
+  readonly message: string
+  readonly fix: string
+  /** An error rather than a warning: calls fail because of the problem. */
+  readonly isError: boolean
+}
+
+/**
+ * Current problems, errors first. Operators see the failed health checks of `sluice doctor`; callers see the problems that `/readyz`
+ * reports.
+ */
+const problems = computed<readonly Problem[]>(() => {
+  if (refreshError.value) {
+    const fix = 'This page retries automatically. The data below may be out of date.'
+    return [{ message: refreshError.value, fix, isError: true }]
+  }
+  const found = findings.value
+    ?.filter(({ status, check }) => (status === 'warn' || status === 'fail') && !isCoveredByFleet(check))
+    .map(({ message, fix, status }) => ({ message, fix: fix ?? '', isError: status === 'fail' }))
+  const notReady = readyProblems.value.map((message) => ({
+    message,
+    fix: 'New requests are rejected until this is resolved. Run `npx sluice doctor` for a full check with remedies.',
+    isError: true,
+  }))
+  // Failed health checks replace the problems of /readyz, because they contain the remedy.
+  const all = found?.some(({ isError }) => isError) ? found : [...notReady, ...(found ?? [])]
+  return all.toSorted((a, b) => Number(b.isError) - Number(a.isError))
+})
+
+/** Machine check → fleet check of the same outage. The fleet check also names the consequence, so the machine check is hidden. */
+const FLEET_CHECKS: Readonly<Record<string, string>> = { postgres: 'store', kafka: 'broker' }
+
+function isCoveredByFleet(check: string): boolean {
+  return findings.value?.some((one) => one.status === 'fail' && one.check === FLEET_CHECKS[check]) ?? false
+}
+
+interface Preparation {
+  readonly name: string
+  readonly progress: number
+}
+
+const pools = signal<readonly PoolState[]>([])
+const models = signal<readonly Model[]>([])
+const preparations = signal<readonly Preparation[]>([])
+const readyProblems = signal<readonly string[]>([])
+
+/** Health checks; undefined for callers. */
+const findings = signal<readonly Finding[] | undefined>(undefined)
+
+/** Error text of the last refresh, or an empty string. The previous data stays on the page. */
+const refreshError = signal('')
+
+/** False if the metrics are served on METRICS_PORT only. */
+const hasMetrics = signal(true)
+
+async function refresh(abort: AbortSignal): Promise<void> {
+  void fetchFindings(abort)
+  try {
+    const [metrics, ready, list, adminPools] = await Promise.all([
+      fetchMetrics(abort),
+      // A 503 lists the problems.
+      fetchJson<Ready>('/readyz', { signal: abort, expects: [503] }),
+      fetchModels(abort),
+      isOperator.value ? fetchPools(abort) : undefined,
+    ])
+    readyProblems.value = ready.problems ?? []
+    preparations.value = preparationsOf(ready)
+    models.value = list
+    hasMetrics.value = metrics !== undefined
+    refreshError.value = ''
+    show(metrics ?? new Metrics(''), adminPools?.data)
+  } catch (error) {
+    if (!abort.aborted) refreshError.value = messageOf(error)
+  }
+}
+
+interface Ready {
+  readonly problems?: readonly string[]
+  readonly preparing?: readonly string[]
+}
+
+/** Parses entries such as `all-minilm-l6-v2 (40 %)`. The metrics may be on another port. */
+function preparationsOf({ preparing = [] }: Ready): readonly Preparation[] {
+  return preparing.map((sentence) => {
+    const [, name = sentence, percent = '0'] = /^(.*) \((\d+) %\)$/.exec(sentence) ?? []
+    return { name, progress: Number(percent) / 100 }
+  })
+}
+
+/** Undefined if the store, which counts queued jobs, is unreachable. Metrics are shown instead. */
+async function fetchPools(abort: AbortSignal): Promise<Page<Pool> | undefined> {
+  return await fetchJson<Page<Pool>>('/v1/admin/pools', { signal: abort }).catch((error: unknown) => {
+    if (error instanceof ApiFailure && error.status === 503) return undefined
+    throw error
+  })
+}
+
+let isFetchingFindings = false
+
+/** Runs next to the refresh and never twice at once, because a check of an unreachable database takes seconds. */
+async function fetchFindings(abort: AbortSignal): Promise<void> {
+  if (isFetchingFindings) return
+  isFetchingFindings = true
+  try {
+    const found = isOperator.value ? fetchJson<Page<Finding>>('/v1/admin/findings', { signal: abort }) : undefined
+    findings.value = (await found)?.data
+  } catch {
+    // The refresh reports an unreachable service.
+  }
+  isFetchingFindings = false
+}
+
+function show(metrics: Metrics, adminPools: readonly Pool[] | undefined): void {
+  const ids = adminPools?.map(({ id }) => id) ?? metrics.all('sluice_pool_slots').map(({ labels }) => labels.pool ?? '')
+  pools.value = ids.map((id) =>
+    stateOf(
+      id,
+      metrics,
+      adminPools?.find((pool) => pool.id === id),
+    ),
   )
 }

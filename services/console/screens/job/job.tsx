@@ -1,19 +1,19 @@
 import { useEffect, useMemo } from 'preact/hooks'
 import { usePoll } from '#services/console/api/poll.ts'
-import type { AnyJob, Job } from '#services/console/api/types.ts'
+import type { AnyJob, Job, OperatorJob } from '#services/console/api/types.ts'
 import { CopyButton } from '#services/console/parts/copy-button.tsx'
 import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { Icon } from '#services/console/parts/icon.tsx'
 import { Status } from '#services/console/parts/status.tsx'
-import { BASE } from '#services/console/router.ts'
+import { BASE, navigate } from '#services/console/router.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
-import { Actions } from './actions.tsx'
 import { Children } from './children.tsx'
-import { Details } from './details.tsx'
-import { FollowedJob } from './follow.ts'
-import { History, linesOf } from './history.tsx'
+import { FollowedJob, type Line } from './follow.ts'
 import { Input, Steps } from './input.tsx'
 import { textOfResult } from './output.ts'
+import { fetchJson } from '#services/console/api/client.ts'
+import { useAction } from '#services/console/parts/action.ts'
+import { dateTimeText, offsetText, durationText } from '#services/console/parts/time.ts'
 
 /** Interval for the queue position and the progress of child jobs, which have no events. */
 const REFRESH_INTERVAL_MS = 3_000
@@ -138,4 +138,177 @@ function emptyText(status: string, hasResult: boolean): string {
   if (status === 'in_progress') return 'Running. Output will appear here.'
   if (hasResult) return 'The response has no text. See the full response below.'
   return status === 'queued' ? 'No output yet.' : 'No output.'
+}
+
+interface ActionsProps {
+  readonly job: AnyJob
+  /** The job belongs to the key's project. Otherwise the admin API is used. */
+  readonly isOwn: boolean
+  readonly onDone: () => Promise<void>
+}
+
+function Actions({ job, isOwn, onDone }: ActionsProps) {
+  const { isBusy, problem, run } = useAction()
+  const url = `${isOwn ? '/v1/jobs' : '/v1/admin/jobs'}/${job.id}`
+  const cancel = () =>
+    run(async () => {
+      await fetchJson(`${url}/cancel`, { method: 'POST' })
+      await onDone()
+    })
+  const redrive = () =>
+    run(async () => {
+      const { id } = await fetchJson<AnyJob>(`${url}/redrive`, { method: 'POST' })
+      navigate(`${BASE}/jobs/${id}`)
+    })
+  const canRedrive = ['failed', 'cancelled', 'expired'].includes(job.status)
+  return (
+    <div class="actions">
+      {!isEnded(job.status) && (
+        <button type="button" onClick={() => void cancel()} disabled={isBusy.value || job.status === 'cancelling'}>
+          <Icon name="stop" /> {job.status === 'cancelling' ? 'Cancelling…' : 'Cancel'}
+        </button>
+      )}
+      {canRedrive && (
+        <button type="button" class="primary" onClick={() => void redrive()} disabled={isBusy.value}>
+          <Icon name="again" /> Run again
+        </button>
+      )}
+      <CopyButton text={curlOf(url, job)} label="Copy as curl" />
+      <CopyButton text={job.id} label="Copy ID" />
+      <ErrorText text={problem.value} />
+    </div>
+  )
+}
+
+/** Streams the events of an unfinished job, or reads a finished one. */
+function curlOf(url: string, { status }: AnyJob): string {
+  const what = isEnded(status) || url.startsWith('/v1/admin') ? '' : '/events'
+  return `curl -N '${location.origin}${url}${what}' -H "Authorization: Bearer $SLUICE_API_KEY"`
+}
+
+/** The events of a job or, for a job of another project, lines made from its timestamps. Events would reveal its output. */
+function linesOf({ job, operatorJob, lines }: FollowedJob): readonly Line[] {
+  return job.value || !operatorJob.value ? lines.value : timesOf(operatorJob.value)
+}
+
+function timesOf({ attempt, worker, error, ...job }: OperatorJob): readonly Line[] {
+  const started = [attempt > 0 && `attempt ${attempt}`, worker && `on ${worker}`].filter(Boolean).join(' ')
+  const known: [type: string, at: number | null, note: string][] = [
+    ['job.queued', job.created_at, ''],
+    ['job.started', job.started_at, started],
+    ['job.completed', job.completed_at, ''],
+    ['job.failed', job.failed_at, error?.message ?? ''],
+    ['job.cancelled', job.cancelled_at, ''],
+    ['job.expired', job.expired_at, ''],
+  ]
+  return known.flatMap(([type, at, note]) => (at === null ? [] : [{ type, at, note, notes: [note], times: 1 }]))
+}
+
+interface HistoryProps {
+  readonly lines: readonly Line[]
+  readonly from: number
+}
+
+function History({ lines, from }: HistoryProps) {
+  return (
+    <div class="card">
+      <h2>Timeline</h2>
+      <ol class="history">
+        {lines.map(({ type, at, note, notes, times }, nth) => (
+          <li key={`${type}-${nth}`} class={type.replaceAll('.', '-')}>
+            <span class="what">{type.replace('job.', '').replace('.delta', '')}</span>
+            {times > 1 && <span class="dim">{`×\u00a0${times}`}</span>}
+            {notes.length > 1 ? (
+              <details class="note-text">
+                <summary>{note}</summary>
+                {notes.slice(0, -1).map((one, earlier) => (
+                  <p key={`${earlier}-${one}`} class="dim">
+                    {one}
+                  </p>
+                ))}
+              </details>
+            ) : (
+              <span class="note-text">{note}</span>
+            )}
+            <span class="when dim" title={dateTimeText(at)}>
+              {offsetText(at - from)}
+            </span>
+          </li>
+        ))}
+      </ol>
+      {lines.length === 0 && <p class="dim">No events yet.</p>}
+    </div>
+  )
+}
+
+function Details({ job, operatorJob }: { readonly job: AnyJob; readonly operatorJob: OperatorJob | undefined }) {
+  const details = [...detailsOf(job), ...(operatorJob ? operatorDetailsOf(operatorJob) : []), ...usageOf(job.usage)]
+  return (
+    <aside class="card details" aria-label="Details">
+      <h2>Details</h2>
+      <dl>
+        {details.map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+        {job.parent_id && (
+          <div>
+            <dt>Parent</dt>
+            <dd>
+              <a href={`${BASE}/jobs/${job.parent_id}`}>{job.parent_id}</a>
+            </dd>
+          </div>
+        )}
+      </dl>
+    </aside>
+  )
+}
+
+function detailsOf(job: AnyJob): [string, string][] {
+  const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
+  const started = job.started_at
+  const details: [string, string][] = [
+    ['Model', job.model],
+    ['Endpoint', job.endpoint],
+    ['Pool', job.queue.pool],
+    ['Priority', job.priority],
+    ['Attempt', `${job.attempt} of ${job.max_attempts}`],
+    ['Created', dateTimeText(job.created_at)],
+  ]
+  if (started !== null) details.push(['Queue time', durationText(started - job.created_at)])
+  if (started !== null && ended !== null) details.push(['Run time', durationText(ended - started)])
+  if (ended === null) details.push(['Deadline', dateTimeText(job.expires_at)])
+  else details.push(['Result expires', dateTimeText(job.result_expires_at)])
+  for (const [name, value] of Object.entries(job.metadata)) details.push([`metadata.${name}`, value])
+  if ('cost_usd' in job && job.cost_usd !== undefined) details.push(['Cost', costText(job.cost_usd)])
+  if (job.request_id) details.push(['Request ID', job.request_id])
+  return details
+}
+
+/** Three significant digits below a dollar, because a call can cost fractions of a cent. */
+function costText(usd: number): string {
+  return `$${usd >= 1 ? usd.toFixed(2) : Number(usd.toPrecision(3))}`
+}
+
+function operatorDetailsOf({ project, worker, tries, crashes }: OperatorJob): [string, string][] {
+  return [
+    ['Project', project],
+    ['Worker', worker ?? '–'],
+    ['Failures', `${tries} failed attempts, ${crashes} worker crashes`],
+  ]
+}
+
+/** Token counts. Their field names depend on the API format of the job. */
+function usageOf(usage: unknown): [string, string][] {
+  if (typeof usage !== 'object' || usage === null) return []
+  return Object.entries(usage).flatMap(([name, value]): [string, string][] => {
+    return typeof value === 'number' ? [[labelOf(name), value.toLocaleString()]] : []
+  })
+}
+
+/** `prompt_tokens` → `Prompt tokens`. */
+function labelOf(name: string): string {
+  return `${name[0]?.toUpperCase()}${name.slice(1).replaceAll('_', ' ')}`
 }

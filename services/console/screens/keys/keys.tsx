@@ -1,7 +1,7 @@
 import { serviceNow } from '#services/console/api/clock.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import { ownKey } from '#services/console/api/session.ts'
-import type { ApiKey } from '#services/console/api/types.ts'
+import type { ApiKey, Project } from '#services/console/api/types.ts'
 import { Confirm } from '#services/console/parts/confirm.tsx'
 import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { OperatorsOnly } from '#services/console/parts/operators-only.tsx'
@@ -10,12 +10,23 @@ import { Cell, Table } from '#services/console/parts/table.tsx'
 import { dateTimeText, minuteText } from '#services/console/parts/time.ts'
 import { queryParam, setQuery } from '#services/console/router.ts'
 import { DialogButton } from './dialog-button.tsx'
-import { KeyForm } from './form.tsx'
-import { limitTexts } from './limits.tsx'
-import { Projects } from './projects.tsx'
-import { Rotate } from './rotate.tsx'
-import { hasMore, isLoaded, keys, nameOf, problem, projects, refresh, revokeKey } from './state.ts'
+import { KeyForm, expiryOf, Text } from './form.tsx'
+import { limitTexts, LIMIT_NAMES, LimitFields } from './limits.tsx'
+import { hasMore, isLoaded, keys, nameOf, problem, projects, refresh, revokeKey, type CreatedKey, rotateKey, saveProject } from './state.ts'
 import { Usage, usd } from './usage.tsx'
+import { useSignal } from '@preact/signals'
+import { useAction } from '#services/console/parts/action.ts'
+import { FormActions } from '#services/console/parts/form-actions.tsx'
+import { useDraft } from './draft.ts'
+import { Secret } from './secret.tsx'
+
+/** Grace periods of the old key, in seconds. */
+const GRACE_PERIODS = [
+  [0, 'Revoke immediately'],
+  [3_600, '1 hour'],
+  [86_400, '1 day'],
+  [604_800, '1 week'],
+] as const
 
 const REFRESH_INTERVAL_MS = 10_000
 /** An expiry within this time is shown to the minute. */
@@ -213,4 +224,139 @@ function keyName(id: string): string {
 function expiryText(expiresAt: number): string {
   const end = new Date(expiresAt * 1_000)
   return expiresAt - serviceNow() < SOON_SECONDS ? minuteText(expiresAt) : end.toLocaleDateString()
+}
+
+/** Replaces a key by a new one and shows the new secret. */
+function Rotate({ apiKey, close }: { readonly apiKey: ApiKey; readonly close: () => void }) {
+  const draft = useDraft({ overlap: '86400', expiry: apiKey.expires_at === null ? '' : '30' })
+  const created = useSignal<CreatedKey | undefined>(undefined)
+  const action = useAction()
+  const send = (event: Event) => {
+    event.preventDefault()
+    void action.run(async () => {
+      const expires_at = expiryOf(draft)
+      const body = { overlap_seconds: Number(draft.text('overlap')), ...(expires_at !== undefined && { expires_at }) }
+      created.value = await rotateKey(apiKey.id, body)
+    })
+  }
+  if (created.value) return <Secret createdKey={created.value} close={close} />
+  return (
+    <form class="fields" onSubmit={send}>
+      <p>A new key with the same project and permissions replaces {apiKey.name ?? apiKey.id}.</p>
+      <label>
+        <span>Old key stays valid for</span>
+        <select
+          value={draft.text('overlap')}
+          onChange={({ currentTarget }) => draft.set('overlap', currentTarget.value)}
+        >
+          {GRACE_PERIODS.map(([seconds, text]) => (
+            <option key={seconds} value={String(seconds)}>
+              {text}
+            </option>
+          ))}
+        </select>
+      </label>
+      {apiKey.expires_at !== null && (
+        <label>
+          <span>New key expires</span>
+          <select
+            value={draft.text('expiry')}
+            onChange={({ currentTarget }) => draft.set('expiry', currentTarget.value)}
+          >
+            <option value="30">In 30 days</option>
+            <option value="90">In 90 days</option>
+            <option value="365">In 1 year</option>
+            <option value="never">Never</option>
+          </select>
+        </label>
+      )}
+      <FormActions action={action} verb="Rotate" close={close} />
+    </form>
+  )
+}
+
+function Projects({ refresh }: { readonly refresh: () => void }) {
+  return (
+    <>
+      <div class="title">
+        <h2>Projects</h2>
+        <DialogButton verb="Create project" title="Create project" onClose={refresh}>
+          {(close) => <ProjectForm close={close} />}
+        </DialogButton>
+      </div>
+      {projects.value.length === 0 ? (
+        <p class="card dim">No projects yet. Create one to give several keys a common budget and common limits.</p>
+      ) : (
+        <ul class="models" aria-label="Projects">
+          {projects.value.map((project) => (
+            <Card key={project.id} project={project} refresh={refresh} />
+          ))}
+        </ul>
+      )}
+    </>
+  )
+}
+
+function Card({ project, refresh }: { readonly project: Project; readonly refresh: () => void }) {
+  const { id, name, keys, month, budget, limits } = project
+  const { budget_usd_per_month: _, ...rest } = limits
+  return (
+    <li class="card project">
+      <div class="title">
+        <h3>{name ?? id}</h3>
+        <span class="dim">{keys === 1 ? '1 key' : `${keys} keys`}</span>
+      </div>
+      {name && <code class="dim">{id}</code>}
+      <p>
+        {month
+          ? `${usd(month.cost_usd)} this month, ${month.calls === 1 ? '1 request' : `${month.calls.toLocaleString()} requests`}`
+          : 'Usage is not recorded.'}
+      </p>
+      {budget && (
+        <label class="budget">
+          <progress value={Math.min(budget.spent_usd, budget.budget_usd)} max={budget.budget_usd || 1} />
+          <span class={budget.remaining_usd === 0 ? 'bad' : 'dim'}>
+            {budget.remaining_usd === 0 ? 'Budget used up:' : `${usd(budget.remaining_usd)} left of`}{' '}
+            {usd(budget.budget_usd)}
+          </span>
+        </label>
+      )}
+      {limitTexts(rest).length > 0 && <p class="dim">{limitTexts(rest).join(', ')}</p>}
+      <div class="actions">
+        <button
+          type="button"
+          class="small"
+          aria-label={`Usage of ${name ?? id}`}
+          onClick={() => setQuery({ usage: `project:${id}` })}
+        >
+          Usage
+        </button>
+        <DialogButton verb="Edit" isSmall title={`Edit ${name ?? id}`} onClose={refresh}>
+          {(close) => <ProjectForm before={project} close={close} />}
+        </DialogButton>
+      </div>
+    </li>
+  )
+}
+
+function ProjectForm({ before, close }: { readonly before?: Project; readonly close: () => void }) {
+  const limits = Object.entries(before?.limits ?? {}).map(([name, value]) => [name, String(value)])
+  const draft = useDraft({ name: before?.name ?? '', ...Object.fromEntries(limits) })
+  const action = useAction()
+  const send = (event: Event) => {
+    event.preventDefault()
+    const body = {
+      name: draft.text('name').trim() || null,
+      limits: Object.fromEntries(LIMIT_NAMES.map((name) => [name, draft.number(name)])),
+    }
+    void action.run(() => saveProject(before?.id, body)).then((isDone) => isDone && close())
+  }
+  return (
+    <form class="fields" onSubmit={send}>
+      <Text draft={draft} name="name" label="Name" hint="e.g. a team or a product" />
+      <LimitFields draft={draft} />
+      <p class="dim">Limits apply to all keys of the project together, across the fleet. 0 blocks all.</p>
+      <FormActions action={action} verb={before ? 'Save' : 'Create'} close={close} />
+    </form>
+  )
 }

@@ -3,9 +3,10 @@ import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import { fetchMetrics, type Latency, latencyOf, loadProgressOf, type Metrics } from '#services/console/api/metrics.ts'
 import { fetchModels } from '#services/console/api/models.ts'
 import { isOperator } from '#services/console/api/session.ts'
-import type { Page, Pause, Pool, Worker } from '#services/console/api/types.ts'
-import { mergeAliases, type NamedModel } from './aliases.ts'
-import { capacityOf, type ModelCapacity } from './capacity.ts'
+import type { Page, Pause, Pool, Worker, Model } from '#services/console/api/types.ts'
+
+/** Name or alias → model id, cached. */
+const idOf = new Map<string, string>()
 
 export interface ModelState {
   readonly id: string
@@ -133,4 +134,71 @@ function poolWith(capabilities: readonly string[]): string {
     return 'inference'
   if (capabilities.includes('deep_research')) return 'research'
   return capabilities.includes('transcription') ? 'transcription' : 'embeddings'
+}
+
+interface NamedModel {
+  readonly model: Model
+  readonly aliases: readonly string[]
+}
+
+/** Merges alias entries into their model. `GET /v1/models/ALIAS` returns the model that an alias stands for. */
+async function mergeAliases(
+  models: readonly Model[],
+  metrics: Metrics | undefined,
+  abort: AbortSignal,
+): Promise<readonly NamedModel[]> {
+  for (const { labels } of metrics?.all('sluice_waiting_calls') ?? []) idOf.set(labels.model ?? '', labels.model ?? '')
+  for (const { id } of models) if (!idOf.has(id)) idOf.set(id, await resolve(id, abort))
+  return models
+    .filter(({ id }) => idOf.get(id) === id)
+    .map((model) => ({
+      model,
+      aliases: models.filter(({ id }) => id !== model.id && idOf.get(id) === model.id).map(({ id }) => id),
+    }))
+}
+
+async function resolve(name: string, abort: AbortSignal): Promise<string> {
+  return (await fetchJson<Model>(`/v1/models/${encodeURIComponent(name)}`, { signal: abort })).id
+}
+
+interface ModelCapacity {
+  /** Workers that are alive and not drained. */
+  readonly workers: number
+  /** Calls of this model that can run concurrently. */
+  readonly concurrency: number
+  readonly slots: number
+  /** Workers with an open circuit breaker for this model. */
+  readonly failing: number
+  /** Adaptive concurrency limits by server. A server that never signalled overload has none. */
+  readonly limits: readonly { readonly server: number; readonly limit: number }[]
+}
+
+export function capacityOf(id: string, pool: string, all: readonly Worker[]): ModelCapacity {
+  const workers = all.filter(
+    ({ role, models, silent, draining }) =>
+      role === pool && !silent && !draining && (models === null || models.includes(id)),
+  )
+  const sum = (count: (worker: Worker) => number) => workers.reduce((total, worker) => total + count(worker), 0)
+  return {
+    workers: workers.length,
+    concurrency: sum((worker) => slotsOf(id, worker)),
+    slots: sum(({ slots }) => slots),
+    failing: workers.filter(({ failing }) => failing.includes(id)).length,
+    limits: limitsOf(id, workers),
+  }
+}
+
+/** A model without a concurrency limit can use every slot. With one limit per kind of work, the highest counts. */
+function slotsOf(id: string, { bounds, slots }: Worker): number {
+  const own = bounds.filter(({ model }) => model === id).map(({ capacity }) => capacity)
+  return own.length === 0 ? slots : Math.min(slots, Math.max(...own))
+}
+
+/** All workers publish the shared adaptive limit. Per server, the newest generation applies. */
+function limitsOf(id: string, workers: readonly Worker[]): ModelCapacity['limits'] {
+  const newest = new Map<number, Worker['found'][number]>()
+  for (const one of workers.flatMap(({ found }) => found).filter(({ model }) => model === id)) {
+    if (one.generation > (newest.get(one.server)?.generation ?? 0)) newest.set(one.server, one)
+  }
+  return [...newest.values()].toSorted((a, b) => a.server - b.server)
 }

@@ -1,22 +1,208 @@
-import { useSignal } from '@preact/signals'
+import { useSignal, signal } from '@preact/signals'
 import type { FunctionComponent } from 'preact'
-import { messageOf } from '#services/console/api/client.ts'
+import { messageOf, fetchJson } from '#services/console/api/client.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import { canCall, isOperator } from '#services/console/api/session.ts'
 import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { BASE, queryParam } from '#services/console/router.ts'
 import { AudioForm } from './audio/audio.tsx'
-import { catalog, loadCatalog, modelsFor } from './catalog.ts'
+import { catalog, loadCatalog, modelsFor, optionsOf } from './catalog.ts'
 import { ChatForm } from './chat/chat.tsx'
 import { CompletionsForm } from './completions/completions.tsx'
 import { EmbeddingsForm } from './embeddings/embeddings.tsx'
 import { ModerationsForm } from './moderations/moderations.tsx'
 import { PythonForm } from './python/python.tsx'
-import { RerankForm } from './rerank/rerank.tsx'
 import { ResearchForm } from './research/research.tsx'
 import { SpeechForm } from './speech/speech.tsx'
-import { MessagesForm } from './text/messages.ts'
-import { ResponsesForm } from './text/responses.ts'
+import type { Call } from './call/call.ts'
+import { CallForm, nonEmptyLines, TextField } from './call/form.tsx'
+import { Run, streamed } from './call/run.ts'
+import { RateMeter } from './chat/conversation.ts'
+
+/** The new text of a stream event. */
+interface Piece {
+  readonly text?: string | undefined
+  /** Total tokens of the answer, if the event has them. */
+  readonly tokens?: number | undefined
+}
+
+interface TextCall<Event> {
+  readonly path: string
+  readonly method: 'responses' | 'messages'
+  readonly capability: string
+  /** Option names in display order, and their initial values. */
+  readonly options: readonly string[]
+  readonly values: Readonly<Record<string, string>>
+  readonly input: string
+  /** Request fields that carry the input. */
+  readonly toRequest: (input: string) => Readonly<Record<string, unknown>>
+  readonly pieceOf: (event: Event) => Piece
+}
+
+/** Creates a form component for an endpoint that streams text. Input and answer last as long as the tab. */
+function textForm<Event>({
+  path,
+  method,
+  capability,
+  options,
+  toRequest,
+  pieceOf,
+  ...initial
+}: TextCall<Event>) {
+  const run = new Run()
+  const model = signal('')
+  const input = signal(initial.input)
+  const values = signal(initial.values)
+  const answer = signal({ text: '', note: '' })
+
+  async function send(filled: Readonly<Record<string, unknown>>): Promise<void> {
+    const body = { model: model.value, ...toRequest(input.value), ...filled, stream: true }
+    const call: Call = { name: model.value, path, method, body }
+    const meter = new RateMeter()
+    answer.value = { text: '', note: '' }
+    const end = await run.start([call], async (abort) => {
+      for await (const event of streamed<Event>(call, abort)) {
+        const { text = '', tokens } = pieceOf(event)
+        meter.record(text, tokens)
+        if (text) answer.value = { text: answer.value.text + text, note: '' }
+      }
+    })
+    if (end !== 'failed') answer.value = { ...answer.value, note: end === 'stopped' ? 'stopped' : meter.summary() }
+  }
+
+  function Answer() {
+    const { text, note } = answer.value
+    if (!text && !run.isBusy.value && !note) return null
+    return (
+      <div aria-live="polite">
+        <p class="output written">
+          {text}
+          {run.isBusy.value && <span class="caret" />}
+        </p>
+        <p class="dim took">{note}</p>
+      </div>
+    )
+  }
+
+  return function TextForm() {
+    return (
+      <CallForm
+        run={run}
+        model={{ capability, chosen: model }}
+        fields={optionsOf(path, options)}
+        values={values}
+        verb="Send"
+        isReady={input.value !== ''}
+        send={send}
+        outcome={<Answer />}
+      >
+        <TextField label="Input" text={input} rows={6} />
+      </CallForm>
+    )
+  }
+}
+
+const PATH = '/v1/rerank'
+
+interface Answer {
+  readonly results: readonly { readonly index: number; readonly relevance_score: number }[]
+}
+
+const run = new Run()
+const model = signal('')
+const query = signal('How do I get my money back?')
+const text = signal('We sell tea.\nRefunds take five days.\nThe shop opens at nine.')
+const values = signal<Readonly<Record<string, string>>>({})
+const ranked = signal<readonly { readonly line: string; readonly score: number }[]>([])
+
+function RerankForm() {
+  const documents = nonEmptyLines(text.value)
+  return (
+    <CallForm
+      run={run}
+      model={{ capability: 'rerank', chosen: model }}
+      fields={optionsOf(PATH, ['top_n'])}
+      values={values}
+      verb="Rank"
+      isReady={documents.length > 0 && query.value !== ''}
+      send={(options) => rank(documents, options)}
+      outcome={<Ranked />}
+    >
+      <TextField label="Query" text={query} />
+      <TextField label="Documents, one per line" text={text} rows={6} />
+    </CallForm>
+  )
+}
+
+function Ranked() {
+  if (ranked.value.length === 0) return null
+  return (
+    <ol class="ranked" aria-label="Most relevant first">
+      {ranked.value.map(({ line, score }, nth) => (
+        <li key={`${nth}-${line}`}>
+          <span>{line}</span>
+          <meter min={0} max={1} value={Math.max(0, score)} aria-label={`Relevance of: ${line}`} />
+          <span class="dim">{score.toFixed(3)}</span>
+        </li>
+      ))}
+    </ol>
+  )
+}
+
+async function rank(documents: readonly string[], options: Readonly<Record<string, unknown>>): Promise<void> {
+  const body = { model: model.value, query: query.value, documents, ...options }
+  const call: Call = { name: model.value, path: PATH, body }
+  await run.start([call], async (abort) => {
+    const { results } = await fetchJson<Answer>(PATH, { method: 'POST', body, signal: abort })
+    ranked.value = results.map(({ index, relevance_score: score }) => ({ line: documents[index] ?? '', score }))
+  })
+}
+
+interface ResponsesEvent {
+  readonly type: string
+  readonly delta?: string
+  readonly response?: { readonly usage?: { readonly output_tokens: number } | null }
+}
+
+/** Events with visible text. A refusal is shown like an answer. */
+const TEXTS: ReadonlySet<string> = new Set(['response.output_text.delta', 'response.refusal.delta'])
+
+/** The form of OpenAI's Responses API. */
+const ResponsesForm = textForm<ResponsesEvent>({
+  path: '/v1/responses',
+  method: 'responses',
+  capability: 'chat',
+  options: ['instructions', 'max_output_tokens', 'temperature', 'top_p', 'store', 'truncation', 'service_tier'],
+  values: { max_output_tokens: '512' },
+  input: 'What is a sluice?',
+  toRequest: (input) => ({ input }),
+  pieceOf: ({ type, delta, response }) => ({
+    text: TEXTS.has(type) ? delta : undefined,
+    tokens: response?.usage?.output_tokens,
+  }),
+})
+
+interface MessagesEvent {
+  readonly type: string
+  readonly delta?: { readonly type?: string; readonly text?: string }
+  readonly usage?: { readonly output_tokens: number }
+}
+
+/** The form of Anthropic's Messages API. */
+const MessagesForm = textForm<MessagesEvent>({
+  path: '/v1/messages',
+  method: 'messages',
+  capability: 'messages',
+  options: ['max_tokens', 'system', 'temperature', 'top_p', 'top_k', 'service_tier'],
+  // The Messages API requires max_tokens.
+  values: { max_tokens: '512' },
+  input: 'What is a sluice?',
+  toRequest: (content) => ({ messages: [{ role: 'user', content }] }),
+  pieceOf: ({ type, delta, usage }) => ({
+    text: type === 'content_block_delta' ? delta?.text : undefined,
+    tokens: usage?.output_tokens,
+  }),
+})
 
 const RETRY_DELAY_MS = 2_000
 

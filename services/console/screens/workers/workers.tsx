@@ -1,13 +1,19 @@
 import { usePoll } from '#services/console/api/poll.ts'
 import { isOperator } from '#services/console/api/session.ts'
-import type { Worker } from '#services/console/api/types.ts'
+import type { Worker, Page } from '#services/console/api/types.ts'
 import { Confirm } from '#services/console/parts/confirm.tsx'
 import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { OperatorsOnly } from '#services/console/parts/operators-only.tsx'
 import { Status } from '#services/console/parts/status.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { ageText } from '#services/console/parts/time.ts'
-import { isLoaded, isOnlyActive, problem, refresh, setDrained, stateOf, workers } from './state.ts'
+import { signal } from '@preact/signals'
+import { fetchJson, messageOf } from '#services/console/api/client.ts'
+
+/** All processes of the fleet that send heartbeats, sorted by pool. */
+const workers = signal<readonly Worker[]>([])
+const isLoaded = signal(false)
+const problem = signal('')
 
 const REFRESH_INTERVAL_MS = 2_000
 const COLUMNS = ['Worker', 'Pool', 'Running', 'Models', 'Version', 'State', '']
@@ -126,4 +132,34 @@ function countOf(all: readonly Worker[]): string {
   const capacity = taking.reduce((total, worker) => total + worker.capacity, 0)
   const running = taking.reduce((total, worker) => total + worker.running, 0)
   return `${taking.length} ${taking.length === 1 ? 'worker' : 'workers'}, ${running} of up to ${capacity} jobs running`
+}
+
+async function refresh(abort?: AbortSignal): Promise<void> {
+  try {
+    const { data } = await fetchJson<Page<Worker>>('/v1/admin/workers', abort ? { signal: abort } : {})
+    workers.value = data
+    isLoaded.value = true
+    problem.value = ''
+  } catch (error) {
+    if (!abort?.aborted) problem.value = messageOf(error)
+  }
+}
+
+/** Drains or undrains a worker. @throws ApiFailure, also if the worker does not confirm */
+async function setDrained({ id }: Worker, isDrained: boolean): Promise<void> {
+  await fetchJson(`/v1/admin/workers/${encodeURIComponent(id)}/${isDrained ? 'drain' : 'undrain'}`, { method: 'POST' })
+  await refresh()
+}
+
+function stateOf({ slots, silent, draining, running }: Worker): string {
+  if (silent) return 'unresponsive'
+  // The ingress and the scheduler have no slots.
+  if (slots === 0) return 'alive'
+  if (draining) return running > 0 ? 'draining' : 'drained'
+  return running > 0 ? 'active' : 'idle'
+}
+
+/** Whether no other worker of the pool accepts jobs. */
+function isOnlyActive({ id, role }: Worker): boolean {
+  return !workers.value.some((other) => other.role === role && other.id !== id && !other.draining && !other.silent)
 }

@@ -1,16 +1,24 @@
-import type { BatchEvent, BatchPartRange, BatchPartResult, BatchRequest, BatchResult } from '#schemas/batches/batch.ts'
+import type { BatchEvent, BatchPartRange, BatchPartResult, BatchRequest, BatchResult, BatchProblem } from '#schemas/batches/batch.ts'
 import { dropInput } from '#services/ingress/batches/input.ts'
-import { PARTS_AT_ONCE } from '#services/ingress/batches/parts.ts'
+import { PARTS_AT_ONCE, PART_REQUESTS } from '#services/ingress/batches/parts.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { ChildEnd, ChildJob, Composition } from '#shared/kinds/composition.ts'
 import type { AttemptContext, Progress } from '#shared/kinds/kind.ts'
 import { childJobId } from '#shared/store/job-id.ts'
-import { dropParts, joinParts } from './join.ts'
 import { type Outcome, outcomeOf } from './outcome.ts'
-import { writeLines } from './part-lines.ts'
-import { type Plan, planBatch } from './plan.ts'
+import { writeLines, partBlob, SIDES, type Side } from './part-lines.ts'
 import { NO_SUMS, type Sums, sumOf } from './sums.ts'
-import type { BatchTools } from './tools.ts'
+import { type BatchTools, callerOf } from './tools.ts'
+import { FILES_MAX } from '#services/ingress/files/upload.ts'
+import { fileIdOf } from '#shared/store/files.ts'
+import { LineChecker } from '#services/ingress/batches/check.ts'
+import { type Line, linesOf } from '#services/ingress/batches/lines.ts'
+import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
+import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
+import { runYielding } from '#shared/yielding.ts'
+
+/** Maximum problems that are reported. */
+const PROBLEMS_MAX = 100
 
 /**
  * Parts whose results are recorded in one step. A resumed attempt reads one record per group instead of one per part.
@@ -205,4 +213,114 @@ function endedOf({ counts, usage, output_bytes, error_bytes }: BatchPartResult):
 function failed({ model, problems }: Plan): BatchResult {
   const files = { output_file_id: null, error_file_id: null, finalizing_at_ms: null }
   return { status: 'failed', model, problems: [...problems], ...NO_SUMS, ...files }
+}
+
+/** Parts to join, in order. */
+interface Joining {
+  readonly id: string
+  readonly tenant: string
+  readonly ids: readonly string[]
+  readonly parts: readonly { readonly output_bytes: number; readonly error_bytes: number }[]
+}
+
+/**
+ * Writes the result files of a batch. Idempotent: a repeated call writes the same files. Null for a file without lines.
+ */
+async function joinParts(
+  tools: BatchTools,
+  request: BatchRequest,
+  joining: Joining,
+): Promise<{ output_file_id: string | null; error_file_id: string | null }> {
+  const [output_file_id, error_file_id] = [
+    await joinSide(tools, request, joining, 'output'),
+    await joinSide(tools, request, joining, 'errors'),
+  ]
+  return { output_file_id, error_file_id }
+}
+
+/** Deletes the parts' result blobs, after the files are written. */
+async function dropParts({ context }: BatchTools, ids: readonly string[]): Promise<void> {
+  for (const id of ids) for (const side of SIDES) await context.blobs.delete(partBlob(id, side))
+}
+
+async function joinSide(
+  { context, files }: BatchTools,
+  { keep_ms: keepMs }: BatchRequest,
+  { id, tenant, ids, parts }: Joining,
+  side: Side,
+): Promise<string | null> {
+  const { blobs } = context
+  const bytesOf = (nth: number) => (side === 'output' ? parts[nth]?.output_bytes : parts[nth]?.error_bytes) ?? 0
+  const bytes = parts.reduce((sum, _, nth) => sum + bytesOf(nth), 0)
+  if (bytes === 0) return null
+  async function* joined(): AsyncGenerator<Buffer> {
+    for (const [nth, part] of ids.entries()) if (bytesOf(nth) > 0) yield* await blobs.open(partBlob(part, side))
+  }
+  const file = fileIdOf(id, side)
+  await blobs.put(file, joined())
+  const filename = `${id.replace('job_', 'batch_')}_${side}.jsonl`
+  const row = { id: file, tenant, purpose: 'batch_output', filename, bytes, keepMs }
+  // Results are paid for, so they are stored even if the project's file quota is exceeded.
+  await files.create(row, { filesMax: FILES_MAX * FILES_MAX })
+  return file
+}
+
+/** Plan of a batch: the parts to run, or the problems of its lines. */
+interface Plan {
+  readonly requests: number
+  /** Model of all requests; null if they name none. */
+  readonly model: string | null
+  readonly parts: readonly BatchPartRange[]
+  /** If there is any problem, then no request runs. */
+  readonly problems: readonly BatchProblem[]
+}
+
+/** Validates every line of a batch and divides them into parts. No lines are kept in memory. */
+async function planBatch(
+  tools: BatchTools,
+  request: BatchRequest,
+  tenant: string,
+  signal: AbortSignal,
+): Promise<Plan> {
+  const { dialect, endpoint, input } = request
+  const { lineBytesMax, context } = tools
+  const checker = new LineChecker({ dialect, endpoint, lineBytesMax })
+  const problems: BatchProblem[] = []
+  const parts: BatchPartRange[] = []
+  for await (const line of linesOf(context.blobs, input, lineBytesMax)) {
+    const isFirst = checker.count === 0
+    const found = await runYielding(checker.check(line), signal)
+    const problem =
+      found ?? (isFirst ? modelProblem(tools, callerOf(request, tenant), request, checker, line) : undefined)
+    if (problem) problems.push(problem)
+    if (problems.length >= PROBLEMS_MAX || problem?.code === 'too_many_requests') break
+    addTo(parts, line)
+  }
+  const end = checker.end()
+  if (end) problems.push(end)
+  return { requests: checker.count, model: checker.model ?? null, parts: problems.length > 0 ? [] : parts, problems }
+}
+
+function addTo(parts: BatchPartRange[], { start, end, number: line }: Line): void {
+  const last = parts.at(-1)
+  if (last && last.requests < PART_REQUESTS) parts[parts.length - 1] = { ...last, end, requests: last.requests + 1 }
+  else parts.push({ start, end, line, requests: 1 })
+}
+
+/** All requests name the same model, so it is checked once. */
+function modelProblem(
+  { context }: BatchTools,
+  caller: Caller,
+  request: BatchRequest,
+  { model }: LineChecker,
+  { number: line }: Line,
+): BatchProblem | undefined {
+  if (model === undefined) return undefined
+  try {
+    requireModelOf(findEndpoint(request.endpoint), context, caller, model)
+    return undefined
+  } catch (error) {
+    if (!(error instanceof ServiceError)) throw error
+    return { code: error.code, message: error.message, param: 'body.model', line }
+  }
 }

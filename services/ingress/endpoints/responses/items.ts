@@ -1,4 +1,4 @@
-import type { NativePart, Part, Turn } from '#schemas/generate.ts'
+import type { NativePart, Part, Turn, HostedTool } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { AnyItem, ITEMS, type ItemOf, type ItemType } from '#schemas/responses/request.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
@@ -7,8 +7,10 @@ import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
 import { ServiceError } from '#shared/error.ts'
 import { isSealed, unsealReasoning } from '#shared/protocols/responses/sealed.ts'
-import { hostedTurns, isHostedItem } from './hosted-items.ts'
 import { type AnyPart, decodePart } from './parts.ts'
+
+/** Ids of items of hosted tools: they end with an ordinal, unlike those of OpenAI. */
+const HOSTED_ID = /^(ci|ws|fs)_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
 export interface ItemContext {
   readonly model: ModelConfig
@@ -263,4 +265,42 @@ function isItemType(type: string): type is ItemType {
 
 function paramOf(path: readonly PropertyKey[]): string {
   return path.map((key, at) => (typeof key === 'number' ? `[${key}]` : `${at === 0 ? '' : '.'}${String(key)}`)).join('')
+}
+
+/** An input item of a tool that the service or an upstream ran. */
+type HostedItemIn =
+  | ({ readonly type: 'code_interpreter_call' } & ItemOf<'code_interpreter_call'>)
+  | ({ readonly type: 'web_search_call' } & ItemOf<'web_search_call'>)
+  | ({ readonly type: 'file_search_call' } & ItemOf<'file_search_call'>)
+
+interface HostedTurns {
+  readonly name: HostedTool
+  readonly input: object
+  readonly output: string
+}
+
+/** Whether the service ran the tool of an item, judged by the form of its id. */
+function isHostedItem(id: string): boolean {
+  return HOSTED_ID.test(id)
+}
+
+/** An item as a model reads it. If the results are missing, then at least the query is included. */
+function hostedTurns(item: HostedItemIn): HostedTurns {
+  switch (item.type) {
+    case 'code_interpreter_call': {
+      const output = item.outputs?.map(({ type, logs }) => logs ?? `[${type}]`).join('\n') || '[no output]'
+      return { name: 'code_interpreter', input: { code: item.code ?? '' }, output }
+    }
+    case 'web_search_call': {
+      const { query, sources } = item.action ?? {}
+      const results = item.results?.map(({ url, title, excerpt }) => [title, url, excerpt].filter(Boolean).join('\n'))
+      const output = (results ?? sources?.map(({ url }) => url ?? '') ?? []).join('\n\n') || '[no results]'
+      return { name: 'web_search', input: { query: query ?? '' }, output }
+    }
+    case 'file_search_call': {
+      const results = item.results?.map(({ filename, text }) => `${filename ?? ''}\n${text ?? ''}`) ?? []
+      const query = item.queries?.join(' ') ?? ''
+      return { name: 'file_search', input: { query }, output: results.join('\n\n') || '[no results]' }
+    }
+  }
 }

@@ -2,8 +2,78 @@ import { readFile } from 'node:fs/promises'
 import { Marked, type Token, type Tokens } from 'marked'
 import { gfmHeadingId } from 'marked-gfm-heading-id'
 import { PageFile } from '#services/ingress/pages/files.ts'
-import { CHAPTERS, type Chapter, PARTS } from './chapters.ts'
-import { type Section, sectionsOf } from './search-index.ts'
+
+/** A page of the guide: folder and name of its file below docs/, and its title in the navigation. The path has the name only: `/docs/guide/jobs`. */
+interface Chapter {
+  readonly folder: string
+  readonly name: string
+  readonly title: string
+}
+
+interface Part {
+  readonly title: string
+  readonly chapters: readonly Chapter[]
+}
+
+/** Navigation of the guide, one part per folder. A test checks that it has every page below docs/ exactly once, except docs/adr/. */
+const PARTS: readonly Part[] = [
+  part('Get started', 'get-started', {
+    'first-steps': 'First steps',
+    clients: 'Clients and SDKs',
+    comparison: 'Comparison',
+  }),
+  part('Guides', 'guides', {
+    text: 'Text generation',
+    responses: 'Responses API',
+    embeddings: 'Embeddings and reranking',
+    transcription: 'Transcription',
+    speech: 'Speech',
+    moderations: 'Moderation',
+    code: 'Code execution',
+    'deep-research': 'Deep research',
+    jobs: 'Durable jobs',
+    batches: 'Files and batches',
+    webhooks: 'Webhooks',
+    websocket: 'WebSocket',
+    echo: 'Echo test model',
+  }),
+  part('Operate', 'operate', {
+    operations: 'Run a fleet',
+    monitoring: 'Monitoring',
+    incidents: 'Incidents',
+    backup: 'Backup and restore',
+    models: 'Models',
+    keys: 'API keys and projects',
+    usage: 'Usage and cost',
+    reliability: 'Reliability',
+    scale: 'Scaling',
+  }),
+  part('Reference', 'reference', {
+    endpoints: 'Endpoints',
+    compatibility: 'API compatibility',
+    settings: 'Settings',
+    limits: 'Limits',
+    errors: 'Errors',
+    events: 'Events and streams',
+    metrics: 'Metrics',
+    cli: 'Command line',
+    glossary: 'Glossary',
+  }),
+  part('Internals', 'internals', {
+    design: 'Design',
+    protocol: 'Protocol',
+    benchmarks: 'Benchmarks',
+    'benchmark-history': 'Benchmark history',
+  }),
+]
+export const CHAPTERS: readonly Chapter[] = PARTS.flatMap(({ chapters }) => chapters)
+
+function part(title: string, folder: string, titles: Readonly<Record<string, string>>): Part {
+  return { title, chapters: Object.entries(titles).map(([name, title]) => ({ folder, name, title })) }
+}
+
+const HEADING = /<h[1-4] id="([^"]*)">([\s\S]*?)<\/h[1-4]>/
+const ENTITIES: Readonly<Record<string, string>> = { lt: '<', gt: '>', quot: '"', '#39': "'", amp: '&' }
 
 export const GUIDE = '/docs/guide'
 
@@ -128,4 +198,37 @@ function withoutComments({ text }: Tokens.HTML | Tokens.Tag): string {
 
 function escaped(text: string): string {
   return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;')
+}
+
+interface Section {
+  /** Path with anchor, such as `/docs/guide/jobs#limits`. */
+  readonly path: string
+  /** Title of the page. */
+  readonly page: string
+  readonly heading: string
+  /** Plain text with normalised white space. */
+  readonly text: string
+}
+
+/**
+ * The sections of a page, in page order.
+ *
+ * @param path Path of the page without an anchor.
+ * @param body HTML of the page, as rendered by {@link https://marked.js.org marked} writes it.
+ */
+function sectionsOf(path: string, page: string, body: string): Section[] {
+  const [, ...parts] = body.split(HEADING)
+  return Array.from({ length: Math.floor(parts.length / 3) }, (_, nth) => {
+    const [id = '', heading = '', text = ''] = parts.slice(nth * 3, nth * 3 + 3)
+    return { path: nth === 0 ? path : `${path}#${id}`, page, heading: plain(heading), text: plain(text) }
+  })
+}
+
+function plain(html: string): string {
+  return html
+    .replaceAll(/<\/?(?:p|li|ul|ol|h\d|t[dhr]|pre|div|br)\b[^>]*>/g, ' ')
+    .replaceAll(/<[^>]*>/g, '')
+    .replaceAll(/&(lt|gt|quot|#39|amp);/g, (_, name: string) => ENTITIES[name] ?? '')
+    .replaceAll(/\s+/g, ' ')
+    .trim()
 }

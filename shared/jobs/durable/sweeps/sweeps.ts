@@ -1,7 +1,7 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
-import { sweepBlobs } from '#shared/jobs/durable/blobs.ts'
+import { sweepBlobs, blobsOf, dropBlobs } from '#shared/jobs/durable/blobs.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { cancelsIn, Family } from '#shared/jobs/durable/family.ts'
 import { isClaimed } from '#shared/jobs/durable/queue-notifier.ts'
@@ -11,11 +11,40 @@ import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import { PURGE_LEASE, REAPER_LEASE } from '#shared/store/leases.ts'
-import type { Moved, StoreView } from '#shared/store/store.ts'
+import type { Moved, StoreView, Dispatch, Store } from '#shared/store/store.ts'
 import { Backlog } from './backlog.ts'
-import { BATCH_MAX, publish, publishEvents, type SweepContext } from './publish.ts'
-import { purge } from './purge.ts'
-import { Republisher } from './republish.ts'
+import { setTimeout as delay } from 'node:timers/promises'
+import { PoolName } from '#schemas/job.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
+import { slotsKept } from '#shared/jobs/worker/bulkheads/lanes.ts'
+
+/** Maximum jobs per sweep. Their bodies (up to 64 KiB each) stay in memory until they are published. */
+const BATCH_MAX = 500
+const SUBMITS_MAX = 64
+
+/** Age after which a queued job whose record was not consumed counts as lost. */
+const LOST_AFTER_MS = 30_000
+
+/** The age limit for an empty queue: then the record can only be in flight at its sender. */
+const LOST_FROM_EMPTY_MS = 5_000
+
+/** Slow search for lost records in a queue that is never empty: a few of the oldest jobs per run. */
+const SEARCH = { olderThanMs: 300_000, limit: 5 }
+
+/** Fraction of free slots at which workers count as idle. Busy workers also have a few free slots, between two jobs. */
+const IDLE_SHARE = 0.25
+
+/** Number of consecutive runs for which workers must be idle. */
+const IDLE_TURNS = 3
+
+/** If the control channel has been silent for this long, then its information is outdated. */
+const SILENCE_MS_MAX = 2_500
+
+/** Lease of the purging process: longer than one step. If the process crashes, then another one continues after this time. */
+const LEASE_MS = 60_000
+const STEPS_MAX = 100
+const FILES_MAX = 50
+const CONVERSATIONS_MAX = 50
 
 /** Limits of the reaper (docs/internals/protocol.md, State transitions). */
 const REAP_POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
@@ -155,4 +184,135 @@ function countStates(moved: readonly Moved[]): Record<string, number> {
   const counts: Record<string, number> = {}
   for (const { job } of moved) counts[job.state] = (counts[job.state] ?? 0) + 1
   return counts
+}
+
+/**
+ * Deletes jobs, files and conversations after their retention, with their blobs. A lease ensures that only one scheduler purges
+ * at a time. Blobs are deleted after their job: a crash in between leaves orphaned blobs for the sweep, but never a job without
+ * its body.
+ *
+ * After each step, the purge pauses for as long as the step took. An embedded store thus keeps half of its time for other work.
+ *
+ * @param stopped Ends the purge after the current step
+ * @returns True if there is more to delete
+ */
+async function purge(
+  { store, log }: SweepContext,
+  blobs: Blobs,
+  boot: string,
+  stopped: AbortSignal,
+): Promise<boolean> {
+  for (let steps = 0; steps < STEPS_MAX && !stopped.aborted; steps++) {
+    if (!(await store.holdLease(PURGE_LEASE, boot, LEASE_MS))) return false
+    const startedAt = performance.now()
+    const { requests, hasMore } = await store.purge()
+    await dropBlobs({ blobs, log }, requests.flatMap(blobsOf))
+    const files = await store.files.purge(FILES_MAX)
+    await dropBlobs({ blobs, log }, files)
+    const conversations = await store.conversations.purge(CONVERSATIONS_MAX)
+    await store.storedBytes.tidy()
+    if (!hasMore && files.length < FILES_MAX && conversations < CONVERSATIONS_MAX) return false
+    await delay(performance.now() - startedAt)
+  }
+  return true
+}
+
+interface QueueView {
+  /** Records in the broker; undefined if the broker cannot count them. */
+  readonly lag: number | undefined
+  /** Minimum number of lost records, by the counts of store and broker. */
+  readonly missing: number
+  /** Number of consecutive runs in which workers were idle. */
+  readonly idleTurns: number
+  /** The queue holds at least two records for each waiting job. */
+  readonly hasTwice: boolean
+  /** Workers claim all waiting jobs without records, or there are no workers. */
+  readonly isCaredFor: boolean
+}
+
+/**
+ * Decides which queued jobs to republish. After the broker lost everything, the queue is full again within a few runs. While
+ * records wait behind busy workers, next to nothing is republished.
+ */
+export function republishPlan({ lag, missing, idleTurns, hasTwice, isCaredFor }: QueueView): {
+  olderThanMs: number
+  limit: number
+} {
+  if (isCaredFor) return SEARCH
+  if (lag === 0) return { olderThanMs: LOST_FROM_EMPTY_MS, limit: BATCH_MAX }
+  // Jobs of low priority may wait although slots are free, while the other lane has a little work.
+  if (idleTurns >= IDLE_TURNS && !hasTwice) return { olderThanMs: LOST_AFTER_MS, limit: BATCH_MAX }
+  if (missing > 0) return { olderThanMs: LOST_AFTER_MS, limit: Math.min(missing, BATCH_MAX) }
+  return SEARCH
+}
+
+/** Republishes queued jobs whose records the broker seems to have lost: Kafka may lose everything. */
+export class Republisher {
+  readonly #context: SweepContext
+  readonly #presence: Presence
+  readonly #backlog: Backlog
+  readonly #idleTurns = new Map<PoolName, number>()
+
+  constructor(context: SweepContext, presence: Presence, backlog: Backlog) {
+    this.#context = context
+    this.#presence = presence
+    this.#backlog = backlog
+  }
+
+  async run(): Promise<void> {
+    for (const pool of PoolName.options) await this.#republish(pool)
+  }
+
+  async #republish(pool: PoolName): Promise<void> {
+    const { store, log, metrics } = this.#context
+    const idleTurns = this.#isIdle(pool) ? (this.#idleTurns.get(pool) ?? 0) + 1 : 0
+    this.#idleTurns.set(pool, idleTurns)
+    const lag = await this.#backlog.lag(pool)
+    const hasTwice = lag !== undefined && this.#backlog.hasTwice(pool, lag)
+    // Without workers nothing is republished: the first worker that joins receives announcements.
+    const hasNobody = this.#presence.silenceMs < SILENCE_MS_MAX && this.#presence.workers(pool).length === 0
+    const isCaredFor = this.#backlog.isCaredFor(pool) || hasNobody
+    const plan = republishPlan({ lag, missing: this.#backlog.missing(pool), idleTurns, hasTwice, isCaredFor })
+    const old = await store.takeUnpublished(pool, plan.olderThanMs, plan.limit)
+    const taken = old.filter(({ job }) => !isClaimed(this.#presence, job))
+    if (taken.length === 0) return
+    log.info({ pool, count: taken.length, lag }, 'queued jobs republished')
+    metrics.republished.inc({ pool }, taken.length)
+    this.#backlog.counted(pool, taken.length)
+    await publish(this.#context, taken)
+  }
+
+  #isIdle(pool: PoolName): boolean {
+    if (this.#presence.silenceMs > SILENCE_MS_MAX) return false
+    const workers = this.#presence.workers(pool).filter(({ draining }) => !draining)
+    // Slots reserved for the interactive lane are not idle: they stay free even if the batch lane is long.
+    const freeOf = ({ slots, running }: Peer) => Math.max(0, slots - slotsKept(slots) - running)
+    const free = workers.reduce((sum, worker) => sum + freeOf(worker), 0)
+    return free > 0 && free >= this.#presence.slots(pool) * IDLE_SHARE
+  }
+}
+
+interface SweepContext {
+  readonly store: Store
+  readonly broker: Broker
+  readonly dispatcher: Dispatcher
+  readonly log: Log
+  readonly metrics: Metrics
+}
+
+/**
+ * Publishes committed state transitions: their events, then the queued jobs. Unpublished jobs are republished later, so the loop
+ * ends if the broker becomes unreachable.
+ */
+async function publish({ broker, dispatcher }: SweepContext, moved: readonly Dispatch[]): Promise<void> {
+  publishEvents(dispatcher, moved)
+  const queued = moved.filter(({ job }) => job.state === 'queued')
+  for (let i = 0; i < queued.length && broker.isReachable; i += SUBMITS_MAX) {
+    const some = queued.slice(i, i + SUBMITS_MAX)
+    await Promise.all(some.map(({ job, request }) => dispatcher.publishJob(job, request)))
+  }
+}
+
+function publishEvents(dispatcher: Dispatcher, moved: readonly Moved[]): void {
+  for (const one of moved) dispatcher.publishMoved(one)
 }

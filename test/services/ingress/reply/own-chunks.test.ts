@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import { ownChunks } from '#services/ingress/reply/own-chunks.ts'
+import { ownChunks } from '#services/ingress/reply/http.ts'
 import { closeServer, listen } from '#services/ingress/server.ts'
 import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { until } from '../../../support/stack.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { TenantCounts } from '#shared/jobs/attached/tenant-counts.ts'
+import { TenantCounts } from '#shared/jobs/attached/fair-queue.ts'
 
 describe('counts of the jobs of many tenants', () => {
   it('give the same sums as counting does, whatever came and went', () => {

@@ -9,7 +9,7 @@ import { Options } from './options.tsx'
 import { RunProblem } from './problem.tsx'
 import type { Run } from './run.ts'
 import { type Field, filledFields } from './schema.ts'
-import { Send } from './send.tsx'
+import { Icon } from '#services/console/parts/icon.tsx'
 
 interface CallFormProps {
   readonly run: Run
@@ -97,4 +97,23 @@ export function TextField({ label, text, rows, isSource = false }: TextFieldProp
 /** The trimmed lines of a text, without empty ones. */
 export function nonEmptyLines(text: string): readonly string[] {
   return text.split('\n').flatMap((line) => line.trim() || [])
+}
+
+interface SendProps {
+  readonly run: Run
+  readonly label: string
+  readonly isReady: boolean
+}
+
+/** A submit button that becomes a Stop button while the request is in flight. */
+function Send({ run, label, isReady }: SendProps) {
+  return run.isBusy.value ? (
+    <button key="stop" type="button" class="primary" onClick={() => run.stop()}>
+      <Icon name="stop" /> Stop
+    </button>
+  ) : (
+    <button key="send" type="submit" class="primary" disabled={!isReady}>
+      <Icon name="send" /> {label}
+    </button>
+  )
 }

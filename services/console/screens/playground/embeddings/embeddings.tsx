@@ -4,7 +4,6 @@ import type { Call } from '#services/console/screens/playground/call/call.ts'
 import { CallForm, nonEmptyLines, TextField } from '#services/console/screens/playground/call/form.tsx'
 import { Run } from '#services/console/screens/playground/call/run.ts'
 import { optionsOf } from '#services/console/screens/playground/catalog.ts'
-import { HeatMap } from './heat-map.tsx'
 
 const PATH = '/v1/embeddings'
 /** Maximum lines of a readable heat map. */
@@ -74,4 +73,78 @@ async function embed(input: readonly string[], options: Readonly<Record<string, 
     const note = `${usage.prompt_tokens} tokens in ${ms} ms · ${vectors[0]?.length ?? 0} dimensions`
     embedded.value = { lines: input, vectors, note }
   })
+}
+
+interface HeatMapProps {
+  readonly lines: readonly string[]
+  readonly vectors: readonly (readonly number[])[]
+}
+
+/** Cosine similarity of all pairs; a stronger colour means more similar. */
+function HeatMap({ lines, vectors }: HeatMapProps) {
+  const rows = vectors.map((a) => vectors.map((b) => cosine(a, b)))
+  const nearest = nearestPair(rows)
+  return (
+    <>
+      {nearest && (
+        <p>
+          Most similar: {nearest.a + 1} and {nearest.b + 1} (cosine {nearest.value.toFixed(2)}).
+        </p>
+      )}
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable area must be reachable by keyboard. */}
+      <section class="heat" tabIndex={0} aria-label="Similarities">
+        <table>
+          <caption class="visually-hidden">Cosine similarity of each pair of lines</caption>
+          <thead>
+            <tr>
+              <td />
+              {lines.map((line, nth) => (
+                <th key={`${nth}-${line}`} scope="col" title={line}>
+                  {nth + 1}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map((row, nth) => (
+              <tr key={`${nth}-${lines[nth]}`}>
+                <th scope="row" title={lines[nth]}>
+                  <span class="nth">{nth + 1}</span> {lines[nth]}
+                </th>
+                {row.map((value, other) => (
+                  <td
+                    key={`${other}-${lines[other]}`}
+                    class="cell"
+                    style={{ '--share': Math.max(0, value).toFixed(3) }}
+                    title={`${nth + 1} and ${other + 1}: ${value.toFixed(4)}`}
+                  >
+                    {value.toFixed(2)}
+                  </td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </section>
+    </>
+  )
+}
+
+/** Cosine similarity, -1 to 1; 0 if one of the vectors is zero. */
+function cosine(a: readonly number[], b: readonly number[]): number {
+  const dot = product(a, b)
+  const lengths = Math.sqrt(product(a, a) * product(b, b))
+  return lengths === 0 ? 0 : dot / lengths
+}
+
+/** The most similar pair of a similarity matrix; undefined for fewer than two rows. */
+function nearestPair(
+  rows: readonly (readonly number[])[],
+): { readonly a: number; readonly b: number; readonly value: number } | undefined {
+  const pairs = rows.flatMap((row, a) => row.slice(0, a).map((value, b) => ({ a: b, b: a, value })))
+  return pairs.toSorted((one, other) => other.value - one.value)[0]
+}
+
+function product(a: readonly number[], b: readonly number[]): number {
+  return a.reduce((sum, value, nth) => sum + value * (b[nth] ?? 0), 0)
 }
