@@ -172,10 +172,10 @@ const WORKERS = {
   WORKER_SILENT_MS: Milliseconds.min(2_000)
     .default(2_000)
     .describe(
-      'Time without a heartbeat after which a worker is suspected. Its short calls without output then run on another worker. At least 2000',
+      'Time without a heartbeat after which a worker is suspected, so that its short calls without output run on another worker. At least 2000',
     ),
   WORKER_LOST_MS: Milliseconds.default(5_000).describe(
-    'Time without a heartbeat after which a worker counts as dead. Its streams end with an error',
+    'Time without a heartbeat after which a worker counts as dead, so that its streams end with an error',
   ),
   DRAIN_MS: Milliseconds.default(30_000).describe('Maximum time for work in flight to finish after SIGTERM'),
 }

@@ -1,6 +1,7 @@
 /**
- * Test files of a run. `npm test` is the short tier: end-to-end calls, units, SDKs of others and the broker suite on one small Kafka. Files that
- * need a model, Postgres, containers, fleets of processes or minutes run with `npm run test:all`. A new file runs in both unless it is listed here.
+ * Test files of a run. `npm test` is the short tier: end-to-end calls, units, third-party SDKs and the broker suite on one small Kafka. Files
+ * that need a model, Postgres, containers, fleets of processes or minutes run with `npm run test:all`. A new file runs in both unless it is
+ * listed here.
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { relative } from 'node:path'
@@ -19,7 +20,7 @@ const LONG = [
   'test/services/ingress/body/body-budget.test.ts',
   'test/shared/broker/{kafka,kafka-limits,kafka-modes,kafka-start,kafka-topics}.test.ts',
   'test/services/scheduler/dead-letter.test.ts',
-  // The command line, each call a process.
+  // The command line, one process per call.
   'test/services/cli/**',
   // A browser.
   'test/services/console/**',
@@ -39,7 +40,7 @@ const LONG = [
   'test/services/transcription/{diarize,transcription}.test.ts',
   'test/services/embeddings/{embeddings,local,input-semaphore}.test.ts',
   'test/services/inference/preload.test.ts',
-  // Coding agents, which npm installs.
+  // Coding agents, installed by npm.
   'test/sdk/agents.test.ts',
   // Sandboxes.
   'test/shared/sandbox/{docker,many-runs,scan,zygote}.test.ts',
@@ -47,11 +48,11 @@ const LONG = [
   'test/services/code/**',
   'test/services/research/{fleet,research}.test.ts',
   'test/readme.test.ts',
-  'test/docs/{commands,streaming}.test.ts',
+  'test/docs/{commands,events}.test.ts',
   'test/services/ingress/openapi/schemathesis.test.ts',
 ]
 
-/** Files that take about a minute, longest first. A run starts with these, so that none runs alone at the end. */
+/** Files that take about a minute, longest first. A run starts with them, so that none runs alone at the end. */
 const LONGEST = [
   'test/chaos/outages.test.ts',
   'test/docs/commands.test.ts',
@@ -83,7 +84,7 @@ const LONGEST = [
   'test/sdk/vercel.test.ts',
   'test/sdk/openai.test.ts',
   'test/shared/broker/broker.test.ts',
-  // On a new machine these wait for the environments that the first of them makes.
+  // On a new machine these wait for the environments that the first of them creates.
   'test/sdk/embeddings-python.test.ts',
   'test/sdk/transcription-python.test.ts',
 ]
@@ -100,15 +101,15 @@ export class LongestFirst extends BaseSequencer {
 }
 
 /**
- * Files that a run leaves out: none if files are named, else {@link LONG}. With `--mode all` only files with results in SLUICE_TEST_DONE, a JSON
- * report of vitest, are left out.
+ * Files that a run leaves out: none if files are named, else {@link LONG}. With `--mode all` only files with results in SLUICE_TEST_DONE, a
+ * JSON report of vitest, are left out.
  */
 export function leftOut(mode: string): string[] {
   if (namedFiles().length > 0) return []
   return mode === 'all' ? done(process.env.SLUICE_TEST_DONE) : LONG
 }
 
-/** Parts of the paths that the command line names: `npm test -- road ws/`. */
+/** Parts of paths on the command line: `npm test -- end-to-end ws/`. */
 export function namedFiles(): string[] {
   return parseCLI(['vitest', ...process.argv.slice(2)], { allowUnknownOptions: true }).filter
 }

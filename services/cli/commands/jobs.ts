@@ -15,8 +15,8 @@ export const jobs: Command = {
   summary: 'List jobs, newest first',
   help: `Usage: sluice jobs [options]
 
-Lists the jobs of your key's project, newest first: a table on a terminal; with --json, or when output is not a TTY, one line of
-JSON per job.
+Lists the jobs of your key's project, newest first. On a terminal, the output is a table. With --json, or
+when output is not a TTY, each job is one line of JSON.
 
 Options:
   --status LIST    only jobs in these statuses, comma-separated: queued, in_progress, cancelling, completed, failed, cancelled, expired

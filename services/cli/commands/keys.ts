@@ -31,7 +31,7 @@ Reads and writes the key store directly, not over HTTP: the database in DATABASE
 on the host of the service with the same settings. A running service applies a change within a second. Only a hash of each key is
 stored, so the secret is shown only once, when the key is created.
 
-rotate creates a new key with the same project, permissions and limits; the old key expires after the grace period. audit lists
+rotate creates a new key with the same project, permissions and limits. The old key expires after the grace period. audit lists
 changes of keys, projects and webhook secrets, newest first, with their authors.
 
 Options:

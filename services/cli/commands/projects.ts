@@ -18,7 +18,7 @@ export const projects: Command = {
        sluice projects get P
        sluice projects update P [--name NAME] [limits]
 
-A project owns jobs and any number of keys (sluice keys create --project P). Its keys share jobs, idempotency keys and limits. P is
+A project owns jobs and any number of keys (sluice keys create --project P). The keys of a project share jobs, idempotency keys and limits. P is
 the id of a project, or its name if the name is unique. A standalone key is its own project with the id of the key; such a
 project is listed only after its first update. A project cannot be deleted; revoke its keys instead.
 

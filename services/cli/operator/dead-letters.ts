@@ -24,8 +24,8 @@ export const deadLetters: Command = {
        sluice dead-letters redrive [--pool POOL] [--max N] [--after ID] [--dry-run]
        sluice dead-letters discard ID ...
 
-A dead letter is a queue record that no worker could process: an unreadable record, an unsupported kind of call, or a job of an
-unsupported version. Lists dead letters of all projects, newest first, with age, origin and reason. Requires a key with the admin
+A dead letter is a queue record that no worker could process, because the record, its kind of call or its version is
+unsupported. Lists dead letters of all projects, newest first, with age, origin and reason. Requires a key with the admin
 scope. For jobs that ran and failed, use sluice jobs --all-projects --status failed.
 
 redrive requeues dead letters that the service can process now; only durable jobs qualify. discard deletes dead letters from the

@@ -12,8 +12,8 @@ export const deliveries: Command = {
   help: `Usage: sluice deliveries [options]
        sluice deliveries retry ID ...
 
-Lists pending and failed webhook deliveries of all projects, newest first, with the outcome of the last attempt and the time of the
-next one. retry sends deliveries immediately. For a failed delivery, retry also restarts the retry schedule. Requires a key with
+Lists pending and failed webhook deliveries of all projects, newest first. Each has the outcome of the last attempt and the time
+of the next one. retry sends deliveries immediately. For a failed delivery, retry also restarts the retry schedule. Requires a key with
 the admin scope.
 
 Options:

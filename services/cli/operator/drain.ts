@@ -12,7 +12,7 @@ export const drain: Command = {
   help: `Usage: sluice drain WORKER [--wait N]
        sluice drain WORKER --undo
 
-The worker starts no new jobs and finishes those in flight. It stays drained until --undo or a restart. A drained worker without
+The worker starts no new jobs and finishes those in flight. The drain ends with --undo or a restart. A drained worker without
 jobs can be stopped without anyone noticing. Requires a key with the admin scope.
 
 Options:

@@ -29,8 +29,8 @@ export const pools: Command = {
   summary: 'List pools with slots and queue lengths',
   help: `Usage: sluice pools [--watch]
 
-Lists each pool: workers, slots, free slots, queued calls, queued durable jobs (normal and low priority), scheduled jobs, and the
-age of the oldest queued job. "calls here" counts only the calls of the ingress that responds. Jobs are those of the whole fleet.
+Lists the workers, slots and free slots of each pool. Also lists queued calls, queued durable jobs (normal and low priority),
+scheduled jobs, and the age of the oldest queued job. "calls here" counts only the calls of the ingress that responds. Jobs are those of the whole fleet.
 Requires a key with the admin scope.
 
 Options:

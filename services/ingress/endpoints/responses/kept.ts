@@ -78,7 +78,7 @@ export function responseIdOf({ id }: Pick<DurableJob, 'id'>): string {
   return RESPONSE_PREFIX + id.slice('job_'.length)
 }
 
-/** The response object in its current state (docs/guides/responses.md, Kept responses). */
+/** The response object in its current state (docs/guides/responses.md, Stored responses). */
 export function keptObject({ job, encode, result }: Kept): ResponseObject {
   if (result) return shownResponse(result, encode)
   const known = { model: job.model, metadata: job.metadata }

@@ -16,7 +16,7 @@ const CANCEL_WAIT_MS = 2_000
 const PAGE = { usual: 20, max: 100 }
 
 /**
- * GET /v1/responses/{id} (docs/guides/responses.md, Kept responses): the current state, or with `?stream=true` all of its
+ * GET /v1/responses/{id} (docs/guides/responses.md, Stored responses): the current state, or with `?stream=true` all of its
  * events.
  */
 export async function getResponse(context: IngressContext, call: Call): Promise<void> {
@@ -48,7 +48,7 @@ export async function cancelResponse(context: IngressContext, call: Call): Promi
   const job = await find(context, call)
   const { encode } = await readKept(context, job)
   if (encode.responses?.shown.background !== true) {
-    const message = 'Only responses that run in the background can be cancelled. Close the connection of any other.'
+    const message = 'Only responses that run in the background can be cancelled. To cancel another response, close its connection.'
     throw new ServiceError('invalid_request', message, { param: 'id' })
   }
   await jobs.cancel(job.tenant, job.id, 'final').catch((error: unknown) => {

@@ -13,7 +13,7 @@ export interface InputItem {
 const PIECE_TURNS = 500
 
 /**
- * Items from which the turns were decoded (docs/guides/responses.md, Kept responses), each with a new id, because the original
+ * Items from which the turns were decoded (docs/guides/responses.md, Stored responses), each with a new id, because the original
  * ids are not stored.
  *
  * @param callId Id of the response without its prefix.

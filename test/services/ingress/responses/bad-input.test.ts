@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { failureOf, openStranger, WEATHER } from '../../../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
 
-/** What cannot be gone on from, and what never ends (docs/guides/responses.md, Kept responses). */
+/** What cannot be gone on from, and what never ends (docs/guides/responses.md, Stored responses). */
 
 let stack: Stack
 let client: OpenAI

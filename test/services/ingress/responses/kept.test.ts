@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { failureOf, WEATHER } from '../../../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
-/** What is kept of responses, and what can be done with it (docs/guides/responses.md, Kept responses). */
+/** What is kept of responses, and what can be done with it (docs/guides/responses.md, Stored responses). */
 
 let stack: Stack
 let client: OpenAI

@@ -10,7 +10,7 @@ import { SANDBOX_MISSING, testZygote } from '../support/sandbox/sandbox.ts'
 import { SPEECH, startTranscriptions, wav } from '../support/speech/service.ts'
 import { ECHO_MODEL, type Stack, startStack, until } from '../support/stack.ts'
 
-/* What docs/reference/events.md says, against the schemas and against the streams of a service. */
+/* Checks docs/reference/events.md against the schemas and the streams of a service. */
 
 const TEXT = readFileSync('docs/reference/events.md', 'utf8')
 const CLOSED_BY_RFC = [1002, 1007, 1009]
@@ -45,17 +45,17 @@ describe('docs/reference/events.md', () => {
     expect(codes.toSorted()).toEqual([...CLOSED_BY_RFC, ...Object.values(WS_CLOSE)].toSorted())
     const { heartbeatMs, idleMs } = SOCKET_BOUNDS
     expect(text).toContain(
-      `A ping comes every ${heartbeatMs / 1000} seconds; who is silent for ${idleMs / 1000} is closed.`,
+      `sends a ping every ${heartbeatMs / 1000} seconds, and closes a connection without data for ${idleMs / 1000} seconds.`,
     )
     expect(text).toContain(`\`${WS_PROTOCOL}\``)
   })
 
-  it('names every event of a webhook, and when it is tried again', () => {
+  it('names every event of a webhook, and the delays of its retries', () => {
     const text = part('Webhooks')
     expect(ticked(text.split('\n')[1] ?? '').filter((word) => word.startsWith('job.'))).toEqual(WebhookEvent.options)
-    const said = text.replaceAll('\n', ' ').match(/again after (.*), each/)?.[1] ?? ''
+    const delays = text.replaceAll('\n', ' ').match(/again after (.*), each/)?.[1] ?? ''
     const units: Record<string, number> = { s: 1_000, min: 60_000, h: 3_600_000 }
-    const waits = [...said.matchAll(/(\d+) (s|min|h)\b/g)].map(([, n, unit = '']) => Number(n) * (units[unit] ?? 0))
+    const waits = [...delays.matchAll(/(\d+) (s|min|h)\b/g)].map(([, n, unit = '']) => Number(n) * (units[unit] ?? 0))
     expect(waits).toEqual(RETRIES_MS)
   })
 })
@@ -101,7 +101,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the streams of docs/reference/ev
     const job = await stack.post('/v1/jobs', { endpoint: '/v1/chat/completions', body })
     jobId = ((await job.json()) as { id: string }).id
     await stack.get(`/v1/jobs/${jobId}?wait=60`)
-    // The sandbox opens a moment after the service.
+    // The sandbox opens after the service.
     await until(async () => (await stack.post('/v1/tools/code', BODIES['/v1/tools/code'])).status !== 503)
   })
   afterAll(() => stack[Symbol.asyncDispose]())
@@ -118,31 +118,33 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the streams of docs/reference/ev
     return new Response(await response.text(), response)
   }
 
-  it.each(STREAMS)('%s: event %s, id %s, ends as it says', async (stream = '', event, id, order = '', last = '') => {
-    const path = ticked(stream)[0] ?? ''
-    const frames = await framesOf(await open(path))
-    expect(frames.every((frame) => (frame.event !== undefined) === (event === 'yes' && frame.data !== '[DONE]'))).toBe(
-      true,
-    )
-    expect(frames.every((frame) => (frame.id !== undefined) === (id === 'yes'))).toBe(true)
+  it.each(STREAMS)(
+    '%s: has event %s and id %s, and ends as documented',
+    async (stream = '', event, id, order = '', last = '') => {
+      const path = ticked(stream)[0] ?? ''
+      const frames = await framesOf(await open(path))
+      expect(
+        frames.every((frame) => (frame.event !== undefined) === (event === 'yes' && frame.data !== '[DONE]')),
+      ).toBe(true)
+      expect(frames.every((frame) => (frame.id !== undefined) === (id === 'yes'))).toBe(true)
 
-    const objects = frames.flatMap(({ data }) => (data === '[DONE]' ? [] : [JSON.parse(data)]))
-    for (const [at, { type }] of objects.entries()) if (event === 'yes') expect(frames[at]?.event).toBe(type)
-    const names: string[] = objects.map(({ type, object }) => type ?? object)
-    expect(frames.at(-1)?.data === '[DONE]').toBe(last === '`[DONE]`')
-    if (path === '/v1/jobs/{id}/events') {
-      expect(frames.map((frame) => Number(frame.id))).toEqual(frames.map((_, i) => i + 1))
-      return expect(names.at(-1)).toBe('job.completed')
-    }
-    if (last !== '`[DONE]`') expect(names.at(-1)).toBe(ticked(last)[0])
+      const objects = frames.flatMap(({ data }) => (data === '[DONE]' ? [] : [JSON.parse(data)]))
+      for (const [at, { type }] of objects.entries()) if (event === 'yes') expect(frames[at]?.event).toBe(type)
+      const names: string[] = objects.map(({ type, object }) => type ?? object)
+      expect(frames.at(-1)?.data === '[DONE]').toBe(last === '`[DONE]`')
+      if (path === '/v1/jobs/{id}/events') {
+        expect(frames.map((frame) => Number(frame.id))).toEqual(frames.map((_, i) => i + 1))
+        return expect(names.at(-1)).toBe('job.completed')
+      }
+      if (last !== '`[DONE]`') expect(names.at(-1)).toBe(ticked(last)[0])
 
-    // The names that are said come in the order in which they are said.
-    const said = ticked(order).filter((word) => names.includes(word))
-    expect(said.length).toBeGreaterThan(0)
-    expect([...new Set(names)].filter((name) => said.includes(name))).toEqual(said)
-  })
+      const expected = ticked(order).filter((word) => names.includes(word))
+      expect(expected.length).toBeGreaterThan(0)
+      expect([...new Set(names)].filter((name) => expected.includes(name))).toEqual(expected)
+    },
+  )
 
-  it('go on after a break as the page says', async () => {
+  it('resume after a disconnect as documented', async () => {
     const events = `/v1/jobs/${jobId}/events`
     const all = await framesOf(await stack.get(events))
     const rest = all.slice(2)
