@@ -1,5 +1,5 @@
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { every } from './ticks.ts'
 
 /** Resolution while the process is busy: the measurement wakes the process this often. */

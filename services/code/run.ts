@@ -1,4 +1,4 @@
-import type { CodeEvent, CodeRequest, CodeFile } from '#schemas/code.ts'
+import type { CodeEvent, CodeFile, CodeRequest } from '#schemas/code.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'

@@ -1,9 +1,14 @@
-import { type EmbedEvent, type EmbedRequest, type EmbedInput, TOKENS_MAX } from '#schemas/embeddings.ts'
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { type EmbedEvent, type EmbedInput, type EmbedRequest, TOKENS_MAX } from '#schemas/embeddings.ts'
 import type { ModelConfig } from '#schemas/models.ts'
+import type { EmbedText } from '#shared/engines/batching/batch.ts'
 import { Batcher } from '#shared/engines/batching/batcher.ts'
+import { inputsTooLong, inputTooLong } from '#shared/engines/batching/limits.ts'
+import { guessTokens, loadTokens } from '#shared/engines/batching/tokens.ts'
 import { CALLS_MAX } from '#shared/engines/embedding.ts'
 import { EngineRegistry } from '#shared/engines/engine-registry.ts'
 import { addressesOf } from '#shared/engines/upstream/servers.ts'
+import { ServiceError } from '#shared/error.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { embed } from '#shared/kinds/embed.ts'
@@ -13,14 +18,9 @@ import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
-import { Rerankers } from './rerank.ts'
 import { Slots } from '#shared/slots.ts'
-import { setImmediate as nextTurn } from 'node:timers/promises'
-import type { EmbedText } from '#shared/engines/batching/batch.ts'
-import { inputsTooLong, inputTooLong } from '#shared/engines/batching/limits.ts'
-import { guessTokens, loadTokens } from '#shared/engines/batching/tokens.ts'
-import { ServiceError } from '#shared/error.ts'
 import { vectorToBase64 } from '#shared/vector.ts'
+import { Rerankers } from './rerank.ts'
 
 /** Maximum base64 characters of one event. An event may have 512 KiB of JSON. */
 const PIECE_CHARS = 256 * 1024
@@ -159,11 +159,7 @@ export class InputSemaphore {
  *
  * @throws ServiceError `context_length_exceeded`; `invalid_value` for unknown token ids; the signal's reason
  */
-async function textsOf(
-  inputs: readonly EmbedInput[],
-  model: ModelConfig,
-  signal: AbortSignal,
-): Promise<EmbedText[]> {
+async function textsOf(inputs: readonly EmbedInput[], model: ModelConfig, signal: AbortSignal): Promise<EmbedText[]> {
   const texts: EmbedText[] = []
   const counter = new Counter(inputs, model)
   let yieldAt = performance.now() + YIELD_INTERVAL_MS

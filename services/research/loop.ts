@@ -13,7 +13,18 @@ import { Gathering } from './gather/gather.ts'
 import { waitForIndexes } from './gather/indexing.ts'
 import { fetchTermCounts } from './gather/term-counts.ts'
 import { type CountedPassage, countPassages, rankPassages, weightsIn } from './passages.ts'
-import { distinct, parseQuestion, type Question, queriesOf, queryTermsIn, searchFormOf, vocabularyOf, type Weights, weightsOf, withParts } from './question.ts'
+import {
+  distinct,
+  parseQuestion,
+  type Question,
+  queriesOf,
+  queryTermsIn,
+  searchFormOf,
+  vocabularyOf,
+  type Weights,
+  weightsOf,
+  withParts,
+} from './question.ts'
 import { EmbeddingRanker } from './ranking/embedding-ranker.ts'
 import { assemble, type Report, reportableGaps } from './report.ts'
 import { Asker, type WriterModel } from './writer/ask.ts'

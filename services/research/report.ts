@@ -1,8 +1,8 @@
 import type { ResearchAnnotation } from '#schemas/research/research.ts'
 import type { Snapshot } from '#shared/search/search.ts'
+import { lineOf } from '#shared/search/text/builder.ts'
 import { type Claim, claimsOf, type Draft, withoutLast } from './draft.ts'
 import type { Quote } from './evidence/evidence.ts'
-import { lineOf } from '#shared/search/text/builder.ts'
 
 /** Maximum citations of a report. All citations share one event of at most 512 KiB; one citation takes at most 4.4 KiB. */
 const CITATIONS_MAX = 100

@@ -1,3 +1,4 @@
+import { setTimeout } from 'node:timers/promises'
 import { ConfigError } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
 import { Sweeps } from '#shared/jobs/durable/sweeps/sweeps.ts'
@@ -6,11 +7,10 @@ import type { Log } from '#shared/log/log.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import type { StoreView } from '#shared/store/store.ts'
+import { untilTick } from '#shared/ticks.ts'
 import { enterEnded } from '#shared/usage/enter-ended.ts'
 import { type SharedKey, sharedKeyOf, signingKeys } from './webhook-secret.ts'
 import { WebhookSender } from './webhooks.ts'
-import { setTimeout } from 'node:timers/promises'
-import { untilTick } from '#shared/ticks.ts'
 
 /** Random deviation from the interval, so that the loops of several processes drift apart. */
 const JITTER = 0.1

@@ -1,5 +1,5 @@
-import { type Logger, pino } from 'pino'
 import { stripVTControlCharacters, styleText } from 'node:util'
+import { type Logger, pino } from 'pino'
 import { ServiceError } from '#shared/error.ts'
 
 /*

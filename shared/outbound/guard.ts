@@ -11,7 +11,7 @@
  */
 import type { LookupAddress } from 'node:dns'
 import { lookup } from 'node:dns/promises'
-import { isIP, BlockList } from 'node:net'
+import { BlockList, isIP } from 'node:net'
 import { ServiceError } from '#shared/error.ts'
 
 export interface OutboundPolicy {

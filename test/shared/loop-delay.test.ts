@@ -1,8 +1,7 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { expect, it } from 'vitest'
-import { LoopDelay } from '#shared/metrics.ts'
-import { Metrics } from '#shared/metrics.ts'
+import { LoopDelay, Metrics } from '#shared/metrics.ts'
 import { until } from '../support/stack.ts'
 
 function hold(ms: number): void {

@@ -1,13 +1,13 @@
-import type { JobsApi } from '#services/cli/client/jobs-api.ts'
-import { type Command, noArguments, type Values } from '#services/cli/command.ts'
-import { EXIT, type ExitCode, CommandError } from '#services/cli/failure.ts'
-import { type Output, coloured, plain } from '#services/cli/text/output.ts'
-import type { Config } from '#shared/config/config.ts'
-import { type Check, type Finding, failed, ok, runCheck, skipped, reasonOf, warned } from '#shared/doctor/check.ts'
-import { checksOfMachine } from '#shared/doctor/doctor.ts'
-import { nodeFinding } from '#shared/doctor/machine.ts'
 import { z } from 'zod'
 import type { HttpResponse } from '#services/cli/client/http.ts'
+import type { JobsApi } from '#services/cli/client/jobs-api.ts'
+import { type Command, noArguments, type Values } from '#services/cli/command.ts'
+import { CommandError, EXIT, type ExitCode } from '#services/cli/failure.ts'
+import { coloured, type Output, plain } from '#services/cli/text/output.ts'
+import type { Config } from '#shared/config/config.ts'
+import { type Check, type Finding, failed, ok, reasonOf, runCheck, skipped, warned } from '#shared/doctor/check.ts'
+import { checksOfMachine } from '#shared/doctor/doctor.ts'
+import { nodeFinding } from '#shared/doctor/machine.ts'
 
 const Ready = z.looseObject({
   status: z.string(),

@@ -1,3 +1,4 @@
+import { emitKeypressEvents } from 'node:readline'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { ReadStream } from 'node:tty'
 import { ApiError } from '#services/cli/client/api-error.ts'
@@ -6,7 +7,6 @@ import type { Output } from '#services/cli/text/output.ts'
 import { frameOf } from './frame.ts'
 import type { Reader, Snapshot } from './snapshot.ts'
 import { afterKey, FIRST_VIEW, type View } from './view.ts'
-import { emitKeypressEvents } from 'node:readline'
 
 /*
  * Full-screen terminal output: alternate screen (xterm mode 1049), hidden cursor (25), no line wrap (7). To avoid flicker, a frame

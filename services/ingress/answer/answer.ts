@@ -1,3 +1,4 @@
+import type { PoolName } from '#schemas/job.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { type Admission, admit } from '#services/ingress/callers/limits/admission.ts'
 import { encodeContextOf, type JobEndpoint, type PreparedCall, takeBody } from '#services/ingress/endpoints/endpoint.ts'
@@ -8,11 +9,10 @@ import type { HeldBytes } from '#shared/byte-budget.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { writtenInTurns } from '#shared/protocols/encode.ts'
-import { answerDurable } from './durable.ts'
-import { readPreferences } from './prefer-header.ts'
-import type { PoolName } from '#schemas/job.ts'
 import { type EndedCall, entryOf } from '#shared/usage/cost.ts'
 import { Meter } from '#shared/usage/meter.ts'
+import { answerDurable } from './durable.ts'
+import { readPreferences } from './prefer-header.ts'
 
 /** Maximum memory per character of a string, in bytes. */
 const CHAR_BYTES = 2

@@ -6,14 +6,14 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { batchPart } from '#shared/kinds/batch.ts'
 import { JsonText } from '#shared/protocols/encode.ts'
+import { childJobId, firstJobId, jobIdTime } from '#shared/store/job-id.ts'
 import type { ListQuery } from '#shared/store/store.ts'
 import { childCountsOfPage } from './child-counts.ts'
 import { jobObject, statusOf } from './object.ts'
 import { isJobId, requireJobs } from './paths.ts'
 import { statesOfAll } from './statuses.ts'
-import { batchPart } from '#shared/kinds/batch.ts'
-import { childJobId, firstJobId, jobIdTime } from '#shared/store/job-id.ts'
 
 const PARTS_MAX = 500
 

@@ -124,11 +124,7 @@ function fused(ranked: readonly CountedPassage[], nearness: Similarity): Counted
  * @param result Response of `POST /v1/embeddings` whose inputs were the questions, then the passages.
  * @returns One cosine per passage; undefined if the number of vectors is wrong, their dimensions differ or one has no finite, positive norm
  */
-function* similarityOf(
-  result: unknown,
-  questions: number,
-  passages: number,
-): Generator<void, number[] | undefined> {
+function* similarityOf(result: unknown, questions: number, passages: number): Generator<void, number[] | undefined> {
   const data = (result as { data?: unknown } | null)?.data
   if (!Array.isArray(data) || data.length !== questions + passages) return undefined
   const vectors: Float64Array[] = []

@@ -1,14 +1,14 @@
+import { z } from 'zod'
 import { type Claim, claimsOf, type Draft } from '#services/research/draft.ts'
 import type { Evidence } from '#services/research/evidence/evidence.ts'
 import { verbatim } from '#services/research/extractive.ts'
 import type { Weights } from '#services/research/question.ts'
 import { citeClosestQuote } from '#services/research/verify/closest-quote.ts'
+import { hasLink, numbersIn } from '#services/research/verify/verify.ts'
 import type { Asker } from './ask.ts'
 import { checkClaims } from './check.ts'
 import { type Judge, modelJudge } from './judge.ts'
-import { takeNotes, type PartNotes } from './notes.ts'
-import { z } from 'zod'
-import { hasLink, numbersIn } from '#services/research/verify/verify.ts'
+import { type PartNotes, takeNotes } from './notes.ts'
 
 const SECTIONS_MAX = 8
 const SENTENCES_MAX = 12

@@ -1,17 +1,25 @@
-import type { Token, LlamaGrammar } from 'node-llama-cpp'
-import type { GenerateEvent, Tool, GenerateRequest } from '#schemas/generate.ts'
-import { type Released, StopFilter, type Budget, getBudget, contextExceeded } from '#shared/engines/stop.ts'
-import { joinPieces } from './format.ts'
-import { tokensOf, describeAnswer, describeCall, fittingTokensOf, offeredTools } from './prompt.ts'
-import type { LlamaCall, SequenceCall, LlamaRuntime } from './runtime.ts'
-import { openSampling, readPrompt, type Sampled, sample } from './sample.ts'
-import { describeToken, TokenText } from './text.ts'
-import { callPieces, NAME_TOKENS_MAX, sampleName, type Trigger, triggerOf, chooseTool, nativeCallTokens } from './tools.ts'
+import type { LlamaGrammar, Token } from 'node-llama-cpp'
+import type { GenerateEvent, GenerateRequest, Tool } from '#schemas/generate.ts'
+import { type Budget, contextExceeded, getBudget, type Released, StopFilter } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/error.ts'
+import { runYielding } from '#shared/yielding.ts'
+import { joinPieces } from './format.ts'
 import { writeSchemaGrammar } from './grammar/grammar.ts'
 import { JSON_OBJECT_GRAMMAR } from './grammar/rules.ts'
-import { runYielding } from '#shared/yielding.ts'
+import { describeAnswer, describeCall, fittingTokensOf, offeredTools, tokensOf } from './prompt.ts'
+import type { LlamaCall, LlamaRuntime, SequenceCall } from './runtime.ts'
+import { openSampling, readPrompt, type Sampled, sample } from './sample.ts'
+import { describeToken, TokenText } from './text.ts'
 import { tokenizeRaw } from './tokens.ts'
+import {
+  callPieces,
+  chooseTool,
+  NAME_TOKENS_MAX,
+  nativeCallTokens,
+  sampleName,
+  type Trigger,
+  triggerOf,
+} from './tools.ts'
 
 /** Path of the schemas of a tool and of the answer in each API. */
 const SCHEMA_PATHS: Readonly<Record<GenerateRequest['dialect'], { readonly tool: string; readonly format: string }>> = {
@@ -283,11 +291,7 @@ async function makeGrammar(
  *
  * @throws ServiceError `invalid_value` for an unknown token id, `context_length_exceeded`; the signal's reason
  */
-async function rawTokensOf(
-  runtime: LlamaRuntime,
-  request: GenerateRequest,
-  signal: AbortSignal,
-): Promise<Token[]> {
+async function rawTokensOf(runtime: LlamaRuntime, request: GenerateRequest, signal: AbortSignal): Promise<Token[]> {
   const { model, contextTokens, tokenBytesMax } = runtime
   const [given] = request.completion?.tokens ?? []
   if (given) return knownTokens(runtime, given)

@@ -1,5 +1,3 @@
-
-
 /** Maximum recent durations in the mean. */
 const TIMES_MAX = 32
 /** Below this number of jobs the shortest duration counts, because the first jobs may include a model load. */

@@ -1,9 +1,24 @@
-import type { ChatAnswer, ChatChoice, ChatCompletion, ChatFinishReason, ChatLogprobs, ChatToolCall } from '#schemas/chat.ts'
+import type {
+  ChatAnswer,
+  ChatChoice,
+  ChatCompletion,
+  ChatFinishReason,
+  ChatLogprobs,
+  ChatToolCall,
+} from '#schemas/chat.ts'
 import type { GenerateEvent, Logprob } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import { type NativeEvent, NativeReader } from '#shared/native-output.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
-import { type ChatChoiceFields, type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults, isOfChoice } from './encode.ts'
+import {
+  type ChatChoiceFields,
+  type ChoiceEvent,
+  chatFinish,
+  chatUsage,
+  type FinishEvent,
+  filterResults,
+  isOfChoice,
+} from './encode.ts'
 
 /** Fields whose text is an identifier: a repetition replaces it instead of extending it. */
 const NAMES: ReadonlySet<string> = new Set(['id', 'type', 'format', 'name', 'role', 'object', 'model', 'status'])

@@ -1,9 +1,15 @@
-import type { EncodeContext } from '#schemas/job.ts'
-import type { ResearchEvent, ResearchQuality, ResearchSource, ResearchStop, ResearchUsage } from '#schemas/research/research.ts'
-import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
-import { ChatStream } from '#shared/protocols/chat/stream.ts'
 import type { ChatCompletion } from '#schemas/chat.ts'
 import type { GenerateEvent } from '#schemas/generate.ts'
+import type { EncodeContext } from '#schemas/job.ts'
+import type {
+  ResearchEvent,
+  ResearchQuality,
+  ResearchSource,
+  ResearchStop,
+  ResearchUsage,
+} from '#schemas/research/research.ts'
+import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { ChatStream } from '#shared/protocols/chat/stream.ts'
 import { encodeChat } from '#shared/protocols/chat/whole.ts'
 
 interface ResearchExtras {

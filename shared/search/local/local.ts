@@ -2,14 +2,29 @@ import { basename, extname } from 'node:path'
 import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
-import { type DomainRules, type Hit, type IndexProgress, isHostAllowed, LOCAL_HOST, type ReadOptions, type SearchBackend, type SearchOptions, SNIPPET_CHARS_MAX, type Snapshot, type TermCounts, TITLE_CHARS_MAX, type Block, SNAPSHOT_CHARS_MAX } from '#shared/search/search.ts'
+import {
+  type Block,
+  type DomainRules,
+  type Hit,
+  type IndexProgress,
+  isHostAllowed,
+  LOCAL_HOST,
+  type ReadOptions,
+  type SearchBackend,
+  type SearchOptions,
+  SNAPSHOT_CHARS_MAX,
+  SNIPPET_CHARS_MAX,
+  type Snapshot,
+  type TermCounts,
+  TITLE_CHARS_MAX,
+} from '#shared/search/search.ts'
+import { sha256Of } from '#shared/search/snapshot.ts'
+import type { ReadDocument } from '#shared/search/text/builder.ts'
 import { languageOf, queryTermsOf } from '#shared/search/text/query-terms.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { CorpusIndex, type IndexedFile, PASSAGES_MAX } from './corpus-index.ts'
 import { type Corpus, type FoundFile, listFiles, readFound, urlOf } from './files.ts'
 import { watchCorpus } from './watch.ts'
-import { sha256Of } from '#shared/search/snapshot.ts'
-import type { ReadDocument } from '#shared/search/text/builder.ts'
 
 /** UTF-16 units of one document that are read. */
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024

@@ -1,10 +1,27 @@
-import type { DurableEvent, DurableJob, WebhookDelivery, DeliveryTry } from '#schemas/durable-job.ts'
+import type { DeliveryTry, DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { CancelHow, CompletedEnd, FailedEnd } from '#shared/store/ends.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep } from '#shared/store/family.ts'
 import type { OwnedJob, ProcessLease } from '#shared/store/leases.ts'
-import { type Created, type Depth, type Dispatch, EVERY_TENANT, type HeldAttempt, type IdempotencyKey, type ListQuery, type Moved, type NewJob, type Output, type Purged, type QueuedOf, type ReapPolicy, type Scope, type Store } from '#shared/store/store.ts'
+import {
+  type Created,
+  type Depth,
+  type Dispatch,
+  EVERY_TENANT,
+  type HeldAttempt,
+  type IdempotencyKey,
+  type ListQuery,
+  type Moved,
+  type NewJob,
+  type Output,
+  type Purged,
+  type QueuedOf,
+  type ReapPolicy,
+  type Scope,
+  type Store,
+} from '#shared/store/store.ts'
+import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
 import { claimInTurn } from './claim.ts'
 import { SqlConversations } from './conversations.ts'
 import { createJob, findMade } from './create/create.ts'
@@ -15,8 +32,8 @@ import { SqlFiles } from './files.ts'
 import { listJobs } from './list-jobs.ts'
 import { SqlOperator } from './operator/operator.ts'
 import { eraseJob, forgetSome, purgeSome } from './purge.ts'
-import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf, ownedOf } from './rows.ts'
-import type { SqlDatabase, Row } from './sql.ts'
+import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, ownedOf, queuedModelOf } from './rows.ts'
+import type { Row, SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
 import { OWNED, RENEW, SPARE } from './statements.ts'
 import { SqlStoredBytes } from './stored-bytes.ts'
@@ -24,7 +41,6 @@ import { tenantReads } from './tenants.ts'
 import * as moves from './transitions.ts'
 import { SqlUsage } from './usage.ts'
 import { dispatchOf, JOBS_MAX, movedOf, moveOne, sweep, writeAsOwner } from './writes.ts'
-import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
 
 /** Due messages per statement, and maximum statements per call that postpone blocked messages. */
 const LOOK = 100

@@ -1,8 +1,7 @@
 import { expect, test } from 'vitest'
 import { z } from 'zod'
 import { ServiceError } from '#shared/error.ts'
-import { errorFields } from '#shared/log/log.ts'
-import { logText } from '#shared/log/log.ts'
+import { errorFields, logText } from '#shared/log/log.ts'
 
 const SECRET = 'a prompt that nobody may log'
 

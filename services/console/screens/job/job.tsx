@@ -1,19 +1,19 @@
 import { useEffect, useMemo } from 'preact/hooks'
+import { fetchJson } from '#services/console/api/client.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import type { AnyJob, Job, OperatorJob } from '#services/console/api/types.ts'
+import { useAction } from '#services/console/parts/action.ts'
 import { CopyButton } from '#services/console/parts/copy-button.tsx'
 import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { Icon } from '#services/console/parts/icon.tsx'
 import { Status } from '#services/console/parts/status.tsx'
+import { dateTimeText, durationText, offsetText } from '#services/console/parts/time.ts'
 import { BASE, navigate } from '#services/console/router.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
 import { Children } from './children.tsx'
 import { FollowedJob, type Line } from './follow.ts'
 import { Input, Steps } from './input.tsx'
 import { textOfResult } from './output.ts'
-import { fetchJson } from '#services/console/api/client.ts'
-import { useAction } from '#services/console/parts/action.ts'
-import { dateTimeText, offsetText, durationText } from '#services/console/parts/time.ts'
 
 /** Interval for the queue position and the progress of child jobs, which have no events. */
 const REFRESH_INTERVAL_MS = 3_000

@@ -1,24 +1,36 @@
+import { useSignal } from '@preact/signals'
 import { serviceNow } from '#services/console/api/clock.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import { ownKey } from '#services/console/api/session.ts'
 import type { ApiKey, Project } from '#services/console/api/types.ts'
+import { useAction } from '#services/console/parts/action.ts'
 import { Confirm } from '#services/console/parts/confirm.tsx'
 import { ErrorText } from '#services/console/parts/error-text.tsx'
+import { FormActions } from '#services/console/parts/form-actions.tsx'
 import { OperatorsOnly } from '#services/console/parts/operators-only.tsx'
 import { Status } from '#services/console/parts/status.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { dateTimeText, minuteText } from '#services/console/parts/time.ts'
 import { queryParam, setQuery } from '#services/console/router.ts'
 import { DialogButton } from './dialog-button.tsx'
-import { KeyForm, expiryOf, Text } from './form.tsx'
-import { limitTexts, LIMIT_NAMES, LimitFields } from './limits.tsx'
-import { hasMore, isLoaded, keys, nameOf, problem, projects, refresh, revokeKey, type CreatedKey, rotateKey, saveProject } from './state.ts'
-import { Usage, usd } from './usage.tsx'
-import { useSignal } from '@preact/signals'
-import { useAction } from '#services/console/parts/action.ts'
-import { FormActions } from '#services/console/parts/form-actions.tsx'
 import { useDraft } from './draft.ts'
+import { expiryOf, KeyForm, Text } from './form.tsx'
+import { LIMIT_NAMES, LimitFields, limitTexts } from './limits.tsx'
 import { Secret } from './secret.tsx'
+import {
+  type CreatedKey,
+  hasMore,
+  isLoaded,
+  keys,
+  nameOf,
+  problem,
+  projects,
+  refresh,
+  revokeKey,
+  rotateKey,
+  saveProject,
+} from './state.ts'
+import { Usage, usd } from './usage.tsx'
 
 /** Grace periods of the old key, in seconds. */
 const GRACE_PERIODS = [

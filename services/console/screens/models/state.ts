@@ -3,7 +3,7 @@ import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import { fetchMetrics, type Latency, latencyOf, loadProgressOf, type Metrics } from '#services/console/api/metrics.ts'
 import { fetchModels } from '#services/console/api/models.ts'
 import { isOperator } from '#services/console/api/session.ts'
-import type { Page, Pause, Pool, Worker, Model } from '#services/console/api/types.ts'
+import type { Model, Page, Pause, Pool, Worker } from '#services/console/api/types.ts'
 
 /** Name or alias → model id, cached. */
 const idOf = new Map<string, string>()

@@ -1,23 +1,23 @@
-import { useSignal, signal } from '@preact/signals'
+import { signal, useSignal } from '@preact/signals'
 import type { FunctionComponent } from 'preact'
-import { messageOf, fetchJson } from '#services/console/api/client.ts'
+import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import { canCall, isOperator } from '#services/console/api/session.ts'
 import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { BASE, queryParam } from '#services/console/router.ts'
 import { AudioForm } from './audio/audio.tsx'
+import type { Call } from './call/call.ts'
+import { CallForm, nonEmptyLines, TextField } from './call/form.tsx'
+import { Run, streamed } from './call/run.ts'
 import { catalog, loadCatalog, modelsFor, optionsOf } from './catalog.ts'
 import { ChatForm } from './chat/chat.tsx'
+import { RateMeter } from './chat/conversation.ts'
 import { CompletionsForm } from './completions/completions.tsx'
 import { EmbeddingsForm } from './embeddings/embeddings.tsx'
 import { ModerationsForm } from './moderations/moderations.tsx'
 import { PythonForm } from './python/python.tsx'
 import { ResearchForm } from './research/research.tsx'
 import { SpeechForm } from './speech/speech.tsx'
-import type { Call } from './call/call.ts'
-import { CallForm, nonEmptyLines, TextField } from './call/form.tsx'
-import { Run, streamed } from './call/run.ts'
-import { RateMeter } from './chat/conversation.ts'
 
 /** The new text of a stream event. */
 interface Piece {
@@ -40,15 +40,7 @@ interface TextCall<Event> {
 }
 
 /** Creates a form component for an endpoint that streams text. Input and answer last as long as the tab. */
-function textForm<Event>({
-  path,
-  method,
-  capability,
-  options,
-  toRequest,
-  pieceOf,
-  ...initial
-}: TextCall<Event>) {
+function textForm<Event>({ path, method, capability, options, toRequest, pieceOf, ...initial }: TextCall<Event>) {
   const run = new Run()
   const model = signal('')
   const input = signal(initial.input)

@@ -1,14 +1,14 @@
+import { signal } from '@preact/signals'
+import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import { isOperator } from '#services/console/api/session.ts'
-import type { Worker, Page } from '#services/console/api/types.ts'
+import type { Page, Worker } from '#services/console/api/types.ts'
 import { Confirm } from '#services/console/parts/confirm.tsx'
 import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { OperatorsOnly } from '#services/console/parts/operators-only.tsx'
 import { Status } from '#services/console/parts/status.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { ageText } from '#services/console/parts/time.ts'
-import { signal } from '@preact/signals'
-import { fetchJson, messageOf } from '#services/console/api/client.ts'
 
 /** All processes of the fleet that send heartbeats, sorted by pool. */
 const workers = signal<readonly Worker[]>([])

@@ -1,21 +1,28 @@
-import type { BatchEvent, BatchPartRange, BatchPartResult, BatchRequest, BatchResult, BatchProblem } from '#schemas/batches/batch.ts'
+import type {
+  BatchEvent,
+  BatchPartRange,
+  BatchPartResult,
+  BatchProblem,
+  BatchRequest,
+  BatchResult,
+} from '#schemas/batches/batch.ts'
+import { LineChecker } from '#services/ingress/batches/check.ts'
 import { dropInput } from '#services/ingress/batches/input.ts'
-import { PARTS_AT_ONCE, PART_REQUESTS } from '#services/ingress/batches/parts.ts'
+import { type Line, linesOf } from '#services/ingress/batches/lines.ts'
+import { PART_REQUESTS, PARTS_AT_ONCE } from '#services/ingress/batches/parts.ts'
+import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
+import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
+import { FILES_MAX } from '#services/ingress/files/upload.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { ChildEnd, ChildJob, Composition } from '#shared/kinds/composition.ts'
 import type { AttemptContext, Progress } from '#shared/kinds/kind.ts'
+import { fileIdOf } from '#shared/store/files.ts'
 import { childJobId } from '#shared/store/job-id.ts'
+import { runYielding } from '#shared/yielding.ts'
 import { type Outcome, outcomeOf } from './outcome.ts'
-import { writeLines, partBlob, SIDES, type Side } from './part-lines.ts'
+import { partBlob, SIDES, type Side, writeLines } from './part-lines.ts'
 import { NO_SUMS, type Sums, sumOf } from './sums.ts'
 import { type BatchTools, callerOf } from './tools.ts'
-import { FILES_MAX } from '#services/ingress/files/upload.ts'
-import { fileIdOf } from '#shared/store/files.ts'
-import { LineChecker } from '#services/ingress/batches/check.ts'
-import { type Line, linesOf } from '#services/ingress/batches/lines.ts'
-import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
-import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
-import { runYielding } from '#shared/yielding.ts'
 
 /** Maximum problems that are reported. */
 const PROBLEMS_MAX = 100
@@ -276,12 +283,7 @@ interface Plan {
 }
 
 /** Validates every line of a batch and divides them into parts. No lines are kept in memory. */
-async function planBatch(
-  tools: BatchTools,
-  request: BatchRequest,
-  tenant: string,
-  signal: AbortSignal,
-): Promise<Plan> {
+async function planBatch(tools: BatchTools, request: BatchRequest, tenant: string, signal: AbortSignal): Promise<Plan> {
   const { dialect, endpoint, input } = request
   const { lineBytesMax, context } = tools
   const checker = new LineChecker({ dialect, endpoint, lineBytesMax })

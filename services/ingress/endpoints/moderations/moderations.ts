@@ -1,13 +1,22 @@
-import { DEFAULT_NAMES, ModerationsBody, WORD_LIST, CHARS_MAX, INPUTS_MAX, type ModerationInput, ModerationPart, PARTS_MAX } from '#schemas/moderations.ts'
-import { parseBody, parseAt } from '#services/ingress/body/validate.ts'
+import {
+  CHARS_MAX,
+  DEFAULT_NAMES,
+  INPUTS_MAX,
+  type ModerationInput,
+  ModerationPart,
+  ModerationsBody,
+  PARTS_MAX,
+  WORD_LIST,
+} from '#schemas/moderations.ts'
+import { requireImageUrl } from '#services/ingress/body/media.ts'
+import { parseAt, parseBody } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
+import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
+import { readInputs } from '#services/ingress/endpoints/inputs.ts'
 import { getModel, isUsable } from '#services/ingress/endpoints/model.ts'
 import { ServiceError } from '#shared/error.ts'
 import { moderate } from '#shared/kinds/moderate.ts'
-import { requireImageUrl } from '#services/ingress/body/media.ts'
-import { refuse } from '#services/ingress/endpoints/decode.ts'
-import { readInputs } from '#services/ingress/endpoints/inputs.ts'
 
 /** POST /v1/moderations (docs/guides/moderations.md): by the word list, or by a moderation model. */
 export const moderations: JobEndpoint = {

@@ -1,4 +1,4 @@
-import type { NativePart, Part, Turn, HostedTool } from '#schemas/generate.ts'
+import type { HostedTool, NativePart, Part, Turn } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { AnyItem, ITEMS, type ItemOf, type ItemType } from '#schemas/responses/request.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'

@@ -1,4 +1,4 @@
-import kafkajs, { type Admin, type Kafka, type Producer, type ConfigResourceTypes } from 'kafkajs'
+import kafkajs, { type Admin, type ConfigResourceTypes, type Kafka, type Producer } from 'kafkajs'
 import type { Broker, KeptRecord, Topic } from '#shared/broker/broker.ts'
 import { KafkaBroker, type KafkaClient } from '#shared/broker/kafka/broker.ts'
 import type { KeptOffsets } from '#shared/broker/kafka/history.ts'
@@ -6,7 +6,14 @@ import { classicGroup, KAFKA_DEFAULTS, type KafkaOptions, partitionsNeeded } fro
 import { type BatchFailure, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka/sender.ts'
 import { pause, within } from '#shared/broker/kafka/supervision.ts'
 import { TopicKeeper } from '#shared/broker/kafka/topic-keeper.ts'
-import { type BootProblem, checkTopics, KafkaUnfitError, warnOfLateFailover, type KafkaAdmin, type NewTopic } from '#shared/broker/kafka/topics.ts'
+import {
+  type BootProblem,
+  checkTopics,
+  type KafkaAdmin,
+  KafkaUnfitError,
+  type NewTopic,
+  warnOfLateFailover,
+} from '#shared/broker/kafka/topics.ts'
 import { ClassicReceiver } from './channel.ts'
 import { createKafkaJs, isTransientInKafkaJs } from './client.ts'
 import { ClassicConsumer } from './queue.ts'

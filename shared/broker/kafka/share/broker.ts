@@ -1,8 +1,9 @@
+import { listOffsetsV7 } from '@platformatic/kafka'
 import type { Broker, KeptRecord } from '#shared/broker/broker.ts'
 import { KafkaBroker, type KafkaClient } from '#shared/broker/kafka/broker.ts'
 import { ChannelReceiver } from '#shared/broker/kafka/channel.ts'
 import { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
-import { isTransient, CODE, KafkaRefusal } from '#shared/broker/kafka/errors.ts'
+import { CODE, isTransient, KafkaRefusal } from '#shared/broker/kafka/errors.ts'
 import type { KeptOffsets } from '#shared/broker/kafka/history.ts'
 import type { KafkaOptions } from '#shared/broker/kafka/options.ts'
 import { KafkaProducer } from '#shared/broker/kafka/producer.ts'
@@ -13,7 +14,6 @@ import { type BootProblem, checkTopics, KafkaUnfitError, warnOfLateFailover } fr
 import { PlatformaticAdmin } from './admin.ts'
 import { ShareConsumer } from './consumer.ts'
 import { checkShareGroups } from './groups.ts'
-import { listOffsetsV7 } from '@platformatic/kafka'
 import { describeShareGroupOffsets } from './wire/group.ts'
 
 const REQUEST_TIMEOUT_MS = 5_000

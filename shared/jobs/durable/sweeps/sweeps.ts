@@ -1,22 +1,22 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import type { DurableJob } from '#schemas/durable-job.ts'
+import { PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
-import { sweepBlobs, blobsOf, dropBlobs } from '#shared/jobs/durable/blobs.ts'
+import { blobsOf, dropBlobs, sweepBlobs } from '#shared/jobs/durable/blobs.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { cancelsIn, Family } from '#shared/jobs/durable/family.ts'
 import { isClaimed } from '#shared/jobs/durable/queue-notifier.ts'
 import { ownerOf } from '#shared/jobs/owner.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
+import { slotsKept } from '#shared/jobs/worker/bulkheads/lanes.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import { PURGE_LEASE, REAPER_LEASE } from '#shared/store/leases.ts'
-import type { Moved, StoreView, Dispatch, Store } from '#shared/store/store.ts'
+import type { Dispatch, Moved, Store, StoreView } from '#shared/store/store.ts'
 import { Backlog } from './backlog.ts'
-import { setTimeout as delay } from 'node:timers/promises'
-import { PoolName } from '#schemas/job.ts'
-import type { Peer } from '#shared/jobs/peers.ts'
-import { slotsKept } from '#shared/jobs/worker/bulkheads/lanes.ts'
 
 /** Maximum jobs per sweep. Their bodies (up to 64 KiB each) stay in memory until they are published. */
 const BATCH_MAX = 500
@@ -196,12 +196,7 @@ function countStates(moved: readonly Moved[]): Record<string, number> {
  * @param stopped Ends the purge after the current step
  * @returns True if there is more to delete
  */
-async function purge(
-  { store, log }: SweepContext,
-  blobs: Blobs,
-  boot: string,
-  stopped: AbortSignal,
-): Promise<boolean> {
+async function purge({ store, log }: SweepContext, blobs: Blobs, boot: string, stopped: AbortSignal): Promise<boolean> {
   for (let steps = 0; steps < STEPS_MAX && !stopped.aborted; steps++) {
     if (!(await store.holdLease(PURGE_LEASE, boot, LEASE_MS))) return false
     const startedAt = performance.now()

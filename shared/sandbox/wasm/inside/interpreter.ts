@@ -1,3 +1,4 @@
+import { inflateRawSync } from 'node:zlib'
 import { FILE_BYTES_MAX, OPEN_FILES_MAX, SCRATCH_BYTES_MAX } from '#shared/sandbox/limits.ts'
 import { Instance, type Memory, type Module } from './engine.ts'
 import { GuestMemory } from './guest/memory.ts'
@@ -6,7 +7,6 @@ import { type Descriptor, Descriptors } from './wasi/descriptors.ts'
 import { Directory } from './wasi/file-tree.ts'
 import { Quota, StoredFile } from './wasi/stored-files.ts'
 import { wasiCalls } from './wasi/wasi.ts'
-import { inflateRawSync } from 'node:zlib'
 
 const END_MAGIC = 0x06054b50
 const END_BYTES = 22

@@ -1,10 +1,10 @@
 import { parentPort, workerData } from 'node:worker_threads'
+import { PLOT_BYTES_MAX, PLOTS_BYTES_MAX, PLOTS_MAX } from '#shared/sandbox/limits.ts'
+import { FrameReader } from './frames.ts'
 import type { ThreadData, ThreadJob, ThreadMessage } from './guest/thread.ts'
 import { Interpreter } from './interpreter.ts'
 import { SharedOutput } from './shared-output.ts'
 import { GuestExit } from './wasi/abi.ts'
-import { PLOT_BYTES_MAX, PLOTS_BYTES_MAX, PLOTS_MAX } from '#shared/sandbox/limits.ts'
-import { FrameReader } from './frames.ts'
 
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
 

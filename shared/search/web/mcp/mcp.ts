@@ -1,14 +1,25 @@
+import { z } from 'zod'
 import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
-import { type DomainRules, type Hit, isHostAllowed, isWebAllowed, type ReadOptions, type SearchBackend, type SearchOptions, SNAPSHOT_CHARS_MAX, type Snapshot, TITLE_CHARS_MAX } from '#shared/search/search.ts'
+import {
+  type DomainRules,
+  type Hit,
+  isHostAllowed,
+  isWebAllowed,
+  type ReadOptions,
+  type SearchBackend,
+  type SearchOptions,
+  SNAPSHOT_CHARS_MAX,
+  type Snapshot,
+  TITLE_CHARS_MAX,
+} from '#shared/search/search.ts'
 import { sha256Of } from '#shared/search/snapshot.ts'
 import type { WebPages } from '#shared/search/web/pages.ts'
 import { Throttle } from '#shared/search/web/throttle.ts'
 import { hitsOf, type RawHit } from '#shared/search/web/web.ts'
-import { type McpServer, McpSession, NAME, type ToolAnswer } from './session.ts'
-import { z } from 'zod'
 import { failed } from './failure.ts'
+import { type McpServer, McpSession, NAME, type ToolAnswer } from './session.ts'
 
 /** Results that are looked at. */
 const RESULTS_MAX = 100

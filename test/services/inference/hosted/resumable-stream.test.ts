@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import type { GenerateEvent } from '#schemas/generate.ts'
-import { ResumableStream } from '#services/inference/hosted/resumable-stream.ts'
 import { Spoken } from '#services/inference/hosted/hosted.ts'
+import { ResumableStream } from '#services/inference/hosted/resumable-stream.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 
 /** What callers are told of a round while a model speaks, over attempts that die in it (docs/internals/design.md, Composed jobs). */

@@ -2,12 +2,12 @@ import { useSignal } from '@preact/signals'
 import { useEffect, useRef } from 'preact/hooks'
 import { CallForm } from '#services/console/screens/playground/call/form.tsx'
 import { modelsFor, optionsOf } from '#services/console/screens/playground/catalog.ts'
+import { download } from './download.ts'
 import { PlayButton } from './play-button.tsx'
 import { audio } from './state.ts'
-import { Waveform, colourOf } from './waveform.tsx'
-import { download } from './download.ts'
 import { type SubtitleFormat, subtitlesOf } from './subtitles.ts'
 import type { Transcript } from './transcript.ts'
+import { colourOf, Waveform } from './waveform.tsx'
 
 /** Transcribes a file or a recording and shows words and speakers on the waveform. */
 export function AudioForm() {

@@ -1,6 +1,7 @@
 import type { Signal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect } from 'preact/hooks'
+import { Icon } from '#services/console/parts/icon.tsx'
 import { queryParam } from '#services/console/router.ts'
 import { modelFor } from '#services/console/screens/playground/catalog.ts'
 import { Code } from './code.tsx'
@@ -9,7 +10,6 @@ import { Options } from './options.tsx'
 import { RunProblem } from './problem.tsx'
 import type { Run } from './run.ts'
 import { type Field, filledFields } from './schema.ts'
-import { Icon } from '#services/console/parts/icon.tsx'
 
 interface CallFormProps {
   readonly run: Run
