@@ -5,6 +5,7 @@ import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'
 import { dirname, join } from 'node:path'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
+import packageJson from '../../../package.json' with { type: 'json' }
 import { openPostgresDatabase } from '../../support/jobs/stores.ts'
 import { emptyDirectory, type Ran, type RunOptions, sluice } from '../../support/processes/sluice.ts'
 import { questionOf, startOutside } from '../../support/research/outside.ts'
@@ -167,7 +168,7 @@ describe('sluice', () => {
        process.env.IS_OWN = '1'`,
     )
     const env = { NODE_OPTIONS: `--import=${old}` }
-    expect(await sluice(['--version'], { env })).toMatchObject({ code: 0, out: '0.1.0\n' })
+    expect(await sluice(['--version'], { env })).toMatchObject({ code: 0, out: `${packageJson.version}\n` })
     expect(await sluice(['fly'], { env })).toMatchObject({ code: 2 })
   })
 })

@@ -64,6 +64,7 @@ const PARTS: readonly Part[] = [
     protocol: 'Protocol',
     benchmarks: 'Benchmarks',
     'benchmark-history': 'Benchmark history',
+    release: 'Release procedure',
   }),
 ]
 export const CHAPTERS: readonly Chapter[] = PARTS.flatMap(({ chapters }) => chapters)
