@@ -10,7 +10,7 @@ const PREPARING: readonly Role[] = ['inference', 'embeddings', 'transcription', 
 /** Explanation of the progress bars of the first start. */
 const FIRST_START = [
   'The first start fetches the models and builds the sandbox for code, once: about 1 GB. Until a part is',
-  'ready, calls to it answer 503 and say how far it is.',
+  'ready, calls to it return 503 with its progress.',
 ]
 
 /**

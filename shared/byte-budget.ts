@@ -91,6 +91,6 @@ export class HeldBytes {
 }
 
 function refusal(whose: string): ServiceError {
-  const message = `The server holds as many request bodies${whose} as it can. Try again shortly.`
+  const message = `The memory for request bodies${whose} is used up. Try again shortly.`
   return new ServiceError('overloaded', message, { retryAfterMs: RETRY_AFTER_MS })
 }

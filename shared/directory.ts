@@ -11,15 +11,15 @@ import { newId } from './id.ts'
 const PROBE_BYTES = 16 * 1024
 
 const PROBLEMS: Readonly<Record<string, string>> = {
-  EACCES: 'this user may not write there',
-  EPERM: 'this user may not write there',
+  EACCES: 'this user cannot write there',
+  EPERM: 'this user cannot write there',
   EROFS: 'its file system is read-only',
   ENOSPC: 'its disk is full',
   EDQUOT: "this user's quota of its disk is used up",
   ENOTDIR: 'it, or a part of its path, is not a directory',
-  ENOENT: 'nothing can be made there',
+  ENOENT: 'nothing can be created there',
   ENAMETOOLONG: 'the path is too long',
-  ELOOP: 'its links lead in a circle',
+  ELOOP: 'its symbolic links form a loop',
 }
 
 /**

@@ -70,6 +70,6 @@ export class ServiceError extends Error {
  * @param bytesMax Approximate maximum in bytes
  */
 export function answerTooLarge(bytesMax: number): ServiceError {
-  const message = `The answer is larger than the ${bytesMax} bytes that an answer may have here. Ask for less at once: fewer tokens, choices or inputs.`
+  const message = `The answer is larger than the ${bytesMax} bytes that an answer can have. Request fewer tokens, choices or inputs.`
   return new ServiceError('answer_too_large', message)
 }

@@ -32,7 +32,7 @@ export function isUncarriable(event: unknown): boolean {
  */
 export function refuseLarge(event: unknown): boolean {
   if (isUncarriable(event)) {
-    throw new ServiceError('internal_error', 'A single piece of the output is larger than the service can carry.')
+    throw new ServiceError('internal_error', 'One event of the output exceeds the maximum size.')
   }
   return sizeOf(event) > EVENT_SIZE_MAX
 }

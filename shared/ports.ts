@@ -99,7 +99,7 @@ export async function openPorts(
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? await loadProfanityFilter() : undefined
   const upstreams = new UpstreamFleet()
-  const onKeyProblem = (problem: string) => log.warn({ problem }, 'API key not understood')
+  const onKeyProblem = (problem: string) => log.warn({ problem }, 'stored API key is invalid; ignored')
   const openKeys = () => openWhenThere('the key store', () => openKeyStore(config, onKeyProblem), log)
   const openFleetCounts = await fleetCountsOpener(config)
   const { weightsDir, audioSecondsMax } = config

@@ -203,15 +203,15 @@ function portError(error: unknown, { host, port }: Config): unknown {
   if (code === 'EADDRINUSE') {
     const shared = 'REUSE_PORT=true in each of them lets several ingresses share it.'
     return new ConfigError([
-      `PORT: ${port} is in use on ${host}. Stop what listens there, or choose another. ${shared}`,
+      `PORT: ${port} is in use on ${host}. Stop the other program, or choose another port. ${shared}`,
     ])
   }
   if (code === 'EACCES') {
-    return new ConfigError([`PORT: this user may not listen on ${port}. Choose one from 1024 on, such as 8080.`])
+    return new ConfigError([`PORT: this user cannot listen on ${port}. Choose one from 1024 on, such as 8080.`])
   }
   if (code !== 'EADDRNOTAVAIL' && code !== 'ENOTFOUND') return error
   return new ConfigError([
-    `HOST: ${host} is no address of this machine. 0.0.0.0 is all of them, 127.0.0.1 this machine.`,
+    `HOST: ${host} is not an address of this machine. Use 0.0.0.0 for all interfaces, or 127.0.0.1 for this machine only.`,
   ])
 }
 
@@ -286,9 +286,9 @@ function problemsOf(ports: Ports, jobs: AttachedJobs): string[] {
   if (jobs.isDraining) problems.push('The ingress is draining.')
   const { broker } = ports
   if ((broker.unreachableMs ?? 0) > FAILOVER_MS) problems.push(`The broker (${broker.name}) cannot be reached.`)
-  else if (jobs.presence.silenceMs > SILENCE_MS_MAX) problems.push('Nothing comes back from the broker.')
+  else if (jobs.presence.silenceMs > SILENCE_MS_MAX) problems.push('The broker does not return records.')
   for (const topic of broker.missing ?? [])
-    problems.push(`The topic ${topic} is missing in Kafka and could not be made.`)
+    problems.push(`The topic ${topic} is missing in Kafka and could not be created.`)
   return problems
 }
 

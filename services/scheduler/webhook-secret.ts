@@ -30,7 +30,7 @@ export async function sharedKeyOf(config: Pick<Config, 'webhookSecret' | 'dataDi
   })
   if (secret === undefined) return undefined
   if (SecretText.safeParse(secret.trim()).success) return { from: path, key: webhookKeyOf(secret.trim()) }
-  throw new ConfigError([`WEBHOOK_SECRET: ${path} holds no secret; delete it`])
+  throw new ConfigError([`WEBHOOK_SECRET: ${path} contains no secret; delete it`])
 }
 
 /** The keys of each project and the shared key. A receiver accepts a message if one signature matches a key that it has. */

@@ -100,7 +100,10 @@ export class WebhookSender {
 
   #track(all: Set<Promise<void>>, { delivery }: Taken, work: Promise<void>): void {
     const tracked = work.catch((error: unknown) => {
-      this.#options.log.warn({ err: error, delivery_id: delivery.id }, 'webhook result not recorded; it is sent again')
+      this.#options.log.warn(
+        { err: error, delivery_id: delivery.id },
+        'webhook result not recorded; message will be resent',
+      )
     })
     all.add(tracked)
     void tracked.then(() => all.delete(tracked))

@@ -64,7 +64,7 @@ export class AudioQuota {
   #refusal(files: ReadonlyMap<AudioPlace, number>): ServiceError {
     const { perSecond, min, max } = RETRY_AFTER_MS
     const inWork = Math.ceil(sumOf(files))
-    const message = `This key has ${inWork} s of audio in work here, and may have ${this.#options.secondsPerKey} s at once. Try again later.`
+    const message = `This key has ${inWork} s of audio in progress on this worker; the maximum is ${this.#options.secondsPerKey} s at once. Try again later.`
     const retryAfterMs = Math.min(max, Math.max(min, perSecond * inWork))
     return new ServiceError('rate_limit_exceeded', message, { retryAfterMs })
   }

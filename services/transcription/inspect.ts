@@ -27,7 +27,7 @@ export async function inspectAudio(
 ): Promise<number> {
   const duration = await tools.probe(audio, options)
   if (duration > options.secondsMax) {
-    const message = `The audio lasts ${duration.toFixed(1)} s; at most ${options.secondsMax} s are taken.`
+    const message = `The audio lasts ${duration.toFixed(1)} s; at most ${options.secondsMax} s are accepted.`
     throw new ServiceError('audio_too_long', message, { param: 'file' })
   }
   for (const [index, speaker] of speakers.entries()) {

@@ -80,7 +80,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
 function withoutRoom(error: unknown): unknown {
   const { code } = error as NodeJS.ErrnoException
   if (code !== 'ENOSPC' && code !== 'EDQUOT') return error
-  const message = 'The service has no room left on its disk.'
+  const message = 'The disk of the service is full.'
   return new ServiceError('overloaded', message, { cause: error, retryAfterMs: FULL_RETRY_MS, isUndone: true })
 }
 

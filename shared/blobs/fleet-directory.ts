@@ -40,7 +40,8 @@ export async function watchFleetDirectory(
         blob_dir: directory,
         fix: 'Give every process the same BLOB_DIR, such as a network file system.',
       }
-      if (!isShared && wasShared) log.error(fields, 'other processes have another BLOB_DIR; they miss bodies and files')
+      if (!isShared && wasShared)
+        log.error(fields, 'BLOB_DIR differs from that of other processes; bodies and files are missing there')
       if (isShared && !wasShared) log.info({ blob_dir: directory }, 'BLOB_DIR matches other processes again')
       wasShared = isShared
     } catch (error) {

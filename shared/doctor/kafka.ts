@@ -8,7 +8,7 @@ export const kafkaCheck: Check = {
   fix: 'Start Kafka, or correct KAFKA_BROKERS, KAFKA_TLS or the KAFKA_SASL_MECHANISM, KAFKA_USERNAME and KAFKA_PASSWORD.',
   async run(config) {
     const { kafka } = config
-    if (!kafka) return [skipped('kafka', 'not needed: without KAFKA_BROKERS the queue lives in the process')]
+    if (!kafka) return [skipped('kafka', 'not needed: without KAFKA_BROKERS the queue is in memory')]
     const { brokers, topics, missing, hasShareGroups, lateFailover } = await inspectKafka(config, kafka)
     const made = missing.length === topics ? '; topics are created at the first start' : ''
     return [

@@ -21,13 +21,16 @@ export function requireCompletable(model: ModelConfig, request: GenerateRequest)
   const { tokens, suffix, best_of: bestOf = n, echo } = completion
   const { id, engine } = model
   if (tokens && !completes)
-    refuse('unsupported_value', 'prompt', `The model '${id}' reads prompts as text, not as tokens.`)
-  if (suffix !== undefined)
-    refuse('unsupported_parameter', 'suffix', `The model '${id}' does not fill in before a suffix.`)
+    refuse('unsupported_value', 'prompt', `The model '${id}' does not support prompts as tokens. Send text.`)
+  if (suffix !== undefined) refuse('unsupported_parameter', 'suffix', `The model '${id}' does not support 'suffix'.`)
   if (bestOf > n)
-    refuse('unsupported_value', 'best_of', `The model '${id}' does not rank choices. Ask for all of them with 'n'.`)
+    refuse(
+      'unsupported_value',
+      'best_of',
+      `The model '${id}' does not support 'best_of'. Request all choices with 'n'.`,
+    )
   if (echo && logprobs) {
-    const message = `The model '${id}' gives no log probabilities of its prompt. Leave out 'echo' or 'logprobs'.`
+    const message = `The model '${id}' does not return log probabilities of its prompt. Omit 'echo' or 'logprobs'.`
     refuse('unsupported_value', 'logprobs', message)
   }
   if (max_tokens === 0 && !completes && engine.type !== 'echo') {

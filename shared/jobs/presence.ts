@@ -221,7 +221,7 @@ export class Presence extends Peers {
 
   #onRecord(received: ChannelRecord): void {
     const record = received.payload ? passedControl(received.payload) : readControl(received.value)
-    if (record === undefined) return this.#skipped.note('control record not understood')
+    if (record === undefined) return this.#skipped.note('unreadable control record ignored')
     if (typeof record === 'string') return this.#skipped.note('control record of another version ignored', record)
     if (record.type === 'heartbeat') this.#onHeartbeat(record)
     else if (record.type === 'goodbye') this.#onGoodbye(record.boot)
@@ -251,7 +251,7 @@ export class Presence extends Peers {
     this.#lastEchoMs = now
     if (wasLate) for (const peer of this.peers.values()) peer.lastSeenMs = now
     const others = silent.get(this.#broker)
-    if (others?.delete(this) && others.size === 0) this.#log.info({}, 'control channel is back')
+    if (others?.delete(this) && others.size === 0) this.#log.info({}, 'control channel recovered')
   }
 
   #check(): void {

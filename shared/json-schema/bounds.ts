@@ -101,7 +101,7 @@ class Walk {
 
   /** A recursive schema is counted once. If the cycle does not descend into the value, then the schema is infinite and refused. */
   #costOfCycle(visit: Visit, place: Place): Cost {
-    if (visit.level === place.level) refuse(place.path, 'the schema contains itself without an end.')
+    if (visit.level === place.level) refuse(place.path, 'the schema has endless recursion.')
     return { nodes: 1, characters: 0 }
   }
 

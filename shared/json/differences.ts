@@ -22,7 +22,7 @@ export function shownValue(value: unknown): string {
 function* walk(a: unknown, b: unknown, path: string): Generator<string> {
   if (isDeepStrictEqual(a, b)) return
   if (!isTree(a) || !isTree(b) || Array.isArray(a) !== Array.isArray(b)) {
-    yield `${path || 'it'}: ${shownValue(a)} ≠ ${shownValue(b)}`
+    yield `${path || 'the value'}: ${shownValue(a)} ≠ ${shownValue(b)}`
     return
   }
   for (const key of new Set([...Object.keys(a), ...Object.keys(b)])) {

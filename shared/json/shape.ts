@@ -60,7 +60,7 @@ export function* refuseShape(json: Buffer, valuesMax = VALUES_MAX): Generator<un
           depth--
       }
     }
-    if (values > valuesMax) throw invalid(`The JSON holds more than ${valuesMax} values.`)
+    if (values > valuesMax) throw invalid(`The JSON contains more than ${valuesMax} values.`)
     yield
   }
   return values

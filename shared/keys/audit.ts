@@ -3,11 +3,13 @@ import { z } from 'zod'
 /** One change of a key, a project or a webhook secret, with its author. An entry never holds a secret or its hash. */
 export const AuditEntry = z.object({
   at: z.int().describe('Unix seconds'),
-  author: z.string().describe('`cli:` and the user of the system, `key:` and the id of an admin key, or `service`'),
+  author: z
+    .string()
+    .describe('Author: `cli:` and the operating system user, `key:` and the id of an admin key, or `service`'),
   action: z.string().describe('Such as key.created'),
-  subject: z.string().describe('Id of what was changed'),
+  subject: z.string().describe('Id of the changed object'),
   project: z.string().nullable().describe('Whose it is'),
-  change: z.record(z.string(), z.unknown()).describe('What was set; null: taken away'),
+  change: z.record(z.string(), z.unknown()).describe('New values. null: removed'),
 })
 export type AuditEntry = z.infer<typeof AuditEntry>
 

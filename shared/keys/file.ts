@@ -208,5 +208,5 @@ function lock(path: string): () => void {
 }
 
 function full(path: string, most: number, what: string): string {
-  return `${path} holds the maximum of ${most} ${what}.`
+  return `${path} has reached the maximum of ${most} ${what}.`
 }

@@ -16,16 +16,19 @@ export const ApiKey = z.strictObject({
     .string()
     .regex(/^[0-9a-f]{64}$/, 'must be the SHA-256 of the secret, in 64 lower-case hex digits')
     .describe('SHA-256 of the secret, hex'),
-  hint: z.string().describe('The secret as it may be shown: sk-...abcd'),
-  name: z.string().optional().describe('Whose or what for, for people'),
+  hint: z.string().describe('Masked secret, such as sk-...abcd'),
+  name: z.string().optional().describe('Owner or purpose'),
   created_at: z.int().describe('Unix seconds'),
   revoked: z.boolean().default(false),
-  endpoints: z.array(z.string()).optional().describe('Paths the key may call, with those below them; absent: all'),
-  models: z.array(z.string()).optional().describe('Models the key may use; absent: all'),
-  project: z.string().min(1).optional().describe('Whose it is; absent: the key is a project of its own'),
-  expires_at: z.int().min(0).optional().describe('Unix seconds from which it is not valid; absent: never'),
-  scopes: z.array(KeyScope).optional().describe('What it is for; absent: calls'),
-  limits: Limits.optional().describe('Of this key alone, beside those of its project'),
+  endpoints: z
+    .array(z.string())
+    .optional()
+    .describe('Allowed endpoint paths, including all paths below each. Absent: all'),
+  models: z.array(z.string()).optional().describe('Allowed model ids. Absent: all'),
+  project: z.string().min(1).optional().describe('Project id. Absent: standalone key'),
+  expires_at: z.int().min(0).optional().describe('Expiry, in Unix seconds. Absent: never'),
+  scopes: z.array(KeyScope).optional().describe('Scopes. Absent: calls'),
+  limits: Limits.optional().describe('Limits of this key, in addition to those of its project'),
 })
 export type ApiKey = z.infer<typeof ApiKey>
 

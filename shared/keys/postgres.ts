@@ -237,5 +237,5 @@ function noteParams(author: string, { action, subject, project, change }: AuditA
 }
 
 function full(most: number, what: string): string {
-  return `The database holds the maximum of ${most} ${what}.`
+  return `The database has reached the maximum of ${most} ${what}.`
 }

@@ -7,17 +7,21 @@ const Count = z.int().min(0)
 export const Limits = z.strictObject({
   requests_per_minute: Count.optional().describe('Calls'),
   tokens_per_minute: Count.optional().describe('Tokens in and out'),
-  running: Count.optional().describe('Calls and durable jobs that run at once'),
-  queued: Count.optional().describe('Durable jobs that wait to be started'),
-  scheduled: Count.optional().describe('Durable jobs that wait for their time, run_at'),
-  budget_usd_per_month: z.number().min(0).optional().describe('Cost by the prices of models.yaml, in a month of UTC'),
+  running: Count.optional().describe('Maximum concurrent calls and durable jobs'),
+  queued: Count.optional().describe('Maximum queued durable jobs'),
+  scheduled: Count.optional().describe('Maximum scheduled durable jobs (run_at)'),
+  budget_usd_per_month: z
+    .number()
+    .min(0)
+    .optional()
+    .describe('Maximum cost per UTC month, by the prices of models.yaml'),
 })
 export type Limits = z.infer<typeof Limits>
 
 /** The tenant: owner of jobs, idempotency keys, limits, usage and webhook secrets. A project has any number of keys. */
 export const Project = z.strictObject({
   id: z.string().min(1),
-  name: z.string().optional().describe('Whose or what for, for people'),
+  name: z.string().optional().describe('Owner or purpose'),
   created_at: z.int().describe('Unix seconds'),
   limits: Limits.default({}),
 })

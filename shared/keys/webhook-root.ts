@@ -19,7 +19,7 @@ export async function webhookRootIn(directory: string): Promise<string> {
   })
   if (SecretText.safeParse(secret).success) return secret
   throw new Error(
-    `${path} holds no secret. Delete the file to create a new one; this changes all default webhook secrets.`,
+    `${path} contains no secret. Delete the file to create a new one; this changes all default webhook secrets.`,
   )
 }
 

@@ -29,7 +29,7 @@ const REQUIREMENTS = fileURLToPath(new URL('./python/requirements.txt', import.m
 
 export interface Environment {
   readonly directory: string
-  /** Python that built the environment. Its binary packages fit no other version. */
+  /** Python that built the environment. The binary packages of the environment fit no other version. */
   readonly python: Python
 }
 

@@ -212,7 +212,7 @@ export class LocalServer {
       // A call after this line starts another process.
       this.#running = undefined
       clearInterval(this.#idleTimer)
-      log.info({ pid: server.pid }, 'local model server put away')
+      log.info({ pid: server.pid }, 'local model server stopped (idle)')
       this.#stopping = server.stop()
     }, idleMs / 4)
     this.#idleTimer.unref()

@@ -13,7 +13,7 @@ export function logOutput(stderr: Readable, log: Log): void {
   let lines = 0
   createInterface({ input: stderr }).on('line', (line) => {
     if (Date.now() - windowMs > MINUTE_MS) {
-      if (lines > LINES_A_MINUTE) log.warn({ lines: lines - LINES_A_MINUTE }, 'local model server lines left out')
+      if (lines > LINES_A_MINUTE) log.warn({ lines: lines - LINES_A_MINUTE }, 'local model server log lines dropped')
       windowMs = Date.now()
       lines = 0
     }
@@ -24,7 +24,7 @@ export function logOutput(stderr: Readable, log: Log): void {
 
 function logLine(line: string, log: Log): void {
   const fields = parse(line)
-  if (!fields) return log.warn({ line }, 'local model server wrote')
+  if (!fields) return log.warn({ line }, 'local model server output')
   const { msg, ...rest } = fields
   // `is_complete: false` means that the server could not apply all restrictions to itself.
   if (rest.is_complete === false) log.warn(rest, String(msg))

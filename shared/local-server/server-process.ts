@@ -124,7 +124,7 @@ export class ServerProcess {
   }
 
   async #untilReady(signal: AbortSignal): Promise<void> {
-    const gone = this.exited.then((end) => Promise.reject(new Error(`it ended with ${end}`)))
+    const gone = this.exited.then((end) => Promise.reject(new Error(`the process ended with ${end}`)))
     await Promise.race([gone, this.#poll(signal)])
   }
 

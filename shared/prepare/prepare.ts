@@ -73,7 +73,7 @@ export async function prepareOnce<Found>(
       options.onProgress?.(1, 'ready')
       return state.found
     }
-    if (options.isLookOnly) throw new ServiceError('sandbox_unavailable', 'It is not prepared yet.')
+    if (options.isLookOnly) throw new ServiceError('sandbox_unavailable', 'The sandbox has not been prepared yet.')
     makeDirectory(thing.workDir)
     const lock = await PreparationLock.take(thing.workDir)
     if (lock) await makeLocked(thing, make, lock, options)

@@ -61,7 +61,7 @@ export async function describePython(
     throw refuse(`install python3 and python3-pip (${found}).`, cause)
   })
   const described = readDescription(text)
-  if (!described) throw refuse(`${command} does not answer as a Python. Install python3 and python3-pip.`)
+  if (!described) throw refuse(`${command} is not a working Python interpreter. Install python3 and python3-pip.`)
   const { executable, tag, version, has_pip } = described
   const [major = 0, minor = 0] = version
   if (major < VERSION_MIN[0] || (major === VERSION_MIN[0] && minor < VERSION_MIN[1])) {

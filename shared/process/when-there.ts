@@ -43,7 +43,8 @@ export async function openWhenThere<T>(what: keyof typeof FIX, open: () => Promi
       const isOver = now > giveUpAt || (isPermanent && now > startedAt + REFUSED_WAIT_MS)
       if (isOver) throw new Error(`${endedBy('.', message ?? error.message)} ${fix}`, { cause: error })
       const wait_ms = isPermanent ? REFUSED_WAIT_MS : START_WAIT_MS
-      if (tries === 1) log.warn({ what, problem: message, err: error, wait_ms, fix }, 'cannot start yet; waiting')
+      if (tries === 1)
+        log.warn({ what, problem: message, err: error, wait_ms, fix }, 'dependency unavailable; waiting to start')
       await delay(backoffMs(Math.min(tries, 10), START_RETRY, Math.random()))
     }
   }

@@ -112,7 +112,7 @@ export class Channel {
       }
     } catch (cause) {
       this.#isEnded = true
-      throw new ServiceError('sandbox_lost', 'The sandbox broke while the code was running.', { cause })
+      throw new ServiceError('sandbox_lost', 'The sandbox failed while the code was running.', { cause })
     }
   }
 

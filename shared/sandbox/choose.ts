@@ -97,7 +97,7 @@ export class ChosenSandbox {
   discard(sandbox: Sandbox): void {
     if (this.#sandbox !== sandbox) return
     this.#become({ name: 'prepared' })
-    this.#options.log.warn({ sandbox: sandbox.name }, 'sandbox lost; the next run looks for another')
+    this.#options.log.warn({ sandbox: sandbox.name }, 'sandbox lost; the next run selects another')
     const closed = sandbox
       .close()
       .catch((error: unknown) => this.#options.log.error({ err: error }, 'sandbox not closed'))
@@ -194,7 +194,7 @@ export class ChosenSandbox {
     clearTimeout(this.#again)
     this.#again = setTimeout(() => {
       this.#choose(isEager, () => {}, this.#closing.signal).catch((error: unknown) => {
-        if (!this.#closing.signal.aborted) log.warn({ err: error }, 'still no sandbox')
+        if (!this.#closing.signal.aborted) log.warn({ err: error }, 'no sandbox available; retrying')
       })
     }, againMs).unref()
     return this.#refusal()
@@ -208,7 +208,7 @@ export class ChosenSandbox {
 
   #refusal(): ServiceError {
     const { adapters } = this.#options
-    if (adapters.length === 0) return unavailable('Code is not run here: its operator set SANDBOX=off.', RETRY_DELAY_MS)
+    if (adapters.length === 0) return unavailable('Code execution is disabled (SANDBOX=off).', RETRY_DELAY_MS)
     const state = this.#state
     const now = performance.now()
     if (state.name === 'refused') return unavailable(state.reason, state.atMs + RETRY_DELAY_MS - now)

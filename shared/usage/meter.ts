@@ -12,7 +12,7 @@ export const Metered = z.object({
   output_tokens: Amount,
   audio_ms: Amount,
   run_ms: Amount.describe('Of code'),
-  cost_nanos: Amount.describe('What others are paid for it, such as searches, in billionths of a US dollar'),
+  cost_nanos: Amount.describe('Cost of external services, such as searches, in billionths of a US dollar'),
 })
 export type Metered = z.infer<typeof Metered>
 

@@ -129,7 +129,7 @@ describe.skipIf(missing)('during an outage', { timeout: TIMEOUT_MS + 2 * OUTAGE_
 })
 
 /** Log message of a process that waits at its start. */
-const WAITING = 'cannot start yet; waiting'
+const WAITING = 'dependency unavailable; waiting to start'
 
 function tell(what: string): void {
   process.stderr.write(`In ${OUTAGE_MS / 1_000} s: ${what}.\n`)

@@ -56,7 +56,7 @@ function codeResult(result: unknown): HostedResult {
     lines.push(`[${filename} ${isShown ? 'is shown to the user' : 'is too large to be shown'}]`)
   }
   if (exit_code !== 0) lines.push(`[exit code ${exit_code}]`)
-  const text = lines.filter((line) => line !== '').join('\n') || '[no output: print what is to be seen]'
+  const text = lines.filter((line) => line !== '').join('\n') || '[no output: use print() to show results]'
   return { status: success ? 'completed' : 'failed', output, text }
 }
 

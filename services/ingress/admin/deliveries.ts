@@ -29,7 +29,7 @@ export async function retryDelivery(context: IngressContext, call: Call): Promis
   const id = String(call.params.id)
   const delivery = /^evt_[\w-]{8,100}$/.test(id) ? await requireOperator(context).retryDelivery(id) : undefined
   if (!delivery) {
-    const message = `No delivery '${beginningOf(id, 100)}' is pending or was given up: GET /v1/admin/deliveries lists them.`
+    const message = `No pending or failed delivery has the id '${beginningOf(id, 100)}'. GET /v1/admin/deliveries lists them.`
     throw new ServiceError('not_found', message)
   }
   const { job_id, tenant } = delivery

@@ -129,7 +129,7 @@ export async function cancelOne(context: IngressContext, call: Call, { tenant, i
 export async function redriveOne(context: IngressContext, call: Call, old: DurableJob): Promise<DurableJob> {
   const { tenant, id, model, pool } = old
   if (pool !== 'code' && model !== WORD_LIST && !context.models.find(model)) {
-    throw new ServiceError('model_not_found', `The model '${model}' of this job is no longer served.`)
+    throw new ServiceError('model_not_found', `The model '${model}' of this job is no longer available.`)
   }
   const key = readIdempotencyKey(call.headers['idempotency-key'])
   const asked = await idempotencyOf(key, call, null, context.config.jobRetentionMs)

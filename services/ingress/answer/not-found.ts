@@ -27,14 +27,20 @@ const DOOR =
  * Other APIs of the same SDKs, by the beginning of their path, with the alternative for each. The first match counts.
  */
 const KIN: readonly (readonly [RegExp, string])[] = [
-  [/^\/v1\/complete\b/, 'This old API is not served; use POST /v1/messages, or POST /v1/completions for raw prompts.'],
+  [
+    /^\/v1\/complete\b/,
+    'This deprecated API is not supported. Use POST /v1/messages, or POST /v1/completions for raw prompts.',
+  ],
   [/^\/v1\/v2\/rerank\b/, 'Use POST /v1/rerank.'],
-  [/^\/v1\/uploads\b/, 'Uploads in parts are not served; send the whole file to POST /v1/files.'],
-  [/^\/v1\/(assistants|threads)\b/, `The Assistants API is not served. ${CHAT}`],
-  [/^\/v1\/realtime\b/, 'The Realtime API is not served; GET /v1/ws is a WebSocket for the calls of this service.'],
+  [/^\/v1\/uploads\b/, 'Uploads in parts are not supported. Send the whole file to POST /v1/files.'],
+  [/^\/v1\/(assistants|threads)\b/, `The Assistants API is not supported. ${CHAT}`],
+  [
+    /^\/v1\/realtime\b/,
+    'The Realtime API is not supported. GET /v1/ws is a WebSocket for the endpoints of this service.',
+  ],
   [
     /^\/v1\/(audio\/voices|images|videos|fine_tuning|vector_stores|evals|containers|score)\b/,
-    `This API is not served here. ${SERVED}`,
+    `This API is not supported. ${SERVED}`,
   ],
 ]
 

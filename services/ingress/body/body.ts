@@ -52,10 +52,10 @@ function refuseOtherTypes(req: IncomingMessage): void {
 /** Position at which the JSON is invalid, from V8's message without its quotation; empty if unknown. */
 function positionOf({ message, offset }: JsonSyntaxError): string {
   // V8 parsed only one piece of a long body, so its own position does not apply.
-  if (offset > 0) return `It breaks off near byte ${offset}.`
+  if (offset > 0) return `The JSON is incomplete near byte ${offset}.`
   const position = / in JSON at position \d+ \((line \d+ column \d+)\)$/.exec(message)
   if (position) return `${message.slice(0, position.index)} at ${position[1]}.`
-  return message === 'Unexpected end of JSON input' ? 'It ends too early.' : ''
+  return message === 'Unexpected end of JSON input' ? 'The JSON is incomplete.' : ''
 }
 
 function invalid(message: string): ServiceError {

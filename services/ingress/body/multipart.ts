@@ -88,7 +88,10 @@ function refuseOtherTypes({ headers }: IncomingMessage): void {
   }
   const encoding = headers['content-encoding']?.trim().toLowerCase()
   if (encoding === undefined || encoding === '' || encoding === 'identity') return
-  throw new ServiceError('unsupported_media_type', 'A form may not be compressed: send it without Content-Encoding.')
+  throw new ServiceError(
+    'unsupported_media_type',
+    'Forms cannot be compressed. Send the body without Content-Encoding.',
+  )
 }
 
 function openParser({ headers }: IncomingMessage, bounds: FormBounds, taker: FileTaker): BusboyInstance {

@@ -20,7 +20,7 @@ export function projectIdNamed(known: Known, text: string): string {
   if (id !== undefined && second === undefined) return id
   if (second !== undefined) {
     const all = ids.slice(0, SHOWN_MAX).join(', ')
-    throw refusal(`${ids.length} projects have the name '${text}': ${all}. Give the id of one.`)
+    throw refusal(`${ids.length} projects have the name '${text}': ${all}. Use the id of one.`)
   }
   if (/^(proj|key)_[-\w]+$/.test(text)) return text
   throw refusal(`No project '${text}' exists. ${knownProjects(names, text)}`)

@@ -57,7 +57,7 @@ export function* keptItems(
 }
 
 export function conversationFull(param: string): ServiceError {
-  const message = `A conversation holds ${CONVERSATION_CHARS_MAX} characters of JSON. Delete items of it, or begin a new one.`
+  const message = `A conversation can have at most ${CONVERSATION_CHARS_MAX} characters of JSON. Delete items, or start a new conversation.`
   return new ServiceError('context_length_exceeded', message, { param })
 }
 

@@ -47,7 +47,7 @@ export function requireMedia(model: ModelConfig, kind: MediaKind, param: string)
  */
 export function requireTools(model: ModelConfig, tools: readonly Tool[], paramAt: (index: number) => string): void {
   if (tools.length > 0 && !model.capabilities.tools) {
-    refuse('unsupported_parameter', 'tools', `The model '${model.id}' does not call tools.`)
+    refuse('unsupported_parameter', 'tools', `The model '${model.id}' does not support tool calls.`)
   }
   const seen = new Set<string>()
   for (const [index, { name }] of tools.entries()) {

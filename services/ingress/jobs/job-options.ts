@@ -299,7 +299,7 @@ function webhookOf({ config }: IngressContext, { webhook }: JobFields): { url: s
 
 async function requireParent(context: IngressContext, tenant: string, id: string): Promise<void> {
   const isThere = isJobId(id) && (await requireJobs(context).has(tenant, id))
-  if (!isThere) throw new ServiceError('invalid_value', 'No such parent job exists.', { param: 'parent_id' })
+  if (!isThere) throw new ServiceError('invalid_value', 'The parent job does not exist.', { param: 'parent_id' })
 }
 
 function definedOf(fields: JobFields): JobFields {

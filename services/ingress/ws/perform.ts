@@ -14,8 +14,8 @@ import { ServiceError } from '#shared/error.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
 const ADVICE = {
-  durable: 'Give the frame an "idempotency_key", or its body "background": true.',
-  async: 'Give the body "background": true.',
+  durable: 'Add "idempotency_key" to the frame, or "background": true to its body.',
+  async: 'Add "background": true to the body.',
 }
 
 export interface Asking {

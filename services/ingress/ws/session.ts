@@ -253,6 +253,6 @@ function routeOf(kind: SocketReply['kind'], path: string): string {
 }
 
 function tooMany(most: number): ServiceError {
-  const message = `This connection may run ${most} requests and subscriptions at once.`
+  const message = `This connection is at its limit of ${most} concurrent requests and subscriptions.`
   return new ServiceError('rate_limit_exceeded', message, { retryAfterMs: 1_000 })
 }

@@ -55,7 +55,7 @@ export function requireOrigin(cors: Cors, req: IncomingMessage): void {
   if (cors.allowsSocket(req)) return
   throw new ServiceError(
     'permission_denied',
-    'Pages of this origin may not connect. CORS_ORIGINS lists the allowed origins.',
+    'Pages of this origin cannot connect. CORS_ORIGINS lists the allowed origins.',
   )
 }
 

@@ -252,7 +252,7 @@ function nextBatch(waiting: Entry[], countMax: number): Entry[] {
 
 /** Error for a record whose size or form conflicts with the settings of its topic, permanently. */
 export function refusedRecord(cause: unknown): ServiceError {
-  return new ServiceError('request_too_large', 'The request is larger than Kafka is set up to take.', {
+  return new ServiceError('request_too_large', 'The request is larger than the maximum record size of Kafka.', {
     cause,
   })
 }

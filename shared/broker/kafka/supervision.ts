@@ -3,8 +3,7 @@ import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import type { KeptRecord } from '#shared/broker/broker.ts'
 import type { KafkaOptions } from './options.ts'
 
-const EXPECTED =
-  'a Kafka consumer tries again, which is expected while a process, its group or a broker starts, and needs no action'
+const EXPECTED = 'Kafka consumer retrying; expected while a process, its group or a broker starts'
 /** Consecutive failures without progress after which the process should exit. */
 const FAILURES_MAX = 5
 /** A broker that restarts or moves its partitions is back within seconds; a longer outage is reported as a problem. */
@@ -49,7 +48,7 @@ export class Supervisor {
     const isTransient = this.#isTransient(error)
     const fields = { what: this.#what, error: String(error) }
     if (isTransient) this.#reportTransient(fields)
-    else this.#options.onProblem('a Kafka consumer failed and is started again', fields)
+    else this.#options.onProblem('Kafka consumer failed; restarting', fields)
     if (!isTransient && ++this.#failures === FAILURES_MAX) this.#options.onFatal?.(error)
     return backoffMs(++this.#tries, RESTART, Math.random())
   }
@@ -65,7 +64,7 @@ export class Supervisor {
     if (failingMs >= PERSISTS_MS && !this.#isPersistenceReported) {
       this.#isPersistenceReported = true
       const lasting = { ...fields, failing_ms: Math.round(failingMs) }
-      this.#options.onProblem('a Kafka consumer has found no working broker for a minute, and goes on trying', lasting)
+      this.#options.onProblem('Kafka consumer has reached no broker for a minute; retrying', lasting)
     } else if (this.#tries === 0 && nowMs - this.#reportedAtMs >= PERSISTS_MS) {
       this.#reportedAtMs = nowMs
       this.#options.onProblem(EXPECTED, { ...fields, is_transient: true })

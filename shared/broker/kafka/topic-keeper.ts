@@ -78,7 +78,7 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     const problems = await this.#check(admin)
     if (problems.length > 0) throw new KafkaUnfitError(problems)
     await this.#untilKnown(admin, names)
-    onProblem('Kafka topics were missing, and were made again', { topics: this.#lacking })
+    onProblem('missing Kafka topics recreated', { topics: this.#lacking })
   }
 
   /** Brokers receive a new topic one after the other; until then, their responses would look like another loss. */
@@ -98,6 +98,10 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     if (nowMs - this.#warnedAtMs < WARN_INTERVAL_MS) return
     this.#warnedAtMs = nowMs
     const fix = error.problems.map((problem) => problem.fix).join('; ')
-    onProblem('Kafka topics are missing and cannot be made', { topics: this.#lacking, error: messageOf(error), fix })
+    onProblem('Kafka topics are missing and could not be created', {
+      topics: this.#lacking,
+      error: messageOf(error),
+      fix,
+    })
   }
 }

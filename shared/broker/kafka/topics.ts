@@ -184,12 +184,12 @@ function wrongSettings(topic: Topic, settings: ReadonlyMap<string, string>, opti
     add('cleanup.policy', 'delete', `has cleanup.policy=${policy}, which refuses or loses records`)
   const bytes = Number(settings.get('max.message.bytes') ?? RECORD_BYTES.wanted)
   if (bytes < RECORD_BYTES[kind]) {
-    const problem = `takes records of ${bytes} bytes at most, ${RECORD_BYTES[kind]} are needed`
+    const problem = `accepts records of at most ${bytes} bytes; ${RECORD_BYTES[kind]} are needed`
     add('max.message.bytes', String(RECORD_BYTES.wanted), problem)
   }
   const keptMs = Number(settings.get('retention.ms') ?? RETAIN_FOREVER)
   if (keptMs !== RETAIN_FOREVER && keptMs < retentionMs) {
-    const problem = `keeps records for ${keptMs} ms, ${retentionMs} are needed`
+    const problem = `retains records for ${keptMs} ms; ${retentionMs} are needed`
     add('retention.ms', String(retentionMs), problem, keptMs >= retentionMsMin)
   }
   return wrongs

@@ -67,13 +67,13 @@ function requireSayable(request: GenerateRequest): void {
   if (request.frequency_penalty) refuse(request, 'frequency_penalty')
   if (Object.keys(request.logit_bias ?? {}).length > 0) refuse(request, 'logit_bias')
   if (request.response_format?.type === 'json_object') {
-    const message = `The model '${request.model}' cannot promise any JSON object; use json_schema instead.`
+    const message = `The model '${request.model}' cannot guarantee a JSON object without a schema. Use json_schema instead.`
     throw new ServiceError('unsupported_value', message, { param: 'response_format' })
   }
 }
 
 function refuse(request: GenerateRequest, param: string): never {
-  throw new ServiceError('unsupported_parameter', `The model '${request.model}' does not take ${param}.`, { param })
+  throw new ServiceError('unsupported_parameter', `The model '${request.model}' does not support ${param}.`, { param })
 }
 
 /** Clamped: chat completions permit up to 2, this API up to 1. */

@@ -113,7 +113,7 @@ function encodePart(part: Part, param: string, sameDialect: boolean): object | u
     case 'reasoning':
       return sameDialect ? encodeThinking(part) : undefined
     case 'audio':
-      throw new ServiceError('unsupported_value', 'This model does not read audio.', { param })
+      throw new ServiceError('unsupported_value', 'This model does not support audio input.', { param })
     case 'native':
       // A native part without fields stands for text between blocks and has no block.
       return Object.keys(part.value).length === 0 ? undefined : part.value
@@ -135,7 +135,9 @@ function encodeFile(part: Extract<Part, { type: 'file' }>, param: string): objec
     const data = Buffer.from(source.data, 'base64').toString('utf8')
     return { type: 'document', source: { type: 'text', media_type: 'text/plain', data }, ...title }
   }
-  throw new ServiceError('unsupported_value', `This model does not read files of type ${source.media_type}.`, { param })
+  throw new ServiceError('unsupported_value', `This model does not support files of type ${source.media_type}.`, {
+    param,
+  })
 }
 
 function mediaSource(url: string): { type: 'base64'; media_type: string; data: string } | undefined {

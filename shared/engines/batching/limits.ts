@@ -15,12 +15,12 @@ export function answerBytesMax(inputs: number): number {
 
 /** @param tokens Tokens of the input, as a number or in words */
 export function inputTooLong(index: number, tokens: number | string, most: number): ServiceError {
-  const message = `Input ${index} has ${tokens} tokens; this model takes at most ${most} in one input.`
+  const message = `Input ${index} has ${tokens} tokens; this model accepts at most ${most} per input.`
   return new ServiceError('context_length_exceeded', message, { param: 'input' })
 }
 
 /** The error for inputs that are too many in total, although each is short enough. */
 export function inputsTooLong(): ServiceError {
-  const message = `The inputs have more than ${TOKENS_MAX} tokens together, which is the most of one request.`
+  const message = `The inputs have more than ${TOKENS_MAX} tokens together, the maximum per request.`
   return new ServiceError('context_length_exceeded', message, { param: 'input' })
 }

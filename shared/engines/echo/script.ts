@@ -25,30 +25,41 @@ const Directive = z.strictObject({
   first_ms: Milliseconds.default(0).describe('Wait before the first token'),
   delay_ms: Milliseconds.default(0).describe('Wait before each further token'),
   text: z.string().optional().describe('Say this'),
-  tokens: z.coerce.number().int().min(0).max(1_000_000).optional().describe('Say so many seeded words instead'),
+  tokens: z.coerce
+    .number()
+    .int()
+    .min(0)
+    .max(1_000_000)
+    .optional()
+    .describe('Number of pseudo-random words to generate instead'),
   reasoning: z.string().optional().describe('Think this first'),
-  refusal: z.string().optional().describe('Refuse with this, instead of a text'),
-  finish: FinishReason.optional().describe('End for this reason'),
+  refusal: z.string().optional().describe('Refusal to return instead of text'),
+  finish: FinishReason.optional().describe('Finish reason'),
   filter: z
     .enum(['hate', 'self_harm', 'sexual', 'violence', 'jailbreak', 'profanity'])
     .optional()
-    .describe('End for content_filter, with this category'),
-  call: z.string().optional().describe('Call this tool, even one that was not offered'),
+    .describe('Finish reason content_filter, with this category'),
+  call: z.string().optional().describe('Name of the tool to call, even if it was not offered'),
   args: z.string().optional().describe('JSON text of the arguments of each call; default: filled from the schema'),
   rounds: z.coerce
     .number()
     .int()
     .min(1)
     .default(Number.MAX_SAFE_INTEGER)
-    .describe('Call tools in so many answers to the same user, then say what the last one gave'),
+    .describe('Number of answers with tool calls per user turn. The next answer is text with the last tool result'),
   calls: z.coerce.number().int().min(1).max(128).default(1).describe('How often to call'),
   fail: z
     .enum(Object.keys(ERRORS) as [ErrorCode, ...ErrorCode[]])
     .optional()
-    .describe('Fail with this error code'),
-  after: z.coerce.number().int().min(0).optional().describe('Fail after so many tokens; absent: before the start'),
-  failures: z.coerce.number().int().min(1).default(Number.MAX_SAFE_INTEGER).describe('Fail in so many first attempts'),
-  retry_after_ms: Milliseconds.optional().describe('What the failure says about trying again'),
+    .describe('Error code of the failure'),
+  after: z.coerce.number().int().min(0).optional().describe('Number of tokens before the failure. Absent: no start'),
+  failures: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .default(Number.MAX_SAFE_INTEGER)
+    .describe('Number of first attempts that fail'),
+  retry_after_ms: Milliseconds.optional().describe('Retry-After of the failure'),
 })
 export type Directive = z.infer<typeof Directive>
 

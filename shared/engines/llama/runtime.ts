@@ -66,7 +66,7 @@ export async function openRuntime(
   { contextTokens, parallel, system, template }: RuntimeOptions,
 ): Promise<LlamaRuntime> {
   await stat(file).catch((cause) => {
-    throw new ServiceError('model_loading', 'The model file is not on this worker.', { cause })
+    throw new ServiceError('model_loading', 'This worker does not have the model file.', { cause })
   })
   const module = await importModule()
   const llama = await module

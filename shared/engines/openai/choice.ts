@@ -91,7 +91,7 @@ export class ChoiceState {
   /** Emits the events that end the choice. @throws ServiceError if the finish reason reports a failure */
   end(out: GenerateEvent[]): void {
     if (this.finish === 'failed') {
-      throw answerError(this.#request.model, 'gave up before its answer was complete')
+      throw answerError(this.#request.model, 'stopped before its answer was complete')
     }
     const areCallsWhole = this.#calls.end(out)
     const hitStop = typeof this.#stopReason === 'string' && this.#request.stop.includes(this.#stopReason)

@@ -9,7 +9,7 @@ const Answer = z.object({
     z.object({
       index: z.int().min(0).optional(),
       embedding: z.unknown(),
-      tokens: z.int().min(0).optional().describe('Of this text: the local model server tells'),
+      tokens: z.int().min(0).optional().describe('Tokens of this text, from the local model server'),
     }),
   ),
   usage: z

@@ -52,7 +52,7 @@ export function maxTokens(request: GenerateRequest, model: ModelConfig): number 
 
 function sampling(request: GenerateRequest, isOpenAi: boolean): object {
   if (request.top_k !== undefined && isOpenAi) {
-    throw new ServiceError('unsupported_parameter', `The model '${request.model}' does not take top_k.`, {
+    throw new ServiceError('unsupported_parameter', `The model '${request.model}' does not support top_k.`, {
       param: 'top_k',
     })
   }

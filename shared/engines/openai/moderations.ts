@@ -45,7 +45,7 @@ export function openOpenAiModeration(
 
 /** @throws ServiceError `upstream_error` unless there is one result per input */
 function resultsOf(model: string, body: unknown, count: number): ModerationResult[] {
-  if (resultsIn(body) !== count) throw answerError(model, `did not give one result for each of ${count} inputs`)
+  if (resultsIn(body) !== count) throw answerError(model, `did not return one result for each of ${count} inputs`)
   const { data: answer } = Answer.safeParse(body)
   if (!answer) throw answerError(model, 'sent an answer of an unknown shape')
   return answer.results.map(resultOf)

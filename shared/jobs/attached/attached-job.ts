@@ -219,7 +219,7 @@ export class AttachedJob {
 
 const UNPAUSED: ErrorBody = {
   code: 'internal_error',
-  message: 'The output is larger than the service can hold for its reader.',
+  message: 'The output is larger than the service can buffer.',
   param: null,
 }
 

@@ -246,8 +246,8 @@ export class AttachedJobs implements JobOwner {
   #onReply(received: ChannelRecord): void {
     // A reply of the same process is passed as an object. Bytes are parsed only if the reply came through the broker.
     const record = received.payload ? passedReply(received.payload) : readReply(received.value)
-    if (!record) return this.#skipped.note('reply not understood')
-    for (const type of record.skipped) this.#skipped.note('event not understood', type)
+    if (!record) return this.#skipped.note('unreadable reply ignored')
+    for (const type of record.skipped) this.#skipped.note('event of unknown type ignored', type)
     for (const event of record.events) this.#onEvent(record.worker, event)
   }
 

@@ -267,5 +267,5 @@ function whyUnstarted(presence: Presence, { envelope, sentAtMs }: AttachedJob, w
   if (!presence.hasModel(pool, model)) return `No ${pool} worker has the model '${model}'.`
   // The broker may have lost an acknowledged record.
   const isLost = sentAtMs !== undefined && Date.now() - sentAtMs >= waitMs && presence.freeSlots(pool) > 0
-  return isLost ? 'No worker has taken the request.' : undefined
+  return isLost ? 'No worker started the request.' : undefined
 }

@@ -20,7 +20,7 @@ export async function eraseJob(context: EraseContext, scope: Scope, job: Durable
   const { id, tenant, depth, parent_id, state } = job
   const parent = depth > 0 && parent_id !== null ? await store.find(scope, parent_id) : undefined
   if (parent && !TERMINAL.has(parent.state)) {
-    throw new ServiceError('job_not_finished', 'The job belongs to one that has not ended. Cancel that first.')
+    throw new ServiceError('job_not_finished', 'The parent of this job has not ended. Cancel the parent first.')
   }
   if (TERMINAL.has(state) && job.children > 0) await eraseChildren(context, scope, job)
   const content = await store.findContent(scope, id)

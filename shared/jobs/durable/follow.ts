@@ -64,8 +64,8 @@ export class LiveEvents {
 
   #onRecord(value: Buffer, subscriptions: Set<Subscription>): void {
     const record = readEvents(value)
-    if (!record) return this.#skipped.note('events not understood')
-    for (const type of record.skipped) this.#skipped.note('event not understood', type)
+    if (!record) return this.#skipped.note('unreadable events record ignored')
+    for (const type of record.skipped) this.#skipped.note('event of unknown type ignored', type)
     for (const subscription of subscriptions) subscription.push(record.events, record.end)
   }
 }

@@ -243,7 +243,7 @@ const NONE: Counts = { queued: 0, underWay: 0, scheduled: 0 }
 function refuseBeyond({ count, own, total, most, what }: Bound, isScheduled: boolean): void {
   const refusal = { retryAfterMs: RETRY_MS, isUndone: true }
   if (own === 0) {
-    const message = `This project may have no ${what}: its limit is 0. Only the operator of this service can raise it.`
+    const message = `This project cannot have ${what}: its limit is 0. Only the operator of this service can raise it.`
     throw new ServiceError('permission_denied', message, { isUndone: true })
   }
   if (own !== undefined && count >= own) {

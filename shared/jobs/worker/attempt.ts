@@ -144,7 +144,10 @@ export class Attempt {
       return await this.#kind.parse(body)
     } catch (cause) {
       if (cause instanceof ServiceError || this.job.attempt > UNREAD_ATTEMPTS_MAX) throw cause
-      this.#log.warn({ job_id: this.job.id, attempt: this.job.attempt, err: cause }, 'body not understood; handed back')
+      this.#log.warn(
+        { job_id: this.job.id, attempt: this.job.attempt, err: cause },
+        'job body unreadable; job handed back',
+      )
       await delay(UNREAD_MS, undefined, { signal: this.#abort.signal }).catch(() => {
         // Only the abort can reject, and the next statement handles it.
       })

@@ -77,7 +77,7 @@ export class Calls {
       log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'poison job')
       void events.failed({
         code: 'internal_error',
-        message: 'The request ended several workers and is not retried.',
+        message: 'The request crashed several workers and is not retried.',
         param: null,
       })
       return

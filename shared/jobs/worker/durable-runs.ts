@@ -177,7 +177,7 @@ export class DurableRuns {
     try {
       return this.#hold(dispatch, envelopeOf(dispatch.job, StoredRequest.parse(dispatch.request)), kind)
     } catch (error) {
-      this.#options.log.error({ err: error, job_id: dispatch.job.id }, 'claimed job not understood; handed back')
+      this.#options.log.error({ err: error, job_id: dispatch.job.id }, 'claimed job unreadable; job handed back')
       return undefined
     }
   }

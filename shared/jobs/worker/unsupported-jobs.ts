@@ -70,7 +70,7 @@ export class UnsupportedJobs {
 
   async #passOn({ priority }: Lane, delivery: Delivery, job: ForeignJob): Promise<void> {
     const { broker, pool, taking } = this.#options
-    this.#skipped.note('job of another version passed on', job.kind.slice(0, 40))
+    this.#skipped.note('unsupported job requeued', job.kind.slice(0, 40))
     const signal = taking.stopped
     await delay(REQUEUE_DELAY_MS.base + Math.random() * REQUEUE_DELAY_MS.spread, undefined, { signal }).catch(() => {
       // Only the abort can reject: the record is requeued at once.

@@ -180,9 +180,9 @@ export class SandboxContainer implements PoolMember {
   #closed(failure: unknown): void {
     const cause = failure ?? new Error(this.#errors.trim() || 'The container ended without output.')
     const detail = this.#errors.trim().split('\n').at(-1) ?? ''
-    const message = `The sandbox's container does not start: ${detail || cause}`
+    const message = `The sandbox container does not start: ${detail || cause}`
     this.#isReady.reject(new ServiceError('sandbox_unavailable', message, { cause }))
-    this.#end.reject(new ServiceError('sandbox_lost', 'The sandbox broke while the code was running.', { cause }))
+    this.#end.reject(new ServiceError('sandbox_lost', 'The sandbox failed while the code was running.', { cause }))
     this.#hasEnded.resolve()
   }
 

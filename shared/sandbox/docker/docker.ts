@@ -22,11 +22,12 @@ const IDLE_MAX = 8
 const PING_MS_MAX = 5_000
 
 const GUARANTEES = [
-  'Each run has a container of its own, started before and removed after it: no process and no memory of another run.',
-  'It sees a read-only root without files of this machine, has no network, no capabilities, and passes two filters of system calls.',
-  'It runs as nobody; time, memory, processor, threads, files and output are limited; nothing of it is left when it ends.',
+  'Each run has its own container, which is removed afterwards: no process or memory is shared with another run.',
+  'A run sees a read-only root file system without files of this machine. No network, no capabilities, two system call filters.',
+  'A run has an unprivileged user, and limits on time, memory, CPU, threads, files and output. Nothing remains after its end.',
 ]
-const SHARED_KERNEL = 'It shares the kernel with this machine: for hostile tenants set SANDBOX_RUNTIME=runsc (gVisor).'
+const SHARED_KERNEL =
+  'Containers share the kernel of this machine. For hostile tenants, set SANDBOX_RUNTIME=runsc (gVisor).'
 
 export interface DockerOptions {
   readonly directory: string
@@ -46,7 +47,7 @@ export function dockerAdapter(options: DockerOptions): SandboxAdapter {
     name: 'docker',
     guarantees: [
       ...GUARANTEES,
-      ...(options.runtime === undefined ? [SHARED_KERNEL] : [`Its runtime is ${options.runtime}.`]),
+      ...(options.runtime === undefined ? [SHARED_KERNEL] : [`Container runtime: ${options.runtime}.`]),
     ],
     async prepare(onProgress, signal) {
       await prepared(docker, options, onProgress, signal)
@@ -74,7 +75,8 @@ async function prepared(
 ): Promise<string> {
   return await explained(signal, async () => {
     if (image === undefined && process.platform !== 'linux') {
-      const message = 'The image is made on Linux only: make it there (deploy/sandbox-image.sh) and set SANDBOX_IMAGE.'
+      const message =
+        'The image can be built on Linux only. Build it there (deploy/sandbox-image.sh) and set SANDBOX_IMAGE.'
       throw new ServiceError('sandbox_unavailable', message)
     }
     await checkDaemon(docker, runtime)
@@ -108,10 +110,10 @@ async function explained<T>(signal: AbortSignal, work: () => Promise<T>): Promis
 
 function reasonOf(cause: unknown): string {
   const { code, name, message } = cause as NodeJS.ErrnoException
-  if (code === 'EACCES') return 'This user may not use Docker: add it to the group docker.'
-  if (code === 'ENOENT' || code === 'ECONNREFUSED') return 'No Docker daemon answers: start one, or set DOCKER_HOST.'
-  if (name === 'TimeoutError' || name === 'AbortError') return 'The Docker daemon does not answer.'
-  return `The Docker daemon refused: ${message}`
+  if (code === 'EACCES') return 'This user cannot access Docker. Add the user to the group docker.'
+  if (code === 'ENOENT' || code === 'ECONNREFUSED') return 'No Docker daemon responds. Start one, or set DOCKER_HOST.'
+  if (name === 'TimeoutError' || name === 'AbortError') return 'The Docker daemon does not respond.'
+  return `The Docker daemon rejected the request: ${message}`
 }
 
 class DockerSandbox implements Sandbox {

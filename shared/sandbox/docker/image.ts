@@ -42,7 +42,7 @@ export async function prepareImage(docker: Docker, options: ImageOptions): Promi
   const tag = `${root.tag}-${await digest(INSIDE_DIRECTORY)}`
   const name = `${REPOSITORY}:${tag}`
   if (await hasImage(docker, name)) return name
-  if (isLookOnly) throw new ServiceError('sandbox_unavailable', 'Its image is not made yet.')
+  if (isLookOnly) throw new ServiceError('sandbox_unavailable', 'The sandbox image has not been built yet.')
   onProgress(ROOT_SHARE, "importing the sandbox's image (400 MB)")
   await importImage(docker, root.directory, tag, signal)
   return name

@@ -18,7 +18,7 @@ export async function removeLeftovers(docker: Docker, log: Log, olderThanSeconds
   const abortSignal = AbortSignal.timeout(REMOVE_MS_MAX)
   for (const { Id, Created, Status } of await docker.listContainers({ all: true, filters, abortSignal })) {
     if (Date.now() / 1000 - Created < olderThanSeconds) continue
-    log.info({ container: Id, status: Status }, 'removing a container that a sandbox left')
+    log.info({ container: Id, status: Status }, 'removing orphaned sandbox container')
     const gone = docker.getContainer(Id).remove({ force: true, v: true, abortSignal })
     await gone.catch((error: unknown) => log.warn({ err: error, container: Id }, 'container not removed'))
   }

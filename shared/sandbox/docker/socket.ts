@@ -13,5 +13,5 @@ const SOCKET = '/var/run/docker.sock'
 export async function requireDockerSocket(host: string | undefined): Promise<void> {
   const isThere = Boolean(host) || (await stat(SOCKET).catch(() => undefined))?.isSocket()
   if (isThere) return
-  throw new ServiceError('sandbox_unavailable', 'No Docker daemon answers: start one, or set DOCKER_HOST.')
+  throw new ServiceError('sandbox_unavailable', 'No Docker daemon responds. Start one, or set DOCKER_HOST.')
 }

@@ -180,5 +180,5 @@ class Watchdog {
 }
 
 function lost(cause: Error): ServiceError {
-  return new ServiceError('sandbox_lost', 'The sandbox broke while the code was running.', { cause })
+  return new ServiceError('sandbox_lost', 'The sandbox failed while the code was running.', { cause })
 }

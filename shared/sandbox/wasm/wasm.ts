@@ -31,12 +31,12 @@ import { Restarts } from './restarts.ts'
 const READY_MAX = 2
 
 const GUARANTEES = [
-  'Isolation: each run is WebAssembly in a thread of its own, used once, inside a process that may read five paths, write none and start nothing.',
-  'Files: nothing of the host; 64 MB of scratch space in memory, 32 MB a file, 128 descriptors. No network, no processes, no signals: the calls do not exist.',
-  'Memory: 512 MiB beyond the warm interpreter, kept by the engine; time: the thread is ended. CPU: at most one core a run, as many runs as cores.',
-  'Not given: threads, subprocesses, symbolic links, warnings of floating-point errors; sys.maxsize is 2**31 - 1. Compute takes about twice the time of the others.',
-  'Not given: a hash seed per run. It is part of the interpreter and the same everywhere; random, numpy.random and os.urandom are fresh in each run.',
-  'Not given: walls of the operating system. Code that gets out of WebAssembly by a defect of V8 is in the confined process, where other runs are, as the user of the service and with its network.',
+  'Isolation: each run is WebAssembly in its own thread, inside a process that can read five paths, write none and start no processes.',
+  'Files: none of the host; 64 MB of scratch space in memory, 32 MB per file, 128 descriptors. No network, processes or signals: the system calls do not exist.',
+  'Memory: 512 MiB beyond the warm interpreter, enforced by the engine. Time: the thread is terminated. CPU: one core per run, as many runs as cores.',
+  'Not supported: threads, subprocesses, symbolic links, warnings of floating-point errors; sys.maxsize is 2**31 - 1. Computation takes about twice as long as in other sandboxes.',
+  'Not supported: a hash seed per run. All runs have the same one; random, numpy.random and os.urandom are seeded for each run.',
+  'Not provided: isolation by the operating system. Code that escapes WebAssembly through a V8 vulnerability runs in the confined process with other runs, as the user of the service and with its network.',
 ] as const
 
 export interface WasmOptions {

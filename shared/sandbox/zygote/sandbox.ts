@@ -109,7 +109,7 @@ export class ZygoteSandbox implements Sandbox {
     const leftMs = this.#notBeforeMs - performance.now()
     if (!this.#starting && leftMs > 0) {
       const retryAfterMs = Math.ceil(leftMs)
-      throw new ServiceError('sandbox_unavailable', 'The sandbox does not start; it is tried again.', { retryAfterMs })
+      throw new ServiceError('sandbox_unavailable', 'The sandbox does not start; retrying.', { retryAfterMs })
     }
     return await abortable(this.#start(), signal)
   }

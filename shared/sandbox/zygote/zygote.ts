@@ -13,10 +13,10 @@ const ROOT_SHARE = 0.98
 
 const GUARANTEES = [
   'Each run is a fork of one warm interpreter, in user, process, mount, network, IPC and host name namespaces of its own.',
-  'It sees a read-only root without files of this machine, has no network, no capabilities, and passes two filters of system calls.',
-  'It runs as nobody; time, memory, threads, files and output are limited; nothing of it is left when it ends.',
-  'Runs of one zygote share the layout of its memory; it is replaced every 500 runs or ten minutes.',
-  'It shares the kernel with this machine: a flaw of the kernel can break it. For hostile tenants use docker with runsc.',
+  'A run sees a read-only root file system without files of this machine. No network, no capabilities, two system call filters.',
+  'A run has an unprivileged user, and limits on time, memory, threads, files and output. Nothing remains after its end.',
+  'Runs of one zygote share its memory layout. The zygote is replaced after 500 runs or ten minutes.',
+  'Runs share the kernel of this machine, so a kernel vulnerability can break the isolation. For hostile tenants, use docker with runsc.',
 ]
 
 export interface ZygoteOptions {
@@ -62,7 +62,10 @@ async function prepareParts(
   signal: AbortSignal,
 ): Promise<ZygoteParts> {
   if (process.platform !== 'linux') {
-    throw new ServiceError('sandbox_unavailable', 'It needs Linux: elsewhere use docker or wasm.')
+    throw new ServiceError(
+      'sandbox_unavailable',
+      'The zygote sandbox requires Linux. On other systems, use docker or wasm.',
+    )
   }
   const report = (fraction: number, message: string) => onProgress(fraction * ROOT_SHARE, message)
   const root = await prepareRoot(directory, { onProgress: report, signal, python, isLookOnly })
@@ -81,13 +84,13 @@ function reasonOf({ code, message, cause }: ServiceError): string {
 async function advice(): Promise<string> {
   const setting = async (path: string) => (await readFile(`/proc/sys/${path}`, 'utf8').catch(() => '')).trim()
   if ((await setting('kernel/apparmor_restrict_unprivileged_userns')) === '1') {
-    return 'AppArmor forbids user namespaces here: set kernel.apparmor_restrict_unprivileged_userns=0 with sysctl.'
+    return 'AppArmor forbids user namespaces. Set kernel.apparmor_restrict_unprivileged_userns=0 with sysctl.'
   }
   if ((await setting('kernel/unprivileged_userns_clone')) === '0') {
-    return 'User namespaces are switched off here: set kernel.unprivileged_userns_clone=1 with sysctl.'
+    return 'User namespaces are disabled. Set kernel.unprivileged_userns_clone=1 with sysctl.'
   }
   if ((await setting('user/max_user_namespaces')) === '0') {
-    return 'User namespaces are switched off here: set user.max_user_namespaces=10000 with sysctl.'
+    return 'User namespaces are disabled. Set user.max_user_namespaces=10000 with sysctl.'
   }
-  return 'It needs user namespaces; in a container allow them (seccomp and AppArmor unconfined), or use docker or wasm.'
+  return 'The zygote sandbox requires user namespaces. In a container, allow them (seccomp and AppArmor unconfined), or use docker or wasm.'
 }

@@ -156,19 +156,19 @@ export class PostgresConnection {
     const now = performance.now()
     if (now - (this.#failedAtMs.get(name) ?? Number.NEGATIVE_INFINITY) < FAILED_MS) return
     this.#failedAtMs.set(name, now)
-    this.#onProblem('job store failed a call', { err: error })
+    this.#onProblem('job store call failed', { err: error })
   }
 
   /** Logs again only if no write found the disk full for a minute. */
   #noteFull(error: unknown): void {
-    if (!this.isFull) this.#onProblem('job store has no room left on its disk', { err: error })
+    if (!this.isFull) this.#onProblem('job store disk is full', { err: error })
     this.#fullAtMs = performance.now()
   }
 
   #lose(error: unknown): void {
     if (!this.#isReachable || this.#closed.signal.aborted) return
     this.#isReachable = false
-    this.#onProblem('job store lost; trying again', { err: error })
+    this.#onProblem('job store unreachable; retrying', { err: error })
     // Runs until the store is closed. Never rejects.
     void this.#probe()
   }

@@ -41,7 +41,7 @@ const CLASSES: readonly FailureClass[] = [
     effect: 'gone',
     isPermanent: true,
     words: /unsupported startup parameter/i,
-    problem: 'The pooler in front of Postgres refuses a startup parameter',
+    problem: 'The pooler in front of Postgres rejects a startup parameter',
     fix: 'Remove that parameter from the query of DATABASE_URL; a search_path can be set with ALTER ROLE … SET search_path.',
   },
   {
@@ -58,14 +58,14 @@ const CLASSES: readonly FailureClass[] = [
     isPermanent: true,
     words: /no encryption|SSL off|does not support SSL|SSL required/i,
     problem: 'Postgres and DATABASE_URL disagree on TLS',
-    fix: 'Add sslmode=require to the query of DATABASE_URL if the server wants TLS, or sslmode=disable if it has none.',
+    fix: 'Add sslmode=require to the query of DATABASE_URL if the server requires TLS, or sslmode=disable if it has none.',
   },
   {
     name: 'access',
     effect: 'gone',
     isPermanent: true,
     words: /no pg_hba\.conf entry|pg_hba\.conf rejects/i,
-    problem: 'Postgres does not admit this machine, user or database',
+    problem: 'Postgres rejects this host, user or database',
     fix: 'Add a line for them to pg_hba.conf of the server, and reload it.',
   },
   {
@@ -74,7 +74,7 @@ const CLASSES: readonly FailureClass[] = [
     isPermanent: true,
     states: /^28/,
     words: /password authentication failed|SASL|no such user|client password must be|authentication failed/i,
-    problem: 'Postgres refuses the user or the password',
+    problem: 'Postgres rejects the user or the password',
     fix: 'Correct the user and password in DATABASE_URL; characters such as @, : and / are percent-encoded there.',
   },
   {
@@ -92,7 +92,7 @@ const CLASSES: readonly FailureClass[] = [
     isPermanent: true,
     states: /^(ERR_TLS|ERR_SSL|ERR_OSSL|CERT_|DEPTH_ZERO|SELF_SIGNED|UNABLE_TO_|EPROTO|HOSTNAME_MISMATCH)/,
     words: /certificate|SSL connection/i,
-    problem: 'The TLS connection to Postgres cannot be made',
+    problem: 'The TLS connection to Postgres failed',
     fix: 'Check sslmode and sslrootcert in the query of DATABASE_URL, and the host name in the certificate of the server.',
   },
   {
@@ -106,7 +106,7 @@ const CLASSES: readonly FailureClass[] = [
     name: 'not_listening',
     effect: 'gone',
     states: /^ECONNREFUSED$/,
-    problem: 'Nothing listens at the address of Postgres',
+    problem: 'No server listens at the address of Postgres',
     fix: CHECK_ADDRESS,
   },
   {
@@ -114,14 +114,14 @@ const CLASSES: readonly FailureClass[] = [
     effect: 'gone',
     states: /^25006$/,
     problem: 'Postgres is read-only: a standby, or default_transaction_read_only is on',
-    fix: 'Let DATABASE_URL lead to the primary.',
+    fix: 'Set DATABASE_URL to the primary.',
   },
   {
     name: 'starting',
     effect: 'gone',
     states: /^57P/,
     problem: 'Postgres is starting or stopping',
-    fix: 'Wait, or see the log of Postgres.',
+    fix: 'Wait, or check the log of Postgres.',
   },
   {
     name: 'disk_full',
@@ -135,7 +135,7 @@ const CLASSES: readonly FailureClass[] = [
     effect: 'failed',
     states: /^(26000|42P05)$/,
     problem: 'A pooler in front of Postgres moved this connection between servers',
-    fix: 'Nothing is to be done: named statements are not used on this address any more.',
+    fix: 'No action is needed: prepared statements are now off for this address.',
   },
   {
     name: 'permission',
@@ -150,7 +150,7 @@ const CLASSES: readonly FailureClass[] = [
     effect: 'failed',
     isPermanent: true,
     states: /^(3F000|42P01|42703|42704|42883|42P07|42710)$/,
-    problem: 'The schema of the database is not that of this version',
+    problem: 'The database schema does not match this version',
     fix: 'Check the search_path of DATABASE_URL and its user; restart one process, which brings the schema up to date.',
   },
   {
@@ -158,8 +158,8 @@ const CLASSES: readonly FailureClass[] = [
     effect: 'gone',
     states: /^(ETIMEDOUT|EHOST|ENET)/,
     words: /^(timeout expired|Query read timeout|Connection terminated due to connection timeout)|query_wait_timeout/,
-    problem: 'Postgres does not answer in time',
-    fix: 'Check that its machine works, and the host, port and firewall on the way there.',
+    problem: 'Postgres does not respond in time',
+    fix: 'Check the database server, its host and port, and firewalls in between.',
   },
   {
     name: 'disconnected',
@@ -167,7 +167,7 @@ const CLASSES: readonly FailureClass[] = [
     states: /^(08|25P03|ECONN|EPIPE)/,
     words: /^(Connection terminated|Client (has|was) )/,
     problem: 'The connection to Postgres broke',
-    fix: 'See the log of Postgres, and of the pooler if there is one.',
+    fix: 'Check the log of Postgres, and of the pooler if there is one.',
   },
   {
     name: 'slow',
@@ -182,8 +182,8 @@ const CLASSES: readonly FailureClass[] = [
     effect: 'failed',
     // All classes except refused values (20 to 23, 44, 54, P0) and faulty statements of ours (42).
     states: /^(0|24|25|26|2B|2D|2F|34|38|39|3B|40|53|55|57|58|72|F0|HV|XX)[0-9A-Z]{3,4}$/,
-    problem: 'Postgres reports an error of its own',
-    fix: 'See the log of Postgres; SQLSTATE is explained in appendix A of its manual.',
+    problem: 'Postgres reports an internal error',
+    fix: 'Check the log of Postgres; SQLSTATE is explained in appendix A of its manual.',
   },
 ]
 
@@ -236,14 +236,14 @@ export function unreachable(cause?: unknown, isUndone = false): ServiceError {
 /** Error for one call that the database rolled back or never received. */
 export function busy(cause?: unknown): ServiceError {
   const isSlow = cause === undefined || (cause as Partial<PostgresProblem>).facts?.failure === 'slow'
-  const message = isSlow ? 'The job store has too much to do.' : 'The job store cannot take the call now.'
+  const message = isSlow ? 'The job store is overloaded.' : 'The job store cannot process the request now.'
   const more = { retryAfterMs: RETRY_AFTER_MS, isUndone: true, isInfrastructure: true }
   return new ServiceError('overloaded', message, { cause, ...more })
 }
 
 /** Error for one write that found the disk of the database full: the database rolled it back. */
 function full(cause: unknown): ServiceError {
-  const message = 'The job store has no room left on its disk.'
+  const message = 'The disk of the job store is full.'
   const more = { retryAfterMs: FULL_RETRY_MS, isUndone: true, isInfrastructure: true }
   return new ServiceError('overloaded', message, { cause, ...more })
 }

@@ -57,7 +57,7 @@ export class GroupCommit {
   run<T>(work: () => T, isTransient = false): Promise<T> {
     if (this.#waiting.length >= WAITING_MAX) {
       return Promise.reject(
-        new ServiceError('overloaded', 'The job store has too much to do.', {
+        new ServiceError('overloaded', 'The job store is overloaded.', {
           retryAfterMs: 1_000,
           isUndone: true,
           isInfrastructure: true,
@@ -132,7 +132,7 @@ export function translated(error: unknown): unknown {
   if (code === undefined || !EXTERNAL.has(code)) return error
   if (code === FULL) {
     const more = { cause: error, retryAfterMs: FULL_RETRY_MS, isUndone: true, isInfrastructure: true }
-    return new ServiceError('overloaded', 'The job store has no room left on its disk.', more)
+    return new ServiceError('overloaded', 'The disk of the job store is full.', more)
   }
   const message = 'The job store cannot write now.'
   const isUndone = code !== IOERR

@@ -133,7 +133,7 @@ class SqliteDatabase implements SqlDatabase {
     this.#unlock = unlock
     this.#limits = limits
     this.#writes = new GroupCommit(db, (error) => {
-      if (!this.isFull) onProblem('job store has no room left on its disk', { err: error })
+      if (!this.isFull) onProblem('job store disk is full', { err: error })
       this.#fullAtMs = performance.now()
     })
     this.#countChanges = db.prepare('SELECT total_changes() AS changes')

@@ -9,7 +9,7 @@ import type { Log } from '#shared/log/log.ts'
 import { Metrics } from '#shared/metrics.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { openAdmin, secretOf } from '../../support/admin.ts'
-import { startWhole } from '../../support/processes/whole.ts'
+import { startSingleProcess } from '../../support/processes/single-process.ts'
 import { startStack, until } from '../../support/stack.ts'
 
 it('says that it lives, is ready and how it does without a key', async () => {
@@ -60,7 +60,7 @@ it('shows its metrics on a port of their own where it is asked to, and there alo
   const { port } = server.address() as AddressInfo
   server.close()
   await once(server, 'close')
-  await using whole = await startWhole({ settings: { METRICS_PORT: String(port) } })
+  await using whole = await startSingleProcess({ settings: { METRICS_PORT: String(port) } })
   const own = `http://127.0.0.1:${port}`
   await until(async () => (await fetch(`${own}/readyz`)).status === 200, { withinMs: 60_000 })
   expect(await (await fetch(`${own}/metrics`)).text()).toContain('sluice_attached_jobs')
@@ -85,7 +85,7 @@ it('opens that port before its parts are there, and says what is wrong with it',
     200, 503, 404,
   ])
   await expect(openHealthPort(port, '127.0.0.1', log)).rejects.toThrow(
-    `METRICS_PORT: ${port} is in use. Each process needs one`,
+    `METRICS_PORT: ${port} is in use. Each process needs its own port`,
   )
   const service = { name: 'x', problems: () => ['away'] } as unknown as Service
   health.show([service], { metrics: new Metrics() })

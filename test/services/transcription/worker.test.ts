@@ -156,7 +156,7 @@ describe('audio is looked at before any model has work with it', () => {
     for (let call = 0; call < 2; call++) {
       expect(await (await service.upload({ model: 's1' })).json()).toMatchObject({ text: VERBOSE.text, duration: 4 })
     }
-    expect(warned).toEqual([['audio is not checked before it goes to its model', 'install python3']])
+    expect(warned).toEqual([['audio sent to the model without a local check', 'install python3']])
   })
 
   test('and speakers cannot be told apart where nothing decodes here', async () => {
@@ -240,7 +240,9 @@ describe('the share of a key', () => {
     one.take(900)
     const other = files.enter('key_1')
     expect(other.room).toBe(60)
-    expect(() => other.take(61)).toThrow('This key has 900 s of audio in work here, and may have 100 s at once.')
+    expect(() => other.take(61)).toThrow(
+      'This key has 900 s of audio in progress on this worker; the maximum is 100 s at once.',
+    )
     one.leave()
     other.leave()
     expect(files.enter('key_1').room).toBe(1_000)

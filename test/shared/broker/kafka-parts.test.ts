@@ -264,7 +264,7 @@ describe('the boot check', () => {
     const onProblem = (_message: string, { problem }: Record<string, unknown>) => said.push(problem)
     const topic = { ...needy, partitions: 1, retentionMsMin: 60_000 }
     expect(await checkTopics(admin, { ...bootOptions, topics: [topic], onProblem })).toEqual([])
-    expect(said.join()).toContain('keeps records for 60000 ms, 3600000 are needed')
+    expect(said.join()).toContain('retains records for 60000 ms; 3600000 are needed')
     expect(await checkTopics(admin, { ...bootOptions, topics: [{ ...topic, retentionMsMin: 60_001 }] })).toHaveLength(1)
   })
 

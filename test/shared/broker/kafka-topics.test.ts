@@ -56,7 +56,9 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)('a deleted topic tha
         text: expect.stringMatching(/missing in Kafka|Kafka topic for replies is missing/),
       })
       expect(refused.tookMs).toBeLessThan(5_000)
-      const warning = lines.find((line) => line.includes('are missing and cannot be made') && line.includes(topic))
+      const warning = lines.find(
+        (line) => line.includes('are missing and could not be created') && line.includes(topic),
+      )
       expect(warning).toContain('kafka-topics.sh')
       await createTopic(kafka, `${prefix}${topic}`, topic === 'replies' ? REPLY_SHARDS : 1)
       await until(async () => (await stack.get('/readyz')).status === 200, WITHIN)

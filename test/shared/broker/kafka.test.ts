@@ -180,9 +180,9 @@ describe.skipIf(!kafka)('the boot check', () => {
     const said: unknown[] = []
     const broker = await open({ client, prefix, onProblem: (_message, { before }) => said.push(before) })
     expect(said.join()).toContain(`Topic ${prefix}replies has 1 partitions, 2 are needed`)
-    expect(said.join()).toContain(`Topic ${prefix}replies keeps records for 60000 ms, ${HOUR_MS} are needed`)
+    expect(said.join()).toContain(`Topic ${prefix}replies retains records for 60000 ms; ${HOUR_MS} are needed`)
     expect(said.join()).toContain(`Topic ${prefix}jobs has cleanup.policy=compact`)
-    expect(said.join()).toContain(`Topic ${prefix}jobs takes records of 50000 bytes at most`)
+    expect(said.join()).toContain(`Topic ${prefix}jobs accepts records of at most 50000 bytes`)
     // Without a key, which a compacted topic does not take, and larger than it took.
     await until(async () =>
       broker.submit('jobs', Buffer.alloc(100_000)).then(

@@ -123,7 +123,7 @@ describe('presence', () => {
     await vi.advanceTimersByTimeAsync(2_000)
     expect(told.filter((msg) => msg !== 'control record not sent')).toEqual([
       'control channel is silent',
-      'control channel is back',
+      'control channel recovered',
     ])
   })
 

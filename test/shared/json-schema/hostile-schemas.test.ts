@@ -60,7 +60,7 @@ describe('the bounds of the schemas of a request', () => {
     ['minProperties', { items: { minProperties: 20_000_000 } }, 'schema.items.minProperties', /<= 10000/],
     ['minLength', { $defs: { a: { minLength: 1e9 } }, $ref: '#/$defs/a' }, 'schema.$defs.a.minLength', /<= 100000/],
     ['parts', { not: { allOf: Array(2_001).fill({}) } }, 'schema.not.allOf', /at most 2000 schemas, but got 2001/],
-    ['cycles', { allOf: [{ $ref: '#' }] }, 'schema', /contains itself without an end/],
+    ['cycles', { allOf: [{ $ref: '#' }] }, 'schema', /has endless recursion/],
     ['counts of counts', nested(3), 'schema.items', /expands to more than 1000000 nodes/],
     ['listed values', { enum: Array(100_001).fill(1) }, 'schema', /list at most 100000 values/],
   ])('name the place and the bound: %s', (_, schema, param, message) => {
@@ -149,8 +149,8 @@ describe('the grammar of a schema', () => {
   })
 
   test.each([
-    ['has alternatives that begin alike and all contain themselves', { anyOf: ['x', 'y'].map((name) => twin(name)) }],
-    ['leaves more than 1000 ways to go on at one place', { enum: Array.from({ length: 1_001 }, (_, index) => index) }],
+    ['has recursive alternatives with the same beginning', { anyOf: ['x', 'y'].map((name) => twin(name)) }],
+    ['leaves more than 1000 continuations at one place', { enum: Array.from({ length: 1_001 }, (_, index) => index) }],
     ['contains itself without an end', { anyOf: [{ $ref: '#' }, { type: 'null' }] }],
   ])('is refused for a schema that %s', (problem, schema) => {
     expect(() => writeSchemaGrammar(schema, 'tools')).toThrow(

@@ -252,7 +252,7 @@ describe('the root of webhook secrets in a directory', () => {
     expect([(await stat(path)).mode & 0o777, await readFile(path, 'utf8')]).toEqual([0o600, `${root}\n`])
     expect(await store.createFirst(newKey({ id: FIRST_KEY_ID }).key)).toBe(true)
     await writeFile(path, 'nonsense')
-    await expect(store.webhookRoot()).rejects.toThrow(`${path} holds no secret`)
+    await expect(store.webhookRoot()).rejects.toThrow(`${path} contains no secret`)
   })
 })
 

@@ -20,7 +20,7 @@ it.each([
 it.each([
   [
     { id: 'a', engine: { type: 'echo' }, fallbacks: ['guard'] },
-    'a falls back to guard, which does nothing but moderation',
+    'a falls back to guard, which supports only the task moderation',
   ],
   [
     { id: 'r', pool: 'research', engine: { type: 'research', writer: 'guard' } },

@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { ServiceError } from '#shared/error.ts'
 import { openWhenThere } from '#shared/process/when-there.ts'
 
-const WORDS = 'Postgres refuses the user or the password: password authentication failed (SQLSTATE 28P01)'
+const WORDS = 'Postgres rejects the user or the password: password authentication failed (SQLSTATE 28P01)'
 const away = (isPermanent: boolean) => {
   const cause = Object.assign(new Error(WORDS), { fix: 'Correct the password.', isPermanent })
   return new ServiceError('overloaded', 'The job store cannot be reached now.', { cause })
@@ -31,7 +31,7 @@ describe('a start whose Postgres or Kafka fails', () => {
       expect(message).toBe(`${WORDS}. Correct the password.`)
       const wait_ms = isPermanent ? 5_000 : 120_000
       expect(lines).toMatchObject([
-        { msg: 'cannot start yet; waiting', problem: WORDS, fix: 'Correct the password.', wait_ms },
+        { msg: 'dependency unavailable; waiting to start', problem: WORDS, fix: 'Correct the password.', wait_ms },
       ])
     },
   )

@@ -219,15 +219,11 @@ describe.skipIf(!postgres)('while its disk is full', () => {
     for (let i = 0; i < 3; i++) {
       await expect(store.create(newJob())).rejects.toMatchObject({
         ...{ code: 'overloaded', isUndone: true, retryAfterMs: 60_000 },
-        message: 'The job store has no room left on its disk.',
+        message: 'The disk of the job store is full.',
       })
     }
     expect(await store.find('key_a', job.id)).toBeDefined()
-    expect([store.isFull, store.isReachable, problems]).toEqual([
-      true,
-      true,
-      ['job store has no room left on its disk'],
-    ])
+    expect([store.isFull, store.isReachable, problems]).toEqual([true, true, ['job store disk is full']])
     await database.query('DROP TRIGGER full_disk ON jobs')
     await store.create(newJob())
     await store.close()
@@ -301,7 +297,7 @@ describe.skipIf(noLocal !== undefined)('when Postgres goes away', () => {
       expect(events.map(({ seq }) => seq)).toEqual(events.map((_, i) => i + 1))
       // Each append was repeated until it was answered, and each was taken once.
       expect(events.slice(2).map(({ data }) => data)).toEqual(texts)
-      expect(problems).toEqual(['job store lost; trying again', 'job store is back'])
+      expect(problems).toEqual(['job store unreachable; retrying', 'job store is back'])
       await store.close()
     },
     120_000,

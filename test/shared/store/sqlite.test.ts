@@ -78,7 +78,7 @@ it('answers no write that is not there when the disk is full in the middle of ma
   expect(stored.map(({ length }) => length)).toEqual(answered)
   expect(refused.length).toBeGreaterThan(0)
   for (const { reason } of refused) expect(reason).toMatchObject({ code: 'overloaded', retryAfterMs: 60_000 })
-  expect(refused[0]).toMatchObject({ reason: { message: 'The job store has no room left on its disk.' } })
+  expect(refused[0]).toMatchObject({ reason: { message: 'The disk of the job store is full.' } })
   expect(fullCount).toBeGreaterThan(0)
   db.exec('PRAGMA max_page_count = 1000')
   await group.run(() => insert.run('x'))
@@ -97,10 +97,10 @@ it('names a full disk to its callers, to operators and once in the log, and goes
   db.exec('PRAGMA max_page_count = 300')
   for (let i = 0; i < 3; i++) {
     await expect(store.create(large())).rejects.toMatchObject({
-      ...{ code: 'overloaded', message: 'The job store has no room left on its disk.', retryAfterMs: 60_000 },
+      ...{ code: 'overloaded', message: 'The disk of the job store is full.', retryAfterMs: 60_000 },
     })
   }
-  expect([store.isFull, problems]).toEqual([true, ['job store has no room left on its disk']])
+  expect([store.isFull, problems]).toEqual([true, ['job store disk is full']])
   db.exec('PRAGMA max_page_count = 100000')
   expect(await store.create(large())).toMatchObject({ outcome: 'created' })
   await store.close()

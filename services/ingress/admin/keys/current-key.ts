@@ -56,5 +56,5 @@ export function requireProject(known: Known, text: string): string {
 /** @throws ServiceError `invalid_request` if the maximum is reached */
 export function requireQuota(count: number, most: number, what: string): void {
   if (count < most) return
-  throw new ServiceError('invalid_request', `${count} ${what} exist, which is the maximum of one service.`)
+  throw new ServiceError('invalid_request', `${count} ${what} exist, the maximum per service.`)
 }

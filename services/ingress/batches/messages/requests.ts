@@ -76,7 +76,7 @@ export class RequestsReader {
 
   /** @throws ServiceError if the body ends too early */
   end(): void {
-    if (this.#place !== 'behind' || !BEHIND.test(this.#around)) throw malformed('It ends too early.')
+    if (this.#place !== 'behind' || !BEHIND.test(this.#around)) throw malformed('The JSON is incomplete.')
   }
 
   /** @returns the position of the next byte */

@@ -114,5 +114,8 @@ function refuseOtherTypes({ headers }: IncomingMessage): void {
     throw new ServiceError('unsupported_media_type', 'Expected Content-Type application/json.')
   }
   if ((headers['content-encoding'] ?? 'identity').trim().toLowerCase() === 'identity') return
-  throw new ServiceError('unsupported_media_type', 'A batch may not be compressed: send it without Content-Encoding.')
+  throw new ServiceError(
+    'unsupported_media_type',
+    'Batches cannot be compressed. Send the body without Content-Encoding.',
+  )
 }

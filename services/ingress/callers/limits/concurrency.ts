@@ -68,7 +68,7 @@ export class ConcurrencyLimits implements RunningLimits {
   }
 
   async #enter(project: string, most: number): Promise<() => void> {
-    if (most === 0) throw limitIsZero('project', 'calls and jobs at once')
+    if (most === 0) throw limitIsZero('project', 'concurrent calls and jobs')
     const running = this.#runningOf(project)
     running.here++
     const leave = () => {
@@ -105,5 +105,8 @@ export class ConcurrencyLimits implements RunningLimits {
 }
 
 function full({ most, calls, jobs }: SlotsTaken) {
-  return refusal(`This project may run ${most} calls and jobs at once, and runs ${calls} and ${jobs}.`, 1_000)
+  return refusal(
+    `This project is at its limit of ${most} concurrent calls and jobs: ${calls} calls and ${jobs} jobs are running.`,
+    1_000,
+  )
 }

@@ -119,7 +119,7 @@ export class RateLimits {
   beginFollow({ id }: Pick<ApiKey, 'id'>): () => void {
     const count = this.#following.get(id) ?? 0
     const most = this.#config.followsMaxPerKey
-    if (count >= (most || Infinity)) throw tooMany('key', 'have', most, 'waits and event streams open')
+    if (count >= (most || Infinity)) throw tooMany('key', most, 'open waits and event streams')
     this.#following.set(id, count + 1)
     return () => {
       const left = (this.#following.get(id) ?? 1) - 1
@@ -222,7 +222,7 @@ export class RateLimits {
     if (full?.limit === 0) throw limitIsZero(full.owner, 'calls at once')
     if (full) {
       this.#fleet?.refresh(full.running, now)
-      throw tooMany(full.owner, 'run', full.limit, 'requests')
+      throw tooMany(full.owner, full.limit, 'concurrent requests')
     }
     for (const { kind, limit, owner, window } of uses) {
       const used = window.used(now)

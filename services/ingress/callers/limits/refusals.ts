@@ -14,13 +14,13 @@ export function exceeded(kind: 'requests' | 'tokens', limit: number, owner: Owne
 }
 
 /** Error for a reached concurrency limit. */
-export function tooMany(owner: Owner, may: string, limit: number, what: string): ServiceError {
-  return refusal(`This ${owner} may ${may} ${limit} ${what} at once.`, 1_000)
+export function tooMany(owner: Owner, limit: number, what: string): ServiceError {
+  return refusal(`This ${owner} is at its limit of ${limit} ${what}.`, 1_000)
 }
 
 /** Error for a limit of 0. There is no Retry-After, because a retry cannot succeed. */
 export function limitIsZero(owner: Owner, what: string): ServiceError {
-  const message = `This ${owner} may make no such calls: its limit of ${what} is 0. Only the operator of this service can raise it.`
+  const message = `Such calls are disabled for this ${owner}: its limit of ${what} is 0. Only the operator of this service can raise it.`
   return new ServiceError('permission_denied', message)
 }
 

@@ -99,7 +99,7 @@ function requireSupported(chat: ChatRequest, model: ModelConfig, isSame: boolean
     refuse('unsupported_parameter', field, `Unsupported parameter: '${field}' is not supported by this model.`)
   }
   if (chat.functions?.length && !model.capabilities.tools) {
-    refuse('unsupported_parameter', 'functions', `The model '${model.id}' does not call tools.`)
+    refuse('unsupported_parameter', 'functions', `The model '${model.id}' does not support tool calls.`)
   }
   if (!isSame && chat.modalities?.some((modality) => modality !== 'text')) {
     refuse('unsupported_value', 'modalities', "Unsupported value: 'modalities' supports only 'text'.")
@@ -132,7 +132,7 @@ export function requireSampling(chat: Sampling, model: ModelConfig): void {
     refuse('integer_above_max_value', 'n', message)
   }
   if (chat.logprobs === true && !model.capabilities.logprobs) {
-    refuse('unsupported_value', 'logprobs', `The model '${model.id}' does not give log probabilities.`)
+    refuse('unsupported_value', 'logprobs', `The model '${model.id}' does not support log probabilities.`)
   }
 }
 

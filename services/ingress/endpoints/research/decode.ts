@@ -35,11 +35,7 @@ export function decodeResearch(body: ResearchBody, model: string): ResearchReque
 function requireSupported({ n, tools, logprobs }: ResearchBody): void {
   if (n != null && n > 1) refuse('unsupported_value', 'n', "A research returns one report: 'n' must be 1.")
   if (tools != null && tools.length > 0) {
-    refuse(
-      'unsupported_parameter',
-      'tools',
-      'A research does not call tools of its caller. Use POST /v1/chat/completions for them.',
-    )
+    refuse('unsupported_parameter', 'tools', 'Research does not support tools. Use POST /v1/chat/completions instead.')
   }
   if (logprobs === true) refuse('unsupported_parameter', 'logprobs', 'A report has no log probabilities.')
 }

@@ -124,7 +124,7 @@ function responseFormat({ text }: ResponsesRequest, model: ModelConfig): Generat
 function wantsLogprobs({ include, top_logprobs }: ResponsesRequest, model: ModelConfig): boolean {
   const isWanted = include?.includes('message.output_text.logprobs') || (top_logprobs ?? 0) > 0
   if (isWanted && !model.capabilities.logprobs) {
-    refuse('unsupported_value', 'top_logprobs', `The model '${model.id}' does not give log probabilities.`)
+    refuse('unsupported_value', 'top_logprobs', `The model '${model.id}' does not support log probabilities.`)
   }
   return isWanted
 }

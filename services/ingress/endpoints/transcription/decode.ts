@@ -104,7 +104,7 @@ function requireWithinModel(asked: TranscriptionBody, form: TranscriptForm, mode
     refuse('unsupported_value', 'timestamp_granularities', `The model '${model.id}' does not support word timestamps.`)
   }
   if (form.logprobs && !model.capabilities.logprobs) {
-    refuse('unsupported_value', 'include', `The model '${model.id}' does not give log probabilities.`)
+    refuse('unsupported_value', 'include', `The model '${model.id}' does not support log probabilities.`)
   }
   for (const [index, hint] of (asked.languages ?? []).entries()) requireLanguage(hint, `languages[${index}]`)
 }

@@ -52,7 +52,12 @@ async function freeName(admin: ShareGroupAdmin, group: string, options: KafkaOpt
       return []
     }
     const fix = `Stop the workers with KAFKA_CLIENT=classic, or set it here too (kafka-consumer-groups.sh ${server} --describe --members --group ${group} names them)`
-    return [{ problem: `Group ${group} has members of the classic kind, which keep those of a share group out`, fix }]
+    return [
+      {
+        problem: `Group ${group} has members of a classic consumer group, so members of a share group cannot join`,
+        fix,
+      },
+    ]
   } catch (error) {
     options.onProblem('Kafka groups could not be checked', { group, error: messageOf(error) })
     return []

@@ -99,7 +99,7 @@ export class Membership {
       // The coordinator forgot this member, after an outage or a pause longer than its session. The member rejoins.
       this.#epoch = EPOCH.first
       const fields = { group: this.#member.group, error: new KafkaRefusal('joining', response.errorCode).message }
-      if (!this.#isOut) this.#options.onProblem('share group forgot this member; rejoining', fields)
+      if (!this.#isOut) this.#options.onProblem('share group removed this member; rejoining', fields)
       this.#isOut = true
       return { ...response, intervalMs: REJOIN_INTERVAL_MS }
     }

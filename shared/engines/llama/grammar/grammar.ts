@@ -72,7 +72,7 @@ export function writeSchemaGrammar(schema: Schema, param: string, { isStrict = t
     if (!isStrict && cause instanceof Impossible) return JSON_OBJECT_GRAMMAR
     // Deep recursion causes a stack overflow.
     const isProblem = cause instanceof SchemaProblem
-    const problem = isProblem ? cause.message : 'is too large, or contains itself without an end'
+    const problem = isProblem ? cause.message : 'is too large, or has endless recursion'
     const path = isProblem ? cause.path : ''
     const subject = path === '' ? 'it' : `'${path.replace(/^\./, '')}'`
     throw new ServiceError('invalid_value', `This model cannot follow the JSON schema: ${subject} ${problem}.`, {
@@ -331,7 +331,7 @@ class GrammarWriter {
     const { tuple, rest } = itemsOf(schema)
     const { min, max } = countsOf(schema, 'Items')
     if (min > max) throw new Impossible(path)
-    if (min > ITEMS_MAX) throw new SchemaProblem(`asks for more than ${ITEMS_MAX} items`, `${path}.minItems`)
+    if (min > ITEMS_MAX) throw new SchemaProblem(`requires more than ${ITEMS_MAX} items`, `${path}.minItems`)
     if (max === 0) return literal('[]')
     if (tuple.length > 0) return this.#tuple(tuple.slice(0, max), rest, min, path)
     const item = min > 0 ? this.#inner(rest, `${path}.items`) : this.#innerIfPossible(rest, `${path}.items`)

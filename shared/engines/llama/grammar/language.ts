@@ -147,7 +147,7 @@ export class Languages {
   /** @throws SchemaProblem if the grammar has exceeded its work limit */
   spend(steps: number): void {
     this.#steps += steps
-    if (this.#steps > STEPS_MAX) throw new SchemaProblem('has patterns that take too much work')
+    if (this.#steps > STEPS_MAX) throw new SchemaProblem('has patterns that are too complex')
   }
 
   #derive(language: Language, character: number): Language {
@@ -155,7 +155,7 @@ export class Languages {
     if (all.size === 0) this.#derived.set(language, all)
     const known = all.get(character)
     if (known) return known
-    if (++this.#steps > STEPS_MAX) throw new SchemaProblem('has patterns that take too much work')
+    if (++this.#steps > STEPS_MAX) throw new SchemaProblem('has patterns that are too complex')
     const derived = this.#derivative(language, character)
     all.set(character, derived)
     return derived
@@ -201,7 +201,7 @@ export class Languages {
   #make(key: string, form: Language['form'], isNullable: boolean): Language {
     const known = this.#known.get(key)
     if (known) return known
-    if (this.#known.size > LANGUAGES_MAX) throw new SchemaProblem('has patterns that take too much work')
+    if (this.#known.size > LANGUAGES_MAX) throw new SchemaProblem('has patterns that are too complex')
     const language: Language = { id: this.#known.size, form, isNullable }
     this.#known.set(key, language)
     return language

@@ -123,7 +123,7 @@ function countSideBySide(alternatives: readonly Match[]): number {
     while (path.length > 0 && !opening.startsWith(path.at(-1)?.opening ?? '')) path.pop()
     const { ways: before = 0, cycles = 0 } = path.at(-1) ?? {}
     const here = { opening, ways: before + ways, cycles: cycles + (cycle?.isOpen ? 1 : 0) }
-    if (here.cycles > 1) throw new SchemaProblem('has alternatives that begin alike and all contain themselves')
+    if (here.cycles > 1) throw new SchemaProblem('has recursive alternatives with the same beginning')
     path.push(here)
     most = Math.max(most, here.ways)
   }
@@ -141,5 +141,5 @@ function bounded(ways: number): number {
 }
 
 function tooManyWays(): SchemaProblem {
-  return new SchemaProblem(`leaves more than ${WAYS_MAX} ways to go on at one place`)
+  return new SchemaProblem(`leaves more than ${WAYS_MAX} continuations at one place`)
 }

@@ -51,7 +51,7 @@ export class RuleBook {
 
   unroll(match: Match, repetitions: number): Match {
     if (!this.#names.has(match.text)) this.#unrolled += repetitions
-    if (this.#unrolled > UNROLLED_MAX) throw new SchemaProblem('has too many lengths to count')
+    if (this.#unrolled > UNROLLED_MAX) throw new SchemaProblem('has too many length limits')
     return this.add(match)
   }
 
@@ -61,6 +61,6 @@ export class RuleBook {
 
   #spend(characters: number): void {
     this.#characters += characters
-    if (this.#characters > GRAMMAR_CHARS_MAX) throw new SchemaProblem('makes too large a grammar')
+    if (this.#characters > GRAMMAR_CHARS_MAX) throw new SchemaProblem('results in a grammar that is too large')
   }
 }

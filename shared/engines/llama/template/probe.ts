@@ -48,7 +48,7 @@ function findContent(draw: Draw): Pick<TemplateForms, 'content' | 'noTools'> {
       }
     }
   }
-  throw problem ?? new Error('The template does not render the text of a user.')
+  throw problem ?? new Error('The template does not render user messages.')
 }
 
 function findSystem(plain: (messages: readonly TemplateMessage[]) => string): TemplateForms['system'] {

@@ -84,7 +84,7 @@ export class ModelTemplate {
       throw refused('took too long, or too much memory, for these messages', cause)
     })
     if ('layout' in reply) return reply
-    if ('refusal' in reply) throw refused(`refuses these messages: ${reply.refusal}`)
+    if ('refusal' in reply) throw refused(`rejects these messages: ${reply.refusal}`)
     throw refused(`failed with these messages: ${'problem' in reply ? reply.problem : 'no reply'}`)
   }
 
@@ -107,7 +107,7 @@ async function start(
   // Without a listener, an error between two conversations would end the process.
   worker.on('error', () => {})
   const reply = await replyOf(worker, limits.openMs ?? OPEN_MS).catch(() => ({
-    problem: 'It takes too long, or too much memory, for a short conversation.',
+    problem: 'Rendering a short conversation takes too much time or memory.',
   }))
   if ('forms' in reply) return { worker, forms: reply.forms }
   await worker.terminate()

@@ -53,7 +53,7 @@ function requireSayable(request: GenerateRequest): void {
 }
 
 function refuse(request: GenerateRequest, param: string): never {
-  throw new ServiceError('unsupported_parameter', `The model '${request.model}' does not take ${param}.`, { param })
+  throw new ServiceError('unsupported_parameter', `The model '${request.model}' does not support ${param}.`, { param })
 }
 
 function tools(request: GenerateRequest, nativeChoice: unknown): object {

@@ -119,7 +119,7 @@ export function lost(signal: AbortSignal): unknown {
 
 /** The error of a job that exceeds a limit. @param what The exceeded limit, as a noun phrase */
 export function tooMuch(what: string): ServiceError {
-  return new ServiceError('invalid_request', `A job may not have ${what}.`)
+  return new ServiceError('invalid_request', `A job cannot have ${what}.`)
 }
 
 /** Stores a large output in a blob, whose key contains the id of the job. */
@@ -131,7 +131,7 @@ async function outputOf(jobId: string, value: unknown, blobs: Blobs) {
       for (const piece of writeJson(value ?? null)) {
         pieces.push(Buffer.from(piece))
         bytes += pieces.at(-1)?.length ?? 0
-        if (bytes > STEP_BYTES_MAX) throw tooMuch(`a step that gives more than ${STEP_BYTES_MAX} bytes`)
+        if (bytes > STEP_BYTES_MAX) throw tooMuch(`a step result of more than ${STEP_BYTES_MAX} bytes`)
         yield
       }
     })(),

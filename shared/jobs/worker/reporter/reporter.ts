@@ -152,7 +152,7 @@ class AttemptEvents implements ReportedEvents {
     if (type === 'started' || type === 'failed') return undefined
     this.#refusal = new ServiceError(
       'internal_error',
-      'A piece of the output is larger than Kafka is set up to take.',
+      'A piece of the output is larger than the maximum record size of Kafka.',
       {
         cause,
       },

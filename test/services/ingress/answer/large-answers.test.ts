@@ -48,7 +48,7 @@ describe('an answer', () => {
     expect(status).toBe(400)
     const { error } = JSON.parse(text)
     expect(error.type).toBe('invalid_request_error')
-    expect(error.message).toMatch(/^The answer is larger than the \d+ bytes .* Ask for less at once/)
+    expect(error.message).toMatch(/^The answer is larger than the \d+ bytes .* Request fewer/)
     if (path !== '/v1/messages') expect(error.code).toBe('answer_too_large')
   })
 

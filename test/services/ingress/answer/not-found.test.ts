@@ -6,7 +6,7 @@ import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { newId } from '#shared/id.ts'
 import { loadModels } from '#shared/models/models.ts'
-import { startWhole } from '../../../support/processes/whole.ts'
+import { startSingleProcess } from '../../../support/processes/single-process.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
 const MODELS = [
@@ -70,7 +70,7 @@ describe('a path that is no endpoint', () => {
     ['/v1/uploads', '/v1/files'],
     ['/v1/assistants', '/v1/chat/completions'],
     ['/v1/threads/thread_1/runs', '/v1/chat/completions'],
-    ['/v1/images/generations', 'not served'],
+    ['/v1/images/generations', 'not supported'],
     ['/v1/realtime', '/v1/ws'],
   ])('of another API says what to do instead: %s', async (path, hint) => {
     expect(await messageOf(await stack.post(path, {}))).toContain(hint)
@@ -118,7 +118,7 @@ describe('a key of an upstream that is not set', () => {
       { id: 'a', engine: engine('anthropic') },
       { id: 'e', pool: 'embeddings', engine: engine('openai') },
     ]
-    await using whole = await startWhole({ models })
+    await using whole = await startSingleProcess({ models })
     await until(() => whole.output.split('api_key_env is not set').length === 4)
     const headers = { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' }
     const post = (path: string, body: object) =>

@@ -111,10 +111,12 @@ describe('limits of one ingress', () => {
     const a = key({}, 'key_a', 'proj')
     const b = key({ running: 1 }, 'key_b', 'proj')
     const first = await call(limits, b)
-    expect(await call(limits, b)).toMatchObject({ message: 'This key may run 1 requests at once. Try again in 1 s.' })
+    expect(await call(limits, b)).toMatchObject({
+      message: 'This key is at its limit of 1 concurrent requests. Try again in 1 s.',
+    })
     expect(await admitted([call(limits, a), call(limits, a)])).toBe(1)
     expect(await call(limits, a)).toMatchObject({
-      message: 'This project may run 2 requests at once. Try again in 1 s.',
+      message: 'This project is at its limit of 2 concurrent requests. Try again in 1 s.',
     })
     if (typeof first === 'function') first()
     await spend(limits, a, 10)
@@ -173,7 +175,7 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
     const [one, two] = all as [RateLimits, RateLimits]
     const of = key({ tokens_per_minute: 100, running: 1 })
     const end = await call(one, of)
-    expect(await call(two, of)).toMatchObject({ message: expect.stringContaining('1 requests at once') })
+    expect(await call(two, of)).toMatchObject({ message: expect.stringContaining('1 concurrent requests') })
     await spend(one, of, 100)
     if (typeof end === 'function') end()
     await until(async () => {

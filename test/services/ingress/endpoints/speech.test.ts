@@ -156,5 +156,5 @@ test('where no model speaks, the error says what to configure', async () => {
   await using mute = await startStack()
   const response = await mute.post('/v1/audio/speech', { model: 'tts-1', voice: 'alloy', input: 'a' })
   expect(response.status).toBe(404)
-  expect(await response.text()).toContain("Speech needs a model with 'task: speech' in models.yaml")
+  expect(await response.text()).toContain("Add a model with 'task: speech' to models.yaml")
 })

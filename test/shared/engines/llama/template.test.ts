@@ -291,7 +291,7 @@ describe('a chat template', () => {
 
   test.each([
     ['no Jinja', '{% for %}', /Unexpected token/],
-    ['a template that drops what users say', 'Hello', /does not render the text of a user/],
+    ['a template that drops what users say', 'Hello', /does not render user messages/],
     ['a template that refuses everything', `{{ raise_exception('Never.') }}`, /Never\./],
   ])('is refused: %s', (_, source, message) => {
     expect(() => templateOf(source)).toThrow(message)
