@@ -4,9 +4,9 @@ import { join } from 'node:path'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { HOSTILE_INPUTS, type HostileInput, modelInputs, send } from './support/hostile-inputs.ts'
-import { HOSTILE_KEPT } from './support/hostile-kept.ts'
+import { HOSTILE_STORED } from './support/hostile-stored.ts'
 import { cpuMs } from './support/loop-hold.ts'
-import { startWhole, type WholeProcess } from './support/processes/whole.ts'
+import { startSingleProcess, type SingleProcess } from './support/processes/single-process.ts'
 import { ECHO_MODEL } from './support/stack.ts'
 
 /**
@@ -40,10 +40,10 @@ const MODELS = [
   ...(hasWeights ? [{ id: 'llama-1', engine: { type: 'llama', file: weights, context_tokens: 2_048 } }] : []),
 ]
 
-let service: WholeProcess
+let service: SingleProcess
 beforeAll(async () => {
   ownDelay.enable()
-  service = await startWhole({ models: MODELS, settings: { REQUEST_TIMEOUT_MS: '300000', START_TIMEOUT_MS: '30000' } })
+  service = await startSingleProcess({ models: MODELS, settings: { REQUEST_TIMEOUT_MS: '300000', START_TIMEOUT_MS: '30000' } })
   const chat = { model: hasWeights ? 'llama-1' : 'echo-1', max_tokens: 1, messages: [{ role: 'user', content: 'hi' }] }
   expect(await send(service.url, 'POST /v1/chat/completions', JSON.stringify(chat))).toBe(200)
   // Loads the model and the vocabulary before the measurement.
@@ -120,7 +120,7 @@ async function checkRow({ name, make, send, holds }: HostileInput): Promise<void
 }
 
 describe('no input holds the event loop:', () => {
-  it.each([...HOSTILE_INPUTS, ...HOSTILE_KEPT])('$name', checkRow)
+  it.each([...HOSTILE_INPUTS, ...HOSTILE_STORED])('$name', checkRow)
 })
 
 describe.skipIf(!hasWeights)('no input for an in-process model holds the event loop:', () => {

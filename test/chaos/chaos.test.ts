@@ -26,17 +26,17 @@ describe.skipIf(missing)('durable jobs under chaos', () => {
   it('are never lost, never end twice, and are observed in order, while every process is killed', {
     timeout: 600_000,
   }, async () => {
-    await expectKept({ jobs, researches, kills, durationMs, topicDeletions })
+    await expectNoViolation({ jobs, researches, kills, durationMs, topicDeletions })
   })
 
   it.skipIf(noPooler)('survive kills of a PgBouncer in transaction mode as well', { timeout: 600_000 }, async () => {
     const fewer = { jobs: jobs / 2, researches: researches / 2, kills: kills / 2, durationMs: durationMs / 2 }
-    await expectKept({ ...fewer, poolerKills: 4, topicDeletions: 2 })
+    await expectNoViolation({ ...fewer, poolerKills: 4, topicDeletions: 2 })
   })
 })
 
 /** Makes a run and expects that no rule was broken. */
-async function expectKept(options: Omit<ChaosOptions, 'seed' | 'directory'>): Promise<void> {
+async function expectNoViolation(options: Omit<ChaosOptions, 'seed' | 'directory'>): Promise<void> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-history-'))
   const { figures, story } = await runChaos({ ...options, seed, directory })
   process.stderr.write(`${tableOf(figures)}\n`)

@@ -3,41 +3,54 @@ import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { EVERY_TENANT } from '#shared/store/store.ts'
 import { familyProblems } from './families.ts'
 import { shortOf } from './history.ts'
+import type { JobRequest } from './job-request.ts'
 import { type Ended, GRACE_MS, type Outcome, RECOVERY_MS, TURNS_MS } from './outcome.ts'
-import type { Wish } from './wish.ts'
 import { type Execution, type Script, textOf } from './work.ts'
 
-/** How long work may take to stop. */
+/** Maximum time between the end of an attempt and the end of its work. */
 const STOP_MS = 1_000
 const JOBS_MAX = 1_000
 const EVENTS_MAX = 5_000
 
-/** Checks the invariants (docs/internals/design.md, Invariants) against the store's rows and what everybody saw. */
+/** Checks the invariants (docs/internals/design.md, Invariants) against the rows of the store and the observations of clients and workers. */
 export async function check(outcome: Outcome): Promise<void> {
-  const { store, history, told, witness } = outcome
+  const { store, history, received, witness } = outcome
   const { jobs } = await store.list(EVERY_TENANT, { limit: JOBS_MAX })
-  const wishes = new Map([...told.accepted].flatMap(([wish, ids]) => [...ids].map((id) => [id, wish] as const)))
-  for (const [id, { script }] of wishes) {
+  const requestsById = new Map(
+    [...received.accepted].flatMap(([request, ids]) => [...ids].map((id) => [id, request] as const)),
+  )
+  for (const [id, { script }] of requestsById) {
     if (!jobs.some((job) => job.id === id)) history.violated(id, `I1: accepted job ${script.ref} is not in the store`)
   }
-  checkKeys(jobs, wishes, outcome)
+  checkKeys(jobs, requestsById, outcome)
   for (const job of jobs) {
     const events = await store.listEvents(EVERY_TENANT, job.id, 0, EVENTS_MAX)
     const content = await store.findContent(EVERY_TENANT, job.id)
     const executions = witness.executions.filter(({ jobId }) => jobId === job.id)
     const { isEndless = false } = (content?.request as { body: Partial<Script> } | undefined)?.body ?? {}
-    const ended = { job, events, result: content?.result ?? null, executions, wish: wishes.get(job.id), isEndless }
+    const ended = {
+      job,
+      events,
+      result: content?.result ?? null,
+      executions,
+      request: requestsById.get(job.id),
+      isEndless,
+    }
     checkJob(ended, outcome)
     for (const problem of await familyProblems(ended, outcome)) history.violated(job.id, problem)
   }
 }
 
-/** I9: one job for each key; without one, at most as many as were asked for. */
-function checkKeys(jobs: readonly DurableJob[], wishes: ReadonlyMap<string, Wish>, { history, told }: Outcome): void {
-  for (const [wish, asked] of told.asked) {
-    const same = jobs.filter(({ metadata }) => metadata.ref === wish.script.ref)
-    if (same.length <= (wish.hasKey ? 1 : asked)) continue
-    const id = [...wishes].find(([, other]) => other === wish)?.[0]
+/** I9: one job per idempotency key; without a key, at most one job per request. */
+function checkKeys(
+  jobs: readonly DurableJob[],
+  requestsById: ReadonlyMap<string, JobRequest>,
+  { history, received }: Outcome,
+): void {
+  for (const [request, asked] of received.asked) {
+    const same = jobs.filter(({ metadata }) => metadata.ref === request.script.ref)
+    if (same.length <= (request.hasKey ? 1 : asked)) continue
+    const id = [...requestsById].find(([, other]) => other === request)?.[0]
     history.violated(id, `I9: ${same.length} jobs for ${asked} requests: ${same.map((job) => job.id).join(' ')}`)
   }
 }
@@ -45,36 +58,36 @@ function checkKeys(jobs: readonly DurableJob[], wishes: ReadonlyMap<string, Wish
 function checkJob(ended: Ended, outcome: Outcome): void {
   const { job } = ended
   const said: string[] = [
-    ...(TERMINAL.has(job.state) ? endProblems(ended, outcome) : [`I1: it is still ${job.state}`]),
+    ...(TERMINAL.has(job.state) ? endProblems(ended, outcome) : [`I1: state is still ${job.state}`]),
     ...eventProblems(ended),
     ...outputProblems(ended),
     ...executionProblems(ended, outcome),
-    ...toldProblems(ended, outcome),
+    ...receivedProblems(ended, outcome),
   ]
   for (const problem of said) outcome.history.violated(job.id, problem)
 }
 
-/** I1, I11: the end comes in time, and nothing begins after its start deadline. */
-function endProblems({ job, events, wish, isEndless }: Ended, { calmAtMs, leaseMs }: Outcome): string[] {
+/** I1, I11: the job ends in time, and no attempt starts after the start deadline. */
+function endProblems({ job, events, request, isEndless }: Ended, { calmAtMs, leaseMs }: Outcome): string[] {
   const problems: string[] = []
   const latestMs = Math.max(job.deadline_ms, calmAtMs) + GRACE_MS + 2 * leaseMs + TURNS_MS
   const lateMs = (job.finished_at_ms ?? Number.POSITIVE_INFINITY) - latestMs
-  if (lateMs > 0) problems.push(`I1: it ended ${lateMs} ms too late`)
-  // With so much time left after the faults it must have been tried again.
+  if (lateMs > 0) problems.push(`I1: ended ${lateMs} ms too late`)
+  // With this much time left after the faults, the job must have been retried.
   const hadTime = job.expires_at_ms > calmAtMs + RECOVERY_MS && !isEndless
   const cause = job.state === 'expired' ? 'expired' : job.error?.code
-  if (hadTime && (cause === 'expired' || cause === 'timeout')) problems.push(`I1: ${cause} without a reason`)
+  if (hadTime && (cause === 'expired' || cause === 'timeout')) problems.push(`I1: ${cause} without a cause`)
   const started = events.filter(({ type }) => type === 'job.started')
   const firstMs = started[0]?.at_ms
-  const startByMs = job.created_at_ms + (wish?.runInMs ?? 0) + (wish?.startInMs ?? Number.POSITIVE_INFINITY)
-  // What the client asks for is up to its request's way to the store earlier than the store counts.
-  if (wish && firstMs !== undefined && firstMs > startByMs)
-    problems.push(`I11: it began ${firstMs - startByMs} ms late`)
-  if (started.some(({ at_ms }) => at_ms >= job.deadline_ms)) problems.push('I11: it began after its deadline')
+  const startByMs = job.created_at_ms + (request?.runInMs ?? 0) + (request?.startInMs ?? Number.POSITIVE_INFINITY)
+  // The client counts its deadline from the sending of the request, which is earlier than the time in the store.
+  if (request && firstMs !== undefined && firstMs > startByMs)
+    problems.push(`I11: started ${firstMs - startByMs} ms after the start deadline`)
+  if (started.some(({ at_ms }) => at_ms >= job.deadline_ms)) problems.push('I11: started after the deadline of the job')
   return problems
 }
 
-/** I4: numbers without gaps, one end, attempts one after the other. */
+/** I4: numbers without gaps, one terminal event, attempts one after the other. */
 function eventProblems({ job, events }: Ended): string[] {
   const problems: string[] = []
   if (events.some(({ seq }, index) => seq !== index + 1)) problems.push(`I4: events ${events.map(shortOf).join(' ')}`)
@@ -82,10 +95,10 @@ function eventProblems({ job, events }: Ended): string[] {
   const ends = events.filter(isLast)
   const end = events.at(-1)
   if (ends.length > 1 || ends[0]?.seq !== (TERMINAL.has(job.state) ? end?.seq : undefined)) {
-    problems.push(`I3: it is ${job.state}, its ends are ${ends.map(shortOf).join(' ') || 'none'}`)
+    problems.push(`I3: state is ${job.state}, terminal events are ${ends.map(shortOf).join(' ') || 'none'}`)
   }
   if (TERMINAL.has(job.state) && end?.type !== `job.${job.state}`) {
-    problems.push(`I3: it is ${job.state}, its last event is ${end?.type}`)
+    problems.push(`I3: state is ${job.state}, the last event is ${end?.type}`)
   }
   const starts = events.filter(({ type }) => type === 'job.started')
   if (starts.some(({ attempt }, index) => attempt !== index + 1)) problems.push('I4: attempts are not in order')
@@ -93,21 +106,21 @@ function eventProblems({ job, events }: Ended): string[] {
   return problems
 }
 
-/** I5: the result is what one attempt said, the last one, and all of it. */
-function outputProblems({ job, events, result, wish }: Ended): string[] {
-  if (job.state !== 'completed' || !wish || wish.plan) return []
-  const expected = textOf(wish.script, job.attempt)
+/** I5: the result is the whole output of one attempt, the last one. */
+function outputProblems({ job, events, result, request }: Ended): string[] {
+  if (job.state !== 'completed' || !request || request.plan) return []
+  const expected = textOf(request.script, job.attempt)
   const text = (result as { text: string } | null)?.text
   const problems = text === expected ? [] : [`I5: the result is '${text}' instead of '${expected}'`]
   if (!job.stream) return problems
   const reset = events.findLastIndex(({ type }) => type === 'job.retrying')
   const deltas = events.slice(reset + 1).filter(({ type }) => type === 'job.output.delta')
   const joined = deltas.map(({ data }) => (data as { chunk: { text: string } }).chunk.text).join('')
-  if (joined !== expected) problems.push(`I5: the output joins to '${joined}' instead of '${expected}'`)
+  if (joined !== expected) problems.push(`I5: the output concatenates to '${joined}' instead of '${expected}'`)
   return problems
 }
 
-/** I7, I8: each execution is a numbered attempt, a second one needs a reason, and the first then stops. */
+/** I7, I8: each execution is a numbered attempt. A second attempt needs a cause, and the first one then stops. */
 function executionProblems({ job, events, executions }: Ended, outcome: Outcome): string[] {
   const problems: string[] = []
   const retries = events.filter(isBreak)
@@ -117,7 +130,7 @@ function executionProblems({ job, events, executions }: Ended, outcome: Outcome)
     problems.push(`I7: attempt ${job.attempt} after ${retries.length} retries`)
   }
   const runs = executions.map(({ attempt, process }) => `${attempt} ${process.name}`)
-  if (new Set(executions.map(({ attempt }) => attempt)).size < runs.length) problems.push(`I7: it ran twice: ${runs}`)
+  if (new Set(executions.map(({ attempt }) => attempt)).size < runs.length) problems.push(`I7: ran twice: ${runs}`)
   for (const execution of executions) {
     problems.push(...executionProblem(execution, { events, executions }), ...leaseProblem(execution, events, outcome))
   }
@@ -131,42 +144,42 @@ function executionProblem(
   const { attempt, process, startedAtMs, endedAtMs = Number.POSITIVE_INFINITY } = execution
   const run = `attempt ${attempt} on ${process.name}`
   const own = events.filter((event) => event.attempt === attempt)
-  if (own[0]?.type !== 'job.started') return [`I7: ${run} was never given out`]
+  if (own[0]?.type !== 'job.started') return [`I7: ${run} was never claimed`]
   if (process.isDead) return []
-  if (endedAtMs === Number.POSITIVE_INFINITY) return [`I8: ${run} still runs`]
+  if (endedAtMs === Number.POSITIVE_INFINITY) return [`I8: ${run} is still running`]
   const over = own.find((event) => isBreak(event) || isLast(event))
   const reason = over && reasonOf(over)
   const next = executions.find((other) => other.attempt === attempt + 1)
   const isOverlap = next !== undefined && next.startedAtMs < endedAtMs
-  // Only a process that stood still does not notice that its lease ends.
+  // Only a paused process fails to notice the end of its lease.
   const stoodStill = process.pauses.some(({ fromMs, toMs }) => fromMs < (next?.startedAtMs ?? 0) && toMs > startedAtMs)
   if (isOverlap && !(reason === 'worker_lost' && stoodStill)) {
     return [`I7: ${run} and the next overlap: ${reason}, ${endedAtMs - next.startedAtMs} ms`]
   }
-  // A worker that was told what it owns must not go on with anything else.
+  // A worker must stop every run that the store does not list as its own.
   const overAtMs = over?.at_ms ?? Number.POSITIVE_INFINITY
-  const told = process.renewals.find(
-    ({ askedAtMs, toldAtMs }) => askedAtMs > overAtMs && toldAtMs + STOP_MS < endedAtMs,
+  const received = process.renewals.find(
+    ({ askedAtMs, renewedAtMs }) => askedAtMs > overAtMs && renewedAtMs + STOP_MS < endedAtMs,
   )
-  return told ? [`I8: ${run} went on for ${endedAtMs - overAtMs} ms after it was over`] : []
+  return received ? [`I8: ${run} ran on for ${endedAtMs - overAtMs} ms after its end`] : []
 }
 
-/** I7: what a process that lives runs is taken from it only when its lease is over, and not right after an outage. */
+/** I7: a job is taken from a live process only after the end of its lease, and not right after an outage of the store. */
 function leaseProblem({ attempt, process }: Execution, events: readonly DurableEvent[], outcome: Outcome): string[] {
   const { leaseMs, outages } = outcome
   const lost = events.find((event) => event.attempt === attempt && reasonOf(event) === 'worker_lost')
   if (!lost || process.isDead) return []
-  const renewal = process.renewals.findLast(({ toldAtMs }) => toldAtMs <= lost.at_ms)
+  const renewal = process.renewals.findLast(({ renewedAtMs }) => renewedAtMs <= lost.at_ms)
   const leftMs = (renewal?.askedAtMs ?? 0) + leaseMs - lost.at_ms
   const isEarly = outages.some(({ port, fromMs, toMs }) => {
     return port === 'store' && toMs - fromMs > leaseMs && lost.at_ms > toMs && lost.at_ms < toMs + leaseMs
   })
   const taken = `attempt ${attempt} was taken from ${process.name}`
-  if (leftMs > 0) return [`I7: ${taken} ${leftMs} ms before its lease was over`]
+  if (leftMs > 0) return [`I7: ${taken} ${leftMs} ms before the end of its lease`]
   return isEarly ? [`I7: ${taken} before it could renew its lease after the outage`] : []
 }
 
-/** An attempt ended here, and another one is to follow. */
+/** The end of an attempt that another attempt must follow. */
 function isBreak({ type }: DurableEvent): boolean {
   return type === 'job.retrying' || type === 'job.waiting'
 }
@@ -175,24 +188,26 @@ function reasonOf({ type, data }: DurableEvent): string | undefined {
   return type === 'job.retrying' ? (data as { reason: string }).reason : undefined
 }
 
-/** I3, I6, I10: what anybody was told is what is so. */
-function toldProblems({ job, events }: Ended, { told }: Outcome): string[] {
+/** I3, I6, I10: every response and event that a client received agrees with the store. */
+function receivedProblems({ job, events }: Ended, { received }: Outcome): string[] {
   const problems: string[] = []
   const stored = events.map((event) => JSON.stringify(event))
-  for (const follower of told.followed.filter(({ id }) => id === job.id)) {
+  for (const follower of received.followed.filter(({ id }) => id === job.id)) {
     const differs = follower.events.findIndex((event, index) => JSON.stringify(event) !== stored[index])
     const event = follower.events[differs]
-    if (event) problems.push(`I3: a follower saw ${shortOf(event)}, which is not what is stored`)
+    if (event) problems.push(`I3: a follower received ${shortOf(event)}, which differs from the stored event`)
     if (follower.events.length < stored.length)
-      problems.push(`I6: a follower saw ${follower.events.length} events only`)
+      problems.push(`I6: a follower received only ${follower.events.length} events`)
   }
   const cancelling = events.find(({ type }) => type === 'job.cancelling')
   if (events.some(({ type, seq }) => type === 'job.started' && seq > (cancelling?.seq ?? seq))) {
-    problems.push('I10: it began once more after a cancel was asked for')
+    problems.push('I10: started again after a cancel request')
   }
-  if (told.cancelled.has(job.id) && job.state !== 'cancelled') problems.push(`I10: cancelled became ${job.state}`)
-  for (const ended of told.ended.filter(({ id }) => id === job.id)) {
-    if (JSON.stringify(ended) !== JSON.stringify(job)) problems.push(`I2: it was ${ended.state}, and is ${job.state}`)
+  if (received.cancelled.has(job.id) && job.state !== 'cancelled')
+    problems.push(`I10: reported as cancelled, but became ${job.state}`)
+  for (const ended of received.ended.filter(({ id }) => id === job.id)) {
+    if (JSON.stringify(ended) !== JSON.stringify(job))
+      problems.push(`I2: reported as ${ended.state}, and is ${job.state}`)
   }
   return problems
 }

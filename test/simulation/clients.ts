@@ -8,31 +8,31 @@ import type { Random } from '../chaos/load/random.ts'
 import type { VirtualClock } from './clock.ts'
 import type { Fleet } from './fleet.ts'
 import { type History, shortOf } from './history.ts'
+import type { JobRequest } from './job-request.ts'
 import type { SimulatedProcess } from './simulated-process.ts'
-import type { Wish } from './wish.ts'
 
-/** How long a client waits for an answer, and how often it asks again. */
+/** Timeout of a client, and its number of retries. */
 const ANSWER_MS = 8_000
 const TRIES_MAX = 30
 const KEY_KEEP_MS = 86_400_000
 
-/** What clients were told, for the check. */
-export interface Told {
-  /** Ids of accepted jobs, by what was asked for: with a key there may be one only. */
-  readonly accepted: Map<Wish, Set<string>>
-  /** How often each was asked for. */
-  readonly asked: Map<Wish, number>
-  /** Everything each follower saw. */
+/** Responses and events that clients received. */
+export interface Received {
+  /** Ids of accepted jobs by request. A request with an idempotency key may have only one. */
+  readonly accepted: Map<JobRequest, Set<string>>
+  /** Submissions of each request. */
+  readonly asked: Map<JobRequest, number>
+  /** Events that each follower received. */
   readonly followed: { id: string; events: DurableEvent[] }[]
-  /** Jobs that were said to be cancelled, and jobs as they were said to have ended. */
+  /** Jobs that were reported as cancelled, and jobs as they were reported at their end. */
   readonly cancelled: Set<string>
   readonly ended: DurableJob[]
 }
 
-/** An answer got lost: what was asked for may have happened. */
+/** The response got lost; the request may have been executed. */
 const LOST = Symbol('answer lost')
 
-/** How a job is followed in an ingress; {@link DurableJobs.follow} unless a mutant takes its place. */
+/** Follows a job through an ingress: {@link DurableJobs.follow}, or a mutant of it. */
 export type Follow = (
   ingress: Omit<Ingress, 'process'>,
   id: string,
@@ -48,9 +48,9 @@ interface ClientOptions {
   readonly follow: Follow
 }
 
-/** The callers of a simulation. They outlive every process, and ask another one when theirs is gone. */
+/** The clients of a simulation. Clients outlive every process and switch to another ingress when theirs is gone. */
 export class Clients {
-  readonly told: Told = { accepted: new Map(), asked: new Map(), followed: [], cancelled: new Set(), ended: [] }
+  readonly received: Received = { accepted: new Map(), asked: new Map(), followed: [], cancelled: new Set(), ended: [] }
   readonly #options: ClientOptions
   #busy = 0
 
@@ -58,20 +58,20 @@ export class Clients {
     this.#options = options
   }
 
-  /** Whether any of them still waits for something. */
+  /** Whether a client has a request in flight. */
   get isBusy(): boolean {
     return this.#busy > 0
   }
 
-  /** A client that submits a job, and then does with it what chance wants. */
-  begin(wish: Wish): void {
+  /** Starts a client that submits a job and then follows, polls or cancels it at random. */
+  begin(request: JobRequest): void {
     void this.#doing(async () => {
       const { random } = this.#options
-      const copies = wish.hasKey && random.chance(0.3) ? random.between(2, 3) : 1
-      const ids = await Promise.all(Array.from({ length: copies }, () => this.#submit(wish)))
+      const copies = request.hasKey && random.chance(0.3) ? random.between(2, 3) : 1
+      const ids = await Promise.all(Array.from({ length: copies }, () => this.#submit(request)))
       const id = ids.find((each) => each !== undefined)
       if (id === undefined) return
-      if (wish.hasKey && random.chance(0.2)) void this.#doing(() => this.#submitOther(wish))
+      if (request.hasKey && random.chance(0.2)) void this.#doing(() => this.#submitOther(request))
       if (random.chance(0.25)) void this.#doing(() => this.#cancel(id))
       if (random.chance(0.25)) void this.#doing(() => this.#wait(id))
       for (let count = random.between(0, 2); count > 0; count--) void this.#doing(() => this.#follow(id))
@@ -83,46 +83,46 @@ export class Clients {
     try {
       await work()
     } catch (error) {
-      this.#options.history.violated(undefined, `a client was told ${error} (${(error as Error).stack})`)
+      this.#options.history.violated(undefined, `a client received ${error} (${(error as Error).stack})`)
     } finally {
       this.#busy--
     }
   }
 
-  /** I9: every answer to equal requests names the same job. */
-  async #submit(wish: Wish): Promise<string | undefined> {
+  /** I9: every response to equal requests names one job. */
+  async #submit(request: JobRequest): Promise<string | undefined> {
     const { clock, history, random } = this.#options
     for (let tries = 0; tries < TRIES_MAX; tries++) {
-      this.told.asked.set(wish, (this.told.asked.get(wish) ?? 0) + 1)
-      const created = await this.#ask((jobs) => jobs.create(this.#specOf(wish), keyOf(wish)))
+      this.received.asked.set(request, (this.received.asked.get(request) ?? 0) + 1)
+      const created = await this.#ask((jobs) => jobs.create(this.#specOf(request), keyOf(request)))
       if (created === LOST || created instanceof ServiceError) {
-        if (!wish.hasKey && created === LOST) return undefined
+        if (!request.hasKey && created === LOST) return undefined
         await clock.sleep(random.between(100, 2_000))
         continue
       }
       if (created.outcome === 'conflict') {
-        history.violated(created.jobId, 'I9: equal requests with one key were told apart')
+        history.violated(created.jobId, 'I9: equal requests with one key got different jobs')
         return undefined
       }
       const { id } = created.job
-      const ids = this.told.accepted.get(wish) ?? new Set()
-      this.told.accepted.set(wish, ids.add(id))
-      history.note(id, () => `client: accepted ${wish.script.ref}, ${created.outcome}`)
+      const ids = this.received.accepted.get(request) ?? new Set()
+      this.received.accepted.set(request, ids.add(id))
+      history.note(id, () => `client: accepted ${request.script.ref}, ${created.outcome}`)
       return id
     }
     return undefined
   }
 
-  /** I9: another body under the same key is refused. */
-  async #submitOther(wish: Wish): Promise<void> {
-    const key = keyOf(wish)
+  /** I9: another body with the same key is refused. */
+  async #submitOther(request: JobRequest): Promise<void> {
+    const key = keyOf(request)
     const other = key && { ...key, fingerprint: 'another' }
-    const created = await this.#ask((jobs) => jobs.create(this.#specOf(wish), other))
+    const created = await this.#ask((jobs) => jobs.create(this.#specOf(request), other))
     if (created === LOST || created instanceof ServiceError || created.outcome === 'conflict') return
-    this.#options.history.violated(created.job.id, 'I9: one key was taken for two requests')
+    this.#options.history.violated(created.job.id, 'I9: one key was accepted for two different requests')
   }
 
-  #specOf({ tenant, script, plan, isStream, isLow, deadlineInMs, startInMs, runInMs }: Wish): NewDurableJob {
+  #specOf({ tenant, script, plan, isStream, isLow, deadlineInMs, startInMs, runInMs }: JobRequest): NewDurableJob {
     return {
       pool: 'inference',
       kind: plan ? 'compose' : 'say',
@@ -151,8 +151,8 @@ export class Clients {
         await clock.sleep(random.between(100, 2_000))
         continue
       }
-      history.note(id, () => `client: asked to cancel, told ${job.state}`)
-      if (job.state === 'cancelled') this.told.cancelled.add(id)
+      history.note(id, () => `client: cancelled, response ${job.state}`)
+      if (job.state === 'cancelled') this.received.cancelled.add(id)
       return
     }
   }
@@ -165,16 +165,16 @@ export class Clients {
         await this.#options.clock.sleep(500)
         continue
       }
-      this.told.ended.push(job)
+      this.received.ended.push(job)
       return
     }
   }
 
-  /** Follows to the end, here and there, with cuts in between and without reading at times. */
+  /** Follows a job to its end through several ingresses, with disconnects and pauses in reading. */
   async #follow(id: string): Promise<void> {
     const { clock, random } = this.#options
     const events: DurableEvent[] = []
-    this.told.followed.push({ id, events })
+    this.received.followed.push({ id, events })
     await clock.sleep(random.between(0, 3_000))
     while (!isEnded(events)) {
       const ingress = this.#anyIngress()
@@ -198,7 +198,7 @@ export class Clients {
       if (next instanceof ServiceError) throw next
       if (next.done) {
         const isCut = clock.nowMs >= cutAtMs
-        if (!isCut && !isEnded(events)) history.violated(id, `I6: a follower was left after ${events.length} events`)
+        if (!isCut && !isEnded(events)) history.violated(id, `I6: a stream stopped after ${events.length} events`)
         return
       }
       for (const event of next.value) this.#onEvent(id, events, event)
@@ -206,20 +206,21 @@ export class Clients {
     }
   }
 
-  /** I6: one number after the other, and nothing after the last. */
+  /** I6: consecutive numbers, and nothing after the terminal event. */
   #onEvent(id: string, events: DurableEvent[], event: DurableEvent): void {
     const { history } = this.#options
     history.note(id, () => `follower: ${shortOf(event)}`)
     const expected = (events.at(-1)?.seq ?? 0) + 1
-    if (event.seq !== expected) history.violated(id, `I6: a follower got event ${event.seq} instead of ${expected}`)
-    if (isEnded(events)) history.violated(id, `I6: a follower got event ${event.seq} after the last`)
+    if (event.seq !== expected)
+      history.violated(id, `I6: a follower received event ${event.seq} instead of ${expected}`)
+    if (isEnded(events)) history.violated(id, `I6: a follower received event ${event.seq} after the terminal event`)
     events.push(event)
   }
 
-  /** Asks any ingress; what it refuses with is an answer too. */
+  /** Calls any ingress; a refusal is a response too. */
   async #ask<T>(ask: (jobs: DurableJobs) => Promise<T>, withinMs = ANSWER_MS): Promise<T | ServiceError | typeof LOST> {
     const ingress = this.#anyIngress()
-    if (!ingress) return new ServiceError('overloaded', 'There is no ingress.')
+    if (!ingress) return new ServiceError('overloaded', 'No ingress is running.')
     return await this.#answer(ingress.process, () => ask(ingress.jobs), withinMs)
   }
 
@@ -230,7 +231,7 @@ export class Clients {
     return open.length === 0 ? undefined : this.#options.random.pick(open as [Ingress, ...Ingress[]])
   }
 
-  /** What a process answers, unless it dies or takes too long. @throws What is not a refusal */
+  /** The response of a process, unless it dies or times out. @throws every error that is not a refusal */
   async #answer<T>(
     process: SimulatedProcess,
     ask: () => Promise<T>,
@@ -267,7 +268,7 @@ function isEnded(events: readonly DurableEvent[]): boolean {
   return last !== undefined && isLast(last)
 }
 
-function keyOf({ hasKey, script }: Wish): IdempotencyKey | undefined {
+function keyOf({ hasKey, script }: JobRequest): IdempotencyKey | undefined {
   if (!hasKey) return undefined
   return { scope: 'POST /v1/jobs', key: script.ref, fingerprint: 'one', keepMs: KEY_KEEP_MS }
 }

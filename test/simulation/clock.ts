@@ -1,24 +1,24 @@
 /**
  * Virtual time for one simulation.
  *
- * While installed it stands in for the timers and clocks of the whole program. A timer belongs to the simulated process
- * that set it (told by the asynchronous context): those of a dead process never fire, those of a paused one fire when it
- * goes on. Time only passes when nothing is left to do, so a minute costs what happens in it.
+ * While installed, the clock replaces the timers and clocks of the whole program. A timer belongs to the simulated process that set it (found
+ * by the asynchronous context). Timers of a dead process never fire; timers of a paused one fire when it resumes. Time passes only when no
+ * promise is pending, so a simulated minute costs only the work done in it.
  */
 import { AsyncLocalStorage } from 'node:async_hooks'
 
-/** A process as its clock sees it. */
+/** The clock's view of a process. */
 export interface Owner {
   readonly isDead: boolean
-  /** Until when it stands still; in the past: it runs. */
+  /** End of its pause; in the past: the process is running. */
   readonly pausedUntilMs: number
-  /** How far its own clock is off. */
+  /** Error of its own clock. */
   readonly skewMs: number
 }
 
 const owners = new AsyncLocalStorage<Owner | undefined>()
 
-/** Where virtual time begins, in unix milliseconds. */
+/** Start of virtual time, in unix milliseconds. */
 const EPOCH_MS = 1_800_000_000_000
 
 class Timer {
@@ -51,7 +51,6 @@ export class VirtualClock {
   #nowMs = 0
   #order = 0
 
-  /** Milliseconds since the start. */
   get nowMs(): number {
     return this.#nowMs
   }
@@ -59,7 +58,7 @@ export class VirtualClock {
   /** The clock of the database, in unix milliseconds. */
   readonly databaseMs = (): number => EPOCH_MS + this.#nowMs
 
-  /** Takes the place of the program's timers and clocks, and `random` that of its chance. Gives what puts them back. */
+  /** Replaces the timers and clocks of the program, and its random numbers by `random`. Returns a function that restores them. */
   install(random: () => number): () => void {
     const { setTimeout, clearTimeout, setInterval, clearInterval, setImmediate, clearImmediate } = globalThis
     const real = { setTimeout, clearTimeout, setInterval, clearInterval, setImmediate, clearImmediate }
@@ -87,22 +86,21 @@ export class VirtualClock {
     }
   }
 
-  /** Runs something as one of the processes; undefined: as the world around them. */
+  /** Runs a function as one of the processes; undefined: as the environment. */
   as<T>(owner: Owner | undefined, run: () => T): T {
     return owners.run(owner, run)
   }
 
-  /** Resolves later. */
   sleep(ms: number): Promise<void> {
     return new Promise((resolve) => void this.#add(resolve, ms))
   }
 
-  /** Does something at a time, as nobody in particular. */
+  /** Runs a function at a time, as the environment. */
   at(ms: number, run: () => void): void {
     owners.run(undefined, () => this.#add(run, ms - this.#nowMs))
   }
 
-  /** Lets time pass until `isDone`, at the latest until `untilMs`. */
+  /** Advances time until `isDone`, at the latest until `untilMs`. */
   async run(untilMs: number, isDone: () => boolean = () => false): Promise<void> {
     await settled()
     while (!isDone()) {
@@ -136,12 +134,12 @@ export class VirtualClock {
   }
 }
 
-/** Resolves when no promise has anything left to do: Node runs this queue only after the one of promises. */
+/** Resolves when no promise is pending: Node runs this queue only after the microtasks. */
 function settled(): Promise<void> {
   return new Promise((resolve) => process.nextTick(resolve))
 }
 
-/** Timers by time, those of the same time in the order in which they were set. */
+/** Timers by time; equal times in order of creation. */
 class TimerHeap {
   readonly #timers: Timer[] = []
 
@@ -158,7 +156,7 @@ class TimerHeap {
     timers[at] = timer
   }
 
-  /** The first of them, if it is due by `untilMs`. */
+  /** Removes the first timer, if it is due by `untilMs`. */
   take(untilMs: number): Timer | undefined {
     const first = this.#timers[0]
     if (!first || first.atMs > untilMs) return undefined

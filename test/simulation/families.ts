@@ -6,43 +6,44 @@ import type { Plan } from '../support/jobs/compose-kind.ts'
 import { type Ended, GRACE_MS, type Outcome, RECOVERY_MS, TURNS_MS } from './outcome.ts'
 import { type Script, textOf } from './work.ts'
 
-/** I12, I13: what a composed job did outside, and what became of its children. */
+/** I12, I13: the steps and the children of a composed job. */
 export async function familyProblems(ended: Ended, outcome: Outcome): Promise<string[]> {
-  const { job, wish } = ended
-  if (!wish?.plan) return []
+  const { job, request } = ended
+  if (!request?.plan) return []
   const children = await outcome.store.listChildren(EVERY_TENANT, job.id)
   return [
     ...(await stepProblems(job, outcome)),
-    ...childProblems(job, children, wish.plan),
+    ...childProblems(job, children, request.plan),
     ...timeProblems(job, children, outcome),
-    ...resultProblems(ended, children, wish.plan),
+    ...resultProblems(ended, children, request.plan),
   ]
 }
 
-/** I12: who committed a step has done it, an attempt does it once, and none does it after that. */
+/** I12: the process that commits a step has done it, an attempt does it once, and no later attempt repeats it. */
 async function stepProblems(job: DurableJob, { store, witness }: Outcome): Promise<string[]> {
   const steps = await store.listSteps(EVERY_TENANT, job.id)
   const doings = witness.doings.filter(({ jobId }) => jobId === job.id)
-  const problems = steps.length === job.steps ? [] : [`I12: ${steps.length} steps are kept of ${job.steps}`]
+  const problems = steps.length === job.steps ? [] : [`I12: ${steps.length} steps are stored of ${job.steps}`]
   const [...done] = steps
   for (const step of new Set(doings.map((doing) => doing.step))) {
     const attempts = doings.filter((doing) => doing.step === step).map(({ attempt }) => attempt)
     if (new Set(attempts).size < attempts.length) problems.push(`I12: step ${step} was done twice in an attempt`)
     const last = Math.max(...attempts)
     const at = done.findIndex(({ attempt }) => attempt === last)
-    // The last that did it has committed it, unless the job ended then.
+    // The last process that did the step committed it, unless the job ended then.
     if (at >= 0) done.splice(at, 1)
-    else if (job.state === 'completed') problems.push(`I12: step ${step} was done in attempt ${last} after it was kept`)
+    else if (job.state === 'completed')
+      problems.push(`I12: step ${step} was repeated in attempt ${last} after it was stored`)
   }
-  if (done.length > 0) problems.push(`I12: ${done.length} steps are kept of attempts that did not do them`)
+  if (done.length > 0) problems.push(`I12: ${done.length} steps are stored of attempts that did not do them`)
   return problems
 }
 
-/** I13: each child is the one of its key. */
+/** I13: each child belongs to its key. */
 function childProblems(job: DurableJob, children: readonly DurableJob[], plan: Plan): string[] {
   const ids = plan.children.map((_, nth) => childJobId(job.id, `child ${nth}`))
   const strange = children.filter(({ id }) => !ids.includes(id))
-  const problems = strange.map(({ id }) => `I13: child ${id} is none that was asked for`)
+  const problems = strange.map(({ id }) => `I13: child ${id} was never submitted`)
   if (children.length !== job.children) problems.push(`I13: ${children.length} children of ${job.children}`)
   if (job.state === 'completed' && children.length !== ids.length)
     problems.push(`I13: ${children.length} of ${ids.length} children`)
@@ -51,7 +52,7 @@ function childProblems(job: DurableJob, children: readonly DurableJob[], plan: P
   return problems
 }
 
-/** I13: no child goes on after its parent, and no parent waits for children that have ended. */
+/** I13: no child runs on after the end of its parent, and no parent waits for children that have ended. */
 function timeProblems(job: DurableJob, children: readonly DurableJob[], { calmAtMs, leaseMs }: Outcome): string[] {
   const problems: string[] = []
   const endMs = job.finished_at_ms ?? Number.POSITIVE_INFINITY
@@ -61,11 +62,11 @@ function timeProblems(job: DurableJob, children: readonly DurableJob[], { calmAt
   }
   if (children.length === 0 || !children.every(({ state }) => TERMINAL.has(state))) return problems
   const lastMs = Math.max(...children.map(({ finished_at_ms }) => finished_at_ms ?? 0), calmAtMs, job.run_at_ms)
-  if (endMs - lastMs > RECOVERY_MS) problems.push(`I13: it ended ${endMs - lastMs} ms after its children`)
+  if (endMs - lastMs > RECOVERY_MS) problems.push(`I13: ended ${endMs - lastMs} ms after its children`)
   return problems
 }
 
-/** I5: it says the sum of its steps, what each child said, and the cost of all. */
+/** I5: the result has the sum of its steps, the result of each child, and the total cost. */
 function resultProblems({ job, result }: Ended, children: readonly DurableJob[], plan: Plan): string[] {
   if (job.state !== 'completed') return []
   const { steps } = plan
@@ -78,7 +79,7 @@ function resultProblems({ job, result }: Ended, children: readonly DurableJob[],
     return child?.state
   })
   const expected = [sum, ...said, JSON.stringify(cost)].join(' ')
-  // A child that was waited for no longer was cancelled when its parent ended.
-  const asTold = text.replaceAll('nothing', 'cancelled')
-  return asTold === expected ? [] : [`I5: the result is '${text}' instead of '${expected}'`]
+  // A child that its parent stopped waiting for was cancelled at the end of the parent.
+  const afterCancel = text.replaceAll('nothing', 'cancelled')
+  return afterCancel === expected ? [] : [`I5: the result is '${text}' instead of '${expected}'`]
 }

@@ -21,32 +21,30 @@ const WORKER_LOST_MS = 5_000
 
 type Role = 'ingress' | 'worker' | 'scheduler'
 
-/** One running process. */
 export interface Member {
   readonly role: Role
   readonly process: SimulatedProcess
-  /** As it sees it. */
+  /** From the point of view of this process. */
   readonly broker: Broker
-  /** As it sees it. */
+  /** From the point of view of this process. */
   readonly store: Store
-  /** Of an ingress, once it is open. */
+  /** Set for an open ingress. */
   jobs?: DurableJobs
-  /** Of a worker, once it is open. */
+  /** Set for an open worker. */
   pool?: Worker
 }
 
-/** What a fleet is made of. */
 export interface FleetOptions extends Surroundings {
   readonly history: History
   readonly witness: Witness
   readonly random: Random
   readonly broker: Broker
-  /** The store as a process sees it, before anything bad happens to its calls. */
+  /** The store from the point of view of a process, before faults are added. */
   readonly storeFor: (broker: Broker) => Store
   readonly leaseMs: number
 }
 
-/** The processes of one simulation. Those that die are replaced. */
+/** The processes of one simulation. A dead process is replaced. */
 export class Fleet {
   readonly members = new Set<Member>()
   readonly #options: FleetOptions
@@ -60,12 +58,12 @@ export class Fleet {
     for (const role of roles) this.#start(role)
   }
 
-  /** Those of a role that are there, open or not. */
+  /** The live processes of a role, open or not. */
   of(role: Role): Member[] {
     return [...this.members].filter((member) => member.role === role)
   }
 
-  /** A process stands still, as under SIGSTOP or a full garbage collection. */
+  /** Pauses a process, as SIGSTOP or a full garbage collection does. */
   pause({ process }: Member, ms: number): void {
     this.#options.history.note(undefined, () => `${process.name} pauses for ${ms} ms`)
     const { clock } = this.#options
@@ -73,18 +71,18 @@ export class Fleet {
     process.pauses.push({ fromMs: clock.databaseMs(), toMs: clock.databaseMs() + ms })
   }
 
-  /** A process cannot reach the store, or the broker, while the others can. */
+  /** Cuts one process off from the store or the broker. */
   cut({ process }: Member, port: 'store' | 'broker', ms: number): void {
     this.#options.history.note(undefined, () => `${process.name} is cut off from the ${port} for ${ms} ms`)
     process[`${port}CutUntilMs`] = this.#options.clock.nowMs + ms
   }
 
-  /** A worker is told to end, as by a deployment. */
+  /** Drains a worker, as a deployment does. */
   async drain(member: Member, graceMs: number): Promise<void> {
     const { history } = this.#options
     const { pool, process } = member
     if (!pool) return
-    history.note(undefined, () => `${process.name} drains within ${graceMs} ms`)
+    history.note(undefined, () => `${process.name} drains with a grace period of ${graceMs} ms`)
     await process.run(async () => {
       const deadline = new AbortController()
       setTimeout(() => deadline.abort(), graceMs)
@@ -103,7 +101,7 @@ export class Fleet {
     const member: Member = { role, process, broker, store }
     this.members.add(member)
     if (role === 'worker') history.workers++
-    history.note(undefined, () => `${process.name} starts, its clock off by ${skewMs} ms`)
+    history.note(undefined, () => `${process.name} starts, with a clock error of ${skewMs} ms`)
     void process.died.then(() => {
       history.note(undefined, () => `${process.name} is gone`)
       this.members.delete(member)
@@ -113,7 +111,7 @@ export class Fleet {
     process.run(() => this.#open(member)).catch((error: unknown) => this.#onBroken(member, error))
   }
 
-  /** By the store's and the broker's word a process that cannot start ends, and is started again. */
+  /** As the ports require, a process that cannot start exits and is restarted. */
   #onBroken({ process }: Member, error: unknown): void {
     this.#options.history.note(undefined, () => `${process.name} did not start: ${error}`)
     process.kill()
@@ -153,7 +151,7 @@ export class Fleet {
       name: 'inference',
       slots: random.between(1, 4),
       kinds: { say: witness.kindIn(process), compose: witness.composingIn(process) },
-      // In some, most jobs wait in the store and are claimed from there.
+      // In some seeds most jobs wait in the store and are claimed from there.
       models: ['echo-1'],
       bounds: random.chance(0.5) ? [{ kind: 'say', model: 'echo-1', capacity: 1 }] : [],
     } as const
@@ -182,12 +180,12 @@ export class Fleet {
     const models = { models: [] }
     const served = { broker, store, blobs: noBlobs, openKeys: openNoKeys, config, log: silentLog, metrics: noMetrics }
     const ports = { ...served, models, version: 'test' }
-    // What a scheduler uses of them.
+    // The ports that a scheduler uses.
     return ports as unknown as Ports
   }
 }
 
-/** Every job of the simulation is small. */
+/** Every job of the simulation is small enough to need no blobs. */
 const noBlobs = memoryBlobs()
 
 const noCounter = { inc: () => {} }

@@ -2,19 +2,19 @@ import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { Created, Dispatch, Moved, Store } from '#shared/store/store.ts'
 
-/** One line of what happened. Without a job it concerns them all. */
+/** One line of the history; without a job id it concerns all jobs. */
 interface Line {
   readonly atMs: number
   readonly jobId: string | undefined
   readonly what: () => string
 }
 
-/** What happened in a simulation, in order, and what was seen to be wrong meanwhile. */
+/** The history of a simulation, and the violations found during it. */
 export class History {
   readonly violations: { jobId: string | undefined; text: string }[] = []
-  /** Every job as it was last seen to be. */
+  /** Every job in its last observed state. */
   readonly jobs = new Map<string, DurableJob>()
-  /** Worker processes that were started. */
+  /** Number of started worker processes. */
   workers = 0
   readonly #lines: Line[] = []
   readonly #retries: string[] = []
@@ -24,7 +24,7 @@ export class History {
     this.#nowMs = nowMs
   }
 
-  /** @param what Put in words only if somebody reads it. */
+  /** @param what Called only if the history is printed */
   note(jobId: string | undefined, what: () => string): void {
     this.#lines.push({ atMs: this.#nowMs(), jobId, what })
   }
@@ -39,17 +39,17 @@ export class History {
     return [...this.jobs.values()].every(({ state }) => TERMINAL.has(state))
   }
 
-  /** What happened to one job and to all of them, as a table. */
+  /** Events of one job and of the whole fleet, as a table. */
   timeline(jobId: string | undefined): string {
     return tableOf(this.#lines.filter((line) => line.jobId === undefined || line.jobId === jobId))
   }
 
-  /** Everything that happened, as a table. */
+  /** All events, as a table. */
   story(): string {
     return tableOf(this.#lines)
   }
 
-  /** How many jobs came to each state, and how often jobs ran again for each reason. */
+  /** Number of jobs by end state, and of retries by reason. */
   counts(): Record<string, number> {
     const counts: Record<string, number> = {}
     const all = [...[...this.jobs.values()].map(({ state }) => state), ...this.#retries]
@@ -57,7 +57,7 @@ export class History {
     return counts
   }
 
-  /** The job with the fewest lines among those with something wrong. */
+  /** The job with the fewest lines among those with a violation. */
   smallestViolating(): string | undefined {
     const ids = new Set(this.violations.flatMap(({ jobId }) => jobId ?? []))
     const counts = new Map([...ids].map((id) => [id, 0]))
@@ -81,10 +81,10 @@ export class History {
   }
 }
 
-/** Longest piece of output that a timeline shows. */
+/** Maximum characters of output in a timeline. */
 const WORDS_MAX = 60
 
-/** An event in a few words. */
+/** Short form of an event. */
 export function shortOf({ seq, type, data }: DurableEvent): string {
   const { reason, chunk } = (data ?? {}) as { reason?: string; chunk?: { text: string } }
   const more = reason ?? chunk?.text.trim().slice(0, WORDS_MAX)
@@ -106,7 +106,7 @@ const FAMILY_MOVES = ['addStep', 'submitChild', 'park', 'wake', 'cancelChildren'
 const SWEEPS = ['claimNext', 'startDue', 'takeUnpublished', 'expire', 'reap'] as const
 const WATCHED: ReadonlySet<string> = new Set<keyof Store>([...MOVES, ...FAMILY_MOVES, ...SWEEPS])
 
-/** The store, with every move seen by the history. @param sawClaims Hears before it of all that one call has claimed */
+/** The store, with every state transition recorded by the history. @param sawClaims Receives all claims of a call, before the history does */
 export function watchedStore(store: Store, history: History, sawClaims: (claims: readonly Moved[]) => void): Store {
   return new Proxy(store, {
     get(target, name) {

@@ -1,6 +1,6 @@
 /**
- * Mistakes that the simulation must find. Each is made by a decorator around the right code: as if this guard, this order
- * or this loop were missing.
+ * Mutants: defects that the simulation must find. Each is a decorator around the correct code that removes one guard, one ordering or one
+ * loop.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { DurableEvent } from '#schemas/durable-job.ts'
@@ -10,29 +10,29 @@ import { isLast } from '#shared/jobs/durable/follow.ts'
 import { EVENTS, eventPartition } from '#shared/jobs/topics.ts'
 import { EVERY_TENANT, type HeldAttempt, type Moved, type Store } from '#shared/store/store.ts'
 import type { Follow } from './clients.ts'
-import { claimOldest } from './turns.ts'
+import { claimOldest } from './fairness-check.ts'
 
-/** Something broken on purpose. */
+/** A deliberate defect. */
 export interface Mutant {
-  /** The store as a process sees it. @param broker As the process sees it */
+  /** The store from the point of view of a process. @param broker The broker of that process */
   readonly storeFor?: (store: Store, broker: Broker) => Store
   readonly follow?: Follow
-  /** The invariant that must be found violated; any, where none is named. */
+  /** The invariant that the mutant must violate; any invariant if unset. */
   readonly breaks?: string
 }
 
 type Said = Pick<DurableEvent, 'type' | 'data'>
 const COMPLETED: Said = { type: 'job.completed', data: null }
 
-/** How long a careless follower listens before it looks into the store. */
+/** Time for which a careless follower waits for records before it reads the store. */
 const LISTEN_MS = 3_000
 
-/** How long an end is known that is not committed. */
+/** Time between the publication and the commit of an end. */
 const UNCOMMITTED_MS = 500
 
-/** By what is wrong. */
+/** By the description of the defect. */
 export const MUTANTS: Readonly<Record<string, Mutant>> = {
-  'writes of a run are taken whatever attempt is under way': {
+  'output of an older attempt is accepted': {
     storeFor: (store) =>
       changed(store, {
         append: async (run, output) => await store.append(await unfenced(store, run), output),
@@ -41,7 +41,7 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
         retry: async (run, end) => await store.retry(await unfenced(store, run), end),
       }),
   },
-  'a write that is made again is another write': {
+  'a repeated write counts as a new write': {
     storeFor: (store) =>
       changed(store, {
         async append(run, output) {
@@ -50,14 +50,14 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
         },
       }),
   },
-  'an end is published before it is committed': {
+  'an end is published before its commit': {
     storeFor: (store, broker) =>
       changed(store, {
         async complete(run, end) {
           const { job, events } = await pretended(store, run, [...(end.output ?? []), COMPLETED])
           const record: EventsRecord = { last_seq: job.last_seq + events.length, events: events.slice(-1) }
           void broker.send(EVENTS, eventPartition(run.id), run.id, Buffer.from(JSON.stringify(record))).catch(() => {})
-          // Long enough that now and then a process or the store is lost in between.
+          // Long enough that the process or the store sometimes fails in between.
           await delay(UNCOMMITTED_MS)
           return await store.complete(run, end)
         },
@@ -71,40 +71,40 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
           (await store.complete(run, end)) ?? (await pretended(store, run, [...(end.output ?? []), COMPLETED])),
       }),
   },
-  'lost records are never published again': {
+  'lost queue records are never republished': {
     storeFor: (store) => changed(store, { takeUnpublished: async () => [] }),
   },
-  'whoever has waited longest is served first': {
+  'jobs are claimed by age instead of by tenant': {
     storeFor: (store) => changed(store, { claimNext: (...claim) => claimOldest(store, ...claim) }),
     breaks: 'I14',
   },
-  'the turn always begins with the same tenant': {
+  'every claim starts with the first tenant': {
     storeFor: (store) => changed(store, { claimNext: (of, boot, limit) => store.claimNext(of, boot, limit) }),
     breaks: 'I14',
   },
   'jobs are left with lost workers': {
     storeFor: (store) => changed(store, { reap: async () => [] }),
   },
-  'jobs are taken from workers that live': {
+  'jobs are taken from live workers': {
     storeFor: (store) => changed(store, { reap: async () => await takeAnyJob(store) }),
   },
-  'due jobs are not started': {
+  'scheduled jobs are not queued when due': {
     storeFor: (store) => changed(store, { startDue: async () => [] }),
   },
   'nothing expires': {
     storeFor: (store) => changed(store, { expire: async () => [] }),
   },
-  'idempotency keys are forgotten': {
+  'idempotency keys are ignored': {
     storeFor: (store) => changed(store, { create: (job) => store.create(job) }),
   },
-  'a job that is submitted again is another job': {
+  'a resubmitted job becomes a new job': {
     storeFor: (store) => {
       let count = 100
       const another = (id: string) => `${id.slice(0, -3)}${count++}`
       return changed(store, { create: (job, key) => store.create({ ...job, id: another(job.id) }, key) })
     },
   },
-  'a cancel that was asked for is told as done': {
+  'a requested cancel is reported as completed': {
     storeFor: (store) =>
       changed(store, {
         async cancel(scope, id) {
@@ -116,7 +116,7 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
   'steps are forgotten': {
     storeFor: (store) => changed(store, { findStep: async () => undefined }),
   },
-  'a child that is submitted again is another job': {
+  'a resubmitted child becomes a new child': {
     storeFor: (store) => {
       let count = 100
       const another = (id: string) => `${id.slice(0, -3)}${count++}`
@@ -125,19 +125,19 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
       })
     },
   },
-  'the family of a job is not cancelled': {
+  'children are not cancelled with their parent': {
     storeFor: (store) => changed(store, { cancelChildren: async () => [] }),
   },
-  'nobody wakes a job whose children have ended': {
+  'a parent is not woken when its children end': {
     storeFor: (store) => changed(store, { wake: async () => undefined }),
   },
-  'a wake that was cut short is not made good': {
+  'an interrupted wake is not repeated': {
     storeFor: (store) => changed(store, { listUnsettled: async () => [] }),
   },
   'followers ignore gaps': { follow: followCarelessly },
 }
 
-/** A store of which some calls do something else. */
+/** A store with some calls replaced. */
 function changed(store: Store, other: Partial<Store>): Store {
   return new Proxy(store, {
     get(target, name) {
@@ -148,14 +148,14 @@ function changed(store: Store, other: Partial<Store>): Store {
   })
 }
 
-/** A run as if it were the one that is under way. */
+/** Replaces the attempt by the current one of the job. */
 async function unfenced(store: Store, run: HeldAttempt): Promise<HeldAttempt> {
   const job = await store.find(EVERY_TENANT, run.id)
   if (!job || job.attempt === run.attempt || job.owner === null) return run
   return { id: run.id, attempt: job.attempt, boot: job.owner, chunk: job.chunk }
 }
 
-/** What a write would give that is taken now. */
+/** The response of an accepted write, for a write that was not made. */
 async function pretended(store: Store, { id, attempt }: HeldAttempt, output: readonly Said[]): Promise<Moved> {
   const job = await store.find(EVERY_TENANT, id)
   if (!job) throw new Error(`no job ${id}`)
@@ -166,7 +166,7 @@ async function pretended(store: Store, { id, attempt }: HeldAttempt, output: rea
   return { job, events }
 }
 
-/** What a reaper does that believes an old reading. */
+/** A sweep that acts on an outdated reading. */
 async function takeAnyJob(store: Store) {
   const { jobs } = await store.list(EVERY_TENANT, { limit: 1, states: ['in_progress'] })
   for (const { id, attempt, owner, chunk } of jobs) {
@@ -177,21 +177,21 @@ async function takeAnyJob(store: Store) {
   return []
 }
 
-/** Takes for the next event whatever comes next. */
+/** Accepts events with any number as the next one. */
 async function* followCarelessly(
   { broker, store }: Parameters<Follow>[0],
   id: string,
   after: number,
   signal: AbortSignal,
 ): AsyncGenerator<DurableEvent[]> {
-  let heard: DurableEvent[] = []
+  let received: DurableEvent[] = []
   const receiver = await broker.receive(EVENTS, [eventPartition(id)], ({ key, value }) => {
-    if (key === id) heard.push(...(EventsRecord.parse(JSON.parse(value.toString())).events ?? []))
+    if (key === id) received.push(...(EventsRecord.parse(JSON.parse(value.toString())).events ?? []))
   })
   for (let seq = after, quietMs = LISTEN_MS; !signal.aborted; ) {
     const stored = quietMs >= LISTEN_MS ? await store.listEvents(EVERY_TENANT, id, seq, 100).catch(() => []) : []
-    const events = [...stored, ...heard].filter((event) => event.seq > seq)
-    heard = []
+    const events = [...stored, ...received].filter((event) => event.seq > seq)
+    received = []
     quietMs = events.length > 0 || quietMs >= LISTEN_MS ? 0 : quietMs + 50
     if (events.length > 0) yield events
     seq = events.at(-1)?.seq ?? seq

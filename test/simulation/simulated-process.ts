@@ -1,20 +1,20 @@
 import type { Owner, VirtualClock } from './clock.ts'
 
 /**
- * A process of the simulation. It dies between any two of its steps, and then never does anything again: its timers do
- * not fire, its calls are not answered, records do not reach it. Paused it does nothing either, until it goes on.
+ * A simulated process. The process can die between any two steps. From then on its timers do not fire, its calls return nothing, and records
+ * do not arrive. A paused process does nothing until it resumes.
  */
 export class SimulatedProcess implements Owner {
   readonly name: string
   readonly skewMs: number
   isDead = false
   pausedUntilMs = 0
-  /** Until when it cannot reach the store, and the broker. */
+  /** End of its cut from the store, and from the broker. */
   storeCutUntilMs = 0
   brokerCutUntilMs = 0
-  /** When it asked the store what it owns, and when it was told. */
-  readonly renewals: { askedAtMs: number; toldAtMs: number }[] = []
-  /** When it stood still. */
+  /** Times of each lease renewal: request and response. */
+  readonly renewals: { askedAtMs: number; renewedAtMs: number }[] = []
+  /** Times for which the process was paused. */
   readonly pauses: { fromMs: number; toMs: number }[] = []
   readonly #clock: VirtualClock
   readonly #death = Promise.withResolvers<void>()
@@ -25,7 +25,7 @@ export class SimulatedProcess implements Owner {
     this.skewMs = skewMs
   }
 
-  /** Resolves when it is dead. */
+  /** Resolves at the death of the process. */
   get died(): Promise<void> {
     return this.#death.promise
   }
@@ -48,12 +48,12 @@ export class SimulatedProcess implements Owner {
     this.#death.resolve()
   }
 
-  /** Does something in this process. */
+  /** Runs a function in this process. */
   run<T>(work: () => T): T {
     return this.#clock.as(this, work)
   }
 
-  /** Resolves after a time, once it runs; never when it is dead. */
+  /** Resolves after a time, when the process is running; never after its death. */
   async alive(ms = 0): Promise<void> {
     if (this.isDead) return await new Promise(() => {})
     if (ms > 0 || this.isPaused) await this.run(() => this.#clock.sleep(ms))

@@ -1,8 +1,7 @@
 /**
- * Deterministic simulation of durable jobs (docs/operate/reliability.md, How it is checked): the real ingress, worker and
- * scheduler over the embedded broker and store, on a virtual clock, while every port call may fail in the ways of
- * `faults/faults.ts` and everything may fail as a whole in those of `faults/outages.ts`. One seed is one run, the same
- * each time.
+ * Deterministic simulation of durable jobs (docs/operate/reliability.md, How it is checked). The real ingress, worker and scheduler run over
+ * the embedded broker and store on a virtual clock. Every port call may fail as in `faults/faults.ts`, and every part may fail as a whole as
+ * in `faults/outages.ts`. Equal seeds give equal runs.
  */
 import { openMemoryBroker } from '#shared/broker/memory.ts'
 import { topicsFor } from '#shared/jobs/topics.ts'
@@ -12,47 +11,47 @@ import { openRandom, type Random } from '../chaos/load/random.ts'
 import { check } from './check.ts'
 import { Clients } from './clients.ts'
 import { VirtualClock } from './clock.ts'
+import { FairnessCheck } from './fairness-check.ts'
 import { FAULTS_MS, Faults } from './faults/faults.ts'
 import { planOutages } from './faults/outages.ts'
 import { Fleet } from './fleet.ts'
 import { History, watchedStore } from './history.ts'
+import { burstRequest, randomRequest } from './job-request.ts'
 import type { Mutant } from './mutants.ts'
 import { openScratch } from './scratch.ts'
-import { TurnsCheck } from './turns.ts'
-import { crowdWish, wishOf } from './wish.ts'
 import { Witness } from './work.ts'
 
-/** Jobs are submitted for so long. */
+/** Time over which jobs are submitted. */
 const SUBMITS_MS = 12_000
-/** Longer than anything may take: the longest deadline after the last submit, graces, leases. */
+/** Longer than any run: the longest deadline after the last submission, grace periods, leases. */
 const END_MS = 200_000
-/** How often a tenant submits so many at once, within such a time. */
-const CROWDED = 0.2
-const CROWD = 24
-const CROWD_MS = 1_000
-/** How often it is looked whether all is over. */
+/** Probability of a burst of jobs of one tenant, its size and its duration. */
+const BURST_CHANCE = 0.2
+const BURST_SIZE = 24
+const BURST_MS = 1_000
+/** Interval between checks for the end of the run. */
 const STEP_MS = 500
 
-/** What one seed showed. */
+/** Outcome of one seed. */
 export interface Report {
-  /** Empty when all went well; otherwise the seed, what was violated, and the timeline of the smallest such job. */
+  /** Empty without a violation; otherwise the seed, the violations, and the timeline of the smallest such job. */
   readonly failure: string
-  /** What happened to how many jobs: their last states, and why they ran again. */
+  /** Numbers of jobs by end state and of retries by reason. */
   readonly counts: Readonly<Record<string, number>>
-  /** Everything that happened, in words. */
+  /** All events, as text. */
   story(): string
 }
 
 let ids: Random = openRandom(0)
 
-/** Stands in for `newId`: ids are part of the schedule. */
+/** Replaces `newId`: ids are part of the schedule. */
 export function seededId(prefix: string, length = 24): string {
   let id = prefix
   for (let i = 0; i < length; i++) id += ids.between(0, 35).toString(36)
   return id
 }
 
-/** Runs one seed. @param mutant What is broken on purpose */
+/** Runs one seed. @param mutant A deliberate defect */
 export async function simulate(seed: number, mutant: Mutant = {}): Promise<Report> {
   const random = openRandom(seed)
   ids = openRandom(seed ^ 0x1d5)
@@ -91,8 +90,8 @@ class Simulation {
     const [clock, faults, history, leaseMs] = [this.#clock, this.#faults, this.#history, this.#leaseMs]
     const store = openSqliteStore({ directory, boot: 'simulation', now: clock.databaseMs })
     const broker = await openMemoryBroker({ topics: topicsFor(['inference'], 60_000) })
-    const turns = new TurnsCheck(history)
-    const watched = watchedStore(store, history, (claims) => turns.sawClaims(claims))
+    const fairness = new FairnessCheck(history)
+    const watched = watchedStore(store, history, (claims) => fairness.sawClaims(claims))
     const storeFor = this.#mutant.storeFor ?? ((inner) => inner)
     const world = { clock, faults, history, random: this.#random, leaseMs, broker, witness: this.#witness }
     const fleet = new Fleet({ ...world, storeFor: (own) => storeFor(watched, own) })
@@ -102,7 +101,7 @@ class Simulation {
     await this.#pass(clients)
     const calmAtMs = clock.databaseMs() - clock.nowMs + FAULTS_MS
     const { outages } = faults
-    await check({ store, history, witness: this.#witness, told: clients.told, leaseMs, outages, calmAtMs })
+    await check({ store, history, witness: this.#witness, received: clients.received, leaseMs, outages, calmAtMs })
     await store.close()
     return { failure: this.#failure(), counts: history.counts(), story: () => history.story() }
   }
@@ -113,19 +112,19 @@ class Simulation {
     return new Clients({ clock: this.#clock, history: this.#history, random: this.#random, fleet, follow })
   }
 
-  /** Who is there, and who wants what when. */
+  /** Plans processes, submissions and faults. */
   #plan(fleet: Fleet, clients: Clients): void {
     const random = this.#random
     fleet.start(['ingress', 'ingress', 'worker', 'worker', 'scheduler'])
     if (random.chance(0.3)) fleet.start(['scheduler'])
     for (let left = random.between(10, 20); left > 0; left--) {
-      const wish = wishOf(`ref-${left}`, random)
-      this.#clock.at(random.between(0, SUBMITS_MS), () => clients.begin(wish))
+      const request = randomRequest(`ref-${left}`, random)
+      this.#clock.at(random.between(0, SUBMITS_MS), () => clients.begin(request))
     }
-    const crowdAtMs = random.between(0, SUBMITS_MS / 2)
-    for (let left = random.chance(CROWDED) ? CROWD : 0; left > 0; left--) {
-      const wish = crowdWish(`crowd-${left}`, random)
-      this.#clock.at(crowdAtMs + random.between(0, CROWD_MS), () => clients.begin(wish))
+    const burstAtMs = random.between(0, SUBMITS_MS / 2)
+    for (let left = random.chance(BURST_CHANCE) ? BURST_SIZE : 0; left > 0; left--) {
+      const request = burstRequest(`burst-${left}`, random)
+      this.#clock.at(burstAtMs + random.between(0, BURST_MS), () => clients.begin(request))
     }
     this.#clock.at(FAULTS_MS, () => {
       this.#history.note(undefined, () => 'the faults stop')
@@ -133,13 +132,13 @@ class Simulation {
     })
   }
 
-  /** Lets time pass until everybody has what they waited for, and those who were mistaken found out. */
+  /** Advances time until every client has its responses and every process with an outdated view has noticed. */
   async #pass(clients: Clients): Promise<void> {
     const clock = this.#clock
     await clock.run(FAULTS_MS)
     while ((clients.isBusy || !this.#history.isOver) && clock.nowMs < END_MS) await clock.run(clock.nowMs + STEP_MS)
     await clock.run(clock.nowMs + this.#leaseMs + STEP_MS)
-    if (clients.isBusy) this.#history.violated(undefined, 'I1: a client waits for ever')
+    if (clients.isBusy) this.#history.violated(undefined, 'I1: a client waits forever')
   }
 
   #failure(): string {

@@ -1,6 +1,5 @@
-/** What stands in for `node:timers/promises`, whose timers cannot be replaced from outside: it asks the global ones. */
+/** Replacement of `node:timers/promises`, whose timers cannot be replaced from outside: it delegates to the global timers. */
 
-/** As in Node. */
 export function setTimeout<T>(ms?: number, value?: T, options: { signal?: AbortSignal } = {}): Promise<T> {
   const { signal } = options
   return new Promise((resolve, reject) => {

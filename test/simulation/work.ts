@@ -6,55 +6,55 @@ import { composeKind } from '../support/jobs/compose-kind.ts'
 import type { History } from './history.ts'
 import type { SimulatedProcess } from './simulated-process.ts'
 
-/** What a job does on its worker; travels as its body. */
+/** Behaviour of a job on its worker; sent as its body. */
 export interface Script {
   readonly ref: string
   readonly tokens: number
   readonly tokenMs: number
-  /** How many of its first attempts fail, after one token, and whether trying again can help. */
+  /** Number of attempts that fail after one token, and whether a retry can succeed. */
   readonly failures: number
   readonly isRetryable: boolean
-  /** It ends the process that runs it. */
+  /** Crashes the process that runs it. */
   readonly isPoison: boolean
-  /** It never ends by itself. */
+  /** Never ends by itself. */
   readonly isEndless: boolean
-  /** Characters of each piece of output beside its name. */
+  /** Characters that pad each piece of output. */
   readonly padding: number
 }
 
-/** One execution, as seen in the process that ran it. Times are those of the database. */
+/** One execution, as recorded in the process that ran it. Times are by the clock of the database. */
 export interface Execution {
   readonly jobId: string
   readonly attempt: number
   readonly process: SimulatedProcess
   readonly startedAtMs: number
-  /** Undefined while it runs, and for ever when its process died. */
+  /** Undefined while running, and forever after the death of the process. */
   endedAtMs: number | undefined
 }
 
-/** What one attempt did outside for a step. */
+/** Side effect of one attempt at a step. */
 export interface Doing {
   readonly jobId: string
   readonly attempt: number
   readonly step: number | 'sum'
 }
 
-/** How long a step takes. */
+/** Durations of a step. */
 const STEP_MS = [0, 60, 800] as const
 
-/** What a piece of output looks like. */
+/** A piece of output. */
 interface Said {
   readonly text: string
 }
 
-/** The whole output of an attempt: it names the attempt, so that output of another one shows. */
+/** The whole output of an attempt. The text names the attempt, so that output of another one is detected. */
 export function textOf(script: Script, attempt: number): string {
   return Array.from({ length: script.tokens }, (_, token) => `${attempt}.${token} ${'.'.repeat(script.padding)}`).join(
     '',
   )
 }
 
-/** Witnesses what really ran where and when. */
+/** Records where and when each attempt was running. */
 export class Witness {
   readonly executions: Execution[] = []
   readonly doings: Doing[] = []
@@ -66,7 +66,7 @@ export class Witness {
     this.#nowMs = nowMs
   }
 
-  /** The kind of job that every worker of the simulation runs. */
+  /** The job kind that every worker of the simulation runs. */
   kindIn(process: SimulatedProcess): Handler {
     return {
       name: 'say',
@@ -83,7 +83,7 @@ export class Witness {
     }
   }
 
-  /** The kind of job that composes. */
+  /** The kind of composed jobs. */
   composingIn(process: SimulatedProcess): Handler {
     const kind = composeKind(async (step, signal) => {
       const { attempt } = this.executions.findLast(
@@ -109,7 +109,7 @@ export class Witness {
     }
   }
 
-  /** Nothing runs while a handler waits for children: it may be parked, and never go on. */
+  /** A handler that waits for children is parked, so its execution ends here. */
   #watched(composition: Composition, execution: Execution): Composition {
     return {
       step: (kind, input, run) => composition.step(kind, input, run),
@@ -165,7 +165,7 @@ export class Witness {
       await pause(script.tokenMs, signal)
       if (token === 1 && script.isPoison) process.kill()
       if (token === 1 && attempt <= script.failures) {
-        throw new ServiceError(script.isRetryable ? 'upstream_error' : 'upstream_refused', 'The script wants it.')
+        throw new ServiceError(script.isRetryable ? 'upstream_error' : 'upstream_refused', 'scripted failure')
       }
       onProgress?.({ phase: 'saying', percent: null, message: `${token}` })
       yield { text: `${attempt}.${token} ${'.'.repeat(script.padding)}` }

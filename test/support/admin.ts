@@ -1,4 +1,4 @@
-/** A service with callers of two projects and an operator, and what each does. */
+/** A service with callers of two projects and an operator. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { Writable } from 'node:stream'
@@ -9,17 +9,17 @@ import { ECHO_MODEL, type Stack, startStack, until } from './stack.ts'
 const WHO = ['alice', 'bob', 'op'] as const
 type Who = (typeof WHO)[number]
 
-/** The secret of somebody's key. */
+/** The secret of the key of a caller. */
 export const secretOf = (who: string) => `sk-${who}-0123456789`
 
-/** A page of jobs; only what tests read. */
+/** A page of jobs; only the fields that tests read. */
 export interface Page {
   readonly data: readonly Record<string, unknown>[]
   readonly has_more: boolean
   readonly last_id: string | null
 }
 
-/** What one of them asks of the service. */
+/** Calls of one of the callers. */
 export interface Caller {
   get(path: string): Promise<Response>
   post(path: string, body?: unknown): Promise<Response>
@@ -30,13 +30,13 @@ export interface Admin extends AsyncDisposable {
   as(who: string): Caller
   /** Submits a chat job. @param more Fields of the job, and its `model` */
   submit(who: string, prompt: string, more?: Record<string, unknown>): Promise<string>
-  /** A job as its project sees it. */
+  /** A job as its project reads it. */
   job(who: string, id: string): Promise<Record<string, unknown>>
-  /** The lines of the log about what operators changed. */
+  /** Audit events of admin actions in the log. */
   deeds(): Record<string, unknown>[]
 }
 
-/** @param options `models`: how many, echo-1 and so on; `dataDir`: one that outlives the service */
+/** @param options `models`: number of models, echo-1 and so on; `dataDir`: a directory that outlives the service */
 export async function openAdmin(
   options: { models?: number; settings?: Record<string, string>; dataDir?: string } = {},
 ): Promise<Admin> {
@@ -71,7 +71,7 @@ export async function openAdmin(
     async job(who, id) {
       return (await (await as(who).get(`/v1/jobs/${id}`)).json()) as Record<string, unknown>
     },
-    deeds: () => lines.filter(({ msg }) => msg === 'operator changed'),
+    deeds: () => lines.filter(({ msg }) => msg === 'admin action'),
     async [Symbol.asyncDispose]() {
       await stack[Symbol.asyncDispose]()
     },

@@ -3,7 +3,7 @@ import { toFile } from 'openai'
 import type { BatchCreateParams } from 'openai/resources/batches'
 import { until } from './stack.ts'
 
-/** A line of a batch's file of results. */
+/** A line of a result file of a batch. */
 export interface ResultLine {
   readonly custom_id: string
   readonly response: { readonly status_code: number; readonly body: Record<string, unknown> } | null
@@ -17,7 +17,7 @@ export interface EndedBatch {
   readonly errors: readonly ResultLine[]
 }
 
-/** Uploads lines as they are and makes a batch of them. */
+/** Uploads lines unchanged and creates a batch from them. */
 export async function createBatch(
   client: OpenAI,
   endpoint: string,
@@ -30,7 +30,7 @@ export async function createBatch(
   return await client.batches.create(asked)
 }
 
-/** Has bodies done by a batch, named `r0`, `r1` and so on, and gives what came of them. */
+/** Runs bodies as a batch with the custom ids `r0`, `r1` and so on, and returns the results. */
 export async function runBatch(client: OpenAI, endpoint: string, bodies: readonly object[]): Promise<EndedBatch> {
   const lines = bodies.map((body, i) => JSON.stringify({ custom_id: `r${i}`, method: 'POST', url: endpoint, body }))
   return await endOf(client, await createBatch(client, endpoint, lines))

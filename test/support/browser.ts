@@ -1,21 +1,18 @@
-/** Pages of the console in a Chromium, and what must never be wrong with one. */
+/** Pages of the console in Chromium, and the checks that every page must pass. */
 import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import axe from 'axe-core'
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core'
 
 const BROWSERS = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
-/** Where there is a Chromium; undefined: tests that need one are skipped. */
+/** Path of a Chromium; undefined: tests that need one are skipped. */
 export const CHROMIUM = process.env.CHROMIUM ?? BROWSERS.find(existsSync)
-/** A directory for pictures of the screens, for people who look at them. */
+/** Directory for screenshots. */
 const PICTURES = process.env.CONSOLE_PICTURES
-/** How long a page may take for one thing. */
+/** Timeout of one step in a page. */
 export const PAGE_MS = 60_000
 
-/**
- * Settles once what changes in a page has changed; what pulses for ever is left out. A page hears of other colours in the frame after
- * they were asked for, and begins to change then.
- */
+/** Settles when no transition or animation is pending, except endless ones. A page starts transitions in the frame after a change of colours. */
 const SETTLED = `new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))).then(() =>
   Promise.all(
     document.getAnimations()
@@ -30,7 +27,7 @@ interface Finding {
   readonly nodes: readonly { readonly html: string }[]
 }
 
-/** A browser whose microphone hears a tone. */
+/** A browser whose microphone records a tone. */
 export async function openChromium(): Promise<Browser> {
   const microphone = ['--use-fake-device-for-media-stream', '--use-fake-ui-for-media-stream']
   return await chromium.launch({
@@ -39,7 +36,7 @@ export async function openChromium(): Promise<Browser> {
   })
 }
 
-/** A tab in which somebody has signed in. @param faults What is logged as an error, thrown, or asked of others is added to it */
+/** A signed-in tab. @param faults Receives logged errors, exceptions and requests to other origins */
 export async function signIn(
   browser: Browser,
   url: string,
@@ -64,12 +61,12 @@ export async function signIn(
 }
 
 /**
- * What is wrong with a page: serious findings of axe, and what is beyond the edge. It leaves a picture where they are wanted.
+ * Problems of a page: serious findings of axe, and content beyond the window edge. Writes a screenshot if CONSOLE_PICTURES is set.
  *
- * @param options `isWhole`: the picture has what is below the window as well; default: true
+ * @param options `isWhole`: the screenshot includes content below the window; default: true
  */
 export async function faultsOf(page: Page, name: string, { isWhole = true } = {}): Promise<unknown[]> {
-  // Colours that still change are none that anybody reads.
+  // Colours in transition would be reported as low contrast.
   await page.evaluate(SETTLED)
   if (PICTURES) {
     mkdirSync(PICTURES, { recursive: true })
@@ -85,7 +82,7 @@ export async function faultsOf(page: Page, name: string, { isWhole = true } = {}
   ]
 }
 
-/** Figures that the code drew are data in the page. */
+/** Images drawn by code are data URLs. */
 function isInline(url: string): boolean {
   return url.startsWith('data:image/')
 }

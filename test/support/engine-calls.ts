@@ -5,10 +5,9 @@ import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
 import type { ServiceError } from '#shared/error.ts'
 
-/** The two wire formats of upstreams. */
 export type Dialect = 'openai' | 'anthropic'
 
-/** What {@link engineOn} sends as its key, unless told otherwise. */
+/** Upstream key of {@link engineOn}, unless a test sets another one. */
 export const KEY = 'key-of-the-upstream'
 
 /** Opens an engine for model `m1` on an upstream at `url` (without /v1). `engine` and `model` add to its configuration. */
@@ -29,32 +28,32 @@ export function engineOn(
   return Object.assign(opened, { [Symbol.asyncDispose]: () => opened.close() })
 }
 
-/** A streamed request that says "Say hello.", with other fields on top. */
+/** A streamed request with the prompt "Say hello."; `fields` override it. */
 export function ask(fields: object = {}): GenerateRequest {
   const turns = [{ role: 'user', parts: [{ type: 'text', text: 'Say hello.' }] }]
   return GenerateRequest.parse({ dialect: 'openai', model: 'm1', stream: true, turns, ...fields })
 }
 
-/** What a worker gives an engine beside the request. */
+/** Options that a worker passes to an engine with the request. */
 export function options(signal: AbortSignal = new AbortController().signal): GenerateOptions {
   return { signal, idempotencyKey: 'job_1:1', traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01' }
 }
 
-/** All events of a call, each checked against its schema. */
+/** All events of a call, each validated by its schema. */
 export async function collect(engine: ChatEngine, request = ask(), signal?: AbortSignal): Promise<GenerateEvent[]> {
   const events: GenerateEvent[] = []
   for await (const event of engine.generate(request, options(signal))) events.push(GenerateEvent.parse(event))
   return events
 }
 
-/** What a call throws. @throws Error when it throws nothing */
+/** The error of a call. @throws Error if the call succeeds */
 export async function failure(engine: ChatEngine, request = ask(), signal?: AbortSignal): Promise<ServiceError> {
   const events = await collect(engine, request, signal).catch((error: ServiceError) => error)
   if (Array.isArray(events)) throw new Error(`expected a failure, got ${JSON.stringify(events)}`)
   return events
 }
 
-/** The joined texts of one type of event. */
+/** The concatenated texts of one type of event. */
 export function textOf(events: readonly GenerateEvent[], type: GenerateEvent['type'] = 'text'): string {
   return events.map((event) => (event.type === type && 'text' in event ? event.text : '')).join('')
 }

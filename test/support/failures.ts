@@ -1,18 +1,18 @@
-/** Writes down what failed in a run, hooks and imports too: a long log loses what stands in its middle. */
+/** Writes the failures of a run, including hooks and imports, to a file: the middle of a long log may be truncated. */
 import { writeFileSync } from 'node:fs'
 import type { Reporter, TestModule } from 'vitest/node'
 
-/** Lines of one error that are kept: its message, and where it was thrown. */
+/** Lines per error: its message, and where it was thrown. */
 const LINES = 12
 
-/** What vitest knows of an error. */
+/** An error as vitest reports it. */
 type Thrown = Readonly<{ message?: string; stack?: string }>
 
-/** A reporter beside vitest's own. The file that it writes is empty where nothing failed. */
+/** A reporter in addition to vitest's own. The file is empty if no test failed. */
 export class Failures implements Reporter {
   readonly #path: string
 
-  /** @param path Of the file that it writes when the run ends. */
+  /** @param path Path of the file that is written at the end of the run */
   constructor(path: string) {
     this.#path = path
   }

@@ -1,4 +1,4 @@
-/** Sentences of GBNF, the grammar notation of llama.cpp, as far as Sluice writes it. */
+/** Generates sentences from GBNF, the grammar notation of llama.cpp, for the subset that Sluice writes. */
 
 type Piece =
   | { readonly kind: 'text'; readonly text: string }
@@ -7,11 +7,11 @@ type Piece =
   | { readonly kind: 'choice'; readonly of: readonly (readonly Piece[])[] }
   | { readonly kind: 'repeat'; readonly of: Piece; readonly min: number; readonly max: number }
 
-/** Characters that stand for a negated class, or a wide range of one. */
+/** Characters that represent a negated class, or a wide range. */
 const SAMPLES = [...'aZ0 _-.,/:@+é漢🎉']
 const FUEL = 400
 
-/** Gives sentences of a grammar. @param random Numbers from 0 to 1. */
+/** Generates sentences of a grammar. @param random Numbers from 0 to 1 */
 export class Sentences {
   readonly #rules: ReadonlyMap<string, Piece>
   readonly #costs = new Map<string, number>()
@@ -29,13 +29,13 @@ export class Sentences {
     this.#measure()
   }
 
-  /** One sentence, which may be any of the grammar's. @throws Error when the grammar has none that ends */
+  /** A random sentence of the grammar. @throws Error if the grammar has no finite sentence */
   next(): string {
     this.#fuel = FUEL
     return this.#write({ kind: 'rule', name: 'root' })
   }
 
-  /** Steps of the shortest sentence of each rule. */
+  /** Computes the steps of the shortest sentence of each rule. */
   #measure(): void {
     for (let hasChanged = true; hasChanged; ) {
       hasChanged = false
@@ -75,7 +75,7 @@ export class Sentences {
         return this.#character(piece.ranges, piece.isNegative)
       case 'rule': {
         const rule = this.#rules.get(piece.name)
-        if (!rule) throw new Error(`The grammar names no rule ${piece.name}`)
+        if (!rule) throw new Error(`The grammar has no rule ${piece.name}`)
         return this.#write(rule)
       }
       case 'choice':
@@ -93,7 +93,7 @@ export class Sentences {
   #choose(sequences: readonly (readonly Piece[])[]): readonly Piece[] {
     const costs = sequences.map((sequence) => this.#costOf(sequence))
     const least = Math.min(...costs)
-    if (least === Number.POSITIVE_INFINITY) throw new Error('The grammar has no sentence that ends')
+    if (least === Number.POSITIVE_INFINITY) throw new Error('The grammar has no finite sentence')
     const open = sequences.filter((_, index) => (this.#fuel > 0 ? (costs[index] ?? 0) < 1e9 : costs[index] === least))
     return open[Math.floor(this.#random() * open.length)] ?? []
   }

@@ -1,4 +1,4 @@
-/** Runs once before all tests: starts the Kafka and the Postgres that they share, where one of them asks, and stops them at the end. */
+/** Runs once before all tests. Starts the shared Kafka and Postgres if a test file uses them, and stops them at the end. */
 import { readFile } from 'node:fs/promises'
 import type { TestProject } from 'vitest/node'
 import { findKafka } from './processes/kafka.ts'
@@ -8,20 +8,20 @@ import { namedFiles } from './tiers.ts'
 
 declare module 'vitest' {
   export interface ProvidedContext {
-    /** `host:port` of a real Kafka; null where there is none, and then the tests that need it are skipped. */
+    /** `host:port` of a real Kafka; null without one: tests that need it are skipped. */
     kafka: string | null
-    /** URL of a real Postgres; null where there is none, and then the tests that need it are skipped. */
+    /** URL of a real Postgres; null without one: tests that need it are skipped. */
     postgres: string | null
-    /** Socket of a Docker daemon; null where there is none, and then the tests that need it are skipped, in CI too. */
+    /** Socket of a Docker daemon; null without one: tests that need it are skipped, in CI too. */
     docker: string | null
   }
 }
 
-/** Gives the tests what they `inject`. With CI=true a missing service is an error. */
+/** Provides the values that tests `inject`. With CI=true a missing service is an error. */
 export async function setup(project: TestProject): Promise<() => Promise<void>> {
   const texts = await testTexts(project)
   const needs = (name: string) => texts.some((text) => text.includes(`inject('${name}')`))
-  // Side by side: each mostly waits for a process to start.
+  // Concurrently: each mostly waits for a process to start.
   const [kafkaFound, postgresFound, docker] = await Promise.all([
     needs('kafka') ? findKafka() : undefined,
     needs('postgres') ? findPostgres() : undefined,
@@ -39,7 +39,7 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
   }
 }
 
-/** What the files of this run say: only those that ask for a service wait for it. */
+/** Sources of the test files of this run: a service starts only if one of them uses it. */
 async function testTexts(project: TestProject): Promise<string[]> {
   const { testFiles } = await project.globTestFiles(namedFiles())
   return await Promise.all(testFiles.map((file) => readFile(file, 'utf8')))

@@ -3,17 +3,14 @@ import { WebSocket } from 'ws'
 import { WS_PROTOCOL } from '#schemas/ws.ts'
 import { TEST_KEY } from './stack.ts'
 
-/**
- * What a caller may send to make the service compute for long: the largest and oddest of each kind that every endpoint reads.
- * A new endpoint adds its rows.
- */
+/** The largest and oddest requests of each endpoint, which cost the service the most computation. A new endpoint adds its rows. */
 export interface HostileInput {
   readonly name: string
-  /** Makes it: one at a time, since all together would fill the memory of the test. */
+  /** Builds the body. One at a time, because all together would fill the memory of the test. */
   make(): Buffer
-  /** Sends it, and settles when it is answered. @returns The status of the answer, if it is HTTP */
+  /** Sends the body and settles with the response. @returns HTTP status, if any */
   send(url: string, made: Buffer): Promise<number | undefined>
-  /** For what takes longer than the rule allows: how long, in milliseconds, and why. */
+  /** For a known violation of the bound: duration in milliseconds, and the reason. */
   readonly holds?: { readonly ms: number; readonly why: string }
 }
 
@@ -27,7 +24,7 @@ const RESPONSES = '/v1/responses'
 const EMBEDDINGS = '/v1/embeddings'
 const CODE = '/v1/tools/code'
 
-/** Sends one request and waits for the end of its answer. A connection that is cut has status 0. */
+/** Sends one request and waits for the end of its response. A cut connection has status 0. */
 export function send(
   url: string,
   line: string,
@@ -54,7 +51,7 @@ export function send(
   })
 }
 
-/** A row: a JSON body for a path. */
+/** A row with a JSON body for a path. */
 export function post(name: string, path: string, make: () => unknown, more: Partial<HostileInput> = {}): HostileInput {
   return {
     name: `POST ${path} with ${name}`,
@@ -106,15 +103,15 @@ const CHAT_INPUTS: readonly HostileInput[] = [
   post('a text of Japanese', CHAT, () => chat('日本語'.repeat(LARGE / 9)), { holds: ECHO_WORD }),
   post('a text of emoji', CHAT, () => chat('😀'.repeat(LARGE / 4))),
   post('a text of blanks', CHAT, () => chat(' '.repeat(LARGE)), { holds: ECHO_WORD }),
-  post('a text, streamed', CHAT, () => chat(words(LARGE), { stream: true })),
+  post('a streamed text', CHAT, () => chat(words(LARGE), { stream: true })),
   post('100,000 messages', CHAT, () => ({
     model: 'echo-1',
     messages: Array.from({ length: 100_000 }, () => ({ role: 'user', content: 'hi' })),
   })),
   post('100,000 parts', CHAT, () => chat(Array.from({ length: 100_000 }, () => ({ type: 'text', text: 'hi' })))),
   post('a deep body', CHAT, () => `{"model":"echo-1","messages":${nested(127)}}`),
-  post('a body too deep', CHAT, () => `{"model":"echo-1","messages":${nested(LARGE / 2)}}`),
-  post('400,000 values where one belongs', CHAT, () => ({ model: 'echo-1', messages: Array(399_000).fill(1) })),
+  post('a body nested too deeply', CHAT, () => `{"model":"echo-1","messages":${nested(LARGE / 2)}}`),
+  post('400,000 numbers in place of messages', CHAT, () => ({ model: 'echo-1', messages: Array(399_000).fill(1) })),
   post('60,000 unknown fields', CHAT, () => ({
     ...chat('hi'),
     ...Object.fromEntries(Array.from({ length: 60_000 }, (_, i) => [`f${i}`, i])),
@@ -127,13 +124,13 @@ const CHAT_INPUTS: readonly HostileInput[] = [
   post('a schema of 8 MB', CHAT, () =>
     chat('tool_1', { tools: [tool(1, { type: 'object', description: words(8 * MIB) })] }),
   ),
-  post('100,000 tokens of answer', CHAT, () => chat('!echo tokens=100000', { max_tokens: 100_000, stream: true })),
+  post('max_tokens of 100,000', CHAT, () => chat('!echo tokens=100000', { max_tokens: 100_000, stream: true })),
   post('a stop string of 28 MB', CHAT, () => chat('hi', { stop: ['a'.repeat(LARGE)] })),
   post('an image of 28 MB', CHAT, () => chat([{ type: 'image_url', image_url: { url: pixels(LARGE) } }])),
   post('a broken image of 28 MB', CHAT, () => chat([{ type: 'image_url', image_url: { url: `${pixels(LARGE)}!` } }])),
   post('metadata of 28 MB', CHAT, () => chat('hi', { metadata: { a: words(LARGE) } })),
-  post('JSON that breaks off at its end', CHAT, () => `{"model":"echo-1","messages":["${words(LARGE)}"`),
-  post('bytes that are no JSON', CHAT, () => '\u0000'.repeat(LARGE)),
+  post('truncated JSON', CHAT, () => `{"model":"echo-1","messages":["${words(LARGE)}"`),
+  post('bytes that are not JSON', CHAT, () => '\u0000'.repeat(LARGE)),
   post('a body of blanks', CHAT, () => ' '.repeat(LARGE)),
   post('a text of words and an Idempotency-Key', CHAT, () => chat(words(LARGE)), {
     send: (url, made) => send(url, `POST ${CHAT}`, made, { 'idempotency-key': `k${LARGE}` }),
@@ -156,13 +153,13 @@ const items = (item: object) => ({ model: 'echo-1', input: Array.from({ length: 
 
 const RESPONSES_INPUTS: readonly HostileInput[] = [
   post('100,000 items', RESPONSES, () => items({ role: 'user', content: 'hi' })),
-  post('a thought that is sealed brackets', RESPONSES, () => {
+  post('encrypted reasoning of nested brackets', RESPONSES, () => {
     const encrypted_content = `sluice1.${Buffer.from('['.repeat(LARGE / 2)).toString('base64url')}`
     return { model: 'echo-1', input: [{ type: 'reasoning', id: 'rs_1', summary: [], encrypted_content }] }
   }),
-  post('100,000 references', RESPONSES, () => items({ type: 'item_reference', id: 'msg_0123456789_0' })),
+  post('100,000 item references', RESPONSES, () => items({ type: 'item_reference', id: 'msg_0123456789_0' })),
   post('a text of words, streamed', RESPONSES, () => ({ model: 'echo-1', input: words(LARGE), stream: true })),
-  post('a text of words that is not kept', RESPONSES, () => ({
+  post('a text of words that is not stored', RESPONSES, () => ({
     ...{ model: 'echo-1', input: words(LARGE), stream: true, store: false },
   })),
   post('instructions of 28 MB', RESPONSES, () => ({ model: 'echo-1', input: 'hi', instructions: words(LARGE) })),
@@ -215,7 +212,6 @@ const SOCKET_INPUTS: readonly HostileInput[] = [
   frame('28 MB that are no JSON', () => 'x'.repeat(LARGE), { holds: UNMASKED }),
 ]
 
-/** Every row. */
 export const HOSTILE_INPUTS: readonly HostileInput[] = [
   ...CHAT_INPUTS,
   ...COMPLETIONS_INPUTS,
@@ -225,11 +221,11 @@ export const HOSTILE_INPUTS: readonly HostileInput[] = [
   ...SOCKET_INPUTS,
 ]
 
-/** Rows for a model that runs inside the service, in place of one that repeats what it is told. */
+/** Rows for a model that runs in-process, instead of an echo model. */
 export function modelInputs(model: string): HostileInput[] {
   return [
     post(`a text of words for ${model}`, CHAT, () => chat(words(LARGE), { model })),
-    post(`a text that nearly fits for ${model}`, CHAT, () => chat(words(128 * 1024), { model })),
+    post(`a text close to the context length for ${model}`, CHAT, () => chat(words(128 * 1024), { model })),
     post(`1,000 messages for ${model}`, CHAT, () => ({
       model,
       messages: Array.from({ length: 1_000 }, () => ({ role: 'user', content: 'hi' })),

@@ -3,7 +3,7 @@ export function properties(count: number, schema: (index: number) => unknown): R
   return Object.fromEntries(Array.from({ length: count }, (_, index) => [`p${index}`, schema(index)]))
 }
 
-/** Alternatives that begin alike and go on to the next level: twice as many ways at each. */
+/** Alternatives with equal prefixes and a nested level: each level doubles the number of paths. */
 function ambiguous(levels: number): Record<string, unknown> {
   const next = (index: number, name: string) => ({
     type: 'object',
@@ -15,12 +15,12 @@ function ambiguous(levels: number): Record<string, unknown> {
   return { $ref: '#/$defs/p0', $defs: properties(levels + 1, level) }
 }
 
-/** `__proto__` and its like, as JSON has them: keys of their own. */
+/** `__proto__` and similar names as own properties, as JSON allows. */
 const PROTOTYPE_NAMES = JSON.parse(
   '{"__proto__":{"type":"integer"},"constructor":{"type":"null"},"toString":{"type":"boolean"}}',
 ) as Record<string, unknown>
 
-/** Schemas that ask for far more than their size promises, or that make no sense. None of them may do harm. */
+/** Schemas that expand far beyond their size, or that are contradictory. The service must survive each one. */
 export const HOSTILE_SCHEMAS: readonly (readonly [string, Record<string, unknown>])[] = [
   ['a billion items', { type: 'array', minItems: 1_000_000_000 }],
   ['a billion items that are anything', { type: 'array', minItems: 1_000_000_000, items: true }],

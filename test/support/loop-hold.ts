@@ -1,7 +1,4 @@
-/**
- * The longest time that one turn of the event loop computed while some work ran, in milliseconds of this thread's CPU: how
- * busy the machine is with other things does not count.
- */
+/** Runs `work` and returns the longest hold of the event loop, in milliseconds of CPU time. Other load on the machine does not count. */
 export async function longestHold(work: () => Promise<unknown>): Promise<number> {
   let longestMs = 0
   let last = cpuMs()
@@ -20,7 +17,7 @@ export async function longestHold(work: () => Promise<unknown>): Promise<number>
   return longestMs
 }
 
-/** Milliseconds of CPU that this thread has used. */
+/** CPU time of this thread, in milliseconds. */
 export function cpuMs(): number {
   const { user, system } = process.threadCpuUsage()
   return (user + system) / 1_000

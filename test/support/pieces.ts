@@ -1,6 +1,6 @@
 import type { Pieces } from '#services/ingress/body/validate.ts'
 
-/** Does all pieces at once. */
+/** Runs all pieces without yielding. */
 export function doAll<T>(work: Pieces<T>): T {
   for (;;) {
     const step = work.next()

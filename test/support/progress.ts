@@ -1,13 +1,13 @@
-/** Says how far a run is: how many files of all are done as each ends, what runs for long, and what was slowest. */
+/** Prints the progress of a run: finished files, files that run for long, and the slowest ones. */
 import type { Reporter, TestCase, TestModule, TestSpecification } from 'vitest/node'
 
-/** Nothing that runs is named before it has run for so long. */
+/** Time after which a running file is named. */
 const SLOW_MS = 20_000
-/** How often it says so where no file ends. */
+/** Interval between lines while no file ends. */
 const EVERY_MS = 30_000
 const SLOWEST = 8
 
-/** A reporter beside vitest's own, which prints what passed and failed. */
+/** A reporter in addition to vitest's own, which prints results. */
 export class Progress implements Reporter {
   #files = 0
   #startedMs = 0

@@ -5,10 +5,10 @@ import { promisify } from 'node:util'
 
 const run = promisify(execFile)
 const SCRIPTS = join(import.meta.dirname, '..', 'sdk', 'python')
-/** A script ends itself before, and says where it hung. */
+/** Timeout inside a script, which prints where it hung. */
 const SCRIPT_MS = 230_000
 
-/** Time for a hook that runs {@link runCases}, twice if need be: some seconds on an idle machine. */
+/** Timeout of a hook that runs {@link runCases}, with one retry. On an idle machine it takes seconds. */
 export const CASES_MS = 2 * SCRIPT_MS + 10_000
 
 /** The pinned packages of an environment of test/sdk/python. */
@@ -17,20 +17,20 @@ export function pinsOf(env: string): string[] {
   return lines.filter((line) => line !== '' && !line.startsWith('#'))
 }
 
-/** The cases of a script of test/sdk/python, in their order. */
+/** The cases of a script of test/sdk/python, in order. */
 export function casesOf(script: string): string[] {
   const text = readFileSync(join(SCRIPTS, script), 'utf8')
   return [...text.matchAll(/^(?:async )?def (case_\w+)/gm)].map(([, name]) => String(name))
 }
 
 /**
- * Runs all cases of a script of test/sdk/python. With CI=true a script that breaks has a second try, as each test has: vitest
- * gives none to hooks. Why it was needed is printed.
+ * Runs all cases of a script of test/sdk/python. With CI=true a crashed script is retried once, because vitest does not retry hooks; the
+ * reason is printed.
  *
- * @param bin Of the environment.
- * @param given What the script is told.
- * @returns By case null, or why it failed
- * @throws Error when the script itself breaks or hangs
+ * @param bin Directory of the environment.
+ * @param given Arguments of the script.
+ * @returns null or a failure per case
+ * @throws Error if the script itself crashes or hangs
  */
 export async function runCases(bin: string, script: string, given: object): Promise<Record<string, string | null>> {
   return runOnce(bin, script, given).catch((error: Error) => {

@@ -1,12 +1,12 @@
 import { writeFile } from 'node:fs/promises'
 
-/** A tiny model of llama.cpp with random weights, whose answers mean nothing. Its control tokens begin with id 259. */
+/** A tiny llama.cpp model with random weights and meaningless output. Control tokens begin with id 259. */
 
 const [EMBEDDING, LAYERS, HEADS, FEED_FORWARD] = [32, 1, 2, 32]
 const ALIGNMENT = 32
-/** GGUF types of values. */
+/** GGUF value types. */
 const [U32, I32, F32, BOOL, STRING, ARRAY] = [4, 5, 6, 7, 8, 9]
-/** Types of tokens. */
+/** Token types. */
 const [NORMAL, UNKNOWN, CONTROL, BYTE] = [1, 2, 3, 6]
 
 export interface RandomGguf {

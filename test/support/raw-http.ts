@@ -1,28 +1,28 @@
 import { connect, type Socket } from 'node:net'
 import { until } from './stack.ts'
 
-/** One answer as it came over the wire. */
+/** A response as received on the wire. */
 export interface RawAnswer {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
   readonly body: string
 }
 
-/** A client that says exactly the bytes it is told, and never more. Dispose it. */
+/** A client that sends exactly the given bytes. Dispose it. */
 export interface RawClient extends Disposable {
   readonly socket: Socket
-  /** All that came so far. */
+  /** All bytes received so far. */
   readonly received: string
   /** The server closed its side, or cut the connection. */
   readonly isEnded: boolean
-  /** The server cut the connection: what is sent to it comes back as an error. */
+  /** The server cut the connection: sending fails. */
   readonly isCut: boolean
   send(bytes: string | Uint8Array): void
-  /** Waits for answer number `index` of this connection; it must have a Content-Length. */
+  /** Waits for response number `index` of this connection, which must have a Content-Length. */
   answer(index?: number): Promise<RawAnswer>
 }
 
-/** Connects to `http://host:port`. Keeps its own side open after the server's has ended, as a hostile client would. */
+/** Connects to `http://host:port`. Keeps its own side open after the server closed its side, as a hostile client would. */
 export async function openRaw(url: string): Promise<RawClient> {
   const { hostname, port } = new URL(url)
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
@@ -54,7 +54,7 @@ export async function openRaw(url: string): Promise<RawClient> {
   }
 }
 
-/** A request as bytes; `headers` are lines, the body's length is added when there is none. */
+/** A request as bytes; `headers` are lines. Content-Length is added if absent. */
 export function rawRequest(line: string, headers: readonly string[] = [], body = ''): string {
   const isFramed = body === '' || headers.some((header) => /^(content-length|transfer-encoding):/i.test(header))
   const length = isFramed ? [] : [`content-length: ${Buffer.byteLength(body)}`]

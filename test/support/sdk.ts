@@ -5,10 +5,10 @@ import { afterAll, beforeAll, describe } from 'vitest'
 import { hashOf } from '#shared/keys/keys.ts'
 import { type Stack, startStack, until } from './stack.ts'
 
-/** A model id with a slash: clients escape it in paths, or do not. */
+/** A model id with a slash: some clients escape it in paths. */
 export const SLASHED = 'org/echo-2'
 
-/** A tool as JSON Schema; the echo engine calls it when a user's text names it. */
+/** A tool as JSON Schema; the echo engine calls it when a prompt contains its name. */
 export const WEATHER = {
   name: 'get_weather',
   description: 'The weather of a city',
@@ -20,32 +20,32 @@ export const WEATHER = {
   },
 }
 
-/** What the echo engine makes of {@link WEATHER}'s schema. */
+/** Arguments that the echo engine generates from the schema of {@link WEATHER}. */
 export const WEATHER_ARGUMENTS = { city: 'city', days: 1 }
 
-/** Text that breaks in many ways when characters are cut: two, three and four bytes, a joined emoji, a quote. */
+/** Text that breaks if characters are split: two, three and four bytes, a joined emoji, a quote. */
 export const UNICODE = 'naïve "日本語" 👩‍👩‍👧 ß\n\tend'
 
-/** A script that speaks for a quarter of an hour: whoever ends it sooner, stopped it. */
+/** A script that streams for a quarter of an hour, so an earlier end means that it was stopped. */
 export const ENDLESS = '!echo tokens=1000 delay_ms=1000'
 
-/** Calls that {@link SdkStacks.full} holds at once: as many as one file makes there at the same time. */
+/** Concurrent calls that {@link SdkStacks.full} accepts: the maximum that one file makes there. */
 const PLACES = 6
 
-/** The services one file of SDK tests shares; no test changes their settings or leaves work behind. */
+/** The services that one file of SDK tests shares. Tests change no settings and leave no calls running. */
 export interface SdkStacks {
   /** No limits. */
   readonly free: Stack
-  /** Holds a few calls at once and refuses the next with 503: see {@link occupy}. */
+  /** Accepts a few concurrent calls and refuses the next with 503: see {@link occupy}. */
   readonly full: Stack
-  /** Allows one request a minute: see {@link useUp}. */
+  /** Allows one request per minute: see {@link useUp}. */
   readonly limited: Stack
 }
 
 /**
- * Runs tests against the embedded service and, where there is a Kafka, through it.
+ * Runs tests against the embedded service and, if available, over Kafka.
  *
- * @param address What `inject('kafka')` gave.
+ * @param address The value of `inject('kafka')`.
  */
 export function describeBothModes(title: string, address: string | null, tests: (stacks: SdkStacks) => void): void {
   for (const mode of ['embedded', 'Kafka']) {
@@ -75,7 +75,7 @@ function startEchoes(kafka: string | undefined, settings: Record<string, string>
   return startStack({ kafka, models, settings })
 }
 
-/** The sum of the samples of a metric whose labels are these. */
+/** The sum of the samples of a metric with these labels. */
 async function metric(stack: Stack, name: string, labels: Record<string, string> = {}): Promise<number> {
   const text = await (await stack.get('/metrics')).text()
   const wanted = Object.entries(labels).map(([label, value]) => `${label}="${value}"`)
@@ -84,12 +84,12 @@ async function metric(stack: Stack, name: string, labels: Record<string, string>
   return samples.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(' '))), 0)
 }
 
-/** Waits until so many attempts run on the worker: 0 proves that the work of a client that left was stopped. */
+/** Waits until `count` attempts are running on the worker; 0 shows that the work of a disconnected client was stopped. */
 export async function untilRunning(stack: Stack, count: number): Promise<void> {
   await until(async () => (await metric(stack, 'sluice_pool_running')) === count)
 }
 
-/** Counts the requests that the service answers with one of these statuses from now on. */
+/** Counts responses with one of these statuses from now on. */
 export async function countAnswers(stack: Stack, ...statuses: number[]): Promise<() => Promise<number>> {
   const count = async () => {
     const counts = statuses.map((status) => metric(stack, 'sluice_http_requests_total', { status: String(status) }))
@@ -99,14 +99,14 @@ export async function countAnswers(stack: Stack, ...statuses: number[]): Promise
   return async () => (await count()) - before
 }
 
-/** Uses up the one request of {@link SdkStacks.limited}: the next is a 429. Call it just before: a minute later it is not. */
+/** Uses up the one request of {@link SdkStacks.limited}, so that the next one within a minute gets 429. */
 export async function useUp(stack: Stack): Promise<void> {
   await (
     await stack.post('/v1/chat/completions', { model: 'echo-1', messages: [{ role: 'user', content: 'x' }] })
   ).text()
 }
 
-/** Takes every place of {@link SdkStacks.full} until it is disposed. */
+/** Fills all slots of {@link SdkStacks.full} until disposed. */
 export async function occupy(stack: Stack): Promise<AsyncDisposable> {
   const leave = new AbortController()
   const body = { model: 'echo-1', messages: [{ role: 'user', content: ENDLESS }] }
@@ -123,10 +123,9 @@ export async function occupy(stack: Stack): Promise<AsyncDisposable> {
 }
 
 /**
- * Makes one call per client while the service is full, makes room after each was refused once, and gives what the calls
- * came to.
+ * Makes one call per client while the service is full, frees slots after each was refused once, and returns the results of the calls.
  *
- * @param call Makes the call, with the SDK's own retries.
+ * @param call Makes the call, with the retries of the SDK.
  */
 export async function callWhileFull<Client, T>(
   stack: Stack,
@@ -141,21 +140,21 @@ export async function callWhileFull<Client, T>(
   return await answers
 }
 
-/** What a promise is rejected with. @throws When it is fulfilled */
+/** The rejection of a promise. @throws if it is fulfilled */
 export async function failureOf(promise: PromiseLike<unknown>): Promise<Record<string, unknown>> {
   const nothing = {}
   const failure = await Promise.resolve(promise).then(
     () => nothing,
     (error: unknown) => error,
   )
-  if (failure === nothing) throw new Error('The call succeeded, and was to fail.')
+  if (failure === nothing) throw new Error('The call was expected to fail, but succeeded.')
   return failure as Record<string, unknown>
 }
 
 /**
- * A client of the OpenAI SDK whose key is of another project than the test key.
+ * An OpenAI SDK client whose key belongs to another project than the test key.
  *
- * @param endpoints What its key may call; default: all.
+ * @param endpoints Permissions of its key; default: all.
  */
 export async function openStranger(stack: Stack, endpoints?: readonly string[]): Promise<OpenAI> {
   const secret = 'sk-stranger-0123456789'

@@ -13,7 +13,7 @@ import { openPorts, portsService } from '#shared/ports.ts'
 import { stopAll } from '#shared/process/lifecycle.ts'
 import type { LoadAdapter } from '#shared/sandbox/choose.ts'
 
-/** The key every test stack accepts. */
+/** The API key of every test stack. */
 export const TEST_KEY = 'sk-test-0123456789'
 
 /** A running service for one test. Dispose it with `await using`. */
@@ -21,14 +21,14 @@ export interface Stack extends AsyncDisposable {
   /** `http://127.0.0.1:PORT` */
   readonly url: string
   readonly dataDir: string
-  /** What carries its jobs: for records that no caller can make. */
+  /** The broker of its jobs, for records that no caller can send. */
   readonly broker: Broker
   /** Posts JSON with the test key. */
   post(path: string, body: unknown, init?: RequestInit): Promise<Response>
   get(path: string, init?: RequestInit): Promise<Response>
 }
 
-/** What a test may change of the stack. */
+/** Options of the stack. */
 export interface StackOptions {
   /** Address of a Kafka; unset: the embedded broker. */
   readonly kafka?: string | undefined
@@ -36,17 +36,17 @@ export interface StackOptions {
   readonly models?: readonly object[]
   /** Settings by their environment names. */
   readonly settings?: Readonly<Record<string, string>>
-  /** Of WebSockets; default: those of docs/guides/websocket.md. */
+  /** Bounds of WebSockets; default: those in docs/guides/websocket.md. */
   readonly sockets?: Partial<SocketBounds>
-  /** Where code runs; default: nowhere. */
+  /** Sandboxes for code; default: none. */
   readonly sandboxes?: readonly LoadAdapter[]
-  /** Default: one that says nothing. */
+  /** Default: silent. */
   readonly log?: Log
-  /** One that outlives the service; default: one of its own. */
+  /** A directory that outlives the service; default: a new one. */
   readonly dataDir?: string
 }
 
-/** The scripted engine, with everything allowed. */
+/** The scripted engine, with all permissions. */
 export const ECHO_MODEL = {
   id: 'echo-1',
   engine: { type: 'echo' },
@@ -54,7 +54,7 @@ export const ECHO_MODEL = {
   limits: { context_tokens: 1_000_000, max_output_tokens: 100_000, default_output_tokens: 100_000, choices: 128 },
 }
 
-/** Starts every service in this process on free ports, own topics and an own data directory. */
+/** Starts every role in this process on free ports, with its own topics and data directory. */
 export async function startStack(options: StackOptions = {}): Promise<Stack> {
   const dataDir = options.dataDir ?? (await mkdtemp(join(tmpdir(), 'sluice-test-')))
   const modelsFile = join(dataDir, 'models.yaml')
@@ -97,14 +97,13 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
   }
 }
 
-/** Longest pause between two looks of {@link until}. */
+/** Maximum interval between two checks of {@link until}. */
 const LOOK_MS_MAX = 100
 
 /**
- * Waits until a condition holds. The longer it waits, the seldomer it looks: a look may cost a request, or a connection
- * to a database, of a machine that has other tests to run.
+ * Polls until a condition holds. The interval grows, because a check may cost a request or a database connection on a busy machine.
  *
- * @throws After `withinMs`, with the last value.
+ * @throws after `withinMs`, with the last value
  */
 export async function until<T>(
   condition: () => T | Promise<T>,

@@ -4,27 +4,26 @@ import { type Stack, TEST_KEY, until } from './stack.ts'
 
 type Frame<T extends ServerFrame['type']> = Extract<ServerFrame, { type: T }>
 
-/** A client of `GET /v1/ws`. Every frame it gets is checked against the schema. Dispose it. */
+/** A client of `GET /v1/ws`. Every received frame is validated by the schema. Dispose it. */
 export interface WsClient extends Disposable {
   readonly ws: WebSocket
-  /** Everything that came so far. */
+  /** Frames received so far. */
   readonly frames: readonly ServerFrame[]
   /** Set once the connection is closed. */
   readonly closed: { readonly code: number; readonly reason: string } | undefined
   send(frame: object): void
-  /** `request.create` of a chat completion that says or runs `content`. */
+  /** Sends `request.create` of a chat completion with the prompt or script `content`. */
   chat(id: string, content: string, more?: object, frame?: object): void
-  /** The frames about an id, in order. */
+  /** The frames of an id, in order. */
   about(id: string): ServerFrame[]
   /** Waits for the frame that ends an id. */
   end(id: string): Promise<ServerFrame>
-  /** Waits for the first frame of a type, for an id if one is given. */
+  /** Waits for the first frame of a type, for an id if given. */
   frame<T extends ServerFrame['type']>(type: T, id?: string): Promise<Frame<T>>
   /** Waits until the connection is closed. */
   closing(): Promise<{ readonly code: number; readonly reason: string }>
 }
 
-/** How a client connects. */
 export interface WsOptions {
   readonly protocols?: readonly string[]
   readonly headers?: Record<string, string>
@@ -47,18 +46,18 @@ export async function openWs(stack: Stack, options: WsOptions = {}): Promise<WsC
   return client
 }
 
-/** An upgrade that was answered over HTTP. */
+/** An upgrade that got an HTTP response. */
 export interface Refusal {
   readonly status: number
   readonly headers: Readonly<Record<string, string | string[] | undefined>>
   readonly body: unknown
 }
 
-/** Connects, and gives the HTTP answer that refused it. */
+/** Connects and returns the HTTP response that refused the upgrade. */
 export async function refusalOf(stack: Stack, options: WsOptions = {}): Promise<Refusal> {
   const { promise, resolve, reject } = Promise.withResolvers<Refusal>()
   using client = dial(stack, options)
-  client.ws.once('open', () => reject(new Error('it was not refused')))
+  client.ws.once('open', () => reject(new Error('the upgrade was not refused')))
   client.ws.once('unexpected-response', (_request, response) => {
     let text = ''
     response.on('data', (chunk) => {

@@ -70,8 +70,8 @@ function endedWithoutReason({ expect, parent }: JobHistory, row: Of<'row'>): str
 /** A child is cancelled only with its parent. */
 function endedWithoutParent(row: Of<'row'>, parent: JobHistory): string[] {
   if (row.state === 'failed' && row.crashes >= CRASHES_MAX) return []
-  const isTold = parent.row?.is_cancel_requested || parent.row?.state === 'failed'
-  if (row.state === 'cancelled' && isTold) return []
+  const wasNotified = parent.row?.is_cancel_requested || parent.row?.state === 'failed'
+  if (row.state === 'cancelled' && wasNotified) return []
   return [`ended ${row.state}, the parent ${parent.row?.state}${row.error ? `: ${row.error}` : ''}`]
 }
 
@@ -193,10 +193,10 @@ function hasSeenExecutions(job: JobHistory): string[] {
 function staysCancelled(job: JobHistory): string[] {
   const asked = job.events.findIndex(({ event }) => event === 'job.cancelling')
   const isAgain = asked >= 0 && job.events.slice(asked).some(({ event }) => event === 'job.started')
-  return [...(isAgain ? ['started after a cancel request'] : []), ...isCancelledAsTold(job)]
+  return [...(isAgain ? ['started after a cancel request'] : []), ...isCancelledAsReported(job)]
 }
 
-function isCancelledAsTold(job: JobHistory): string[] {
+function isCancelledAsReported(job: JobHistory): string[] {
   const said = job.entries.find(
     (entry) =>
       (entry.type === 'cancel' && entry.state === 'cancelled') ||

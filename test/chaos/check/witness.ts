@@ -41,7 +41,7 @@ async function serve(request: IncomingMessage, response: ServerResponse, history
   const script = readScript(messages.at(-1).content)
   if (attempt <= script.failures) {
     say('failed')
-    return sendJson(response, 503, { error: { message: 'told to fail', type: 'server_error', code: 'overloaded' } })
+    return sendJson(response, 503, { error: { message: 'scripted failure', type: 'server_error', code: 'overloaded' } })
   }
   const isWhole = await answer(response, script, stream === true)
   say(isWhole ? 'done' : 'aborted')

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type Answer, type ScriptedUpstream, startUpstream } from '../../support/processes/upstream.ts'
-import { startWhole, type WholeProcess } from '../../support/processes/whole.ts'
+import { startSingleProcess, type SingleProcess } from '../../support/processes/single-process.ts'
 import { TEST_KEY, until } from '../../support/stack.ts'
 
 /*
@@ -42,7 +42,7 @@ const CASES: Record<string, (answer: Answer, said: string) => void> = {
 }
 
 let upstream: ScriptedUpstream
-let whole: WholeProcess
+let whole: SingleProcess
 
 beforeAll(async () => {
   upstream = await startUpstream((call, answer) => {
@@ -58,7 +58,7 @@ beforeAll(async () => {
   ])
   const gone = modelOf('openai-gone', 'openai', 'http://127.0.0.1:9/v1')
   const chained = { ...modelOf('chained', 'openai', `${upstream.url}/our-key/v1`), fallbacks: ['openai-broken'] }
-  whole = await startWhole({
+  whole = await startSingleProcess({
     models: [...models, gone, chained],
     settings: { LOG_LEVEL: 'trace', UPSTREAM_KEY: KEY },
   })

@@ -34,12 +34,12 @@ const NEEDED: Record<keyof FamilyGuards, string> = {
   settleNeedsCancels: STUCK,
   partialBeatsWaiting: 'a job waits whose cancel was asked for',
   partialBeatsPark: 'a job waits whose cancel was asked for',
-  wishOutlivesWorker: 'a job was ended that had something to write',
+  cancelOutlivesWorker: 'a job was ended that had something to write',
   claimNeedsTime: 'a job ran after its time to write was over',
   expireSweeps: STUCK,
 }
 /** Those of a job that may write what there is when it is cancelled. */
-const OF_PARTIAL = ['partialBeatsWaiting', 'partialBeatsPark', 'wishOutlivesWorker', 'claimNeedsTime', 'expireSweeps']
+const OF_PARTIAL = ['partialBeatsWaiting', 'partialBeatsPark', 'cancelOutlivesWorker', 'claimNeedsTime', 'expireSweeps']
 
 it.each(Object.entries(NEEDED))('without %s: %s', options, (guard, violation) => {
   const verdict = check(familyModel({ ...FAMILY_GUARDS, [guard]: false }, OF_PARTIAL.includes(guard)))

@@ -31,7 +31,7 @@ const NEEDED: Record<keyof Guards, string> = {
   returnIsFenced: LEFT,
   outputIsFenced: 'output of a lost attempt was recorded',
   writesAreNumbered: 'output was recorded twice',
-  commitBeforeSpeak: 'the follower saw another end than the store',
+  commitBeforePublish: 'the follower saw another end than the store',
   claimIsSynchronous: 'two runs share an attempt',
   endIsSynchronous: 'the follower saw another end than the store',
   honourIsFenced: LEFT,
@@ -52,7 +52,7 @@ const NEEDED: Record<keyof Guards, string> = {
   dueNeedsScheduled: 'a job became due that was not scheduled',
   republishes: STUCK,
   workersReconcile: STUCK,
-  followersLook: STUCK,
+  followersReadStore: STUCK,
 }
 
 it.each(Object.entries(NEEDED))('without %s: %s', options, (guard, violation) => {

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
 import { LABEL } from '#shared/sandbox/docker/container.ts'
 import type { Sandbox, SandboxName } from '#shared/sandbox/sandbox.ts'
 import { openSandbox, PREPARE_MS } from '../../support/sandbox/adapters.ts'
-import { type Holdings, holdings, leftSince } from '../../support/sandbox/leftovers.ts'
+import { type Resources, resources, leftSince } from '../../support/sandbox/resources.ts'
 import { type RunResult, runCode } from '../../support/sandbox/runs.ts'
 import { until } from '../../support/stack.ts'
 
@@ -61,7 +61,7 @@ describe.each(['zygote', 'wasm', 'docker'] as const)('the sandbox %s', (name) =>
     await runCode(opened, 'print(1)')
     // The interpreter that served may be about to be replaced.
     await until(() => opened.stats().idle > 0, { withinMs: WITHIN_MS })
-    const before = holdings()
+    const before = resources()
     const stats = opened.stats()
 
     const wrong: string[] = []
@@ -100,8 +100,8 @@ async function containers(): Promise<number> {
   return (await docker.listContainers({ all: true, filters: { label: [`${LABEL}=${process.pid}`] } })).length
 }
 
-function leftOf(before: Holdings): string[] {
-  const now = holdings()
+function leftOf(before: Resources): string[] {
+  const now = resources()
   const left = leftSince(before, { ...now, processes: before.processes })
   return now.processes.length > before.processes.length ? [...left, ...leftSince(before)] : left
 }

@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url'
 import { isDeepStrictEqual, promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Sandbox, SandboxEvent } from '#shared/sandbox/sandbox.ts'
-import { holdings } from '../../support/sandbox/leftovers.ts'
+import { resources } from '../../support/sandbox/resources.ts'
 import { runCode } from '../../support/sandbox/runs.ts'
 import { openTestZygote, SANDBOX_DIR, SANDBOX_MISSING } from '../../support/sandbox/sandbox.ts'
 import { until } from '../../support/stack.ts'
@@ -21,7 +21,7 @@ const PLAIN_USER = '23456'
 const NEVER = new AbortController().signal
 
 /** Those of our processes that were not among `before`. */
-const startedSince = (before: readonly number[]) => holdings().processes.filter((pid) => !before.includes(pid))
+const startedSince = (before: readonly number[]) => resources().processes.filter((pid) => !before.includes(pid))
 const SLEEP = "print('on')\nimport time\ntime.sleep(60)"
 
 /** Starts a run that goes on until it is cancelled, and waits until it does. */
@@ -93,7 +93,7 @@ print(json.dumps([sorted(os.listdir('/')), os.listdir('/proc'), os.listdir('/run
   })
 
   test('a cancelled run leaves no process behind', async () => {
-    const before = holdings().processes
+    const before = resources().processes
     const stubborn = `
 import signal, threading, time
 signal.signal(15, signal.SIG_IGN)
@@ -177,7 +177,7 @@ for _ in range(3): threading.Thread(target=multiply).start()`
 
 describe.skipIf(SANDBOX_MISSING !== undefined)('zygotes come and go', () => {
   test('a zygote is replaced after its runs, and the old one ends with its last run', async () => {
-    const before = holdings().processes
+    const before = resources().processes
     const sandbox = await openTestZygote({ runsMax: 3 })
     try {
       const [first] = startedSince(before)
@@ -196,7 +196,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('zygotes come and go', () => {
   })
 
   test('runs of a zygote that dies are lost, and the next ones find another', async () => {
-    const before = holdings().processes
+    const before = resources().processes
     const sandbox = await openTestZygote()
     try {
       const { end } = await startRun(sandbox)
@@ -210,7 +210,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('zygotes come and go', () => {
   })
 
   test('nothing outlives a service that is killed in the middle of runs', async () => {
-    const before = holdings().processes
+    const before = resources().processes
     const service = spawn(process.execPath, [SERVICE, SANDBOX_DIR, '20'], {
       stdio: ['ignore', 'pipe', 'inherit'],
     })

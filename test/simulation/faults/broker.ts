@@ -3,12 +3,14 @@ import { ServiceError } from '#shared/error.ts'
 import type { SimulatedProcess } from '../simulated-process.ts'
 import type { Surroundings } from './store.ts'
 
-/** How long the broker believes in a dead taker. */
+/** Time after which the broker releases the records of a dead consumer. */
 const SESSION_MS = 2_000
-/** How long a take waits for a broker that is gone. */
+/** Timeout of a fetch while the broker is down. */
 const OUTAGE_TAKE_MS = 500
 
-/** The broker as one process sees it. Records get lost, doubled and late, but never out of order: the port promises that. */
+/**
+ * The broker from the point of view of one process. Records are lost, duplicated and delayed, but never reordered: the port guarantees order.
+ */
 export class FaultyBroker implements Broker {
   readonly name = 'faulty'
   readonly #broker: Broker
@@ -74,7 +76,7 @@ export class FaultyBroker implements Broker {
 
   async close(): Promise<void> {}
 
-  /** After a while the broker gives to others what a dead process had taken. */
+  /** After its session timeout, the broker redelivers the records of a dead process. */
   forget(): void {
     const { clock } = this.#around
     clock.at(clock.nowMs + SESSION_MS, () => {
@@ -96,7 +98,7 @@ export class FaultyBroker implements Broker {
     if (fate === 'unanswered') throw overloaded()
   }
 
-  /** In the order of the calls, whatever each takes. */
+  /** In call order, whatever the delay of each call. */
   #later(lane: string, ms: number, put: () => Promise<void>): void {
     const { clock } = this.#around
     const atMs = Math.max(this.#lanes.get(lane) ?? 0, clock.nowMs + ms)
@@ -124,7 +126,7 @@ export class FaultyBroker implements Broker {
   }
 }
 
-/** Records of one partition on their way to one process. */
+/** Records of one partition in flight to one process. */
 class Inbox {
   readonly #process: SimulatedProcess
   readonly #around: Surroundings
@@ -160,5 +162,5 @@ class Inbox {
 }
 
 function overloaded(): ServiceError {
-  return new ServiceError('overloaded', 'The simulated broker did not take it.')
+  return new ServiceError('overloaded', 'The simulated broker did not accept the record.')
 }

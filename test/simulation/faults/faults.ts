@@ -1,25 +1,25 @@
 import { openRandom, type Random } from '../../chaos/load/random.ts'
 
-/** How long faults happen, in virtual time; then everything gets well. */
+/** Duration of the faults in virtual time; afterwards every port works again. */
 export const FAULTS_MS = 20_000
 
-/** What may happen to a call of the store. */
+/** Outcomes of a store call. */
 export type StoreFate =
   | 'well'
-  /** Refused before it changed anything. */
+  /** Refused before any change. */
   | 'refused'
-  /** Done, but its answer is lost. */
+  /** Executed, but the response is lost. */
   | 'unanswered'
-  /** Given up by its caller, and done all the same somewhat later. */
+  /** Timed out for its caller, and executed somewhat later. */
   | 'late'
 
-/** What may happen to a record on its way into a queue or a channel. */
+/** Outcomes of a record sent to a queue or a channel. */
 export type SendFate = 'well' | 'refused' | 'lost' | 'doubled' | 'unanswered'
 
-/** What may happen to a record that is handed to a taker. */
+/** Outcomes of a delivery to a consumer. */
 export type DeliveryFate = 'well' | 'doubled' | 'released'
 
-/** How likely each fault is per port call; 0 switches it off. */
+/** Probability of each fault per port call; 0 disables it. */
 interface Odds {
   readonly crash: number
   readonly storeRefused: number
@@ -35,7 +35,7 @@ interface Odds {
   readonly recordMissed: number
 }
 
-/** The highest odds of each fault. */
+/** The highest probability of each fault. */
 const ODDS_MAX: Odds = {
   crash: 0.004,
   storeRefused: 0.06,
@@ -53,21 +53,20 @@ const ODDS_MAX: Odds = {
 
 const SLOW_MS = 3_000
 
-/** A time in which nobody could reach a port. */
+/** A period in which no process could reach a port. */
 export interface Outage {
   readonly port: 'store' | 'broker'
   readonly fromMs: number
-  /** Infinite while it lasts. */
+  /** Infinite during the outage. */
   toMs: number
 }
 
 /**
- * The faults of one seed. Each kind is on in half of the seeds, with odds of its own, so that some seeds have many kinds
- * and some have one alone (swarm testing, Groce et al., 2012).
+ * The faults of one seed. Each kind is enabled in half of the seeds, with its own probability. Some seeds combine many kinds, others have only one (swarm testing, Groce et al., 2012).
  */
 export class Faults {
   isOn = true
-  /** Times, by the database's clock, in which a port was gone for everybody. */
+  /** Outages of a port for all processes, by the clock of the database. */
   readonly outages: Outage[] = []
   readonly random: Random
   readonly #odds: Odds
@@ -81,7 +80,7 @@ export class Faults {
     this.#odds = Object.fromEntries(odds) as Odds
   }
 
-  /** The kinds that are on, for people. */
+  /** The enabled kinds, for people. */
   toString(): string {
     const on = Object.entries(this.#odds).filter(([, odds]) => odds > 0)
     return on.map(([kind, odds]) => `${kind} ${odds.toFixed(3)}`).join(', ') || 'none'
@@ -91,7 +90,7 @@ export class Faults {
     return this.outages.some((outage) => outage.port === port && outage.toMs === Number.POSITIVE_INFINITY)
   }
 
-  /** From now on nobody can reach a port. The caller ends it. */
+  /** Starts an outage of a port for all processes. The caller ends it. */
   begin(port: Outage['port'], fromMs: number): Outage {
     const outage = { port, fromMs, toMs: Number.POSITIVE_INFINITY }
     this.outages.push(outage)
@@ -123,13 +122,13 @@ export class Faults {
     return this.#happens('deliveryReleased') ? 'released' : 'well'
   }
 
-  /** Time on the way to or from the store: mostly none worth a timer. */
+  /** Latency to or from the store; mostly too short for a timer. */
   storeMs(): number {
     if (this.#happens('storeSlow')) return this.random.between(1, SLOW_MS)
     return this.random.chance(0.3) ? this.random.between(1, 8) : 0
   }
 
-  /** The same for the broker. */
+  /** Latency to or from the broker. */
   sendMs(): number {
     if (this.#happens('sendSlow')) return this.random.between(1, SLOW_MS)
     return this.random.chance(0.3) ? this.random.between(1, 5) : 0

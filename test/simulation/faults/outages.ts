@@ -7,7 +7,7 @@ import type { Fleet } from '../fleet.ts'
 import type { History } from '../history.ts'
 import { FAULTS_MS, type Faults } from './faults.ts'
 
-/** What can fail as a whole. */
+/** Parts that can fail as a whole. */
 interface Whole {
   readonly clock: VirtualClock
   readonly fleet: Fleet
@@ -17,7 +17,7 @@ interface Whole {
   readonly leaseMs: number
 }
 
-/** Plans what befalls processes and ports as a whole until the faults stop: of each kind a few, or none. */
+/** Plans a few outages, pauses and crashes of each kind until the end of the faults. */
 export function planOutages(whole: Whole): void {
   const { clock, faults } = whole
   const { random } = faults
@@ -55,9 +55,9 @@ function drainOne({ faults, fleet }: Whole): void {
   if (worker) void fleet.drain(worker, faults.random.between(0, 3_000))
 }
 
-/** The broker forgets every record that waits. */
+/** The broker loses every queued record. */
 function loseRecords({ broker, history }: Whole): void {
-  history.note(undefined, () => 'the broker loses everything')
+  history.note(undefined, () => 'the broker loses all records')
   for (const priority of Priority.options) void empty(broker, jobsTopic('inference', priority))
 }
 
@@ -81,15 +81,15 @@ function stopBroker(whole: Whole): void {
 function stop({ clock, faults, history }: Whole, port: 'store' | 'broker'): void {
   const untilMs = Math.min(FAULTS_MS, clock.nowMs + faults.random.between(100, 8_000))
   if (faults.isDown(port)) return
-  history.note(undefined, () => `the ${port} is down`)
+  history.note(undefined, () => `the ${port} goes down`)
   const outage = faults.begin(port, clock.databaseMs())
   clock.at(untilMs, () => {
-    history.note(undefined, () => `the ${port} is back`)
+    history.note(undefined, () => `the ${port} is up again`)
     outage.toMs = clock.databaseMs()
   })
 }
 
-/** Rather a worker: most can go wrong there. */
+/** Prefers workers, which have the most failure modes. */
 function anyMember(fleet: Fleet, random: Random) {
   const [first, ...others] = random.chance(0.5) ? fleet.of('worker') : fleet.members
   return first && random.pick([first, ...others])

@@ -4,7 +4,7 @@ import type { VirtualClock } from '../clock.ts'
 import type { SimulatedProcess } from '../simulated-process.ts'
 import type { Faults } from './faults.ts'
 
-/** What faulty ports need to know of their world. */
+/** Dependencies of faulty ports. */
 export interface Surroundings {
   readonly clock: VirtualClock
   readonly faults: Faults
@@ -12,7 +12,7 @@ export interface Surroundings {
 
 type Call = (...args: unknown[]) => Promise<unknown>
 
-/** The store as one process sees it over a bad network: see {@link Faults}. Its calls overtake each other. */
+/** The store from the point of view of one process with a bad network: see {@link Faults}. Calls may overtake each other. */
 export function faultyStore(store: Store, process: SimulatedProcess, { clock, faults }: Surroundings): Store {
   const isDown = () => faults.isDown('store') || process.isStoreCut
   async function call(run: () => Promise<unknown>): Promise<unknown> {
@@ -22,7 +22,7 @@ export function faultyStore(store: Store, process: SimulatedProcess, { clock, fa
     const fate = faults.storeFate()
     if (fate === 'refused') throw overloaded('refused')
     const sendMs = faults.storeMs()
-    // On its way it no longer needs its sender.
+    // A call in flight does not depend on its sender.
     if (sendMs > 0) await clock.as(undefined, () => clock.sleep(sendMs))
     if (fate === 'late') {
       clock.at(clock.nowMs + faults.random.between(1, 3_000), () => void run().catch(() => {}))
@@ -37,14 +37,14 @@ export function faultyStore(store: Store, process: SimulatedProcess, { clock, fa
   return new Proxy(store, {
     get(target, name) {
       if (name === 'isReachable') return !isDown()
-      // No job here has a webhook, and asking takes its time.
+      // No job here has a webhook, and polling for deliveries takes time.
       if (name === 'takeDeliveries') return async () => []
       const value = Reflect.get(target, name) as unknown
       if (typeof value !== 'function') return value
       return async (...args: unknown[]) => {
         const askedAtMs = clock.databaseMs()
         const answer = await call(() => (value as Call).apply(target, args))
-        if (name === 'renew') process.renewals.push({ askedAtMs, toldAtMs: clock.databaseMs() })
+        if (name === 'renew') process.renewals.push({ askedAtMs, renewedAtMs: clock.databaseMs() })
         return answer
       }
     },

@@ -1,25 +1,24 @@
-/** The blocks of code of README.md and docs/, and what is to be done with them. */
+/** The code blocks of README.md and docs/, and how to run them. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 const ROOT = join(import.meta.dirname, '../../..')
 
 /**
- * A block of code. Comments of HTML before its fence say how it is run; readers do not see them:
- *
+ * A code block. HTML comments before its fence define how it runs; readers do not see them:
  * - `<!-- not run: REASON -->`
- * - `<!-- before: CODE -->`, `<!-- after: CODE -->`: code that runs in front of the block, or behind it, which the page takes for
- *   granted. It is in the language of the block, or of the shell around a block that is a file.
+ * - `<!-- before: CODE -->`, `<!-- after: CODE -->`: code that runs before or after the block. CODE is in the language of the block, or shell
+ * code around a block that is a file.
  */
 export interface Block {
   /** `docs/guides/jobs.md:26`: the line of its fence. */
   readonly place: string
   readonly page: string
   readonly language: string
-  /** What follows the language in the fence: a client's name, in docs/get-started/clients.md. */
+  /** Text after the language in the fence: the name of a client, in docs/get-started/clients.md. */
   readonly name: string
   readonly code: string
-  /** The first comment of the code names it, such as `// hook.mjs: npm install express openai`. */
+  /** File name in the first comment of the code, such as `// hook.mjs: npm install express openai`. */
   readonly file: string | undefined
   readonly notRun: string | undefined
   readonly before: readonly string[]
@@ -35,10 +34,10 @@ export const PAGES: readonly string[] = [
     .toSorted(),
 ]
 
-/** A comment before a fence that says something about the block; any other does not. */
+/** A comment before a fence that configures the block; other comments are ignored. */
 const MARK = /^<!-- (\w[\w ]*): (.*) -->$/
 
-/** The blocks of a page, in their order. @throws Error for a mark that means nothing */
+/** The blocks of a page, in order. @throws Error for an unknown mark */
 export function blocksOf(page: string): Block[] {
   const lines = readFileSync(join(ROOT, page), 'utf8').split('\n')
   const blocks: Block[] = []
@@ -52,7 +51,7 @@ export function blocksOf(page: string): Block[] {
       blocks.push(blockOf(page, at, lines.slice(at, end), marks))
       at = end
       marks = []
-    } else if (marks.length > 0) throw new Error(`${page}:${at}: a mark stands right before a block: ${marks[0]}`)
+    } else if (marks.length > 0) throw new Error(`${page}:${at}: a mark must be right before a block: ${marks[0]}`)
   }
   return blocks
 }
@@ -67,7 +66,7 @@ function blockOf(
   const said = (wanted: string) => marks.filter(([kind]) => kind === wanted).map(([, text]) => text)
   const place = `${page}:${at + 1}`
   const unknown = marks.find(([kind]) => !['not run', 'before', 'after'].includes(kind))
-  if (unknown) throw new Error(`${place}: there is no mark ${unknown[0]}`)
+  if (unknown) throw new Error(`${place}: unknown mark ${unknown[0]}`)
   const file = /^(?:\/\/|#) ([\w-]+\.(?:mjs|ts|py)): /.exec(code[0] ?? '')?.[1]
   const [notRun] = said('not run')
   const [before, after] = [said('before'), said('after')]

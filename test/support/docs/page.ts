@@ -1,4 +1,4 @@
-/** Runs the commands and programs of a page, one after the other, as somebody would who copies them. */
+/** Runs the commands and programs of a page in order, as a reader does who copies them. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmod, cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
@@ -8,36 +8,36 @@ import { LAUNCHER } from '../processes/sluice.ts'
 import { TEST_KEY } from '../stack.ts'
 import type { Block } from './blocks.ts'
 
-/** Below node_modules programs find the packages of the project. */
+/** Below node_modules, so that programs find the packages of the project. */
 const DIRECTORY = join(import.meta.dirname, '../../../node_modules/.cache/sluice-docs')
 const PAGE_MS = 280_000
-/** As much of the output of a block as helps to see what went wrong. */
+/** Characters of the output that a failure shows. */
 const TAIL = 2_000
 
-/** Where the commands of a page run. */
+/** Environment of the commands of a page. */
 export interface World {
-  /** Of the service, in the place of http://127.0.0.1:8080. */
+  /** Base URL of the service; replaces http://127.0.0.1:8080. */
   readonly url: string
   readonly dataDir: string
-  /** In the place of port 9000, at which the receivers of webhooks listen. */
+  /** Replaces port 9000, on which webhook receivers listen. */
   readonly port: number
-  /** Holds `python3` with the packages of the SDKs. */
+  /** Directory with a `python3` that has the packages of the SDKs. */
   readonly bin: string
-  /** Directory of the files that the pages speak of, such as speech.wav. */
+  /** Directory of the files that pages mention, such as speech.wav. */
   readonly files: string
-  /** A job that has ended: JOB_ID, until a command of the page submits another. */
+  /** An ended job; replaces JOB_ID until a command of the page submits another. */
   readonly jobId: string
 }
 
-/** What came of a page: where it stopped, and what that block printed. */
+/** Result of a page: the block at which it stopped, and the output of that block. */
 export interface PageRun {
   readonly failed: string | undefined
   readonly output: string
 }
 
 /**
- * Runs the blocks of one page in one shell, up to the first that fails. A refusal by the service is a failure: `curl` is told so.
- * JOB_ID, KEY_ID and SECRET_ID stand for what the command before has made, as they do for a reader.
+ * Runs the blocks of a page in one shell, up to the first failure. An error response counts as a failure, by an option of `curl`. JOB_ID,
+ * KEY_ID and SECRET_ID stand for the ids that the previous command created.
  */
 export async function runPage(blocks: readonly Block[], world: World): Promise<PageRun> {
   await mkdir(DIRECTORY, { recursive: true })
@@ -89,16 +89,16 @@ async function runIn(directory: string, blocks: readonly Block[], world: World):
   return { failed: blocks[Number(at)]?.place, output: output.slice(-TAIL) }
 }
 
-/** What the page has left in the background, such as a receiver of webhooks. */
+/** Ends background processes of the page, such as webhook receivers. */
 function endAll(pid: number | undefined): void {
   try {
     if (pid) process.kill(-pid, 'SIGKILL')
   } catch {
-    // Nothing was left.
+    // No process was left.
   }
 }
 
-/** The shell's words for a block. Programs are files beside it. */
+/** Shell code that runs a block. Programs are written to files. */
 async function stepOf(block: Block, index: number, directory: string, world: World): Promise<string> {
   const here = (text: string) =>
     text
@@ -118,7 +118,7 @@ async function stepOf(block: Block, index: number, directory: string, world: Wor
   return `echo ${index} > at; rm -f ids/*.used; OUTPUT=$PWD/${index}.out\n{\n:\n${commands}\n} > "$OUTPUT" 2>&1`
 }
 
-/** Puts what was made last in the place of a word such as JOB_ID; it stays the same for the block. */
+/** Replaces words such as JOB_ID by the last created id; constant within a block. */
 const REPLACE = `#!/usr/bin/env bash
 args=()
 for arg in "$@"; do
@@ -130,7 +130,7 @@ done
 note() { [[ -z $2 || -e $IDS/$1.used ]] || echo "$2" > "$IDS/$1"; }
 `
 
-/** What the pages call, in front of the real commands. */
+/** Wrappers of commands that pages call. */
 const COMMANDS: Readonly<Record<string, string>> = {
   curl: `${REPLACE}
 PATH=\${PATH#*:}

@@ -4,31 +4,31 @@ import { type Answer, type ScriptedUpstream, type SeenCall, startUpstream } from
 /** Length of the vectors of {@link startEmbedder}. */
 export const DIMENSIONS = 24
 
-/** What a test may change of the embedder. */
+/** Behaviour of the embedder. */
 export interface EmbedderOptions {
   readonly dimensions?: number
-  /** Numbers although base64 was asked for, as some servers do. */
+  /** Returns numbers although base64 was requested, as some servers do. */
   readonly isFloatOnly?: boolean
   /** Refuses `encoding_format`, as other servers do. */
   readonly refusesFormat?: boolean
   /** Leaves out usage. */
   readonly hasNoUsage?: boolean
-  /** Tells the tokens of each text, as the local model server does. */
+  /** Reports tokens per text, as the local model server does. */
   readonly tellsEach?: boolean
-  /** Awaited before each answer. */
+  /** Awaited before each response. */
   readonly before?: (texts: readonly string[]) => Promise<void> | void
 }
 
-/** A real server of the OpenAI dialect on 127.0.0.1 whose vectors depend on the text alone. */
+/** A real OpenAI-compatible server on 127.0.0.1 whose vectors depend only on the text. */
 export interface Embedder extends AsyncDisposable {
   readonly upstream: ScriptedUpstream
-  /** The texts of each call, in the order in which the calls came. */
+  /** Texts of each call, in order of arrival. */
   readonly calls: readonly (readonly string[])[]
-  /** Most calls at once so far. */
+  /** Maximum concurrent calls so far. */
   readonly atOnceMax: number
 }
 
-/** Starts an embedder. A text with `REFUSE` in it is refused as too long; its index is that within the call. */
+/** Starts an embedder. A text with `REFUSE` in it is refused as too long, with its index in the call. */
 export async function startEmbedder(options: EmbedderOptions = {}): Promise<Embedder> {
   const calls: string[][] = []
   let [atOnce, atOnceMax] = [0, 0]
@@ -71,16 +71,16 @@ function respond({ body }: SeenCall, answer: Answer, options: EmbedderOptions): 
   })
   const tokens = texts.reduce((sum, text) => sum + tokensOf(text), 0)
   const usage = { prompt_tokens: tokens, total_tokens: tokens }
-  // The order means nothing: the index tells.
+  // Order is not significant; clients use the index.
   answer.json({ object: 'list', data: data.reverse(), model: body.model, ...(!options.hasNoUsage && { usage }) })
 }
 
-/** Tokens of a text at the embedder: its words, and one more. */
+/** Tokens of a text at the embedder: its words plus one. */
 export function tokensOf(text: string): number {
   return text.trim().split(/\s+/).length + 1
 }
 
-/** The vector of a text at the embedder: length 1, each number with all the digits that float32 has. */
+/** The vector of a text at the embedder: length 1, with all digits of float32. */
 export function vectorOf(text: string, dimensions = DIMENSIONS): Float32Array {
   const numbers = new Float64Array(dimensions)
   for (let i = 0; i < dimensions; i += 8) {

@@ -2,19 +2,18 @@ import { afterAll, beforeAll, describe } from 'vitest'
 import { type Stack, startStack } from '../stack.ts'
 import { type Embedder, embedderModel, startEmbedder } from './embeddings.ts'
 
-/** The service with an embedder behind it, for one file of tests. */
+/** The service with an embedder behind it, for one test file. */
 export interface EmbeddingsService {
   readonly stack: Stack
   readonly embedder: Embedder
 }
 
-/** Id of the model of these tests. */
 export const MODEL = 'embed-1'
 
 /**
- * Runs tests against the embedded service and, where there is a Kafka, through it.
+ * Runs tests against the embedded service and, if available, over Kafka.
  *
- * @param address What `inject('kafka')` gave.
+ * @param address The value of `inject('kafka')`.
  */
 export function describeEmbeddings(
   title: string,

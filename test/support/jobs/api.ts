@@ -1,4 +1,4 @@
-/** Durable jobs through HTTP: a service with any number of ingresses, and what a client does with its jobs. */
+/** Durable jobs over HTTP: a service with any number of ingresses, and the calls of a client. */
 import { createHash } from 'node:crypto'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -23,11 +23,11 @@ export const CHAT = '/v1/chat/completions'
 export const MESSAGES = '/v1/messages'
 export const COUNT = '/v1/messages/count_tokens'
 
-/** A second key, of another tenant, and one that may call chat only. Known to the service of {@link startService} alone. */
+/** A key of another tenant, and a key with the chat permission only. Only the service of {@link startService} accepts them. */
 export const OTHER_KEY = 'sk-test-other-0123456789'
 export const CHAT_KEY = 'sk-test-chat-0123456789'
 
-/** A job as the API shows it; only what tests read. */
+/** A job in the form of the API; only the fields that tests read. */
 export interface WireJob {
   readonly id: string
   readonly status: string
@@ -38,7 +38,7 @@ export interface WireJob {
   readonly [field: string]: unknown
 }
 
-/** An event as the API shows it; only what tests read. */
+/** An event in the form of the API; only the fields that tests read. */
 export interface WireEvent {
   readonly type: string
   readonly sequence_number: number
@@ -52,13 +52,13 @@ export interface ServiceOptions {
   readonly kafka?: string | undefined
   readonly models?: readonly object[]
   readonly settings?: Readonly<Record<string, string>>
-  /** Ingresses over the same broker and store; default: one. */
+  /** Number of ingresses over the same broker and store; default: one. */
   readonly replicas?: number
-  /** A directory that outlives the service; default: one of its own. */
+  /** A directory that outlives the service; default: a new one. */
   readonly dataDir?: string
-  /** False: an ingress and workers as roles of their own, which have no store without DATABASE_URL. */
+  /** False: an ingress and workers as separate roles, which have no store without DATABASE_URL. */
   readonly isWhole?: boolean
-  /** Put between the service and its store. */
+  /** Wraps the store of the service. */
   readonly wrapStore?: (store: Store) => Store
 }
 
@@ -66,7 +66,7 @@ export type CallInit = RequestInit & { readonly replica?: number; readonly key?:
 
 /** A running service. Dispose it. */
 export interface Service extends AsyncDisposable {
-  /** Addresses of its ingresses. */
+  /** Base URLs of its ingresses. */
   readonly urls: readonly string[]
   call(method: string, path: string, body?: unknown, init?: CallInit): Promise<Response>
   post(path: string, body: unknown, init?: CallInit): Promise<Response>
@@ -78,7 +78,7 @@ export interface Service extends AsyncDisposable {
   ended(id: string): Promise<WireJob>
 }
 
-/** Starts every service in this process, with as many ingresses as asked. */
+/** Starts every role in this process, with the given number of ingresses. */
 export async function startService(options: ServiceOptions = {}): Promise<Service> {
   const dataDir = options.dataDir ?? (await mkdtemp(join(tmpdir(), 'sluice-jobs-')))
   const modelsFile = join(dataDir, 'models.yaml')
@@ -159,7 +159,7 @@ function clientOf(urls: readonly string[]) {
   }
 }
 
-/** Runs tests over the embedded service, and over a real Kafka with a real Postgres where there are both. */
+/** Runs tests over the embedded service and, if available, over a real Kafka with a real Postgres. */
 export function describeJobs(
   title: string,
   found: { kafka: string | null; postgres: string | null },
@@ -181,7 +181,7 @@ export function describeJobs(
     })
   })
 
-  /** One service for most tests: no test leaves work behind or looks at the jobs of others. */
+  /** One service for most tests: a test leaves no jobs behind and ignores the jobs of others. */
   function run(start: (options: ServiceOptions) => Promise<Service>): void {
     const shared = {} as Service
     beforeAll(async () => {
@@ -192,7 +192,7 @@ export function describeJobs(
   }
 }
 
-/** A store that is away while `isDown`, and counts the calls it refused. */
+/** A store that refuses calls while `isDown`, and counts the refused calls. */
 export function switchedStore() {
   const outage = {
     isDown: false,
@@ -214,7 +214,7 @@ export function switchedStore() {
   return outage
 }
 
-/** A chat request that says something. */
+/** A chat request whose prompt is `content`. */
 export function say(content: string, more: object = {}) {
   return { model: 'echo-1', messages: [{ role: 'user', content }], ...more }
 }
@@ -228,7 +228,7 @@ export async function errorOf(response: Response): Promise<Record<string, unknow
   return ((await response.json()) as { error: Record<string, unknown> }).error
 }
 
-/** Reads an event stream until its end, or until `enough` says so: then the client leaves. */
+/** Reads an event stream until its end, or until `enough` returns true and the client disconnects. */
 export async function readEvents(
   response: Response,
   enough: (events: readonly WireEvent[]) => boolean = () => false,
@@ -249,7 +249,7 @@ export async function readEvents(
   return events
 }
 
-/** An event, whose frame must say its number and type as well. Undefined for comments and `retry`. */
+/** Parses an event, whose frame must repeat its number and type. Undefined for comments and `retry`. */
 function eventOf(frame: string): WireEvent | undefined {
   const lines = new Map(frame.split('\n').map((line) => line.split(/: (.*)/) as [string, string]))
   const data = lines.get('data')
@@ -260,8 +260,8 @@ function eventOf(frame: string): WireEvent | undefined {
   return event
 }
 
-/** Events without the place in the queue, which is the one at the moment when each is told (docs/internals/protocol.md, The job object). */
-export function placeless<Event extends { readonly type: string; readonly [field: string]: unknown }>(
+/** Events without the queue position, which is computed when an event is sent (docs/internals/protocol.md, The job object). */
+export function withoutPosition<Event extends { readonly type: string; readonly [field: string]: unknown }>(
   events: readonly Event[],
 ) {
   return events.map((event) => {
@@ -272,18 +272,18 @@ export function placeless<Event extends { readonly type: string; readonly [field
   })
 }
 
-/** The joined text of the chat chunks in events. */
+/** The concatenated text of the chat chunks in events. */
 export function textOf(events: readonly Pick<WireEvent, 'chunk'>[]): string {
   return events.map(({ chunk }) => chunk?.choices?.[0]?.delta.content ?? '').join('')
 }
 
-/** What a stream of the OpenAI format says in its `data:` lines, without the end mark. */
+/** Contents of the `data:` lines of a stream in the OpenAI format, without the end mark. */
 export function chunksOf(sse: string): Record<string, unknown>[] {
   const lines = sse.split('\n').filter((line) => line.startsWith('data: {'))
   return lines.map((line) => JSON.parse(line.slice('data: '.length)) as Record<string, unknown>)
 }
 
-/** A body without what differs between two calls. */
+/** A body without the values that differ between two calls. */
 export function withoutIds(body: unknown): unknown {
   const text = JSON.stringify(body, (key, value) => (['id', 'created', 'request_id'].includes(key) ? undefined : value))
   return JSON.parse(text) as unknown

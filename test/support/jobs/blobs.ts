@@ -3,7 +3,7 @@ import { buffer } from 'node:stream/consumers'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Blobs in memory, for tests that look at what is kept. */
+/** In-memory blobs, for tests that inspect them. */
 export function memoryBlobs(kept = new Map<string, Buffer>()): Blobs {
   const get = async (key: string) => {
     const value = kept.get(key)

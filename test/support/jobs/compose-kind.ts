@@ -4,32 +4,32 @@ import type { ChildEnd, Composition } from '#shared/kinds/composition.ts'
 import type { AttemptContext, Handler } from '#shared/kinds/kind.ts'
 import { sayKind } from './jobs.ts'
 
-/** What a job of {@link composeKind} does; travels as its body. */
+/** Behaviour of a job of {@link composeKind}; sent as its body. */
 export interface Plan {
-  /** Steps before its children, one after the other; each gives its number. */
+  /** Number of sequential steps before the children; each returns its number. */
   readonly steps: number
-  /** Bodies of its children, all at once. */
+  /** Bodies of the children, submitted concurrently. */
   readonly children: readonly unknown[]
-  /** Their kind; default: say. */
+  /** Kind of the children; default: say. */
   readonly childKind?: string
   readonly childDeadlineInMs?: number
-  /** Characters of what one more step gives, whose number is added. */
+  /** Characters that one more step returns, whose number is added. */
   readonly large?: number
-  /** It has nothing to write where it is cancelled. */
+  /** The job has no partial result when cancelled. */
   readonly writesNothing?: boolean
-  /** What that step is asked for. */
+  /** Input of that step. */
   readonly asked?: string
-  /** Steps all at once, instead of one after the other. */
+  /** Steps run concurrently instead of sequentially. */
   readonly isParallel?: boolean
 }
 
-/** What steps do outside: a test counts them, holds them up, or ends their process. */
+/** Side effect of a step: a test counts it, blocks it, or ends its process. */
 export type Outside = (step: { job: string; nth: number | 'sum' }, signal: AbortSignal) => Promise<void>
 
 /**
- * A kind that composes: it counts in steps, has children say something, and says the sum and all they said.
+ * A kind of composed jobs. The job counts in steps, submits children, and returns the sum and the texts of the children.
  *
- * @param change As another version of it would read a plan.
+ * @param change Changes the plan, as another version of the kind would read it.
  */
 export function composeKind(outside: Outside = async () => {}, change = (plan: Plan): Plan => plan): Handler {
   return {
@@ -42,7 +42,7 @@ export function composeKind(outside: Outside = async () => {}, change = (plan: P
 }
 
 async function* run(plan: Plan, { composition, idempotencyKey, onProgress }: AttemptContext, outside: Outside) {
-  if (!composition) throw new Error('nothing to compose with')
+  if (!composition) throw new Error('no composition in the context')
   const [job = ''] = idempotencyKey.split(':')
   const count = (nth: number | 'sum', value: number) =>
     composition.step('count', { nth }, async (signal) => {

@@ -1,51 +1,51 @@
 /**
- * The protocol of composed jobs (docs/internals/design.md, Composed jobs) as a model: one parent that does a step, submits two children, waits for
- * them and completes; two workers, of which one may go on after it has lost the job; whoever ends a job, and the sweeps.
+ * Model of the protocol of composed jobs (docs/internals/design.md, Composed jobs). One parent does a step, submits two children, waits for
+ * them and completes. One of two workers may run on after it has lost the job. Other parties are the callers that end a job, and the sweeps.
  *
- * What keeps the parent's own row right is the matter of `protocol-model.ts`, and is taken for granted here: claims, leases,
- * the reaper. Every {@link FamilyGuards guard} can be taken away, and then a promise must break.
+ * The row of the parent is modelled in `protocol-model.ts`, so claims, leases and the lease sweep are assumed here. Every {@link FamilyGuards
+ * guard} can be removed, and then an invariant must break.
  */
 import type { Model, Step } from './model-checker.ts'
 
-/** What keeps the promises. All are on in the protocol. */
+/** Guards of the protocol; all are enabled in the product. */
 export const FAMILY_GUARDS = {
   /** step: in_progress, same attempt, same owner. */
   stepIsFenced: true,
-  /** An attempt looks whether a step is kept before it does it. */
+  /** An attempt reads the stored steps before it does one. */
   stepsAreLookedUp: true,
-  /** submit: a write of the parent's row, fenced like any. */
+  /** submit: a fenced write of the row of the parent. */
   submitIsFenced: true,
-  /** The id of a child comes of its parent and its key. */
+  /** The id of a child is derived from its parent and its key. */
   childIdIsDerived: true,
   /** park: in_progress, same attempt, same owner. */
   parkIsFenced: true,
-  /** park: a job whose children have ended meanwhile goes on at once. */
+  /** park: a job whose children have ended meanwhile continues at once. */
   parkSeesEnds: true,
-  /** park: children that have not ended do not end before it is committed. */
+  /** park: unfinished children do not end before the commit. */
   parkLocksChildren: true,
-  /** park: a job whose cancel was asked for ends. */
+  /** park: a job with a cancel request ends. */
   cancelBeatsPark: true,
   /** wake: state waiting. */
   wakeNeedsWaiting: true,
   /** wake: the children have ended. */
   wakeNeedsEnds: true,
-  /** Somebody looks for ends that the family does not know of: whoever made them may have died before it spoke. */
+  /** A sweep notifies families of ends whose process died before its notification. */
   settleSweeps: true,
-  /** Somebody wakes who has waited long enough. */
+  /** A sweep wakes jobs whose wait is over. */
   wakeDueSweeps: true,
   /** The end of a job cancels its children. */
   endCancelsChildren: true,
-  /** settle: no child is left that nobody has cancelled. */
+  /** settle: every child has ended or has a cancel request. */
   settleNeedsCancels: true,
-  /** cancel: a job that waits, and may write what there is, goes on at once. */
+  /** cancel: a waiting job that may write a partial result continues at once. */
   partialBeatsWaiting: true,
-  /** park: so does one that is about to wait. */
+  /** park: a job with a cancel request that may write a partial result continues at once. */
   partialBeatsPark: true,
-  /** Who takes such a job from a lost worker queues it, while its time to write is not over. */
-  wishOutlivesWorker: true,
-  /** claim: its time to write is not over. */
+  /** A job with time left for a partial result is requeued when its worker is lost. */
+  cancelOutlivesWorker: true,
+  /** claim: the time for a partial result has not elapsed. */
   claimNeedsTime: true,
-  /** Somebody ends it when that time is over. */
+  /** A sweep ends the job when the time for a partial result has elapsed. */
   expireSweeps: true,
 }
 export type FamilyGuards = typeof FAMILY_GUARDS
@@ -59,12 +59,12 @@ interface Child {
 }
 
 interface Run {
-  /** `did`: the step is done outside, and not kept. `parks`: its statement has looked at the children, and is not committed. */
+  /** `did`: the step is done outside, and not stored. `parks`: the statement has read the children, and is not committed. */
   at: 'idle' | 'begins' | 'did' | 'stepped' | 'submitted' | 'parks'
   attempt: number
-  /** Children it has submitted or found. */
+  /** Number of children submitted or found. */
   sent: number
-  /** It found a child that had not ended. */
+  /** A child had not ended when it was read. */
   sees: boolean
 }
 
@@ -72,12 +72,12 @@ interface World {
   state: ParentState
   attempt: number
   cancel: boolean
-  /** A cancel lets it write what there is; the time for that is over, be it by a second cancel. */
+  /** A cancelled job may write a partial result until its time has elapsed, or until a second cancel. */
   readonly mayWrite: boolean
   isTimeOver: boolean
   step: boolean
   children: Child[]
-  /** Whose end is about to be told to the family, and whose was. */
+  /** Jobs whose family is about to be notified, and jobs whose family was notified. */
   tells: Who[]
   settled: Who[]
   runs: [Run, Run]
@@ -92,7 +92,7 @@ const isOver = (state: ParentState) => state === 'completed' || state === 'cance
 const hasEnded = ({ state }: Child) => state === 'completed' || state === 'cancelled'
 const hasTwins = (children: readonly Child[]) => new Set(children.map(({ key }) => key)).size < children.length
 
-/** The model with these guards. @param mayWrite Of a job that a cancel lets write what there is */
+/** The model with these guards. @param mayWrite A cancelled job may write a partial result */
 export function familyModel(guards: FamilyGuards, mayWrite = false, faultsMax = 1): Model<World> {
   const initial: World = {
     state: 'queued',
@@ -119,7 +119,7 @@ export function familyModel(guards: FamilyGuards, mayWrite = false, faultsMax = 
   }
 }
 
-/** What can happen next. Each method yields the steps of one party. */
+/** Possible next steps. Each method yields the steps of one party. */
 class Steps {
   readonly #world: World
   readonly #guards: FamilyGuards
@@ -173,14 +173,14 @@ class Steps {
         if (isMine) end(w, 'completed')
       })
     }
-    // It looked a moment before: they may have ended since.
+    // The children were read a moment earlier, and may have ended since.
     if (at === 'submitted' && !isLate) {
       yield this.#own(`w${i} begins to park`, (w) => {
         w.runs[i] = { ...runs[i], at: 'parks', sees: !children.every(hasEnded) }
       })
     }
     if (at === 'parks') yield* this.#park(i, isMine)
-    // Without a step there is nothing to write.
+    // Without a step there is no partial result.
     if (cancel && isMine && at !== 'parks' && !(isToWrite(this.#world) && step)) {
       yield this.#own(`w${i} honours the cancel`, (w) => {
         w.runs[i] = IDLE
@@ -233,13 +233,13 @@ class Steps {
     })
   }
 
-  /** Takes the job from a worker that is gone, and, where the lease is over, from one that only stood still. */
+  /** Takes the job from a dead worker, and from a paused one whose lease has expired. */
   *#reaper() {
     const { state, runs, attempt } = this.#world
     if (state !== 'in_progress') return
     const isRun = runs.some((run) => run.at !== 'idle' && run.attempt === attempt)
     const requeue = (w: World) => {
-      if (w.cancel && !(isToWrite(w) && this.#guards.wishOutlivesWorker)) end(w, 'cancelled')
+      if (w.cancel && !(isToWrite(w) && this.#guards.cancelOutlivesWorker)) end(w, 'cancelled')
       else w.state = 'queued'
     }
     if (!isRun) yield this.#own('reaper queues the job again', requeue)
@@ -248,7 +248,7 @@ class Steps {
 
   *#child() {
     const { children, runs } = this.#world
-    // It waits for the lock of whoever parks, which is held until that is committed.
+    // The statement waits for the lock of a parking attempt, which is held until its commit.
     const isLocked = this.#guards.parkLocksChildren && runs.some(({ at, sees }) => at === 'parks' && sees)
     for (const [nth, { key, state }] of children.entries()) {
       if (state !== 'runs') continue
@@ -257,7 +257,7 @@ class Steps {
           w.children[nth] = { key, state: 'completed' }
           w.tells.push(key)
         })
-      // It counts as no fault: it is what the bound on waiting is for.
+      // Not counted as a fault: the maximum wait exists for this case.
       if (key === 'a')
         yield this.#help(`child ${key} hangs`, (w) => {
           w.children[nth] = { key, state: 'hangs' }
@@ -278,7 +278,7 @@ class Steps {
     })
   }
 
-  /** What whoever ended a job does after its commit. */
+  /** Notifications after the commit of an end. */
   *#family() {
     const { tells, children } = this.#world
     for (const who of tells) {
@@ -351,7 +351,7 @@ class Steps {
     return { name, to, isOwn: true }
   }
 
-  /** A step of the outside world: it may come, and nothing may depend on it. */
+  /** A step of the environment: possible, but no invariant may depend on it. */
   #help(name: string, change: (world: World) => void): Step<World> {
     return { ...this.#own(name, change), isOwn: false }
   }
@@ -375,14 +375,14 @@ function copy(world: World): World {
 }
 
 function keyOf(w: World): string {
-  // Of an attempt only counts whether it is the last.
+  // Only the order of attempts matters.
   const runs = w.runs.map(({ at, attempt, sent, sees }) => `${at}${attempt === w.attempt}${sent}${sees}`)
   const children = w.children.map(({ key, state }) => key + state)
   const flags = `${w.cancel}${w.isTimeOver}${w.step}${w.isLate}${w.faults}`
   return [w.state, flags, ...runs, ...children, ...w.tells.toSorted(), '|', ...w.settled.toSorted(), w.bad].join()
 }
 
-/** It was cancelled, and has time to write what there is. */
+/** Cancelled, with time left for a partial result. */
 function isToWrite({ cancel, mayWrite, isTimeOver }: World): boolean {
   return cancel && mayWrite && !isTimeOver
 }

@@ -1,4 +1,4 @@
-/** A process that takes records and neither acknowledges nor releases them, until it is killed. argv: address prefix client count */
+/** A process that takes records and never acknowledges them, until it is killed. argv: address prefix client count */
 import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
 
 const [address = '', prefix = '', client = 'share', count = '1'] = process.argv.slice(2)

@@ -9,10 +9,9 @@ import type { Answer } from '#shared/kinds/answer.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { openLog } from '#shared/log/log.ts'
 
-/** Logs nothing. */
 export const silentLog = openLog('silent', 'test')
 
-/** Opens what a scheduler uses of a key store where no project has keys or webhook secrets. */
+/** The part of an empty key store that a scheduler uses. */
 export async function openNoKeys(): Promise<Pick<KeyStore, 'webhookRoot' | 'listWebhookSecrets' | 'close'>> {
   return {
     webhookRoot: async () => `whsec_${'a'.repeat(32)}`,
@@ -46,18 +45,18 @@ export function envelopeOf(more: Partial<AttachedEnvelope> = {}): AttachedEnvelo
   }
 }
 
-/** Deltas of the tests: texts of one channel join. */
+/** Delta of a test; texts of one channel are merged. */
 export interface Said {
   readonly text: string
   readonly apart?: boolean
 }
 
-/** Says events as they are; `whole` says them all. */
+/** Streams events unchanged; `whole` builds the complete response. */
 export function answerAsIs(whole: (events: readonly unknown[]) => unknown): Answer {
   return { whole, open: () => ({ push: (event) => [{ data: JSON.stringify(event) }], end: () => [] }) }
 }
 
-/** A kind whose events are {@link Said}, and whose whole answer is their text. */
+/** A kind whose events are {@link Said} deltas, and whose complete response is their text. */
 export const sayKind: Kind = {
   name: 'say',
   pool: 'inference',
@@ -67,18 +66,18 @@ export const sayKind: Kind = {
   answer: () => answerAsIs((events) => ({ text: textOf(events) })),
 }
 
-/** Joins texts unless one of them is to stay apart. */
+/** Merges texts unless one of them is marked as separate. */
 export function mergeSaid(previous: unknown, next: unknown): Said | undefined {
   const [a, b] = [previous as Said, next as Said]
   return a.apart || b.apart ? undefined : { text: a.text + b.text }
 }
 
-/** The joined text of deltas. */
+/** The concatenated text of deltas. */
 export function textOf(deltas: readonly unknown[]): string {
   return deltas.map((delta) => (delta as Said).text).join('')
 }
 
-/** The joined text of the deltas in events. */
+/** The concatenated text of the deltas in events. */
 export function textOfEvents(events: readonly JobEvent[]): string {
   return events.map((event) => ('deltas' in event ? textOf(event.deltas) : '')).join('')
 }

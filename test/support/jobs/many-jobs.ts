@@ -1,25 +1,25 @@
 /**
- * Fills a store with as many jobs as a busy deployment keeps, so laid out that whoever does not find them by an index looks
- * through most of them: what is asked for is rare and old, what is erased, blocked or past lies in the way.
+ * Fills a store with as many jobs as a busy deployment has. Matching rows are rare and old, behind erased, blocked and ended rows, so that a
+ * query without an index scans most of the table.
  */
 
-/** How many there are of each kind. */
+/** Number of rows of each kind. */
 export interface Layout {
   readonly jobs: number
-  /** Messages to webhooks that are due but wait for an earlier one of their job. */
+  /** Due webhook deliveries that are blocked by an earlier one of their job. */
   readonly blocked: number
   readonly keys: number
   readonly nowMs: number
-  /** The start of every id: a {@link firstJobId} of the day. */
+  /** Prefix of every id: a {@link firstJobId} of the day. */
   readonly prefix: string
 }
 
-/** Whose jobs nearly all of them are. */
+/** The tenant of nearly all jobs. */
 export const MANY_TENANT = 'key_a'
-/** Jobs of a state and an endpoint that are rare, and the oldest of all. */
+/** Jobs of a rare state and endpoint, which are also the oldest. */
 export const RARE = 20
 export const PARENT = 'job_parent'
-/** Of each waiting state. */
+/** Jobs of each waiting state. */
 export const WAITING = 300
 const PAST = 3_000
 const HOUR_MS = 3_600_000
@@ -29,7 +29,7 @@ export function manyId({ prefix }: Pick<Layout, 'prefix'>, n: number): string {
   return `${prefix}000000000000${1_000_000_000 + n}`
 }
 
-/** Statements that fill the tables. @param numbers Gives rows `i` from 1 to a count. @param tables Where jobs and events go */
+/** Statements that fill the tables. @param numbers Returns rows `i` from 1 to a count. @param tables Names of the tables of jobs and events */
 export function fillStatements(
   layout: Layout,
   numbers: (count: number) => string,
@@ -43,10 +43,10 @@ export function fillStatements(
     WHEN i > ${waiting + WAITING} THEN 'scheduled' WHEN i > ${waiting} THEN 'in_progress' ELSE 'completed' END`
   const ended = (value: string) => `CASE WHEN i <= ${waiting} THEN ${value} END`
   const purgeAt = `CASE WHEN i BETWEEN ${RARE + 1} AND ${RARE + PAST} THEN ${nowMs - 60_000} ELSE ${nowMs + 12 * HOUR_MS} END`
-  // A fifth of all, the newest that have ended, is erased; a fifth before them belongs to one parent.
+  // The newest fifth is erased; the fifth before it belongs to one parent.
   const erased = `CASE WHEN i > ${Math.floor(jobs * 0.8)} THEN ${nowMs} END`
-  // Before them lie children that have ended, a hundred of each parent that is past but the first, whose are gone; of a few the
-  // parent does not know.
+  // Before them are ended children: a hundred of each ended parent. The children of the first parent are deleted, and some children have no
+  // entry in their parent.
   const [eldest, youngest] = [Math.floor(jobs * 0.4), Math.floor(jobs * 0.6) - 1]
   const isChild = `i BETWEEN ${eldest} AND ${youngest}`
   const parent = `CASE WHEN i <= ${RARE} OR i BETWEEN ${Math.floor(jobs * 0.6)} AND ${Math.floor(jobs * 0.8)} THEN '${PARENT}'
@@ -65,7 +65,7 @@ export function fillStatements(
      FROM ${numbers(jobs)}`,
     `INSERT INTO ${tables.events} (job_id, seq, attempt, type, at_ms)
      SELECT ${id('i')}, 1, 0, 'job.queued', ${nowMs} FROM ${numbers(jobs)} WHERE i <= ${RARE + PAST} OR i > ${Math.floor(jobs / 2)}`,
-    // Two messages a job: the first waits for its next try, the second is due and waits for the first.
+    // Two deliveries per job: the first waits for its retry, the second is due and blocked by the first.
     `INSERT INTO deliveries (id, job_id, seq, tenant, url, type, state, next_at_ms, created_at_ms, purge_at_ms)
      SELECT 'evt_' || CAST(i AS text), ${id('(i / 2)')}, i % 2, '${MANY_TENANT}', 'https://example.com', 'job.started', 'pending',
        CASE WHEN i % 2 = 0 THEN ${nowMs + HOUR_MS} ELSE ${nowMs - HOUR_MS} END, ${nowMs},

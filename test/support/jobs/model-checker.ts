@@ -1,14 +1,15 @@
 /**
- * An explicit-state checker: visits every state a model can reach, in breadth, so the first counterexample is a shortest
- * one. It looks for two things: a state in which something forbidden has happened, and one from which the goal cannot be
- * reached any more by the model's own steps, without luck, faults or help from outside.
+ * An explicit-state model checker. Visits every reachable state breadth first, so the first counterexample is a shortest one.
+ *
+ * The checker finds two kinds of defects. (1) A state violates an invariant. (2) The goal is unreachable from a state by the model's own
+ * steps, without faults or help from the environment.
  */
 
-/** A way from one state to the next. */
+/** A transition between two states. */
 export interface Step<S> {
   readonly name: string
   readonly to: S
-  /** The system does it by itself, sooner or later. Faults, callers and clocks need not come to help. */
+  /** The system takes this step eventually, without faults, callers or clocks. */
   readonly isOwn: boolean
 }
 
@@ -17,16 +18,16 @@ export interface Model<S> {
   steps(state: S): Iterable<Step<S>>
   /** Equal for equal states. */
   key(state: S): string
-  /** What is wrong with a state; undefined when nothing is. */
+  /** The violated invariant of a state; undefined without one. */
   violation(state: S): string | undefined
-  /** Whether anything is owed in a state, and whether it has been given. */
+  /** Whether a state has an unmet goal. */
   isOwed(state: S): boolean
   isGoal(state: S): boolean
 }
 
 export interface Verdict {
   readonly states: number
-  /** Undefined when the model keeps every promise. */
+  /** Undefined if the model keeps every invariant. */
   readonly violation: string | undefined
   /** Names of the steps that lead to it. */
   readonly path: string[]
@@ -34,7 +35,7 @@ export interface Verdict {
 
 export const STUCK = 'stuck: the goal can never be reached'
 
-/** Explores a model wholly, or up to the first violation. @throws Error when it has more than `statesMax` states */
+/** Explores all states, or stops at the first violation. @throws Error with more than `statesMax` states */
 export function check<S>(model: Model<S>, statesMax = 300_000): Verdict {
   const states = [model.initial]
   const ids = new Map([[model.key(model.initial), 0]])
@@ -66,7 +67,7 @@ export function check<S>(model: Model<S>, statesMax = 300_000): Verdict {
   return stuck === undefined ? verdict(undefined, 0) : verdict(STUCK, stuck)
 }
 
-/** The first state that owes the goal and cannot come to it by the system's own steps. */
+/** The first state with an unmet goal that the system's own steps cannot reach. */
 function findStuck<S>(model: Model<S>, states: readonly S[], ownPredecessors: readonly number[][]): number | undefined {
   const open = states.flatMap((state, id) => (model.isGoal(state) ? [id] : []))
   const canReach = new Set(open)

@@ -1,84 +1,84 @@
 /**
- * The protocol of durable jobs (docs/internals/protocol.md, State transitions) as a model: one job, two workers, the scheduler's
- * loops, a caller who may cancel, one who follows, and a queue that loses and doubles records.
+ * Model of the protocol of durable jobs (docs/internals/protocol.md, State transitions). Parties: one job, two workers, the loops of the
+ * scheduler, a caller that may cancel, a follower, and a queue that loses and duplicates records.
  *
- * Each worker, loop and caller is a few steps; anything may happen between two of them. Up to `faultsMax` faults happen
- * anywhere. Time is not counted: what may happen after a while may happen at once. Every {@link Guards guard} can be taken
- * away, and then a promise must break; `test/shared/jobs/protocol-model.test.ts` says which.
+ * Each worker, loop and caller takes a few steps, and the steps interleave freely. Up to `faultsMax` faults happen anywhere. Time is not
+ * modelled: a timer may fire at once. Every {@link Guards guard} can be removed, and then an invariant must break;
+ * `test/shared/jobs/protocol-model.test.ts` lists which.
  */
 import type { Model, Step } from './model-checker.ts'
 
-/** What keeps the promises. All are on in the protocol. */
+/** Guards of the protocol; all are enabled in the product. */
 export const GUARDS = {
   /** A 202 is sent after the job is committed. */
   commitBeforeAccept: true,
-  /** The same request sent again is the same job. */
+  /** A repeated request returns the same job. */
   idempotentCreate: true,
   /** claim: state queued. */
   claimNeedsQueued: true,
   /** claim: the job has not expired. */
   claimNeedsTime: true,
-  /** claim: attempt + 1, and nothing lowers it. */
+  /** claim: attempt + 1, and no statement lowers it. */
   attemptRises: true,
   /** complete, fail: state in_progress. */
   endNeedsInProgress: true,
-  /** complete, fail: same attempt and same owner. Either would do, since an attempt has one owner; SQL checks both. */
+  /** complete, fail: same attempt and same owner. Either is enough, because an attempt has one owner; SQL checks both. */
   endNeedsSameRun: true,
-  /** retry and hand back: in_progress, same attempt, same owner. */
+  /** retry and requeue: in_progress, same attempt, same owner. */
   returnIsFenced: true,
-  /** Output: the same. */
+  /** output: in_progress, same attempt, same owner. */
   outputIsFenced: true,
-  /** Writes of the owner are numbered, so that one made twice counts once. */
+  /** Writes of the owner are numbered, so that a repeated one counts once. */
   writesAreNumbered: true,
-  /** A terminal event is published after its move was committed. */
-  commitBeforeSpeak: true,
-  /** The claim and the end of a run are on disk when they are answered. */
+  /** A terminal event is published after the commit of its transition. */
+  commitBeforePublish: true,
+  /** The claim and the end of a run are on disk before they are acknowledged. */
   claimIsSynchronous: true,
   endIsSynchronous: true,
-  /** honouring a cancel: the owner, and only it. */
+  /** Cancelled by the owner: only by the owner. */
   honourIsFenced: true,
-  /** cancel of a waiting job: it still waits when it is moved. */
+  /** cancel of a waiting job: still waiting at the transition. */
   cancelNeedsWaiting: true,
-  /** A job whose cancel was asked for never goes back to the queue. */
+  /** A job with a cancel request never returns to the queue. */
   cancelBeatsReturn: true,
-  /** The reaper ends what does not honour its cancel. */
+  /** The sweep cancels a job whose worker ignores the cancel. */
   reaperForcesCancel: true,
-  /** There is a reaper. */
+  /** The lease sweep runs. */
   reaperRuns: true,
-  /** The reaper checks again when it moves: same attempt, still in progress. */
+  /** The sweep checks again at the transition: same attempt, still in progress. */
   reapIsFenced: true,
-  /** The reaper moves jobs whose owner's lease has expired, no others. */
+  /** The sweep takes only jobs whose owner's lease has expired. */
   reapNeedsExpiredLease: true,
-  /** After an outage of the store the reaper waits until the living had time to renew. */
+  /** After an outage of the store the sweep waits until live workers had time to renew. */
   reaperWaitsAfterOutage: true,
   /** A job that has lost too many workers fails. */
   poisonFails: true,
-  /** A worker that renews its lease after all did not die: the crash is taken back. */
+  /** A worker that renews its lease late did not die: its crash count is reverted. */
   lapsesAreSpared: true,
-  /** A worker stops its runs before its lease ends, and hands the jobs back. */
+  /** A worker stops its runs before its lease ends, and requeues the jobs. */
   runsEndWithLease: true,
-  /** The reaper fails what runs past its deadline. */
+  /** The sweep fails runs past their deadline. */
   reaperEndsOverdue: true,
-  /** Somebody expires what waits past its deadline. */
+  /** A sweep expires waiting jobs past their deadline. */
   expirySweeps: true,
-  /** expire: it still waits when it is moved. */
+  /** expire: still waiting at the transition. */
   expireNeedsWaiting: true,
-  /** Somebody queues what is due. */
+  /** A sweep queues scheduled jobs that are due. */
   dueSweeps: true,
-  /** due: it is still scheduled when it is moved. */
+  /** due: still scheduled at the transition. */
   dueNeedsScheduled: true,
-  /** Queued jobs are published again after a while. */
+  /** Queued jobs are republished after a while. */
   republishes: true,
-  /** Workers hand back what they own and do not run: a claim whose answer got lost. */
+  /** Workers requeue jobs that they own and do not run: claims whose response got lost. */
   workersReconcile: true,
-  /** A follower looks at the store as well: whoever moved the job may have died before it spoke. */
-  followersLook: true,
+  /** A follower also reads the store: the process that ended the job may have died before its notification. */
+  followersReadStore: true,
 }
 export type Guards = typeof GUARDS
 
-/** Choices that are not guards: both ways must hold. */
+/** Variants that are not guards: the invariants hold either way. */
 export interface Variant {
-  /** The record leaves the queue before the claim, so a crash between loses it. */
+  /** The record is acknowledged before the claim, so a crash in between loses it. */
   readonly acknowledgesFirst?: boolean
   readonly faultsMax?: number
 }
@@ -93,29 +93,32 @@ interface RowState {
   /** Highest attempt ever started. */
   top: number
   owner: Owner
-  /** The owner's lease holds. */
+  /** The lease of the owner is valid. */
   lease: boolean
   cancel: boolean
   crashes: number
-  /** Whom the job was taken from: `0`, `1`; `d` when they are dead; `r` when they renewed and it still counts. */
+  /** Lost owners: `0`, `1`; `d` if dead; `r` if renewed and still counted. */
   lostBy: string
   tries: number
-  /** How often the output of this attempt was recorded; each attempt has one output. */
+  /** Times that the output of this attempt was recorded; each attempt has one output. */
   output: number
 }
 
 interface WorkerState {
-  /** `hung`: alive, and never done. `lapsed`: stopped, and about to hand back. `again`: repeats its output, whose answer got lost. `ended`: is about to speak. */
+  /**
+   * `hung`: alive, and never done. `lapsed`: stopped, and about to requeue. `again`: repeats its output, because the response got lost.
+   * `ended`: about to publish.
+   */
   at: 'idle' | 'holds' | 'runs' | 'again' | 'hung' | 'lapsed' | 'ended' | 'spoke'
   attempt: number
   end: JobState | ''
-  /** It stood still while its lease ended, and may do something more before it notices. */
+  /** Paused during the end of its lease, with at most one more step before it notices. */
   isFrozen?: true
 }
 
 interface World {
   row: RowState | undefined
-  /** The row that a crash of the database would bring back; undefined when all is on disk. */
+  /** The row that a crash of the database would restore; undefined when all is on disk. */
   disk: RowState | undefined
   jobs: number
   accepted: boolean
@@ -123,15 +126,15 @@ interface World {
   publishing: boolean
   records: number
   workers: [WorkerState, WorkerState]
-  /** A loop or caller that has read and not yet moved. */
+  /** A loop or caller that has read the row and not yet written. */
   view: { of: 'reap' | 'expire' | 'due' | 'cancel'; attempt: number } | undefined
   isLate: boolean
   wasCancelled: boolean
-  /** Leases look expired that are not: the store was away. */
+  /** Leases appear expired because the store was down. */
   isUnsettled: boolean
-  /** Starts that are still justified. */
+  /** Number of justified starts left. */
   startsLeft: number
-  /** The end the follower saw. */
+  /** The end that the follower received. */
   shown: JobState | ''
   faults: number
   bad: string | undefined
@@ -175,7 +178,7 @@ export function protocolModel(guards: Guards, variant: Variant = {}): Model<Worl
 
 function keyOf(world: World): string {
   const { row, disk, workers, view } = world
-  // What a job has been through says nothing any more once it has ended. Each loss is counted as a crash.
+  // The history of a job is irrelevant after its end. Each loss counts as a crash.
   const rowKey = (r: RowState | undefined) =>
     r && `${r.state}${r.attempt}${r.top}${r.owner}${r.lease}${r.cancel}${r.tries}${r.output}${lossesOf(r)}`
   const workerKey = (w: WorkerState) => `${w.at}${w.attempt}${w.end}${w.isFrozen ?? ''}`
@@ -209,7 +212,7 @@ function violationOf({ bad, jobs, accepted, row, workers, startsLeft, shown }: W
   return undefined
 }
 
-/** What can happen next. Each method yields the steps of one party. */
+/** Possible next steps. Each method yields the steps of one party. */
 class Steps {
   readonly #world: World
   readonly #guards: Guards
@@ -364,7 +367,7 @@ class Steps {
   *#run(i: 0 | 1, row: RowState) {
     const isMine = this.#isMine(i, row)
     for (const end of ['completed', 'failed'] as const) {
-      if (this.#guards.commitBeforeSpeak) yield this.#own(`w${i} ends ${end}`, (w) => this.#end(w, i, end))
+      if (this.#guards.commitBeforePublish) yield this.#own(`w${i} ends ${end}`, (w) => this.#end(w, i, end))
       else {
         yield this.#own(`w${i} speaks ${end} before it commits`, (w) => {
           show(w, end)
@@ -387,7 +390,7 @@ class Steps {
         yield this.#own(`w${i} gives back, ${to}`, (w) => {
           if (!isMine)
             w.bad = 'a lost attempt moved the job'
-            // Both are bounded by one counter here; only the retry uses up a try in the protocol.
+            // One counter bounds both here; in the protocol only the retry uses up a try.
           ;(w.row as RowState).tries++
           this.#return(w, to)
           w.workers[i] = IDLE
@@ -408,7 +411,7 @@ class Steps {
     return (isInProgress || !this.#guards.endNeedsInProgress) && (isSameRun || !this.#guards.endNeedsSameRun)
   }
 
-  /** complete, fail, honour: the compare-and-set, and then about to speak. */
+  /** complete, fail, cancelled: the compare-and-set, then about to publish. */
   #end(w: World, i: 0 | 1, end: JobState, mayEnd = this.#mayEnd(i)): void {
     const row = w.row as RowState
     const isMine = this.#isMine(i, row)
@@ -431,13 +434,13 @@ class Steps {
       return
     }
     if (!isMine) w.bad = 'output of a lost attempt was recorded'
-    // The write of that number has been made: this is it again. Else only a new one is another.
+    // With numbered writes, a repeated write has no effect; without them it counts again.
     const isRepeat = this.#world.workers[i].at === 'again'
     if (row.output === 0 || (isRepeat && !this.#guards.writesAreNumbered)) row.output++
     w.workers[i] = { ...w.workers[i], at: then }
   }
 
-  /** Back to the queue, unless a cancel was asked for. */
+  /** Back to the queue, unless a cancel was requested. */
   #return(w: World, to: 'queued' | 'scheduled'): void {
     const row = w.row as RowState
     if (TERMINAL.has(row.state)) w.bad = 'a terminal state was left'
@@ -479,7 +482,7 @@ class Steps {
       })
   }
 
-  /** Workers from which the job was taken, and who are alive. */
+  /** Live workers from which the job was taken. */
   *#renewals(row: RowState) {
     for (const i of [0, 1] as const) {
       if (!row.lostBy.includes(`${i}`) || TERMINAL.has(row.state)) continue
@@ -545,7 +548,7 @@ class Steps {
       const passes = (w: World) => {
         w.isLate = true
       }
-      // What hangs is owed its end at the deadline, and earlier when it was cancelled.
+      // A hung run must end at the deadline, or earlier after a cancel.
       if (isHung && !row.cancel) yield this.#own('deadline passes', passes)
       else yield this.#help('deadline passes', passes)
     }
@@ -587,9 +590,9 @@ class Steps {
 
   *#follower(row: RowState) {
     const { shown } = this.#world
-    // What the store shows is on disk: it is read by another connection.
+    // Another connection reads only committed rows.
     const isOnDisk = this.#world.disk === undefined
-    if (this.#guards.followersLook && TERMINAL.has(row.state) && shown === '' && isOnDisk) {
+    if (this.#guards.followersReadStore && TERMINAL.has(row.state) && shown === '' && isOnDisk) {
       yield this.#own('follower looks', (w) => show(w, row.state))
     }
   }
@@ -614,7 +617,7 @@ class Steps {
     return { name, to, isOwn: true }
   }
 
-  /** A step of the outside world: it may come, and nothing may depend on it. */
+  /** A step of the environment: possible, but no invariant may depend on it. */
   #help(name: string, change: (world: World) => void): Step<World> {
     return { ...this.#own(name, change), isOwn: false }
   }
@@ -649,7 +652,7 @@ function newRow(): RowState {
   }
 }
 
-/** A guarded move to an end by somebody else than the owner. */
+/** A guarded transition to an end by a party other than the owner. */
 function move(w: World, to: JobState): void {
   const row = w.row as RowState
   if (TERMINAL.has(row.state)) w.bad = 'a terminal state was left'
@@ -657,7 +660,7 @@ function move(w: World, to: JobState): void {
   w.disk = undefined
 }
 
-/** A loop or caller reads now and moves later, on what it read. */
+/** A loop or caller reads now and writes later, based on that reading. */
 function look(w: World, of: 'reap' | 'expire' | 'due' | 'cancel', attempt: number): void {
   if (of === 'cancel') w.wasCancelled = true
   w.view = { of, attempt }
@@ -670,7 +673,7 @@ function cancel(w: World): void {
   else row.cancel = true
 }
 
-/** The process is gone, and with it what it knew; an unacknowledged record comes back. */
+/** The process dies with its memory; an unacknowledged record is redelivered. */
 function crash(w: World, i: 0 | 1): void {
   const worker = w.workers[i]
   if (worker.at === 'holds' && worker.attempt === 0) w.records = Math.min(RECORDS_MAX, w.records + 1)

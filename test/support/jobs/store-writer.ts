@@ -1,6 +1,6 @@
 /**
- * Writes to a store as fast as it answers, several jobs at once, and prints each answer, until it is killed.
- * Arguments: the store's directory. Lines: `created <id>`, `appended <id> <seq>`, `completed <id> <seq>`.
+ * Writes to a store as fast as possible, several jobs concurrently, and prints each response, until it is killed. Argument: the directory of
+ * the store. Lines: `created <id>`, `appended <id> <seq>`, `completed <id> <seq>`.
  */
 import { writeSync } from 'node:fs'
 import { newJobId } from '#shared/store/job-id.ts'
@@ -10,7 +10,7 @@ const directory = process.argv[2] ?? ''
 const owner = `boot_${process.pid}`
 const store = openSqliteStore({ directory, boot: owner })
 await store.renew({ boot: owner, role: 'inference', slots: 1, version: 'test', draining: false, leaseMs: 60_000 })
-// Written before the next statement begins: what is printed was answered, whenever the kill comes.
+// Synchronous: a printed line was acknowledged by the store, whenever the kill happens.
 const print = (line: string) => writeSync(1, `${line}\n`)
 
 await Promise.all([1, 2, 3, 4].map(writeForEver))
@@ -19,7 +19,6 @@ async function writeForEver(): Promise<never> {
   for (;;) await writeOne()
 }
 
-/** The life of one job. */
 async function writeOne(): Promise<void> {
   const id = newJobId()
   await store.create({

@@ -1,4 +1,4 @@
-/** Stores for tests: over each adapter, with a database clock that tests can move. */
+/** Stores for tests: each adapter, with a database clock that tests can advance. */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -12,17 +12,17 @@ import type { HeldAttempt, NewJob, Store } from '#shared/store/store.ts'
 export const HOUR_MS = 3_600_000
 export const LEASE_MS = 9_000
 
-/** One database, empty at first, and its clock. */
+/** One database, initially empty, and its clock. */
 export interface TestDatabase extends AsyncDisposable {
-  /** Opens the store as one more process does; on SQLite, where there is only one, gives the same again. */
+  /** Opens the store as another process does. On SQLite there is only one store, which is returned again. */
   open(): Promise<Store>
-  /** Moves the clock of the database; that of the process stays. */
+  /** Advances the clock of the database; process clocks do not change. */
   advance(ms: number): Promise<void>
-  /** Runs SQL past the port. */
+  /** Runs SQL, bypassing the port. */
   query(sql: string): Promise<Record<string, unknown>[]>
 }
 
-/** A schema of its own on a server. */
+/** A new schema on a server. */
 export async function openPostgresDatabase(server: string): Promise<TestDatabase & { url: string }> {
   const schema = newId('t_', 12).toLowerCase()
   const url = `${server}${server.includes('?') ? '&' : '?'}options=-csearch_path%3D${schema}`
@@ -32,10 +32,10 @@ export async function openPostgresDatabase(server: string): Promise<TestDatabase
   return await testDatabaseOf(url, admin, () => admin.query(`DROP SCHEMA ${schema} CASCADE`))
 }
 
-/** Databases with the schema, each a copy of one that was migrated through the pooler, by the URL of that. */
+/** Template databases with the migrated schema, by the URL of the pooler. */
 const TEMPLATES = new Map<string, Promise<string>>()
 
-/** A database of its own, behind a pooler that leads to the server: PgBouncer before 1.20 takes no search_path at the start. */
+/** A new database behind a pooler. PgBouncer before 1.20 does not accept a search_path at the start, so a schema is not enough. */
 export async function openPooledDatabase(server: string, pooler: string): Promise<TestDatabase & { url: string }> {
   const owner = new Client({ connectionString: server })
   await owner.connect()
@@ -55,18 +55,18 @@ export async function openPooledDatabase(server: string, pooler: string): Promis
   })
 }
 
-/** Left to the server, which goes with the tests. */
+/** Never dropped: the server is deleted after the tests. */
 async function makeTemplate(owner: Client, pooler: string): Promise<string> {
   const name = newId('t_', 12).toLowerCase()
   await owner.query(`CREATE DATABASE ${name}`)
   await (await openPostgresStore({ url: databaseOf(pooler, name), onProblem: () => undefined })).close()
-  // A database that somebody is connected to cannot be copied, and the pooler stays connected.
+  // A database with connections cannot be copied, and the pooler stays connected.
   await owner.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS false`)
   await owner.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
   return name
 }
 
-/** The address of another database of a server. */
+/** URL of another database of a server. */
 export function databaseOf(server: string, name: string): string {
   return Object.assign(new URL(server), { pathname: `/${name}` }).href
 }
@@ -101,7 +101,7 @@ async function testDatabaseOf(
   }
 }
 
-/** A file in a directory of its own. */
+/** A file in a new directory. */
 export async function openSqliteDatabase(): Promise<TestDatabase & { directory: string }> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-store-'))
   let offset = 0
@@ -131,7 +131,7 @@ export async function openSqliteDatabase(): Promise<TestDatabase & { directory: 
   }
 }
 
-/** A job as a caller would submit it. */
+/** A job as a caller submits it. */
 export function newJob(changes: Partial<NewJob> = {}): NewJob {
   return {
     id: newJobId(),
@@ -160,7 +160,7 @@ export async function running(store: Store, changes: Partial<NewJob> = {}, owner
   return await claimed(store, job.id, owner ?? (await alive(store)))
 }
 
-/** Claims a job that must be there to be claimed. */
+/** Claims a job that must be claimable. */
 export async function claimed(store: Store, id: string, owner: string): Promise<HeldAttempt> {
   const moved = await store.claim(id, owner)
   if (!moved) throw new Error(`${id} could not be claimed`)

@@ -6,13 +6,13 @@ import { type Layout, MANY_TENANT, manyId, PARENT } from './many-jobs.ts'
 import { alive, claimed, HOUR_MS, newJob } from './stores.ts'
 
 const OUTPUT = [{ type: 'job.output.delta' as const, data: { text: 'hello' } }]
-/** More than are erased in one statement. */
+/** More than one statement erases. */
 const MANY_EVENTS = 2_100
 const POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
 const WEBHOOK = { url: 'https://example.com', events: ['job.started', 'job.completed'] }
 const STATES = ['queued', 'scheduled', 'in_progress', 'waiting', 'completed', 'failed', 'cancelled', 'expired'] as const
 
-/** Calls everything the store can do, in the middle of the many jobs of `fillStatements`. */
+/** Calls every method of the store, with the many jobs of `fillStatements` in the tables. */
 export async function useStore(store: Store, layout: Layout): Promise<void> {
   await moveJobs(store)
   await moveFamilies(store)
@@ -118,7 +118,7 @@ async function read(store: Store, layout: Layout): Promise<void> {
   await store.tenants.isWaiting({ pool, kind, model, priority: 'normal' })
   await store.queuedModels()
   for (const query of listings(middle)) await store.list(MANY_TENANT, query)
-  // Half of the way behind `middle` lie jobs that others have made.
+  // Half of the jobs after `middle` were created by other endpoints.
   const own = { limit: 100, endpoint: '/v1/chat/completions', states: ['completed' as const], isOwn: true }
   for (const order of ['asc', 'desc'] as const) {
     await store.list(MANY_TENANT, { ...own, order })
@@ -148,7 +148,7 @@ function listings(middle: string): ListQuery[] {
   )
 }
 
-/** What operators ask, of all projects and of one, with rare values. */
+/** Queries of operators, for all projects and for one, with rare values. */
 async function operate({ operator }: Store, layout: Layout): Promise<void> {
   const middle = manyId(layout, Math.floor(layout.jobs / 2))
   const states = [undefined, ['failed'], ['queued', 'scheduled'], ['in_progress', 'waiting'], ['cancelled', 'expired']]

@@ -9,20 +9,19 @@ import { newId } from '#shared/id.ts'
 import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
 import { ENVIRONMENT } from './environment.ts'
 
-/** One role of the service in a process of its own. */
 export interface RoleProcess {
   readonly role: string
   readonly pid: number
-  /** Address of the API, for an ingress. */
+  /** Base URL of the API, for an ingress. */
   readonly url: string
-  /** Everything it logged so far, a parsed line each. */
+  /** Parsed log lines so far. */
   readonly log: readonly Record<string, unknown>[]
-  /** Settles with its exit code, or with the name of the signal that ended it. */
+  /** Settles with the exit code, or the name of the signal. */
   readonly exited: Promise<number | string>
   kill(signal: NodeJS.Signals): void
 }
 
-/** Attached jobs that an ingress holds. */
+/** Attached jobs of an ingress in a state, from its metrics. */
 export async function jobsHeld(ingress: RoleProcess, state: 'queued' | 'running'): Promise<number> {
   const headers = { authorization: `Bearer ${TEST_KEY}` }
   const text = await (await fetch(`${ingress.url}/metrics`, { headers })).text()
@@ -30,16 +29,16 @@ export async function jobsHeld(ingress: RoleProcess, state: 'queued' | 'running'
   return [...samples].reduce((sum, [, of, count]) => sum + (of === state ? Number(count) : 0), 0)
 }
 
-/** Several processes that meet in one Kafka, under a prefix of their own. */
+/** Several processes over one Kafka, with a topic prefix of their own. */
 export interface Fleet extends AsyncDisposable {
   readonly dataDir: string
-  /** @param tree Of which version; default: this one. */
+  /** @param tree Source tree of another version; default: this one. */
   start(role: Role, settings?: Record<string, string>, tree?: string): Promise<RoleProcess>
   /** Posts to an ingress with the test key. */
   post(ingress: RoleProcess, path: string, body: unknown, init?: RequestInit): Promise<Response>
 }
 
-/** Prepares a fleet; its processes are killed when it is disposed. @param kafka host:port */
+/** Creates a fleet, whose processes are killed when it is disposed. @param kafka host:port */
 export async function openFleet(kafka: string, models: readonly object[] = [ECHO_MODEL]): Promise<Fleet> {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-fleet-'))
   const modelsFile = join(dataDir, 'models.yaml')
@@ -81,7 +80,7 @@ export async function openFleet(kafka: string, models: readonly object[] = [ECHO
 }
 
 function startRole(role: string, env: Record<string, string | undefined>, cwd = '.') {
-  // Before it was plain JavaScript.
+  // Before the entry file was plain JavaScript.
   const entry = existsSync(join(cwd, 'services/main.js')) ? 'services/main.js' : 'services/main.ts'
   const child = spawn(process.execPath, [entry, role], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
   const log: Record<string, unknown>[] = []

@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import { type AddressInfo, createServer } from 'node:net'
 
-/** Ports that were free a moment ago; all are held until all are known, so that they differ. */
+/** Ports that were free a moment ago. All are bound until all are known, so that they differ. */
 export async function freePorts(count: number): Promise<number[]> {
   const probes = await Promise.all(
     Array.from({ length: count }, async () => {
@@ -15,7 +15,6 @@ export async function freePorts(count: number): Promise<number[]> {
   return ports
 }
 
-/** One such port. */
 export async function freePort(): Promise<number> {
   const [port] = await freePorts(1)
   return port as number

@@ -1,6 +1,6 @@
 /**
- * A real Kafka for tests, in this order: the one that KAFKA_BROKERS names; one in Docker; one that deploy/kafka-local.sh
- * starts with Java. Where there is none the tests that need it are skipped and the reason is printed.
+ * A real Kafka for tests, in this order: the one in KAFKA_BROKERS; one in Docker; one that deploy/kafka-local.sh starts with Java. Without any
+ * of them, the tests that need one are skipped and the reason is printed.
  */
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
@@ -13,33 +13,32 @@ import { createKafkaJs } from '#shared/broker/kafka/classic/client.ts'
 
 const run = promisify(execFile)
 const SCRIPT = join(import.meta.dirname, '../../../deploy/kafka-local.sh')
-/** Of Kafka 4.2, the first with share groups on. */
+/** Kafka 4.2, the first version with share groups enabled. */
 const IMAGE = 'confluentinc/cp-kafka:8.2.0'
 const DOCKER_SOCKET = '/var/run/docker.sock'
-/** The first start fetches 44 MB and formats; later ones take seconds. */
+/** The first start downloads 44 MB and formats storage; later ones take seconds. */
 const COMMAND_TIMEOUT_MS = 120_000
 
-/** A broker that lives for a minute compiles for longer than it works, unless it is told to compile quickly. */
+/** A broker that lives for a minute spends most of it in the optimising compiler, unless that is limited. */
 export const SHORT_LIVED = { KAFKA_JAVA: '-XX:TieredStopAtLevel=1' }
 
-/** A broker that runs for the tests. */
 export interface TestKafka {
-  /** `host:port`, more than one with commas between. */
+  /** `host:port`, several separated by commas. */
   readonly address: string
   stop(): Promise<void>
 }
 
-/** A Kafka of its own, for tests that stop it. */
+/** A private Kafka, for tests that stop it. */
 export interface LocalKafka extends TestKafka, AsyncDisposable {
-  /** Ends one node, from 1, or all; keeps ports and data. `SIGKILL` is a crash. */
+  /** Stops one node, from 1, or all; keeps ports and data. `SIGKILL` simulates a crash. */
   down(signal: 'SIGTERM' | 'SIGKILL', node?: number): Promise<void>
-  /** Starts one node, or all, again where they stopped. */
+  /** Restarts one node, or all. */
   resume(node?: number): Promise<void>
-  /** Starts it with nothing on its disk, at the same address: Kafka has lost everything. */
+  /** Restarts Kafka with an empty disk at the same address, as after the loss of all data. */
   startEmpty(): Promise<void>
 }
 
-/** Finds or starts a broker. @returns the broker, or why there is none */
+/** Finds or starts a broker. @returns the broker, or the reason why there is none */
 export async function findKafka(): Promise<TestKafka | string> {
   const given = process.env.KAFKA_BROKERS
   if (given) return { address: given, stop: async () => undefined }
@@ -50,7 +49,7 @@ export async function findKafka(): Promise<TestKafka | string> {
   return await startLocalKafka()
 }
 
-/** Why deploy/kafka-local.sh cannot start a broker here; undefined when it can. */
+/** Reason why deploy/kafka-local.sh cannot start a broker here; undefined if it can. */
 export async function whyNoLocalKafka(): Promise<string | undefined> {
   try {
     await run(SCRIPT, ['check'], { timeout: COMMAND_TIMEOUT_MS })
@@ -61,9 +60,9 @@ export async function whyNoLocalKafka(): Promise<string | undefined> {
 }
 
 /**
- * Starts Kafka in a run directory of its own. Disposing stops it and deletes the directory. Node 1 is the controller.
+ * Starts Kafka in a new run directory. Disposing stops it and deletes the directory. Node 1 is the controller.
  *
- * @param settings More lines of its server.properties.
+ * @param settings Additional lines of server.properties.
  */
 export async function startLocalKafka(nodes = 1, settings = ''): Promise<LocalKafka> {
   const runDir = await mkdtemp(join(tmpdir(), 'sluice-kafka-'))
@@ -85,7 +84,7 @@ export async function startLocalKafka(nodes = 1, settings = ''): Promise<LocalKa
   }
 }
 
-/** Sets settings of a topic, and takes all others back to the broker's. */
+/** Sets some settings of a topic, and resets all others to the defaults of the broker. */
 export async function alterTopic(address: string, name: string, settings: Record<string, string>): Promise<void> {
   const configEntries = Object.entries(settings).map(([key, value]) => ({ name: key, value }))
   const type = kafkajs.ConfigResourceTypes.TOPIC
@@ -94,17 +93,16 @@ export async function alterTopic(address: string, name: string, settings: Record
   )
 }
 
-/** Deletes a topic with all that is in it. Resolves when the controller has taken the request; the brokers follow. */
+/** Deletes a topic. Resolves when the controller has accepted the request; the brokers follow. */
 export async function deleteTopic(address: string, name: string): Promise<void> {
   await withAdmin(address, (admin) => admin.deleteTopics({ topics: [name] }))
 }
 
-/** Makes a topic, as an operator would by hand. */
+/** Creates a topic, as an operator does by hand. */
 export async function createTopic(address: string, topic: string, numPartitions: number): Promise<void> {
   await withAdmin(address, (admin) => admin.createTopics({ topics: [{ topic, numPartitions }], waitForLeaders: false }))
 }
 
-/** The settings of a topic. */
 export async function topicSettings(address: string, name: string): Promise<Record<string, string>> {
   const type = kafkajs.ConfigResourceTypes.TOPIC
   const { resources } = await withAdmin(address, (admin) =>
@@ -132,7 +130,7 @@ async function startInDocker(): Promise<TestKafka | string> {
     const { KafkaContainer } = await import('@testcontainers/kafka')
     const container = await new KafkaContainer(IMAGE)
       .withEnvironment({
-        // Kafka's defaults ask for three brokers here, and share groups would hang without a word.
+        // Kafka's default requires three brokers here, and share groups would hang silently.
         KAFKA_SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR: '1',
         KAFKA_SHARE_COORDINATOR_STATE_TOPIC_MIN_ISR: '1',
         KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR: '1',

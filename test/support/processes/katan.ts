@@ -9,23 +9,21 @@ import { request } from 'undici'
 /** The packages of {@link startKatan}, for `findPythonEnv('katan', KATAN)`. */
 export const KATAN = ['llm-katan==0.22.0'] as const
 
-/** Keys the server accepts; it refuses calls with any other. */
+/** Keys that the server accepts; calls with other keys are refused. */
 export const KATAN_KEYS = { openai: 'katan-openai-key', anthropic: 'katan-anthropic-key' } as const
 
 const START_MS = 60_000
 const STOP_MS = 5_000
 
-/** A running llm-katan. */
 export interface Katan extends AsyncDisposable {
   /** http://127.0.0.1:port; chat completions are under /v1, messages under /v1/messages. */
   readonly url: string
 }
 
 /**
- * Starts llm-katan, an independent server of both dialects that echoes what it was told: a peer we did not write.
+ * Starts llm-katan, an independent server of both APIs that echoes its input: a third-party peer.
  *
- * @param bin Directory of the Python environment with {@link KATAN}.
- * @param options More of its options, such as `--chunk-delay-ms 20`.
+ * @param bin Directory of the Python environment with {@link KATAN}. @param options More of its options, such as `--chunk-delay-ms 20`.
  */
 export async function startKatan(bin: string, options: readonly string[] = []): Promise<Katan> {
   const port = await freePort()
@@ -38,7 +36,7 @@ export async function startKatan(bin: string, options: readonly string[] = []): 
       ...['--api-keys', `openai=${KATAN_KEYS.openai},anthropic=${KATAN_KEYS.anthropic}`],
       ...['--stats-file', join(home, 'stats.json'), '--max-concurrent', '16', ...options],
     ],
-    // Nothing of it may reach for a model hub.
+    // Prevents requests to a model hub.
     { stdio: ['ignore', 'ignore', 'pipe'], env: { ...process.env, HF_HUB_OFFLINE: '1' } },
   )
   const exited = new Promise<void>((resolve) => child.once('close', () => resolve()))
@@ -79,7 +77,7 @@ async function untilAnswers(url: string, isRunning: () => boolean): Promise<void
   throw new Error(`no answer at ${url}`)
 }
 
-/** The server cannot choose a port itself. Should another process take it in between, the start fails and says so. */
+/** The server cannot choose a free port itself. If another process takes the port in between, the start fails with an error. */
 async function freePort(): Promise<number> {
   const server = createServer()
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))

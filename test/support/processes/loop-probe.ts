@@ -1,10 +1,9 @@
 /**
- * Preloaded into a service's process: tells its parent the longest time for which one round of the event loop computed, in
- * milliseconds of the thread's CPU. How busy the machine is with other things does not count.
+ * Preloaded into a service process. Reports to the parent the longest hold of the event loop, in milliseconds of CPU time. Other load on the machine does not count.
  */
 const QUESTION = 'longest hold?'
 
-// Processes that the service forks inherit its flags and have channels of their own.
+// Child processes of the service inherit its flags and have other channels.
 if (process.argv[1]?.endsWith('services/main.js')) watch()
 
 function watch(): void {

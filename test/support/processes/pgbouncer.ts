@@ -1,4 +1,4 @@
-/** A real PgBouncer (Debian's package) in front of a Postgres of the tests. */
+/** A real PgBouncer (Debian package) in front of a Postgres of the tests. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
@@ -12,19 +12,19 @@ import { serverUser } from './postgres.ts'
 const START_MS = 30_000
 const ROOT_PATH = '/usr/sbin'
 
-/** One that runs. Disposing stops it and deletes its directory. */
+/** Disposing stops it and deletes its directory. */
 export interface LocalPgBouncer extends AsyncDisposable {
-  /** URL of the server's database, through it. */
+  /** URL of the server's database through the pooler. */
   readonly url: string
-  /** Ends it and keeps its port. SIGINT lets transactions end, SIGKILL is a crash. */
+  /** Stops the pooler and keeps its port. SIGINT waits for transactions, SIGKILL simulates a crash. */
   down(signal: 'SIGINT' | 'SIGKILL'): Promise<void>
   resume(): Promise<void>
 }
 
-/** `default` leaves the file as the package has it, apart from the addresses. */
+/** `default` leaves the packaged file unchanged, apart from the addresses. */
 export type PoolMode = 'transaction' | 'session' | 'default'
 
-/** Why none can be started here; undefined when one can. */
+/** Reason why PgBouncer cannot start here; undefined if it can. */
 export function whyNoPgBouncer(): string | undefined {
   if (binary() === undefined) return 'no PgBouncer (apt-get install pgbouncer)'
   return serverUser() === undefined
@@ -33,9 +33,9 @@ export function whyNoPgBouncer(): string | undefined {
 }
 
 /**
- * Starts one whose databases are those of a server.
+ * Starts a pooler for the databases of a server.
  *
- * @param poolSize Connections to the server per database: few, so that transactions of one client meet many servers.
+ * @param poolSize Server connections per database: few, so that transactions of one client use many connections.
  */
 export async function startPgBouncer(server: string, mode: PoolMode, poolSize = 4): Promise<LocalPgBouncer> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-pgbouncer-'))
@@ -88,7 +88,7 @@ async function startProcess(ini: string, url: string, as: { uid?: number; gid?: 
   return bouncer
 }
 
-/** Whether it accepts connections; the server behind it may be away. */
+/** Whether the pooler accepts connections; the server behind it may be down. */
 async function answers(url: string): Promise<boolean> {
   const client = new Client({ connectionString: url, connectionTimeoutMillis: 1_000 })
   client.on('error', () => undefined)

@@ -1,6 +1,6 @@
 /**
- * A real Postgres for tests, in this order: the one that DATABASE_URL names; one in Docker; one that Debian's package
- * lets us start. Where there is none the tests that need it are skipped and the reason is printed.
+ * A real Postgres for tests, in this order: the one in DATABASE_URL; one in Docker; one from Debian's package. Without any of them, the tests
+ * that need one are skipped and the reason is printed.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -18,25 +18,24 @@ const DOCKER_SOCKET = '/var/run/docker.sock'
 const DEBIAN = '/usr/lib/postgresql'
 const START_MS = 60_000
 
-/** A server that runs for the tests. */
 export interface TestPostgres {
-  /** `postgres://…` of a database where tests may make schemas. */
+  /** `postgres://…` of a database in which tests may create schemas. */
   readonly url: string
   stop(): Promise<void>
 }
 
-/** A server of its own, for tests that stop it. */
+/** A private server, for tests that stop it. */
 export interface LocalPostgres extends TestPostgres, AsyncDisposable {
-  /** Ends the server and keeps its port and data. SIGINT is its fast shutdown, SIGKILL a crash. */
+  /** Stops the server and keeps its port and data. SIGINT is its fast shutdown, SIGKILL simulates a crash. */
   down(signal: 'SIGINT' | 'SIGKILL'): Promise<void>
-  /** Stops it answering, and lets it go on: a machine that hangs. */
+  /** Freezes the server with SIGSTOP, like a machine that hangs; a second call continues it. */
   freeze(): void
   thaw(): void
-  /** Starts it again where it stopped. */
+  /** Restarts the server. */
   resume(): Promise<void>
 }
 
-/** Finds or starts a server. @returns the server, or why there is none */
+/** Finds or starts a server. @returns the server, or the reason why there is none */
 export async function findPostgres(): Promise<TestPostgres | string> {
   const given = process.env.DATABASE_URL
   if (given) return { url: given, stop: async () => undefined }
@@ -46,7 +45,7 @@ export async function findPostgres(): Promise<TestPostgres | string> {
   return missing === undefined ? await startLocalPostgres() : `${inDocker}; ${missing}`
 }
 
-/** Why no server can be started here; undefined when one can. */
+/** Reason why no server can be started here; undefined if one can. */
 export function whyNoLocalPostgres(): string | undefined {
   if (binaries() === undefined) return 'no Postgres (apt-get install postgresql)'
   return serverUser() === undefined
@@ -92,7 +91,7 @@ export async function startLocalPostgres(): Promise<LocalPostgres> {
   }
 }
 
-/** The server and the process of every connection: one group, its own. */
+/** The server and the processes of its connections, which form one process group. */
 function freezeGroup(server: ChildProcess, signal: 'SIGSTOP' | 'SIGCONT'): void {
   for (const pid of [server.pid ?? 0, ...childrenOf(server.pid ?? 0)]) process.kill(pid, signal)
 }
@@ -140,7 +139,7 @@ async function answers(url: string): Promise<boolean> {
   }
 }
 
-/** Where `initdb` and `postgres` are: in the path, or where Debian keeps its newest version. */
+/** Directory of `initdb` and `postgres`: in the path, or of Debian's newest version. */
 function binaries(): string | undefined {
   const versions = existsSync(DEBIAN) ? readdirSync(DEBIAN).toSorted((a, b) => Number(b) - Number(a)) : []
   const places = [...(process.env.PATH ?? '').split(':'), ...versions.map((version) => join(DEBIAN, version, 'bin'))]
@@ -164,7 +163,7 @@ async function startInDocker(): Promise<TestPostgres | string> {
     const container = await new GenericContainer(IMAGE)
       .withEnvironment({ POSTGRES_USER: 'sluice', POSTGRES_PASSWORD: 'sluice', POSTGRES_DB: 'sluice' })
       .withExposedPorts(5432)
-      // Its first start initialises the directory and stops again.
+      // The first start initialises the directory and stops again.
       .withWaitStrategy(Wait.forLogMessage(/ready to accept connections/, 2))
       .start()
     const url = `postgres://sluice:sluice@${container.getHost()}:${container.getMappedPort(5432)}/sluice`

@@ -10,13 +10,13 @@ const run = promisify(execFile)
 
 const PYTHON_MIN = [3, 10] as const
 
-/** Longest time to make one environment; an older lock was left by a run that died. */
+/** Timeout of the preparation of one environment; an older lock belongs to a dead run. */
 const PREPARE_MS = 240_000
 
 /**
- * {@link pythonEnv}, or undefined with a printed reason when it cannot be had here: for `describe.skipIf(!bin)`.
+ * {@link pythonEnv}, or undefined with a printed reason if it is unavailable, for `describe.skipIf(!bin)`.
  *
- * With CI=true a skip would hide a failure, so the reason is thrown.
+ * With CI=true the reason is thrown, because a skip would hide a failure.
  */
 export async function findPythonEnv(name: string, requirements: readonly string[]): Promise<string | undefined> {
   try {
@@ -29,13 +29,13 @@ export async function findPythonEnv(name: string, requirements: readonly string[
 }
 
 /**
- * A Python environment with pinned packages, made once and kept under the user's cache directory. The first time takes
- * seconds to minutes and needs the package index; test files that ask at the same time share the work.
+ * A Python environment with pinned packages, created once and cached in the home directory. The first creation takes seconds to minutes and
+ * needs the package index; concurrent test files share it.
  *
- * @param name What it is for: part of the directory's name. Other requirements make another directory.
+ * @param name Purpose, which becomes part of the directory name. Other requirements get another directory.
  * @param requirements Exact pins, such as `llm-katan==0.22.0`.
- * @returns The directory that holds `python` and the packages' commands.
- * @throws Error when there is no Python with venv, or the packages cannot be installed
+ * @returns The directory that contains `python` and the commands of the packages.
+ * @throws Error without a Python with venv, or if the packages cannot be installed
  */
 export async function pythonEnv(name: string, requirements: readonly string[]): Promise<string> {
   const digest = createHash('sha256')
@@ -74,7 +74,7 @@ async function requirePython(): Promise<void> {
   if (!isNew) throw new Error(`${wanted}, found ${major}.${minor}`)
 }
 
-/** A directory is made by one process only, so it serves as the lock between test files. */
+/** Only one process can create a directory, so it is the lock between test files. */
 async function takeLock(path: string): Promise<boolean> {
   await mkdir(join(path, '..'), { recursive: true })
   try {

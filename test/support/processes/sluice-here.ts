@@ -1,4 +1,4 @@
-/** A `sluice` command in this process: all of it but the start, which takes longer than what most commands do. */
+/** A `sluice` command in this process, without the start of a process, which takes longer than most commands. */
 import { PassThrough } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import { parseArgs } from 'node:util'
@@ -10,7 +10,7 @@ import { CommandError, type ExitCode } from '#services/cli/failure.ts'
 import { Output } from '#services/cli/text/output.ts'
 import { parseConfig } from '#shared/config/config.ts'
 
-/** Runs a command as in a pipe, with these settings alone. @throws Error for an option that there is not */
+/** Runs a command with piped output and only the given settings. @throws Error for an unknown option */
 export async function sluiceHere(
   [name = '', ...args]: readonly string[],
   env: Record<string, string>,

@@ -1,4 +1,4 @@
-/** The `sluice` command as people and scripts run it: a process of its own. */
+/** The `sluice` command in a child process, as people and scripts run it. */
 import { spawn } from 'node:child_process'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -9,7 +9,7 @@ import { ENVIRONMENT } from './environment.ts'
 
 export const LAUNCHER = resolve('services/cli/sluice.js')
 
-/** How a command ended, and what it said. */
+/** Exit code and output of a command. */
 export interface Ran {
   code: number | null
   out: string
@@ -18,16 +18,16 @@ export interface Ran {
   lines: Record<string, unknown>[]
 }
 
-/** With what a command runs. */
+/** Environment and input of a command. */
 export interface RunOptions {
   env?: Record<string, string> | undefined
   stdin?: string
   cwd?: string
-  /** The process as soon as it runs. */
+  /** Called when the process is running. */
   onStart?: (child: ReturnType<typeof spawn>) => void
 }
 
-/** Runs `sluice` to its end. Its output is a pipe, as in a script. */
+/** Runs `sluice` to its end. Output goes to a pipe, as in a script. */
 export async function sluice(
   args: string[],
   { env = {}, stdin = '', cwd = tmpdir(), onStart }: RunOptions = {},
@@ -50,7 +50,7 @@ export async function sluice(
   }
 }
 
-/** A directory that is gone when the test has ended. */
+/** A directory that is deleted at the end of the test. */
 export async function emptyDirectory(): Promise<string> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-cli-'))
   onTestFinished(() => rm(directory, { recursive: true, force: true }))

@@ -1,41 +1,41 @@
 import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 
-/** A call as the scripted upstream saw it. */
+/** A call as the scripted upstream received it. */
 export interface SeenCall {
   readonly path: string
   readonly headers: IncomingHttpHeaders
   readonly body: Record<string, unknown>
   readonly receivedAtMs: number
-  /** Settles when the socket of the call closed before the answer was done; gives the time. */
+  /** Settles with the time at which the socket of the call closed before the end of the response. */
   readonly closed: Promise<number>
 }
 
-/** What a script can do with its answer. Each step runs at once; a script that awaits nothing never yields in between. */
+/** Steps of a scripted response. Each step runs synchronously; a script without await never yields in between. */
 export interface Answer {
   json(body: unknown, status?: number, headers?: Record<string, string>): void
-  /** Sends any text with any status and content type. */
+  /** Sends text with a status and a content type. */
   text(body: string, contentType: string, status?: number): void
-  /** Sends the head: of an event stream, unless told otherwise. */
+  /** Sends the headers, by default of an event stream. */
   open(contentType?: string, headers?: Record<string, string>): void
-  /** One frame, as a JSON object or as the text after `data: `. */
+  /** One frame: a JSON object, or text after `data: `. */
   frame(data: unknown, event?: string): void
-  /** Bytes of the stream as they are. Settles when they have left for the network. */
+  /** Raw bytes of the stream. Settles when the socket has written them. */
   bytes(bytes: string | Uint8Array): Promise<void>
   end(): void
-  /** Destroys the socket in the middle of the answer. */
+  /** Destroys the socket in the middle of the response. */
   cut(): void
 }
 
-/** Answers one call. A script that returns without ending its answer leaves it open: a stall. */
+/** Answers one call. A script that returns without an end leaves the response open: a stalled upstream. */
 export type Script = (call: SeenCall, answer: Answer) => void | Promise<void>
 
-/** A real HTTP server that answers as told, faults included, and remembers what it saw. */
+/** A real HTTP server with scripted responses, including faults, that records its calls. */
 export interface ScriptedUpstream extends AsyncDisposable {
   /** http://127.0.0.1:port */
   readonly url: string
   readonly calls: readonly SeenCall[]
-  /** Connections that are open now. */
+  /** Number of open connections. */
   readonly connections: number
   /** Adds scripts; each call takes the next one, and the last one serves all further calls. */
   script(...scripts: Script[]): void
@@ -83,13 +83,13 @@ async function seeCall(request: IncomingMessage, response: ServerResponse): Prom
   })
   const chunks: Buffer[] = []
   for await (const chunk of request) chunks.push(chunk as Buffer)
-  // A form is not read: those who send one look at what is answered.
+  // Multipart forms are not parsed: their tests check only the response.
   const isForm = request.headers['content-type']?.startsWith('multipart/') ?? false
   const body = isForm ? {} : JSON.parse(Buffer.concat(chunks).toString('utf8') || '{}')
   return { path: request.url ?? '', headers: request.headers, body, receivedAtMs, closed }
 }
 
-/** The steps of an answer on a response of a real server. */
+/** Steps of a scripted response on a real server. */
 export function answerOn(response: ServerResponse): Answer {
   return {
     json(body, status = 200, headers = {}) {

@@ -2,21 +2,21 @@ import { createHash } from 'node:crypto'
 import { appendFileSync, existsSync, readFileSync } from 'node:fs'
 import type { ChildEnd, ChildJob, Composition, Cost, StepResult } from '#shared/kinds/composition.ts'
 
-/** Thrown where a run is to die. */
+/** Thrown where a run must die. */
 export class Killed extends Error {}
 
-/** How a composition behaves in a test. */
+/** Behaviour of a composition in a test. */
 export interface CompositionOptions {
-  /** Where steps are kept, as JSON lines; read first where it is there. Default: in memory alone. */
+  /** JSON lines file of steps, read first if it exists. Default: memory only. */
   readonly cassette?: string
   /** Steps as `sluice steps` prints them: a step that is not among them fails the run. */
   readonly recorded?: string
-  /** Dies after this step is committed, counted from 1 over what this one runs itself. */
+  /** Dies after the nth step that this composition runs itself is committed. */
   readonly killAfter?: number
-  /** Does what a child asks for. Default: every child fails. */
+  /** Runs a child job. Default: every child fails. */
   readonly runChild?: (child: ChildJob) => Promise<ChildEnd>
   readonly wrapUpAtMs?: number
-  /** Its caller cancels it and wants what there is. */
+  /** Aborted when the caller cancels with a partial result. */
   readonly cancelled?: AbortSignal
 }
 
@@ -28,8 +28,8 @@ interface Kept {
 }
 
 /**
- * A composition in memory: steps are remembered by kind and input, children by their keys, as the real one does. What it keeps
- * can be handed to the next one, as to a second attempt.
+ * An in-memory composition. Steps are found by kind and input, children by key, as in the real one. Stored steps can be passed to the next
+ * composition, as to a second attempt.
  */
 export class MemoryComposition implements Composition {
   readonly cancelled: AbortSignal
@@ -37,7 +37,7 @@ export class MemoryComposition implements Composition {
   readonly #kept: Map<string, Kept>
   readonly #children = new Map<string, { child: ChildJob; end: Promise<ChildEnd> }>()
   readonly #spent: Record<string, number> = {}
-  /** Kinds of the steps that were run here, and not remembered. */
+  /** Kinds of the steps that were run here, without stored ones. */
   readonly ran: string[] = []
   /** Requests of children, in order. */
   readonly children: ChildJob[] = []
@@ -60,7 +60,7 @@ export class MemoryComposition implements Composition {
   }
 
   async publish(): Promise<void> {
-    throw new Error('A research tells nothing: it yields its output.')
+    throw new Error('A research does not report progress events: it yields its output.')
   }
 
   async publishStored(): Promise<void> {
@@ -80,9 +80,9 @@ export class MemoryComposition implements Composition {
       this.#spend(known.cost)
       return known.value as T
     }
-    if (this.#options.recorded) throw new Error(`No such step was recorded: ${kind} ${canonical(input)}`)
+    if (this.#options.recorded) throw new Error(`No recorded step for ${kind} ${canonical(input)}`)
     const { value, cost = {} } = await run(new AbortController().signal)
-    // What is kept is JSON: a value that does not survive it would differ in the next attempt.
+    // Steps are stored as JSON: a value that does not survive JSON would differ in the next attempt.
     const kept: Kept = JSON.parse(JSON.stringify({ key, kind, value, cost }))
     this.#kept.set(key, kept)
     this.ran.push(kind)
@@ -135,7 +135,7 @@ function linesOf<T>(path: string | undefined): T[] {
     .map((line) => JSON.parse(line) as T)
 }
 
-/** JSON with sorted keys: the same input has the same text. */
+/** JSON with sorted keys, equal for equal inputs. */
 function canonical(value: unknown): string {
   return JSON.stringify(value, (_, each: unknown) => {
     if (each === null || typeof each !== 'object' || Array.isArray(each)) return each

@@ -1,4 +1,4 @@
-/** Researches in processes of their own, over a real broker and a real database, and what becomes of them when one is killed. */
+/** Researches in child processes, over a real broker and a real database, while processes are killed. */
 import { createHash } from 'node:crypto'
 import { openPostgresDatabase, type TestDatabase } from '../jobs/stores.ts'
 import { type Fleet, openFleet, type RoleProcess } from '../processes/fleet.ts'
@@ -7,22 +7,22 @@ import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
 import { type Outside, questionOf, startOutside } from './outside.ts'
 
 export const PATH = '/v1/deep-research'
-/** Makes its report of quotes, and one whose writer is the model of {@link Outside}. */
+/** Research models: one whose report consists of quotes, and one whose writer is the model of {@link Outside}. */
 export const PLAIN = 'deep-research'
 export const WRITTEN = 'deep-research-written'
-/** Long enough for a machine that has other things to do. */
+/** Generous, for a busy machine. */
 export const SETTLES_MS = 180_000
-/** Of each worker: what waits for children must not need one. */
+/** Slots per worker: a job that waits for children must not hold one. */
 const SLOTS = 1
 const ENDED = new Set(['completed', 'failed', 'cancelled', 'expired'])
 
-/** A job as its caller sees it. */
+/** A job as its caller reads it. */
 export interface ResearchJob {
   readonly id: string
   readonly status: string
   readonly attempt: number
   readonly error: unknown
-  /** Absent while there are none. */
+  /** Absent without steps. */
   readonly steps?: readonly { readonly kind: string }[]
   readonly children?: readonly { readonly id: string; readonly status: string }[]
   readonly result: {
@@ -33,7 +33,7 @@ export interface ResearchJob {
   } | null
 }
 
-/** A research worker, with the name under which it owns jobs. */
+/** A research worker, with its owner name in the store. */
 export interface Researcher extends RoleProcess {
   readonly boot: string
   readonly metricsUrl: string
@@ -71,7 +71,7 @@ export class ResearchFleet implements AsyncDisposable {
     }
   }
 
-  /** @param workers Of the research pool. */
+  /** @param workers Number of research workers */
   static async open(kafka: string, postgres: string, workers: number): Promise<ResearchFleet> {
     await using stack = new AsyncDisposableStack()
     const outside = stack.use(await startOutside())
@@ -101,7 +101,7 @@ export class ResearchFleet implements AsyncDisposable {
     for (let at = 0; at < workers; at++) await this.startResearcher()
   }
 
-  /** Starts one more; one after the other, so that the name that is new in the store is its own. */
+  /** Starts one more worker. Sequential, so that the new owner name in the store is its own. */
   async startResearcher(): Promise<void> {
     const started = this.#lastStart.then(async () => {
       const before = await this.#boots()
@@ -121,20 +121,20 @@ export class ResearchFleet implements AsyncDisposable {
     return rows.map(({ boot }) => String(boot))
   }
 
-  /** The worker that runs a job; undefined while nobody does. */
+  /** The worker that runs a job; undefined without one. */
   async ownerOf(id: string): Promise<Researcher | undefined> {
     const [row] = await this.database.query(`SELECT owner FROM jobs WHERE id = '${id}' AND state = 'in_progress'`)
     return this.researchers.find(({ boot }) => boot === row?.owner)
   }
 
-  /** Kills a worker with SIGKILL and starts another in its place. */
+  /** Kills a worker with SIGKILL and starts a replacement. */
   async kill(worker: Researcher): Promise<void> {
     worker.kill('SIGKILL')
     this.researchers.splice(this.researchers.indexOf(worker), 1)
     await this.startResearcher()
   }
 
-  /** Asks a worker to stop, and starts another in its place. @returns Its exit code, or the signal that ended it */
+  /** Stops a worker with SIGTERM and starts a replacement. @returns Exit code or signal */
   async stop(worker: Researcher): Promise<number | string> {
     this.researchers.splice(this.researchers.indexOf(worker), 1)
     await this.startResearcher()
@@ -142,7 +142,7 @@ export class ResearchFleet implements AsyncDisposable {
     return await worker.exited
   }
 
-  /** Asks for a research in the background, and gives the id of its job. */
+  /** Submits a background research and returns its job id. */
   async submit(tag: string, more: object = {}): Promise<string> {
     const messages = [{ role: 'user', content: questionOf(tag) }]
     const response = await this.post(PATH, { model: WRITTEN, messages, background: true, ...more })
@@ -174,7 +174,7 @@ export class ResearchFleet implements AsyncDisposable {
   }
 }
 
-/** What a report says and cites, as one hash. */
+/** Hash of the text and the citations of a report. */
 export function reportHash({ result }: ResearchJob): string {
   const message = result?.choices[0]?.message
   return createHash('sha256')

@@ -1,17 +1,17 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 
-/** What a scripted model sees of a call: the data of the user's turn, and how often it was told that its answer is wrong. */
+/** A model call as a script sees it: the data of the user message, and the number of rejected answers. */
 export interface Call {
   readonly key: string
   readonly data: Record<string, unknown>
   readonly body: GenerateRequest
 }
 
-/** Answers by the beginning of a call's key, such as `note`: an object, or a text where no JSON is wanted. */
+/** Answers by the prefix of a call's key, such as `note`: an object, or a text if no JSON is requested. */
 export type Script = Readonly<Record<string, (call: Call) => unknown>>
 
-/** A model that answers by a script, as a child job would end. A call without an answer fails. */
+/** A scripted model that answers child jobs. A call without an answer fails. */
 export function scriptedModel(script: Script): { run(child: ChildJob): Promise<ChildEnd>; readonly calls: Call[] } {
   const calls: Call[] = []
   return {

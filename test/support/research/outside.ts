@@ -1,31 +1,30 @@
-/** All that a research asks outside, behind one address: a SearXNG, pages, and a chat model. Each call is counted by what it asks. */
+/** All servers that a research calls, behind one address: a SearXNG, pages, and a chat model. Calls are counted by their content. */
 import { type Answer, type SeenCall, startUpstream } from '../processes/upstream.ts'
 
-/** One call, by what it asks for. */
 export interface OutsideCall {
-  /** The word of the question that tells researches apart. */
+  /** The word of the question that identifies the research. */
   readonly tag: string
-  /** Such as `search What eats a heron at Tarn01`, `page 2`, `model note`: the same twice is the same thing asked again. */
+  /** Such as `search What eats a heron at Tarn01`, `page 2`, `model note`; equal for repeated requests. */
   readonly what: string
-  /** Of a call of the model: `job_id:attempt` of the child that makes it. */
+  /** For a model call: `job_id:attempt` of the child. */
   readonly execution: string | undefined
-  /** Settles when its socket closed before it was answered. */
+  /** Settles when the socket closed before the response. */
   readonly aborted: Promise<number>
 }
 
-/** The world of the researches of one test. */
+/** The scripted servers of one test. */
 export interface Outside extends AsyncDisposable {
   readonly url: string
-  /** How often each thing was asked for, by a research. */
+  /** Number of requests of each kind, by research. */
   countsOf(tag: string): Map<string, number>
-  /** Runs before each call is answered; a call whose hook does not settle hangs. */
+  /** Awaited before each response; a hook that never settles leaves the call open. */
   onCall: (call: OutsideCall) => void | Promise<void>
 }
 
 const PAGES = 3
 const SUBJECTS = ['tall trees near the water', 'colonies of forty pairs', 'reeds that nobody cuts']
 
-/** Starts it on a free port. A tag is `Tarn` and digits. */
+/** Starts the servers on a free port. A tag is `Tarn` and digits. */
 export async function startOutside(): Promise<Outside> {
   const counts = new Map<string, Map<string, number>>()
   const outside = {
@@ -90,7 +89,7 @@ function pageOf(tag: string, at: number): string {
   return `# Herons at ${tag}\n\nHerons at ${tag} build their nests in ${SUBJECTS[at]}, page ${at} of the survey says.\n`
 }
 
-/** A model that says no more than the quotes do, so that words alone support it. */
+/** A model that repeats the quotes, so that lexical support is enough. */
 function answerOf(what: string, data: Record<string, unknown>): object {
   if (what === 'model plan') {
     const question = String(data.question)
@@ -108,7 +107,7 @@ function answerOf(what: string, data: Record<string, unknown>): object {
   return { summary: [first], sections: [{ title: 'More of them', sentences: [second] }] }
 }
 
-/** As the model was asked to say it: in one piece, or as a stream. */
+/** In the requested form: whole, or as a stream. */
 function sayAs({ body }: SeenCall, answer: Answer, content: string): void {
   const usage = { prompt_tokens: 100, completion_tokens: 10, total_tokens: 110 }
   const head = { id: 'chatcmpl-1', created: 1_790_000_000, model: 'm' }

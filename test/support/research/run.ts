@@ -14,7 +14,7 @@ import { MemoryComposition } from './composition.ts'
 
 type EndEvent = Extract<ResearchEvent, { type: 'end' }>
 
-/** What a run has said, put together. */
+/** Collected output of a run. */
 export interface RunResult {
   readonly report: string
   readonly annotations: readonly ResearchAnnotation[]
@@ -24,7 +24,7 @@ export interface RunResult {
   readonly events: readonly ResearchEvent[]
 }
 
-/** Runs a research to its end. @throws What it throws */
+/** Runs a research to its end. @throws the error of the run */
 export async function researched(
   setup: Omit<ResearchSetup, 'project'>,
   request: Partial<ResearchRequest> & { question: string },
@@ -35,7 +35,7 @@ export async function researched(
   const parsed = ResearchRequest.parse({ model: 'dr', ...request })
   for await (const event of runResearch({ ...setup, project: 'prj_1' }, parsed, composition, signal)) events.push(event)
   const end = events.at(-1)
-  if (end?.type !== 'end') throw new Error('The run said no end.')
+  if (end?.type !== 'end') throw new Error('The run did not yield an end.')
   return {
     report: events.map((event) => (event.type === 'text' ? event.text : '')).join(''),
     annotations: events.flatMap((event) => (event.type === 'annotations' ? event.annotations : [])),
@@ -46,7 +46,7 @@ export async function researched(
   }
 }
 
-/** A backend over pages of a test, in Markdown by URL. It finds every page that shares a word of the query. */
+/** A search backend over pages of a test, in Markdown by URL. Returns every page that shares a word with the query. */
 export class PagesBackend implements SearchBackend {
   readonly name = 'pages'
   readonly searchUsd: number
@@ -74,7 +74,7 @@ export class PagesBackend implements SearchBackend {
   async close(): Promise<void> {}
 }
 
-/** Markdown as it is read. */
+/** A page as read from Markdown. */
 export function snapshotOf(url: string, markdown: string): Snapshot {
   const builder = new TextBuilder(48 * 1024)
   readMarkdown(markdown, builder)
@@ -82,7 +82,7 @@ export function snapshotOf(url: string, markdown: string): Snapshot {
   return { url, title: title || url, text, blocks, sha256: sha256Of(text) }
 }
 
-/** What a citation covers, and what its source says there: both must be what the annotation says. */
+/** The text that a citation covers and its source text: both must match the annotation. */
 export function spansOf({ report, annotations }: RunResult): { marker: string; quote: string }[] {
   const points = Array.from(report)
   return annotations.map(({ url_citation: { start_index, end_index, quote } }) => ({
@@ -91,7 +91,7 @@ export function spansOf({ report, annotations }: RunResult): { marker: string; q
   }))
 }
 
-/** A folder of documents as a backend, whole and unwatched. @param index Folder in which its index is stored. */
+/** A search backend over a folder, indexed once. @param index Folder for the index */
 export async function openFolder(directory: string, index: string): Promise<SearchBackend> {
   const corpus = openLocalCorpus({ corpus: { directory, paths: ['.'] }, directory: index })
   await corpus.refresh()

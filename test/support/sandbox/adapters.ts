@@ -6,9 +6,9 @@ import { ServiceError } from '#shared/error.ts'
 import { openLog } from '#shared/log/log.ts'
 import type { Sandbox, SandboxAdapter, SandboxName } from '#shared/sandbox/sandbox.ts'
 
-/** Kept from one run of the tests to the next: preparing downloads 100 MB and compiles for a minute. */
+/** Kept between test runs: preparation downloads 100 MB and compiles for a minute. */
 export const SANDBOX_DIRECTORY = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'sandbox')
-/** Of a hook that prepares one. */
+/** Timeout of a hook that prepares one. */
 export const PREPARE_MS = 900_000
 
 const log = openLog('silent', 'test')
@@ -28,10 +28,10 @@ const LOADERS: Record<SandboxName, () => Promise<SandboxAdapter>> = {
     return wasmAdapter({ directory: SANDBOX_DIRECTORY, log })
   },
 }
-/** Nothing but this machine is needed for these: where CI cannot run one, the tests fail. */
+/** Sandboxes that need only this machine: CI fails if one of them cannot run. */
 const ALWAYS: readonly SandboxName[] = ['zygote', 'wasm']
 
-/** Prepares and opens a sandbox; the caller closes it. @returns the sandbox, or why it cannot run here, which is printed */
+/** Prepares and opens a sandbox; the caller closes it. @returns the sandbox, or the reason why it cannot run here, which is printed */
 export async function openSandbox(name: SandboxName): Promise<Sandbox | string> {
   const signal = AbortSignal.timeout(PREPARE_MS)
   try {

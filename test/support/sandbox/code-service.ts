@@ -7,7 +7,7 @@ import { SANDBOX_MISSING, testZygote } from './sandbox.ts'
 /** The real sandbox of these tests. */
 const ZYGOTE: LoadAdapter = { name: 'zygote', load: () => testZygote() }
 
-/** Runs tests against the embedded service and, where there is a Kafka, through it. @param address What `inject('kafka')` gave */
+/** Runs tests against the embedded service and, if available, over Kafka. @param address The value of `inject('kafka')` */
 export function describeCode(title: string, address: string | null, tests: (stack: () => Stack) => void): void {
   for (const mode of ['embedded', 'Kafka']) {
     const kafka = mode === 'Kafka' ? (address ?? undefined) : undefined
@@ -23,14 +23,14 @@ export function describeCode(title: string, address: string | null, tests: (stac
   }
 }
 
-/** The service with a sandbox that is open already. */
+/** The service with a sandbox that is already open. */
 async function startCodeStack(options: StackOptions = {}): Promise<Stack> {
   const stack = await startStack({ sandboxes: [ZYGOTE], ...options })
   await run(stack, 'pass')
   return stack
 }
 
-/** Waits until so many runs are under way in the sandbox. */
+/** Waits until `busy` runs are in progress in the sandbox. */
 export async function untilBusy(stack: Stack, busy: number): Promise<void> {
   await until(async () => {
     const text = await (await stack.get('/metrics')).text()

@@ -1,4 +1,4 @@
-/** The conformance suite of the sandbox port: every promise of `sandbox.ts`, and both corpora with the scan on and off. */
+/** Conformance suite of the sandbox port: every promise of `sandbox.ts`, and both corpora with the scan on and off. */
 import { afterAll, beforeAll, describe, expect, it, type TestContext } from 'vitest'
 import { RUN_FILES_BYTES_MAX } from '#schemas/code.ts'
 import type { Sandbox, SandboxName } from '#shared/sandbox/sandbox.ts'
@@ -6,15 +6,15 @@ import { until } from '../stack.ts'
 import { openSandbox, PREPARE_MS } from './adapters.ts'
 import { snippets } from './corpus.ts'
 import { expectationOf } from './differences.ts'
-import { type Holdings, holdings, leftSince } from './leftovers.ts'
+import { leftSince, type Resources, resources } from './resources.ts'
 import { brokenBy, runCode } from './runs.ts'
 
-/** A start of a container on a busy machine, on top of a snippet's own time. */
+/** Start of a container on a busy machine, in addition to the time of a snippet. */
 const WAIT_MS = 90_000
 const CLOSED_MS = 10_000
-/** What the corpora leave on disk would be seen by the next run. */
+/** Files that the corpora leave on disk would be visible to the next run. */
 const LEAVE_FILES = "open('/tmp/left', 'w').write('x'); open('left-too', 'w').write('x')"
-/** A lock of another process is what F_GETLK tells of; flock and the other locks of files are refused (corpus). */
+/** F_GETLK reports locks of other processes; flock and other file locks are refused (see the corpus). */
 const HOLD_LOCK = `
 import fcntl, os, time
 try: fcntl.lockf(os.open('/etc/passwd', os.O_RDONLY), fcntl.LOCK_SH)
@@ -30,18 +30,17 @@ try:
 except OSError as error: print(error)`
 const LIST_FILES = "import os; print(sorted(name for name in os.listdir('/tmp') if name.startswith('left')))"
 
-/** What a file may change. */
 export interface ConformanceOptions {
-  /** Runs one more program after each attack; default true. Not where each run has all new processes: it would only cost. */
+  /** Runs one more program after each attack; default true. False if each run has new processes, where it has no benefit. */
   readonly isAliveAsked?: boolean
   /**
-   * Every so many of the programs that attack nothing, and with the scan on of all programs; default: all. Where a run costs a second
-   * of processor time: scan and libraries are the same Python in every sandbox. `SANDBOX_EACH=1` runs all.
+   * Samples every nth program that is not an attack; with the scan on, every nth program of all; default: all. For sandboxes in which a run
+   * costs a second of CPU time, because scan and libraries are the same Python everywhere. `SANDBOX_EACH=1` runs all.
    */
   readonly each?: number
 }
 
-/** Runs the suite on one adapter, or skips it where it cannot run. */
+/** Runs the suite on one adapter, or skips it if the adapter cannot run here. */
 export function describeSandbox(name: SandboxName, options: ConformanceOptions = {}): void {
   const { isAliveAsked = true } = options
   const each = Number(process.env.SANDBOX_EACH ?? options.each ?? 1)
@@ -50,14 +49,14 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
 
   describe(`the sandbox ${name}`, () => {
     let opened: Sandbox | string = 'not opened'
-    let before: Holdings
+    let before: Resources
     const sandbox = (context: TestContext): Sandbox => {
       if (typeof opened === 'string') context.skip(opened)
       return opened as Sandbox
     }
 
     beforeAll(async () => {
-      before = holdings()
+      before = resources()
       opened = await openSandbox(name)
     }, PREPARE_MS)
     afterAll(async () => {
@@ -74,7 +73,7 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
     ] as const)('with the scan %s', (_word, scan) => {
       const some = <T>(programs: readonly T[]) => programs.filter((_, at) => at % each === 0)
       it.concurrent.for(scan ? some(attacks) : attacks)(
-        'holds against $id',
+        'contains the attack $id',
         { timeout: WAIT_MS },
         async (snippet, context) => {
           const expectation = expectationOf(snippet, name, scan)
@@ -91,7 +90,7 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
 
     // Scripts as models write them, with the number of figures that they draw.
     it.concurrent.for(snippets('figures').filter((_, at) => at % each === 0))(
-      'gives every figure once of $id',
+      'returns every figure of $id once',
       { timeout: WAIT_MS },
       async (snippet, context) => {
         const expectation = expectationOf(snippet, name, true)
@@ -99,7 +98,9 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
       },
     )
 
-    it('ends what runs when it is closed, and leaves nothing behind', { timeout: WAIT_MS }, async (context) => {
+    it('ends running programs when it is closed, and leaves no process or file', {
+      timeout: WAIT_MS,
+    }, async (context) => {
       const closing = sandbox(context)
       const lost = expect(runCode(closing, 'while True: pass', { timeoutMs: 60_000 })).rejects.toMatchObject({
         code: 'sandbox_lost',
@@ -115,13 +116,13 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
 }
 
 function describePromises(sandbox: (context: TestContext) => Sandbox): void {
-  it('tells the version of the interpreter and of each library', (context) => {
+  it('reports the version of the interpreter and of each library', (context) => {
     const { libraries } = sandbox(context)
     const names = ['python', 'numpy', 'pandas', 'scipy', 'matplotlib', 'seaborn']
     expect(libraries).toEqual(Object.fromEntries(names.map((name) => [name, expect.stringMatching(/^\d+\.\d+/)])))
   })
 
-  it('gives output while the program runs, and ends it when the caller leaves', {
+  it('streams output while the program runs, and ends the program when the caller disconnects', {
     timeout: WAIT_MS,
   }, async (context) => {
     const leaving = new AbortController()
@@ -130,7 +131,7 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
       { code: "print('first')\nimport time; time.sleep(60)", timeoutMs: 60_000, scan: false },
       (event) => {
         if (event.type === 'output') texts.push(event.text)
-        if (texts.join('') === 'first\n') leaving.abort(new Error('the caller left'))
+        if (texts.join('') === 'first\n') leaving.abort(new Error('the caller disconnected'))
       },
       leaving.signal,
     )
@@ -138,12 +139,12 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(sandbox(context).stats().busy).toBe(0)
   })
 
-  it('starts nothing for a caller who left before', { timeout: WAIT_MS }, async (context) => {
-    const signal = AbortSignal.abort(new Error('left before'))
+  it('starts no program for a caller that disconnected before', { timeout: WAIT_MS }, async (context) => {
+    const signal = AbortSignal.abort(new Error('disconnected before'))
     await expect(runCode(sandbox(context), 'print(1)', { signal })).rejects.toThrow('left before')
   })
 
-  it('runs nothing of a program with violations', { timeout: WAIT_MS }, async (context) => {
+  it('runs no part of a program with violations', { timeout: WAIT_MS }, async (context) => {
     const result = await runCode(sandbox(context), "print('ran')\nimport os", { scan: true })
     expect(result).toEqual({
       success: false,
@@ -155,7 +156,7 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     })
   })
 
-  it('keeps what was printed and drawn before the time was over', { timeout: WAIT_MS }, async (context) => {
+  it('returns output and figures from before the timeout', { timeout: WAIT_MS }, async (context) => {
     const draw = 'import matplotlib.pyplot as plt, sys\nplt.plot([1]); plt.show()'
     const print = "print('drawn'); print('half', end=''); sys.stderr.write('a line')"
     const result = await runCode(sandbox(context), `${draw}\n${print}\nwhile True: pass`, { timeoutMs: 4_000 })
@@ -163,12 +164,12 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(result).toMatchObject({ success: false, exit_code: -1, ...kept })
   })
 
-  it('lets one run see nothing of another', { timeout: WAIT_MS }, async (context) => {
+  it('isolates the files, processes and memory of each run', { timeout: WAIT_MS }, async (context) => {
     expect(await runCode(sandbox(context), LEAVE_FILES)).toMatchObject({ exit_code: 0 })
     expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
   })
 
-  it('puts the files of a run into its directory, and of no other', { timeout: WAIT_MS }, async (context) => {
+  it('stores the files of a run in the directory of that run only', { timeout: WAIT_MS }, async (context) => {
     const large = Buffer.alloc(RUN_FILES_BYTES_MAX - 6, 7)
     const files = [
       { name: 'left large.bin', bytes: large },
@@ -191,7 +192,7 @@ np.fromfile("/tmp/none", dtype="u1")`
     expect(stderr).toContain('FileNotFoundError')
   })
 
-  it('lets no lock of one run be seen by another', { timeout: WAIT_MS }, async (context) => {
+  it('hides the file locks of a run from others', { timeout: WAIT_MS }, async (context) => {
     if (sandbox(context).name === 'wasm') context.skip('it has no locks')
     const leaving = new AbortController()
     const { promise: isHeld, resolve } = Promise.withResolvers<void>()
@@ -206,7 +207,7 @@ np.fromfile("/tmp/none", dtype="u1")`
     await expect(holder).rejects.toThrow('seen')
   })
 
-  it('draws other random numbers in each run', { timeout: WAIT_MS }, async (context) => {
+  it('seeds random numbers differently in each run', { timeout: WAIT_MS }, async (context) => {
     const code = 'import random, numpy; print(random.random(), numpy.random.rand())'
     const both = await Promise.all([runCode(sandbox(context), code), runCode(sandbox(context), code)])
     expect(both[0]?.stdout).toMatch(/^0\.\d+ 0\.\d+\n$/)
@@ -214,14 +215,14 @@ np.fromfile("/tmp/none", dtype="u1")`
     expect(first?.filter((number) => second?.includes(number))).toEqual([])
   })
 
-  it('gives each of several runs at once its own output', { timeout: WAIT_MS }, async (context) => {
+  it('returns the output of each of several concurrent runs to its caller', { timeout: WAIT_MS }, async (context) => {
     const outputs = await Promise.all(
       Array.from({ length: 6 }, (_, i) => runCode(sandbox(context), `print('run', ${i})`)),
     )
     expect(outputs.map(({ stdout }) => stdout)).toEqual(Array.from({ length: 6 }, (_, i) => `run ${i}\n`))
   })
 
-  it('cuts each stream at 1 MiB, and its last line says so', { timeout: WAIT_MS }, async (context) => {
+  it('truncates each stream at 1 MiB, with a last line about it', { timeout: WAIT_MS }, async (context) => {
     const code = "import sys\nfor s in (sys.stdout, sys.stderr): s.write('é' * 1_000_000); s.flush()"
     const { stdout, stderr } = await runCode(sandbox(context), code)
     for (const text of [stdout, stderr]) {

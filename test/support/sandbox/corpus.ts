@@ -1,16 +1,10 @@
-/*
- * Snippets of Python with what must come of them: our own in `corpus/`, and the larger ones of the reference
- * beside the project, where they are there.
- */
+/* Python snippets with expected results: those in `corpus/`, and the larger ones of the reference next to the project, if present. */
 import { readdirSync, readFileSync } from 'node:fs'
 
 const OURS = new URL('./corpus/', import.meta.url)
 const REFERENCE = new URL('../../../../shared/reference/sandbox/', import.meta.url)
 
-/**
- * What a run must come to, in the fields of the result body (docs/guides/code.md, The result). A field that is absent is not
- * looked at.
- */
+/** Expected result, in the fields of the result body (docs/guides/code.md, The result). An absent field is not checked. */
 export interface Expectation {
   readonly success?: boolean | readonly boolean[]
   readonly exit_code?: number | readonly number[]
@@ -23,21 +17,21 @@ export interface Expectation {
   readonly plots_max?: number
 }
 
-/** A program. An attack prints ESCAPED when it wins. */
+/** A program. An attack prints ESCAPED if it succeeds. */
 export interface Snippet {
   readonly id: string
   readonly code: string
   readonly timeout_ms: number
   /** With the scan on. */
   readonly expect: Expectation
-  /** With the scan off: only the walls are left. Attacks have it. */
+  /** With the scan off: only the isolation is left. Set for attacks. */
   readonly unscanned?: Expectation
   readonly category?: string
 }
 
 export type Corpus = 'attacks' | 'legit' | 'figures'
 
-/** Every snippet there is of one corpus, each id once; ours first. */
+/** All snippets of one corpus, each id once, those of this repository first. */
 export function snippets(corpus: Corpus): Snippet[] {
   const byId = new Map<string, Snippet>()
   for (const folder of [OURS, REFERENCE]) {

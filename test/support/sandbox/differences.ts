@@ -1,6 +1,6 @@
 /*
- * Where a snippet of the corpora must come to something else than its file says: by docs/guides/code.md on every adapter, by
- * what an adapter has not on that one. Each with its reason; what is not listed must come out as the file says.
+ * Expected results that differ from the file of a snippet. A difference holds on every adapter (docs/guides/code.md), or on one adapter that lacks a
+ * feature. Each has a reason; all other snippets must match their file.
  */
 import type { SandboxName } from '#shared/sandbox/sandbox.ts'
 import type { Expectation, Snippet } from './corpus.ts'
@@ -8,19 +8,19 @@ import type { Expectation, Snippet } from './corpus.ts'
 interface Difference {
   readonly ids: readonly string[]
   readonly reason: string
-  /** In the place of the file's fields of these names. */
+  /** Replaces the fields of the file. */
   readonly expect?: Expectation
   readonly unscanned?: Expectation
 }
 
-/** The same with the scan on and off. */
+/** Equal with the scan on and off. */
 function bothWays(expectation: Expectation): Pick<Difference, 'expect' | 'unscanned'> {
   return { expect: expectation, unscanned: expectation }
 }
 
 /**
- * Attacks of the reference corpora that the scan does not refuse: each uses what ordinary programs use, too (paths and
- * addresses that are known only when the program runs, `pathlib`, pickles, code in strings, `atexit`). The walls alone hold.
+ * Attacks of the reference corpora that the scan does not refuse, because ordinary programs use the features. Examples: computed paths
+ * and addresses, `pathlib`, pickles, code in strings, `atexit`. Only the isolation contains them.
  */
 export const UNFLAGGED: ReadonlySet<string> = new Set([
   'array-to-root',
@@ -126,7 +126,7 @@ const OF_ADAPTER: Readonly<Record<SandboxName, readonly Difference[]>> = {
   ],
 }
 
-/** What must come of a snippet on an adapter. Attacks have an expectation with the scan off, others the same for both. */
+/** The expected result of a snippet on an adapter. Attacks have one for the scan off, others have one for both. */
 export function expectationOf(snippet: Snippet, adapter: SandboxName, scan: boolean): Expectation {
   const key = scan ? 'expect' : 'unscanned'
   const isUnflagged = UNFLAGGED.has(snippet.id)

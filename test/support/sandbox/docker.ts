@@ -1,6 +1,6 @@
 /**
- * A Docker daemon for tests, in this order: one that answers already; a private one, where its programs are installed and
- * we are root. A private one has its own data root, socket and runtime directory, and no network.
+ * A Docker daemon for tests, in this order: a running one; a private one, if its programs are installed and the tests run as root. A private
+ * one has its own data root, socket and runtime directory, and no network.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -17,22 +17,21 @@ const START_MS = 60_000
 const STOP_MS = 20_000
 const PING_MS = 2_000
 
-/** A daemon that tests may use. */
 export interface TestDocker {
   /** Path of its unix socket. */
   readonly socketPath: string
-  /** It was started here, and nobody else uses it. */
+  /** Started here, without other users. */
   readonly isPrivate: boolean
   stop(): Promise<void>
 }
 
-/** How a private daemon is started. */
+/** Options of a private daemon. */
 export interface PrivateDocker {
-  /** The control group, from the top, below which its containers have theirs; default its own choice. */
+  /** Parent control group of its containers; default: chosen by the daemon. */
   readonly cgroupParent?: string | undefined
 }
 
-/** Finds or starts a daemon. @returns the daemon, or why there is none */
+/** Finds or starts a daemon. @returns the daemon, or the reason why there is none */
 export async function findDocker(options: PrivateDocker = {}): Promise<TestDocker | string> {
   const running = new Docker({ timeout: PING_MS })
   if (await answers(running)) return { socketPath: socketOf(running), isPrivate: false, stop: async () => undefined }
@@ -41,7 +40,7 @@ export async function findDocker(options: PrivateDocker = {}): Promise<TestDocke
   return await startDockerd(DOCKERD, options)
 }
 
-/** Images are kept from one run of the tests to the next: an import copies 400 MB. */
+/** Images are kept between test runs: an import copies 400 MB. */
 async function startDockerd(program: string, { cgroupParent }: PrivateDocker): Promise<TestDocker | string> {
   const data = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'dockerd')
   await mkdir(data, { recursive: true })
@@ -51,7 +50,7 @@ async function startDockerd(program: string, { cgroupParent }: PrivateDocker): P
   const alone = ['--bridge=none', '--iptables=false', '--ip6tables=false', '--userland-proxy=false']
   const options = ['--exec-opt', 'native.cgroupdriver=cgroupfs', '--log-driver', 'none', '--log-level', 'error']
   if (cgroupParent !== undefined) options.push('--cgroup-parent', cgroupParent)
-  // Killed tests stop nothing: then it has to end by itself.
+  // Killed tests cannot stop the daemon, so it ends with its parent.
   const withUs = ['--pdeathsig', 'TERM', program, '-H', `unix://${socketPath}`]
   const daemon = spawn('setpriv', [...withUs, ...places, ...alone, ...options], {
     env: { PATH },

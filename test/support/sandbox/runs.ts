@@ -1,4 +1,4 @@
-/** Runs snippets in a sandbox and says how what came of them differs from what must come. */
+/** Runs snippets in a sandbox and lists the differences from their expected results. */
 import type { Sandbox, SandboxEnd, SandboxFile } from '#shared/sandbox/sandbox.ts'
 import type { Expectation, Snippet } from './corpus.ts'
 
@@ -13,11 +13,10 @@ export interface RunResult {
 }
 
 const PNG_SIGNATURE = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
-/** Of each stream: 1 MiB and the line that says it was cut. */
+/** For each stream: 1 MiB and the truncation line. */
 const OUTPUT_BYTES_MAX = 1024 * 1024 + 200
 const PLOTS_MAX = 20
 
-/** Runs one program to its end. */
 export async function runCode(
   sandbox: Sandbox,
   code: string,
@@ -46,7 +45,7 @@ export async function runCode(
   return { ...texts, ...resultOf(end), stderr: texts.stderr + messageOf(end), plots }
 }
 
-/** Runs a snippet and names each promise that it broke; none: all is as it must be. */
+/** Runs a snippet and returns the broken expectations; none if the result is as expected. */
 export async function brokenBy(
   sandbox: Sandbox,
   snippet: Snippet,
@@ -58,7 +57,7 @@ export async function brokenBy(
   return broken
 }
 
-/** What every run keeps to, whatever it does. */
+/** Bounds of every run. */
 function boundsBroken({ stdout, stderr, plots }: RunResult): string[] {
   const broken: string[] = []
   for (const [name, text] of Object.entries({ stdout, stderr })) {
@@ -96,7 +95,7 @@ function isAmong<T>(value: T, expected: T | readonly T[] | undefined): boolean {
   return expected === undefined || (Array.isArray(expected) ? expected.includes(value) : expected === value)
 }
 
-/** As the service answers it (docs/guides/code.md, The result). */
+/** In the form of the service (docs/guides/code.md, The result). */
 function resultOf(end: SandboxEnd): Pick<RunResult, 'success' | 'exit_code' | 'violations'> {
   const violations = end.type === 'violations' ? end.violations : []
   if (end.type === 'exit') return { success: true, exit_code: end.exitCode, violations }
@@ -107,7 +106,7 @@ function messageOf(end: SandboxEnd): string {
   return end.type === 'killed' ? end.message : ''
 }
 
-/** Short enough to read in a report. */
+/** Shortened for a report. */
 function shown(result: RunResult): string {
   return JSON.stringify({
     ...result,

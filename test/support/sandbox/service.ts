@@ -1,6 +1,6 @@
 /**
- * A process that owns a sandbox: `test/support/sandbox/service.ts DIRECTORY RUNS` says `RUNS runs` when so many sleep
- * in it, and waits.
+ * A process that owns a sandbox: `test/support/sandbox/service.ts DIRECTORY RUNS` prints `RUNS runs` when that many programs are sleeping in
+ * it, and waits.
  */
 import { openLog } from '#shared/log/log.ts'
 import { zygoteAdapter } from '#shared/sandbox/zygote/zygote.ts'

@@ -1,4 +1,4 @@
-/** A guest of our WASI without code: tests make its calls, and look at its memory. */
+/** A WASI guest without code: tests make its system calls and inspect its memory. */
 
 import type { Memory } from '#shared/sandbox/wasm/inside/engine.ts'
 import { GuestMemory } from '#shared/sandbox/wasm/inside/guest/memory.ts'
@@ -7,18 +7,17 @@ import { Directory } from '#shared/sandbox/wasm/inside/wasi/file-tree.ts'
 import { Quota, StoredFile } from '#shared/sandbox/wasm/inside/wasi/stored-files.ts'
 import { wasiCalls } from '#shared/sandbox/wasm/inside/wasi/wasi.ts'
 
-/** Where a guest has its files; there is room for strings below and for data above. */
+/** Offsets in the memory of the guest: strings below, data above. */
 const [PATHS, OUT, DATA] = [1_024, 8_192, 16_384]
 const MEMORY_BYTES = 1 << 20
 const ROOT = 3
 const READ = 1n << 1n
 const WRITE = 1n << 6n
-/** Bits of path_open. */
+/** Flags of path_open. */
 export const CREATE = 1
 export const EXCLUSIVE = 4
 export const TRUNCATE = 8
 
-/** What a test may set. */
 export interface GuestOptions {
   readonly bytes?: number
   readonly nodes?: number
@@ -26,14 +25,13 @@ export interface GuestOptions {
   readonly openMax?: number
 }
 
-/** Opens of a file. */
 export interface OpenOptions {
   readonly how?: number
   readonly write?: boolean
   readonly append?: boolean
 }
 
-/** Files: `/lib/stored.txt` is read-only and holds `stored`; `/tmp` is scratch space. */
+/** Files: `/lib/stored.txt` is read-only and contains `stored`; `/tmp` is scratch space. */
 export function wasiGuest({ bytes = 4_096, nodes = 16, fileBytes = 2_048, openMax = 16 }: GuestOptions = {}) {
   const root = new Directory()
   root.directory('lib').place('stored.txt', new StoredFile(6, () => Buffer.from('stored')))
@@ -51,7 +49,7 @@ export function wasiGuest({ bytes = 4_096, nodes = 16, fileBytes = 2_048, openMa
   const memory = new GuestMemory()
   memory.attach({ buffer: new ArrayBuffer(MEMORY_BYTES), grow: () => 0 } satisfies Memory)
   const calls = wasiCalls(memory, descriptors, { HOME: '/tmp' })
-  /** Makes a call as WebAssembly would; gives its errno. */
+  /** Makes a call as WebAssembly does; returns its errno. */
   const call = (name: string, ...args: (number | bigint)[]): number => {
     const found = calls[name] as ((...args: (number | bigint)[]) => number) | undefined
     if (!found) throw new Error(`no ${name}`)
@@ -73,7 +71,7 @@ export function wasiGuest({ bytes = 4_096, nodes = 16, fileBytes = 2_048, openMa
     written,
     onPath: (name: string, path: string, ...rest: (number | bigint)[]) => call(name, ROOT, ...put(path), ...rest),
     rename: (from: string, to: string) => call('path_rename', ROOT, ...put(from), ROOT, ...put(to, PATHS + 4_096)),
-    /** @returns the descriptor, or the errno below zero */
+    /** @returns the descriptor, or the negated errno */
     open(path: string, { how = 0, write = false, append = false }: OpenOptions = {}): number {
       const rights = write ? READ | WRITE : READ
       const errno = call('path_open', ROOT, 0, ...put(path), how, rights, 0n, append ? 1 : 0, OUT)
@@ -91,7 +89,7 @@ export function wasiGuest({ bytes = 4_096, nodes = 16, fileBytes = 2_048, openMa
       if (call('path_filestat_get', ROOT, 0, ...put(path), OUT) !== 0) throw new Error(`no ${path}`)
       return Number(memory.getU64(OUT + 32))
     },
-    /** Names in a directory, listed in pieces of so many bytes. */
+    /** Names in a directory, listed in pieces of `pieceBytes`. */
     list(path: string, pieceBytes: number): string[] {
       const fd = this.open(path)
       const names: string[] = []
@@ -108,7 +106,7 @@ export function wasiGuest({ bytes = 4_096, nodes = 16, fileBytes = 2_048, openMa
         if (used < pieceBytes) return names
       }
     },
-    /** Waits in the guest; gives how many things were ready. */
+    /** Polls in the guest; returns the number of ready subscriptions. */
     wait(ns: bigint): number {
       memory.bytes(DATA, 48).fill(0)
       memory.setU32(DATA + 16, 1)

@@ -1,4 +1,4 @@
-/** A service that runs a program without end in the WebAssembly sandbox, and prints the number of its process. */
+/** A service that runs an endless program in the WebAssembly sandbox, and prints its own pid. */
 import { openLog } from '#shared/log/log.ts'
 import { prepareWasmFiles } from '#shared/sandbox/wasm/files.ts'
 import { WasmProcess } from '#shared/sandbox/wasm/process.ts'

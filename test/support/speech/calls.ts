@@ -4,10 +4,10 @@ import { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/trans
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
 import type { ServiceError } from '#shared/error.ts'
 
-/** What a test uploads where nobody decodes it. */
+/** An upload for tests that do not decode it. */
 export const CONTENT = Buffer.from('RIFF....WAVE pretend audio')
 
-/** A model of the transcription pool on a server at `url` (without /v1). */
+/** A transcription model on a server at `url` (without /v1). */
 export function speechModel(url: string, engine: object = {}, model: object = {}): ModelConfig {
   return ModelConfig.parse({
     id: 's1',
@@ -27,13 +27,13 @@ export function localModel(engine: object = {}): ModelConfig {
   })
 }
 
-/** A request to transcribe {@link CONTENT}, with other fields on top. */
+/** A request to transcribe {@link CONTENT}; `fields` override it. */
 export function askTranscript(fields: object = {}): TranscribeRequest {
   const audio = { base64: CONTENT.toString('base64'), sha256: 'ab', bytes: CONTENT.length, format: 'wav' }
   return TranscribeRequest.parse({ model: 's1', audio, ...fields })
 }
 
-/** A file that counts its streams which are still open. */
+/** A file that counts its open streams. */
 export function fileOf(content: Buffer = CONTENT): AudioFile & { readonly unclosed: number } {
   let unclosed = 0
   return {
@@ -53,12 +53,12 @@ export function fileOf(content: Buffer = CONTENT): AudioFile & { readonly unclos
   }
 }
 
-/** What a worker gives an engine beside the request. */
+/** Options that a worker passes to an engine with the request. */
 export function transcribeOptions(options: Partial<TranscribeOptions> = {}): TranscribeOptions {
   return { signal: new AbortController().signal, idempotencyKey: 'job_1:1', ...options }
 }
 
-/** All events of a call, each checked against its schema. */
+/** All events of a call, each validated by its schema. */
 export async function collectTranscript(
   engine: TranscriptionEngine,
   request = askTranscript(),
@@ -72,14 +72,13 @@ export async function collectTranscript(
   return events
 }
 
-/** What a call throws. @throws Error when it throws nothing */
+/** The error of a call. @throws Error if the call succeeds */
 export async function transcriptFailure(...args: Parameters<typeof collectTranscript>): Promise<ServiceError> {
   const events = await collectTranscript(...args).catch((error: ServiceError) => error)
   if (Array.isArray(events)) throw new Error(`expected a failure, got ${JSON.stringify(events)}`)
   return events
 }
 
-/** The joined texts. */
 export function transcriptOf(events: readonly TranscribeEvent[]): string {
   return events.map((event) => (event.type === 'text' ? event.text : '')).join('')
 }

@@ -1,7 +1,4 @@
-/**
- * A process that holds a local model server and works with it, to be killed: prints the pid of the server once a
- * transcription runs.
- */
+/** A process with a busy local model server, to be killed: prints the pid of the server once a transcription runs. */
 import { readFile } from 'node:fs/promises'
 import { form, openServer } from './running.ts'
 

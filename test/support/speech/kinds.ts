@@ -1,4 +1,4 @@
-/** One recording in every container and coding that the service takes, made once for each run of a test file. */
+/** One recording in every accepted container and codec, created once per run of a test file. */
 import { execFile } from 'node:child_process'
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'

@@ -1,6 +1,6 @@
-/** Figures of quality: how far a transcript or a list of turns is from the truth. */
+/** Quality figures: errors of a transcript, or of speaker turns, against the truth. */
 
-/** Words as they sound: transcripts write numbers, hyphens and titles in several ways. */
+/** Words as spoken: transcripts write numbers, hyphens and titles in several ways. */
 function soundsOf(text: string): string[] {
   const plain = text
     .toLowerCase()
@@ -9,7 +9,7 @@ function soundsOf(text: string): string[] {
   return plain.split(' ').filter((word) => word !== '')
 }
 
-/** Substitutions, insertions and deletions that make one text of the other, and the words of the first. */
+/** Edit distance in words (substitutions, insertions, deletions), and the words of the first text. */
 export function wordErrors(said: string, heard: string): { errors: number; words: number } {
   const [from, to] = [soundsOf(said), soundsOf(heard)]
   let row = Array.from({ length: to.length + 1 }, (_, index) => index)
@@ -24,7 +24,7 @@ export function wordErrors(said: string, heard: string): { errors: number; words
   return { errors: row.at(-1) ?? 0, words: from.length }
 }
 
-/** A stretch of one speaker, in seconds. */
+/** A segment of one speaker, in seconds. */
 export interface Turn {
   readonly start: number
   readonly end: number
@@ -32,8 +32,8 @@ export interface Turn {
 }
 
 /**
- * Part of the spoken time that is given to the wrong speaker, in steps of 10 ms, with the names matched as they fit best
- * one to one. Time that only one of the two lists calls speech is not counted.
+ * Part of the spoken time with the wrong speaker, in steps of 10 ms, with the best one-to-one assignment of names. Time that only one of the
+ * lists marks as speech is ignored.
  */
 export function speakerError(truth: readonly Turn[], found: readonly Turn[]): number {
   const shared = new Map<string, number>()
@@ -51,8 +51,8 @@ export function speakerError(truth: readonly Turn[], found: readonly Turn[]): nu
 }
 
 /**
- * The diarization error rate without a collar, in steps of 10 ms: missed, false and confused speech for each second of a
- * speaker's speech. Of speech of two at once both count. Names are matched as they fit best, one to one.
+ * The diarization error rate without a collar, in steps of 10 ms: missed, false and confused speech per second of speech. Overlapping speech
+ * counts for both speakers. Names are assigned one to one, as well as possible.
  */
 export function diarizationError(truth: readonly Turn[], found: readonly Turn[]): number {
   const shared = new Map<string, number>()

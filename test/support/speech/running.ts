@@ -1,4 +1,4 @@
-/** The real local model server for tests: prepared once a machine, started for each file that asks. */
+/** The real local model server for tests: prepared once per machine, started per test file. */
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { FormData, request } from 'undici'
@@ -6,13 +6,13 @@ import { type Environment, prepareEnvironment } from '#shared/local-server/envir
 import { LocalServer, type LocalServerOptions } from '#shared/local-server/local-server.ts'
 import { openLog } from '#shared/log/log.ts'
 
-/** Where test runs keep models and the server's Python packages, as those of the other embedded models. */
+/** Directory of test runs for models and Python packages of the server. */
 export const MODELS_DIR = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
 
 /**
- * The prepared environment, or undefined with a printed reason where there is no Python or no package index.
+ * The prepared environment; undefined with a printed reason without Python or a package index.
  *
- * With CI=true a skip would hide a failure, so the reason is thrown.
+ * With CI=true the reason is thrown, because a skip would hide a failure.
  */
 export async function findEnvironment(): Promise<Environment | undefined> {
   try {
@@ -24,7 +24,7 @@ export async function findEnvironment(): Promise<Environment | undefined> {
   }
 }
 
-/** An answer, read whole. */
+/** A response, read completely. */
 export interface Answer {
   readonly status: number
   readonly headers: Record<string, string | string[] | undefined>
@@ -33,11 +33,11 @@ export interface Answer {
   readonly json: any
 }
 
-/** A server of a test's own, and calls to it. */
+/** A private server and its calls. */
 export interface TestServer extends AsyncDisposable {
   readonly server: LocalServer
   post(path: string, body: Buffer | FormData | object): Promise<Answer>
-  /** Starts a call and gives its events as they come. */
+  /** Starts a call and yields its events as they arrive. */
   events(path: string, form: FormData, signal?: AbortSignal): AsyncGenerator<StreamEvent>
 }
 
@@ -48,7 +48,7 @@ export type StreamEvent = Record<string, any>
 /** Long enough for a window at all temperatures on a machine under load. */
 const CALL_MS = 600_000
 
-/** Opens a server on the prepared environment. Its process starts with the first call. */
+/** Opens a server on the prepared environment. The process starts with the first call. */
 export function openServer(options: Partial<LocalServerOptions> = {}): TestServer {
   const server = new LocalServer({ directory: MODELS_DIR, log: openLog('silent', 'test'), ...options })
   const send = async (path: string, body: Buffer | FormData | object, signal: AbortSignal) => {
@@ -86,7 +86,7 @@ export function openServer(options: Partial<LocalServerOptions> = {}): TestServe
   }
 }
 
-/** A multipart form; a list becomes a field for each of its values. */
+/** A multipart form; a list becomes a field per value. */
 export function form(fields: Record<string, string | string[] | Buffer>): FormData {
   const data = new FormData()
   for (const [name, value] of Object.entries(fields)) {

@@ -4,35 +4,35 @@ import { Pool } from 'undici'
 import type { UpstreamTarget } from '#shared/engines/upstream/upstream.ts'
 import { type Answer, answerOn } from '../processes/upstream.ts'
 
-/** A call as the speech server saw it. */
+/** A call as the speech server received it. */
 export interface SpeechCall {
   readonly path: string
-  /** What stood behind the path, without the question mark. */
+  /** The query string, without the question mark. */
   readonly query: string
   readonly headers: IncomingHttpHeaders
   /** Values of each text field, in order. */
   readonly fields: Readonly<Record<string, string[]>>
-  /** The uploaded file, or the whole body where it is no form. */
+  /** The uploaded file, or the whole body if it is not a form. */
   readonly file: Buffer
   readonly filename: string | undefined
-  /** Settles when the socket of the call closed before the answer was done. */
+  /** Settles when the socket of the call closed before the end of the response. */
   readonly closed: Promise<void>
 }
 
-/** Answers one call. One that returns without ending its answer leaves it open: a stall. */
+/** Answers one call. A script that returns without an end leaves the response open: a stalled server. */
 export type SpeechScript = (call: SpeechCall, answer: Answer) => void | Promise<void>
 
-/** A real HTTP server in the place of a speech server, which answers as told and remembers what it saw. */
+/** A real HTTP server in place of a speech server, with scripted responses, that records its calls. */
 export interface SpeechServer extends AsyncDisposable {
   readonly url: string
   readonly calls: readonly SpeechCall[]
-  /** Most calls that were open at once. */
+  /** Maximum concurrent calls. */
   readonly mostAtOnce: number
-  /** Reaches it as a worker reaches its local model server. */
+  /** Connects like a worker to its local model server. */
   connect(): Promise<UpstreamTarget>
 }
 
-/** What a server does by the path of a call; paths that are not named answer 404. */
+/** Scripts by path; other paths answer 404. */
 export type SpeechScripts = Readonly<Record<string, SpeechScript>>
 
 /** Starts a speech server on a free port. */

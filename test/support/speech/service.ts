@@ -1,4 +1,4 @@
-/** Transcription through HTTP: the whole service, with a worker that says what a test wants. */
+/** Transcription over HTTP: the whole service, with a scripted worker. */
 import { createHash } from 'node:crypto'
 import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -21,9 +21,9 @@ import { ECHO_MODEL, type Stack, TEST_KEY } from '../stack.ts'
 
 export const TRANSCRIPTIONS = '/v1/audio/transcriptions'
 
-/** Can do everything. */
+/** A model with every feature. */
 export const SPEECH = 'speech-1'
-/** Knows English, and gives text and segments only. */
+/** A model for English that returns text and segments only. */
 export const PLAIN = 'speech-plain'
 
 const engine = { type: 'local', model: 'whisper-tiny.en' }
@@ -40,32 +40,31 @@ const MODELS = [
   },
 ]
 
-/** What the worker of the tests does with a request; the default is {@link speak}. */
+/** Behaviour of the worker for a request; default: {@link speak}. */
 export type Script = (request: TranscribeRequest, context: AttemptContext) => AsyncIterable<TranscribeEvent>
 
-/** A request as the worker got it, with the hash of the audio it read. */
+/** A request as the worker received it, with the hash of its audio. */
 export type SeenRequest = TranscribeRequest & { readonly heard: string; readonly blob: string | undefined }
 
 /** A running service. Dispose it. */
 export interface Transcriptions extends Stack {
-  /** What the worker got, in order. */
+  /** Requests of the worker, in order. */
   readonly seen: SeenRequest[]
-  /** Names of the blobs that lie in the store now, unfinished ones included. */
+  /** Names of the stored blobs, including unfinished ones. */
   blobs(): Promise<string[]>
-  /** Posts a form with the test key; fetch writes it. */
+  /** Posts a form with the test key, encoded by fetch. */
   upload(form: FormData, init?: RequestInit): Promise<Response>
-  /** Posts a form whose bytes are those of {@link formBytes}. */
+  /** Posts a form with the exact bytes of {@link formBytes}. */
   uploadParts(parts: readonly Part[], init?: RequestInit): Promise<Response>
 }
 
-/** What a test may change. */
 export interface TranscriptionsOptions {
   readonly kafka?: string | undefined
   readonly settings?: Readonly<Record<string, string>>
   readonly script?: Script
 }
 
-/** Starts every service in this process, and a worker of the pool `transcription` that follows a script. */
+/** Starts every role in this process, with a scripted worker of the pool `transcription`. */
 export async function startTranscriptions(options: TranscriptionsOptions = {}): Promise<Transcriptions> {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-speech-'))
   const modelsFile = join(dataDir, 'models.yaml')
@@ -139,7 +138,7 @@ export interface Part {
 export const BOUNDARY = 'sluice-test-boundary'
 export const FORM_TYPE = `multipart/form-data; boundary=${BOUNDARY}`
 
-/** A form as bytes, exactly as said: no other part of it is made up. */
+/** A form as bytes, exactly as given: no part of it is generated. */
 export function formBytes(parts: readonly Part[]): Buffer {
   const chunks = parts.flatMap(({ name, filename, type, value }) => {
     const names = [
@@ -153,7 +152,7 @@ export function formBytes(parts: readonly Part[]): Buffer {
   return Buffer.concat([...chunks, Buffer.from(`--${BOUNDARY}--\r\n`)])
 }
 
-/** The parts of a call: the audio, and fields with one value or several. */
+/** The parts of a call: the audio, and fields with one or several values. */
 export function partsOf(fields: Readonly<Record<string, string | readonly string[]>>, audio = wav(1)): Part[] {
   const parts = Object.entries(fields).flatMap(([name, value]) =>
     (typeof value === 'string' ? [value] : value).map((each) => ({ name, value: each })),
@@ -184,7 +183,7 @@ export function sha256(bytes: Buffer): string {
   return createHash('sha256').update(bytes).digest('hex')
 }
 
-/** Two sentences of two speakers, in the order of the schema, with all that was asked for. */
+/** Two sentences of two speakers, in the order of the schema, with all requested features. */
 export async function* speak(request: TranscribeRequest): AsyncGenerator<TranscribeEvent> {
   const named = request.speakers.map(({ name }) => name)
   const speakers = request.diarize ? [...named, 'A', 'B'].slice(0, 2) : []

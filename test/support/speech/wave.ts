@@ -1,6 +1,6 @@
-/** Samples in and out of WAV files, mono and 16 bits. */
+/** Samples of WAV files, mono and 16 bits. */
 
-/** What everything is decoded to, in samples a second. */
+/** Sample rate of decoded audio, per second. */
 export const RATE = 16_000
 
 /** The samples of a plain WAV file as the server writes it. */
@@ -9,7 +9,7 @@ export function samplesOf(wave: Buffer): Int16Array {
   return new Int16Array(data.buffer.slice(data.byteOffset, data.byteOffset + (data.byteLength & ~1)))
 }
 
-/** A WAV file. @param rate Samples a second, as the header says it */
+/** A WAV file. @param rate Sample rate in the header */
 export function waveOf(samples: Int16Array, rate = RATE): Buffer {
   const header = Buffer.alloc(44)
   header.write('RIFF', 0)
@@ -27,7 +27,7 @@ export function waveOf(samples: Int16Array, rate = RATE): Buffer {
   return Buffer.concat([header, Buffer.from(samples.buffer, samples.byteOffset, samples.byteLength)])
 }
 
-/** Recordings one after the other. */
+/** Concatenated recordings. */
 export function join(parts: readonly Int16Array[]): Int16Array {
   const whole = new Int16Array(parts.reduce((sum, part) => sum + part.length, 0))
   let at = 0
@@ -38,12 +38,11 @@ export function join(parts: readonly Int16Array[]): Int16Array {
   return whole
 }
 
-/** Nothing to hear. */
 export function silence(seconds: number): Int16Array {
   return new Int16Array(Math.round(seconds * RATE))
 }
 
-/** How loud each tenth of a second is: two codings of one recording have nearly the same. */
+/** Loudness of each tenth of a second: nearly equal for two encodings of one recording. */
 export function loudness(samples: Int16Array): number[] {
   const step = RATE / 10
   return Array.from({ length: Math.floor(samples.length / step) }, (_, index) => {
@@ -63,7 +62,7 @@ export function correlation(a: readonly number[], b: readonly number[]): number 
   return dot(x, y) / Math.sqrt(dot(x, x) * dot(y, y))
 }
 
-/** A WAV file of 32-bit floating point, one list of samples for each channel. */
+/** A WAV file of 32-bit floating point, one list of samples per channel. */
 export function floatWaveOf(channels: readonly Float32Array[], rate = RATE): Buffer {
   const [first = new Float32Array()] = channels
   const samples = new Float32Array(first.length * channels.length)
@@ -81,7 +80,7 @@ export function floatWaveOf(channels: readonly Float32Array[], rate = RATE): Buf
   return file
 }
 
-/** Recordings whose channels or samples would lose the voice if they were just averaged and rounded, by what is wrong. */
+/** Recordings whose voice is lost if channels are averaged and samples rounded naively, by the defect. */
 export function oddWaves(recording: Buffer): [string, Buffer][] {
   const voice = Float32Array.from(samplesOf(recording), (sample) => sample / 32_768)
   const map = (change: (sample: number, at: number) => number) => voice.map(change)

@@ -18,19 +18,19 @@ import { TEST_KEY } from '../stack.ts'
 
 const PATH = '/v1/audio/transcriptions'
 
-/** What a test sets of the service. */
+/** Options of the service. */
 export interface WorkerOptions {
   /** Entries of models.yaml. */
   readonly models: readonly object[]
-  /** Reaches what stands in the place of the local model server. */
+  /** Connects to the replacement of the local model server. */
   readonly connect: (signal: AbortSignal) => Promise<UpstreamTarget>
   readonly settings?: Readonly<Record<string, string>>
   readonly kafka?: string | undefined
-  /** Hears the log, a parsed line each. */
+  /** Receives parsed log lines. */
   readonly onLog?: (line: Record<string, unknown>) => void
 }
 
-/** A form's fields; a list becomes a field for each of its values. */
+/** Fields of a form; a list becomes a field per value. */
 export type Fields = Readonly<Record<string, string | readonly string[]>>
 
 /** A running service with a transcription worker. Dispose it. */
@@ -42,12 +42,12 @@ export interface TranscriptionWorker extends AsyncDisposable {
   get(path: string): Promise<Response>
   /** Cancels a durable job. */
   cancel(id: string): Promise<Response>
-  /** Names of the blobs that are stored now. */
+  /** Names of the stored blobs. */
   blobs(): Promise<string[]>
   readonly blobDir: string
 }
 
-/** Starts an ingress, a scheduler and a transcription worker in this process, with a local model server of the test's own. */
+/** Starts an ingress, a scheduler and a transcription worker in this process, with a private local model server. */
 export async function startTranscriptionWorker(options: WorkerOptions): Promise<TranscriptionWorker> {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-transcribe-'))
   const modelsFile = join(dataDir, 'models.yaml')
@@ -104,7 +104,7 @@ export async function startTranscriptionWorker(options: WorkerOptions): Promise<
   }
 }
 
-/** What looks like a WAV file to whoever does not decode it. */
+/** The header of a WAV file, for tests that do not decode it. */
 export const WAVE = Buffer.concat([Buffer.from('RIFF\0\0\0\0WAVEfmt '), Buffer.alloc(200, 7)])
 
 function formOf(fields: Fields, file: Buffer): FormData {
@@ -116,7 +116,7 @@ function formOf(fields: Fields, file: Buffer): FormData {
   return form
 }
 
-/** The objects of a stream of events. */
+/** The objects of an event stream. */
 export async function framesOf(response: Response): Promise<Record<string, unknown>[]> {
   const frames = (await response.text()).split('\n\n').filter((frame) => frame.startsWith('data: {'))
   return frames.map((frame) => JSON.parse(frame.slice('data: '.length)))

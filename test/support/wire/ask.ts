@@ -37,7 +37,7 @@ async function serve(
   const asked = JSON.parse(Buffer.concat(chunks).toString())
   const name = request.url?.split('/')[1] ?? ''
   const found = cases.get(name)
-  // A server that refuses a parameter answers as soon as that is left out.
+  // A server that refuses a parameter accepts the request without it.
   const isAccepted = name === 'us_reject' && asked.stream_options === undefined
   const served = isAccepted ? cases.get('wh_ct_plain') : found
   if (!served) return void response.writeHead(500).end()
@@ -50,7 +50,7 @@ async function serve(
   if (after === 'reset') setTimeout(() => response.socket?.resetAndDestroy(), 50)
 }
 
-/** The models that ask the cases, one each, of the same name. */
+/** One model per case, with the same name. */
 export function modelsOf(cases: readonly WireCase[], url: string): object[] {
   return cases.map(({ name, upstream }) => ({
     id: name,
@@ -85,13 +85,13 @@ const BODIES: Readonly<Record<string, object>> = {
   },
   responses: {
     input: HI,
-    // A stored response is tried again, and its stream ends with that in place of the upstream's words.
+    // A stored response is retried, and its stream ends with an error of the service instead of the upstream's message.
     store: false,
     tools: NAMES.map((name) => ({ type: 'function', name, parameters: PARAMETERS, strict: false })),
   },
 }
 
-/** Asks for a case in one way. */
+/** Requests a case through one API. */
 export async function askFor(stack: Stack, name: string, way: Way, more: object = {}): Promise<Got> {
   const [api = '', isStream] = way.split(' ')
   const usage = api === 'chat' && isStream ? { stream_options: { include_usage: true } } : {}

@@ -1,6 +1,5 @@
 /*
- * Values of every field that the types of the `openai` package declare for chat completions. chat-fields.test.ts compares the
- * names with the declarations, so a field of a new version has to be added here.
+ * Values of every field that the types of the `openai` package declare for chat completions. The test chat-fields.test.ts compares the names with the declarations, so a field of a new version must be added here.
  */
 
 const PNG = 'data:image/png;base64,iVBORw0KGgo='
@@ -107,7 +106,7 @@ const allowed = (mode: string) => ({
   },
 })
 
-/** Requests, which must reach an upstream of the same API as they are. */
+/** Requests that must reach an upstream of the same API unchanged. */
 export const REQUESTS: readonly Record<string, unknown>[] = [
   { messages: CONVERSATION, ...FIELDS, tools: TOOLS, tool_choice: 'required' },
   ...['none', 'auto', allowed('auto'), allowed('required')].map((tool_choice) => ({
@@ -198,7 +197,7 @@ const CALLS = [
   { id: 'call_2', type: 'custom', custom: { name: 'sql', input: 'select 1' } },
 ]
 
-/** Answers, each with the request fields that ask for its form. */
+/** Responses, each with the request fields that select its form. */
 export const ANSWERS: readonly { readonly asked: object; readonly answer: Record<string, unknown> }[] = [
   {
     asked: {},
@@ -242,7 +241,7 @@ export const ANSWERS: readonly { readonly asked: object; readonly answer: Record
 
 type Json = Record<string, unknown>
 
-/** The chunks by which OpenAI streams an answer. */
+/** The chunks by which OpenAI streams a response. */
 export function chunksOf(answer: Json): Json[] {
   const { usage, choices, moderation, ...head } = answer as Json & { choices: Json[] }
   const [{ message, logprobs, finish_reason } = {}] = choices

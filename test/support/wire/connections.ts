@@ -35,7 +35,7 @@ function openai(name: string, more: Partial<WireCase>): WireCase {
   return { name, upstream: 'openai', head: SSE, expect: USED, ...more }
 }
 
-/** Bytes that are not what the headers name. */
+/** Bytes that contradict the headers. */
 const FRAMING: readonly WireCase[] = [
   openai('crlf_no_end', { body: STREAM.replaceAll('\n', '\r\n').trimEnd() }),
   openai('byte_order_mark', { body: `\ufeff${STREAM}` }),
@@ -148,5 +148,5 @@ const ENDS: readonly WireCase[] = [
   }),
 ]
 
-/** Good answers in odd frames, codings and connections, and their bad neighbours. */
+/** Valid responses in unusual frames, encodings and connections, and similar invalid ones. */
 export const CONNECTIONS: readonly WireCase[] = [...FRAMING, ...CODINGS, ...ENDS]

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 
 /**
- * Names of the fields that a `.d.ts` file of a generated SDK declares, by the interface with its namespaces, such as
+ * Names of the fields that a `.d.ts` file of a generated SDK declares, by interface with its namespaces, such as
  * `ChatCompletionChunk.Choice.Delta`.
  */
 export function declaredFields(file: string): Map<string, string[]> {

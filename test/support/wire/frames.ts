@@ -1,4 +1,4 @@
-/** Builders of the answers that servers give. */
+/** Builders of upstream responses. */
 
 export const SSE = { 'content-type': 'text/event-stream' }
 export const JSON_TYPE = { 'content-type': 'application/json' }
@@ -20,7 +20,7 @@ export const HELLO = frame(chunk({ content: 'Hello' }))
 export const STOP = frame(chunk({}, 'stop'))
 export const CHAT_USAGE = { prompt_tokens: 9, completion_tokens: 4, total_tokens: 13 }
 export const USAGE = frame({ ...chunk({}), choices: [], usage: CHAT_USAGE })
-/** A whole stream that says Hello. */
+/** A whole stream with the text Hello. */
 export const STREAM = ROLE + HELLO + STOP + USAGE + DONE
 
 /** A chat completion. */
@@ -56,7 +56,7 @@ export const HELLO_BLOCK =
   event({ type: 'content_block_stop', index: 0 })
 export const MESSAGE_STOP = event({ type: 'message_stop' })
 
-/** The item of a response that says Hello. */
+/** The item of a response with the text Hello. */
 export const MESSAGE_ITEM = {
   type: 'message',
   id: 'msg_1',
@@ -71,7 +71,7 @@ export function response(output: readonly object[], more: object = {}): object {
   return { id: 'resp_1', object: 'response', status: 'completed', output, usage, ...more }
 }
 
-/** A Responses stream that says Hello, with an end that is completed or not. */
+/** A Responses stream with the text Hello, completed or incomplete. */
 export const RESPONSE_STREAM =
   event({ type: 'response.created', response: { id: 'resp_1', status: 'in_progress', output: [] } }) +
   event({ type: 'response.output_item.added', output_index: 0, item: { ...MESSAGE_ITEM, content: [] } }) +

@@ -1,4 +1,4 @@
-/** A message joined from the frames of its stream, as clients of the Messages API join it. */
+/** A message joined from the frames of its stream, as clients of the Messages API do. */
 export function messageOf(frames: readonly Frame[]): Record<string, unknown> {
   let message: Record<string, unknown> = {}
   const blocks: Record<string, unknown>[] = []
@@ -41,7 +41,7 @@ function addDelta(
   else throw new Error(`unknown delta ${String(type)}`)
 }
 
-/** The input of a call that was cut is empty. */
+/** The input of a truncated tool call is empty. */
 function parsed(json: string): unknown {
   try {
     return JSON.parse(json)

@@ -1,12 +1,12 @@
 import { dataOf } from '../sse.ts'
 import type { Way } from './case.ts'
 
-/** An answer of any API, whole or streamed, in one form. */
+/** A response of any API, whole or streamed, in one form. */
 export interface Got {
   readonly status: number
   readonly headers: Headers
   readonly body: string
-  /** Message of the error; undefined: the answer is a good one. */
+  /** Error message; undefined: success. */
   readonly error?: string
   readonly param?: string | null
   readonly text: string
@@ -42,7 +42,7 @@ const READERS: Readonly<Record<Way, (body: string) => Parts>> = {
   'responses stream': (body) => readResponse(gatherResponse(framesOf(body))),
 }
 
-/** Reads what a caller got. */
+/** Reads a response. */
 export async function readAnswer(way: Way, response: Response): Promise<Got> {
   const { status, headers } = response
   const body = await response.text()
@@ -90,7 +90,7 @@ function readChoice(delta: Json, finish: string | null, parts: Parts): void {
   }
 }
 
-/** Messages stream → the message that it makes. */
+/** Messages stream → message. */
 function gatherMessage(events: readonly Json[]): Json {
   let message: Json = { content: [] }
   const inputs: string[] = []
@@ -145,11 +145,12 @@ function callOf({ id, name, input }: Json): Call {
   return { id, name, arguments: typeof input === 'string' ? input : JSON.stringify(input) }
 }
 
-/** Responses stream → the response that ends it, whose text must be that of the deltas. */
+/** Responses stream → its final response, whose text must equal the deltas. */
 function gatherResponse(events: readonly Json[]): Json {
   const last = events.at(-1)?.response
   const deltas = events.map(({ type, delta }) => (type === 'response.output_text.delta' ? delta : '')).join('')
-  if (last && deltas !== readResponse(last).text) throw new Error(`deltas '${deltas}' are not the text of the response`)
+  if (last && deltas !== readResponse(last).text)
+    throw new Error(`deltas '${deltas}' differ from the text of the response`)
   return last
 }
 

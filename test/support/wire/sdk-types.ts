@@ -1,10 +1,10 @@
 import { readFileSync } from 'node:fs'
 
 /**
- * Sample values of the types that an SDK declares, so that a field that a new version adds is tested without being listed.
+ * Sample values of the types that an SDK declares, so that fields of a new version are tested without a list.
  *
- * Reads the declarations that code generators write: interfaces, aliases, unions, arrays, literals. Every value of a type is one
- * sample: an object has all of its fields, and each further sample differs from the first in one field.
+ * Parses the declarations that code generators write: interfaces, aliases, unions, arrays, literals. Each sample after the first differs from
+ * it in one field.
  */
 
 type Shape =
@@ -14,7 +14,7 @@ type Shape =
   | { kind: 'union'; of: Shape[] }
   | { kind: 'object'; fields: Map<string, Shape> }
 
-/** Values of fields whose type says too little, by name. */
+/** Values of fields with vague types, by name. */
 export type Values = Readonly<Record<string, unknown>>
 
 const TOKENS = /'(?:[^'\\]|\\.)*'|[A-Za-z_$][\w$.]*|-?\d+(?:\.\d+)?|[{}[\]()<>|&;:?,=]/g
@@ -33,7 +33,7 @@ export class SdkTypes {
       if (!this.#shapes.has(name)) this.#shapes.set(name, new Reader(rest).read())
     }
     for (const [, name = '', rest = ''] of text.matchAll(/^ *(?:export )?type (\w+) = ([^;]+);/gm)) {
-      // Namespaces repeat what is declared outside of them.
+      // Namespaces repeat outer declarations.
       if (!this.#shapes.has(name) && !rest.endsWith(`.${name}`)) this.#shapes.set(name, new Reader(rest).read())
     }
   }
@@ -43,10 +43,9 @@ export class SdkTypes {
     return this.#samplesOf({ kind: 'name', name: name.split('.').at(-1) ?? name })
   }
 
-  /** The names of the fields of an interface. */
   fields(name: string): string[] {
     const shape = this.#shapes.get(name)
-    if (shape?.kind !== 'object') throw new Error(`${name} is no interface`)
+    if (shape?.kind !== 'object') throw new Error(`${name} is not an interface`)
     return [...shape.fields.keys()]
   }
 
@@ -69,7 +68,7 @@ export class SdkTypes {
         return unique(shape.of.flatMap((each) => this.#samplesOf(each))).filter((value) => value !== null)
       case 'name': {
         const known = this.#shapes.get(shape.name.split('.').at(-1) ?? '')
-        // Types of other files are names, such as those of models.
+        // Types of other files are treated as strings, such as those of models.
         if (!known && shape.name.includes('.')) return [STRING]
         if (!known) throw new Error(`unknown type ${shape.name}`)
         return this.#samplesOf(known)
@@ -121,7 +120,7 @@ class Reader {
     return of.length === 1 ? (of[0] as Shape) : { kind: 'union', of }
   }
 
-  /** Of `string & {}` only the first matters. */
+  /** Only the first part of `string & {}` matters. */
   #intersection(): Shape {
     this.#take('|')
     const first = this.#simple()
@@ -167,7 +166,7 @@ class Reader {
 
   #next(): string {
     const token = this.#tokens[this.#at++]
-    if (token === undefined) throw new Error('the declaration ends too early')
+    if (token === undefined) throw new Error('unexpected end of the declaration')
     return token
   }
 

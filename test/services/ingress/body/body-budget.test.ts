@@ -6,7 +6,7 @@ import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
 import { ByteBudget } from '#shared/byte-budget.ts'
 import { BodyBudget } from '#shared/jobs/worker/body-budget.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
-import { OTHER_KEY, startWhole, type WholeProcess } from '../../../support/processes/whole.ts'
+import { OTHER_KEY, startSingleProcess, type SingleProcess } from '../../../support/processes/single-process.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
 /** What the bodies and messages of callers hold of a process's memory, all together. */
@@ -117,9 +117,9 @@ describe('the room of a worker for bodies', () => {
 })
 
 describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
-  let service: WholeProcess
+  let service: SingleProcess
   beforeEach(async () => {
-    service = await startWhole({ heapMib: 1_024 })
+    service = await startSingleProcess({ heapMib: 1_024 })
   })
   afterEach(() => service[Symbol.asyncDispose]())
 

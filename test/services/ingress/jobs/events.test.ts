@@ -4,7 +4,7 @@ import {
   describeJobs,
   jobOf,
   MESSAGES,
-  placeless,
+  withoutPosition,
   readEvents,
   type Service,
   say,
@@ -97,9 +97,9 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     for (let after = 0; after < all.length; after++) {
       const byQuery = await readEvents(await service.get(`/v1/jobs/${id}/events?starting_after=${after}`))
       const byHeader = await readEvents(await service.get(`/v1/jobs/${id}/events`, lastEventId(after)))
-      expect([placeless(byQuery), placeless(byHeader)]).toEqual([
-        placeless(all.slice(after)),
-        placeless(all.slice(after)),
+      expect([withoutPosition(byQuery), withoutPosition(byHeader)]).toEqual([
+        withoutPosition(all.slice(after)),
+        withoutPosition(all.slice(after)),
       ])
     }
     for (const after of [all.length, all.length + 1, 1_000_000]) {
@@ -180,7 +180,7 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     for (const [cut, client] of clients.entries()) {
       const { before, after } = await client
       expect([cut, before.length]).toEqual([cut, cut])
-      expect([cut, placeless([...before, ...after])]).toEqual([cut, placeless(whole)])
+      expect([cut, withoutPosition([...before, ...after])]).toEqual([cut, withoutPosition(whole)])
     }
   })
 
@@ -191,7 +191,7 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     expect(whole.length).toBeGreaterThanOrEqual(202)
     for (let after = 0; after < whole.length; after++) {
       const response = await two.get(`/v1/jobs/${id}/events`, { ...lastEventId(after), replica: after % 2 })
-      expect([after, placeless(await readEvents(response))]).toEqual([after, placeless(whole.slice(after))])
+      expect([after, withoutPosition(await readEvents(response))]).toEqual([after, withoutPosition(whole.slice(after))])
     }
   })
 })

@@ -10,7 +10,7 @@ import { ByteBudget } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import { keyOf } from '#shared/keys/keys.ts'
 import { Metrics } from '#shared/metrics.ts'
-import { placeless, type WireEvent } from '../../../support/jobs/api.ts'
+import { withoutPosition, type WireEvent } from '../../../support/jobs/api.ts'
 import { dataOf } from '../../../support/sse.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 import { isEnd, openWs, refusalOf, type WsClient } from '../../../support/ws.ts'
@@ -361,7 +361,7 @@ describe('a subscription', () => {
     const over = [first, second].flatMap((client) =>
       client.about('s1').flatMap((frame) => (frame.type === 'job.event' ? [frame.event] : [])),
     )
-    expect(placeless(over)).toEqual(placeless(events))
+    expect(withoutPosition(over)).toEqual(withoutPosition(events))
     expect(over.at(-1)).toMatchObject({ type: 'job.completed', job: { status: 'completed' } })
   })
 

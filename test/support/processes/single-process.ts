@@ -9,32 +9,31 @@ import { stringify } from 'yaml'
 import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
 import { ENVIRONMENT } from './environment.ts'
 
-/** A second key of every {@link WholeProcess}. */
+/** A second API key of every {@link SingleProcess}. */
 export const OTHER_KEY = 'sk-other-0123456789'
 
-/** Every role in one process of its own, with queue and store inside. Dispose it. */
-export interface WholeProcess extends AsyncDisposable {
+/** Every role in one child process, with embedded queue and store. Dispose it. */
+export interface SingleProcess extends AsyncDisposable {
   /** `http://127.0.0.1:PORT` */
   readonly url: string
   readonly isAlive: boolean
-  /** Everything it wrote so far: its log, and what it says to people. */
+  /** Output so far: log and messages. */
   readonly output: string
   /** Resident memory, in MiB. */
   rssMib(): number
-  /** The longest time for which a round of its event loop computed since the last call, in milliseconds. */
+  /** The longest hold of its event loop since the last call, in milliseconds. */
   longestHoldMs(): Promise<number>
 }
 
-/** What a test may change of it. */
-export interface WholeOptions {
+export interface SingleProcessOptions {
   readonly models?: readonly object[]
   readonly settings?: Readonly<Record<string, string>>
-  /** Limit of its heap. */
+  /** Heap limit. */
   readonly heapMib?: number
 }
 
-/** Starts it, and waits until it listens. */
-export async function startWhole(options: WholeOptions = {}): Promise<WholeProcess> {
+/** Starts the service and waits until it listens. */
+export async function startSingleProcess(options: SingleProcessOptions = {}): Promise<SingleProcess> {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-whole-'))
   const modelsFile = join(dataDir, 'models.yaml')
   await writeFile(modelsFile, stringify({ models: options.models ?? [ECHO_MODEL] }))

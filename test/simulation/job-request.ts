@@ -2,12 +2,12 @@ import type { Random } from '../chaos/load/random.ts'
 import type { Plan } from '../support/jobs/compose-kind.ts'
 import type { Script } from './work.ts'
 
-/** Who nearly all jobs are of, and who has many at once now and then. */
+/** The tenant of nearly all jobs, and the tenant of bursts. */
 const TENANT = 'key_1'
-const CROWD = 'key_0'
+const BURST_TENANT = 'key_0'
 
-/** A job as a client wants it. */
-export interface Wish {
+/** A job as a client submits it. */
+export interface JobRequest {
   readonly tenant: string
   readonly script: Script
   readonly isStream: boolean
@@ -16,32 +16,40 @@ export interface Wish {
   readonly runInMs: number | undefined
   readonly isLow: boolean
   readonly hasKey: boolean
-  /** What it composes, instead of its script; its children have scripts of their own. */
+  /** Steps and children, instead of the script; each child has a script. */
   readonly plan?: Plan
 }
 
-/** How often a job composes, and its time: so long that it need not wrap up, unless a child never ends. */
+/** Probability of a composed job, and its deadline: long enough unless a child never ends. */
 const COMPOSED = 0.15
 const COMPOSED_MS = 110_000
 
-/** Any job, now and then a bad one. @param ref Unique in the simulation */
-export function wishOf(ref: string, random: Random): Wish {
-  const wish = plainWish(ref, random)
-  if (!random.chance(COMPOSED)) return wish
-  const script = { ...wish.script, isPoison: false, isEndless: false, failures: 0 }
+/** A random job, sometimes a failing one. @param ref Unique in the simulation */
+export function randomRequest(ref: string, random: Random): JobRequest {
+  const request = plainRequest(ref, random)
+  if (!random.chance(COMPOSED)) return request
+  const script = { ...request.script, isPoison: false, isEndless: false, failures: 0 }
   const children = Array.from({ length: random.between(0, 3) }, (_, nth) => childScript(`${ref}.${nth}`, random))
   const childDeadlineInMs = random.chance(0.7) ? random.between(8_000, 30_000) : undefined
   const plan = { steps: random.between(1, 3), children, ...(childDeadlineInMs !== undefined && { childDeadlineInMs }) }
-  return { ...wish, script, plan, deadlineInMs: COMPOSED_MS, startInMs: undefined }
+  return { ...request, script, plan, deadlineInMs: COMPOSED_MS, startInMs: undefined }
 }
 
-/** One of very many that a tenant submits at once. */
-export function crowdWish(ref: string, random: Random): Wish {
-  const wish = plainWish(ref, random)
-  const script = { ...wish.script, tokens: 2, tokenMs: 400, failures: 0, isPoison: false, isEndless: false, padding: 0 }
+/** One job of a burst of a tenant. */
+export function burstRequest(ref: string, random: Random): JobRequest {
+  const request = plainRequest(ref, random)
+  const script = {
+    ...request.script,
+    tokens: 2,
+    tokenMs: 400,
+    failures: 0,
+    isPoison: false,
+    isEndless: false,
+    padding: 0,
+  }
   return {
-    ...wish,
-    tenant: CROWD,
+    ...request,
+    tenant: BURST_TENANT,
     script,
     deadlineInMs: 120_000,
     startInMs: undefined,
@@ -63,7 +71,7 @@ function childScript(ref: string, random: Random): Script {
   }
 }
 
-function plainWish(ref: string, random: Random): Wish {
+function plainRequest(ref: string, random: Random): JobRequest {
   const isPoison = random.chance(0.06)
   const failures = random.chance(0.25) ? random.between(1, 4) : 0
   const isEndless = random.chance(0.05)

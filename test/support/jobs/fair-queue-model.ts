@@ -1,30 +1,28 @@
 /**
- * The turns of tenants (docs/internals/design.md, Fairness) as a model: two tenants who submit again and again, and workers with one slot each,
- * of which every one has its own place in the round, may race with the others, and forgets its place when it starts again.
+ * Model of the fair queue between tenants (docs/internals/design.md, Fairness). Two tenants submit repeatedly. Workers have one slot each,
+ * race with each other, keep a position in the round robin, and lose it at a restart.
  *
- * What keeps each job's own row right is the matter of `protocol-model.ts`, and is taken for granted here: a claim takes a job
- * that waits, a job whose worker is gone is queued again. Every {@link TurnGuards guard} can be taken away, and then a promise
- * must break.
+ * The row of a job is modelled in `protocol-model.ts`. Assumed here: A claim takes a waiting job, and a job of a dead worker is requeued. Every {@link FairQueueGuards guard} can be removed, and then a tenant must starve.
  */
 import type { Model, Step } from './model-checker.ts'
 
-/** What keeps the promises. All are on in the product. */
-export const TURN_GUARDS = {
-  /** A claim goes through the tenants, and not through the jobs by their age. */
-  tenantsTakeTurns: true,
-  /** A worker begins after the tenant whom it served last. */
-  placeMoves: true,
+/** Guards of the fair queue; all are enabled in the product. */
+export const FAIR_QUEUE_GUARDS = {
+  /** A claim iterates over tenants, not over jobs by age. */
+  claimsIterateTenants: true,
+  /** A worker starts after the tenant that it served last. */
+  positionMoves: true,
   /** After the last tenant comes the first. */
-  roundCloses: true,
-  /** Of these it serves first those of whom the fewest jobs run. */
+  roundWraps: true,
+  /** Among those, the tenants with the fewest running jobs come first. */
   fewestComeFirst: true,
 }
-export type TurnGuards = typeof TURN_GUARDS
+export type FairQueueGuards = typeof FAIR_QUEUE_GUARDS
 
-/** How much there is of everything. */
-export interface TurnsSize {
+/** Bounds of the model. */
+export interface FairQueueSize {
   readonly workers: number
-  /** Jobs that a tenant has waiting or running at most. */
+  /** Maximum waiting and running jobs per tenant. */
   readonly jobsMax: number
   readonly restartsMax: number
 }
@@ -32,31 +30,31 @@ export interface TurnsSize {
 type Tenant = 'a' | 'b'
 
 interface Worker {
-  /** Whom it served last; empty after a start. */
-  readonly place: Tenant | ''
-  /** Whom its claim serves: the statement has read, and is not committed. */
+  /** Tenant that was served last; empty after a start. */
+  readonly position: Tenant | ''
+  /** Tenant of the current claim: the statement has read, and is not committed. */
   readonly picked: Tenant | ''
-  /** Something has changed since the statement has read. */
+  /** The state has changed since the statement read it. */
   readonly isStale: boolean
-  /** Whose job it runs. */
+  /** Tenant of the running job. */
   readonly runs: Tenant | ''
 }
 
 interface World {
-  /** Whose jobs wait, from the oldest on. */
+  /** Tenants of the waiting jobs, oldest first. */
   readonly queue: readonly Tenant[]
   readonly workers: readonly Worker[]
-  /** Claims by which the other overtook a tenant who waited, since the tenant's last turn. */
+  /** Claims by which the other tenant overtook a waiting one since its last claim. */
   readonly passes: Readonly<Record<Tenant, number>>
   readonly restarts: number
   readonly bad: string | undefined
 }
 
 const TENANTS = ['a', 'b'] as const
-const NEW: Worker = { place: '', picked: '', isStale: false, runs: '' }
+const NEW: Worker = { position: '', picked: '', isStale: false, runs: '' }
 
 /** The model with these guards. */
-export function turnsModel(guards: TurnGuards, size: TurnsSize): Model<World> {
+export function fairQueueModel(guards: FairQueueGuards, size: FairQueueSize): Model<World> {
   const initial: World = {
     queue: [],
     workers: Array.from({ length: size.workers }, () => NEW),
@@ -74,13 +72,13 @@ export function turnsModel(guards: TurnGuards, size: TurnsSize): Model<World> {
   }
 }
 
-/** What can happen next. Each method yields the steps of one party. */
+/** Possible next steps. Each method yields the steps of one party. */
 class Steps {
   readonly #world: World
-  readonly #guards: TurnGuards
-  readonly #size: TurnsSize
+  readonly #guards: FairQueueGuards
+  readonly #size: FairQueueSize
 
-  constructor(world: World, guards: TurnGuards, size: TurnsSize) {
+  constructor(world: World, guards: FairQueueGuards, size: FairQueueSize) {
     this.#world = world
     this.#guards = guards
     this.#size = size
@@ -100,7 +98,7 @@ class Steps {
     const { queue } = this.#world
     const own = queue.filter((one) => one === tenant).length + this.#running(tenant)
     if (own >= this.#size.jobsMax) return
-    // Nothing may depend on it.
+    // No invariant may depend on a submission.
     yield { ...this.#step(`${tenant} submits`, { queue: [...queue, tenant], workers: this.#changed() }), isOwn: false }
   }
 
@@ -111,13 +109,13 @@ class Steps {
     yield this.#step(`w${nth} picks ${picked}`, { workers: workers.with(nth, { ...worker, picked }) })
   }
 
-  /** Whom a worker serves by what it reads. */
-  #next({ place }: Worker): Tenant | undefined {
+  /** The tenant that a worker serves, by the state that it reads. */
+  #next({ position }: Worker): Tenant | undefined {
     const { queue } = this.#world
-    if (!this.#guards.tenantsTakeTurns) return queue[0]
+    if (!this.#guards.claimsIterateTenants) return queue[0]
     const waiting = TENANTS.filter((tenant) => queue.includes(tenant))
-    const after = waiting.filter((tenant) => tenant > place)
-    const round = this.#guards.roundCloses ? [...after, ...waiting.filter((tenant) => tenant <= place)] : after
+    const after = waiting.filter((tenant) => tenant > position)
+    const round = this.#guards.roundWraps ? [...after, ...waiting.filter((tenant) => tenant <= position)] : after
     if (!this.#guards.fewestComeFirst) return round[0]
     return round.toSorted((one, other) => this.#running(one) - this.#running(other))[0]
   }
@@ -125,15 +123,15 @@ class Steps {
   #claim(nth: number, tenant: Tenant): Step<World> {
     const { queue } = this.#world
     const oldest = queue.indexOf(tenant)
-    // Another claim took the last of them: this one gives nothing, and the worker asks again.
+    // Another claim took the last job: this claim returns none, and the worker polls again.
     if (oldest < 0) return this.#step(`w${nth} finds nothing`, { workers: this.#changed(nth, { picked: '' }) })
-    const place = this.#guards.placeMoves ? tenant : ''
-    const workers = this.#changed(nth, { place, picked: '', runs: tenant })
+    const position = this.#guards.positionMoves ? tenant : ''
+    const workers = this.#changed(nth, { position, picked: '', runs: tenant })
     const change = { queue: queue.toSpliced(oldest, 1), workers, ...this.#judge(nth, tenant) }
     return this.#step(`w${nth} claims of ${tenant}`, change)
   }
 
-  /** What a claim is to whom it passes over. */
+  /** Updates the overtaking counts after a claim. */
   #judge(nth: number, tenant: Tenant): Partial<World> {
     const { queue, workers, restarts, passes } = this.#world
     const other = tenant === 'a' ? 'b' : 'a'
@@ -158,7 +156,7 @@ class Steps {
     return this.#world.workers.filter(({ runs }) => runs === tenant).length
   }
 
-  /** The workers after a change that none of the others has read. */
+  /** Marks the readings of all other workers as outdated. */
   #changed(nth?: number, change: Partial<Worker> = {}): Worker[] {
     return this.#world.workers.map((worker, index) =>
       index === nth ? { ...worker, isStale: false, ...change } : { ...worker, isStale: worker.picked !== '' },

@@ -1,7 +1,7 @@
 import { type HostileInput, post, send } from './hostile-inputs.ts'
 import { TEST_KEY } from './stack.ts'
 
-/** The largest and oddest that is kept for callers: files, batches, conversations (see {@link HostileInput}). */
+/** The largest and oddest stored objects: files, batches and conversations (see {@link HostileInput}). */
 
 const MIB = 1024 * 1024
 const LARGE = 28 * MIB
@@ -11,8 +11,7 @@ const parts = (count: number) => Array.from({ length: count }, () => ({ type: 'i
 const requests = (content: string) =>
   JSON.stringify({ requests: [{ custom_id: 'a', params: { model: 'echo-1', messages: [message(content)] } }] })
 
-/** Every row. */
-export const HOSTILE_KEPT: readonly HostileInput[] = [
+export const HOSTILE_STORED: readonly HostileInput[] = [
   file('a line of blanks', () => Buffer.concat([Buffer.alloc(LARGE, ' '), Buffer.from('\n{}')])),
   file('2 million line feeds', () => Buffer.alloc(2 * MIB, '\n')),
   file('a million lines of a blank', () => Buffer.from(' \n'.repeat(MIB))),
@@ -44,7 +43,7 @@ function file(name: string, make: () => Buffer): HostileInput {
   }
 }
 
-/** A response that goes on in a conversation. */
+/** A response that continues a conversation. */
 function inConversation(name: string, makeInput: () => unknown): HostileInput {
   const path = '/v1/responses'
   return post(`${name} in a conversation`, path, () => ({ model: 'echo-1', conversation: 'ID', input: makeInput() }), {

@@ -3,23 +3,23 @@ import type { History } from './history.ts'
 
 type Job = Moved['job']
 
-/** Claims by which others may overtake a tenant, for each worker that ever was: where each begins its round is its own. */
+/** Claims per worker process by which other tenants may overtake one. Each worker process starts at a random tenant. */
 const PASSES_MAX = 2
 
 /**
- * I14: no tenant is passed over. While a job waits that may be claimed, each other tenant is given no more than a few claims of its
- * kind, model and lane at moments when it has at least as many running there (docs/internals/design.md, Fairness).
+ * I14: no tenant starves. While a claimable job of a tenant waits, any other tenant gets only a few claims of the same kind, model and
+ * priority. Claims count if the other tenant has at least as many jobs running (docs/internals/design.md, Fairness).
  */
-export class TurnsCheck {
+export class FairnessCheck {
   readonly #history: History
-  /** Claims by which one tenant overtook another that waits, by lane and both. */
+  /** Claims by which one tenant overtook another waiting one, by queue and both tenants. */
   readonly #passes = new Map<string, number>()
 
   constructor(history: History) {
     this.#history = history
   }
 
-  /** What one call claimed, before the history knows of it. */
+  /** Checks the claims of one call, before the history records them. */
   sawClaims(claims: readonly Moved[]): void {
     for (const lane of new Set(claims.map(({ job }) => laneOf(job)))) {
       this.#sawClaimsOf(
@@ -51,7 +51,7 @@ export class TurnsCheck {
     const count = (this.#passes.get(key) ?? 0) + 1
     this.#passes.set(key, count)
     const most = PASSES_MAX * this.#history.workers
-    if (count === most + 1) this.#history.violated(id, `I14: it waits, and ${key} was served ${count} times meanwhile`)
+    if (count === most + 1) this.#history.violated(id, `I14: waiting, while ${key} was served ${count} times`)
   }
 }
 
@@ -59,7 +59,7 @@ function laneOf({ pool, kind, model, priority }: Job): string {
   return `${pool} ${kind} ${model} ${priority}`
 }
 
-/** What a store does that gives out whatever has waited longest. */
+/** A store that claims the oldest jobs first. */
 export async function claimOldest(store: Store, ...[of, boot, limit]: Parameters<Store['claimNext']>) {
   const { jobs } = await store.list(EVERY_TENANT, { limit: 1_000, states: ['queued'], order: 'asc' })
   const same = jobs.filter((job) => laneOf(job) === laneOf({ ...job, ...of }))

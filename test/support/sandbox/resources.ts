@@ -1,23 +1,22 @@
-/** What a service may leave behind on a Linux machine: looked at before and after, to compare. */
+/** Snapshot of the resources that a service may leave on a Linux machine, for a comparison before and after. */
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { join } from 'node:path'
 
-/** What there is at one moment. */
-export interface Holdings {
-  /** Every process that this one started, and those they started: their numbers. */
+/** Resources at one moment. */
+export interface Resources {
+  /** Pids of all descendants of this process. */
   readonly processes: readonly number[]
-  /** Mount points that this process sees, but for those of Docker daemons, which have containers of others. */
+  /** Mount points in the namespace of this process, except those of Docker daemons. */
   readonly mounts: readonly string[]
-  /** Control groups with our name. */
+  /** Control groups of Sluice. */
   readonly cgroups: readonly string[]
-  /** Pipes, sockets and files that this process has open, by kind. */
+  /** Open pipes, sockets and files of this process, by kind. */
   readonly descriptors: Readonly<Record<string, number>>
 }
 
 const OF_DOCKER = /docker|overlay2|containerd|netns/
 
-/** Counts now. */
-export function holdings(): Holdings {
+export function resources(): Resources {
   return {
     processes: descendants(),
     mounts: lines('/proc/self/mountinfo')
@@ -28,8 +27,8 @@ export function holdings(): Holdings {
   }
 }
 
-/** What `now` has and `before` had not. */
-export function leftSince(before: Holdings, now = holdings()): string[] {
+/** Resources in `now` that are not in `before`. */
+export function leftSince(before: Resources, now = resources()): string[] {
   const isNew = (known: readonly (number | string)[]) => (item: number | string) => !known.includes(item)
   return [
     ...now.processes.filter(isNew(before.processes)).map((pid) => `process ${pid}: ${commandOf(Number(pid))}`),
@@ -56,13 +55,13 @@ function descendants(): number[] {
   return found
 }
 
-/** Undefined for a process that ended meanwhile, and for one that only waits to be reaped. */
+/** Undefined for an ended process, and for a zombie. */
 function parentOf(pid: string): number | undefined {
   const [state, parent] = stat(Number(pid))
   return state === undefined || state === 'Z' ? undefined : Number(parent)
 }
 
-/** The fields after the name, which may hold spaces: state, parent, … */
+/** The fields after the name, which may contain spaces: state, parent, … */
 function stat(pid: number): string[] {
   const [line] = lines(`/proc/${pid}/stat`)
   return line?.slice(line.lastIndexOf(')') + 2).split(' ') ?? []
@@ -97,7 +96,7 @@ function descriptors(): Record<string, number> {
   return counts
 }
 
-/** `socket`, `pipe`, `anon_inode`, or `file`; undefined when it is closed again. */
+/** `socket`, `pipe`, `anon_inode`, or `file`; undefined if it is already closed. */
 function kindOf(path: string): string | undefined {
   try {
     const target = readlinkSync(path)
