@@ -9,7 +9,6 @@ import type { Service } from '#shared/process/lifecycle.ts'
  */
 export type Role = Exclude<PoolName, 'batches'> | 'scheduler' | 'ingress'
 
-/** How one service is started and checked. */
 export interface ServiceRow {
   readonly start: (ports: Ports) => Promise<Service>
   /** Description for operators, shown by `--help`. */

@@ -37,7 +37,6 @@ export function greetingOf(
   return lines
 }
 
-/** Lines about the API key of the example call. */
 function keyLines({ sluiceApiKey }: Pick<Config, 'sluiceApiKey'>, createdKey: string | undefined): string[] {
   if (createdKey !== undefined) {
     const example = [`  export SLUICE_API_KEY=${createdKey}`]

@@ -13,7 +13,6 @@ export interface FairSemaphoreOptions {
   readonly permits: number
   /** Maximum permits of one key. Default: all. */
   readonly permitsPerKey?: number
-  /** Maximum callers of one key that wait. */
   readonly waitingPerKeyMax: number
   readonly refusal: () => ServiceError
 }

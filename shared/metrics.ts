@@ -19,7 +19,7 @@ const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 /** Longest possible resolution, which disables prom-client's own measurement: it would wake the process forever. */
 const NEVER_MS = 2 ** 31 - 1
 
-/** Values that are read at each scrape. docs/reference/metrics.md is generated from this table and from the fields of {@link Metrics}. */
+/** Values that are read at each scrape; a name that ends in `_total` is a counter. docs/reference/metrics.md is generated from this table and from the fields of {@link Metrics}. */
 export const GAUGES = {
   sluice_attached_jobs: gauge('Calls in this ingress, by state (`queued`, `running`)', 'pool', 'state'),
   sluice_waiting_calls: gauge('Calls in this ingress that wait for a slot of their model', 'pool', 'model'),
@@ -161,7 +161,8 @@ export class Metrics {
     if (existing) return void existing.push({ labels, read })
     const reads = [{ labels, read }]
     this.#reads.set(name, reads)
-    new Gauge({
+    const Type = name.endsWith('_total') ? Counter : Gauge
+    new Type({
       name,
       help,
       labelNames: Object.keys(labels),
@@ -172,7 +173,9 @@ export class Metrics {
         this.reset()
         for (const [i, { labels }] of reads.entries()) {
           const value = values[i]
-          if (value !== undefined) this.set(labels, value)
+          if (value === undefined) continue
+          if (this instanceof Gauge) this.set(labels, value)
+          else this.inc(labels, value)
         }
       },
     })
@@ -250,7 +253,6 @@ export class LoopDelay {
     this.#histogram.reset()
   }
 
-  /** Active time of the loop since the last call, in ms. */
   #active(): number {
     const now = performance.eventLoopUtilization()
     const { active } = performance.eventLoopUtilization(now, this.#before)

@@ -119,7 +119,6 @@ export async function openPorts(
   return { config, log, metrics, version, ...opened, onFatal }
 }
 
-/** The ports as a service, which closes after all others. */
 export function portsService({
   broker,
   store,

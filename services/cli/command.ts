@@ -33,7 +33,6 @@ export class Values {
     return parts
   }
 
-  /** Names of the options on the command line. */
   given(): string[] {
     return Object.keys(this.#values)
   }
@@ -64,7 +63,6 @@ export interface Invocation {
 }
 
 export interface Command {
-  /** One line in the list of commands. */
   readonly summary: string
   /** The help page, from `Usage:` to the examples; `formatHelp` wraps it to 80 columns. */
   readonly help: string

@@ -34,7 +34,6 @@ const INPUTS_HELD_MAX = 16 * 2_048
 /** Jobs with at most this many inputs need no permits. The worker's slots bound them. */
 const SMALL_MAX = 32
 
-/** One engine per model of this worker, each behind a batcher. */
 type Batchers = EngineRegistry<ReturnType<typeof openBatched>>
 
 /** Starts one worker of the embeddings pool. Texts of many jobs share the calls of an engine. */
@@ -81,7 +80,6 @@ function callsOf(engine: ModelConfig['engine']): number {
   return 'headers' in engine ? each * addressesOf(engine).length : each
 }
 
-/** Embeds after the semaphore has admitted the inputs. */
 async function* embedWithPermits(
   semaphore: InputSemaphore,
   batchers: Batchers,

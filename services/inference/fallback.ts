@@ -11,7 +11,6 @@ import type { AttemptContext } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { requirePublicUrls } from './remote-urls.ts'
 
-/** Maximum share of the context that is reserved for the answer. */
 const ANSWER_SHARE = 0.25
 
 /** Generates with the requested model. If it fails before any output, then its fallbacks are tried in order. */

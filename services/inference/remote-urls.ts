@@ -5,7 +5,6 @@ import { hostOf, mayBePublic, type Resolve, requirePublicHost } from '#shared/ou
 import { nativeUrlsOf } from '#shared/outbound/native-urls.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Maximum hosts of one request. Each host costs a DNS lookup. */
 const HOSTS_MAX = 32
 /** Timeout of all DNS lookups of one request. */
 const RESOLVE_MS_MAX = 10_000

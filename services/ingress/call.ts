@@ -47,7 +47,6 @@ export interface IngressContext {
   readonly storage: StoredQuota
   /** Fair queue of projects that submit durable jobs. */
   readonly submits: SubmitTurns
-  /** Throttle of batch lines while interactive calls run. */
   readonly pace: BatchThrottle
 }
 

@@ -44,7 +44,6 @@ const FAILOVER_MS = 15_000
  * clients follow.
  */
 const SILENCE_MS_MAX = 30_000
-/** Interval at which a draining ingress checks whether its calls have ended. */
 const DRAIN_POLL_MS = 50
 
 export interface Ingress extends Service {

@@ -15,7 +15,6 @@ import { WebhookSender } from './webhooks.ts'
 /** Random deviation from the interval, so that the loops of several processes drift apart. */
 const JITTER = 0.1
 
-/** Time after which a running turn is reported as hanging. */
 const TURN_MS_MAX = 600_000
 
 const START_DUE_MS = 200

@@ -17,7 +17,6 @@ export const RETRIES_MS: readonly number[] = [
   10 * HOUR_MS,
 ]
 const JITTER = 0.1
-/** Maximum wait that a receiver may request by Retry-After. */
 const RETRY_AFTER_MS_MAX = 10 * HOUR_MS
 const GONE = 410
 /** Statuses whose Retry-After is honoured. */

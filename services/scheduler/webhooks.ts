@@ -14,7 +14,6 @@ import type { SigningKeys } from './webhook-secret.ts'
 const TIMEOUT_MS = 15_000
 const ANSWER_BYTES_MAX = 64 * 1024
 const TAKE_MAX = 200
-/** Maximum time that a message waits here before its try. */
 const WAIT_MS_MAX = 30_000
 /** Lease of a message: its wait, its try and the record of the result. If a lease expires, then any scheduler may take the message. */
 const LEASE_MS = WAIT_MS_MAX + 2 * TIMEOUT_MS

@@ -8,7 +8,6 @@ const RETRY_AFTER_MS = { perSecond: 10, min: 6_000, max: 60_000 }
 export interface AudioShareOptions {
   /** Seconds of audio that one key may have in flight; 0: no limit. A file that is alone may be longer. */
   readonly secondsPerKey: number
-  /** Longest audio, in seconds. */
   readonly secondsMax: number
 }
 

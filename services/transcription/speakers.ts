@@ -7,7 +7,6 @@ const STRAY_SECONDS_MAX = 0.4
 /** Turns further from a segment than this are looked at only when there are no nearer ones. */
 const NEAR_SECONDS = 30
 
-/** Part of a transcript that has a beginning and an end. */
 type Span = Pick<Turn, 'start' | 'end'>
 
 interface Stretch {
@@ -24,7 +23,6 @@ interface Stretch {
 export class SpeakerLabels {
   readonly #turns: readonly Turn[]
   readonly #known: ReadonlySet<string>
-  /** Letters of the unknown speakers. */
   readonly #names = new Map<string, string>()
   #segments = 0
 

@@ -18,7 +18,6 @@ export interface Workbench {
   readonly ports: Pick<Ports, 'models' | 'blobs' | 'log'> & {
     readonly config: Pick<Ports['config'], 'audioSecondsMax'>
   }
-  /** Seconds of audio in flight per tenant. */
   readonly share: AudioQuota
   readonly tools: AudioTools
   engineOf(model: ModelConfig): TranscriptionEngine

@@ -12,7 +12,6 @@ import type { Log } from '#shared/log/log.ts'
 import type { Leases } from '#shared/store/leases.ts'
 import { every } from '#shared/ticks.ts'
 
-/** Name of the shared lease. */
 export const BLOBS_LEASE = 'blobs'
 const ID_FILE = '.directory-id'
 const ID = /^[0-9a-f]{32}$/

@@ -298,7 +298,6 @@ const RESEARCH = {
   MCP_SEARCH_TOOL: z.string().max(128).default('search').describe('Search tool of the MCP server'),
 }
 
-/** Settings by section of the reference page. */
 export const SECTIONS = {
   Server: SERVER,
   Models: MODELS,

@@ -3,7 +3,6 @@ import type { Config } from '#shared/config/config.ts'
 
 /** Result of a check for one subject, such as Kafka or the data directory. */
 export interface Finding {
-  /** Name of the check, in one or two words. */
   readonly check: string
   readonly status: 'ok' | 'skip' | 'warn' | 'fail'
   readonly message: string

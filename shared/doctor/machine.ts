@@ -59,7 +59,6 @@ async function directoryFinding({ name: check, fix: instead }: Check, setting: s
   return bytes < FREE_BYTES_MIN ? warned(check, free, fix) : ok(check, free)
 }
 
-/** The nearest existing ancestor directory. */
 async function nearest(path: string): Promise<string> {
   const parent = dirname(path)
   const isThere = parent === path || (await stat(parent).catch(() => undefined))

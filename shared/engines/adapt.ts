@@ -64,7 +64,6 @@ export interface AdaptedRequest {
   readonly restore: ((event: GenerateEvent) => readonly GenerateEvent[]) | undefined
 }
 
-/** Maximum length of tool names per API. */
 const TOOL_NAMES: Readonly<Record<Dialect, { readonly charsMax: number }>> = {
   openai: { charsMax: 64 },
   responses: { charsMax: 64 },
@@ -72,7 +71,6 @@ const TOOL_NAMES: Readonly<Record<Dialect, { readonly charsMax: number }>> = {
 }
 const HASH_CHARS = 8
 
-/** Adapts a request to one model of its fallback chain. */
 export function adaptRequest(request: GenerateRequest, model: ModelConfig): AdaptedRequest {
   const dialect = dialectOf(request, model)
   const isSame = dialect === request.dialect
@@ -149,7 +147,6 @@ function plainTool(tool: Tool): Tool {
   return tool.extra ? { ...tool, extra: undefined } : tool
 }
 
-/** Whether calls of a function look different to the caller. */
 function isRestored({ native, custom, namespace, called }: Tool): boolean {
   return native === undefined && (custom === true || namespace !== undefined || called !== undefined)
 }

@@ -46,7 +46,6 @@ function refuse(code: 'unsupported_value' | 'unsupported_parameter', param: stri
   throw new ServiceError(code, message, { param })
 }
 
-/** Number of choices of a request, over all prompts. */
 export function choicesOf({ n, turns, completion }: GenerateRequest): number {
   return completion ? n * (completion.tokens ?? turns).length : n
 }

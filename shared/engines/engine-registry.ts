@@ -6,7 +6,6 @@ import type { Log } from '#shared/log/log.ts'
 /** Errors of an upstream that a retry cannot fix, but another model may. */
 const FALLBACK_CODES = new Set(['upstream_refused', 'model_not_found'])
 
-/** The models of a worker, by id or alias. */
 interface Models {
   find(name: string): ModelConfig | undefined
 }

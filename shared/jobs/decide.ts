@@ -1,7 +1,6 @@
 import { ERRORS, type ErrorBody } from '#schemas/error.ts'
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 
-/** Maximum delay after a hand-back. */
 const HAND_BACK_MS_MAX = 2_000
 
 export type Outcome =
@@ -14,7 +13,6 @@ export type Outcome =
   | { type: 'cancelled'; error?: ErrorBody | undefined }
   | { type: 'timed_out' }
 
-/** Earlier attempts of a job, and its remaining time. */
 export interface History {
   /** Attempts that ended in a retryable failure, including this one. Limits retries. */
   readonly tries: number

@@ -2,7 +2,6 @@
 export const HEARTBEAT_MS = 500
 /** Interval of an idle process, in units of {@link HEARTBEAT_MS}: each heartbeat wakes every other process. */
 const IDLE_INTERVAL = 2
-/** Heartbeat interval of an idle process, in ms. */
 export const IDLE_HEARTBEAT_MS = IDLE_INTERVAL * HEARTBEAT_MS
 /** Number of units without a job after which a process counts as idle. */
 export const IDLE_FROM = 10

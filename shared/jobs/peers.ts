@@ -67,7 +67,6 @@ export class Peers {
     return count
   }
 
-  /** Slots of a pool's workers that take jobs. */
   slots(pool: PoolName): number {
     let sum = 0
     for (const { role, draining, slots } of this.peers.values()) if (role === pool && !draining) sum += slots
@@ -109,7 +108,6 @@ export class Peers {
     return false
   }
 
-  /** Workers of a pool that take jobs and may have the model. */
   knowing(pool: PoolName, model: string): Peer[] {
     const isOne = ({ draining, capacity }: Peer) => !draining && capacity?.models?.has(model) !== false
     return this.workers(pool).filter(isOne)

@@ -142,7 +142,6 @@ export class Presence extends Peers {
     return listenedMs > 1.5 * Math.max(this.beatMs, IDLE_HEARTBEAT_MS) && ![...this.peers.values()].some(isOpen)
   }
 
-  /** Publishes the changed capacity of this worker soon. */
   publishCapacity(): void {
     if (!this.#stopTicking) return
     const waitMs = Math.max(0, this.#capacitySentMs + CAPACITY_MS_MIN * this.#interval - Date.now())

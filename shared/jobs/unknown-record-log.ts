@@ -1,6 +1,5 @@
 import type { Log } from '#shared/log/log.ts'
 
-/** Minimum interval between two log lines for the same message. */
 const QUIET_MS = 60_000
 /** Maximum distinct messages counted separately. All further ones share one counter. */
 const SORTS_MAX = 32

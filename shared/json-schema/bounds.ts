@@ -66,7 +66,6 @@ export class SchemaBounds {
     requireWithin(this.#total, param)
   }
 
-  /** Counts written schemas and listed values over all schemas. */
   readonly #count = (listed: number, path: string): void => {
     this.#written++
     this.#listed += listed

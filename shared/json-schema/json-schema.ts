@@ -189,7 +189,6 @@ function isClosed({ additionalProperties = true, patternProperties }: Schema): b
   return additionalProperties !== true && !isSchema(patternProperties)
 }
 
-/** A schema that accepts the values that both accept. */
 function bothOf(one: unknown, other: unknown): unknown {
   if (one === other || other === true || isSameReference(one, other)) return one
   if (one === true) return other

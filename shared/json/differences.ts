@@ -1,6 +1,5 @@
 import { isDeepStrictEqual } from 'node:util'
 
-/** Maximum reported differences, and maximum characters per value. */
 const DIFFERENCES_MAX = 8
 const SHOWN_CHARS = 120
 

@@ -8,7 +8,6 @@ import { isLowSurrogate } from '#shared/surrogate-buffer.ts'
 
 /** Approximate characters of a piece: half a millisecond. */
 const PIECE_CHARS = 64 * 1024
-/** Maximum values and characters that JSON.stringify writes in one call. */
 const VALUES_AT_ONCE = 512
 const CHARS_AT_ONCE = PIECE_CHARS
 

@@ -17,7 +17,6 @@ export function shownKey({ hash: _, ...rest }: ApiKey): ShownKey {
   return rest
 }
 
-/** Whether a key is valid, or the reason why not. */
 export function stateOf({ revoked, expires_at }: ApiKey, nowMs: number): 'valid' | 'revoked' | 'expired' {
   if (revoked) return 'revoked'
   return expires_at !== undefined && expires_at * SECOND_MS <= nowMs ? 'expired' : 'valid'
@@ -40,7 +39,6 @@ export function whyNotRotated(old: ApiKey, isEndGiven: boolean): 'revoked' | 'ex
 export interface Rotation {
   /** Expiry of the new key in Unix seconds; undefined: never. */
   readonly expiresAt: number | undefined
-  /** Time for which the old key stays valid. */
   readonly overlapSeconds: number
 }
 

@@ -8,7 +8,6 @@ import { PROJECTS_MAX, type Project } from './project.ts'
 const KEY_COLUMNS = 'id, hash, hint, name, created_at, revoked, endpoints, models, project, expires_at, scopes, limits'
 const KEY_VALUES =
   ':id, :hash, :hint, :name, :created_at, :revoked, :endpoints, :models, :project, :expires_at, :scopes, :limits'
-/** Columns with JSON in them. */
 const JSON_COLUMNS = ['endpoints', 'models', 'scopes', 'limits', 'change'] as const
 
 const hashOf = (table: string) =>

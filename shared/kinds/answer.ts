@@ -30,7 +30,6 @@ export interface Answer<Event = unknown> {
   open?(context: EncodeContext): AnswerStream<Event>
 }
 
-/** Encoder of one streamed answer. */
 export interface AnswerStream<Event = unknown> {
   push(event: Event): Frame[]
   /** Frames after the last event of a successful job. @throws ServiceError if the events were not those of a successful job */

@@ -7,7 +7,6 @@ import type { EncodeContext, PoolName } from '#schemas/job.ts'
 export const STEP_BYTES_MAX = 1024 * 1024
 
 export interface StepResult<T> {
-  /** A JSON value. */
   readonly value: T
   /** External usage by unit, such as `{ searches: 1 }`. A step that is read from the record counts again. */
   readonly cost?: Cost
@@ -28,7 +27,6 @@ export interface ChildJob {
   readonly pool: PoolName
   readonly model: string
   readonly body: unknown
-  /** Additional fields for the encoder of the answer. */
   readonly encode?: Partial<EncodeContext> | undefined
   readonly metadata?: Readonly<Record<string, string>>
   /** Milliseconds from now; at most the parent's remaining time. */

@@ -36,7 +36,6 @@ export interface Progress {
   readonly counts?: Readonly<Record<string, number>>
 }
 
-/** Context of an attempt. */
 export interface AttemptContext {
   /** Aborts on cancel, drain and deadline. The handler must stop within a second. */
   readonly signal: AbortSignal

@@ -1,10 +1,8 @@
 export const NAMES_MAX = 500
-/** Length of a rate-limit window, in ms. */
 export const WINDOW_MS = 60_000
 /** Lifetime of an ingress's report of its running calls, in ms. The ingress renews the report earlier. */
 export const RUNNING_MS = 15_000
 
-/** Usage of one name by the whole fleet in the present window. */
 export interface FleetWindow {
   readonly name: string
   readonly used: number
@@ -16,7 +14,6 @@ export interface FleetRunning {
   readonly name: string
   /** Calls that run in other processes. */
   readonly elsewhere: number
-  /** Running durable jobs of the whole fleet. */
   readonly jobs: number
 }
 

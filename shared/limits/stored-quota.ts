@@ -24,7 +24,6 @@ const IDLE_MS = 2_000
 export interface StoredQuotaOptions {
   /** Undefined if this deployment stores only the blobs of running calls. */
   readonly bytes: StoredBytes | undefined
-  /** Boot id of this process. */
   readonly boot: string
   readonly most: number
   readonly floor: Pick<DiskFloor, 'require'>

@@ -54,7 +54,6 @@ export class ServerProcess {
   readonly pool: Pool
   /** Prefix of the request URLs. */
   readonly origin = ORIGIN
-  /** Resolves with the exit code or signal when the process has ended. */
   readonly exited: Promise<number | string>
 
   private constructor(child: ChildProcessByStdio<Writable, null, Readable>, runDir: string) {

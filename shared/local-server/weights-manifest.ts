@@ -93,7 +93,6 @@ export interface OptionalModel {
   readonly joined: { readonly target: string; readonly parts: readonly string[] }
 }
 
-/** The optional models by the names of their directories. */
 export const OPTIONAL_MODELS: Readonly<Record<string, OptionalModel>> = {
   // Whisper base for CTranslate2, 99 languages, MIT.
   'whisper-base': {

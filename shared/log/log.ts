@@ -145,7 +145,6 @@ export function logText(json: string): string {
   return `${styled('dim', clock)} ${label}${safe(`${msg}${why}${rest.join('')}${stack}`)}\n`
 }
 
-/** Messages of an error and its causes. */
 function whyText({ message, code, type, cause }: Record<string, unknown>): string {
   const own = String(message ?? code ?? type)
   return cause ? `${own}: ${whyText(cause as Record<string, unknown>)}` : own

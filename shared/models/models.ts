@@ -54,7 +54,6 @@ export class ModelCatalogue implements Models {
     return this.#byName.get(name)
   }
 
-  /** Problems of the models that a model refers to. */
   *#danglingOf({ id, engine, fallbacks }: ModelConfig): Generator<string> {
     const does = (name: string) => {
       const named = this.#byName.get(name)

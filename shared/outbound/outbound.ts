@@ -29,7 +29,6 @@ export interface OutboundMethod {
   readonly body?: string | undefined
 }
 
-/** A complete answer with its body. */
 export interface OutboundPage extends OutboundAnswer {
   readonly body: Buffer
 }
@@ -151,7 +150,6 @@ async function answerOf(
   return await promise
 }
 
-/** A DNS lookup function for sockets that returns the checked addresses. */
 function lookupAmong(addresses: readonly LookupAddress[]): LookupFunction {
   return (_host, { all }, callback) => {
     const [first] = addresses

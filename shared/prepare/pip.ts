@@ -9,7 +9,6 @@ import { ServiceError } from '#shared/error.ts'
 import { describePython } from './python.ts'
 import { watchBytes } from './watch.ts'
 
-/** Maximum duration of a download or step, in ms. */
 const STEP_MS_MAX = 30 * 60_000
 const ERROR_TEXT_MAX = 4_096
 
@@ -168,7 +167,6 @@ async function run(command: string, args: readonly string[], signal: AbortSignal
   if (code !== 0) throw new Error(`${command} ended with ${code ?? killedBy}: ${errors()}`)
 }
 
-/** Collects the end of a child's stderr. */
 function collectErrors(child: ChildProcess): () => string {
   let text = ''
   child.stderr?.setEncoding('utf8').on('data', (chunk: string) => {

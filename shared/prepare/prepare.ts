@@ -30,7 +30,6 @@ type NotReady =
   | { readonly state: 'preparing'; readonly fraction: number; readonly message: string }
   | { readonly state: 'failed'; readonly reason: string; readonly atMs: number }
 
-/** State of a preparation in any process. */
 export type PreparationState<Found> = NotReady | { readonly state: 'ready'; readonly found: Found }
 
 export type OnProgress = (fraction: number, message: string) => void

@@ -24,7 +24,6 @@ interface Together {
   readonly startedMs: number
 }
 
-/** A step after the preparations that also reports progress. */
 type Next = (onProgress: PrepareProgress, signal: AbortSignal) => Promise<void>
 
 const together = new WeakMap<Pick<Ports, 'metrics'>, Together>()

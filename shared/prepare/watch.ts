@@ -2,7 +2,6 @@ import { opendir, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 
-/** Minimum time between two counts, in ms. */
 const WATCH_MS = 250
 /** Maximum share of time spent on counting: pip unpacks tens of thousands of files. */
 const BUSY_SHARE = 1 / 4

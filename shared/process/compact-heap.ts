@@ -15,7 +15,6 @@ import { performance } from 'node:perf_hooks'
  */
 
 const EVERY_MS = 10_000
-/** Maximum event-loop utilization of an idle process. */
 const IDLE = 0.02
 const GROWTH_BYTES = 128 * 1024 * 1024
 /** Compacting a larger heap would delay a call for too long. V8 shrinks such a heap in small steps, later. */

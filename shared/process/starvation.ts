@@ -31,7 +31,6 @@ export class Starvation {
     this.#stopLooking = every(lookMs, () => void this.#look(), { keepsAlive: false })
   }
 
-  /** A sentence for people while the worker is starved. */
   problems(worker: string): string[] {
     if (this.#sinceMs === undefined || Date.now() - this.#sinceMs < STARVED_MS) return []
     const seconds = Math.round((Date.now() - this.#sinceMs) / 1_000)

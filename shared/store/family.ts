@@ -7,7 +7,6 @@ export interface NewStep {
   readonly kind: string
   /** JSON text of a {@link StepInput}; absent: not recorded. */
   readonly input?: string | undefined
-  /** Output value, or the key of its blob. */
   readonly output: StepOutput
   /** Bytes of the blob with the output, if any. */
   readonly blobBytes?: number | undefined

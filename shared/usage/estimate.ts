@@ -24,7 +24,6 @@ export interface Estimate {
   readonly nanos: number
 }
 
-/** The parts of a call that determine its estimate. */
 export interface EstimatedCall {
   readonly pool: PoolName
   /** The request in the internal form of its kind. */

@@ -77,7 +77,6 @@ export class Meter {
   }
 }
 
-/** Usage of one attempt, from all of its events. */
 export function meteredOf(events: readonly unknown[]): Metered {
   const meter = new Meter()
   for (const event of events) meter.see(event)

@@ -3,7 +3,6 @@ import type { UsageEntry, UsageLedger } from '#shared/store/usage.ts'
 
 /** Maximum time before usage is written, in ms: a killed process loses no more than this. */
 const WRITE_MS = 1_000
-/** Maximum entries per write. */
 const ENTRIES_MAX = 500
 /** Maximum queued entries. Each key and model has one entry per day, so only an outage with very many keys reaches this. */
 const WAITING_MAX = 50_000

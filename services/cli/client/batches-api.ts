@@ -47,12 +47,10 @@ export class BatchesApi {
     return await this.#http.json(BatchView, `/v1/batches/${encodeURIComponent(id)}`)
   }
 
-  /** The content of a file. The caller reads the body. */
   async content(file: string): Promise<HttpResponse> {
     return await this.#read(`/v1/files/${encodeURIComponent(file)}/content`)
   }
 
-  /** The results of a Messages batch. The caller reads the body. */
   async messagesResults(id: string): Promise<HttpResponse> {
     return await this.#read(`/v1/messages/batches/${encodeURIComponent(id)}/results`)
   }

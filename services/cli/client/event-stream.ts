@@ -12,11 +12,9 @@ const TRIES_MAX = 12
 /** Maximum attempts before the first response, about 8 s: the service may be starting, or the URL may be wrong. */
 const FIRST_TRIES_MAX = 6
 const RECONNECT: Backoff = { baseMs: 250, maxMs: 10_000 }
-/** Cap on the reconnect delay that the service requests. */
 const DELAY_MS_MAX = 30_000
 /** Maximum size of one event, which may contain a whole job with its result. */
 const EVENT_CHARACTERS_MAX = 64 * 1024 * 1024
-/** Maximum characters of an invalid event in the error message. */
 const EXCERPT_CHARS_MAX = 200
 
 export interface FollowOptions {
@@ -62,7 +60,6 @@ export async function* followEvents(http: HttpClient, jobId: string, options: Fo
 }
 
 interface Position {
-  /** Sequence number of the last received event. */
   last: number
   /** Minimum reconnect delay, from the `retry` field of the stream. */
   retryMs: number

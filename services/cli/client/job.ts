@@ -15,7 +15,6 @@ export type Progress = z.infer<typeof Progress>
 
 const Failure = z.looseObject({ code: z.string().nullish(), message: z.string(), status: z.number().nullish() })
 
-/** Number of jobs that will start before this one. */
 const Queue = z.looseObject({ position: z.number().nullish() })
 
 /** A job of the API. Times are in Unix seconds. */
@@ -88,7 +87,6 @@ export const StepPage = z.looseObject({
   last_number: z.number().nullish(),
 })
 
-/** Terminal statuses, each with its exit code. */
 const EXIT_BY_STATUS: Readonly<Record<string, ExitCode>> = {
   completed: EXIT.ok,
   failed: EXIT.failed,
@@ -101,7 +99,6 @@ export function exitCodeOf(job: JobView): ExitCode | undefined {
   return Object.hasOwn(EXIT_BY_STATUS, job.status) ? EXIT_BY_STATUS[job.status] : undefined
 }
 
-/** Whether an event is the last one of its job's stream. */
 export function isFinalEvent(event: JobEventView): boolean {
   const [group, state] = event.type.split('.')
   return group === 'job' && state !== undefined && Object.hasOwn(EXIT_BY_STATUS, state)

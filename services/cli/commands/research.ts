@@ -6,7 +6,6 @@ import { secondsOf } from '#services/cli/text/time.ts'
 
 const ENDPOINT = '/v1/deep-research'
 const EFFORTS: readonly string[] = ['low', 'medium', 'high']
-/** Timeout of the cancel request after the second Ctrl-C. */
 const CANCEL_TIMEOUT_MS = 5_000
 /** Maximum of `max_sources` (docs/guides/deep-research.md). */
 const SOURCES_MAX = 50

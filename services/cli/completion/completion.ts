@@ -1,7 +1,6 @@
 import { type Command, onlyArgument } from '#services/cli/command.ts'
 import { EXIT, usageError } from '#services/cli/failure.ts'
 
-/** Completions of one command. */
 interface CommandWords {
   readonly name: string
   readonly summary: string

@@ -82,7 +82,6 @@ async function printFinding(out: Output, { check, status, message, fix, details 
   await out.write(line + more.map((text) => `${' '.repeat(NAME_WIDTH + 8)}${text}\n`).join(''))
 }
 
-/** Health checks of the fleet, read from the admin API. */
 function fleetCheck(api: JobsApi): Check {
   return {
     name: 'fleet',

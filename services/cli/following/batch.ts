@@ -5,7 +5,6 @@ import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { plain } from '#services/cli/text/output.ts'
 import { follow } from './following.ts'
 
-/** Maximum validation errors that are printed. */
 const ERRORS_SHOWN_MAX = 10
 
 /** Follows a batch and prints a summary. @returns The exit code for the batch's final status */

@@ -12,7 +12,6 @@ import { EXIT } from '#services/cli/failure.ts'
 import { resultText, textOf } from './job-text.ts'
 import { coloured, type Output, plain, printable } from './output.ts'
 
-/** Displays the events of a followed job. */
 export interface FollowView {
   event(event: JobEventView): Promise<void>
   reconnecting(reason: string, delayMs: number): void

@@ -54,7 +54,6 @@ export class Output {
     this.#streams.err.write(`${line}\n`)
   }
 
-  /** Replaces the current line of stderr. */
   redraw(line: string): void {
     this.#streams.err.write(`\r\x1b[K${line}`)
   }
@@ -68,7 +67,6 @@ export interface Table {
 }
 
 const GAP = '  '
-/** Minimum width to which a cell is cut. */
 const CELL_MIN = 6
 
 /**

@@ -16,7 +16,6 @@ export interface Frame {
   readonly readError: string | undefined
 }
 
-/** Lines of the title and the status line. */
 const FIXED_LINES = 2
 
 /** Minimum useful height of a section: a blank line, the table head, one row, and the number of hidden rows. */

@@ -33,7 +33,6 @@ export type Sort = keyof typeof SORTS
 /** Running jobs before queued ones, oldest first. */
 export const FIRST_VIEW: View = { sort: 'status', isReversed: false, offset: 0 }
 
-/** Scroll distance of each key, in jobs. */
 const SCROLLS: Readonly<Record<string, number>> = {
   ...{ down: 1, j: 1, up: -1, k: -1 },
   ...{ pagedown: 10, space: 10, pageup: -10, home: Number.NEGATIVE_INFINITY },
@@ -56,7 +55,6 @@ export function sorted(jobs: readonly JobView[], { sort, isReversed, offset }: V
   return inOrder.slice(Math.min(offset, Math.max(0, jobs.length - 1)))
 }
 
-/** The status line with the available keys. */
 export function keysLine({ sort, isReversed }: View): string {
   const sorts = sortNames().map((name) => `${SORTS[name].key} ${name}${mark(name === sort, isReversed)}`)
   return `q quit · sort: ${sorts.join(' ')} · r reverse · ↑↓`

@@ -22,7 +22,6 @@ export class Metrics {
     }
   }
 
-  /** Samples of a metric whose labels include the given ones. */
   all(name: string, labels: Readonly<Record<string, string>> = {}): readonly Sample[] {
     const wanted = Object.entries(labels)
     const samples = labels.model === undefined ? this.#byName.get(name) : this.#of(name).get(labels.model)
@@ -81,7 +80,6 @@ export function recordScrape(now: Metrics, atMs: number): void {
 /** The metrics are not served on this port (404), so they are not requested again. */
 let isElsewhere = false
 
-/** Window of latencies and failures. */
 const WINDOW_MS = 300_000
 /** Minimum distance of recorded scrapes. With many models a scrape has megabytes. */
 const SCRAPE_INTERVAL_MS = 10_000

@@ -11,7 +11,6 @@ export const isOperator = signal<boolean | undefined>(undefined)
 export const ownKey = signal<OwnKey | undefined>(undefined)
 /** Whether the key has the `calls` scope; undefined until loaded. */
 export const canCall = computed(() => ownKey.value?.scopes.includes('calls'))
-/** Error text of the sign-in form. */
 export const signInError = signal('')
 
 export const isSignedIn = computed(() => apiKey.value !== '')

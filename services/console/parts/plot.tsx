@@ -12,7 +12,6 @@ export interface Series {
 interface PlotProps {
   readonly label: string
   readonly series: readonly Series[]
-  /** Samples across the whole width. */
   readonly samples?: number
   /** Minimum top of the scale; default: 1. */
   readonly topMin?: number

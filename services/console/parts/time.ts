@@ -18,7 +18,6 @@ export function ageText(seconds: number): string {
   return passed < 2 ? 'now' : `${durationText(passed)} ago`
 }
 
-/** Unix seconds as a local date and time with the time zone. */
 export function dateTimeText(seconds: number): string {
   return new Date(seconds * 1_000).toLocaleString(undefined, { ...DAY, ...TIME, second: '2-digit' })
 }

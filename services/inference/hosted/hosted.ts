@@ -22,7 +22,6 @@ const RESULTS_USUAL = 8
 /** Maximum time of a search, including reading the pages found. */
 const SEARCH_MS_MAX = 60_000
 
-/** Maximum characters of one search's results for the model. */
 const READ_CHARS_MAX = 32 * 1024
 const Found = tolerant(SearchResults)
 
@@ -264,7 +263,6 @@ function tooLarge(): ServiceError {
   return new ServiceError('answer_too_large', message)
 }
 
-/** A call of a hosted tool, as the model wrote it. */
 interface HostedCall {
   readonly tool: HostedTool
   readonly id: string

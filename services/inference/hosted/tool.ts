@@ -17,7 +17,6 @@ export interface HostedInput {
 }
 
 export interface HostedSettings {
-  /** Maximum run time of code, in seconds. */
   readonly codeSecondsMax: number
 }
 
@@ -26,7 +25,6 @@ export interface HostedRunner {
   read(text: string): HostedInput
   /** The child job of a call, without its key. */
   child(input: string, tool: HostedTool, request: GenerateRequest, settings: HostedSettings): Omit<ChildJob, 'key'>
-  /** The result of a completed child job. */
   result(end: Extract<ChildEnd, { state: 'completed' }>): HostedResult
 }
 

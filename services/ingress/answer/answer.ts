@@ -14,7 +14,6 @@ import { Meter } from '#shared/usage/meter.ts'
 import { answerDurable } from './durable.ts'
 import { readPreferences } from './prefer-header.ts'
 
-/** Maximum memory per character of a string, in bytes. */
 const CHAR_BYTES = 2
 /** Maximum memory of a body that stays in memory while its call runs; a larger one is written to a blob. */
 const HELD_BYTES_MAX = 1024 * 1024
@@ -205,7 +204,6 @@ class CallUsage {
     this.#admission = admission
   }
 
-  /** Reads the next event of the answer, of any kind. */
   see(event: unknown): void {
     this.#meter.see(event)
     if ((event as { usage?: unknown }).usage !== undefined) this.#reportTokens()

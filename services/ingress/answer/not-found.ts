@@ -5,7 +5,6 @@
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { nearestOf } from '#shared/nearest.ts'
 
-/** Maximum characters of a path that are compared and shown. */
 const PATH_MAX = 200
 /**
  * Maximum edit distance of a suggestion, absolute and as a ratio of the path. Without the ratio, every short path would

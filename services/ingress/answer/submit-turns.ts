@@ -12,7 +12,6 @@ import { FairSemaphore } from '#shared/fair-semaphore.ts'
  * pauses its permit for 20 ms. If no other project makes calls, then submissions need no permit.
  */
 
-/** Time for which a project counts as active after a call. */
 const CALLS_MS = 10_000
 /** Maximum concurrent submissions of all projects while the queue is active. */
 const PERMITS = 2

@@ -1,6 +1,5 @@
 import { abortable } from '#shared/abortable.ts'
 
-/** Time for which batches stay throttled after the last interactive call. */
 const CALLS_MS = 10_000
 /** Duration of a submission, in milliseconds, that needs no pause. */
 const FREE_RUN_MS = 2

@@ -10,7 +10,6 @@ import { refuseShape } from '#shared/json/shape.ts'
 import type { Line } from './lines.ts'
 
 export const REQUESTS_MAX = 50_000
-/** Maximum characters of a request's custom_id. */
 const CUSTOM_ID_CHARS_MAX = 512
 /**
  * Base64 characters of a custom_id's hash, used to find duplicates. 96 bits make a chance collision among 50,000
@@ -46,7 +45,6 @@ export interface BatchRequestLine {
   readonly body: Record<string, unknown>
 }
 
-/** Rules that all lines of one file share. */
 export interface LineRules {
   readonly dialect: 'requests' | 'messages'
   readonly endpoint?: string | undefined

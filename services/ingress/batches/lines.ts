@@ -9,7 +9,6 @@ const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0d, 0xef, 0xbb, 0xbf])
 export interface Line {
   /** Line number from 1; blank lines count. */
   readonly number: number
-  /** Offset of the line and of the next one, in bytes. */
   readonly start: number
   readonly end: number
   /** Content without the line feed; undefined if longer than the maximum. */
@@ -38,12 +37,10 @@ export class LineSplitter {
     this.#at = from.start
   }
 
-  /** Bytes of the incomplete line. */
   get held(): number {
     return this.#held
   }
 
-  /** Lines that end in the next piece of the file. */
   *push(piece: Buffer): Generator<Line, void> {
     let from = 0
     for (let at = piece.indexOf(NEWLINE); at >= 0; at = piece.indexOf(NEWLINE, from)) {

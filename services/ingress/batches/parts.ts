@@ -4,7 +4,6 @@ import { childJobId } from '#shared/store/job-id.ts'
 
 /** Requests per part. A job may have 500 children, so a batch of 50,000 requests has 500 parts. */
 export const PART_REQUESTS = 100
-/** Maximum concurrent parts of one batch. */
 export const PARTS_AT_ONCE = 20
 
 /** Phase of a part whose next line waits for a limit or a budget. */
@@ -53,7 +52,6 @@ export async function waitingFor(
   return null
 }
 
-/** Ids of the parts that may be running. */
 function partsUnderWay(id: string, { completed, failed }: EndedRequests): string[] {
   const first = Math.floor((completed + failed) / PART_REQUESTS)
   return Array.from({ length: PARTS_AT_ONCE }, (_, nth) => childJobId(id, String(first + nth)))

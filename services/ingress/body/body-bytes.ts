@@ -8,7 +8,6 @@ import { runToEnd, runYielding } from '#shared/yielding.ts'
 /** Minimum and maximum size of a block that collects small pieces. */
 const BLOCK_BYTES_MIN = 4 * 1024
 const BLOCK_BYTES_MAX = 1024 * 1024
-/** Maximum number of content codings of one body. */
 const CODINGS_MAX = 3
 /** Maximum zstd window: 2^23 bytes = 8 MiB, as RFC 9659 specifies. The library's default allows 128 MiB. */
 const ZSTD_WINDOW_LOG_MAX = 23
@@ -185,7 +184,6 @@ export class ByteBlocks {
     this.bytes += piece.length
   }
 
-  /** Joins all bytes with event-loop yields, and empties this object. */
   async join(): Promise<Buffer> {
     return this.#only() ?? (await runYielding(joinBytes(this.#taken(), this.bytes)))
   }

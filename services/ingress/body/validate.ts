@@ -65,7 +65,6 @@ function checkSound<T extends z.ZodType>(schema: T, sound: unknown, wording: Wor
   throw problemError(result.error.issues[0] as z.core.$ZodIssue, sound, wording)
 }
 
-/** Entries of a map that are checked in one piece. */
 const PIECE_ENTRIES = 500
 
 /** Checks long maps in pieces. zod does not stop early inside a map, and an issue costs more than its entry. */
@@ -82,7 +81,6 @@ function checkMaps(schema: z.ZodObject, body: Record<string, unknown>, wording: 
   }
 }
 
-/** Map fields of each schema. */
 const MAPS = new WeakMap<z.ZodObject, readonly (readonly [field: string, record: z.ZodRecord])[]>()
 
 function mapsOf(schema: z.ZodObject): readonly (readonly [field: string, record: z.ZodRecord])[] {
@@ -200,7 +198,6 @@ function* portionsOfMessage(message: object, index: number): Generator<Portion> 
   }
 }
 
-/** Number of messages and parts that are checked with a message. */
 function weightOf(message: unknown): number {
   let weight = 1
   for (const part of partsOf(message)) weight += 1 + partsOf(part).length
@@ -216,7 +213,6 @@ function scalarsOf(message: object): object {
   return Object.fromEntries(Object.entries(message).filter(([, value]) => typeof value !== 'object'))
 }
 
-/** Appends a checked message, or appends checked parts to their message. */
 function put(checked: unknown[], portion: Portion | undefined, message: unknown): void {
   const { index, offset, inner } = portion ?? { index: 0, offset: 0, inner: 0 }
   if (offset + inner === 0) return void checked.push(message)

@@ -26,7 +26,6 @@ type OnEnd = (error: ServiceError) => void
  */
 const REFRESH_MS = 1_000
 const NO_LIMITS: Limits = {}
-/** Id of the key in SLUICE_API_KEY, and of its project. */
 export const FIXED_KEY_ID = 'key_env'
 
 /**
@@ -42,9 +41,7 @@ export class ApiKeys {
   #created: string | undefined
   #known: Known | undefined
   #limits = new Map<string, Limits>()
-  /** Limits by id, for keys that are projects of their own. */
   #alone = new Map<string, Limits>()
-  /** Limits by id, for keys inside projects. */
   #inProjects = new Map<string, Limits>()
   #byHash = new Map<string, ApiKey>()
   /** Callbacks of open connections, by hash of their key. */

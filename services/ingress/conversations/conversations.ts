@@ -134,7 +134,6 @@ function requireUsable({ config }: IngressContext, before: Items, added: Items):
 
 type Items = StoredConversation['items']
 
-/** An item reduced to the fields on which later items depend. */
 function withoutContent(item: Items[number]): object {
   if (item.type === 'message') return { ...item, content: '' }
   return 'output' in item ? { ...item, output: '' } : item

@@ -123,7 +123,6 @@ export async function holdItems(
   return holding
 }
 
-/** Error for an id that belongs to none of the caller's conversations. */
 function conversationNotFound(id: string, param: string): ServiceError {
   return new ServiceError('not_found', `Conversation with id '${beginningOf(id, 64)}' not found.`, { param })
 }

@@ -5,7 +5,6 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 
-/** Key and headers of a call, for validation. */
 export type Caller = Pick<Call, 'key' | 'headers'>
 
 /** A validated request, ready to become an attached or durable job. */
@@ -17,7 +16,6 @@ export interface PreparedCall {
   body: unknown
   /** Id of the caller's end user, whose calls have their own rate limit. */
   readonly userId?: string | undefined
-  /** Blobs that the body refers to. A durable job takes them over. */
   readonly attachments?: readonly string[]
   /** Stored segments that contain the beginning of the prompt. A durable job refers to them instead of copying. */
   readonly history?: SharedHistory | undefined

@@ -33,7 +33,6 @@ export function getModel(
   return model
 }
 
-/** Verbs for models with a task of their own, for error messages. */
 const TASKS: Readonly<Record<ModelTask, string>> = { moderation: 'moderate', speech: 'speak', rerank: 'rerank' }
 
 function isDoing(model: ModelConfig, works: readonly ModelWork[]): boolean {
@@ -77,7 +76,6 @@ function namedFor(
 /** End of the message about an unusable model. Suggested models follow it. */
 export const NO_ACCESS = 'does not exist or you do not have access to it.'
 
-/** Whether a key may use a model. */
 export function isUsable(model: ModelConfig, key: Pick<Caller['key'], 'models'>): boolean {
   return !key.models || key.models.includes(model.id)
 }

@@ -12,7 +12,6 @@ const COUNTED_MAX = 10
 export interface ChildCounts {
   readonly total: number
   readonly completed: number
-  /** Failed, cancelled or expired. */
   readonly failed: number
 }
 
@@ -49,7 +48,6 @@ export async function childCountsOfPage(
   return new Map(all.flatMap(([id, counts]) => (counts ? [[id, counts] as const] : [])))
 }
 
-/** Counts in the last progress event of a batch. */
 function toldOf({ kind, progress }: DurableJob): ChildCounts | undefined {
   if (kind !== batch.name) return undefined
   const { progress: said } = (progress ?? {}) as { progress?: { counts?: ChildCounts } }

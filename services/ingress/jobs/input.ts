@@ -7,7 +7,6 @@ import { findJob, jobNotFound, requireJobs } from './paths.ts'
 
 /** Maximum bytes of JSON shown completely; of a longer input only the beginning is shown. */
 export const INPUT_BYTES_MAX = 256 * 1024
-/** Characters of that beginning. */
 const BEGINNING_CHARS = 16 * 1024
 /** Maximum UTF-8 bytes per UTF-16 code unit. */
 const BYTES_PER_CHAR = 3

@@ -26,7 +26,6 @@ const ANSWERED = 'x-job-id'
 const METADATA_CHARS_MAX = 64 * 1024
 /** Default events of a webhook (docs/guides/webhooks.md). */
 const WEBHOOK_EVENTS_DEFAULT = ['job.completed', 'job.failed', 'job.cancelled', 'job.expired']
-/** Maximum time for which a job may be scheduled ahead. */
 const RUN_AHEAD_MS_MAX = 7 * 24 * 3_600_000
 
 export interface DurableOptions {
@@ -63,7 +62,6 @@ export function boundMetadata(metadata: Record<string, string> | undefined): Rec
  */
 type ReadHeader = (text: string, header: string) => unknown
 
-/** Job headers, each with the path of its field. */
 const HEADERS = (
   [
     ['metadata', readMetadata],
@@ -84,7 +82,6 @@ const NOTHING: JobFields = {}
 export class JobOptions {
   readonly fields: JobFields
   readonly #headers: IncomingHttpHeaders
-  /** Names of the fields that headers gave. */
   readonly #ofHeaders: ReadonlySet<string>
 
   /**
@@ -192,7 +189,6 @@ export class JobOptions {
 
 export type ResolvedOptions = Omit<DurableOptions, 'idempotencyKey' | 'isAsync'>
 
-/** Selects the fields of an object that are job options. */
 export function jobFieldsOf(fields: object): object {
   const entries = Object.entries(fields).filter(([name]) => Object.hasOwn(JobFields.shape, name))
   return Object.fromEntries(entries)
@@ -244,7 +240,6 @@ function readHeaders(headers: IncomingHttpHeaders): JobFields {
   }
 }
 
-/** The error with the header's name instead of the field's. */
 function renamed(error: ServiceError, headers: IncomingHttpHeaders): ServiceError {
   const { code, message, param } = error
   if (param === null) return error

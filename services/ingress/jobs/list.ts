@@ -29,7 +29,6 @@ const LOOKED_AT_ONCE = 200
  */
 const LOOKED_UNTIL_FOUND_MAX = 100_000
 const LOOK_MS_MAX = 10_000
-/** Characters of results after which a page ends. */
 const RESULTS_CHARS_MAX = 8 * 1024 * 1024
 const PAIRS_MAX = 16
 
@@ -87,7 +86,6 @@ interface Look {
 
 interface Page {
   readonly jobs: readonly DurableJob[]
-  /** Id of the last job scanned. */
   readonly lastId: string | null
   readonly hasMore: boolean
 }
@@ -215,7 +213,6 @@ class Group {
     return depth > 0 && kind !== batchPart.name && this.#parents.has(parent_id ?? '')
   }
 
-  /** Whether an id has the prefix of the group's ids. */
   isNear(id: string): boolean {
     return id.startsWith(this.#beginning)
   }

@@ -13,7 +13,6 @@ export interface JobDetails {
   readonly deliveries?: readonly WebhookDelivery[]
   readonly children?: readonly DurableJob[]
   readonly steps?: readonly DoneStep[]
-  /** Progress of its child jobs. */
   readonly counts?: ChildCounts | undefined
   /** Cost in US dollars; undefined if unknown. */
   readonly cost?: number | undefined

@@ -32,7 +32,6 @@ export function jobIdOf(call: Call): string {
   throw jobNotFound(id)
 }
 
-/** Error for an id that belongs to none of the caller's jobs. */
 export function jobNotFound(id: string): ServiceError {
   return new ServiceError('job_not_found', `No job with the id '${beginningOf(id, 64)}'.`)
 }

@@ -1,7 +1,6 @@
 import type { DurableState } from '#schemas/durable-job.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** States that each status on the wire covers. */
 const STATES: Readonly<Record<string, readonly DurableState[]>> = {
   queued: ['queued', 'scheduled'],
   in_progress: ['in_progress', 'waiting'],

@@ -74,7 +74,6 @@ export class PageFile {
   }
 }
 
-/** Sets the request id and security headers of a page. */
 export function pageHeaders(res: ServerResponse): void {
   const requestId = newId('req_')
   res.setHeader('x-request-id', requestId)

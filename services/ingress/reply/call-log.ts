@@ -8,13 +8,11 @@ interface EndedCall {
   /** Metrics label: a known route, never the raw path. */
   readonly route: string
   readonly status: number | string
-  /** Additional fields of the log line. */
   readonly more?: object
   /** True for a connection instead of a call. The duration of a connection is not counted as that of a call. */
   readonly isConnection?: boolean
 }
 
-/** Maximum characters of a path in the log. */
 const PATH_CHARS_MAX = 200
 
 /**

@@ -32,7 +32,6 @@ const SMALL_BODY = 16 * 1024
 const SLOW_LAST_WORDS_MS = 1_000
 /** Time in which a caller with a revoked key may read the error before its connection is cut. */
 const REVOKED_LAST_WORDS_MS = 2_000
-/** Delay in milliseconds after which an EventSource reconnects. */
 const RECONNECT_MS = 3_000
 
 const JSON_TYPE = 'application/json'

@@ -74,7 +74,6 @@ export interface Reply {
   end(outcome: Outcome): void
 }
 
-/** Outcome of a call that was answered completely. */
 export const COMPLETED: Outcome = { type: 'completed' }
 
 /** The error for a caller that is still connected, such as a revoked key; undefined if the caller left. */

@@ -18,7 +18,6 @@ export interface SocketReplyOptions {
   /** Memory reservation of the frame that began the request. */
   readonly held: HeldBytes
   readonly sessionId: string
-  /** Path for the access log. */
   readonly path: string
   /** Metrics label: a known route. */
   readonly route: string

@@ -13,7 +13,6 @@ export interface SocketBounds {
   readonly heartbeatMs: number
   /** Time without any bytes from the client after which the connection is closed. Checked with each ping. */
   readonly idleMs: number
-  /** Malformed frames after which the connection is closed. */
   readonly malformedMax: number
   /** Time in which a client may complete the closing handshake. */
   readonly lingerMs: number

@@ -35,7 +35,6 @@ export class Outbox {
     this.#send(text, () => this.#onFlushed())
   }
 
-  /** Sends the reply to a frame of the client. */
   reply(text: string): void {
     if (!this.#isOpen) return
     if (++this.#replies > this.#bounds.repliesMax) this.#pause.begin('replies')
@@ -88,7 +87,6 @@ export class Outbox {
   }
 }
 
-/** Reason for which reading from a client is paused. */
 type PauseReason = 'replies' | 'reading'
 
 /** Pauses reading from a connection while at least one reason exists. Each reason is ended separately. */

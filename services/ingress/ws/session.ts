@@ -44,7 +44,6 @@ export class Session {
   readonly id = newId('ws_')
   /** Number of requests and subscriptions so far. */
   begun = 0
-  /** Close code, from this side or the client. */
   closeCode: number | undefined
   readonly #options: SessionOptions
   readonly #outbox: Outbox

@@ -1,6 +1,5 @@
 import { findErrorBy, protocolErrors, protocolErrorsCodesById } from '@platformatic/kafka'
 
-/** The error codes used in this folder (Kafka protocol guide, "Error Codes"). */
 export const CODE = {
   unknownServerError: -1,
   none: 0,

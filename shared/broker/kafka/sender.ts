@@ -178,7 +178,6 @@ export class CoalescingSender {
     this.#onEmpty?.()
   }
 
-  /** Lanes with something to send now, each with its batch filled. */
   #dueLanes(): Lane[] {
     const now = performance.now()
     const due: Lane[] = []

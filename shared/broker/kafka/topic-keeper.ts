@@ -13,7 +13,6 @@ import { type BootProblem, type KafkaAdmin, KafkaUnfitError, messageOf } from '.
 const RETRY: Backoff = { baseMs: 500, maxMs: 10_000 }
 const KNOWN_TIMEOUT_MS = 5_000
 const KNOWN_INTERVAL_MS = 50
-/** Time between two warnings about missing topics. */
 const WARN_INTERVAL_MS = 60_000
 
 /** Opens a new connection to the cluster without cached metadata, passes it to `use`, and closes it. */

@@ -32,7 +32,6 @@ export interface KafkaAdmin {
   /** Partitions of each existing topic; missing topics are not in the map. */
   partitions(topics: readonly string[]): Promise<ReadonlyMap<string, number>>
   topicSettings(topic: string): Promise<ReadonlyMap<string, string>>
-  /** Settings of any one broker. */
   brokerSettings(): Promise<ReadonlyMap<string, string>>
   /** Creates a topic. An existing one is not an error: several processes start at once. */
   createTopic(topic: NewTopic): Promise<void>

@@ -13,7 +13,6 @@ import { encodeAnthropic, encodeCount } from './encode.ts'
 /** API version for calls without one, such as chat completions. Upstreams support old versions for a long time. */
 const VERSION = '2023-06-01'
 
-/** Maximum bytes of the answer to count_tokens. */
 const COUNT_MAX = 64 * 1024
 /** Timeout of count_tokens; afterwards the count is estimated. */
 const COUNT_MS = 10_000

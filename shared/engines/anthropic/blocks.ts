@@ -18,6 +18,7 @@ export class ContentBlocks {
   readonly #request: GenerateRequest
   readonly #ids = new Set<string>()
   readonly #blocks: Slot[] = []
+  #count = 0
   #waitingChars = 0
   #lastType: string | undefined
   calls = 0
@@ -29,6 +30,9 @@ export class ContentBlocks {
   }
 
   start(index: number | undefined, fields: BlockFields, out: GenerateEvent[]): void {
+    if (++this.#count > BLOCKS_MAX) {
+      throw answerError(this.#request.model, `sent more than ${BLOCKS_MAX} content blocks`)
+    }
     const key = index ?? this.#blocks.length
     this.stop(key, out)
     const slot: Slot = { index: key, events: [], block: undefined, isClosed: false }
@@ -36,7 +40,7 @@ export class ContentBlocks {
     this.#into(slot, out, (events) => {
       slot.block = this.#open(fields, events)
     })
-    if (this.#blocks.length > BLOCKS_MAX) this.#closeFirst(out)
+    if (this.#blocks.length > OPEN_BLOCKS_MAX) this.#closeFirst(out)
   }
 
   /** Reads a delta. A delta of text or thinking without a block begins one, because some servers omit the start. */
@@ -128,8 +132,9 @@ export class ContentBlocks {
   }
 }
 
-const BLOCKS_MAX = 1_000
-/** Maximum characters of events that wait for an earlier block. */
+/** Maximum blocks per message, and maximum blocks that are open at a time. */
+const BLOCKS_MAX = 4_096
+const OPEN_BLOCKS_MAX = 1_000
 const WAITING_CHARS_MAX = 4 * 1024 * 1024
 const EVENT_CHARS = 100
 /** Maximum characters of a native block, which is passed on as a whole. */

@@ -113,7 +113,6 @@ export class Batcher {
     return !isLast || job.underWay === 0
   }
 
-  /** Remaining time to wait for further inputs. */
   #waitMs(jobs: readonly EmbedJob[]): number {
     if (this.#calls.size === 0 || this.#isFull(jobs)) return 0
     const since = Math.min(...jobs.map(({ sinceMs }) => sinceMs))
@@ -154,7 +153,6 @@ export class Batcher {
     return batch
   }
 
-  /** Fills a batch with inputs of one job. */
   #takeAll(batch: Batch, job: EmbedJob): void {
     this.#ring.delete(job)
     while (job.waiting > 0 && batch.hasRoom(job.texts[job.peek()] as EmbedText, this.#options)) batch.takeFrom(job)

@@ -3,7 +3,6 @@ import { cutAfter } from '#shared/engines/token-cuts.ts'
 import { ServiceError } from '#shared/error.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Encodings of token inputs. */
 export type TokenEncoding = ModelConfig['embeddings']['token_encoding']
 
 /**

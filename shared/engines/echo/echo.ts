@@ -28,7 +28,6 @@ export function openEchoEngine(model: ModelConfig): ChatEngine {
   }
 }
 
-/** State that the choices of one call share. */
 interface Call {
   readonly request: GenerateRequest
   readonly budget: Budget

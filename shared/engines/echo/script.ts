@@ -72,7 +72,6 @@ export interface Script {
   readonly text: string
   readonly calls: readonly { readonly name: string; readonly arguments: string }[]
   readonly finish: FinishReason
-  /** content_filter_results of a scripted filter */
   readonly filter: Record<string, unknown> | undefined
 }
 
@@ -201,7 +200,6 @@ function chooseCalls(request: GenerateRequest, directive: Directive, said: strin
     .slice(0, most)
 }
 
-/** Number of answers with tool calls since the last user turn. */
 function roundsOf({ turns }: GenerateRequest): number {
   const since = turns.slice(turns.findLastIndex(({ role }) => role === 'user') + 1)
   return since.filter(({ role, parts }) => role === 'assistant' && parts.some(({ type }) => type === 'tool_call'))

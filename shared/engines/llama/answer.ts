@@ -82,7 +82,6 @@ async function* writeText(call: SequenceCall, plan: Plan, choice: number): Async
 
 interface SampledText {
   readonly generated: readonly Token[]
-  /** The stop string that ended the text. */
   readonly hit?: string | undefined
   /** Whether the text became a call; then `generated` has the tokens before the rest of its trigger. */
   readonly isCall?: boolean

@@ -25,7 +25,6 @@ export interface LlamaEngineOptions {
   readonly prepare?: boolean | undefined
   /** The Python that prepares weights; default: python3 of the PATH. */
   readonly python?: string | undefined
-  /** Called with the progress of a preparation that this engine started. */
   readonly onProgress?: OnProgress
 }
 

@@ -140,7 +140,6 @@ function instruct(
   return content === '' ? messages : [{ role: 'system', content }, ...messages]
 }
 
-/** Converts turns with calls and results for a template with tools. */
 function writeTurns(turns: readonly Turn[]): TemplateMessage[] {
   const names = new Map<string, string>()
   return turns.map((turn) => {

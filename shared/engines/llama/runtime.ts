@@ -26,19 +26,16 @@ export interface LlamaRuntime {
   /** One slot per sequence of {@link sequences}. A call takes a slot before its first sequence, and holds one sequence at a time. */
   readonly slots: Slots
   readonly sequences: SequencePool
-  /** Maximum tokens of a prompt and its answer together. */
   readonly contextTokens: number
   /** Bytes of text of the longest token; Infinity: unknown. */
   readonly tokenBytesMax: number
 }
 
 export interface RuntimeOptions {
-  /** Context window of each sequence. */
   readonly contextTokens: number
   /** Number of sequences that generate concurrently. */
   readonly parallel: number
   readonly system?: string | undefined
-  /** Jinja template instead of the one in the file. */
   readonly template?: string | undefined
 }
 
@@ -51,7 +48,6 @@ export interface LlamaCall {
   readonly signal: AbortSignal
 }
 
-/** A call with the sequence that it holds. */
 export interface SequenceCall extends LlamaCall {
   readonly sequence: LlamaContextSequence
 }

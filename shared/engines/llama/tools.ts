@@ -20,7 +20,6 @@ import { TokenText } from './text.ts'
 
 /** Minimum odds of a tool against none. */
 const CALL_ODDS_MIN = 4
-/** Maximum tokens of a tool's name. */
 export const NAME_TOKENS_MAX = 64
 
 /**
@@ -94,7 +93,6 @@ export function triggerOf({ before }: ToolForms): Trigger {
   return { type: 'text', text: word, rest: [text.slice(text.indexOf(word))] }
 }
 
-/** The tool name that the model generates after a prompt. */
 export async function sampleName(
   { runtime, sequence, signal }: SequenceCall,
   prompt: readonly Token[],
@@ -111,7 +109,6 @@ export async function sampleName(
   return name
 }
 
-/** Runs work on the best sequence for a prompt. */
 async function onSequence<T>(
   call: LlamaCall,
   prompt: readonly Token[],

@@ -9,14 +9,12 @@ import { localConfig } from './local.ts'
 
 /** Maximum bytes of an answer: several hours of speaker turns with many interruptions. */
 const ANSWER_BYTES_MAX = 16 * 1024 * 1024
-/** Name of the server in error messages. */
 const NAME = 'local-audio'
 
 const Probed = z.object({ duration: z.number().min(0) })
 
 const Diarized = z.object({ turns: z.array(Turn) })
 
-/** Audio tools of the local model server. */
 export class LocalAudioTools implements AudioTools {
   readonly #upstream: Upstream
 

@@ -49,7 +49,6 @@ const KNOWN_FIELDS: ReadonlySet<string> = new Set(['index', 'id', 'type', 'funct
 export interface CallsOptions {
   readonly choice: number
   readonly model: string
-  /** Whether unknown fields of calls are passed on. */
   readonly keepsExtra: boolean
 }
 

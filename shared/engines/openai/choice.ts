@@ -55,7 +55,6 @@ export class ChoiceState {
   #filter: Record<string, unknown> | undefined
   /** Whether the answer contains a call of a deprecated function, which is passed on unchanged. */
   #hasFunctionCall = false
-  /** Whether any readable output was received. */
   hasOutput = false
   finish: WireFinish | undefined
 

@@ -3,7 +3,6 @@ interface Piece {
   readonly text: string
 }
 
-/** Maximum depth of lists and objects that are searched for text. */
 const DEPTH_MAX = 4
 
 /**

@@ -13,7 +13,6 @@ type Chunk = Readonly<Record<string, unknown>>
 const KNOWN_FIELDS: ReadonlySet<string> = new Set([
   ...['id', 'object', 'created', 'model', 'choices', 'message', 'usage', 'system_fingerprint', 'error', 'obfuscation'],
 ])
-/** Maximum answer fields that are compared with those of the previous chunk. */
 const ANSWER_FIELDS_MAX = 64
 /** Maximum tokens per choice of an answer without text: the end marker is one token. */
 const SILENT_TOKENS_MAX = 1

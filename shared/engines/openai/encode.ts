@@ -101,7 +101,6 @@ function toolChoice(request: GenerateRequest): unknown {
   return choice?.type === 'tool' ? namedTool(choice.name, request.tools) : choice?.type
 }
 
-/** A tool in the form of a tool choice. */
 function namedTool(name: string, tools: readonly Tool[]): object {
   const { native, custom } = tools.find((tool) => tool.name === name) ?? {}
   if (!native) return { type: 'function', function: { name } }

@@ -6,7 +6,6 @@ import { ServiceError } from '#shared/error.ts'
 type ToolTurn = Extract<Turn, { role: 'tool' }>
 type ToolCallPart = Extract<Part, { type: 'tool_call' }>
 
-/** Form of the messages for one upstream. */
 interface Form {
   /** Whether the request is a chat completion: then its extra fields and native parts are passed on. */
   readonly isSame: boolean
@@ -95,7 +94,6 @@ function encodeToolResult(turn: ToolTurn, { isSame }: Form): object {
   return { role: 'tool', tool_call_id: turn.call_id, content: failed ? `Error: ${content}` : content }
 }
 
-/** Media of a tool result, for the user message after it. */
 function toolMedia(turn: ToolTurn, index: number): object[] {
   const parts = turn.parts.filter(({ type }) => type === 'image' || type === 'file' || type === 'audio')
   if (parts.length === 0) return []

@@ -104,7 +104,6 @@ export class AttachedJobs implements JobOwner {
     return this.#jobs.size
   }
 
-  /** Jobs of a pool in one state. */
   count(pool: PoolName, state: 'queued' | 'running'): number {
     return this.#jobs.count(pool, state)
   }

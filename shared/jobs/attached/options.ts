@@ -33,7 +33,6 @@ export interface AttachedOptions {
   readonly workerLostMs: number
   /** Maximum estimated wait, in ms, with which a job is admitted. */
   readonly startTimeoutMs: number
-  /** Maximum number of jobs in progress. */
   readonly jobsMax: number
   readonly pauses?: Pauses | undefined
 }

@@ -20,9 +20,7 @@ export interface PlaceTimes {
 }
 
 export interface Place extends PlaceTimes {
-  /** The reservation is due. */
   readonly isDue: boolean
-  /** The caller returned at the requested time or later. */
   readonly isBack: boolean
   /** Callers of the same tenant that returned when due, found the queue full and come before this one. */
   readonly before: number

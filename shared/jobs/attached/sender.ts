@@ -31,7 +31,6 @@ export interface SenderOptions {
   readonly presence: Presence
   readonly lines: WaitQueues<AttachedJob>
   readonly log: Log
-  /** Maximum estimated wait, in ms, with which a job is admitted. */
   readonly startTimeoutMs: number
   /** Called if a reachable broker rejected an attempt that the fair queue had released. */
   readonly onUnsent: (job: AttachedJob, error: unknown) => void
@@ -63,7 +62,6 @@ export class Sender {
     this.#stopTurns = every(DISPATCH_INTERVAL_MS, sendAll)
   }
 
-  /** Handles the reports of other ingresses about their waiting calls. */
   onControl(record: ControlRecord): void {
     if (record.type === 'calls_waiting') this.#shares.receive(record)
   }

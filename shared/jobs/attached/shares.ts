@@ -26,10 +26,8 @@ export interface WaitingCalls {
 }
 
 export interface SharesOptions {
-  /** Boot id of this ingress. */
   readonly boot: string
   readonly publish: (record: WaitingRecord) => void
-  /** Calls in the fair queues of this ingress. */
   readonly waiting: () => Iterable<WaitingCalls>
   readonly onShares: () => void
 }
@@ -72,7 +70,6 @@ export class Shares {
     this.#options = options
   }
 
-  /** Schedules a report. Reports repeat as long as calls wait. */
   changed(): void {
     this.#timer ??= setTimeout(() => this.#report(), PUBLISH_INTERVAL_MS)
   }

@@ -20,7 +20,6 @@ export interface WaitQueue<Job extends QueuedJob = QueuedJob> {
   readonly reservations: Reservations
   /** True for the queue of one model whose own concurrency limit is below the number of slots. */
   readonly isBounded: boolean
-  /** Latest time of sending among the jobs that have started. */
   servedSentAtMs: number
   places: { readonly atMs: number; readonly count: number } | undefined
 }

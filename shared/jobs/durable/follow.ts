@@ -9,14 +9,12 @@ import type { Log } from '#shared/log/log.ts'
 import type { JobReads, Scope } from '#shared/store/store.ts'
 import { nextTurn } from '#shared/yielding.ts'
 
-/** Events per read from the store. */
 const PAGE = 200
 /** Maximum live events buffered for a slow subscriber; beyond it, the subscriber continues from the store. */
 const BUFFERED_MAX = 500
 /** Interval without live events after which the store is read. The interval grows while nothing happens. */
 export const POLL_MS = { min: 500, max: 5_000 }
 
-/** Final states. */
 export const TERMINAL: ReadonlySet<DurableState> = new Set(['completed', 'failed', 'cancelled', 'expired'])
 
 const TERMINAL_EVENTS: ReadonlySet<string> = new Set(['job.completed', 'job.failed', 'job.cancelled', 'job.expired'])
@@ -46,7 +44,6 @@ export class LiveEvents {
     return live
   }
 
-  /** Subscribes to a job from now on. The caller closes the subscription. */
   subscribe(jobId: string): Subscription {
     const all = this.#subscriptions.get(jobId) ?? new Set()
     this.#subscriptions.set(jobId, all)
@@ -216,7 +213,6 @@ export function ignoreOutage<T>(instead: T): (error: unknown) => T {
   }
 }
 
-/** The end of a job as a past participle for messages. */
 export function pastOf(state: DurableState): string {
   return state === 'completed' || state === 'failed' || state === 'expired' ? state : 'ended'
 }

@@ -30,7 +30,6 @@ interface HistoryContext {
   readonly blobs: Blobs
   readonly holding: Holding | undefined
   readonly tenant: string
-  /** Time in ms for which the job may name its segments. */
   readonly keepMs: number
 }
 

@@ -25,7 +25,6 @@ export interface JobBounds {
   readonly scheduledMaxPerProject?: number | undefined
   /** Configured limits of a tenant, which replace the default. `queued` limits jobs that wait to be started. */
   readonly limitsOf?: (tenant: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
-  /** Configured limits of a key, in addition to those of its project. */
   readonly limitsOfKey?: (keyId: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
 }
 

@@ -12,7 +12,6 @@ interface Begun {
   /** Since the last read began. */
   total: number
   underWay: number
-  /** Number of counts being read. */
   readers: number
 }
 

@@ -75,7 +75,6 @@ export class Positions {
   }
 }
 
-/** Number of queue entries before an id. */
 function indexOf(id: string, places: readonly QueuedPlace[]): number {
   let [from, to] = [0, places.length]
   while (from < to) {

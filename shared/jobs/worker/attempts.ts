@@ -34,7 +34,6 @@ export class Attempts {
   readonly #silent = new Set<string>()
   /** Cancels received before their job: job key → whether the cancel allows a partial result. */
   readonly #cancelled = new Map<string, boolean>()
-  /** Promises that resolve when a set of attempts has ended. */
   readonly #awaited = new Set<{ readonly left: Set<Attempt>; readonly done: () => void }>()
   #isHandingBack = false
 

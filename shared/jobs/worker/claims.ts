@@ -44,7 +44,6 @@ export interface ClaimsOptions {
   readonly pauses?: Pauses | undefined
 }
 
-/** Slots reserved for one claim of similar waiting jobs. */
 interface Pull {
   readonly lane: Lane
   readonly room: ModelBulkhead
@@ -125,7 +124,6 @@ export class Claims {
     this.pull()
   }
 
-  /** Stops claiming on its own initiative. */
   stop(): void {
     this.#stopPulling()
     clearTimeout(this.#offer)
@@ -259,7 +257,6 @@ export class Claims {
     if (this.#held.size > 0) this.#pullHeld()
   }
 
-  /** Number of durable jobs of a model that may be claimed now. */
   #claimable(lane: Lane, room: ModelBulkhead, isOffered: boolean): number {
     const { pauses, pool, rooms, runs, taking } = this.#options
     if (runs.isLapsed || pauses?.of({ pool, model: room.model })) return 0

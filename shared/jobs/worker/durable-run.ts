@@ -80,7 +80,6 @@ export class DurableRun implements AttemptSink {
   readonly #bytesMax: number
   readonly #pending: EventBuffer
   #parkedOn: readonly string[] = []
-  /** Aborts when the job is to write a partial result. */
   readonly #wrapsUp = new AbortController()
   #progress: Progress | undefined
   #progressAtMs = 0
@@ -218,7 +217,6 @@ export class DurableRun implements AttemptSink {
     await this.#writes.write(() => (run) => this.#options.store.honourCancel(run, output, metered))
   }
 
-  /** A replayed job consumes nothing new. */
   #metered(events: readonly unknown[]): Metered {
     return this.#job.replay_of === undefined ? meteredOf(events) : NOTHING
   }
@@ -236,7 +234,6 @@ export class DurableRun implements AttemptSink {
     if (content) await dispatcher.publishJob(moved.job, content.request)
   }
 
-  /** Whether this or an earlier attempt published progress. */
   get #hasProgress(): boolean {
     return this.#progressAtMs > 0 || this.#claimed.progress !== null
   }

@@ -23,7 +23,6 @@ export interface DurableRunsOptions {
   readonly broker: Broker
   readonly blobs: Blobs
   readonly presence?: ConstructorParameters<typeof Dispatcher>[2]
-  /** Sends a cancel to the workers of child jobs. */
   readonly notifyOwner: FamilyOptions['notifyOwner']
   readonly log: Log
   readonly boot: string

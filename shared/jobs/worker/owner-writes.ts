@@ -6,17 +6,14 @@ import type { HeldAttempt, Moved } from '#shared/store/store.ts'
 
 /** Time for which the event of a claim waits for the first write. For a short job, all events then travel in one record. */
 const PUBLISH_DELAY_MS = 20
-/** Delay before a failed write is retried, in ms. */
 const REWRITE_MS = { min: 100, max: 2_000 }
 
-/** A numbered write of the owner. */
 export type OwnerWrite = (run: HeldAttempt) => Promise<Moved | undefined>
 
 export interface OwnerWritesOptions {
   readonly dispatcher: Dispatcher
   readonly family: Family
   readonly log: Log
-  /** Aborts when the process abandons its pending writes. */
   readonly signal: AbortSignal
 }
 

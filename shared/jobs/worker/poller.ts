@@ -67,7 +67,6 @@ export class Poller {
     this.#loop = Promise.all(this.lanes.map((lane) => this.#takeForEver(lane))).catch(onFatal)
   }
 
-  /** Aborts when polling ends for good. */
   get stopped(): AbortSignal {
     return this.#stop.signal
   }
@@ -101,7 +100,6 @@ export class Poller {
     return this.running >= this.#options.slots ? 0 : Date.now() - this.#lastTurnMs
   }
 
-  /** Whether a slot or an extra slot is free. */
   get hasRoom(): boolean {
     return this.lanes.some((lane) => this.freeOf(lane) > 0 || this.#extraOf(lane) > 0)
   }

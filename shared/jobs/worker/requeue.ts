@@ -44,7 +44,6 @@ export class Requeue {
     return this.#requeued
   }
 
-  /** Number of requeues of a call by this worker. */
   timesSeen({ id, attempt }: AttachedEnvelope): number {
     return this.#seen.get(`${id}:${attempt}`) ?? 0
   }

@@ -15,7 +15,6 @@ export interface ChatChoiceFields {
 
 const OF_CHOICE = { text: true, refusal: true, reasoning: true, tool_call: true, tool_arguments: true, finish: true }
 
-/** True for events of a choice whose type this version supports. */
 export function isOfChoice(event: GenerateEvent): event is ChoiceEvent {
   return Object.hasOwn(OF_CHOICE, event.type)
 }

@@ -130,7 +130,6 @@ interface Delta {
   readonly [field: string]: unknown
 }
 
-/** Delta type, and the field with its text. */
 const DELTAS = {
   text: ['text_delta', 'text'],
   thinking: ['thinking_delta', 'thinking'],

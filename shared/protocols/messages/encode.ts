@@ -31,12 +31,10 @@ export function stopReason(finish: FinishEvent, hasCalls: boolean, hasRefusal: b
   }
 }
 
-/** The stop string that ended the answer, or null. */
 export function stopSequence(finish: FinishEvent, reason: StopReason): string | null {
   return reason === 'stop_sequence' ? (finish.stop_sequence ?? null) : null
 }
 
-/** Details of a refusal in the newer dialect. */
 export function stopDetails(reason: StopReason | null): RefusalDetails | null {
   return reason === 'refusal' ? { type: 'refusal', category: null, explanation: null } : null
 }

@@ -36,7 +36,6 @@ export const messagesAnswer: Answer<GenerateEvent> = {
 class MessagesStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
   readonly #blocks = new BlockStream()
-  /** Start of each text block. */
   readonly #opening: OutputBlock
   #hasStarted = false
   #hasCalls = false

@@ -34,7 +34,6 @@ export class OpenHosted implements OpenItem {
     }
   }
 
-  /** Ends the item with its result. */
   result(out: ItemEvent[], status: 'completed' | 'failed' | 'incomplete', output: Record<string, unknown>[]): void {
     this.item.status = status
     addOutput(this.item, output)

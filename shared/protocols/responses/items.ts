@@ -216,7 +216,6 @@ export class OpenReasoning implements OpenItem {
 /** Further fields of a call that the engine sent, such as `namespace`. */
 type CallFields = Readonly<Record<string, unknown>>
 
-/** A function call, whose arguments may alternate with those of other calls. */
 export class OpenCall implements OpenItem {
   readonly item: FunctionCallItem
   readonly #index: number

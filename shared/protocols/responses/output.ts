@@ -39,7 +39,6 @@ export class ResponseOutput {
   #finish: FinishEvent | undefined
   #usage: Extract<GenerateEvent, { type: 'usage' }> | undefined
   readonly #native = new NativeReader('responses')
-  /** Fields of the upstream's answer, and of its next message. */
   #fields: Readonly<Record<string, unknown>> = {}
   #nextMessage: Readonly<Record<string, unknown>> = {}
 
@@ -97,7 +96,6 @@ export class ResponseOutput {
     }
   }
 
-  /** The response before its end. */
   get inProgress(): ResponseObject {
     return responseObject(this.#context, { status: 'in_progress', model: this.#model })
   }
@@ -206,7 +204,6 @@ export class ResponseOutput {
   }
 }
 
-/** Reasons of an incomplete answer in this API. */
 const INCOMPLETE: Partial<Record<FinishEvent['reason'], 'max_output_tokens' | 'content_filter'>> = {
   length: 'max_output_tokens',
   content_filter: 'content_filter',

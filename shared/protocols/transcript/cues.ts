@@ -26,7 +26,6 @@ const PAUSE_SCORE = 50
 const SILENCE_SECONDS = 2
 /** Score cost of each column by which a cue deviates from an even length. */
 const UNEVEN_COST = 1.2
-/** Typical capacity of two lines that are broken between words. */
 const CUE_COLUMNS = 76
 /** Maximum characters between two words: spaces and punctuation. A later match would be a repetition of the word. */
 const GAP_CHARS_MAX = 4

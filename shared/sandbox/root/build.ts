@@ -11,7 +11,6 @@ const REQUIREMENTS = fileURLToPath(new URL('./requirements.txt', import.meta.url
 const BUILD = fileURLToPath(new URL('./build_root.py', import.meta.url))
 /** Total size of the libraries' wheels on linux x86-64; only for the progress. */
 const PACKAGES_BYTES = 96_000_000
-/** Share of the progress for the download. */
 const DOWNLOAD_SHARE = 0.6
 /** Timeout of the build; compiling takes a minute of CPU time. */
 const BUILD_MS_MAX = 20 * 60_000

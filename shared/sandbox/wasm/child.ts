@@ -3,7 +3,6 @@ import type { Readable, Writable } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 
 const MAIN = fileURLToPath(new URL('./inside/main.ts', import.meta.url))
-/** Own code and its imports that the process may read. */
 const CODE = ['./inside/', '../limits.ts', '../../../package.json'].map((path) =>
   fileURLToPath(new URL(path, import.meta.url)),
 )
@@ -34,7 +33,6 @@ export function confine(readable: readonly string[]): string[] {
   return ['--permission', '--allow-worker', ...files, ...language, '--no-warnings']
 }
 
-/** Collects the end of the child's stderr, for the log. */
 export function collectErrors(child: ConfinedChild): () => string {
   let text = ''
   child.stderr.setEncoding('utf8').on('data', (chunk: string) => {

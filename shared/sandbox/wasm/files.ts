@@ -87,7 +87,6 @@ async function prepareBoth(parent: string, options: PrepareOptions): Promise<Was
   return { libraryDir: library.directory, imageDir: image.directory, facts }
 }
 
-/** The code whose digest identifies an image. */
 async function readCode(): Promise<Buffer[]> {
   const lists = Object.entries(IMAGE_CODE).map(async ([path, pattern]) => {
     const directory = fileURLToPath(new URL(path, import.meta.url))

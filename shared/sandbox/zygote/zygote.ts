@@ -8,7 +8,6 @@ import { prepareBubblewrap } from './bubblewrap.ts'
 import type { ZygoteParts } from './process.ts'
 import { ZygoteSandbox } from './sandbox.ts'
 
-/** Share of the progress for the root file system. */
 const ROOT_SHARE = 0.98
 
 const GUARANTEES = [
@@ -80,7 +79,6 @@ function reasonOf({ code, message, cause }: ServiceError): string {
   return detail ? `The first run was lost: ${detail}.` : message
 }
 
-/** Advice for the operator, based on the settings of this kernel. */
 async function advice(): Promise<string> {
   const setting = async (path: string) => (await readFile(`/proc/sys/${path}`, 'utf8').catch(() => '')).trim()
   if ((await setting('kernel/apparmor_restrict_unprivileged_userns')) === '1') {

@@ -94,7 +94,6 @@ async function waitForLock(holder: Client, onProgress: OnProgress): Promise<void
   }
 }
 
-/** Whether the lock was taken. The transaction that holds it stays open. */
 async function tryLock(holder: Client): Promise<boolean> {
   await quickly(holder, `BEGIN; ${bySetting({ idle_in_transaction_session_timeout: '0' }, 'transaction')}`)
   const [row] = (

@@ -73,7 +73,6 @@ async function isPartitioned(client: Client, table: string): Promise<boolean> {
   return rows[0]?.is_partitioned === true
 }
 
-/** A partition that lacks its part of an index. */
 async function partitionWithout(client: Client, { name, table }: Index): Promise<string | undefined> {
   const { rows } = await client.query(
     `SELECT relname AS name FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid

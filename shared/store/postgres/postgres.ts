@@ -148,7 +148,6 @@ class PostgresDatabase implements SqlDatabase {
   }
 }
 
-/** Parameters of many jobs, as one array per name. */
 function arraysOf({ names }: Compiled, items: readonly Item[]): unknown[] {
   const output = items.flatMap(({ id, output }) => output.map(({ type, data }, index) => ({ id, index, type, data })))
   const arrays: Record<string, unknown[]> = {

@@ -95,7 +95,6 @@ export const PURGE_CHILDREN: Statement = {
         RETURNING id`,
 }
 
-/** Also finds children after their retention. */
 export const FIND_CHILD: Statement = {
   name: 'find_child',
   sql: 'SELECT 1 AS one FROM jobs WHERE parent_id = :id AND depth > 0 LIMIT 1',

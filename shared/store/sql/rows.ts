@@ -39,7 +39,6 @@ export function queuedModelOf(row: Row): QueuedOf & { count: number } {
   return { ...row } as unknown as QueuedOf & { count: number }
 }
 
-/** Null for an SQL NULL. */
 export function jsonOf(value: unknown): unknown {
   return typeof value === 'string' ? JSON.parse(value) : null
 }

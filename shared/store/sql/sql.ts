@@ -36,12 +36,10 @@ export interface SqlDatabase {
   readonly isIdle: boolean
   untilWork?(signal: AbortSignal): Promise<void>
   run(statement: Statement, params: Params): Promise<Row[]>
-  /** Executes a transition with its events, output and webhook messages. */
   move(move: Move, params: Params, output: WrittenOutput): Promise<TransitionRow[]>
   /** Inserts a job with its event. With `hasKey`, only if its idempotency key is free. */
   insert(insert: Insert, params: Params, hasKey: boolean): Promise<TransitionRow[]>
   erase(params: Params): Promise<boolean>
-  /** Executes a write in the database's own SQL. */
   write(write: Write, params: Params): Promise<void>
   /** Runs a statement that locks the rows it picks: concurrent ones pick different rows. */
   pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]>

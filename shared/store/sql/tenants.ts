@@ -22,7 +22,6 @@ export const QUEUED_TENANTS: Statement = {
   sql: `SELECT tenant, count(*) AS count FROM jobs WHERE ${OF} GROUP BY tenant`,
 }
 
-/** Positions of a tenant's queued jobs among that tenant's jobs. */
 export const QUEUED_PLACES: Statement = {
   name: 'queued_places',
   sql: `SELECT id, nth FROM (
@@ -41,7 +40,6 @@ export const KEY_WAITING: Statement = {
   sql: `SELECT state, count(*) AS count FROM jobs WHERE key_id = :key_id AND state IN ('queued', 'scheduled') GROUP BY state`,
 }
 
-/** Whether jobs wait for these slots. */
 export const IS_WAITING: Statement = { name: 'is_waiting', sql: `SELECT 1 AS one FROM jobs WHERE ${OF} LIMIT 1` }
 
 export function tenantReads(db: SqlDatabase): TenantReads {

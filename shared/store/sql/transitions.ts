@@ -10,7 +10,6 @@ export interface Move {
   /** Unique; names the prepared statement. */
   readonly name: string
   readonly set: string
-  /** Guard of a transition of one job. */
   readonly where?: string
   /** For a sweep: the jobs to change, at most `:limit`, each locked until the commit. */
   readonly pick?: { readonly from: string; readonly where: string; readonly order: string; readonly lock: string }
@@ -20,7 +19,6 @@ export interface Move {
   readonly data?: string
   /** A write of the owner: numbered by `:chunk`, with optional output. */
   readonly isOwners?: boolean
-  /** Also returns the request, for publishing. */
   readonly givesRequest?: boolean
   /** Other rows that `set` reads, under a name; they are locked until the commit. */
   readonly reads?: { readonly name: string; readonly sql: (from: string) => string; readonly lock: string }

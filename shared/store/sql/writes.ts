@@ -1,6 +1,6 @@
 import type { Dispatch, HeldAttempt, Moved, Output } from '#shared/store/store.ts'
 import { eventOf, jobOf, jsonOf, jsonText } from './rows.ts'
-import { eventRows, type Params, type SqlDatabase, type TransitionRow, type WrittenOutput } from './sql.ts'
+import { eventRows, type Params, type Row, type SqlDatabase, type TransitionRow, type WrittenOutput } from './sql.ts'
 import { FIND, FIND_CHUNK } from './statements.ts'
 import type { Move } from './transitions.ts'
 
@@ -45,7 +45,7 @@ export async function writeAsOwner(
   const bytes = written.reduce((sum, { data }) => sum + Buffer.byteLength(data), moreBytes)
   const params = { id, attempt, owner, chunk, has_output, progress, count: output.length, bytes, ...more }
   const [row] = await db.move(move, params, written)
-  return row ? movedOf(row, written, true) : await findWritten(db, move, run, output)
+  return row ? writtenOf(row, output, written) : await findWritten(db, move, run, output)
 }
 
 async function findWritten(
@@ -65,9 +65,15 @@ async function findWritten(
   return row && { job: jobOf(row), events }
 }
 
-/** The job and events of a changed row. @param output Output written with it */
-export function movedOf(row: TransitionRow, output: WrittenOutput = [], isOwners = false): Moved {
-  return { job: jobOf(row), events: eventRows(row, output, isOwners).map(eventOf) }
+export function movedOf(row: TransitionRow): Moved {
+  return { job: jobOf(row), events: eventRows(row, [], false).map(eventOf) }
+}
+
+/** The job and events of a row that its owner changed. @param written The output as JSON text, which is not parsed again */
+function writtenOf(row: TransitionRow, output: Output, written: WrittenOutput): Moved {
+  const rows = eventRows(row, written, true)
+  const events = output.map(({ data }, index) => ({ ...eventOf({ ...rows[index], data: null } as Row), data }))
+  return { job: jobOf(row), events: [...events, ...rows.slice(output.length).map(eventOf)] }
 }
 
 export function dispatchOf(row: TransitionRow): Dispatch {

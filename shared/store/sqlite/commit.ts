@@ -12,7 +12,6 @@ const EXTERNAL = new Set([5, 10, 13, 14])
 /** After this error, a commit may still have reached the disk. */
 const IOERR = 10
 const FULL = 13
-/** Retry-After on a full disk, in ms. */
 const FULL_RETRY_MS = 60_000
 
 interface Write {

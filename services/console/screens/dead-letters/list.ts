@@ -3,10 +3,8 @@ import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import type { DeadLetter, Page } from '#services/console/api/types.ts'
 
 const PAGE_SIZE = 50
-/** Maximum number of dead letters in a tab. */
 const LETTERS_MAX = 2_000
 
-/** Result of a requeue or of its dry run. */
 export interface RequeueResult {
   readonly data: readonly DeadLetter[]
   readonly last_id: string | null

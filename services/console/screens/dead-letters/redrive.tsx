@@ -7,7 +7,6 @@ import type { DeadLetterList, RequeueResult } from './list.ts'
 
 /** The bounds of schemas/admin/admin.ts. */
 const LIMIT = { max: 1_000, default: 100 }
-/** Maximum number of jobs listed in the preview. */
 const PREVIEW_MAX = 8
 
 /** Requeues up to a maximum number of dead letters, after a preview from a dry run. */

@@ -5,7 +5,6 @@ import type { Pool } from '#services/console/api/types.ts'
 /** Samples per plot: five minutes at 2 s. */
 const SAMPLES_MAX = 150
 
-/** One sample of a pool for the plots. */
 export interface PoolSample {
   readonly waiting: number
   readonly running: number

@@ -107,7 +107,6 @@ export class FollowedJob {
 
 const REPEATED: ReadonlySet<string> = new Set(['job.output.delta', 'job.progress'])
 
-/** Maximum number of notes per line. */
 const NOTES_MAX = 200
 
 function withNote({ type, at, notes, times }: Line, note: string): Line {

@@ -180,7 +180,6 @@ function Actions({ job, isOwn, onDone }: ActionsProps) {
   )
 }
 
-/** Streams the events of an unfinished job, or reads a finished one. */
 function curlOf(url: string, { status }: AnyJob): string {
   const what = isEnded(status) || url.startsWith('/v1/admin') ? '' : '/events'
   return `curl -N '${location.origin}${url}${what}' -H "Authorization: Bearer $SLUICE_API_KEY"`

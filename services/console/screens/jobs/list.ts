@@ -11,7 +11,6 @@ export interface Filter {
   readonly endpoint: string
   /** Id of a parent job or batch; empty: no restriction. */
   readonly group: string
-  /** Jobs of all projects, for operators. */
   readonly isAll: boolean
 }
 
@@ -128,7 +127,6 @@ export class JobList {
 /** Unfinished jobs below the first page that one refresh reads. */
 const OPEN_READS_MAX = 20
 
-/** Whether a status is final. */
 export function isEnded(status: string): boolean {
   return ['completed', 'failed', 'cancelled', 'expired'].includes(status)
 }

@@ -10,7 +10,6 @@ import { Secret } from './secret.tsx'
 import { type CreatedKey, createKey, projects, updateKey } from './state.ts'
 
 const DAY_SECONDS = 86_400
-/** Lifetimes on offer, in days. */
 const DAYS = [7, 30, 90, 365]
 const SCOPES = { calls: 'API calls', admin: 'Admin: manage all projects, workers and keys' } as const
 

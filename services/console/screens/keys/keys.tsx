@@ -32,7 +32,6 @@ import {
 } from './state.ts'
 import { Usage, usd } from './usage.tsx'
 
-/** Grace periods of the old key, in seconds. */
 const GRACE_PERIODS = [
   [0, 'Revoke immediately'],
   [3_600, '1 hour'],
@@ -43,7 +42,6 @@ const GRACE_PERIODS = [
 const REFRESH_INTERVAL_MS = 10_000
 /** An expiry within this time is shown to the minute. */
 const SOON_SECONDS = 172_800
-/** Retention of the last-used date. */
 const USE_RETENTION_SECONDS = 90 * 86_400
 const COLUMNS = ['Key', 'Project', 'Permissions', 'Limits', 'This month', 'State', '']
 const STATES = { valid: 'Valid', revoked: 'Revoked', expired: 'Expired', all: 'All' } as const

@@ -3,7 +3,6 @@ import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import type { ApiKey, Page, Project } from '#services/console/api/types.ts'
 
 const PAGE_SIZE = 100
-/** Maximum number of keys, and of projects, in a tab. */
 const ITEMS_MAX = 1_000
 
 /** Projects and keys, newest first. */

@@ -164,7 +164,6 @@ async function resolve(name: string, abort: AbortSignal): Promise<string> {
 interface ModelCapacity {
   /** Workers that are alive and not drained. */
   readonly workers: number
-  /** Calls of this model that can run concurrently. */
   readonly concurrency: number
   readonly slots: number
   /** Workers with an open circuit breaker for this model. */

@@ -19,7 +19,6 @@ import { PythonForm } from './python/python.tsx'
 import { ResearchForm } from './research/research.tsx'
 import { SpeechForm } from './speech/speech.tsx'
 
-/** The new text of a stream event. */
 interface Piece {
   readonly text?: string | undefined
   /** Total tokens of the answer, if the event has them. */
@@ -34,7 +33,6 @@ interface TextCall<Event> {
   readonly options: readonly string[]
   readonly values: Readonly<Record<string, string>>
   readonly input: string
-  /** Request fields that carry the input. */
   readonly toRequest: (input: string) => Readonly<Record<string, unknown>>
   readonly pieceOf: (event: Event) => Piece
 }
@@ -159,7 +157,6 @@ interface ResponsesEvent {
 /** Events with visible text. A refusal is shown like an answer. */
 const TEXTS: ReadonlySet<string> = new Set(['response.output_text.delta', 'response.refusal.delta'])
 
-/** The form of OpenAI's Responses API. */
 const ResponsesForm = textForm<ResponsesEvent>({
   path: '/v1/responses',
   method: 'responses',
@@ -180,7 +177,6 @@ interface MessagesEvent {
   readonly usage?: { readonly output_tokens: number }
 }
 
-/** The form of Anthropic's Messages API. */
 const MessagesForm = textForm<MessagesEvent>({
   path: '/v1/messages',
   method: 'messages',

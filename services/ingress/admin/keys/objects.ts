@@ -9,7 +9,6 @@ import { dayOf } from '#shared/usage/cost.ts'
 import { type Month, monthOf } from '#shared/usage/month.ts'
 
 const NANOS_PER_USD = 1_000_000_000
-/** Maximum age of a key's last use that is found, in milliseconds. */
 const LAST_USE_MS = 90 * 86_400_000
 
 export async function keyObjects(context: IngressContext, keys: readonly ApiKey[]): Promise<KeyAnswer[]> {

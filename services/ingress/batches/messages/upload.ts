@@ -55,7 +55,6 @@ export async function readRequests(
   return { input, bytes, requests: checker.count, sha256: hash.digest('hex') }
 }
 
-/** Requests that end in a piece of the body, as lines. */
 function* checkedLines(reader: RequestsReader, checker: LineChecker, piece: Buffer): Generator<undefined, Buffer[]> {
   const lines: Buffer[] = []
   for (const bytes of reader.push(piece)) {

@@ -24,7 +24,6 @@ import { partBlob, SIDES, type Side, writeLines } from './part-lines.ts'
 import { NO_SUMS, type Sums, sumOf } from './sums.ts'
 import { type BatchTools, callerOf } from './tools.ts'
 
-/** Maximum problems that are reported. */
 const PROBLEMS_MAX = 100
 
 /**
@@ -245,7 +244,6 @@ async function joinParts(
   return { output_file_id, error_file_id }
 }
 
-/** Deletes the parts' result blobs, after the files are written. */
 async function dropParts({ context }: BatchTools, ids: readonly string[]): Promise<void> {
   for (const id of ids) for (const side of SIDES) await context.blobs.delete(partBlob(id, side))
 }

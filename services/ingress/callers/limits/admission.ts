@@ -114,7 +114,6 @@ async function spendTokens(
   }
 }
 
-/** Tokens of a usage object, by the field names of either API. */
 function tokensOf(usage: unknown): number {
   const { prompt_tokens, completion_tokens, input_tokens, output_tokens } = (usage ?? {}) as Record<string, number>
   return (prompt_tokens ?? input_tokens ?? 0) + (completion_tokens ?? output_tokens ?? 0)

@@ -98,7 +98,6 @@ export class Budgets {
     return budgets.length === 0 ? undefined : this.#require(budgets)
   }
 
-  /** Whether a budget limits the spending of a key. */
   bounds(key: KeyOf): boolean {
     return this.#options.ledger !== undefined && this.#of(key).length > 0
   }

@@ -34,7 +34,6 @@ export interface SlotsTaken {
  */
 export class ConcurrencyLimits implements RunningLimits {
   readonly #options: PlacesOptions
-  /** By project, for those with such a limit. */
   readonly #running = new Map<string, Running>()
 
   constructor(options: PlacesOptions) {
@@ -85,7 +84,6 @@ export class ConcurrencyLimits implements RunningLimits {
     }
   }
 
-  /** Publishes this ingress's count and reads the counts of the fleet. */
   async #synchronize(running: Running, project: string): Promise<{ calls: number; jobs: number }> {
     const { clock, fleet, tenants } = this.#options
     if (!fleet) return { jobs: (await tenants?.running(project)) ?? 0, calls: running.here }

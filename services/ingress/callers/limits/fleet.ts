@@ -3,7 +3,6 @@ import type { Log } from '#shared/log/log.ts'
 import { MinuteWindow } from './minute-window.ts'
 import { Running } from './running.ts'
 
-/** Maximum delay before changed counts are published, in milliseconds. */
 const TELL_MS = 100
 /** Maximum time that a call waits for an answer, in milliseconds. After it, the counts known here decide. */
 const ASK_MS_MAX = 250
@@ -48,7 +47,6 @@ export class Fleet {
     return !this.#isAway && !this.#isClosed
   }
 
-  /** Marks a count as changed, to be published soon. */
   note(count: Count): void {
     this.#changed.add(count)
     if (count instanceof Running) this.#renewed.add(count)

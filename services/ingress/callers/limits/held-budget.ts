@@ -63,14 +63,12 @@ export class HeldBudget {
     this.running.here -= nanos
   }
 
-  /** Converts the reservation of an ended call into a cost. */
   settle(nanos: number, cost: number): void {
     this.release(nanos)
     this.#costs += cost
     this.running.here += cost
   }
 
-  /** Marks the cost of a call as entered in the ledger. */
   enter(cost: number): void {
     this.#costs -= cost
     this.#unread.costs += cost

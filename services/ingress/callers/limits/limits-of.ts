@@ -8,7 +8,6 @@ export interface LimitSettings {
   readonly runningMaxPerKey: number
 }
 
-/** Owner of a limit. */
 export type Owner = 'key' | 'project'
 
 export interface OwnedLimits {

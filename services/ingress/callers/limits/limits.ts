@@ -19,7 +19,6 @@ const UNASKED_SHARE = 1 / 4
 
 /** Default limits per key, unless the key or its project has other ones. 0 means no limit. */
 export interface RateLimitConfig extends LimitSettings {
-  /** Maximum concurrent waits and event streams of one key in one ingress. */
   readonly followsMaxPerKey: number
   /** Maximum code runs per minute of one end user of a key, in one ingress. */
   readonly codeRunsPerUser: number

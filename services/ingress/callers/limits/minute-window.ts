@@ -8,13 +8,11 @@ import { WINDOW_MS } from '#shared/limits/fleet-counts.ts'
  * total).
  */
 export class MinuteWindow {
-  /** Name that all ingresses share. */
   readonly name: string
   /** Time of the last synchronization. */
   heardAtMs = -Infinity
   /** Calls of this ingress that run and have reserved a part of the minute. */
   reservations = 0
-  /** Number of past minutes. */
   #minute = 0
   #settled = 0
   /** Sent to the store, not confirmed. */
@@ -44,7 +42,6 @@ export class MinuteWindow {
     return this.#minute
   }
 
-  /** Whether this minute's total was read from the fleet. */
   isKnown(nowMs: number): boolean {
     this.#roll(nowMs)
     return this.#isKnown

@@ -13,7 +13,6 @@ export function exceeded(kind: 'requests' | 'tokens', limit: number, owner: Owne
   return refusal(`Rate limit reached: ${limit} ${kind} per minute${whose}.`, leftMs, code)
 }
 
-/** Error for a reached concurrency limit. */
 export function tooMany(owner: Owner, limit: number, what: string): ServiceError {
   return refusal(`This ${owner} is at its limit of ${limit} ${what}.`, 1_000)
 }
@@ -24,7 +23,6 @@ export function limitIsZero(owner: Owner, what: string): ServiceError {
   return new ServiceError('permission_denied', message)
 }
 
-/** Error that a later retry may resolve. */
 export function refusal(message: string, retryAfterMs: number, code: ErrorCode = 'rate_limit_exceeded'): ServiceError {
   const seconds = Math.max(1, Math.ceil(retryAfterMs / 1_000))
   return new ServiceError(code, `${message} Try again in ${seconds} s.`, { retryAfterMs })

@@ -5,10 +5,8 @@ const CACHE_TTL_MS = 1_000
 
 /** Concurrent calls of one key or project: in this ingress, and in the others at the last synchronization. */
 export class Running {
-  /** Name that all ingresses share. */
   readonly name: string
   here = 0
-  /** Count of this ingress at its last publication. */
   told = 0
   heardAtMs = -Infinity
   #elsewhere = 0
@@ -39,7 +37,6 @@ export class Running {
     return nowMs - this.heardAtMs < CACHE_TTL_MS
   }
 
-  /** Stores the fleet's counts, read after this ingress published its own. */
   hear({ elsewhere, jobs }: Pick<FleetRunning, 'elsewhere' | 'jobs'>, nowMs: number): void {
     this.#elsewhere = elsewhere
     this.#jobs = jobs

@@ -109,7 +109,6 @@ function requireSupported(chat: ChatRequest, model: ModelConfig, isSame: boolean
   }
 }
 
-/** Options that chat and plain completions share. */
 type Sampling = Pick<ChatRequest, 'stream' | 'stream_options' | 'metadata' | 'n' | 'logprobs'>
 
 /**
@@ -143,7 +142,6 @@ export function exactSeed(seed: number): number {
 
 const TOOL_CONSUMED: ReadonlySet<string> = new Set(['type', 'function'])
 const FUNCTION_CONSUMED: ReadonlySet<string> = new Set(['name', 'description', 'parameters', 'strict'])
-/** Parameters of the function that represents a custom tool. */
 const CUSTOM_PARAMETERS = { type: 'object', properties: { input: { type: 'string' } }, required: ['input'] }
 
 function decodeTools(tools: readonly ChatTool[], isSame: boolean): Tool[] {

@@ -26,14 +26,12 @@ const PIECE_TURNS = 500
  * job id determines its id. A completion is deleted together with its job.
  */
 
-/** Endpoint of the jobs that are chat completions. */
 const CHAT_PATH = '/v1/chat/completions'
 const PREFIX = 'chatcmpl-'
 /** Maximum completions and characters per page. The first completion always fits. */
 const LIMIT = { usual: 20, max: 100 }
 const PAGE_CHARS_MAX = 8 * 1024 * 1024
 
-/** Query parameters of the message list. */
 export const ListParams = z.object({
   limit: z.coerce.number().int().min(1).max(LIMIT.max).default(LIMIT.usual),
   after: z.string().max(200).optional(),

@@ -37,7 +37,6 @@ type AssistantMessage = Extract<ChatMessage, { role: 'assistant' }>
 class TurnDecoder {
   readonly #context: TurnContext
   readonly #turns: Turn[] = []
-  /** Calls of the nearest preceding assistant message. */
   #calls = new OpenCalls([], [])
   #callsParam = 'messages'
   /** Legacy `function_call` of that message, if any. */
@@ -231,7 +230,6 @@ function partExtra(part: object, name: string, known: readonly string[]): Record
   return innerExtra(part, PART_CONSUMED, name, known)
 }
 
-/** Unknown fields of an object, and of the object inside it. */
 function innerExtra(
   outer: object,
   consumed: ReadonlySet<string>,
@@ -297,7 +295,6 @@ interface Shared {
 export class OpenCalls {
   readonly #parts: Part[]
   readonly #byWireId = new Map<string, Shared>()
-  /** Unique id → id on the wire. */
   readonly #unanswered = new Map<string, string>()
   /** Name → ids of its calls, in reverse order. Built at the first result without an id. */
   #byName: Map<string, string[]> | undefined

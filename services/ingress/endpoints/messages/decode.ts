@@ -17,7 +17,6 @@ import { choiceExtra, decodeTools, toolUse } from './tools.ts'
 import { decodeConversation } from './turns.ts'
 
 export interface MessagesContext extends DecodeContext {
-  /** Value of the header anthropic-beta. */
   readonly beta?: string | undefined
 }
 

@@ -18,7 +18,6 @@ export interface MessagesTurnContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
   readonly strictTurns: boolean
-  /** Value of the header anthropic-beta. */
   readonly beta?: string | undefined
 }
 

@@ -58,9 +58,7 @@ function moderatorOf(context: IngressContext, caller: Caller, asked: string): st
 interface InputContext {
   readonly model: string
   readonly readsImages: boolean
-  /** Models for images that the caller may use, for the error message. */
   readonly imageModels: readonly string[]
-  /** Whether the model's server may fetch images by URL. */
   readonly remoteImages: boolean
 }
 

@@ -9,7 +9,6 @@ import { decodeResearch } from './decode.ts'
 const DURATION_MS = 1_800_000
 const WRITING_MS = 60_000
 
-/** Time in which a cancelled research writes its partial report, in milliseconds. */
 const PARTIAL_MS = 30_000
 
 /**

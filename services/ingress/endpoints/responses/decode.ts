@@ -18,15 +18,12 @@ export interface ConversationContext {
   /** Turns of the previous response with its output, without its instructions. */
   readonly turns: readonly Turn[]
   readonly items: readonly AnyItem[]
-  /** Field that refers to the context. */
   readonly param: 'previous_response_id' | 'conversation'
-  /** Items that the input refers to, by id. */
   readonly referenced: ReadonlyMap<string, AnyItem>
   /** Maximum characters of all referenced items: a reference is short, but its item may have megabytes. */
   readonly referencedCharsMax: number
 }
 
-/** Items that are decoded between two yields. */
 const PIECE_ITEMS = 100
 
 /**

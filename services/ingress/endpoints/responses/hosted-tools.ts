@@ -110,7 +110,6 @@ function canHost(tool: ResponsesTool, index: number): boolean {
   }
 }
 
-/** Options of searches, from the tools that request them. */
 function searchOf(tools: readonly ResponsesTool[]) {
   const find = (name: HostedTool) => tools.find(({ type }) => hostedTool(type) === name)
   const [web, files] = [

@@ -15,9 +15,7 @@ const HOSTED_ID = /^(ci|ws|fs)_[0-9A-Za-z]{8,64}_\d{1,6}$/
 export interface ItemContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
-  /** Targets of item references, by id. */
   readonly referenced: ReadonlyMap<string, AnyItem>
-  /** Maximum characters of referenced items, counted once per reference. */
   readonly referencedCharsMax: number
   /** Function name of a call as models know it. */
   readonly nameOf: (name: string, namespace: unknown) => string
@@ -51,7 +49,6 @@ export class ItemTurns {
   readonly #isNative: boolean
   /** Calls without an output, each with its turn. */
   readonly #unanswered = new Map<string, AssistantTurn>()
-  /** Characters of referenced items, by id. */
   readonly #referred = new Map<string, number>()
   #referredChars = 0
 
@@ -245,14 +242,12 @@ function nativeText(item: Readonly<Record<string, unknown>>, type: string): stri
   return `${type}: ${JSON.stringify(Object.fromEntries(fields))}`
 }
 
-/** Removes an id that Sluice created. */
 function withoutOwnId(extra: Record<string, unknown> | undefined): Record<string, unknown> | undefined {
   if (typeof extra?.id !== 'string' || !OWN_ID.test(extra.id)) return extra
   const { id: _id, ...rest } = extra
   return Object.keys(rest).length > 0 ? rest : undefined
 }
 
-/** Total characters of all strings in a value. */
 function charsIn(value: unknown): number {
   if (typeof value === 'string') return value.length
   if (typeof value !== 'object' || value === null) return 0

@@ -73,7 +73,6 @@ export async function readKept(context: IngressContext, job: DurableJob): Promis
   }
 }
 
-/** Id of the response for a job. */
 export function responseIdOf({ id }: Pick<DurableJob, 'id'>): string {
   return RESPONSE_PREFIX + id.slice('job_'.length)
 }

@@ -35,7 +35,6 @@ const IN_PROGRESS = 3
 /** Events that this class creates itself. Their recorded versions are skipped. */
 const ENDS: ReadonlySet<string> = new Set(['response.created', 'response.completed', 'response.incomplete'])
 
-/** Answers of calls whose response is stored. */
 export const keptAnswers: StoredAnswers = {
   async accepted(context, { reply }, job) {
     await reply.whole(keptObject(await readKept(context, job)))
@@ -89,9 +88,7 @@ export async function streamKept(
   throw new ServiceError('overloaded', 'The server is shutting down. The response continues; request its stream again.')
 }
 
-/** Selects and numbers the events of a response. */
 class RecordedEvents {
-  /** Whether output was sent, in this stream or before its position. */
   hasOutput: boolean
   readonly #kept: Kept
   readonly #isBackground: boolean
@@ -130,7 +127,6 @@ class RecordedEvents {
     return this.#numbered(endOf(keptObject(kept)), seq)
   }
 
-  /** Final event for a stream that failed although the response did not. */
   failed(error: ServiceError): Frame {
     const { message, param, code } = openaiErrorBody(error).error
     return responsesFrame({ type: 'error', code: code ?? error.code, message, param }, this.#last + 1)

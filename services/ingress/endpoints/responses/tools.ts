@@ -67,7 +67,6 @@ export function decodeTools(
   return withUniqueNames(decoded)
 }
 
-/** Items that add tools in the middle of a conversation. */
 const WITH_TOOLS: ReadonlySet<unknown> = new Set(['additional_tools', 'tool_search_output'])
 const TOOLS_OF_ITEMS_MAX = 1_024
 

@@ -52,7 +52,6 @@ function itemsOfTurn(turn: Turn): Item[] {
   return [{ type: 'message', status: 'completed', role, content: parts.flatMap(inputPart) }]
 }
 
-/** Items of an assistant turn. Consecutive texts form one message. */
 function assistantItems(parts: readonly Part[]): Item[] {
   const items: Item[] = []
   let content: object[] | undefined

@@ -14,7 +14,6 @@ import { audioOfJson } from './json.ts'
 import { decodeSpeakers } from './speakers.ts'
 import { UploadedAudio } from './upload.ts'
 
-/** Settings of the service that decoding depends on. */
 export interface DecodeContext {
   /** @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported` */
   readonly getModel: (id: string) => ModelConfig
@@ -28,7 +27,6 @@ export interface DecodedTranscription {
 
 const STREAMABLE: ReadonlySet<TranscriptFormat> = new Set(['json', 'text', 'diarized_json'])
 
-/** Formats that are split at word boundaries. */
 const SUBTITLES: ReadonlySet<TranscriptFormat> = new Set(['srt', 'vtt'])
 
 /**

@@ -79,7 +79,6 @@ const ENTITIES: Readonly<Record<string, string>> = { lt: '<', gt: '>', quot: '"'
 export const GUIDE = '/docs/guide'
 
 const DOCS = new URL('../../../../docs/', import.meta.url)
-/** Replacements for renderers of marked. */
 const RENDERER = { table: tableHtml, code: codeHtml, html: withoutComments }
 const NAMES: ReadonlyMap<string, string> = new Map(CHAPTERS.map(({ folder, name }) => [`/${folder}/${name}.md`, name]))
 
@@ -192,7 +191,6 @@ function codeHtml({ text }: Tokens.Code): string {
   return `<pre role="group" aria-label="Code" tabindex="0"><code>${escaped(text)}\n</code></pre>\n`
 }
 
-/** Removes comments, which are for editors and tests. */
 function withoutComments({ text }: Tokens.HTML | Tokens.Tag): string {
   return text.startsWith('<!--') ? '' : text
 }
@@ -204,7 +202,6 @@ function escaped(text: string): string {
 interface Section {
   /** Path with anchor, such as `/docs/guide/jobs#limits`. */
   readonly path: string
-  /** Title of the page. */
   readonly page: string
   readonly heading: string
   /** Plain text with normalised white space. */

@@ -43,7 +43,6 @@ export class ShareConsumer implements QueueConsumer {
   readonly #closing = new AbortController()
   readonly #membership: Membership
   readonly #sessions = new Map<number, ShareSession>()
-  /** Sessions that failed and wait for their retry. */
   readonly #resting = new Set<ShareSession>()
   readonly #requests = new Set<Promise<void>>()
   #assigned: readonly AssignedTopic[] = []
@@ -187,7 +186,6 @@ export class ShareConsumer implements QueueConsumer {
     })
   }
 
-  /** Refreshes the leaders, then follows them. */
   #followAfresh(): void {
     if (this.#isFollowing || this.#closing.signal.aborted) return
     this.#isFollowing = true

@@ -34,7 +34,6 @@ export class Membership {
   #beating: Promise<void> = Promise.resolve()
   /** The last heartbeat was refused: the group does not have this member. */
   #isOut = false
-  /** The group has its maximum number of members. */
   #isFull = false
 
   constructor(

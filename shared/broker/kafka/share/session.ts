@@ -164,7 +164,6 @@ export class ShareSession {
     if (this.#isBusy && !this.#isCarrying && this.#out.size === 0) await this.hangUp()
   }
 
-  /** Releases delivered records, sends all acknowledgements, and ends the session. */
   async close(): Promise<void> {
     for (const record of this.#out) this.settle(record, ACK.release)
     if (this.hasPending) await this.flush()
@@ -204,7 +203,6 @@ export class ShareSession {
     }
   }
 
-  /** The broker has released everything that the connection held. */
   #forget(): void {
     this.#out.clear()
     this.#pending = []

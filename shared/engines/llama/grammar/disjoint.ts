@@ -19,7 +19,6 @@ import { SchemaProblem } from './match.ts'
  */
 
 const DEPTH_MAX = 8
-/** Maximum names and values that are compared for one schema. */
 const COMPARED_MAX = 50_000
 const PARTS_MAX = 8
 const TYPES = ['object', 'array', 'string', 'number', 'boolean', 'null']

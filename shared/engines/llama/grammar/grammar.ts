@@ -104,14 +104,12 @@ class GrammarWriter {
     return this.#book.print()
   }
 
-  /** The name of a rule that matches a schema. */
   #rule(schema: unknown, path: string): Match {
     if (schema === false) throw new Impossible(path)
     if (!isSchema(schema)) return VALUE
     return this.#book.add(this.#body(schema, path))
   }
 
-  /** A schema of a value inside an object or an array. */
   #inner(schema: unknown, path: string): Match {
     this.#depth++
     try {
@@ -186,7 +184,6 @@ class GrammarWriter {
     return this.#typed(schema, path)
   }
 
-  /** A choice of the alternatives that accept any value. */
   #choice<T>(path: string, alternatives: readonly T[], write: (one: T, index: number) => Match): Match {
     const matches: Match[] = []
     for (const [index, one] of alternatives.entries()) {

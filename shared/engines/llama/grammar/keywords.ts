@@ -38,7 +38,6 @@ export function isPlain(schema: Schema): boolean {
   return Object.keys(schema).every((key) => !ASSERTIONS.has(key))
 }
 
-/** Keywords about the names of properties. */
 export const NAMES = ['patternProperties', 'propertyNames']
 /** Keywords that {@link withinCounts} reads. */
 export const COUNTS = ['minProperties', 'maxProperties', 'dependentRequired']

@@ -20,7 +20,6 @@ const STEPS_MAX = 22_000
 const LANGUAGES_MAX = 20_000
 /** Characters of a text that count as one step. */
 const READ_CHARS = 32
-/** Maximum states of one automaton. */
 export const STATES_MAX = 2_000
 
 /** A language. Equal languages are the same object. */

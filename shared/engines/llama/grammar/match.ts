@@ -50,9 +50,7 @@ export interface Reference {
 export interface Match {
   /** GBNF: the name of a rule, or a body. */
   readonly text: string
-  /** The known common beginning of all matches. */
   readonly opening: string
-  /** Whether the opening is the whole match. */
   readonly isWhole: boolean
   /** Number of possible beginnings. */
   readonly starts: number

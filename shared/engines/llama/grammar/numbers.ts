@@ -46,7 +46,6 @@ export function floatRange(bounds: Bounds, digits = DIGITS): string | undefined 
   return parts.filter((part) => part !== '').join(' | ')
 }
 
-/** The smallest and the largest integer within bounds. */
 export function integersWithin(bounds: Bounds): { low: number; high: number } | undefined {
   const { minimum, maximum, exclusiveMinimum: above, exclusiveMaximum: below } = bounds
   const low = Math.max(Math.ceil(minimum ?? -LARGEST), above === undefined ? -LARGEST : Math.floor(above) + 1)

@@ -17,7 +17,6 @@ const SHARED_RULES = {
   number: 'integer ("." [0-9]{1,6})?',
 }
 
-/** Grammar of any JSON object. */
 export const JSON_OBJECT_GRAMMAR = printGrammar({ root: 'object' })
 
 /** Maximum words of a choice, since all of them are continuations (match.ts). */

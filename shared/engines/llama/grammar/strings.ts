@@ -57,7 +57,6 @@ export const FORMATS: ReadonlyMap<string, string> = new Map([
   ['regex', '[A-Za-z0-9 _-]*'],
 ])
 
-/** Whether the texts of a schema are constrained by more than lengths. */
 export function hasLanguage(schema: Schema): boolean {
   return textsOf(schema.pattern).length > 0 || textsOf(schema.format).some((format) => FORMATS.has(format))
 }

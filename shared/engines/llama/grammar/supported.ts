@@ -150,7 +150,6 @@ function requireNames(names: unknown, path: string): void {
   if (other !== undefined) throw new SchemaProblem('is not supported for property names', `${path}.${other}`)
 }
 
-/** Rejects keywords with invalid values. */
 function requireForm(schema: Schema, path: string): void {
   const isCount = (value: unknown) => typeof value === 'number' && value >= 0
   const isTypes = (value: unknown) => [value].flat().every((type) => TYPES.includes(type as string))

@@ -31,16 +31,13 @@ export interface Conversation {
   readonly thinks?: boolean | undefined
 }
 
-/** The form of tool calls that a template requires. */
 export interface ToolForms {
   readonly arguments: 'object' | 'text'
   /** Some accept only ids of nine letters and digits. */
   readonly ids: 'any' | 'nine'
   /** Content of a message that has only calls. */
   readonly noContent: '' | null
-  /** Text of a call before the name of the tool. */
   readonly before: readonly Piece[]
-  /** Text between the name and the arguments. */
   readonly between: readonly Piece[]
 }
 

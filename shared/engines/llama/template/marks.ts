@@ -35,7 +35,6 @@ export class Marks {
   readonly #lengthMax: number
   readonly #prefixes = new Set<string>()
   readonly #suffixes = new Set<string>()
-  /** Inner parts of marks, and the suffixes. */
   readonly #insides = new Set<string>()
   readonly #splitters = new Map<string, RegExp>()
 
@@ -99,7 +98,6 @@ export class Marks {
     return false
   }
 
-  /** Splits a rendered prompt and removes the escape characters. */
   split(text: string, guard: string): Piece[] {
     const pieces: Piece[] = []
     let plain = ''

@@ -51,7 +51,6 @@ interface MessageForms {
   readonly tools: Pick<ToolForms, 'arguments' | 'ids' | 'noContent'> | undefined
 }
 
-/** A message in the format of the library transformers. */
 export function writeMessage(message: TemplateMessage, forms: MessageForms): object {
   const { role, content, reasoning, calls, callId, name } = message
   const tools = forms.tools

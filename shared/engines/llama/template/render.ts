@@ -8,10 +8,8 @@ import { findForms } from './probe.ts'
 const TEXT_FILTERS = new Set(['trim', 'upper', 'lower', 'title', 'capitalize', 'string', 'replace', 'indent', 'safe'])
 const KEPT = new Set(['default', 'd', 'tojson'])
 
-/** Maximum length of a rendered prompt. */
 const CHARS_MAX = 64_000_000
 const RANGE_MAX = 1_000_000
-/** Maximum length of a template's reason for rejecting a conversation. */
 const REASON_CHARS_MAX = 300
 
 /** The template rejects a conversation, with its own message. */

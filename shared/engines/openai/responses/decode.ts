@@ -76,7 +76,6 @@ const RESPONSE_CONSUMED: ReadonlySet<string> = new Set([
   ...['prompt_cache_key', 'reasoning', 'safety_identifier', 'store', 'temperature', 'text', 'tool_choice', 'tools'],
   ...['top_logprobs', 'top_p', 'truncation', 'user'],
 ])
-/** Reasons of an incomplete response with an internal form. */
 const REASONS: Readonly<Record<string, FinishReason>> = {
   max_output_tokens: 'length',
   content_filter: 'content_filter',
@@ -94,7 +93,6 @@ const THOUGHT_SEPARATOR = '\n\n'
 
 interface OpenItem {
   wire: WireItem
-  /** Ordinal of the call, after its name was passed on. */
   call: number | undefined
   isClosed: boolean
   /** Number of characters passed on, by part. Deltas repeat nothing; the end events of parts and items repeat the whole text. */

@@ -11,7 +11,6 @@ const LOGPROBS_MAX = 256
 /** Maximum plausible duration in seconds. Longer values from a server are ignored, because tokens are computed from the duration. */
 const SECONDS_MAX = 7 * 24 * 3_600
 
-/** Tokens that the upstream counted. */
 export interface CountedTokens {
   readonly input: number
   /** Tokens of the prompt among the input; 0 if unknown. */
@@ -23,7 +22,6 @@ export interface CountedTokens {
 export interface DecodeOptions {
   readonly model: string
   readonly language: string
-  /** Duration of the decoded audio in seconds. */
   readonly duration: number | undefined
   readonly onSeconds?: ((seconds: number) => void) | undefined
 }

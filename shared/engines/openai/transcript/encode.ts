@@ -1,7 +1,6 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import type { TranscribeRequest } from '#schemas/transcription/transcription.ts'
 
-/** Answer format to request from the upstream. */
 export type AnswerForm = 'verbose_json' | 'json' | 'stream'
 
 /**

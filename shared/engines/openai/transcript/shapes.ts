@@ -5,7 +5,6 @@ import { cutText } from '#shared/engines/cut-text.ts'
 
 /** Pause between two words that ends a segment, in seconds. */
 const PAUSE_SECONDS = 1
-/** Maximum words of a segment that is created here. */
 const WORDS_MAX = 40
 
 /** The segments of an answer, with their words if present. The caller assigns the ids. */

@@ -45,7 +45,6 @@ export function openOpenAiTranscription(
   }
 }
 
-/** Form and path of a call. */
 interface FormCall {
   readonly fields: readonly (readonly [string, string])[]
   readonly isStream: boolean

@@ -65,7 +65,6 @@ export class Backlog {
     return this.#missing.get(pool) ?? 0
   }
 
-  /** Subtracts republished jobs from the missing ones. */
   counted(pool: PoolName, published: number): void {
     this.#missing.set(pool, Math.max(0, this.missing(pool) - published))
   }

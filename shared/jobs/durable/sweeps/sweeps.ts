@@ -149,7 +149,6 @@ export class Sweeps {
     for (const of of this.#backlog.uncared) this.#context.dispatcher.notifyWaiting(of)
   }
 
-  /** Republishes jobs whose records the broker seems to have lost. */
   republish(): Promise<void> {
     return this.#republisher.run()
   }
@@ -217,7 +216,6 @@ interface QueueView {
   readonly lag: number | undefined
   /** Minimum number of lost records, by the counts of store and broker. */
   readonly missing: number
-  /** Number of consecutive runs in which workers were idle. */
   readonly idleTurns: number
   /** The queue holds at least two records for each waiting job. */
   readonly hasTwice: boolean

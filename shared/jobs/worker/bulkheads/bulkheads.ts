@@ -89,7 +89,6 @@ export class ModelBulkhead implements Work, SlotHolder {
     return this.#attached < Math.max(Math.ceil(capacity / 2), capacity - durable)
   }
 
-  /** Durable jobs of a lane that may be claimed now. */
   free(lane: Priority): number {
     const capacity = this.#capacity
     if (capacity === undefined) return Number.POSITIVE_INFINITY
@@ -159,7 +158,6 @@ export class ModelBulkhead implements Work, SlotHolder {
     for (const [lane, atMs] of this.#waiting) if (Date.now() - atMs > FOREIGN_MS) this.#waiting.delete(lane)
   }
 
-  /** True while a claim of waiting jobs is in progress. */
   isPulling(lane: Priority): boolean {
     return this.#pulling.has(lane)
   }
@@ -184,7 +182,6 @@ export class ModelBulkheads {
   #bounds: readonly ModelBound[] = []
   #models: ReadonlySet<string> | undefined
   #modelCount = 1
-  /** Waiting jobs as last published. */
   #toldWaiting: readonly { readonly room: ModelBulkhead; readonly lane: Priority }[] = []
   /** Bulkheads with a limit, and their permits as last published. */
   #bounded: { readonly room: ModelBulkhead; told: number }[] = []
@@ -222,7 +219,6 @@ export class ModelBulkheads {
     return free > 0 || !this.isShared ? Math.max(0, free) : extraOf(room, this.#holders(room), this.#slots, free)
   }
 
-  /** Extra slots for a model that holds none. */
   extra(free: number): number {
     return this.isShared ? extraOf(NEWCOMER, this.#holders(), this.#slots, free) : 0
   }

@@ -25,7 +25,6 @@ export function slotsKept(slots: number): number {
   return Math.min(quarterOf(slots), slots - quarterOf(slots))
 }
 
-/** A quarter, rounded up. */
 export function quarterOf(slots: number): number {
   return Math.ceil(slots / 4)
 }

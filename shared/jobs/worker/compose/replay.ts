@@ -127,7 +127,6 @@ export class Replaying implements Composition {
     return this.#divergence(`requests ${kind} ${shownValue(input)}, which that job did not request; ${like}`)
   }
 
-  /** The recorded step of this kind whose input differs least. */
   async #nearest(kind: string, input: unknown): Promise<{ step: RecordedStep; lines: string[] } | undefined> {
     const { of, job } = this.#options
     const asked = JSON.parse(JSON.stringify(input ?? null)) as unknown

@@ -12,7 +12,6 @@ import { newAttachmentKey } from '#shared/store/job-id.ts'
 import type { NewEvent, Store } from '#shared/store/store.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Maximum number of steps per job. */
 const STEPS_MAX = 1_000
 
 /** Maximum length of a recorded step input in characters, and the length to which a longer one is cut. */
@@ -26,7 +25,6 @@ export interface StepsOptions {
   readonly writes: OwnerWrites
   /** Commits pending output, if it is more than one write may carry. */
   readonly writeBacklog: () => Promise<void>
-  /** Returns pending output and progress, which are committed together with the step. */
   readonly takeOutput: () => NewEvent[]
   readonly signal: AbortSignal
 }

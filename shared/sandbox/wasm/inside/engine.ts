@@ -19,5 +19,4 @@ interface WebAssembly {
   readonly Instance: new (module: Module, imports: object) => { readonly exports: object }
 }
 
-/** Compiles a module, and creates instances of it. */
 export const { compile, Instance } = (globalThis as unknown as { WebAssembly: WebAssembly }).WebAssembly

@@ -48,7 +48,6 @@ export interface Library {
   readonly python: Uint8Array
   /** Fonts and styles of matplotlib: a zip archive. */
   readonly plotData: Uint8Array
-  /** Fallback font of plots (shared/sandbox/python/fonts.py). */
   readonly font: Uint8Array
   /** Our own files by name. */
   readonly sources: Readonly<Record<string, Uint8Array>>
@@ -64,9 +63,7 @@ export interface Streams {
 }
 
 export interface Image {
-  /** The bytes of all segments, one after the other. */
   readonly bytes: Uint8Array
-  /** Address and length of each segment. */
   readonly segments: ReadonlyArray<readonly [address: number, length: number]>
   readonly pages: number
 }

@@ -9,10 +9,8 @@ export const LIBRARY_FILES = {
   plotData: 'mpl-data.zip',
   font: 'wqy-microhei.ttc',
 } as const
-/** File name of the memory in an image's directory. */
 export const IMAGE_MEMORY = 'memory.bin'
 
-/** Reads the files that Python imports. */
 export async function readLibrary(directory: string, sources: Library['sources']): Promise<Library> {
   const read = (name: string) => readShared(join(directory, name))
   const { python, plotData, font } = LIBRARY_FILES

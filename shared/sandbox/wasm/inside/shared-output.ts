@@ -58,7 +58,6 @@ function wholeCharacters(bytes: Uint8Array, count: number): number {
   return whole
 }
 
-/** Creates a buffer for a number of bytes. */
 export function makeOutputBuffer(bytes: number): SharedArrayBuffer {
   return new SharedArrayBuffer(HEADER_BYTES + bytes)
 }

@@ -10,7 +10,6 @@ const OTHERS = [new URL('../../limits.ts', import.meta.url)]
 
 export type WorkerCode = Readonly<Record<string, string>>
 
-/** Reads all modules that the worker imports. */
 export function readWorkerCode(): WorkerCode {
   const names = readdirSync(new URL('.', import.meta.url), { recursive: true, encoding: 'utf8' })
   const here = names.filter((name) => name.endsWith('.ts')).map((name) => new URL(name, import.meta.url))

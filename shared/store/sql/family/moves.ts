@@ -130,7 +130,6 @@ export const TIME_OUT: Move = {
 const UNCANCELLED = `parent_id = :id AND depth > 0 AND purge_at_ms IS NULL
   AND NOT (${STATE} = 'in_progress' AND ${CANCEL_REQUESTED})`
 
-/** Cancels the children of an ended or cancelled job. */
 export const CANCEL_CHILDREN: Move = {
   name: 'cancel_children',
   set: CANCEL.set,

@@ -24,7 +24,6 @@ export class Player {
     return this.sound.value !== undefined
   }
 
-  /** Plays from a position in seconds to the end. */
   play(from: number): void {
     const [context, sound] = [this.#context, this.sound.value]
     if (!context || !sound) return

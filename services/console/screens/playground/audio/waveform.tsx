@@ -71,7 +71,6 @@ export function Waveform({ player, transcript }: WaveformProps) {
   )
 }
 
-/** CSS class with the colour of a speaker. */
 export function colourOf({ speakers }: Transcript, speaker: string): string {
   return speaker ? `voice-${speakers.indexOf(speaker) % COLOURS}` : ''
 }

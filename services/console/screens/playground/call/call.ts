@@ -147,7 +147,6 @@ function isText({ response_format: format }: Readonly<Record<string, unknown>>):
   return format === 'srt' || format === 'vtt' || format === 'text'
 }
 
-/** A JSON value as a Python literal. */
 function pythonValue(value: unknown, indent = ''): string {
   const inner = `${indent}    `
   if (value === null || value === undefined) return 'None'

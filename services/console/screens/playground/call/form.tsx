@@ -72,7 +72,6 @@ interface TextFieldProps {
   readonly text: Signal<string>
   /** Visible lines; absent: a single-line field. */
   readonly rows?: number
-  /** The text is source code. */
   readonly isSource?: boolean
 }
 

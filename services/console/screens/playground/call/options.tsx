@@ -6,7 +6,6 @@ import type { Field } from './schema.ts'
 interface OptionsProps {
   readonly fields: readonly Field[]
   readonly values: Signal<Readonly<Record<string, string>>>
-  /** Number of options outside the "More options" section. */
   readonly shown?: number
   /** Content above the options, such as the model. */
   readonly children?: ComponentChildren

@@ -9,7 +9,6 @@ export interface Problem {
   readonly fix: string
 }
 
-/** Remedies by HTTP status. */
 const REMEDIES: Readonly<Record<number, string>> = {
   400: 'Fix the request and try again.',
   403: 'Use a key with the required permission. Operators change permissions with npx sluice keys update.',

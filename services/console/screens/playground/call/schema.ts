@@ -35,7 +35,6 @@ export interface Field {
 /** Bounds beyond this are the range of an integer, not a limit to show. */
 const UNLIMITED = 2 ** 52
 
-/** The named options of an endpoint that its schema has. */
 export function fieldsOf(reference: Reference, path: string, names: readonly string[]): readonly Field[] {
   const content = reference.paths[path]?.post?.requestBody?.content ?? {}
   const schema = resolved(reference, Object.values(content)[0]?.schema ?? {})

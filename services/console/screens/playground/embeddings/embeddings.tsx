@@ -6,7 +6,6 @@ import { Run } from '#services/console/screens/playground/call/run.ts'
 import { optionsOf } from '#services/console/screens/playground/catalog.ts'
 
 const PATH = '/v1/embeddings'
-/** Maximum lines of a readable heat map. */
 const LINES_MAX = 50
 const EXAMPLE = `How do I get my money back?
 Refunds take five days.

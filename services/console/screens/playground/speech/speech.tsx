@@ -20,7 +20,6 @@ const player = new Player()
 const model = signal('')
 const text = signal('It was the best of times, it was the worst of times.')
 const values = signal<Readonly<Record<string, string>>>({ voice: VOICE })
-/** The last generated audio. */
 const generated = signal<{ readonly file: string; readonly audio: Blob; readonly note: string } | undefined>(undefined)
 
 export function SpeechForm() {

@@ -25,7 +25,6 @@ export class GuestMemory {
     return new Uint8Array(this.#at(start, length >>> 0).buffer as ArrayBuffer, start, length >>> 0)
   }
 
-  /** A text passed as address and length. */
   path(address: number, length: number): string {
     if (length >>> 0 > PATH_BYTES_MAX) throw new WasiError('nametoolong')
     return new TextDecoder().decode(this.bytes(address, length))
@@ -71,7 +70,6 @@ export class GuestMemory {
     this.#at(address >>> 0, 8).setBigUint64(address >>> 0, value, true)
   }
 
-  /** A view of the current memory in which the address range exists. */
   #at(address: number, length: number): DataView {
     // Growth replaces the memory's buffer and detaches the old one.
     if (this.#memory && this.#view.buffer !== this.#memory.buffer) this.#view = new DataView(this.#memory.buffer)

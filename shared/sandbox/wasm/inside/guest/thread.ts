@@ -12,7 +12,6 @@ const HEAP_MB = 64
 
 const BUFFERS = new OutputBuffers(OUTPUT_BYTES_MAX)
 
-/** Immutable data that all threads share. */
 export interface Prepared {
   readonly module: Module
   readonly library: Library
@@ -20,7 +19,6 @@ export interface Prepared {
   readonly code: WorkerCode
 }
 
-/** Initial data of a thread. */
 export interface ThreadData extends Prepared {
   readonly output: { readonly stdout: SharedArrayBuffer; readonly stderr: SharedArrayBuffer }
 }
@@ -104,7 +102,6 @@ export class GuestThread {
     return end
   }
 
-  /** Terminates the thread and waits for its end. */
   async stop(): Promise<void> {
     await this.#worker.terminate()
   }

@@ -23,7 +23,6 @@ export const ERRNO = {
   spipe: 70,
 } as const
 
-/** Types of files. */
 export const FILETYPE = { characterDevice: 2, directory: 3, regularFile: 4 } as const
 
 /** Bits of `oflags` of path_open. */

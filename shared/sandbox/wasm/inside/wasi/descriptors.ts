@@ -33,7 +33,6 @@ export interface OpenFile {
 
 export type Descriptor = Stream | OpenDirectory | OpenFile
 
-/** The descriptors of one guest, up to a maximum. */
 export class Descriptors {
   readonly #open: Array<Descriptor | undefined>
   readonly #max: number

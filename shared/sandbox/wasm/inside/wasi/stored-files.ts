@@ -3,7 +3,6 @@ import { WasiError } from './abi.ts'
 /** Timestamp of nodes without one, in nanoseconds: 1980, the oldest in zip files. */
 const EPOCH_NS = 315_532_800_000_000_000n
 
-/** Quota of all files that the guest writes. */
 export class Quota {
   #bytesLeft: number
   #nodesLeft: number

@@ -2,7 +2,6 @@ import { randomFillSync } from 'node:crypto'
 import type { GuestMemory } from '#shared/sandbox/wasm/inside/guest/memory.ts'
 import { GuestExit, WasiError } from './abi.ts'
 
-/** Maximum subscriptions of one wait. */
 const SUBSCRIPTIONS_MAX = 1_024
 const RANDOM_BYTES_MAX = 1 << 26
 /** Resolution of the clocks, which `time.get_clock_info` shows in the guest. */
