@@ -1,9 +1,9 @@
 import { expect, it, onTestFinished, vi } from 'vitest'
 import { findGateways } from '../../bench/gateways/gateways.ts'
 
-/** The gateways of others that `npm run bench -- --with …` measures: found where the user says, never downloaded unasked. */
+/** Third-party gateways for `npm run bench -- --with …`: programs at a given path, never downloaded implicitly. */
 
-it('a gateway is the program that its variable names', async () => {
+it('uses the gateway program that its variable names', async () => {
   setVariable('PORTKEY_BIN', import.meta.filename)
   const said: string[] = []
   expect(await findGateways(['portkey'], false, (line) => said.push(line))).toEqual([
@@ -12,7 +12,7 @@ it('a gateway is the program that its variable names', async () => {
   expect(said).toEqual([])
 })
 
-it('a variable that names no file is refused, not skipped', async () => {
+it('refuses a variable that names no file', async () => {
   setVariable('SMG_BIN', '/nowhere/smg')
   await expect(findGateways(['smg'], false, () => {})).rejects.toThrow('SMG_BIN: there is no file /nowhere/smg')
 })

@@ -1,4 +1,4 @@
-/** Lets one client make its calls: its snippet of docs/get-started/clients.md, and what its file in cases/ asks with what that sets up. */
+/** Runs the calls of one client: its snippet of docs/get-started/clients.md, then its file in cases/ with the objects of the snippet. */
 import { execFile } from 'node:child_process'
 import { copyFile, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -8,37 +8,37 @@ import { cacheDirectory, type Environment } from './environments.ts'
 import { PAGE_MODEL, type Snippet, settle } from './page.ts'
 
 const HERE = import.meta.dirname
-/** Longest time of all calls of one client, its imports included. */
+/** Timeout of all calls of one client, including its imports. */
 const CLIENT_MS = 240_000
 const DEFAULT_MODEL = 'smollm2-135m-instruct'
 const OUTPUT_BYTES_MAX = 16 * 1024 * 1024
 
-/** What each call is asked, and what echo-1 answers: the tool that its words name is called, and its result is said again. */
+/** Prompt of each call, and the answer of echo-1: the tool named in the prompt is called, and its result is repeated. */
 const QUESTIONS: Readonly<Record<CallName, { prompt: string; answer: string }>> = {
   whole: { prompt: 'one two three', answer: 'one two three' },
-  // Tokens that come at once may be told at once.
+  // With a delay, because simultaneous tokens may arrive in one chunk.
   streamed: { prompt: '!echo delay_ms=200\nfour five six seven eight', answer: 'four five six seven eight' },
   tools: { prompt: 'please get_weather', answer: 'sunny in city' },
 }
 const CALLS = Object.keys(QUESTIONS) as CallName[]
 
-/** Where and what a client calls. */
+/** The service that a client calls. */
 export interface Service {
   /** `http://127.0.0.1:PORT` */
   readonly url: string
   readonly model: string
 }
 
-/** What came of a call: undefined where it went as it should, else why not. */
+/** Result of each call: undefined for success, otherwise the reason of the failure. */
 export type Failures = Readonly<Record<'snippet' | CallName, string | undefined>>
 
-/** What a client said to a call: its text, or the pieces of a stream. */
+/** Answer of a call: its text, or the pieces of a stream. */
 type Said = { answer?: unknown; error?: string }
 
 /**
- * Runs the snippet and the calls of a client, in a process of its own with a home of its own.
+ * Runs the snippet and the calls of a client in a separate process with a separate home.
  *
- * @throws Error when the client's process breaks or hangs, with the end of what it wrote
+ * @throws Error if the process crashes or hangs, with the end of its output
  */
 export async function ask(
   client: Client,
@@ -78,7 +78,7 @@ interface Run {
   readonly snippet: Snippet
   readonly environment: Environment
   readonly service: Service
-  /** Of this run; nothing else is in it. */
+  /** A directory for this run only. */
   readonly directory: string
 }
 
@@ -86,7 +86,7 @@ type Report = Record<string, Said | undefined>
 
 async function askPython(run: Run): Promise<Report> {
   const { directory, environment } = run
-  // Its name must not be that of the package which it imports.
+  // The name must differ from the package that it imports.
   const file = join(directory, 'case_.py')
   await writeFile(join(directory, 'page.py'), settled(run, run.snippet.code))
   await writeFile(file, await caseOf(run, 'py'))
@@ -113,7 +113,7 @@ async function askSh(run: Run): Promise<Report> {
       (answer): Said => ({ answer: answer.trim() }),
       (error: Error): Said => ({ error: error.message }),
     )
-  // A tool for loads asks with what its snippet has left behind.
+  // A load generator runs with the settings of its snippet.
   const isForLoads = client.requests !== undefined
   if (isForLoads) await linkWeights(directory)
   const report: Report = { page: await shell(isForLoads ? '. ./page.sh >&2; . ./case.sh; page' : '. ./page.sh') }
@@ -124,7 +124,7 @@ async function askSh(run: Run): Promise<Report> {
   return report
 }
 
-/** Puts the weights of the default model where a service that was started in this directory would have them. */
+/** Links the weights of the default model to the place where a service in this directory stores them. */
 async function linkWeights(directory: string): Promise<void> {
   const weights = join(cacheDirectory(), '..', 'models')
   await prepareWeights(DEFAULT_MODEL, weights)
@@ -149,7 +149,7 @@ function settled({ service }: Run, text: string): string {
   return settle(text, service.url, service.model)
 }
 
-/** Runs a command with nothing of the environment but what every program needs, and what keeps clients from telling others. */
+/** Runs a command with a minimal environment that disables telemetry. */
 function execute(command: string, args: string[], { directory, environment }: Run): Promise<string> {
   const env = {
     PATH: [environment.bin, process.env.PATH].filter(Boolean).join(':'),
@@ -179,7 +179,7 @@ function lastLine(output: string): Report {
   return JSON.parse(output.trim().split('\n').at(-1) ?? '')
 }
 
-/** Why a call did not go as it should; undefined where it did, or is not made. */
+/** Reason of a failure; undefined for success, and for a call that is not made. */
 function whyNot(client: Client, call: 'snippet' | CallName, said: Said | undefined, model: string): string | undefined {
   if (call !== 'snippet' && client.without?.[call]) return undefined
   if (said === undefined) return 'It said nothing.'

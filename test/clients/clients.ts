@@ -1,36 +1,32 @@
 import { SDKS } from './sdks.ts'
 
-/** A client that is run. Its snippet is that of docs/get-started/clients.md with its name. */
+/** A client under test. The snippet in docs/get-started/clients.md has the same name. */
 export interface Client {
   readonly name: string
   readonly language: 'python' | 'js' | 'sh'
-  /** What is installed for it, each with its version. Clients with the same packages share one environment. */
+  /** Packages to install, with versions. Clients with equal packages share one environment. */
   readonly packages: readonly string[]
-  /** Its file in cases/. Default: its name, with the extension of its language. */
+  /** File in cases/. Default: its name, with the extension of its language. */
   readonly file?: string
   /**
-   * A tool for loads: its snippet makes so many requests, and the function `page` of its case prints how many of them went well.
-   * It finds the weights of the default model in `.data/models`, as after `npm start`, for their tokenizer.
+   * For a load generator: number of requests of its snippet. The function `page` of its case prints the number of successful ones. The tokenizer comes from the default model in `.data/models`, as after `npm start`.
    */
   readonly requests?: number
-  /** Calls that it does not make, and why. */
+  /** Calls that the client does not make, with the reason. */
   readonly without?: Readonly<Partial<Record<CallName, string>>>
 }
 
-/** What a client is asked for, besides its snippet. */
+/** Calls of a client besides its snippet. */
 export type CallName = 'whole' | 'streamed' | 'tools'
 
-/**
- * Packages that are newer are not looked at: what the packages below pull in is the same tomorrow. Move it on together with
- * their versions.
- */
+/** Newer packages are ignored, so that transitive dependencies are reproducible. Update this date together with the versions. */
 export const PACKAGES_UNTIL = '2026-11-23'
 
 const OPENAI_PYTHON = `openai==${SDKS.openaiPython}`
 const OPENAI_NODE = `openai@${SDKS.openaiNode}`
 const LANGCHAIN = ['langchain==1.4.7', 'langchain-openai==1.7.3']
 const LANGCHAIN_JS = ['langchain@1.5.14', '@langchain/core@1.4.0', '@langchain/openai@1.6.0', 'zod@4.6.7']
-/** Every client that is run, those first that most people use. */
+/** All clients under test, most popular first. */
 export const CLIENTS: readonly Client[] = [
   { name: 'openai-python', language: 'python', packages: [OPENAI_PYTHON] },
   { name: 'openai-node', language: 'js', packages: [OPENAI_NODE] },

@@ -1,4 +1,4 @@
-/** Where the packages of a client are: a virtual environment, or a directory for npm, made once and kept under a cache directory. */
+/** Packages of a client: a virtual environment or an npm directory, created once in a cache directory. */
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
@@ -17,20 +17,20 @@ const UV = 'uv==0.13.9'
 export interface Environment {
   /** Files below it find the packages. */
   readonly directory: string
-  /** Holds the commands of the packages, and `python`; undefined for npm. */
+  /** Contains the commands of the packages, and `python`; undefined for npm. */
   readonly bin: string | undefined
 }
 
-/** Where environments are kept unless something else is said. */
+/** Default directory of environments. */
 export function cacheDirectory(): string {
   return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'clients')
 }
 
 /**
- * The environment of a client, made if it is not there.
+ * The environment of a client, created on demand.
  *
- * @param cache Directory that holds all of them.
- * @throws Error with the installer's words when packages cannot be installed
+ * @param cache Directory of all environments
+ * @throws Error with the message of the installer if packages cannot be installed
  */
 export async function openEnvironment(client: Client, cache: string): Promise<Environment> {
   const { language, packages } = client
@@ -46,11 +46,11 @@ export async function openEnvironment(client: Client, cache: string): Promise<En
 }
 
 /**
- * The environment of a coding agent, 200 to 400 MB. Its package is a program for each platform, put in place by its install script.
+ * The environment of a coding agent, 200 to 400 MB. The package is a platform-specific program, installed by its install script.
  *
  * @param pin Such as `opencode-ai@1.18.33`
- * @param cache Directory that holds all of them
- * @throws Error with the installer's words if the package cannot be installed
+ * @param cache Directory of all environments
+ * @throws Error with the message of the installer if the package cannot be installed
  */
 export async function openAgent(pin: string, cache: string): Promise<{ directory: string; bin: string }> {
   const directory = join(cache, pin.replaceAll(/[^\w.]+/g, '-'))
@@ -85,11 +85,11 @@ async function installPython(directory: string, packages: readonly string[], cac
   const uv = await openUv(cache)
   await run(uv, ['venv', '--quiet', '--allow-existing', directory], { timeout: INSTALL_MS })
   const where = ['--python', join(directory, 'bin', 'python'), '--exclude-newer', dayAfter(PACKAGES_UNTIL)]
-  // Compiled once: a client that runs leaves nothing behind, so it would compile all that it imports each time.
+  // Compiled once: a client leaves no files, and would compile its imports in each run.
   await run(uv, ['pip', 'install', '--quiet', '--compile-bytecode', ...where, ...packages], { timeout: INSTALL_MS })
 }
 
-/** The path of uv, which installs in seconds what takes pip minutes, and can leave newer packages out. */
+/** The path of uv, which installs in seconds what takes pip minutes, and can exclude newer packages. */
 async function openUv(cache: string): Promise<string> {
   const directory = join(cache, 'uv')
   const uv = join(directory, 'bin', 'uv')

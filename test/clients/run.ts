@@ -1,4 +1,4 @@
-/** The nightly run of real clients, each with its defaults, against a service that it starts itself. */
+/** The nightly run of real clients with their default settings, against a service of its own. */
 
 import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'

@@ -1,4 +1,4 @@
-/** The official SDKs, each with the one version that its snippet of docs/get-started/clients.md and its own tests run with. */
+/** The official SDKs, each with the version that its snippet of docs/get-started/clients.md and its own tests run with. */
 export const SDKS = {
   openaiPython: '3.54.0',
   anthropicPython: '2.12.0',

@@ -4,7 +4,7 @@ import { countsOf, EXCEPTIONS, reportsOf } from './report.ts'
 import { RULES } from './rules.ts'
 import { codeTexts, pageTexts, textsOfRepository } from './texts.ts'
 
-/** Sentences that break a rule, and sentences next to them that do not. */
+/** Sentences that break a rule, and similar sentences that do not. */
 const EXAMPLES: Record<string, { readonly broken: readonly string[]; readonly kept: readonly string[] }> = {
   subject: {
     broken: ['It waits for a slot.', 'What the worker needs.', 'A job ends. Its slot is free.', 'The same of a key.'],
@@ -47,7 +47,7 @@ const EXAMPLES: Record<string, { readonly broken: readonly string[]; readonly ke
 }
 
 describe('the rules of plain language', () => {
-  it.each(RULES)('$name: reports a broken sentence, and no other', ({ name, find }) => {
+  it.each(RULES)('$name: reports bad sentences and no good ones', ({ name, find }) => {
     const { broken, kept } = EXAMPLES[name] ?? { broken: [], kept: [] }
     expect(broken.length, `examples of the rule "${name}"`).toBeGreaterThan(0)
     for (const text of broken) expect(find(text), text).not.toEqual([])
@@ -78,8 +78,8 @@ describe('the rules of plain language', () => {
 describe('the texts of the repository', () => {
   const reports = reportsOf(textsOfRepository())
 
-  // The baseline counts what was there before the rules; a file may only get better. `npm run language -- --write` lowers it.
-  it('break no rule in a file more often than the baseline allows', () => {
+  // The baseline counts violations that predate the rules; a file may only improve. `npm run language -- --write` lowers it.
+  it('break no rule more often per file than the baseline allows', () => {
     const baseline: Record<string, number> = JSON.parse(readFileSync('test/language/baseline.json', 'utf8'))
     const counts = countsOf(reports)
     const worse = Object.keys(counts).filter((key) => (counts[key] ?? 0) > (baseline[key] ?? 0))
@@ -87,7 +87,7 @@ describe('the texts of the repository', () => {
     expect(lines.slice(0, 50).join('\n'), `texts that break a rule; npm run language prints all of a file`).toBe('')
   })
 
-  it('need every exception that is listed', () => {
+  it('need every listed exception', () => {
     const unused = EXCEPTIONS.filter(({ file, text }) => !readFileSync(file, 'utf8').includes(text))
     expect(unused.map(({ text }) => text)).toEqual([])
     for (const { reason } of EXCEPTIONS) expect(reason.length, 'reason of an exception').toBeGreaterThan(20)

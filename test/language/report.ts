@@ -5,14 +5,14 @@ import { type Text, textsOfRepository } from './texts.ts'
 /** A text that may break the rules, with the reason. */
 export interface Exception {
   readonly file: string
-  /** Part of the text, as the file has it. */
+  /** Part of the text, as in the file. */
   readonly text: string
   readonly reason: string
 }
 
-/** A broken rule. */
+/** A violation. */
 export interface Report {
-  /** Rule and file, as the baseline counts them. */
+  /** Rule and file: the key of the baseline. */
   readonly key: string
   /** For people: file, line, rule, text and advice. */
   readonly line: string
@@ -20,7 +20,6 @@ export interface Report {
 
 const BASELINE = 'test/language/baseline.json'
 
-/** Listed exceptions. */
 export const EXCEPTIONS: readonly Exception[] = JSON.parse(readFileSync('test/language/exceptions.json', 'utf8'))
 
 /** Checks texts by all rules. */
@@ -36,7 +35,7 @@ export function reportsOf(texts: readonly Text[]): Report[] {
   })
 }
 
-/** Reports by rule and file. */
+/** Number of reports by key. */
 export function countsOf(reports: readonly Report[]): Record<string, number> {
   const counts: Record<string, number> = {}
   for (const { key } of reports) counts[key] = (counts[key] ?? 0) + 1

@@ -5,10 +5,9 @@
  * it. A rule must be nearly free of false reports, because each report fails the build: what needs judgement is left to reviewers.
  */
 
-/** Where a text stands: some rules hold for prose, others for names. */
+/** Source of a text: some rules apply to prose, others to names. */
 export type TextKind = 'comment' | 'message' | 'page' | 'identifier'
 
-/** One rule. */
 export interface Rule {
   readonly name: string
   readonly kinds: readonly TextKind[]
@@ -28,7 +27,7 @@ const RELATIVE =
   /\b(?:what (?:came|comes|becomes) of|that which|of (?:whom|which|that) (?:it|there)|whatever (?:it|they))\b/gi
 /** Verbs and pronouns of people, used for code and processes. */
 const PEOPLE = /\b(?:whoever|whomever|nobody|everybody|hears?|heard|tells?|told|telling)\b/gi
-/** Old or private words, each with the word of the field. */
+/** Old or private words, each with the term of the field. */
 const WORDS: readonly (readonly [RegExp, string])[] = [
   [/\bbeside\b/gi, 'next to'],
   [/\bof late\b/gi, 'recently'],
@@ -45,7 +44,7 @@ const WORDS: readonly (readonly [RegExp, string])[] = [
   [/\bthe other way about\b/gi, 'the reverse'],
   [/\bby and by\b/gi, 'gradually'],
 ]
-/** Names that are not the term of the field, with that term. */
+/** Names that differ from the term of the field, with that term. */
 const NAMES: readonly (readonly [RegExp, string])[] = [
   [/^LOOK_MS$/, 'POLL_INTERVAL_MS'],
   [/^AGAIN_MS$/, 'RETRY_DELAY_MS'],

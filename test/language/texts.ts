@@ -15,7 +15,7 @@ const CODE = /^(?:services|shared|schemas|test|bench|examples)\/.*\.tsx?$/
 const PAGES = /^(?:README|ARCHITECTURE|CONTRIBUTING|SECURITY)\.md$|^docs\/.*\.md$|^test\/support\/README\.md$/
 /** Files whose string literals are messages to people. */
 const MESSAGES = /^services\/(?:cli|console)\/|^services\/ingress\/openapi\/|^schemas\/error\.ts$/
-/** The rules themselves quote what they forbid. */
+/** The rules themselves quote forbidden words. */
 const OWN = /^test\/language\//
 const MESSAGE_WORDS_MIN = 3
 

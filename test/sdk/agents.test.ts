@@ -4,14 +4,13 @@ import { APIS, failuresOf } from '../clients/agents/check.ts'
 import { cacheDirectory, openAgent } from '../clients/environments.ts'
 
 /*
- * Coding agents as real processes, set up by docs/get-started/clients.md: two parallel reads, an edit, a command, and the agent's own web search or
- * MCP tool. The first run installs about 1 GB from npm below the user's cache directory.
+ * Coding agents as real processes, configured as in docs/get-started/clients.md. Task: two parallel reads, an edit, a command, and the agent's own web search or MCP tool. The first run installs about 1 GB from npm below the user's cache directory.
  */
 
-/** A failed retry of an agent waits for minutes. */
+/** An agent waits for minutes before it gives up a retry. */
 const RUN_MS = 150_000
 
-/** With CI=true a skip would hide a failure, so the reason is thrown. */
+/** With CI=true the reason is thrown, because a skip would hide a failure. */
 async function findAgent(pin: string): Promise<{ directory: string; bin: string } | undefined> {
   try {
     return await openAgent(pin, cacheDirectory())
@@ -28,19 +27,15 @@ for (const agent of AGENTS.filter(({ name }) => WITH_EVERY_CHANGE.includes(name)
   const found = await findAgent(agent.package)
   const { bin, directory } = found ?? { bin: '', directory: '' }
   describe.skipIf(!found)(agent.package, () => {
-    describe.each(Object.keys(agent.models))('with the model %s', (model) => {
-      it.each(APIS)('works through a whole task on an upstream of %s', { timeout: RUN_MS }, async (api) => {
+    describe.each(Object.keys(agent.models))('agents with the model %s', (model) => {
+      it.each(APIS)('complete a whole task on an upstream of the API %s', { timeout: RUN_MS }, async (api) => {
         expect(await failuresOf(agent, bin, directory, api, model)).toEqual([])
       })
     })
 
     if (agent.name !== 'opencode') return
-    it.each(['messages', 'responses'] as const)(
-      'works through a whole task by %s',
-      { timeout: RUN_MS },
-      async (api) => {
-        expect(await failuresOf(OPENCODE_BY[api], bin, directory, api, 'coder')).toEqual([])
-      },
-    )
+    it.each(['messages', 'responses'] as const)('completes a whole task by %s', { timeout: RUN_MS }, async (api) => {
+      expect(await failuresOf(OPENCODE_BY[api], bin, directory, api, 'coder')).toEqual([])
+    })
   })
 }

@@ -21,7 +21,7 @@ import {
 } from '../support/sdk.ts'
 import { type Stack, TEST_KEY } from '../support/stack.ts'
 
-/** What these tests call has the same types in both majors, so the newest stands for them. */
+/** The calls of these tests have equal types in both major versions, so the newest one represents both. */
 const SDKS = [
   { major: 1, Client: Anthropic },
   { major: 0, Client: Anthropic0 as unknown as typeof Anthropic },
@@ -45,7 +45,7 @@ async function collect(stream: AsyncIterable<RawMessageStreamEvent>): Promise<Ra
 }
 
 describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => {
-  it('tries again by itself when the service was full, in every version', async () => {
+  it('retries automatically when the service was full, in every version', async () => {
     const answers = await callWhileFull(stacks.full, SDKS, ({ Client }) => {
       const client = new Client({ apiKey: TEST_KEY, baseURL: stacks.full.url })
       return client.messages.create(say('at last'))
@@ -65,14 +65,14 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       expect(answer._request_id).toMatch(/^req_/)
     })
 
-    it('streams deltas that join to the message', async () => {
+    it('streams deltas that concatenate to the message', async () => {
       const events = await collect(await open().messages.create({ ...say(UNICODE), stream: true }))
       expect(textOf(events)).toBe(UNICODE)
       expect(events[0]).toMatchObject({ type: 'message_start', message: { role: 'assistant', content: [] } })
       expect(events.at(-1)).toEqual({ type: 'message_stop' })
     })
 
-    it('joins a stream to the message that is not streamed', async () => {
+    it('assembles a stream into the message of the whole response', async () => {
       const stream = open().messages.stream(say(UNICODE))
       let text = ''
       stream.on('text', (delta) => {
@@ -90,7 +90,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       ['any', 'hello', { type: 'any' }],
       ['auto', 'please get_weather', { type: 'auto' }],
     ] as const) {
-      it(`gets a call of a tool, ${how}, whole and streamed`, async () => {
+      it(`gets a tool call, ${how}, whole and streamed`, async () => {
         const body = { ...say(content), tools: [TOOL], tool_choice }
         const whole = await open().messages.create(body)
         const streamed = await open().messages.stream(body).finalMessage()
@@ -105,7 +105,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       })
     }
 
-    it('tells the model what a tool gave', async () => {
+    it('sends the result of a tool to the model', async () => {
       const messages: MessageParam[] = [{ role: 'user', content: 'please get_weather' }]
       const body = { ...say(''), tools: [TOOL], messages }
       const { content } = await open().messages.create(body)
@@ -115,7 +115,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       expect((await open().messages.create(body)).content).toMatchObject([{ type: 'text', text: 'sunny' }])
     })
 
-    it('streams thinking before the answer', async () => {
+    it('streams reasoning before the answer', async () => {
       const body = { ...say('!echo reasoning="let me see"\nthe answer'), max_tokens: 2_000 }
       const thinking = { type: 'enabled' as const, budget_tokens: 1_024 }
       const answer = await open()
@@ -127,13 +127,13 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       ])
     })
 
-    it('is told which stop sequence ended the answer', async () => {
+    it('reports the stop sequence that ended the answer', async () => {
       const answer = await open().messages.create({ ...say('one two STOP three'), stop_sequences: ['STOP'] })
       expect(answer).toMatchObject({ stop_reason: 'stop_sequence', stop_sequence: 'STOP' })
       expect(answer.content).toMatchObject([{ text: 'one two ' }])
     })
 
-    it('counts tokens as the answer does', async () => {
+    it('counts as many tokens as the response reports', async () => {
       const { model, messages } = say('one two three')
       const counted = await open().messages.countTokens({ model, messages, system: 'be brief' })
       const answer = await open().messages.create({ ...say('one two three'), system: 'be brief' })
@@ -167,7 +167,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       })
     }
 
-    it('throws BadRequestError that starts with the path of the field', async () => {
+    it('throws BadRequestError whose message starts with the path of the field', async () => {
       const body = { ...say('x'), temperature: 5 }
       const error = await failureOf(open().messages.create(body))
       expect(error).toBeInstanceOf(Client.BadRequestError)
@@ -176,7 +176,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       })
     })
 
-    it('throws RateLimitError when the key has used up its requests', async () => {
+    it('throws RateLimitError when the key is over its request limit', async () => {
       await useUp(stacks.limited)
       const error = await failureOf(open(stacks.limited).messages.create(say('x')))
       expect(error).toBeInstanceOf(Client.RateLimitError)
@@ -184,21 +184,21 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       expect(Number((error.headers as Headers).get('retry-after'))).toBeGreaterThan(0)
     })
 
-    it('throws its error for an overload when the service is full', async () => {
+    it('throws its overload error when the service is full', async () => {
       await using _occupants = await occupy(stacks.full)
       const error = await failureOf(open(stacks.full).messages.create(say('x')))
       expect(error).toBeInstanceOf(major > 0 ? Anthropic.OverloadedError : Client.InternalServerError)
       expect(error).toMatchObject({ status: 529, error: { error: { type: 'overloaded_error' } } })
     })
 
-    it('does not try again where that is useless', async () => {
+    it('does not retry errors that a retry cannot fix', async () => {
       const timeouts = await countAnswers(stacks.free, 504)
       const error = await failureOf(open(stacks.free, { maxRetries: 2 }).messages.create(say('!echo fail=timeout')))
       expect(error).toBeInstanceOf(major > 0 ? Anthropic.GatewayTimeoutError : Client.InternalServerError)
       await expect.poll(timeouts).toBe(1)
     })
 
-    it('throws APIError in the middle of a stream that fails', async () => {
+    it('throws APIError in the middle of a failing stream', async () => {
       const script = say('!echo fail=upstream_error after=2\none two three four')
       const events: RawMessageStreamEvent[] = []
       const read = async () => {
@@ -211,7 +211,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       expect(await failureOf(open().messages.stream(script).finalMessage())).toBeInstanceOf(Client.APIError)
     })
 
-    it('stops the work when it leaves the loop of a stream', async () => {
+    it('cancels the work when the caller leaves the loop of a stream', async () => {
       for await (const event of await open().messages.create({ ...say(ENDLESS), stream: true })) {
         if (event.type !== 'content_block_delta') continue
         await untilRunning(stacks.free, 1)
@@ -220,14 +220,14 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       await untilRunning(stacks.free, 0)
     })
 
-    it('stops the work when its stream helper is aborted', async () => {
+    it('cancels the work when its stream helper is aborted', async () => {
       const stream = open().messages.stream(say(ENDLESS))
       stream.once('text', () => stream.abort())
       expect(await failureOf(stream.finalMessage())).toBeInstanceOf(Client.APIUserAbortError)
       await untilRunning(stacks.free, 0)
     })
 
-    it('stops the work when a signal aborts the call', async () => {
+    it('cancels the work when a signal aborts the call', async () => {
       const leave = new AbortController()
       const failure = failureOf(open().messages.create(say(ENDLESS), { signal: leave.signal }))
       await untilRunning(stacks.free, 1)
@@ -236,7 +236,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       await untilRunning(stacks.free, 0)
     })
 
-    it('stops the work when its own time is up', async () => {
+    it('cancels the work when its own timeout expires', async () => {
       const error = await failureOf(open().messages.create(say(ENDLESS), { timeout: 200 }))
       expect(error).toBeInstanceOf(Client.APIConnectionTimeoutError)
       await untilRunning(stacks.free, 0)
@@ -250,7 +250,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       expect(await failureOf(open().models.retrieve('no/such'))).toBeInstanceOf(Client.NotFoundError)
     })
 
-    it('makes many calls at once and gives each its own answer', async () => {
+    it('makes concurrent calls and returns the matching response to each', async () => {
       const client = open()
       const words = Array.from({ length: 24 }, (_, i) => `word ${i}`)
       const answers = await Promise.all(
@@ -266,7 +266,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       ['Authorization', { apiKey: null, authToken: TEST_KEY }],
       ['x-api-key', { apiKey: 'sk-not-sent-000', defaultHeaders: { authorization: null, 'x-api-key': TEST_KEY } }],
     ] as const) {
-      it(`may send its key in ${header}`, async () => {
+      it(`accepts its key in ${header}`, async () => {
         const answer = await open(stacks.free, options).messages.create(say('let me in'))
         expect(answer.content).toMatchObject([{ text: 'let me in' }])
       })
@@ -285,7 +285,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
         expect(parsed_output).toEqual({ city: 'city', days: expect.any(Number) })
     })
 
-    it('is told that the server keeps no threads', async () => {
+    it('reports that the server stores no threads', async () => {
       const thread = open().beta.messages.thread({ model: 'echo-1', max_tokens: 100 })
       const error = await failureOf(thread.send({ role: 'user', content: 'hello' }))
       expect(error).toBeInstanceOf(Anthropic.BadRequestError)
@@ -293,7 +293,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
     })
 
     for (const stream of [false, true]) {
-      it(`runs tools by itself until the answer, ${stream ? 'streamed' : 'whole'}`, async () => {
+      it(`runs tools automatically until the answer, ${stream ? 'streamed' : 'whole'}`, async () => {
         const seen: unknown[] = []
         const run = (input: unknown) => {
           seen.push(input)

@@ -10,7 +10,7 @@ import { findPythonEnv } from '../support/processes/python.ts'
 import { pinsOf } from '../support/python-cases.ts'
 import { type Stack, startStack } from '../support/stack.ts'
 
-/* Snippets of docs/get-started/clients.md, as they stand there, with the packages that other tests have; test/clients/run runs all of them. */
+/* Snippets of docs/get-started/clients.md, unchanged, with the packages of other tests; test/clients/run runs all of them. */
 
 const IN_NODE_MODULES = ['openai-node', 'anthropic-node', 'ai-sdk', 'openai-agents-js']
 const IN_SDK_NEW = ['openai-python', 'anthropic-python']
@@ -40,7 +40,7 @@ describe('docs/get-started/clients.md', () => {
   }
 
   it.each(IN_NODE_MODULES)(
-    'sets up %s, which answers whole, streamed and with a tool',
+    'the snippet of %s works for whole, streamed and tool calls',
     { timeout: CLIENT_MS },
     async (name) => {
       const directory = join(import.meta.dirname, '../../node_modules/.cache/sluice-clients')
@@ -49,14 +49,14 @@ describe('docs/get-started/clients.md', () => {
   )
 
   it.skipIf(!bin).each(IN_SDK_NEW)(
-    'sets up %s, which answers whole, streamed and with a tool',
+    'the snippet of %s works for whole, streamed and tool calls',
     { timeout: CLIENT_MS },
     async (name) => {
       expect(await failuresOf(name, { directory: stack.dataDir, bin })).toEqual([])
     },
   )
 
-  it('says which versions of the official SDKs were run, those of this project', async () => {
+  it('names the tested versions of the official SDKs, which are those of this project', async () => {
     const page = await readFile('docs/get-started/clients.md', 'utf8')
     const rows = page.split('\n').filter((line) => /^\| (openai|anthropic|@anthropic-ai)/.test(line))
     const { openaiPython, openaiNode, anthropicPython, anthropicNode } = SDKS
@@ -66,7 +66,7 @@ describe('docs/get-started/clients.md', () => {
     expect([devDependencies.openai, devDependencies['@anthropic-ai/sdk']]).toEqual([openaiNode, anthropicNode])
   })
 
-  it('has a snippet of every client that is run, and of no other', () => {
+  it('has a snippet of every tested client and no other', () => {
     const snippets = readSnippets().map(({ name, language }) => ({ name, language }))
     const agents = AGENTS.map(({ name }) => ({ name, language: 'sh' }))
     const clients = [...CLIENTS.map(({ name, language }) => ({ name, language })), ...agents]

@@ -11,7 +11,7 @@ const CASES = casesOf(SCRIPT)
 
 const TEXTS = ['one', 'two words', UNICODE]
 
-/** The environments are those of python.test.ts, named as their requirements files are. */
+/** The environments are those of python.test.ts, named like their requirements files. */
 const ENVS = await Promise.all(
   ['new', 'middle', 'old'].map(async (name) => {
     const pins = pinsOf(name)
@@ -19,7 +19,7 @@ const ENVS = await Promise.all(
   }),
 )
 
-describeEmbeddings('embeddings on Python', inject('kafka'), (service) => {
+describeEmbeddings('embeddings with Python SDKs', inject('kafka'), (service) => {
   for (const { sdk, bin } of ENVS) {
     describe.skipIf(!bin)(sdk, () => {
       let report: Record<string, string | null>

@@ -13,14 +13,14 @@ import { describeEmbeddings, MODEL } from '../support/embeddings/service.ts'
 import { failureOf, UNICODE } from '../support/sdk.ts'
 import { TEST_KEY } from '../support/stack.ts'
 
-/** One major version of the package. What these tests call has the same types in all, so the newest stands for them. */
+/** One major version of the package. The calls of these tests have equal types in all versions, so the newest one represents all. */
 const SDKS = [
   { major: 7, Client: OpenAI },
   { major: 6, Client: OpenAI6 },
   { major: 4, Client: OpenAI4 },
 ] as unknown as { readonly major: number; readonly Client: typeof OpenAI }[]
 
-/** One generation of the Vercel package with its provider. The newest one's types stand for both. */
+/** One generation of the Vercel package with its provider. The types of the newest one represent both. */
 const VERCEL = [
   { name: 'ai 7 with openai-compatible 3', ai: ai7, create: createOpenAICompatible },
   { name: 'ai 6 with openai-compatible 2', ai: ai6, create: createOpenAICompatible2 },
@@ -50,10 +50,10 @@ const Answer = z.strictObject({
   }),
 })
 
-/** As the float32 values that the numbers of an answer stand for. */
+/** The float32 values of the numbers in a response. */
 const float32 = (vectors: readonly (readonly number[])[]) => vectors.map((vector) => Float32Array.from(vector))
 
-describeEmbeddings('embeddings by the official packages', inject('kafka'), (service) => {
+describeEmbeddings('embeddings with the official packages', inject('kafka'), (service) => {
   describe.each(SDKS)('openai $major', ({ Client }) => {
     const open = () => new Client({ apiKey: TEST_KEY, baseURL: `${service.stack.url}/v1`, maxRetries: 0 })
 
@@ -66,13 +66,13 @@ describeEmbeddings('embeddings by the official packages', inject('kafka'), (serv
       Answer.parse(JSON.parse(JSON.stringify(answer)))
     })
 
-    it('gets base64 when it asks for it', async () => {
+    it('gets base64 when requested', async () => {
       const answer = await open().embeddings.create({ model: MODEL, input: 'one', encoding_format: 'base64' })
       const bytes = Buffer.from(answer.data[0]?.embedding as unknown as string, 'base64')
       expect(new Float32Array(new Uint8Array(bytes).buffer)).toEqual(VECTORS[0])
     })
 
-    it('gets vectors of tokens, and shorter ones', async () => {
+    it('gets vectors of token inputs, and shorter vectors', async () => {
       const answer = await open().embeddings.create({ model: MODEL, input: [[15339, 1917]], dimensions: 8 })
       expect(answer.data[0]?.embedding).toHaveLength(8)
       expect(service.embedder.calls.at(-1)).toEqual(['hello world'])
@@ -84,7 +84,7 @@ describeEmbeddings('embeddings by the official packages', inject('kafka'), (serv
       expect(failure).toMatchObject({ status: 400, code: 'empty_string', param: 'input[1]' })
     })
 
-    it('makes many calls at once and gives each its own answer', async () => {
+    it('makes concurrent calls and returns the matching response to each', async () => {
       const client = open()
       const texts = Array.from({ length: 64 }, (_, i) => `text ${i}`)
       const answers = await Promise.all(texts.map((input) => client.embeddings.create({ model: MODEL, input })))

@@ -37,7 +37,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
       ...options,
     })
 
-  it('gets a whole answer with its usage', async () => {
+  it('gets a whole response with its usage', async () => {
     const answer = await open().invoke(UNICODE)
     expect(answer.content).toBe(UNICODE)
     const { input_tokens = 0, output_tokens = 0, total_tokens } = answer.usage_metadata ?? {}
@@ -46,7 +46,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     expect(answer.response_metadata).toMatchObject({ finish_reason: 'stop', model_name: 'echo-1' })
   })
 
-  it('streams deltas that join to the answer, with usage', async () => {
+  it('streams deltas that concatenate to the answer, with usage', async () => {
     let answer: Awaited<ReturnType<ChatOpenAI['invoke']>> | undefined
     for await (const chunk of await open(stacks.free, { model: SLASHED }).stream(UNICODE))
       answer = answer === undefined ? chunk : answer.concat(chunk)
@@ -60,7 +60,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     ['required', 'hello', 'required'],
     ['auto', 'please get_weather', 'auto'],
   ] as const) {
-    it(`gets a call of a tool, ${how}, whole and streamed`, async () => {
+    it(`gets a tool call, ${how}, whole and streamed`, async () => {
       const model = open().bindTools([getWeather], { tool_choice })
       const whole = await model.invoke(prompt)
       const chunks = []
@@ -71,7 +71,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     })
   }
 
-  it('goes on with the result of a tool', async () => {
+  it('continues with the result of a tool', async () => {
     const model = open().bindTools([getWeather])
     const question = new HumanMessage('please get_weather')
     const answer = await model.invoke([question])
@@ -100,26 +100,26 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     })
   }
 
-  it('throws an error with the status when a limit is reached', async () => {
+  it('throws an error with the status when a rate limit is reached', async () => {
     await useUp(stacks.limited)
     expect(await failureOf(open(stacks.limited).invoke('x'))).toMatchObject({ status: 429 })
     await using _occupants = await occupy(stacks.full)
     expect(await failureOf(open(stacks.full).invoke('x'))).toMatchObject({ status: 503 })
   })
 
-  it('does not try a bad request again', async () => {
+  it('does not retry a bad request', async () => {
     const refusals = await countAnswers(stacks.free, 400)
     await failureOf(open(stacks.free, { temperature: 5, maxRetries: 6 }).invoke('x'))
     await expect.poll(refusals).toBe(1)
   })
 
-  it('tries again by itself when the service was full', async () => {
+  it('retries automatically when the service was full', async () => {
     const client = open(stacks.full, { maxRetries: 6 })
     const [answer] = await callWhileFull(stacks.full, [client], (client) => client.invoke('at last'))
     expect(answer?.content).toBe('at last')
   })
 
-  it('throws in the middle of a stream that fails', async () => {
+  it('throws in the middle of a failing stream', async () => {
     let text = ''
     const read = async () => {
       for await (const chunk of await open().stream('!echo fail=upstream_error after=2\none two three four'))
@@ -129,7 +129,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     expect(text).toBe('one two')
   })
 
-  it('stops the work when it leaves the loop of a stream', async () => {
+  it('cancels the work when the caller leaves the loop of a stream', async () => {
     for await (const chunk of await open().stream(ENDLESS)) {
       if (chunk.text === '') continue
       await untilRunning(stacks.free, 1)
@@ -138,7 +138,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     await untilRunning(stacks.free, 0)
   })
 
-  it('stops the work when a signal aborts the call', async () => {
+  it('cancels the work when a signal aborts the call', async () => {
     const leave = new AbortController()
     const failure = failureOf(open().invoke(ENDLESS, { signal: leave.signal }))
     await untilRunning(stacks.free, 1)
@@ -147,7 +147,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     await untilRunning(stacks.free, 0)
   })
 
-  it('makes many calls at once and gives each its own answer', async () => {
+  it('makes concurrent calls and returns the matching response to each', async () => {
     const words = Array.from({ length: 16 }, (_, i) => `word ${i}`)
     const answers = await open().batch(words)
     expect(answers.map(({ content }) => content)).toEqual(words)

@@ -22,11 +22,11 @@ import {
 } from '../support/sdk.ts'
 import { TEST_KEY } from '../support/stack.ts'
 
-/** One major version of the package. What these tests call has the same types in all, so the newest stands for them. */
+/** One major version of the package. The calls of these tests have equal types in all versions, so the newest one represents all. */
 interface Sdk {
   readonly major: number
   readonly Client: typeof OpenAI
-  /** A response format of `{ city: string, days: integer }`, made from a zod schema by the version's own function. */
+  /** A response format of `{ city: string, days: integer }`, created from a zod schema by the version's own function. */
   readonly forecast: ReturnType<typeof zodResponseFormat<z.ZodType<{ city: string; days: number }>>>
 }
 
@@ -34,7 +34,7 @@ const Forecast = z.object({ city: z.string(), days: z.number().int() })
 
 const PLAIN = { type: 'json_schema', json_schema: { name: 'forecast', strict: true, schema: WEATHER.schema } }
 
-// The zod function of version 4 needs zod 3, which is not installed; its parser takes a plain schema as well.
+// The zod function of version 4 needs zod 3, which is not installed; its parser also accepts a plain schema.
 const SDKS = [
   { major: 7, Client: OpenAI, forecast: zodResponseFormat(Forecast, 'forecast') },
   { major: 6, Client: OpenAI6, forecast: zodResponseFormat6(Forecast, 'forecast') },
@@ -46,7 +46,7 @@ const TOOL = {
   function: { name: WEATHER.name, description: WEATHER.description, parameters: WEATHER.schema },
 }
 
-/** Version 4 keeps its stream, parse and runTools helpers under `beta`. */
+/** Version 4 has its stream, parse and runTools helpers under `beta`. */
 function helpersOf(client: OpenAI): OpenAI['chat']['completions'] {
   const { completions } = client.chat
   return 'runTools' in completions ? completions : (client as unknown as { beta: OpenAI }).beta.chat.completions
@@ -66,7 +66,7 @@ const textOf = (chunks: readonly ChatCompletionChunk[]) =>
   chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join('')
 
 describeBothModes('the openai package', inject('kafka'), (stacks) => {
-  it('tries again by itself when the service was full, in every version', async () => {
+  it('retries automatically when the service was full, in every version', async () => {
     const answers = await callWhileFull(stacks.full, SDKS, ({ Client }) => {
       const client = new Client({ apiKey: TEST_KEY, baseURL: `${stacks.full.url}/v1` })
       return client.chat.completions.create(say('at last'))
@@ -78,7 +78,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
     const open = (stack = stacks.free, options: object = {}) =>
       new Client({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1`, maxRetries: 0, ...options })
 
-    it('gets a whole answer with its usage and request id', async () => {
+    it('gets a whole response with its usage and request id', async () => {
       const answer = await open().chat.completions.create(say(UNICODE))
       expect(answer).toMatchObject({ object: 'chat.completion', model: 'echo-1' })
       expect(answer.choices[0]).toMatchObject({ finish_reason: 'stop', message: { content: UNICODE, refusal: null } })
@@ -88,7 +88,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(answer._request_id).toMatch(/^req_/)
     })
 
-    it('streams deltas that join to the answer, with usage when asked', async () => {
+    it('streams deltas that concatenate to the answer, with usage if requested', async () => {
       const stream_options = { include_usage: true }
       const chunks = await collect(
         await open().chat.completions.create({ ...say(UNICODE), stream: true, stream_options }),
@@ -98,13 +98,13 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(chunks.at(-1)).toMatchObject({ choices: [], usage: { completion_tokens: expect.any(Number) } })
     })
 
-    it('streams without usage when not asked', async () => {
+    it('streams without usage by default', async () => {
       const chunks = await collect(await open().chat.completions.create({ ...say('one two'), stream: true }))
       expect(chunks.some((chunk) => 'usage' in chunk)).toBe(false)
       expect(chunks.at(-1)?.choices[0]?.finish_reason).toBe('stop')
     })
 
-    it('joins a stream to a completion with its own helper', async () => {
+    it('assembles a stream into a completion with its own helper', async () => {
       const stream = helpersOf(open()).stream({ ...say(UNICODE), stream_options: { include_usage: true } })
       let text = ''
       stream.on('content', (delta) => {
@@ -121,7 +121,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       ['required', 'hello', 'required'],
       ['auto', 'please get_weather', 'auto'],
     ] as const) {
-      it(`gets a call of a tool, ${how}, whole and streamed`, async () => {
+      it(`gets a tool call, ${how}, whole and streamed`, async () => {
         const body = { ...say(content), tools: [TOOL], tool_choice }
         const whole = await open().chat.completions.create(body)
         const streamed = await helpersOf(open()).stream(body).finalChatCompletion()
@@ -137,14 +137,14 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       })
     }
 
-    it('gets no call when tools are forbidden', async () => {
+    it('gets no tool call with tool_choice none', async () => {
       const body = { ...say('please get_weather'), tools: [TOOL], tool_choice: 'none' as const }
       const answer = await open().chat.completions.create(body)
       expect(answer.choices[0]).toMatchObject({ finish_reason: 'stop', message: { content: 'please get_weather' } })
       expect(answer.choices[0]?.message).not.toHaveProperty('tool_calls')
     })
 
-    it('gives several calls of one turn their results by id', async () => {
+    it('sends the results of several parallel tool calls by id', async () => {
       const body = { ...say('!echo call=get_weather calls=2\nx'), tools: [TOOL] }
       const first = await open().chat.completions.create(body)
       const message = first.choices[0]?.message
@@ -160,7 +160,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
     })
 
     for (const stream of [false, true]) {
-      it(`runs tools by itself until the answer, ${stream ? 'streamed' : 'whole'}`, async () => {
+      it(`runs tools automatically until the answer, ${stream ? 'streamed' : 'whole'}`, async () => {
         const seen: unknown[] = []
         const run = (given: string) => {
           seen.push(JSON.parse(given))
@@ -181,7 +181,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       const streamed = await helpersOf(open()).stream(body).finalChatCompletion()
       expect(whole.choices[0]?.message.parsed).toEqual({ city: 'city', days: expect.any(Number) })
       const { parsed, content } = streamed.choices[0]?.message ?? {}
-      // Version 4 parses a plain schema only when it does not stream.
+      // Version 4 parses a plain schema only without streaming.
       expect(major > 4 ? parsed : JSON.parse(content ?? '')).toEqual(whole.choices[0]?.message.parsed)
     })
 
@@ -210,7 +210,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       }
     })
 
-    it('sends images, files and sound next to text', async () => {
+    it('sends images, files and audio next to text', async () => {
       const answer = await open().chat.completions.create({
         model: 'echo-1',
         messages: [
@@ -251,7 +251,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(error.type).toBe('invalid_request_error')
     })
 
-    it('throws RateLimitError when the key has used up its requests', async () => {
+    it('throws RateLimitError when the key is over its request limit', async () => {
       await useUp(stacks.limited)
       const error = await failureOf(open(stacks.limited).chat.completions.create(say('x')))
       expect(error).toBeInstanceOf(Client.RateLimitError)
@@ -265,14 +265,14 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(error).toMatchObject({ status: 503, code: 'overloaded' })
     })
 
-    it('does not try again where that is useless', async () => {
+    it('does not retry errors that a retry cannot fix', async () => {
       const timeouts = await countAnswers(stacks.free, 504)
       const call = open(stacks.free, { maxRetries: 2 }).chat.completions.create(say('!echo fail=timeout'))
       expect(await failureOf(call)).toBeInstanceOf(Client.InternalServerError)
       await expect.poll(timeouts).toBe(1)
     })
 
-    it('throws APIError in the middle of a stream that fails', async () => {
+    it('throws APIError in the middle of a failing stream', async () => {
       const script = say('!echo fail=upstream_error after=2\none two three four')
       const stream = await open().chat.completions.create({ ...script, stream: true })
       const chunks: ChatCompletionChunk[] = []
@@ -286,7 +286,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(error).toMatchObject({ code: 'upstream_error' })
     })
 
-    it('stops the work when it leaves the loop of a stream', async () => {
+    it('cancels the work when the caller leaves the loop of a stream', async () => {
       const stream = await open().chat.completions.create({ ...say(ENDLESS), stream: true })
       for await (const _chunk of stream) {
         await untilRunning(stacks.free, 1)
@@ -296,7 +296,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
     })
 
     for (const stream of [false, true]) {
-      it(`stops the work when a signal aborts the call, ${stream ? 'streamed' : 'whole'}`, async () => {
+      it(`cancels the work when a signal aborts the call, ${stream ? 'streamed' : 'whole'}`, async () => {
         const leave = new AbortController()
         const call = open().chat.completions.create({ ...say(ENDLESS), stream }, { signal: leave.signal })
         const failure = stream ? call : failureOf(call)
@@ -308,7 +308,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       })
     }
 
-    it('stops the work when its own time is up', async () => {
+    it('cancels the work when its own timeout expires', async () => {
       const error = await failureOf(open().chat.completions.create(say(ENDLESS), { timeout: 200 }))
       expect(error).toBeInstanceOf(Client.APIConnectionTimeoutError)
       await untilRunning(stacks.free, 0)
@@ -322,7 +322,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(await failureOf(open().models.retrieve('no/such'))).toBeInstanceOf(Client.NotFoundError)
     })
 
-    it('makes many calls at once and gives each its own answer', async () => {
+    it('makes concurrent calls and returns the matching response to each', async () => {
       const client = open()
       const words = Array.from({ length: 24 }, (_, i) => `word ${i}`)
       const answers = await Promise.all(
@@ -334,7 +334,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(answers).toEqual(words)
     })
 
-    it('may send its key as x-api-key instead', async () => {
+    it('accepts its key in the x-api-key header', async () => {
       const defaultHeaders = { authorization: null, 'x-api-key': TEST_KEY }
       const client = open(stacks.free, { apiKey: 'sk-not-sent-000', defaultHeaders })
       expect((await client.models.list()).data).toHaveLength(2)

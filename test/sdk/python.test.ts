@@ -4,7 +4,7 @@ import { CASES_MS, casesOf, pinsOf, runCases } from '../support/python-cases.ts'
 import { describeBothModes } from '../support/sdk.ts'
 import { TEST_KEY } from '../support/stack.ts'
 
-/** What runs where: the environments are named as their requirements files are. */
+/** Scripts and their environments, which are named like their requirements files. */
 const RUNS = await Promise.all([
   prepare('new', 'openai'),
   prepare('middle', 'openai'),
@@ -16,11 +16,11 @@ const RUNS = await Promise.all([
 interface Run {
   /** The package with its version. */
   readonly name: string
-  /** Its script in test/sdk/python. */
+  /** File name in test/sdk/python. */
   readonly script: string
-  /** Functions of the script, in their order. */
+  /** Functions of the script, in order. */
   readonly cases: readonly string[]
-  /** Directory of the environment; undefined where there is none. */
+  /** Directory of the environment; undefined without one. */
   readonly bin: string | undefined
 }
 
@@ -31,7 +31,7 @@ async function prepare(env: string, name: 'openai' | 'anthropic'): Promise<Run> 
   return { name: `${pin}`, script, cases: casesOf(script), bin: await findPythonEnv(`sdk-${env}`, pins) }
 }
 
-describeBothModes('on Python', inject('kafka'), (stacks) => {
+describeBothModes('SDKs on Python', inject('kafka'), (stacks) => {
   for (const { name, script, cases, bin } of RUNS) {
     describe.skipIf(!bin)(name, () => {
       let report: Record<string, string | null>

@@ -26,14 +26,14 @@ for (const mode of ['embedded', 'Kafka']) {
 
     const client = () => new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
 
-    it('openai gives the whole report with its citations', async () => {
+    it('openai gets the whole report with its citations', async () => {
       const { choices } = await client().post<ChatCompletion>('/deep-research', { body: BODY })
       const { content, annotations } = choices[0]?.message ?? {}
       expect(content).toContain('sign')
       expect(annotations?.[0]?.url_citation).toMatchObject({ url: 'docs/guides/webhooks.md', title: 'Webhooks' })
     })
 
-    it('openai streams it, progress and all', async () => {
+    it('openai streams the report with its progress', async () => {
       const request = { body: { ...BODY, stream: true }, stream: true }
       const stream = await client().post<Stream<ChatCompletionChunk>>('/deep-research', request)
       const chunks: ChatCompletionChunk[] = []
@@ -43,7 +43,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(chunks.findLast(({ choices }) => choices.length > 0)?.choices[0]?.finish_reason).toBe('stop')
     })
 
-    it('openai leaves it in the background and comes back', async () => {
+    it('openai submits a background research and reads it later', async () => {
       const { id } = await client().post<{ id: string }>('/deep-research', {
         body: { ...BODY, background: true },
       })
@@ -52,7 +52,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(job.result.choices[0]?.message.annotations?.length).toBeGreaterThan(0)
     })
 
-    it('ai with openai-compatible reads both', async () => {
+    it('ai with openai-compatible reads a whole and a streamed report', async () => {
       const research: typeof fetch = (url, init) =>
         fetch(String(url).replace('/chat/completions', '/deep-research'), init)
       const options = { name: 'sluice', baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, fetch: research }

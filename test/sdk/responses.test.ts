@@ -5,7 +5,7 @@ import { z } from 'zod'
 import { UNICODE, WEATHER, WEATHER_ARGUMENTS } from '../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY } from '../support/stack.ts'
 
-/** Clients whose default is the Responses API, with their defaults. */
+/** Clients that use the Responses API by default. */
 
 let stack: Stack
 beforeAll(async () => {
@@ -13,7 +13,7 @@ beforeAll(async () => {
 })
 afterAll(() => stack[Symbol.asyncDispose]())
 
-describe('the Vercel AI SDK, with its default', () => {
+describe('the Vercel AI SDK with its default API', () => {
   const model = () => createOpenAI({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1` })('echo-1')
   const tools = {
     [WEATHER.name]: tool({
@@ -23,7 +23,7 @@ describe('the Vercel AI SDK, with its default', () => {
     }),
   }
 
-  it('answers whole and streamed', async () => {
+  it('gets whole and streamed answers', async () => {
     expect((await generateText({ model: model(), prompt: UNICODE, maxRetries: 0 })).text).toBe(UNICODE)
     const { textStream, usage } = streamText({ model: model(), prompt: UNICODE, maxRetries: 0 })
     let text = ''
@@ -40,7 +40,7 @@ describe('the Vercel AI SDK, with its default', () => {
     expect(await streamText(ask).text).toContain('sunny in city')
   })
 
-  it('gives objects of a schema', async () => {
+  it('generates objects of a schema', async () => {
     const schema = z.object({ city: z.string(), days: z.number().int() })
     const output = Output.object({ schema })
     const answer = await generateText({ model: model(), prompt: 'A forecast.', output, maxRetries: 0 })

@@ -7,7 +7,7 @@ import { TEST_KEY } from '../support/stack.ts'
 const SCRIPT = 'transcription_cases.py'
 const CASES = casesOf(SCRIPT)
 
-/** The environments are those of python.test.ts, named as their requirements files are. */
+/** The environments are those of python.test.ts, named like their requirements files. */
 const ENVS = await Promise.all(
   ['new', 'middle', 'old'].map(async (name) => {
     const pins = pinsOf(name)
@@ -17,7 +17,7 @@ const ENVS = await Promise.all(
 
 for (const mode of ['embedded', 'Kafka']) {
   const kafka = mode === 'Kafka' ? (inject('kafka') ?? undefined) : undefined
-  describe.skipIf(mode === 'Kafka' && !kafka)(`on Python, ${mode}`, () => {
+  describe.skipIf(mode === 'Kafka' && !kafka)(`transcription with Python SDKs, ${mode}`, () => {
     let service: Transcriptions
     beforeAll(async () => {
       service = await startTranscriptions({ kafka })

@@ -16,7 +16,7 @@ for (const mode of ['embedded', 'Kafka']) {
     })
     afterAll(() => service[Symbol.asyncDispose]())
 
-    /** The provider chooses the format by the model's name, so the service has these names as aliases. */
+    /** The provider selects the format by the model name, so the service has aliases with these names. */
     const ask = (model: string, options: Record<string, string | string[] | number | object> = {}) => {
       const openai = createOpenAI({ apiKey: TEST_KEY, baseURL: `${service.url}/v1` })
       const providerOptions = { openai: options as never }
@@ -36,7 +36,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(segments.map(({ text }) => text)).toEqual(TEXT.split(' '))
     })
 
-    it('gets plain JSON, and takes a strategy in one part of JSON', async () => {
+    it('gets plain JSON, and sends a chunking strategy as one JSON field', async () => {
       expect((await ask('speech-1', { chunkingStrategy: { type: 'server_vad', threshold: 0.3 } })).text).toBe(TEXT)
       expect(service.seen.at(-1)?.vad?.threshold).toBe(0.3)
     })
@@ -45,7 +45,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect((await ask('gpt-4o-transcribe-diarize')).text).toBe('A: Hello world.\nB: How are you?')
     })
 
-    it('is told what is wrong', async () => {
+    it('gets an error that names the problem', async () => {
       expect(await failureOf(ask('no-such'))).toMatchObject({ statusCode: 404 })
     })
   })

@@ -11,7 +11,7 @@ import { failureOf } from '../support/sdk.ts'
 import { SPEECH, sha256, startTranscriptions, type Transcriptions, wav } from '../support/speech/service.ts'
 import { TEST_KEY, until } from '../support/stack.ts'
 
-/** One major version of the package. What these tests call has the same types in all, so the newest stands for them. */
+/** One major version of the package. The calls of these tests have equal types in all versions, so the newest one represents all. */
 const SDKS = [
   { major: 7, Client: OpenAI },
   { major: 6, Client: OpenAI6 },
@@ -93,14 +93,14 @@ for (const mode of ['embedded', 'Kafka']) {
         ['a stream of a file', () => createReadStream(path)],
         ['a File', () => new File([new Uint8Array(AUDIO)], 'speech.wav', { type: 'audio/wav' })],
         ['bytes without a name', () => toFile(AUDIO)],
-      ])('%s, whole', async (_what, open) => {
+      ])('gets %s, whole', async (_what, open) => {
         const answer = await transcriptions().create({ file: (await open()) as File, model: SPEECH })
 
         expect(SPEC.json.parse({ ...answer })).toMatchObject({ text: TEXT, usage: { seconds: 3, input_tokens: 28 } })
         expect(service.seen.at(-1)?.heard).toBe(sha256(AUDIO))
       })
 
-      it('with every parameter, before and after the file', async () => {
+      it('sends every parameter, before and after the file', async () => {
         await transcriptions().create({
           model: SPEECH,
           language: 'de',
@@ -128,11 +128,11 @@ for (const mode of ['embedded', 'Kafka']) {
           'vtt',
           'WEBVTT\n\n00:00:00.000 --> 00:00:01.300\nHello world.\n\n00:00:01.300 --> 00:00:02.600\nHow are you?\n\n',
         ],
-      ])('as %s, a string', async (response_format, text) => {
+      ])('gets %s, a string', async (response_format, text) => {
         expect(await transcriptions().create({ file: file(), model: SPEECH, response_format })).toBe(text)
       })
 
-      it('as verbose_json, with segments, or with words as the spec has it', async () => {
+      it('gets verbose_json with segments, or with words as in the API reference', async () => {
         const ask = { model: SPEECH, response_format: 'verbose_json' as const }
 
         const segments = await transcriptions().create({ ...ask, file: file() })
@@ -143,7 +143,7 @@ for (const mode of ['embedded', 'Kafka']) {
         expect(SPEC.verboseWords.parse({ ...words }).words[1]).toEqual({ word: 'world.', start: 0.4, end: 0.7 })
       })
 
-      it('as diarized_json, with speakers it knows', async () => {
+      it('gets diarized_json with known speakers', async () => {
         const answer = await transcriptions().create({
           file: file(),
           model: SPEECH,
@@ -158,13 +158,13 @@ for (const mode of ['embedded', 'Kafka']) {
         expect(diarized.text).toBe('agent: Hello world.\nA: How are you?')
       })
 
-      it('with log probabilities', async () => {
+      it('gets log probabilities', async () => {
         const { logprobs } = await transcriptions().create({ file: file(), model: SPEECH, include: ['logprobs'] })
 
         expect(logprobs?.map(({ token }) => token).join('')).toBe(` ${TEXT}`)
       })
 
-      it.each(['json', 'text', 'diarized_json'] as const)('as a stream of %s', async (response_format) => {
+      it.each(['json', 'text', 'diarized_json'] as const)('gets a stream of %s', async (response_format) => {
         const stream = await transcriptions().create({ file: file(), model: SPEECH, response_format, stream: true })
 
         const events = []
@@ -177,7 +177,7 @@ for (const mode of ['embedded', 'Kafka']) {
         expect(segments).toHaveLength(response_format === 'diarized_json' ? 2 : 0)
       })
 
-      it('and is told what is wrong', async () => {
+      it('gets an error that names the problem', async () => {
         const none = await failureOf(transcriptions().create({ file: file(), model: 'no-such' }))
         const text = await toFile(Buffer.from('This is no audio.'), 'a.wav')
         const noAudio = await failureOf(transcriptions().create({ file: text, model: SPEECH }))
@@ -187,7 +187,7 @@ for (const mode of ['embedded', 'Kafka']) {
         await until(async () => (await service.blobs()).length === 0)
       })
 
-      it('and is told that a file is too large, whole or in chunks', async () => {
+      it('gets an error for a file that is too large, sent whole or in chunks', async () => {
         await using small = await startTranscriptions({ kafka, settings: { AUDIO_BYTES_MAX: '50000' } })
         const client = new Client({ apiKey: TEST_KEY, baseURL: `${small.url}/v1`, maxRetries: 0 })
         const chunked = await failureOf(client.audio.transcriptions.create({ file: file(), model: SPEECH }))

@@ -24,7 +24,7 @@ import { type Stack, TEST_KEY } from '../support/stack.ts'
 type Ai = typeof ai7
 type Model = Parameters<Ai['generateText']>[0]['model']
 
-/** One generation of the package with one of its providers. The newest one's types stand for both. */
+/** One generation of the package with one of its providers. The types of the newest one represent both. */
 interface Sdk {
   readonly name: string
   readonly ai: Ai
@@ -63,7 +63,7 @@ function anthropic(create: typeof createAnthropic): Sdk['model'] {
 
 const Forecast = z.object({ city: z.string(), days: z.number().int() })
 
-/** What of a failure matters here: the one under retries and wrappers. */
+/** The cause of a failure under retries and wrappers. */
 function causeOf(ai: Ai, error: unknown): Record<string, unknown> {
   const last = ai.RetryError.isInstance(error) ? error.lastError : error
   expect(ai.APICallError.isInstance(last)).toBe(true)
@@ -71,7 +71,7 @@ function causeOf(ai: Ai, error: unknown): Record<string, unknown> {
 }
 
 beforeAll(() => {
-  // The package warns of model names it does not know.
+  // The package warns about unknown model names.
   Object.assign(globalThis, { AI_SDK_LOG_WARNINGS: false })
 })
 afterAll(() => {
@@ -79,7 +79,7 @@ afterAll(() => {
 })
 
 describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
-  it('tries again by itself when the service was full, in every version', async () => {
+  it('retries automatically when the service was full, in every version', async () => {
     const answers = await callWhileFull(stacks.full, SDKS, ({ ai, model }) =>
       ai.generateText({ model: model(stacks.full), prompt: 'at last' }),
     )
@@ -102,7 +102,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       }),
     })
 
-    it('gets a whole answer with its usage', async () => {
+    it('gets a whole response with its usage', async () => {
       const { text, finishReason, usage, response } = await ai.generateText(ask(UNICODE))
       expect({ text, finishReason }).toEqual({ text: UNICODE, finishReason: 'stop' })
       expect(usage.outputTokens).toBeGreaterThan(0)
@@ -111,7 +111,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       expect(response.headers?.['x-request-id']).toMatch(/^req_/)
     })
 
-    it('streams deltas that join to the answer, with usage', async () => {
+    it('streams deltas that concatenate to the answer, with usage', async () => {
       const { textStream, finishReason, usage } = stream(UNICODE)
       let text = ''
       for await (const delta of textStream) text += delta
@@ -120,17 +120,17 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       expect((await usage).outputTokens).toBeGreaterThan(0)
     })
 
-    it('asks a model whose id has a slash', async () => {
+    it('calls a model whose id has a slash', async () => {
       const { response } = await ai.generateText({ ...ask('x'), model: model(stacks.free, SLASHED) })
       expect(response.modelId).toBe(SLASHED)
     })
 
-    it('streams reasoning apart from the answer', async () => {
+    it('streams reasoning separately from the answer', async () => {
       const { reasoningText, text } = stream('!echo reasoning="let me see"\nthe answer')
       expect([await reasoningText, await text]).toEqual(['let me see', 'the answer'])
     })
 
-    it('runs a tool and goes on with its result, whole and streamed', async () => {
+    it('runs a tool and continues with its result, whole and streamed', async () => {
       const seen: unknown[] = []
       const more = { tools: toolsWith(seen), stopWhen: ai.stepCountIs(3) }
       const whole = await ai.generateText({ ...ask('please get_weather'), ...more })
@@ -145,7 +145,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       expect(seen).toEqual([1, 2].map(() => ({ city: 'city', days: expect.any(Number) })))
     })
 
-    it('forces a tool, whole and streamed', async () => {
+    it('forces a tool call, whole and streamed', async () => {
       const toolChoice = { type: 'tool' as const, toolName: WEATHER.name }
       const more = { tools: toolsWith([]), toolChoice }
       const whole = await ai.generateText({ ...ask('hello'), ...more })
@@ -178,7 +178,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       ['an unknown model', 'none', TEST_KEY, 'x', { statusCode: 404, isRetryable: false }],
       ['a failure of the upstream', 'echo-1', TEST_KEY, '!echo fail=upstream_refused', { statusCode: 502 }],
     ] as const) {
-      it(`tells of ${what} by an APICallError, whole and streamed`, async () => {
+      it(`reports ${what} by an APICallError, whole and streamed`, async () => {
         const options = { ...ask(prompt), model: model(stacks.free, id, key) }
         const error = causeOf(ai, await failureOf(ai.generateText(options)))
         expect(error).toMatchObject(expected)
@@ -190,30 +190,30 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       })
     }
 
-    it('tells of a bad parameter by an APICallError', async () => {
+    it('reports a bad parameter by an APICallError', async () => {
       const error = causeOf(ai, await failureOf(ai.generateText({ ...ask('x'), topP: 5 })))
       expect(error).toMatchObject({ statusCode: 400, message: expect.stringContaining('top_p') })
     })
 
-    it('tells of a used up rate limit by a retryable APICallError', async () => {
+    it('reports an exhausted rate limit by a retryable APICallError', async () => {
       await useUp(stacks.limited)
       const error = causeOf(ai, await failureOf(ai.generateText(ask('x', stacks.limited))))
       expect(error).toMatchObject({ statusCode: 429, isRetryable: true })
     })
 
-    it('tells of an overload by a retryable APICallError', async () => {
+    it('reports an overload by a retryable APICallError', async () => {
       await using _occupants = await occupy(stacks.full)
       const error = causeOf(ai, await failureOf(ai.generateText(ask('x', stacks.full))))
       expect(error).toMatchObject({ statusCode: overloaded, isRetryable: true })
     })
 
-    it('does not try a bad request again', async () => {
+    it('does not retry a bad request', async () => {
       const refusals = await countAnswers(stacks.free, 400)
       await failureOf(ai.generateText({ ...ask('x'), topP: 5, maxRetries: 2 }))
       await expect.poll(refusals).toBe(1)
     })
 
-    it('ends a stream that fails in the middle with an error part', async () => {
+    it('ends a failing stream with an error part', async () => {
       const parts: { type: string }[] = []
       const { fullStream } = stream('!echo fail=upstream_error after=2\none two three four')
       let text = ''
@@ -225,7 +225,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       expect(parts).toContainEqual(expect.objectContaining({ type: 'error' }))
     })
 
-    it('stops the work when a signal aborts the call, whole', async () => {
+    it('cancels the work when a signal aborts the call, whole', async () => {
       const leave = new AbortController()
       const failure = failureOf(ai.generateText({ ...ask(ENDLESS), abortSignal: leave.signal }))
       await untilRunning(stacks.free, 1)
@@ -234,7 +234,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       await untilRunning(stacks.free, 0)
     })
 
-    it('stops the work when a signal aborts the call, streamed', async () => {
+    it('cancels the work when a signal aborts the call, streamed', async () => {
       const leave = new AbortController()
       const { fullStream } = stream(ENDLESS, { abortSignal: leave.signal })
       const types = new Set<string>()
@@ -248,7 +248,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       await untilRunning(stacks.free, 0)
     })
 
-    it('makes many calls at once and gives each its own answer', async () => {
+    it('makes concurrent calls and returns the matching response to each', async () => {
       const words = Array.from({ length: 16 }, (_, i) => `word ${i}`)
       const answers = await Promise.all(
         words.map(async (word, i) => (i % 2 === 0 ? (await ai.generateText(ask(word))).text : await stream(word).text)),

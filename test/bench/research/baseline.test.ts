@@ -16,7 +16,7 @@ const CONTENTS = new Map([
   ...FILLER,
 ])
 
-test('the prototype quotes the document that answers, and says nothing where none does', () => {
+test('the prototype quotes the document with the answer, and abstains without one', () => {
   const baseline = openBaseline(CONTENTS)
   const { annotations, content } = baseline.answer('In which trees do herons build their nests?')
   expect(annotations[0]).toMatchObject({ url: 'herons.html', quote: expect.stringContaining('tall trees') })
@@ -27,7 +27,7 @@ test('the prototype quotes the document that answers, and says nothing where non
 
 const LIAR: LiarScores = scoreLiar([], new Map())
 
-test('each figure stands beside the prototype’s as a ratio', () => {
+test('each figure is followed by its ratio to the prototype', () => {
   const shares = { goldCited: 0.9, factsSaid: 0.5, allFactsSaid: 0.5, citationPrecision: 1, abstained: 0, silent: 0.6 }
   const own: Scores = { ...shares, group: 'all', questions: 10, unreported: 0 }
   const results = {

@@ -1,4 +1,4 @@
-/** Coding agents, set up as docs/get-started/clients.md says: their default settings except for address, key and model. */
+/** Coding agents, configured as in docs/get-started/clients.md: default settings except URL, key and model. */
 import { spawn } from 'node:child_process'
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -6,19 +6,19 @@ import { readSnippets, settle } from '../page.ts'
 import { ANSWER, FILES, FILES_AFTER, MCP_MARK, PROMPT, SEARCH_MARK } from './script.ts'
 
 export interface Agent {
-  /** Also that of its snippet, a shell script. */
+  /** Name of the agent and of its snippet, a shell script. */
   readonly name: string
-  /** Exact pin of its npm package. */
+  /** Exact version of its npm package. */
   readonly package: string
   /**
-   * Names of models, each of which the agent treats otherwise. The first is unknown to the agent. Each with a text that one of its calls
-   * contains as `TOOL: RESULT`.
+   * Names of models that the agent handles differently; the first is unknown to it. Each has a text that one of its calls contains as `TOOL:
+   * RESULT`.
    */
   readonly models: Readonly<Record<string, string>>
   readonly command: readonly string[]
-  /** Files of the project besides those that every agent works on. */
+  /** Files of the project in addition to those of every agent. */
   readonly files?: Readonly<Record<string, string>>
-  /** The agent does not send thoughts back with the answers of the model. */
+  /** The agent does not send reasoning back with the responses of the model. */
   readonly dropsThoughts?: true
   /** Replaces text of the snippet. */
   readonly replace?: readonly [from: string, to: string]
@@ -26,7 +26,7 @@ export interface Agent {
 
 const AGENT_MS = 120_000
 const OUTPUT_CHARS_MAX = 1_000_000
-/** Together, with an underscore between them, a name of 82 characters, which upstreams refuse. */
+/** Joined with the tool name by underscores: a name of 82 characters, which upstreams refuse. */
 const MCP_SERVER = 'marks_of_the_project'
 const MCP_TOOL = 'repeat_the_mark_that_the_model_has_given_to_this_tool_of_mine'
 
@@ -77,7 +77,7 @@ const continueCli: Agent = {
 
 export const AGENTS: readonly Agent[] = [codex, claude, opencode, qwen, continueCli]
 
-/** opencode by the APIs that are not its default. */
+/** opencode with the APIs that are not its default. */
 export const OPENCODE_BY: Readonly<Record<'messages' | 'responses', Agent>> = {
   messages: { ...opencode, replace: ['@ai-sdk/openai-compatible', '@ai-sdk/anthropic'] },
   responses: { ...opencode, dropsThoughts: true, replace: ['@ai-sdk/openai-compatible', '@ai-sdk/openai'] },
@@ -89,7 +89,7 @@ export interface Workplace extends AsyncDisposable {
   readonly project: string
 }
 
-/** @param parent Not below the system's directory for temporary files, which Codex refuses as its home. */
+/** @param parent Must not be below the temporary directory, which Codex refuses as its home. */
 export async function openWorkplace(parent: string): Promise<Workplace> {
   const runs = join(parent, 'runs')
   await mkdir(runs, { recursive: true })
@@ -106,10 +106,10 @@ export async function openWorkplace(parent: string): Promise<Workplace> {
 }
 
 /**
- * Lets an agent do the work of the script in its project.
+ * Runs an agent on the scripted task in its project.
  *
  * @param bin Directory of the agent's command
- * @throws Error if the agent fails, or if the files of the project are not as they must be after the work
+ * @throws Error if the agent fails, or if the project has unexpected files afterwards
  */
 export async function runAgent(
   agent: Agent,
@@ -127,7 +127,7 @@ export async function runAgent(
   if (!output.includes(ANSWER)) throw new Error(`${agent.name} did not print '${ANSWER}': ${output.slice(-2_000)}`)
   for (const [name, text] of Object.entries(FILES_AFTER)) {
     const found = await readFile(join(workplace.project, name), 'utf8').catch(() => undefined)
-    if (found !== text) throw new Error(`${name} holds ${JSON.stringify(found)} in place of ${JSON.stringify(text)}.`)
+    if (found !== text) throw new Error(`${name} contains ${JSON.stringify(found)} instead of ${JSON.stringify(text)}.`)
   }
 }
 
@@ -144,7 +144,7 @@ function execute({ name, command }: Agent, bin: string, { directory, project }: 
     OPENCODE_DISABLE_MODELS_FETCH: '1',
   }
   const script = '. ../page.sh; exec "$@"'
-  // A process group of its own: an agent starts shells and MCP servers.
+  // A separate process group, because an agent starts shells and MCP servers.
   const options = { cwd: project, env, detached: true }
   const child = spawn('sh', ['-ec', script, 'sh', ...command], { ...options, stdio: ['ignore', 'pipe', 'pipe'] })
   let output = ''
@@ -170,7 +170,7 @@ function killGroup(pid: number | undefined): void {
   try {
     if (pid) process.kill(-pid, 'SIGKILL')
   } catch (error) {
-    // The agent left no process behind.
+    // No process of the agent is left.
     if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
   }
 }

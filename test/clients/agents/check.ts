@@ -1,4 +1,4 @@
-/** One run of an agent through Sluice on an upstream of one API, and the conditions that it must meet. */
+/** One run of an agent through Sluice on an upstream of one API, and the conditions that the run must meet. */
 import { startStack } from '../../support/stack.ts'
 import { PAGE_KEY } from '../page.ts'
 import { type Agent, openWorkplace, runAgent } from './agents.ts'
@@ -6,18 +6,18 @@ import type { Json } from './conversation.ts'
 import { type AgentUpstream, startAgentUpstream } from './upstream.ts'
 import { startWitness } from './witness.ts'
 
-/** By which API the upstream is asked. */
+/** API of the upstream. */
 export type Api = 'chat' | 'messages' | 'responses'
 export const APIS: readonly Api[] = ['chat', 'messages', 'responses']
 
 const MODEL_ID = 'scripted-1'
 
 /**
- * Runs an agent with one of its models, which it calls by an alias.
+ * Runs an agent with one of its models, by an alias.
  *
  * @param bin Directory of the agent's command
- * @param parent Directory for its project and its home, removed afterwards
- * @returns Every failure; empty if the run went as it should
+ * @param parent Directory for its project and home, removed afterwards
+ * @returns Every failure; empty for a correct run
  */
 export async function failuresOf(
   agent: Agent,
@@ -48,7 +48,7 @@ export async function failuresOf(
     ...(calls.some(({ name, output }) => `${name}: ${output}`.includes(mark)) ? [] : [`No call with '${mark}'.`]),
     ...(dropsThoughts || hasThoughts(upstream) ? [] : ['No thought came back with the last request.']),
   ]
-  // An agent retries what is refused.
+  // An agent retries refused requests, so a failure may repeat.
   return [...new Set(all)]
 }
 
@@ -67,7 +67,7 @@ function modelOf(api: Api, { url }: AgentUpstream, alias: string): Json {
   }
 }
 
-/** Whether the last request of a model that thinks brings its earlier thoughts back. */
+/** Whether the last request of a reasoning model contains its earlier reasoning. */
 function hasThoughts({ served }: AgentUpstream): boolean {
   const thinking = served.filter(({ conversation }) => conversation.wantsThought && conversation.results.length > 0)
   const last = thinking.at(-1)

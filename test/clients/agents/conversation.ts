@@ -1,4 +1,4 @@
-/** What the scripted model of an agent test reads from a request, and what it answers, in the words of none of the three APIs. */
+/** Requests and answers of the scripted model of an agent test, independent of the three APIs. */
 
 export type Json = Record<string, unknown>
 
@@ -7,7 +7,7 @@ export interface Offer {
   readonly name: string
   /** Responses: the namespace that holds the tool. */
   readonly namespace?: string | undefined
-  /** Its input is free text, not a JSON object. */
+  /** The input is free text, not a JSON object. */
   readonly isCustom: boolean
   /** Names of its parameters; none for a custom tool. */
   readonly parameters: readonly string[]
@@ -19,25 +19,25 @@ export interface Result {
   readonly output: string
 }
 
-/** One request, read and found valid. */
+/** One parsed, valid request. */
 export interface Conversation {
   readonly offers: readonly Offer[]
   /** Whether the upstream is allowed to search the web itself. */
   readonly canSearch: boolean
-  /** Calls in their order, each answered. */
+  /** Tool calls in order, each with its result. */
   readonly results: readonly Result[]
-  /** Thoughts of the model that came back with its earlier answers. */
+  /** Number of reasoning items that the request sent back. */
   readonly thoughts: number
-  /** Whether the caller wants to read thoughts. */
+  /** Whether the caller requested reasoning. */
   readonly wantsThought: boolean
-  /** Wire options of the answer. */
+  /** Options of the response. */
   readonly request: Json
 }
 
 /** One answer of the model. */
 export interface Move {
   readonly thought?: string
-  /** The upstream searches the web for this query before it goes on. */
+  /** The upstream searches the web for this query before it continues. */
   readonly search?: string
   readonly text?: string
   readonly calls: readonly { readonly offer: Offer; readonly input: string | Json }[]
@@ -49,10 +49,10 @@ export interface Frame {
   readonly data: Json | '[DONE]'
 }
 
-/** How an API is spoken: requests are read strictly, as its vendor's server does. */
+/** Reader and writer of one API. Requests are validated strictly, as by the vendor's server. */
 export interface Wire {
   readonly path: string
-  /** @throws Refusal with the words of the 400 */
+  /** @throws Refusal with the message of the 400 */
   read(body: Json, headers: Readonly<Record<string, string | string[] | undefined>>): Conversation
   frames(conversation: Conversation, move: Move): Iterable<Frame>
 }
@@ -64,7 +64,7 @@ export function refuseIf(condition: boolean, message: string): void {
   if (condition) throw new Refusal(message)
 }
 
-/** Refuses fields that the vendor's server does not know. */
+/** Refuses fields that the vendor's server does not accept. */
 export function refuseUnknown(value: Json, known: readonly string[], path: string): void {
   for (const name of Object.keys(value)) refuseIf(!known.includes(name), `Unknown parameter: '${path}${name}'.`)
 }
@@ -87,13 +87,13 @@ export function parametersOf(schema: unknown, path: string): string[] {
 }
 
 let made = 0
-/** An id that no other answer of this process has. */
+/** An id that is unique in this process. */
 export function makeId(prefix: string): string {
   made += 1
   return `${prefix}${made.toString(36).padStart(24, '0')}`
 }
 
-/** Two pieces of a text: deltas must be joined. */
+/** Splits a text in two, so that clients must join deltas. */
 export function piecesOf(text: string): string[] {
   const half = Math.ceil(text.length / 2)
   return [text.slice(0, half), text.slice(half)].filter((piece) => piece !== '')

@@ -30,7 +30,7 @@ const HOSTED = [
   ...['web_search', 'web_search_preview', 'file_search', 'code_interpreter', 'image_generation', 'mcp', 'computer'],
   ...['local_shell', 'shell', 'apply_patch', 'tool_search'],
 ]
-/** Types of items, and how an id of each begins. */
+/** Item types and the prefixes of their ids. */
 const ITEMS: Readonly<Record<string, string>> = {
   message: 'msg',
   reasoning: 'rs',

@@ -1,9 +1,9 @@
 import { join } from 'node:path'
 import type { Conversation, Json, Move, Offer } from './conversation.ts'
 
-/** Files of the project that each agent works on. */
+/** Files of the project before the task. */
 export const FILES: Readonly<Record<string, string>> = { 'a.txt': 'alpha\n', 'b.txt': 'beta\n' }
-/** Files after the work. */
+/** Files after the task. */
 export const FILES_AFTER: Readonly<Record<string, string>> = { ...FILES, 'a.txt': 'gamma\n', 'c.txt': 'gamma\nbeta\n' }
 export const PROMPT = 'Read a.txt and b.txt, change alpha to gamma, and write both files to c.txt.'
 export const ANSWER = 'All steps are done.'
@@ -15,7 +15,7 @@ const PATCH = `*** Begin Patch\n*** Update File: a.txt\n@@\n-${EDIT.before}\n+${
 const COMMAND = 'cat a.txt b.txt > c.txt'
 
 type Calls = Move['calls']
-/** Calls that are made at once. */
+/** Concurrent tool calls. */
 interface Stage {
   readonly calls: Calls
   /** Texts that the results of the stage must contain. */
@@ -23,11 +23,11 @@ interface Stage {
 }
 
 /**
- * The scripted model: two parallel reads, an edit, a command, and, if there is one, a tool of an MCP server and a web search.
+ * The scripted model: two parallel reads, an edit, a command, and, if available, an MCP tool and a web search.
  *
- * The calls that have results already decide which stage is next, so the model holds no state.
+ * The results in the request determine the next stage, so the model is stateless.
  *
- * @throws Error if a tool is missing, or if a result is not that of its call
+ * @throws Error if a tool is missing, or if a result belongs to another call
  */
 export function nextMove(conversation: Conversation, directory: string): Move {
   const { offers, results, canSearch } = conversation
@@ -37,7 +37,7 @@ export function nextMove(conversation: Conversation, directory: string): Move {
   let before = 0
   for (const [index, { calls, expected }] of stagesOf(offers, directory).entries()) {
     if (results.length < before + calls.length) {
-      if (results.length > before) throw new Error(`Stage ${index} has ${results.length - before} of its results.`)
+      if (results.length > before) throw new Error(`Stage ${index} has only ${results.length - before} of its results.`)
       const search = index === 0 && canSearch ? { search: 'Greek letters' } : {}
       return { thought: `The thought of stage ${index}.`, ...search, text: `Stage ${index} begins.`, calls }
     }
@@ -64,7 +64,7 @@ function stagesOf(offers: readonly Offer[], directory: string): Stage[] {
   const shell = find('exec_command', 'cmd') ?? find('shell_command', 'command')
   if (shell) return codexStages(shell, find('apply_patch'))
   const tools = TOOLS.find(({ read, path }) => find(read, path))
-  if (!tools) throw new Error(`No tool to read files among ${offers.map(({ name }) => name)}.`)
+  if (!tools) throw new Error(`No tool reads files among ${offers.map(({ name }) => name)}.`)
   return fileStages(tools, offers, directory)
 }
 
@@ -82,7 +82,7 @@ function execStages(offer: Offer): Stage[] {
   ]
 }
 
-/** Codex offers `apply_patch` for models that it knows, and finds it in a command otherwise. */
+/** Codex offers `apply_patch` for models in its list; for others it extracts the patch from a command. */
 function codexStages(shell: Offer, patch: Offer | undefined): Stage[] {
   const run = (command: string) => ({
     offer: shell,
@@ -96,10 +96,10 @@ function codexStages(shell: Offer, patch: Offer | undefined): Stage[] {
   ]
 }
 
-/** How an agent names its tools for files, and their parameters. */
+/** Names and parameters of an agent's file tools. */
 interface FileTools {
   readonly read: string
-  /** Parameter of the tool that reads. */
+  /** Parameter of the read tool. */
   readonly path: string
   readonly edit: string
   readonly shell: string
@@ -123,7 +123,7 @@ function fileStages(
 ): Stage[] {
   const call = (name: string, input: Json) => ({ offer: needed(offers, name), input })
   const [first, second] = Object.keys(FILES).map((name) => join(directory, name)) as [string, string]
-  // Claude Code offers WebSearch once its ToolSearch was called.
+  // Claude Code offers WebSearch after a call of ToolSearch.
   const hasSearch = offers.some(({ name }) => name === 'ToolSearch')
   const search = hasSearch ? [call('ToolSearch', { query: 'select:WebSearch' })] : []
   const stages: Stage[] = [
@@ -147,7 +147,7 @@ function needed(offers: readonly Offer[], name: string): Offer {
   return offer
 }
 
-/** Input of a custom tool, or of the function of one string that stands for it. */
+/** Input of a custom tool, or of a function with one string parameter in its place. */
 function freeText({ isCustom, parameters }: Offer, text: string): string | Json {
   return isCustom ? text : { [parameters[0] ?? 'input']: text }
 }

@@ -1,4 +1,4 @@
-/** An upstream of all three APIs whose model works through the script of {@link nextMove}. */
+/** An upstream of all three APIs whose model follows the script of {@link nextMove}. */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { CHAT } from './chat.ts'
@@ -16,16 +16,16 @@ export interface Served {
 export interface AgentUpstream extends AsyncDisposable {
   /** http://127.0.0.1:PORT */
   readonly url: string
-  /** Bodies of all requests, refused ones included. */
+  /** Bodies of all requests, including refused ones. */
   readonly bodies: readonly Json[]
   readonly served: readonly Served[]
-  /** Requests that were refused, and tools or results that the script missed. */
+  /** Refused requests, and missing tools or results of the script. */
   readonly problems: readonly string[]
 }
 
 const WIRES = [CHAT, MESSAGES, RESPONSES]
 
-/** @param directory Project that the agent works on */
+/** @param directory Project of the agent */
 export async function startAgentUpstream(directory: string): Promise<AgentUpstream> {
   const bodies: Json[] = []
   const served: Served[] = []

@@ -1,12 +1,12 @@
 import { createServer, type IncomingMessage, request as send } from 'node:http'
 import type { AddressInfo } from 'node:net'
 
-/** A proxy between an agent and Sluice, which records what the agent itself hides: agents retry with less if a request is refused. */
+/** A recording proxy between an agent and Sluice. Agents hide errors: a refused request is retried with fewer features. */
 export interface Witness extends AsyncDisposable {
   readonly url: string
-  /** POST requests that were not answered with 200, with the answer. */
+  /** POST requests with a status other than 200, with the response. */
   readonly refusals: readonly string[]
-  /** Names of models in the answers. */
+  /** Model names in the responses. */
   readonly models: readonly string[]
 }
 

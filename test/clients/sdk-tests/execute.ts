@@ -1,4 +1,4 @@
-/** Runs the tests of an installed suite against a server, as its own authors run them against their mock. */
+/** Runs the tests of an installed suite against a server, as the authors run them against their mock. */
 import { execFile } from 'node:child_process'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -10,10 +10,10 @@ const SUITE_MS = 1_200_000
 const OUTPUT_BYTES_MAX = 64 * 1024 * 1024
 
 /**
- * Runs them all.
+ * Runs all tests.
  *
- * @param url Of the server, without a path.
- * @throws Error with the runner's last words when there are no results
+ * @param url Base URL without a path
+ * @throws Error with the last output of the runner if there are no results
  */
 export async function execute(suite: Suite, installed: Installed, url: string): Promise<Result[]> {
   const directory = await mkdtemp(join(installed.directory, 'run-'))
@@ -38,7 +38,7 @@ export async function execute(suite: Suite, installed: Installed, url: string): 
   }
 }
 
-/** One process, one after the other: two cores are shared with the service. Warnings of Python are not what is tested. */
+/** Sequential, because the service needs the two cores, too. Warnings of Python are not under test. */
 function pytest(
   { tests, plugins = [] }: Suite,
   { directory, bin = '' }: Installed,
@@ -70,7 +70,7 @@ function vitest(
   return launch(process.execPath, [program, ...options, `--root=${directory}`, ...files], directory, env)
 }
 
-/** What a program wrote. That tests fail is no failure of the program. */
+/** Output of a program. Failed tests are no failure of the program. */
 function launch(command: string, args: string[], cwd: string, env: Record<string, string>): Promise<string> {
   return new Promise((resolve, reject) => {
     const options = { cwd, env, timeout: SUITE_MS, maxBuffer: OUTPUT_BYTES_MAX }

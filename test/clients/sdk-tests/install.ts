@@ -1,4 +1,4 @@
-/** Fetches an SDK and its tests, once, below the cache directory. */
+/** Downloads an SDK and its tests once, into the cache directory. */
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { cp, mkdir, readdir, rm, writeFile } from 'node:fs/promises'
@@ -10,19 +10,19 @@ import type { Suite } from './suites.ts'
 const run = promisify(execFile)
 const FETCH_MS = 300_000
 
-/** Where the tests of a suite are, ready to run. */
+/** Directory of the tests of a suite, ready to run. */
 export interface Installed {
-  /** Holds `tests`. */
+  /** Contains `tests`. */
   readonly directory: string
-  /** Holds `python`; undefined for npm. */
+  /** Contains `python`; undefined for npm. */
   readonly bin: string | undefined
 }
 
 /**
  * Installs a suite, or finds it.
  *
- * @param source A checkout of its repository; undefined: it is fetched.
- * @throws Error with the words of git, pip or npm when it cannot be had
+ * @param source A checkout of its repository; undefined: downloaded
+ * @throws Error with the message of git, pip or npm on failure
  */
 export async function install(suite: Suite, cache: string, source: string | undefined): Promise<Installed> {
   const { name, language, needs } = suite
@@ -42,14 +42,14 @@ export async function install(suite: Suite, cache: string, source: string | unde
   return { directory, bin: environment.bin }
 }
 
-/** The tests are written for jest, whose words vitest has as well. */
+/** The tests are written for jest, whose functions vitest also provides. */
 async function writeVitestConfig(directory: string): Promise<void> {
   await writeFile(join(directory, 'setup.mjs'), "import { vi } from 'vitest'\nglobalThis.jest = vi\n")
   const config = { test: { globals: true, setupFiles: ['./setup.mjs'] } }
   await writeFile(join(directory, 'vitest.config.mjs'), `export default ${JSON.stringify(config)}\n`)
 }
 
-/** A directory that holds the tests: of the source package where those are in it, else of the repository. */
+/** A directory with the tests: from the source package if included there, otherwise from the repository. */
 async function fetchTests(suite: Suite, cache: string, directory: string): Promise<string> {
   const to = join(directory, 'source')
   await mkdir(to)

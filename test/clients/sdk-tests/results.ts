@@ -1,4 +1,4 @@
-/** What came of the tests of a suite, beside what is known not to pass (known.yaml). */
+/** Results of the tests of a suite, compared to the known failures (known.yaml). */
 import { readFileSync } from 'node:fs'
 import { parse } from 'yaml'
 import { z } from 'zod'
@@ -28,14 +28,14 @@ export function readKnown(): Known[] {
 export interface Verdict {
   readonly passed: number
   readonly skipped: number
-  /** Failed as known.yaml says. */
+  /** Failures that known.yaml lists. */
   readonly expected: number
   readonly failed: readonly Result[]
-  /** Groups of known.yaml of which every test passed, or none ran: to be taken out. */
+  /** Groups of known.yaml in which every test passed, or none ran: to be removed. */
   readonly stale: readonly Known[]
 }
 
-/** Parts the tests that failed into those that are known and the others. */
+/** Separates known failures from new ones. */
 export function judge(suite: string, results: readonly Result[], known: readonly Known[]): Verdict {
   const own = known.filter(({ suites }) => suites.includes(suite))
   const failures = results.filter(({ outcome }) => outcome === 'failed')

@@ -1,4 +1,4 @@
-/** The nightly run of the official SDKs' own tests of API resources, with a service of ours as their mock server. */
+/** The nightly run of the official SDKs' own tests, with Sluice as their mock server. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import { ECHO_MODEL, startStack } from '../../support/stack.ts'
@@ -23,7 +23,7 @@ could pass are listed in test/clients/sdk-tests/known.yaml with the reason; ever
 
 Exit code 0: every test passed, or failed as it is listed; 1: another failed, or a listed one passes; 2: the run could not be made.
 `
-/** Longest time until the local model of embeddings answers, its first preparation included. */
+/** Timeout until the local embeddings model answers, including its first preparation. */
 const READY_MS = 600_000
 
 process.exit(await main())
@@ -65,7 +65,7 @@ interface Options {
   readonly isAll: boolean
 }
 
-/** Undefined: help is asked for. */
+/** Undefined for --help. */
 function readOptions(): Options | undefined {
   const { values } = parseArgs({
     options: {
@@ -79,7 +79,7 @@ function readOptions(): Options | undefined {
   if (values.help) return undefined
   const byName = (name: string) => {
     const suite = SUITES.find((suite) => suite.name === name)
-    if (!suite) throw new Error(`There is no suite '${name}'. --help prints their names.`)
+    if (!suite) throw new Error(`There is no suite '${name}'. --help lists their names.`)
     return suite
   }
   const sources = values.source.map((source): [string, string] => {
@@ -119,7 +119,7 @@ async function untilReady(url: string): Promise<void> {
     const answer = await fetch(`${url}/v1/embeddings`, { method: 'POST', headers, body })
     if (answer.ok) return
     const why = await answer.text()
-    if (Date.now() > deadline) throw new Error(`The model of embeddings did not answer: ${why}`)
+    if (Date.now() > deadline) throw new Error(`The embeddings model did not answer: ${why}`)
     await delay(1_000)
   }
 }

@@ -1,7 +1,6 @@
 /**
- * Stands between the SDKs' tests and the service, for one thing: the tests name objects that their mock server invents
- * (`GET /v1/files/file_id`). Here the service makes a real one, and its id takes the place of the invented one in the request's
- * path, query and body. It also puts the real key in the place of the tests'. Answers come back as the service gave them.
+ * A proxy between the SDKs' tests and the service. The tests use ids that their mock server invents (`GET /v1/files/file_id`). The proxy creates a real object, and replaces the invented id in path, query and body. The API key of the tests is replaced as well.
+ * Responses are not changed.
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -17,20 +16,20 @@ export interface StandIn extends AsyncDisposable {
 
 type Json = Record<string, unknown>
 type Ask = (method: string, path: string, body?: Json | FormData) => Promise<Json>
-/** Makes an object that is fit for a request, and gives its id. */
+/** Creates an object for a request and returns its id. */
 type Make = (ask: Ask, use: Use) => Promise<string>
-/** `cancel` wants one that still runs, `stream` one that was streamed. */
+/** `cancel` needs a running object, `stream` a streamed one. */
 type Use = 'cancel' | 'stream' | 'other'
 
-/** Longest time until a batch has ended. */
+/** Timeout for the end of a batch. */
 const END_MS = 60_000
-/** Keeps a model busy for as long as a test may want to cancel it. */
+/** Keeps a model busy long enough for a cancel. */
 const SLOW = '!echo tokens=600 delay_ms=100'
 const MODEL = 'string'
 const EXAMPLE = 'Example data'
 const SILENCE = waveOf(silence(1))
 
-/** By what the tests call it; the longer names first, so that `message_batch_id` is not taken for `batch_id`. */
+/** By the placeholder in the tests. Longer placeholders first, so that `message_batch_id` does not match `batch_id`. */
 const MAKES: readonly (readonly [dummy: string, make: Make])[] = [
   ['resp_677efb5139a88190b512bc3fef8e535d', makeResponse],
   ['previous_response_id', makeResponse],
@@ -44,10 +43,10 @@ const MAKES: readonly (readonly [dummy: string, make: Make])[] = [
 ]
 
 /**
- * Starts it on a free port.
+ * Starts the proxy on a free port.
  *
- * @param service `http://127.0.0.1:PORT` of the service.
- * @param key One that the service takes.
+ * @param service `http://127.0.0.1:PORT` of the service
+ * @param key A valid API key
  */
 export async function startStandIn(service: string, key: string): Promise<StandIn> {
   const ask: Ask = async (method, path, body) => {
@@ -78,7 +77,7 @@ export async function startStandIn(service: string, key: string): Promise<StandI
   }
 }
 
-/** What the last event of a stream of the Responses API holds. */
+/** The last event of a Responses stream. */
 function lastResponse(stream: string): Json {
   const data = stream.split('\n').findLast((line) => line.startsWith('data: {'))
   return JSON.parse(data?.slice('data: '.length) ?? '{}').response
@@ -110,13 +109,13 @@ async function relay(
   response.end(Buffer.from(await answer.arrayBuffer()))
 }
 
-/** The tests' `Example data` is no sound; a second of silence takes its place. */
+/** The tests upload `Example data`, which is not audio; a second of silence replaces it. */
 function withAudio(body: Buffer, url: string): Buffer {
   const at = url.includes('/audio/') ? body.indexOf(EXAMPLE) : -1
   return at < 0 ? body : Buffer.concat([body.subarray(0, at), SILENCE, body.subarray(at + EXAMPLE.length)])
 }
 
-/** A request with what its test names made. */
+/** A request with real objects in place of the placeholders. */
 async function withReal(
   url: string,
   text: string | undefined,
@@ -128,7 +127,7 @@ async function withReal(
   for (const [dummy, make] of MAKES) {
     const inPath = path.includes(`/${dummy}`)
     const quoted = `"${dummy}"`
-    // The name of a field reads like its value: "file_id": "file_id".
+    // The name of a field equals its value: "file_id": "file_id".
     const inBody = body !== undefined && new RegExp(`:\\s*${quoted}`).test(body)
     if (!inPath && !inBody) continue
     const id = await make(ask, use)

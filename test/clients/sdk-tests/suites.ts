@@ -1,21 +1,21 @@
-/** The official SDKs whose own tests run here, and which of them speak of what is served. */
+/** The official SDKs whose own tests run here, and their tests of endpoints that Sluice serves. */
 import { SDKS } from '../sdks.ts'
 
 export interface Suite {
   readonly name: string
   readonly language: 'python' | 'js'
-  /** The package with its version, as the installer takes it. */
+  /** The package with its version, in the syntax of the installer. */
   readonly package: string
-  /** What its tests import besides. */
+  /** Additional packages that its tests import. */
   readonly needs: readonly string[]
-  /** Where its tests are kept, for those that are not in the package; the tag may be behind the version, whose tests it must still fit. */
+  /** Repository of the tests, if the package does not include them. The tag may be older than the version if its tests still fit. */
   readonly repository?: string
   readonly tag?: string
-  /** What is put behind the address of the service. */
+  /** Path after the base URL of the service. */
   readonly path: '/v1' | ''
-  /** Files and folders below its tests. */
+  /** Files and folders below the test folder. */
   readonly tests: readonly string[]
-  /** Plugins of pytest that its own configuration loads. */
+  /** Plugins of pytest in its own configuration. */
   readonly plugins?: readonly string[]
 }
 
@@ -83,11 +83,11 @@ export const SUITES: readonly Suite[] = [
   },
 ]
 
-/** Models that the tests name. What they say is not looked at, so an engine that repeats it will do. */
+/** Models that the tests name. Content is not checked, so an echo model is enough. */
 export const TEST_MODELS = [
   ...['auto', 'model', 'model_id', 'string', 'gpt-3.5-turbo-instruct', 'gpt-4o-mini', 'gpt-5.4', 'gpt-6-astra'],
   ...['claude-opus-4-6', 'claude-opus-5', 'claude-opus-5-5'],
-  // Those that the SDKs warn of as deprecated.
+  // Models that the SDKs report as deprecated.
   ...['1.3', '1.3-100k', 'instant-1.1', 'instant-1.1-100k', 'instant-1.2', '2.0', '2.1', '3-sonnet-20240229'].map(
     claude,
   ),

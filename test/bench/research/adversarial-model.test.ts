@@ -15,14 +15,14 @@ test.each<[Lie, string | undefined]>([
   ['attribution', 'According to Gartner, the hook is allowed to run for 30 seconds, as Junio wrote.'],
   ['other page', OTHER.text],
   ['none', undefined],
-])('a lie of the kind "%s" is false by its quote', (lie, text) => {
+])('a false claim of the kind "%s" is contradicted by its quote', (lie, text) => {
   expect(lieOf(lie, QUOTE, OTHER)?.text).toBe(text)
 })
 
 test.each([
   ['a list', '- ', '\n- '],
   ['a paragraph', '', ' '],
-])('a lie that a report cites in %s is counted, and the quote itself is not', (_, before, between) => {
+])('a false claim that a report cites in %s is counted, and the quote itself is not', (_, before, between) => {
   const [lie, truth] = [lieOf('negation', QUOTE, OTHER)?.text ?? '', QUOTE.text]
   const content = `## In short\n\n${before}${lie} [1]${between}${truth} [1]\n`
   const annotations = [lie, truth].map((text) => {
@@ -38,7 +38,7 @@ test.each([
   expect(scores.falsified).toEqual(new Map([['negation', 1]]))
 })
 
-test('the model tells each lie that its quotes give occasion to, and remembers it', async () => {
+test('the model makes each false claim that its quotes allow, and records it', async () => {
   await using model = await startLyingModel()
   const quotes = Array.from({ length: 8 }, (_, at) => ({ ...QUOTE, id: `q${at}`, text: `${at}: ${QUOTE.text}` }))
   const messages = [{ role: 'user', content: JSON.stringify({ question: 'x', quotes }) }]
