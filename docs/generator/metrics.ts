@@ -51,6 +51,11 @@ function metricsOf(): Metric[] {
     readonly labelNames: readonly string[]
   })[]
   const counted = registered.map(({ name, type, labelNames, help }) => ({ name, type, labels: labelNames, help }))
-  const gauges = Object.entries(GAUGES).map(([name, { labels, help }]) => ({ name, type: 'gauge', labels, help }))
+  const gauges = Object.entries(GAUGES).map(([name, { labels, help }]) => ({
+    name,
+    type: name.endsWith('_total') ? 'counter' : 'gauge',
+    labels,
+    help,
+  }))
   return [...gauges, ...counted].filter(({ name }) => name.startsWith('sluice_'))
 }

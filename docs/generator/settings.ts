@@ -16,7 +16,7 @@ export function settingTables(): string {
   const sections = sectionsOf().map(([title, settings]) => {
     const rows = settings.map(({ name, description, value, unset }) => [
       `\`${name}\``,
-      unset ?? (value === '' ? 'empty' : `\`${value}\``),
+      unset === undefined ? defaultOf(value, unitOf(name)) : ticked(unset),
       unitOf(name),
       ticked(description) + (SECRETS.has(name) ? '. Secret: never logged' : ''),
     ])
@@ -62,7 +62,38 @@ function unitOf(name: string): string {
   return name.includes('SECONDS') ? 's' : ''
 }
 
-/** Marks names of settings as code. */
-function ticked(description: string): string {
-  return description.replaceAll(/\b[A-Z]+_[A-Z_]+\b/g, '`$&`')
+const LARGER_UNITS: Readonly<Record<string, readonly (readonly [unit: string, size: number])[]>> = {
+  bytes: [
+    ['GiB', 2 ** 30],
+    ['MiB', 2 ** 20],
+  ],
+  ms: [
+    ['d', 86_400_000],
+    ['h', 3_600_000],
+    ['min', 60_000],
+    ['s', 1_000],
+  ],
+  s: [
+    ['h', 3_600],
+    ['min', 60],
+  ],
+}
+
+/** A default value, and the same value in the largest unit that divides it: `3600000` (1 h). */
+function defaultOf(value: string, unit: string): string {
+  if (value === '') return 'empty'
+  const number = Number(value)
+  const [larger, size] = LARGER_UNITS[unit]?.find(([, size]) => number > 0 && number % size === 0) ?? []
+  return larger && size ? `\`${value}\` (${number / size} ${larger})` : `\`${value}\``
+}
+
+const NAMES: ReadonlySet<string> = new Set(Object.values(SECTIONS).flatMap((section) => Object.keys(section)))
+
+/** Marks names of settings, paths and URLs as code. */
+function ticked(text: string): string {
+  return text
+    .replaceAll(/\b[A-Z][A-Z_]+\b(?:\/\w+)?/g, (word) =>
+      NAMES.has(word.split('/')[0] ?? '') || word.includes('_') ? `\`${word}\`` : word,
+    )
+    .replaceAll(/(?<![\w`/])(?:\/[a-z]+|\w+:\/\/[^\s,]*[^\s,.]|x-[a-z-]+)(?![\w`-])/g, '`$&`')
 }
