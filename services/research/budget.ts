@@ -1,7 +1,6 @@
 import type { ResearchEffort, ResearchLimits } from '#schemas/research/research.ts'
 import type { Cost } from '#shared/kinds/composition.ts'
 
-/** Limits of one run. */
 export interface Bounds {
   readonly searches: number
   readonly pages: number
@@ -67,7 +66,6 @@ export class Budget {
     return fits
   }
 
-  /** Replaces a reserved amount by the amount used. */
   settle(reserved: Cost, used: Cost): void {
     for (const unit of Object.keys(this.#used) as Unit[]) this.#used[unit] += (used[unit] ?? 0) - (reserved[unit] ?? 0)
   }

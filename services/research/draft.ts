@@ -1,6 +1,5 @@
 import type { Quote } from './evidence/evidence.ts'
 
-/** One statement of a report with the quotes that support it. */
 export interface Claim {
   readonly text: string
   /** Supporting quotes, at least one. */
@@ -9,13 +8,10 @@ export interface Claim {
   readonly context?: string
 }
 
-/** A report before it is rendered: claims with quotes, without positions in the text. */
 export interface Draft {
   readonly writer: 'extractive' | 'model'
-  /** Claims of the answer, shown first. */
   readonly summary: readonly Claim[]
   readonly sections: readonly { readonly title: string; readonly claims: readonly Claim[] }[]
-  /** Quotes with values that differ from the answer. */
   readonly differences?: readonly Claim[]
   readonly gaps: readonly string[]
   /** Number of claims that failed the check and were replaced by a quote; number that were removed. */
@@ -23,7 +19,6 @@ export interface Draft {
   readonly dropped: number
 }
 
-/** All claims of a draft: summary, sections, differences. */
 export function claimsOf({ summary, sections, differences = [] }: Draft): Claim[] {
   return [...summary, ...sections.flatMap(({ claims }) => claims), ...differences]
 }

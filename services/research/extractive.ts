@@ -64,7 +64,6 @@ function differencesOf(
 
 const MORE_TITLE = 'More from the sources'
 
-/** A claim that is its own quote. */
 export function verbatim(quote: Candidate | Claim['quotes'][number]): Claim {
   const { source, start, end, text } = quote
   const context = 'context' in quote ? quote.context : undefined

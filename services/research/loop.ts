@@ -309,7 +309,6 @@ function nothingToWrite(): ServiceError {
   return new ServiceError('job_cancelled', 'The research was cancelled before it had found anything to report.')
 }
 
-/** Splits a text into pieces without splitting a surrogate pair. */
 function* piecesOf(text: string): Generator<string> {
   for (let at = 0; at < text.length; ) {
     const end = at + PIECE_CHARS

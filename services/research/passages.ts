@@ -16,7 +16,6 @@ const B = 0.75
 const LIST_MAX = 100
 export const RRF_K = 60
 
-/** A passage of a source with its term frequencies. */
 export interface CountedPassage extends Passage {
   readonly source: Snapshot
   /** Terms of the sentences, heading and context of the passage, without the title. */
@@ -25,7 +24,6 @@ export interface CountedPassage extends Passage {
   readonly similar: ReadonlySet<string>
   /** Term → sum of the weights of its occurrences, including the title. */
   readonly counts: ReadonlyMap<string, number>
-  /** Number of terms in the sentences. */
   readonly length: number
 }
 

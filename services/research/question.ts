@@ -19,24 +19,20 @@ const RARE_MAX = 3
 
 const CLAUSE_END = /[?!;:,()\n？！；：，（）。؟،]|\.\s|\b(?:and|or|but|versus|vs|as well as)\b/i
 
-/** A question, divided into terms (normalized words) and clauses. */
 export interface Question {
   /** The question in Unicode NFC, the form in which documents are read. */
   readonly text: string
   readonly language: Language
   /** Term → the first word of the question that has this term. */
   readonly terms: ReadonlyMap<string, string>
-  /** Parts of a question with several parts; empty if the question has one part. */
   readonly clauses: readonly Clause[]
   /** The previous user turn followed by the question, as one more query. Undefined if the question has enough words of its own. */
   readonly contextQuery: string | undefined
 }
 
-/** A part of a question that can be answered by itself. */
 export interface Clause {
   readonly text: string
   readonly terms: readonly string[]
-  /** Term → the first word of the clause that has this term. */
   readonly words: ReadonlyMap<string, string>
 }
 

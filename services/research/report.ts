@@ -16,7 +16,6 @@ const MEASURES = 'long|far|old|big|large|small|high|tall|deep|wide|fast|quickly|
 
 export interface Report {
   readonly content: string
-  /** Citations in the order of their markers in `content`. */
   readonly annotations: readonly ResearchAnnotation[]
   /** Cited sources. Source `n` of a marker `[n]` has index `n - 1`. */
   readonly sources: readonly Snapshot[]
@@ -25,7 +24,6 @@ export interface Report {
   readonly isCut: boolean
 }
 
-/** Facts about the run that the report states next to its claims. */
 export interface ReportNotes {
   /** True if at least one search ran. If not, the report makes no statement about what sources contain. */
   readonly isSearched: boolean

@@ -12,7 +12,6 @@ const READ_MS_MAX = 15_000
 /** Maximum passages in the excerpt of one source. */
 const PASSAGES_MAX = 3
 
-/** A hit with the backend that found it and can read it. */
 interface BackendHit {
   readonly hit: Hit
   readonly backend: SearchBackend

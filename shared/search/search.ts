@@ -33,7 +33,7 @@ export interface ReadOptions {
   readonly signal: AbortSignal
 }
 
-/** A source that a search has found. */
+/** A source found by a search. */
 export interface Hit {
   /** Absolute for pages of the web; for documents of the corpus the path within it, with slashes. */
   readonly url: string
@@ -73,7 +73,7 @@ export interface Snapshot {
 export interface TermCounts {
   /** Passages in the corpus. */
   readonly passages: number
-  /** Passages that hold each term, in the order of the terms asked for. */
+  /** Number of passages with each term, in the order of the requested terms. */
   readonly holding: readonly number[]
 }
 
@@ -82,9 +82,7 @@ export interface IndexProgress {
   readonly documents: number
 }
 
-/** One search adapter. */
 export interface SearchBackend {
-  /** Such as `local` or `searxng`. */
   readonly name: string
   /** Price of one search, in US dollars. */
   readonly searchUsd: number
@@ -116,17 +114,17 @@ export interface SearchBackend {
   close(): Promise<void>
 }
 
-/** The host that stands for the local corpus in lists of domains. */
+/** Host name of the local corpus in lists of domains. */
 export const LOCAL_HOST = 'local'
-/** Hits of one search. */
+/** Maximum hits per search. */
 export const HITS_MAX = 20
 /** UTF-16 units of one snapshot; a longer document is several sources, a longer page is cut. */
 export const SNAPSHOT_CHARS_MAX = 48 * 1024
-/** UTF-16 units of a title and of a snippet. */
+/** Maximum UTF-16 units of a title, and of a snippet. */
 export const TITLE_CHARS_MAX = 200
 export const SNIPPET_CHARS_MAX = 300
 
-/** Whether the rules allow at least one host of the web. */
+/** Whether the rules allow any host on the web. */
 export function isWebAllowed({ allow }: DomainRules): boolean {
   return allow.length === 0 || allow.some((domain) => domain.toLowerCase() !== LOCAL_HOST)
 }

@@ -17,7 +17,7 @@ export type AnswerType =
   | 'compare'
   | 'list'
   | 'definition'
-/** Types that an answer must contain, if the question asks for one of them. */
+/** Types that an answer must contain if the question asks for one of them. */
 export type RequiredType = 'date' | 'number' | 'person'
 
 const REQUIRED: readonly RequiredType[] = ['date', 'number', 'person']
@@ -106,12 +106,10 @@ export function answerTypesOf(question: string, isEnglish = true): AnswerType[] 
   return found.includes('date') ? ['date', 'number'] : found
 }
 
-/** Returns the types that an answer must contain. */
 export function requiredOf(types: readonly AnswerType[]): RequiredType[] {
   return REQUIRED.filter((type) => types.includes(type))
 }
 
-/** Whether a text contains an answer of the type. */
 export function holdsType(text: string, type: AnswerType): boolean {
   return FOUND[type].test(text)
 }

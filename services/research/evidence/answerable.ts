@@ -54,7 +54,6 @@ export interface Part {
   readonly terms: readonly string[]
   /** Passages of sources that contain the rarest name of the part; all passages if the part has no name. */
   readonly passages: readonly CountedPassage[]
-  /** Terms of the proper names in the part. */
   readonly names: ReadonlySet<string>
   /** Exact strings that an answer must contain or have around it. */
   readonly anchors: readonly Anchor[]
@@ -165,7 +164,6 @@ function* together(
   }
 }
 
-/** The weighted mean of the credits of the terms, 0 to 1. */
 function creditOf(terms: Iterable<string>, weights: Weights, holds: (term: string) => number): number {
   let [all, held] = [0, 0]
   for (const term of terms) {

@@ -5,7 +5,6 @@
  */
 import type { Candidate } from './evidence.ts'
 
-/** A quote of the answer and a quote with different values. */
 export interface Difference {
   readonly answer: Candidate
   readonly other: Candidate

@@ -25,13 +25,11 @@ export interface Quote {
   readonly text: string
 }
 
-/** A quote that may answer, with its score. */
 export interface Candidate extends Quote {
   readonly score: number
   readonly signals: Signals
   readonly terms: ReadonlySet<string>
   readonly passage: CountedPassage
-  /** Index of its sentence within the passage. */
   readonly at: number
   readonly isCode: boolean
   /** Labels, lead-ins or table headers that relate the sentence to the question; undefined if the sentence needs none. */
@@ -151,7 +149,6 @@ function wantedOf(text: string, question: Question): AnswerCriteria {
   }
 }
 
-/** Merges the quotes of all parts; each quote appears once, with its best score. */
 function merged(parts: readonly PartEvidence[]): Candidate[] {
   const [only] = parts
   if (only && parts.length === 1) return [...only.candidates]
@@ -163,7 +160,6 @@ function merged(parts: readonly PartEvidence[]): Candidate[] {
   return [...best.values()].sort(byScore)
 }
 
-/** Returns the anchors that no source contains. */
 function* lostOf(anchors: readonly Anchor[], passages: readonly CountedPassage[]): Generator<void, Anchor[]> {
   let lost = [...anchors]
   for (const source of new Set(passages.map((passage) => passage.source))) {

@@ -10,7 +10,6 @@ const REFERENCE =
 
 /** A quotable piece of a passage: one sentence, together with the previous one if it refers back to that one. */
 export interface Quotable {
-  /** Index of the sentence within its passage. */
   readonly at: number
   readonly start: number
   readonly end: number

@@ -20,7 +20,6 @@ import { subjectOf, termsOf } from '#shared/search/text/terms.ts'
 import { type AnswerType, fitOf } from './answer-type.ts'
 import type { Quotable } from './quotes.ts'
 
-/** The part of the question against which sentences are scored. */
 export interface AnswerCriteria {
   readonly question: string
   readonly terms: readonly string[]
@@ -81,7 +80,6 @@ const BIAS = -3.4
 
 export type Signals = Readonly<Record<keyof typeof WEIGHTS, number>>
 
-/** The score of a sentence: the log-odds of {@link likelihoodOf}. */
 export function scoreOf(signals: Signals): number {
   const names = Object.keys(WEIGHTS) as (keyof typeof WEIGHTS)[]
   return names.reduce((sum, name) => sum + WEIGHTS[name] * signals[name], BIAS)
@@ -138,12 +136,10 @@ function hasSynonymOf(term: string, own: ReadonlySet<string>): boolean {
   return false
 }
 
-/** A quotable sentence with its passage and the rank of that passage. */
 export interface SentenceInPassage {
   readonly quotable: Quotable
   readonly passage: CountedPassage
   readonly terms: PassageTerms
-  /** Rank of the passage, from 0. */
   readonly rank: number
   /** Share of the question's weight in the best passage of the source. */
   readonly sourceMass: number

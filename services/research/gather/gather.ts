@@ -34,7 +34,6 @@ const PER_HOST_MAX = 3
 const LENGTH_RATIO_MIN = 0.9
 const LENGTH_SLACK = 200
 
-/** A hit with its fused score and the backend that can read it. */
 interface RankedHit {
   readonly hit: Hit
   readonly backend: SearchBackend
@@ -46,7 +45,6 @@ export interface GatherOptions {
   readonly request: ResearchRequest
   readonly clock: Clock
   readonly budget: Budget
-  /** Id of the calling project. */
   readonly project: string
   readonly signal: AbortSignal
 }
@@ -126,7 +124,6 @@ export class Gathering {
     return await runYielding(this.#keepNew(read), this.#options.signal)
   }
 
-  /** Drops each source whose text repeats that of a source ranked before it. */
   *#keepNew(read: readonly (Snapshot | undefined)[]): Generator<void, Snapshot[]> {
     const fresh: Snapshot[] = []
     for (const snapshot of read) {

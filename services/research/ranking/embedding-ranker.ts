@@ -95,7 +95,6 @@ export class EmbeddingRanker {
   }
 }
 
-/** The text to embed: title, heading, then the passage. */
 function textOf({ source, heading, start, end }: CountedPassage): string {
   const above = [source.title, heading].filter((text) => text !== '')
   return [...above, source.text.slice(start, end)].join('\n')

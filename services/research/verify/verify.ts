@@ -94,13 +94,11 @@ export function hasLink(text: string): boolean {
   return hasAddress(text) || MARKUP.test(text)
 }
 
-/** The share of a claim's terms that its quotes contain, 0 to 1. */
 function sharedBy(claim: string, quotes: readonly string[]): number {
   const own = termSet(claim)
   return own.size === 0 ? 0 : own.intersection(termSet(quotes.join('\n'))).size / own.size
 }
 
-/** The quote that shares the most terms with a claim. */
 function nearest(claim: string, quotes: readonly string[]): string {
   const own = termSet(claim)
   const shared = quotes.map((quote) => own.intersection(termSet(quote)).size)

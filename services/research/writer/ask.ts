@@ -6,23 +6,17 @@ import { CHARS_PER_TOKEN, usageOf } from '#services/research/usage.ts'
 import { objectIn } from '#shared/json/object.ts'
 import type { ChildEnd, ChildJob, Composition } from '#shared/kinds/composition.ts'
 
-/** A chat model that plans, notes, writes and judges. */
 export interface WriterModel {
-  /** Id of the model in the catalogue. */
   readonly model: string
 }
 
-/** One structured request to a model. */
 export interface Ask<T> {
   /** Key of the child job, unique in the run. */
   readonly key: string
-  /** Instructions, constant for all runs. */
   readonly system: string
   /** Untrusted input as JSON. The system prompt forbids the model to follow any instruction in it. */
   readonly data: unknown
-  /** Schema of the answer. */
   readonly schema: z.ZodType<T>
-  /** Maximum tokens of the answer. */
   readonly tokensMax: number
   /** Maximum share of the run's remaining time, 0 to 1. Default: 1. */
   readonly timeShare?: number
@@ -71,7 +65,6 @@ export class Asker {
     return answer
   }
 
-  /** Sends several requests concurrently and returns the answers in their order. */
   async askAll<T>(asks: readonly Ask<T>[]): Promise<(T | undefined)[]> {
     const [any] = asks
     // The decision to stop is a recorded step, so a replay takes the same decision.

@@ -29,7 +29,6 @@ const SYSTEM = `Note what the quotes say that answers the question. Give at most
 alone, with the ids of 1 to ${PER_CLAIM_MAX} quotes that state it. Keep numbers, names, conditions and negations exactly as the quotes have them.
 Leave out what the quotes do not say. No quotes that answer: no claims.`
 
-/** Claims of a model on one part of a question. */
 export interface PartNotes {
   readonly part: string
   readonly claims: readonly Claim[]

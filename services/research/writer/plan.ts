@@ -16,7 +16,6 @@ const Plan = z.strictObject({
     .min(1)
     .max(PARTS_MAX),
 })
-/** Parts of a question that are researched separately, each with search queries. */
 export type Plan = z.infer<typeof Plan>
 
 const SYSTEM = `Plan how to research the question. Give 1 to ${PARTS_MAX} parts that together answer it, each a short question in its own words,

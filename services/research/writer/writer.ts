@@ -92,13 +92,11 @@ function withChecked(
   return { writer: 'model', summary, sections: filled, gaps, quoted, dropped }
 }
 
-/** A claim that repeats the first quote verbatim. */
 function fallback({ quotes }: Claim): Claim | undefined {
   const [quote] = quotes
   return quote && verbatim(quote)
 }
 
-/** A composed report before its sentences are checked. */
 type Composed = Pick<Draft, 'summary' | 'sections'>
 
 /** Has a model compose a report from claims. If the model fails, then the claims themselves form the report, part by part. */

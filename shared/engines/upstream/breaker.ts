@@ -27,7 +27,6 @@ export class Breaker {
     })
   }
 
-  /** Whether calls are rejected now, either all or all except one trial. */
   get isOpen(): boolean {
     const { state } = this.#policy
     return state === CircuitState.HalfOpen || (state === CircuitState.Open && Date.now() < this.#opensAgainMs)

@@ -1,6 +1,4 @@
-/** Converts one answer of an API into events. Each call has its own decoder. */
 export interface Decoder<Event> {
-  /** Reads the JSON object of one frame and pushes its events to `out`. */
   frame(data: Record<string, unknown>, out: Event[]): void
   /** Reads a whole answer and pushes its events to `out`. Returns a generator if the rest of the work must yield to the event loop. */
   whole(body: Record<string, unknown>, out: Event[]): Generator<undefined, void> | undefined
@@ -19,7 +17,6 @@ export interface Decoder<Event> {
   end(out: Event[]): void
 }
 
-/** Reads the bytes of an answer as they arrive. */
 export interface AnswerReader<Event> {
   /**
    * Pushes the events that are complete. No chunks: the bytes have ended. Returns whether the answer has ended. The result is a promise
@@ -37,7 +34,6 @@ export interface AnswerReader<Event> {
   cut(out: Event[]): boolean | Promise<boolean>
 }
 
-/** Bounds of an answer that is one JSON object. */
 export interface WholeBounds {
   /** Maximum bytes. Default: the bound of text answers. */
   readonly bytes?: number

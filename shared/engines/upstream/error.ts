@@ -46,9 +46,7 @@ const TEMPORARY_LIMIT = /\b(retry|try again) (in|after)\b|per[ _-]?(minute|secon
 const CONTEXT_FULL =
   /context[ _](length|window|size|limit)|prompt is too long|maximum model length|too many input tokens/i
 
-/** The upstream of an error, and the sanitiser of its messages. */
 export interface ErrorContext {
-  /** Id of the model, the only name of the upstream that the caller knows. */
   readonly model: string
   readonly sanitize: ErrorSanitizer
   /** Whether we started the server ourselves. The codes of such a server are internal; callers see only those in our own table. */
@@ -108,7 +106,6 @@ export function errorInAnswer(errorContext: ErrorContext, body: object, bytes: n
   return classify(errorContext, status, reported, { how: ' inside its answer', cause, retryAfterMs: undefined })
 }
 
-/** Converts a connection error. */
 export function connectionError(model: string, error: unknown): ServiceError {
   const cause = new UpstreamConnection(error)
   if (cause.facts.reason === 'UND_ERR_CONNECT_TIMEOUT') {

@@ -28,7 +28,6 @@ const REUSE_TIMEOUT_MS = 1_000
  * 4. Total: the whole call. A whole answer has only this timer, because its first byte arrives with its last.
  */
 export class Exchange implements Dispatcher.DispatchHandler {
-  /** The upstream, for error messages. */
   readonly errorContext: ErrorContext
   readonly #timeouts: Timeouts
   readonly #signal: AbortSignal
@@ -76,7 +75,6 @@ export class Exchange implements Dispatcher.DispatchHandler {
     options.signal.addEventListener('abort', this.#onAbort, { once: true })
   }
 
-  /** HTTP status; 0 before the response head. */
   get status(): number {
     return this.#status
   }
@@ -86,7 +84,6 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return this.#headers
   }
 
-  /** Media type without parameters, in lower case; empty if the upstream sends none. */
   get mediaType(): string {
     return (this.#headers['content-type'] ?? '').split(';', 1)[0]?.trim().toLowerCase() ?? ''
   }

@@ -6,7 +6,6 @@ import type { AnswerReader, Decoder } from './decoder.ts'
 import { answerError, type ErrorContext, errorInAnswer, hasError } from './error.ts'
 import { answerObject, isJson, isSmallFrame, isUnreadable, smallObject } from './json.ts'
 
-/** Maximum characters of one frame. */
 const FRAME_CHARS_MAX = 8 * 1024 * 1024
 /** Maximum characters of a line of JSON among the events of a stream. */
 export const BARE_LINE_CHARS_MAX = 64 * 1024
@@ -20,13 +19,11 @@ interface Frame {
   readonly isLast: boolean
 }
 
-/** Reads a stream of server-sent events, and lines of JSON among them. */
 export class FrameReader<Event> implements AnswerReader<Event> {
   readonly #errorContext: ErrorContext
   readonly #decoder: Decoder<Event>
   readonly #bytes = new StringDecoder('utf8')
   readonly #parser: EventSourceParser
-  /** Frames of the latest bytes, not yet decoded. */
   readonly #frames: Frame[] = []
   /** JSON without `data:`, received so far: an error that ends a stream, or a line of JSON lines. */
   #bare = ''

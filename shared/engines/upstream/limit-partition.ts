@@ -4,14 +4,12 @@ import type { AdaptiveLimit } from './limit.ts'
 /** Cache lifetime of the list of workers. */
 const MEMBERS_TTL_MS = 100
 
-/** A worker that serves a model. */
 export interface Member {
   readonly boot: string
   /** Maximum number of calls that the worker can use. */
   readonly slots: number
 }
 
-/** The workers of one pool, as one of them sees them. */
 export interface FleetView {
   readonly boot: string
   /** Workers that serve a model and accept jobs, including this one. */
@@ -21,7 +19,6 @@ export interface FleetView {
 /** The concurrency limit of a server, as workers publish it. */
 export interface PublishedLimit {
   readonly model: string
-  /** Index in the list of the model's servers. */
   readonly server: number
   /** Number of decreases of the limit. A limit with fewer decreases is outdated. */
   readonly generation: number
@@ -56,7 +53,6 @@ export class UpstreamFleet {
     return [...models].filter((model) => this.#partitions.get(model)?.isFailing)
   }
 
-  /** Applies limits of another worker. Also called when the set of workers has changed. */
   applyPublished(found: readonly PublishedLimit[]): void {
     for (const one of found) this.#partitions.get(one.model)?.applyPublished(one)
     for (const share of this.#partitions.values()) share.refresh()
@@ -113,7 +109,6 @@ export class ModelPartition {
     this.#limits[found.server]?.applyPublished(found)
   }
 
-  /** Reads the list of workers again. */
   refresh(): void {
     this.#membersAtMs = Number.NEGATIVE_INFINITY
     this.#onChange()

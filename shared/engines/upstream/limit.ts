@@ -14,7 +14,6 @@ const STEP_MIN = 0.5
 /** Time during which the limit rises slowly near the value at which calls last queued: from nine tenths of it. */
 const QUEUE_SLOW_RISE_MS = 60_000
 
-/** This worker's part of a limit that several workers share. */
 export interface LimitPartition {
   readonly workers: number
   partOf(limit: number): number
@@ -22,7 +21,6 @@ export interface LimitPartition {
 
 const UNDIVIDED: LimitPartition = { workers: 1, partOf: (limit) => limit }
 
-/** The permit of one call. */
 export interface Permit {
   readonly startedAtMs: number
   /** Whether the first byte measures the server's speed. The first byte of a whole answer arrives with its last, so it does not. */
@@ -50,7 +48,6 @@ export class AdaptiveLimit {
   readonly #max: number
   readonly #nowMs: () => number
   readonly #open = new Set<Permit>()
-  /** Timed calls without an answer; the oldest first. */
   readonly #unanswered = new Set<Permit>()
   readonly #partition: LimitPartition
   readonly #queueing = new Queueing()
@@ -79,12 +76,10 @@ export class AdaptiveLimit {
     return this.#partition.partOf(Math.floor(this.#limit))
   }
 
-  /** The current limit, for the other workers. */
   get published(): { readonly generation: number; readonly limit: number } {
     return { generation: this.#generation, limit: Math.floor(this.#limit) }
   }
 
-  /** Applies a limit that another worker published. */
   applyPublished({ generation, limit }: { readonly generation: number; readonly limit: number }): void {
     const known = Math.max(1, Math.min(this.#max, limit))
     if (generation === this.#generation) this.#limit = Math.max(this.#limit, known)
@@ -95,7 +90,6 @@ export class AdaptiveLimit {
     this.#queueing.restart(this.#loweredAtMs)
   }
 
-  /** Calls of this worker in flight. */
   get inFlight(): number {
     return this.#open.size
   }
@@ -118,7 +112,6 @@ export class AdaptiveLimit {
     return permit
   }
 
-  /** Records the first byte of a successful answer. */
   answered(permit: Permit): void {
     const nowMs = this.#nowMs()
     this.#unanswered.delete(permit)
@@ -131,7 +124,6 @@ export class AdaptiveLimit {
     this.#limit = Math.min(this.#max, this.#limit + (isCareful ? workers / this.#limit : workers))
   }
 
-  /** Records an overload answer. */
   overloaded(permit: Permit): void {
     this.#unanswered.delete(permit)
     if (permit.startedAtMs > this.#loweredAtMs) this.#lower(this.#used / 2)
@@ -142,7 +134,6 @@ export class AdaptiveLimit {
     this.#pausedUntilMs = Math.max(this.#pausedUntilMs, this.#nowMs() + Math.min(ms, PAUSE_MS_MAX))
   }
 
-  /** Records a call that timed out without an answer. */
   timedOut(permit: Permit): void {
     this.#unanswered.delete(permit)
     if (permit.startedAtMs <= this.#loweredAtMs) return

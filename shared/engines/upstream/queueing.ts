@@ -47,7 +47,6 @@ export class Queueing {
   /** Share of the calls that queue, from 0 to 1, in the last window. */
   part = 0
 
-  /** Records the duration of a whole call. */
   ended(ms: number): void {
     this.#wholeMs = this.#wholeMs === undefined ? ms : this.#wholeMs + (ms - this.#wholeMs) / 8
   }

@@ -40,7 +40,6 @@ export function openReader<Event>(
   return new SniffingReader(exchange, decoder, bounds)
 }
 
-/** Detects the format of an answer and delegates to its reader. */
 class SniffingReader<Event> implements AnswerReader<Event> {
   readonly #exchange: Exchange
   readonly #decoder: Decoder<Event>
@@ -196,7 +195,6 @@ class JsonEnd {
   /** Number of bytes at the start of the next piece that are escaped. */
   #skipped = 0
 
-  /** Adds bytes. Returns whether all brackets are closed. */
   push(bytes: Buffer): boolean {
     let at = this.#skipped
     this.#skipped = 0

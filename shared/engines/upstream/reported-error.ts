@@ -14,13 +14,11 @@
  * Servers that pass on errors of other servers nest them, as objects or as JSON text. The innermost message is about the request.
  */
 
-/** The parts of an error body. */
 export interface ReportedError {
   readonly message: string | undefined
   readonly type: string | undefined
   readonly code: string | number | undefined
   readonly param: string | null
-  /** HTTP status that the body names. */
   readonly status: number | undefined
 }
 
@@ -53,7 +51,6 @@ export function reportedErrorIn(text: string): ReportedError {
   return isPage || body === '' ? NO_ERROR : { ...NO_ERROR, message: body }
 }
 
-/** Reads an error object, or a text or array in its candidate. */
 export function reportedErrorOf(value: unknown, depth = 0): ReportedError {
   if (depth > DEPTH_MAX) return NO_ERROR
   if (typeof value === 'string') {
@@ -109,7 +106,6 @@ function valueIn(fields: Fields, names: readonly string[]): unknown {
   return names.map((name) => fields[name]).find((one) => one !== undefined && one !== null)
 }
 
-/** Parses a JSON object or array; undefined for other texts. */
 function parsed(text: string, start = /^\s*[{[]/): unknown {
   if (!start.test(text) || text.length > NESTED_CHARS_MAX) return undefined
   try {

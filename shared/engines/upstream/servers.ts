@@ -19,7 +19,6 @@ export function addressesOf({ base_url, base_urls = [] }: UpstreamConfig): Serve
   return base_url === undefined ? listed : [{ url: base_url, weight: 1 }, ...listed]
 }
 
-/** One of several servers of a model. */
 export interface Server {
   readonly weight: number
   readonly breaker: Breaker
@@ -32,7 +31,6 @@ export interface AcquiredPermit<Own extends Server> {
   readonly permit: Permit
 }
 
-/** A call in the queue. */
 interface QueuedCall {
   /** Takes a permit if one is free. */
   tryEnter(): boolean
@@ -51,7 +49,6 @@ export class Servers<Own extends Server> {
     this.all = all
   }
 
-  /** Current maximum of concurrent calls. */
   get permits(): number {
     return this.all.reduce((sum, { limit }) => sum + limit.permits, 0)
   }

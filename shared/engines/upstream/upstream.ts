@@ -29,7 +29,6 @@ const SERVER_ERROR_CODES = new Set(['overloaded', 'upstream_error', 'upstream_ti
 /** Maximum bytes of an error body that are read. */
 const ERROR_BODY_MAX = 64 * 1024
 
-/** One POST to an upstream. */
 export interface UpstreamCall {
   /** Appended to the base URL, with a leading slash. */
   readonly path: string
@@ -59,7 +58,6 @@ export interface UpstreamOptions {
   readonly share?: ModelPartition | undefined
 }
 
-/** One server of the upstream, with its sockets. */
 interface HttpServer extends Server {
   /** The full path of a call: with the path of the base URL before it, and the query of the base URL after it. */
   readonly pathOf: (path: string) => string
@@ -112,7 +110,6 @@ export class Upstream {
     this.#partition?.use(limits, () => this.#servers.admitWaiting(), isFailing)
   }
 
-  /** Current maximum of concurrent calls, on all servers together. */
   get permits(): number {
     return this.#servers.permits
   }

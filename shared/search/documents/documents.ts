@@ -12,11 +12,11 @@ import { FairSemaphore } from '#shared/fair-semaphore.ts'
 import type { ReadDocument } from '#shared/search/text/builder.ts'
 import type { DocumentInput, RobotsQuestion, ThreadReply, ThreadTask } from './message.ts'
 
-/** Time for one document. */
+/** Timeout per document. */
 const DOCUMENT_TIMEOUT_MS = 10_000
-/** Threads of one reader. */
+/** Maximum threads of one reader. */
 const THREADS_MAX = 4
-/** Time for one question about a robots.txt. */
+/** Timeout per robots.txt. */
 const ROBOTS_TIMEOUT_MS = 2_000
 /** Heap of a thread: a page of 5 MB takes about 100 MB. */
 const HEAP_MB = 384
@@ -26,7 +26,7 @@ const BUFFER_BYTES_MAX = 256 * 1024 * 1024
 const MEASURE_INTERVAL_MS = 50
 /** Maximum number of waiting documents per project: those of 12 researches, which read up to five at once. */
 const QUEUED_PER_PROJECT_MAX = 64
-/** How long the thread is kept without work. */
+/** Time without work after which a thread is ended. */
 const IDLE_TIMEOUT_MS = 30_000
 
 export interface DocumentReaderOptions {
@@ -162,7 +162,7 @@ class DocumentThread {
     return this.#worker !== undefined
   }
 
-  /** Loads what most documents need. */
+  /** Loads the libraries that most documents need. */
   start(): void {
     if (this.#isClosed) return
     this.#started().postMessage({ type: 'start' } satisfies ThreadTask)

@@ -6,7 +6,7 @@ import { DEPTH_MAX as PAGE_DEPTH_MAX, type ReducedPage, reducePage } from './red
 
 /** Nodes that are looked at: the elements of a reduced page, and the texts between them. */
 const NODES_MAX = 60_000
-/** Levels of a page that are followed, with those that the parser adds. */
+/** Maximum depth of elements that are visited, including those that the parser adds. */
 const DEPTH_MAX = PAGE_DEPTH_MAX + 10
 /** Readability visits the ancestors of each element several times: the largest product of elements and depth for which it is used. */
 export const ARTICLE_WORK_MAX = 60_000
@@ -40,7 +40,7 @@ const LEFT_OUT = new Set([
   'HEAD',
   'TITLE',
 ])
-/** Blocks that may hold others; these then stand by themselves. */
+/** Blocks that may contain other blocks, which then become separate blocks. */
 const NESTING = new Set(['BLOCKQUOTE', 'DD', 'LI'])
 
 /** Elements around the main text of a page, such as navigation, by name and by role. */
@@ -54,7 +54,6 @@ const LINK_SHARE_MAX = 0.8
 const ELEMENT = 1
 const TEXT = 3
 
-/** The used part of the parser's node type. */
 interface DomNode {
   readonly nodeType: number
   readonly nodeName: string
@@ -90,7 +89,7 @@ function lettersOf(body: DomNode): number {
   return letters
 }
 
-/** Whether an element stands around the text of its page. */
+/** Whether an element belongs to the frame of a page (navigation, footer) and not to its text. */
 function isPageFrame(node: DomNode, name: string): boolean {
   if (AROUND.has(name)) return !isWithinArticle(node)
   if (AROUND_ROLES.has(node.getAttribute?.('role') ?? '')) return true
@@ -114,12 +113,11 @@ function linkShare(node: DomNode): number {
   return linked / Math.max(1, (node.textContent ?? '').trim().length)
 }
 
-/** The body of a page, or of a piece of one. */
 export function bodyOf(html: string): DomNode {
   return parsed(reducePage(html).html).document.body as unknown as DomNode
 }
 
-/** The parser makes no body of its own where the page writes none. */
+/** The parser creates no body element if the page has none. */
 function parsed(html: string): { document: Document } {
   const isWhole = /<html[\s>]/i.test(html.slice(0, 64 * 1024))
   const whole = isWhole ? html : `<!doctype html><html><head></head><body>${html}</body></html>`
@@ -134,7 +132,6 @@ function isMark(raised: Raised): boolean {
   return /^\[?(?:\d{1,3}|\p{L}|[*†‡])\]?$/u.test(text) && raised.querySelector('a[href*="#"]') !== null
 }
 
-/** The used part of the parser's document type. */
 interface Document {
   readonly title?: string
   readonly body: unknown

@@ -6,11 +6,11 @@ import { Parser } from 'htmlparser2'
  * the elements that matter for the text, up to a maximum depth and number of elements.
  */
 
-/** Elements of a reduced page; the rest of a longer page is left out. */
+/** Maximum elements of a reduced page. The rest of a longer page is omitted. */
 export const ELEMENTS_MAX = 8_000
-/** Levels of elements. The text of deeper ones is kept, their tags are not. */
+/** Maximum depth of elements. Deeper text is kept without its tags. */
 export const DEPTH_MAX = 100
-/** UTF-16 units of an attribute. */
+/** Maximum UTF-16 units of an attribute. */
 const ATTRIBUTE_CHARS_MAX = 200
 /** Open elements at which a page ends: the parser moves all of them for each further one. */
 const OPEN_MAX = 4_000
@@ -19,7 +19,7 @@ const MARKS_MAX = 8_000
 /** UTF-16 units that the parser takes at once, so that a page that is long enough ends it early. */
 const CHUNK_CHARS = 64 * 1024
 
-/** Elements that are left out with all that they contain. */
+/** Elements that are omitted with their content. */
 const DROPPED = new Set([
   'script',
   'style',
@@ -32,7 +32,7 @@ const DROPPED = new Set([
   'canvas',
   'select',
 ])
-/** Elements that say nothing beyond the text in them. */
+/** Elements that are replaced by their content. */
 const UNWRAPPED = new Set(
   'abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label mark q s samp small span strike strong time tt u var wbr'.split(
     ' ',
@@ -43,14 +43,13 @@ const KEPT_ATTRIBUTES = ['id', 'class', 'role', 'href'] as const
 
 const MARK = /[&<>]/g
 
-/** A page within its bounds. */
 export interface ReducedPage {
   readonly html: string
   readonly elements: number
   readonly depth: number
 }
 
-/** Writes a page again within the bounds of this file. */
+/** Writes a page within the bounds of this file. */
 export function reducePage(html: string): ReducedPage {
   const reducer = new Reducer()
   const parser = new Parser(reducer, { decodeEntities: true, lowerCaseTags: true })

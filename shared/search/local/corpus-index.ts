@@ -8,16 +8,16 @@ import { passagesOf } from '#shared/search/text/passages.ts'
 import { prefixOf } from '#shared/search/text/query-terms.ts'
 import { indexTermsOf, subjectOf, termsOf } from '#shared/search/text/terms.ts'
 
-/** Passages of a corpus that are searched; documents beyond them are left out. */
+/** Maximum passages of a corpus. Further documents are omitted. */
 export const PASSAGES_MAX = 50_000
-/** Best passages that a search ranks, before they are grouped by document. */
+/** Maximum passages that a search ranks before they are grouped by document. */
 const PASSAGES_RANKED_MAX = 200
 /** TTL of texts that no file contains any more, 8 days: longer than any job may take. */
 const UNREFERENCED_TTL_MS = 8 * 24 * 3_600_000
-/** Longer than it takes to add one file. */
+/** Longer than adding one file takes. Older incomplete sources are remnants of a crash. */
 const INCOMPLETE_TTL_MS = 3_600_000
 const BUSY_TIMEOUT_MS = 5_000
-/** Passages that are added in one transaction. */
+/** Passages per transaction. */
 const PASSAGES_PER_TRANSACTION = 8
 /** Version of the tables below. An index of another version is deleted and built again. */
 const VERSION = 6
@@ -42,7 +42,7 @@ const SEARCH = `
   WHERE passages MATCH ? AND s.is_current = 1
   ORDER BY bm25(passages, 4.0, 2.0, 1.0), s.url, passages.rowid LIMIT ${PASSAGES_RANKED_MAX}`
 
-/** Up to 50 passages that no file contains any more. */
+/** Up to 50 passages that belong to no file. */
 const UNREFERENCED_PASSAGES = `
   SELECT p.id AS id FROM sources s JOIN passage_places p ON p.source = s.id WHERE s.is_current = 0 LIMIT 50`
 
@@ -53,7 +53,6 @@ export interface IndexedFile {
   readonly modifiedMs: number
 }
 
-/** A document that a search has found, by its best passage. */
 export interface FoundSource {
   readonly url: string
   readonly title: string
@@ -81,7 +80,6 @@ export class CorpusIndex {
     return this.#db.isOpen
   }
 
-  /** Passages that are searched. */
   get size(): number {
     return Number(this.#all('SELECT count(*) AS count FROM passage_places')[0]?.count ?? 0)
   }
@@ -121,7 +119,7 @@ export class CorpusIndex {
     yield* this.sweep()
   }
 
-  /** Removes a file, whose texts stay readable by their hashes for 8 days. */
+  /** Removes a file. The texts of the file stay readable by their hashes for 8 days. */
   *remove(path: string): Generator<void> {
     this.#together(() => {
       this.#all('UPDATE sources SET is_current = 0, left_ms = ? WHERE path = ? AND is_current = 1', Date.now(), path)
@@ -130,7 +128,7 @@ export class CorpusIndex {
     yield* this.sweep()
   }
 
-  /** Deletes passages that no file contains, and texts whose TTL has expired. */
+  /** Deletes passages without a file, and texts whose TTL has expired. */
   *sweep(): Generator<void> {
     // Sources half added at a crash: after INCOMPLETE_TTL_MS no process can still be adding them.
     this.#all('UPDATE sources SET is_current = 0 WHERE is_current = 2 AND left_ms < ?', Date.now() - INCOMPLETE_TTL_MS)
@@ -167,7 +165,7 @@ export class CorpusIndex {
     return Number(row?.count ?? 0)
   }
 
-  /** The text that has this hash; undefined when it is gone. */
+  /** Finds a text by its hash. */
   find(url: string, sha256: string | undefined): Snapshot | undefined {
     const [row] =
       sha256 === undefined
@@ -247,7 +245,7 @@ export class CorpusIndex {
   }
 }
 
-/** The terms of a text, as FTS5 stores them. */
+/** Terms of a text in the form that FTS5 stores. */
 function indexed(text: string): string {
   return [...indexTermsOf(text)].join(' ')
 }

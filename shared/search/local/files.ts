@@ -4,17 +4,15 @@ import { extname, join, relative, sep } from 'node:path'
 import { ServiceError } from '#shared/error.ts'
 import type { DocumentType } from '#shared/search/documents/message.ts'
 
-/** A folder whose documents are searched. */
 export interface Corpus {
-  /** The folder that the documents' URLs are relative to. */
+  /** Base folder of the documents' URLs. */
   readonly directory: string
-  /** Files and folders of it; `.` for all. */
+  /** Relative paths of files and folders to search; `.` for all. */
   readonly paths: readonly string[]
 }
 
-/** A file that may be a document. */
 export interface FoundFile {
-  /** Relative to the corpus, with slashes. */
+  /** Path relative to the corpus, with slashes. */
   readonly path: string
   readonly absolute: string
   readonly type: DocumentType
@@ -22,13 +20,13 @@ export interface FoundFile {
   readonly modifiedMs: number
 }
 
-/** Documents of a corpus; the first in the order of their paths count. */
+/** Maximum documents of a corpus, in the order of their paths. */
 export const FILES_MAX = 5_000
-/** Bytes of one file. */
+/** Maximum bytes of one file. */
 const FILE_BYTES_MAX = 20 * 1024 * 1024
-/** Levels of folders that are followed. */
+/** Maximum depth of folders. */
 const DEPTH_MAX = 12
-/** Entries that are looked at. */
+/** Maximum folder entries that are examined. */
 const ENTRIES_MAX = 100_000
 
 const TYPES: Readonly<Record<string, DocumentType>> = {
@@ -60,7 +58,7 @@ export async function listFiles({ directory, paths }: Corpus): Promise<FoundFile
       files.set(path, { path, absolute, type, bytes: stat.size, modifiedMs: Math.trunc(stat.mtimeMs) })
     if (!stat.isDirectory() || depth > DEPTH_MAX) return
     for (const name of await namesIn(absolute)) {
-      // A file may go while its folder is read.
+      // A file may be deleted while its folder is read.
       await visit(join(absolute, name), depth + 1).catch(passOverMissing)
     }
   }
@@ -87,7 +85,7 @@ export async function readFound({ absolute }: FoundFile, signal: AbortSignal): P
   return content
 }
 
-/** The URL of a document: its path, as it may stand in a link. */
+/** URL of a document: its percent-encoded path. */
 export function urlOf(path: string): string {
   return path.split('/').map(encodeURIComponent).join('/')
 }

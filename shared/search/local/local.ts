@@ -26,9 +26,9 @@ import { CorpusIndex, type IndexedFile, PASSAGES_MAX } from './corpus-index.ts'
 import { type Corpus, type FoundFile, listFiles, readFound, urlOf } from './files.ts'
 import { watchCorpus } from './watch.ts'
 
-/** UTF-16 units of one document that are read. */
+/** Maximum UTF-16 units per document. */
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
-/** When to ask again where no document is indexed yet. */
+/** Retry-After while no document is indexed. */
 const RETRY_DELAY_MS = 5_000
 /** Documents that are read before their turn to be indexed, and after which the size of the index is looked at. */
 const READ_AHEAD = 3
@@ -40,7 +40,7 @@ const TERMS_MAX = 48
 
 export interface LocalCorpusOptions {
   readonly corpus: Corpus
-  /** Where the index is kept; made when it is not there. */
+  /** Directory of the index, created if missing. */
   readonly directory: string
   /** Called with each problem of a scan, such as a file that could not be read. */
   readonly onProblem?: (problem: string) => void
@@ -48,7 +48,6 @@ export interface LocalCorpusOptions {
   readonly pollIntervalMs?: number
 }
 
-/** A folder of documents that can be searched. */
 export interface LocalCorpus extends SearchBackend {
   readonly name: 'local'
   /** Resolves when all changes so far are indexed. @throws ServiceError `upstream_error` when the folder cannot be read */
@@ -78,7 +77,6 @@ class CorpusBackend implements LocalCorpus {
   #next: Promise<void> | undefined
   #hasScanned = false
   #isFull = false
-  /** Progress of the running scan. */
   #progress: IndexProgress = { indexed: 0, documents: 0 }
 
   constructor(options: LocalCorpusOptions) {
@@ -215,7 +213,7 @@ class CorpusBackend implements LocalCorpus {
 
   #sourcesOf(file: FoundFile): Promise<Snapshot[]> {
     const reading = this.#read(file)
-    // A file that is read ahead may fail before it is waited for.
+    // Reading ahead may fail before the result is awaited.
     reading.catch(() => {})
     return reading
   }
@@ -242,7 +240,7 @@ function isSame(file: FoundFile, known: IndexedFile | undefined): boolean {
   return known !== undefined && known.bytes === file.bytes && known.modifiedMs === file.modifiedMs
 }
 
-/** Terms by which a text is searched, each once. */
+/** Distinct search terms of a text. */
 function termsFor(text: string): string[] {
   const plain = text.normalize('NFC')
   const terms = new Map<string, string>()

@@ -1,6 +1,5 @@
 import type { Block, BlockType } from '#shared/search/search.ts'
 
-/** A document as plain text with its pieces. */
 export interface ReadText {
   readonly text: string
   readonly blocks: readonly Block[]
@@ -39,7 +38,7 @@ export class TextBuilder {
   #length = 0
   #title = ''
 
-  /** @param charsMax UTF-16 units; what comes after them is left out. */
+  /** @param charsMax Maximum UTF-16 units; further text is omitted. */
   constructor(charsMax: number) {
     this.#charsMax = charsMax
   }
@@ -48,7 +47,7 @@ export class TextBuilder {
     return this.#length >= this.#charsMax
   }
 
-  /** Adds a piece; one without letters or digits says nothing and is left out. */
+  /** Adds a block. Blocks without letters or digits are omitted. */
   add(type: BlockType, raw: string): void {
     if (this.isFull) return
     const text = tidy(type, raw).slice(0, this.#charsMax - this.#length)
@@ -76,7 +75,7 @@ function tidy(type: BlockType, raw: string): string {
   return type === 'code' ? seenOf(raw).trimEnd() : lineOf(raw)
 }
 
-/** A text as one line of what people see. */
+/** Collapses white space and removes invisible characters. */
 export function lineOf(raw: string): string {
   return seenOf(raw.replace(/\s+/g, ' ')).trim()
 }
@@ -85,7 +84,7 @@ function seenOf(raw: string): string {
   return raw.normalize('NFC').replace(UNSEEN, '').replace(HIDDEN_JOINER, '').toWellFormed()
 }
 
-/** Resolves the entities that texts hold most. */
+/** Decodes the most frequent HTML entities. */
 export function decodeEntities(text: string): string {
   return text.replace(/&(#\d{1,7}|#[xX][\da-fA-F]{1,6}|[a-zA-Z]{2,8});/g, (whole, name: string) => {
     if (!name.startsWith('#')) return NAMED[name] ?? whole

@@ -21,7 +21,7 @@ export interface Span {
 
 /** The role of a block, and the pieces before it that say what it is about. */
 export interface BlockContext {
-  /** A label or the header of a table, which is never quoted alone. */
+  /** A label or table header, which is never quoted alone. */
   readonly isLabel: boolean
   readonly spans: readonly Span[]
 }
@@ -32,10 +32,10 @@ const LABEL_QUESTION_CHARS_MAX = 200
 const LEAD_CHARS_MAX = 240
 /** Blocks that a label is about: one, or up to the next label in a list of definitions. */
 const LABEL_BLOCKS_MAX = 5
-/** Rows by which a header is recognized. */
+/** Rows that are compared to recognise a header. */
 const HEAD_ROWS = 6
 const HEAD_CELL_CHARS_MAX = 40
-/** Labels in a row that are about the same blocks. */
+/** Maximum consecutive labels that apply to one block. */
 const CHAINED_MAX = 4
 /** A column of numbers without a number in the first row has a header there; else cells must be that much longer below it. */
 const HEAD_LENGTH_RATIO = 1.5
@@ -43,15 +43,15 @@ const HEAD_LENGTH_RATIO = 1.5
 const SENTENCE_END = /[.!?:;,…。！？：；、،؟।]['"”’»)\]]?$/
 const ASKS = /[?？؟]$/
 const LEADS = /[:：]$/
-/** Scripts that have no mark at the end of a sentence. */
+/** Scripts without punctuation at the end of a sentence. */
 const UNMARKED = /[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u
 const CAPTION = /^(?:table|tab\.|figure|listing|tabelle|tableau|tabla|tabella)\b/i
 const NUMERIC = /^[\p{Sc}~<>≤≥±+-]{0,2}\s?\p{N}[\p{N}.,:/%\s-]*\p{L}{0,4}\.?$/u
 const YEAR = /^(?:1[5-9]|20)\d\d$/
-/** Titles of boxes within a section. */
+/** Titles of boxes such as notes and warnings. */
 const BOX_TITLE = /^(?:note|notes|tip|hint|warning|caution|important|attention|example|notice|info|see also)[.:!]?$/i
 
-/** Whether a heading is the title of a box, which begins no section. */
+/** Whether a heading is the title of a box, which does not begin a section. */
 export function isBoxTitle(heading: string): boolean {
   return BOX_TITLE.test(heading.trim())
 }
@@ -87,7 +87,7 @@ export function contextsOf({ text, blocks }: Pick<Snapshot, 'text' | 'blocks'>):
 /** The context that still applies at a block. */
 interface Scope {
   readonly label: Span | undefined
-  /** Blocks that the label still applies to. */
+  /** Number of blocks to which the label still applies. */
   readonly left: number
   /** A lead-in applies to the next block, and to the whole list, code or table below it; a caption to a table alone. */
   readonly lead: Span | undefined
@@ -105,7 +105,7 @@ const NO_SCOPE: Scope = {
   isInTable: false,
 }
 
-/** The scope with the header of a table that begins here. */
+/** Scope inside a table whose header begins here. */
 function entered(scope: Scope, at: number, text: string, blocks: readonly Block[]): Scope {
   const block = blocks[at]
   if (block?.type !== 'row' && block?.type !== 'head') return { ...scope, head: undefined, isInTable: false }
@@ -117,7 +117,7 @@ function entered(scope: Scope, at: number, text: string, blocks: readonly Block[
   return { ...scope, head: isHeader(rows) ? spanOf(text, block) : undefined, isInTable: true }
 }
 
-/** A paragraph after a list or a table is not about what announced them. */
+/** A paragraph after a list or table is not part of their lead-in. */
 function applying(scope: Scope, { type }: Block, before: Block | undefined): Scope {
   return type === 'text' && before?.type !== 'text' ? { ...scope, lead: undefined } : scope
 }
@@ -184,7 +184,7 @@ function isHeader(rows: readonly string[]): boolean {
   return below >= HEAD_LENGTH_RATIO * mean(first)
 }
 
-/** The last sentence of a block, if it is short enough for a lead-in. */
+/** Last sentence of a block, if short enough for a lead-in. */
 function lastSentence({ start, end, text }: Span): Span | undefined {
   const from =
     text.length <= LEAD_CHARS_MAX ? 0 : Math.max(...['. ', '? ', '! '].map((mark) => text.lastIndexOf(mark))) + 2

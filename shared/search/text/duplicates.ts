@@ -7,7 +7,7 @@ import { sha256Of } from '#shared/search/snapshot.ts'
 
 /** Bits in which the hashes of texts that are nearly the same may differ, of 64. */
 const DISTANCE_MAX = 3
-/** Words that are hashed together. */
+/** Words per n-gram. */
 const GRAM = 3
 /** Minimum number of grams for a SimHash: in shorter texts one gram changes many bits. */
 const GRAMS_MIN = 60
@@ -15,20 +15,17 @@ const GRAMS_MIN = 60
 const VARIANT_SHARE = 0.4
 /** Words of a sentence that can be compared so; a shorter one with a number in it counts as changed. */
 const VARIANT_WORDS = 4
-/** Words between two yields to the event loop. */
+/** Words processed between two event-loop yields. */
 const WORDS_PER_YIELD = 200
 
 const WORD = /[\p{L}\p{N}]+/gu
 
-/** The fingerprint of a text for the comparison. */
 export interface TextPrint {
-  /** Hash of the words, without case and punctuation. */
   readonly sha256: string
-  /** The SimHash of its grams. */
   readonly high: number
   readonly low: number
   readonly grams: ReadonlySet<number>
-  /** Their words, joined by spaces. */
+  /** Normalised sentences: words joined by spaces. */
   readonly sentences: ReadonlySet<string>
 }
 
@@ -64,7 +61,7 @@ export function* isRepeat(text: TextPrint, other: TextPrint): Generator<void, bo
   return true
 }
 
-/** Whether a sentence is one of the other text with other words in it. */
+/** Whether a sentence differs from a sentence of the other text only in a few words. */
 function isVariant(sentence: string, { grams }: TextPrint): boolean {
   const words = sentence.split(' ')
   if (words.length < VARIANT_WORDS) return /\p{N}/u.test(sentence)
@@ -74,13 +71,13 @@ function isVariant(sentence: string, { grams }: TextPrint): boolean {
   return shared >= VARIANT_SHARE * all
 }
 
-/** Starts of the two halves of a hash. */
+/** Seeds of the two halves of the hash. */
 const HIGH = 0x811c9dc5
 const LOW = 0x1b873593
 
 function addGram(gram: string, grams: Set<number>, sum: { high: Int32Array; low: Int32Array }): void {
   const low = hashOf(gram, LOW)
-  // A phrase that is said again and again would decide the hash alone.
+  // A repeated phrase counts once, or it would dominate the hash.
   if (grams.has(low)) return
   grams.add(low)
   vote(sum.low, low)

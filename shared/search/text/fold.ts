@@ -5,7 +5,7 @@
 
 const ACCENTED =
   /(?<=[\p{Script=Latin}\p{Script=Greek}\p{Script=Cyrillic}\p{Script=Arabic}\p{Script=Hebrew}]\p{M}*)\p{M}/gu
-/** Joiners between letters, and the Arabic letter extender. */
+/** Joiners between letters, and the Arabic tatweel. */
 const SPELLING = /\u200c|\u200d|\u0640/g
 const LETTERS: Readonly<Record<string, string>> = {
   ß: 'ss',
@@ -23,7 +23,7 @@ const LETTERS: Readonly<Record<string, string>> = {
 }
 const OTHER_LETTERS = new RegExp(`[${Object.keys(LETTERS).join('')}]`, 'g')
 
-/** A text without case, accents and variants of letters. */
+/** Removes case, accents and letter variants. */
 export function folded(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: the range is ASCII, which has no variants.
   if (/^[\x00-\x7f]*$/.test(text)) return text.toLowerCase()

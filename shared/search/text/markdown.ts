@@ -139,7 +139,7 @@ function withoutComments(source: string): string {
   }
 }
 
-/** The line after a YAML head, or 0. */
+/** Index of the line after a YAML front matter; 0 if there is none. */
 function frontMatterEnd(lines: readonly string[]): number {
   if (lines[0]?.trim() !== '---') return 0
   const end = lines.slice(1, 100).findIndex((line) => line.trim() === '---')

@@ -6,14 +6,13 @@ import { type Sentence, sentencesOf } from './sentences.ts'
 const PASSAGE_CHARS = 700
 /** UTF-16 units that are looked at in one piece. Longer text is split into parts that are too long to be quoted. */
 const PART_CHARS_MAX = 2_000
-/** How far from its middle a part may end at a space. */
+/** Maximum distance between the middle and the space at which a part ends. */
 const SPACE_CHARS_MAX = 100
-/** Passages of one snapshot. */
+/** Maximum passages of one snapshot. */
 const PASSAGES_MAX = 600
 
-/** The unit of search and ranking: consecutive sentences under one heading. */
 export interface Passage {
-  /** The heading above it; empty before the first. */
+  /** Heading above the passage; empty before the first heading. */
   readonly heading: string
   /** Labels, lead-ins and headers of tables that apply to its sentences and stand before it. */
   readonly context: string
@@ -37,7 +36,7 @@ export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Genera
     }
     for (const sentence of sentencesIn(snapshot, block, contexts[at])) {
       const [first] = open
-      // Code belongs to the sentence that announces it.
+      // Code belongs to the sentence that introduces it.
       if (first && !sentence.isCode && sentence.end - first.start > PASSAGE_CHARS) {
         yield made(heading, open)
         open = []
@@ -58,7 +57,7 @@ function sentencesIn(snapshot: Pick<Snapshot, 'text'>, block: Block, context: Bl
     .map((sentence) => ({ ...sentence, ...more }))
 }
 
-/** A sentence as it is, or as parts of about the same length. */
+/** Splits a long sentence into parts of similar length. */
 function partsOf(whole: Sentence): Sentence[] {
   const count = Math.ceil(whole.text.length / PART_CHARS_MAX)
   if (count <= 1) return [whole]
@@ -76,7 +75,7 @@ function partsOf(whole: Sentence): Sentence[] {
 function partEnd(text: string, middle: number): number {
   const space = text.lastIndexOf(' ', middle)
   if (space > middle - SPACE_CHARS_MAX) return space
-  // No part begins inside a character.
+  // Parts never begin within a surrogate pair.
   return (text.charCodeAt(middle) & 0xfc00) === 0xdc00 ? middle - 1 : middle
 }
 

@@ -50,7 +50,7 @@ const LATIN_STOP_WORDS: Readonly<Record<string, string>> = {
     tidak ini itu ada oleh`,
 }
 
-/** By script: words of several languages of a script stand in one list. */
+/** Stop words by script. Languages with one script share a list. */
 const SCRIPT_STOP_WORDS: Readonly<Record<string, string>> = {
   Cyrillic: `кто кого кому кем что чего чем какой какая какое какие каким какого какую какова каков каково каковы когда где куда откуда
     почему зачем как сколько который которая которое которые это эта этот эти есть был была было были является и или но не в во на с со к
@@ -97,11 +97,11 @@ const SCRIPT_STOP_WORDS: Readonly<Record<string, string>> = {
 
 /** Marks a term as a prefix of terms. No term of a document contains it. */
 const PREFIX_MARK = '*'
-/** UTF-16 units of a prefix: of words up to 5, up to 8, and longer ones. */
+/** Prefix lengths in UTF-16 units, for words of up to 5, up to 8, and more units. */
 const PREFIX_SHORT = 4
 const PREFIX_MIDDLE = 5
 const PREFIX_LONG = 6
-/** Words by which the language of a question is recognized. */
+/** Maximum words for language detection. */
 const WORDS_MAX = 60
 /** A question whose letters are of another script than Latin to this share is not English. */
 const OTHER_SCRIPT_SHARE = 0.3
@@ -116,7 +116,7 @@ const english = latin.get('en') ?? new Set()
 const ofScripts = setOf(Object.values(SCRIPT_STOP_WORDS).join(' '))
 const segmenter = new Intl.Segmenter('und', { granularity: 'word' })
 
-/** How the words of a question become terms. */
+/** Rules for converting the words of a question into terms. */
 export interface Language {
   readonly isEnglish: boolean
   readonly stopWords: ReadonlySet<string>
@@ -159,7 +159,7 @@ const PHRASES: readonly (readonly [RegExp, string])[] = [
   [/\bout of the box\b|\bfreshly installed\b|\bunless (?:I|you|one) changes? (?:it|that|this)\b/i, 'default'],
 ]
 
-/** The terms that a text of a question asks for, in order, with repetitions. */
+/** Search terms of a question, in order, with repetitions. */
 export function* queryTermsOf(text: string, language: Language): Generator<Term> {
   if (language.isEnglish) {
     let plain = text
@@ -198,7 +198,7 @@ function queryTermsOfWord(word: string, { stopWords }: Language): string | undef
   return term.slice(0, isEnding ? PREFIX_SHORT - 1 : PREFIX_SHORT) + PREFIX_MARK
 }
 
-/** The word of a term that is a prefix; undefined for any other term. */
+/** Word of a prefix term; undefined for any other term. */
 export function prefixOf(term: string): string | undefined {
   return term.endsWith(PREFIX_MARK) ? term.slice(0, -PREFIX_MARK.length) : undefined
 }
@@ -210,7 +210,7 @@ export class QueryTerms {
   readonly #exact = new Set<string>()
   readonly #prefixes = new Set<string>()
   readonly #characters = new Set<string>()
-  /** Terms of the question by the terms that texts may use for them. */
+  /** Term in texts → terms of the question that it satisfies. */
   readonly #similar = new Map<string, string[]>()
 
   constructor(terms: Iterable<string>) {
@@ -238,12 +238,11 @@ export class QueryTerms {
       for (const part of [term.slice(0, 2), term.slice(1)]) if (this.#exact.has(part)) yield part
   }
 
-  /** Terms of the question for which a text may use this term. */
   similar(term: string): readonly string[] {
     return this.#similar.get(term) ?? NONE
   }
 
-  /** The terms of a text, and those of the question that it satisfies. */
+  /** Terms of a text, including terms of the question that synonyms satisfy. */
   termsIn(text: string): Set<string> {
     const held = new Set<string>()
     for (const { term } of termsOf(text)) {

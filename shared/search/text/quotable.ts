@@ -45,7 +45,7 @@ function weightedLengthOf(text: string): number {
   return text.length + 2 * syllables + 0.5 * letters
 }
 
-/** Whether a text contains neither an address nor an instruction for a model. */
+/** Whether a text contains no instruction for a model. */
 export function isForReaders(text: string): boolean {
   const plain = text.replace(/\u200c|\u200d/g, '')
   return !hasAddress(plain) && !FOR_MODELS.some((pattern) => pattern.test(plain))

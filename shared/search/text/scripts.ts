@@ -1,13 +1,12 @@
-/** A word, or a run of characters of a script without spaces. */
 export interface Piece {
   readonly text: string
-  /** UTF-16 units of the spans that are terms of a run; 0 for a word. */
+  /** Length of the n-grams of a run in UTF-16 units; 0 for a word. */
   readonly spanLength: number
 }
 
 /** Korean has spaces, but attaches particles to words, so that spans find what words do not. */
 const EAST = String.raw`\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Script=Bopomofo}\u30fc`
-/** Scripts without spaces of which ICU has dictionaries. */
+/** Scripts without spaces that ICU can divide into words. */
 const SOUTH = String.raw`\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}`
 /** Scripts without spaces that ICU cannot divide into words. */
 const UNDIVIDED = String.raw`\p{Script=Javanese}\p{Script=Balinese}\p{Script=Sundanese}\p{Script=Tai_Tham}\p{Script=Tai_Le}\p{Script=New_Tai_Lue}\p{Script=Tai_Viet}\p{Script=Cham}\p{Script=Tibetan}`
@@ -19,7 +18,7 @@ const UNDIVIDED_LETTER = new RegExp(`[${UNDIVIDED}]`, 'u')
 const EAST_SPAN = 2
 const SOUTH_SPAN = 3
 
-/** Runs of one kind of script in a piece of text without spaces. */
+/** Splits a text without spaces into runs of one kind of script. */
 export function piecesOf(found: string): Piece[] {
   if (!ANY.test(found)) return [{ text: found, spanLength: 0 }]
   return (found.match(RUN) ?? []).map((text) => {
@@ -31,7 +30,7 @@ export function piecesOf(found: string): Piece[] {
 /** Overlapping spans of a run; the run itself if it is no longer than one. */
 export function* spansOf(run: string, length: number): Generator<string> {
   if (run.length <= length) return yield run
-  // A surrogate pair is one character.
+  // Splits by code points, so that surrogate pairs stay together.
   const characters = /[\ud800-\udfff]/.test(run) ? [...run] : run
   for (let at = 0; at + length <= characters.length; at++) {
     const span = characters.slice(at, at + length)

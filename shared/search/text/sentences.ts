@@ -3,7 +3,7 @@ import type { Span } from './contexts.ts'
 
 /** A sentence that can be quoted: `text.slice(start, end)` of its snapshot, character for character. */
 export interface Sentence extends Span {
-  /** A line of code, which is quoted as it stands. */
+  /** A line of code, which is quoted verbatim. */
   readonly isCode?: boolean
   /** A row of a table, or a part of one. */
   readonly isRow?: boolean
@@ -15,21 +15,21 @@ export interface Sentence extends Span {
 
 /** UTF-16 units of a quote; longer ones are no sentences but tables, code or noise. */
 export const QUOTE_CHARS_MAX = 480
-/** Maximum number of sentences of one block. */
+/** Maximum sentences of one block. */
 const SENTENCES_MAX = 400
 /** Lines of one block of code that can be quoted: what it shows stands at its beginning. */
 const CODE_LINES_MAX = 12
 
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
-/** Words after which a full stop ends no sentence. */
+/** Abbreviations, after which a full stop does not end a sentence. */
 const ABBREVIATION =
   /(?:^|[\s(“"'])(?:e\.g|i\.e|cf|vs|approx|incl|vol|pp?|fig|eds|al|dr|mr|mrs|ms|prof|jr|sr|inc|ltd|corp|dept|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|u\.s|u\.k|z\.\s?b|d\.\s?h|bzw|usw|ca|nr|str|sra?|mme|(?:am|vom|zum|bis|ab|den|der|dem|des) \d{1,2})\.\s*$/i
 const UNMARKED = /[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}]/u
 const PHRASE_END =
   /(?<=[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}] )(?=[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}])/u
-/** UTF-16 units below which a phrase between two spaces belongs to its sentence. */
+/** Minimum UTF-16 units of a phrase between two spaces that counts as a sentence. */
 const PHRASE_CHARS_MIN = 40
-/** A letter with a full stop stands for a name. */
+/** A single letter with a full stop is an initial. */
 const INITIAL = /(?:^|[\s(“"'])\p{Lu}\.\s*$/u
 
 /** Sentences of a block in order. A table row up to {@link QUOTE_CHARS_MAX}, and an item without full stops, is one sentence. */

@@ -134,7 +134,7 @@ for (const line of GROUPS.trim().split('\n')) {
   for (const term of terms) groups.set(term, new Set([...(groups.get(term) ?? []), ...terms]))
 }
 
-/** Other terms that a text may use for a term; none for most. */
+/** Synonyms of a term. Empty for most terms. */
 export function synonymsOf(term: string): ReadonlySet<string> {
   return groups.get(term) ?? NONE
 }

@@ -9,11 +9,11 @@ import { type Piece, piecesOf, spansOf } from './scripts.ts'
  */
 
 const WORD = /[\p{L}\p{N}][\p{L}\p{N}\p{M}_\u200c\u200d]*(?:['’.-][\p{L}\p{N}][\p{L}\p{N}\p{M}\u200c\u200d]*)*/gu
-/** Articles and pronouns that French and Italian write together with the next word. */
+/** French and Italian articles and pronouns that are attached to the next word. */
 const ELISION = /^(?:l|d|qu|dell|nell|all|sull|dall|un)['’](?=\p{L}{2})/iu
 const ARABIC_ARTICLE = /^(?:و|ب|ك|ف)?ال(?=\p{L}{3})/u
 const CHARS_MAX = 64
-/** Entries of the cache from word to term. Most texts repeat some thousand words. */
+/** Maximum entries of the cache from word to term. Most texts repeat some thousand words. */
 const KNOWN_MAX = 20_000
 
 const STOP = new Set(
@@ -30,7 +30,6 @@ const STOP = new Set(
     .filter((word) => word !== ''),
 )
 
-/** A word of a text and the term it counts as. */
 export interface Term {
   readonly word: string
   readonly term: string
@@ -62,7 +61,7 @@ export function* indexTermsOf(text: string): Generator<string> {
   }
 }
 
-/** The words of a text, and its runs of characters of scripts without spaces. */
+/** Words of a text, and runs of scripts without spaces. */
 export function* wordsOf(text: string): Generator<Piece> {
   for (const [found] of text.matchAll(WORD))
     for (const piece of piecesOf(found))
@@ -72,7 +71,7 @@ export function* wordsOf(text: string): Generator<Piece> {
 
 const known = new Map<string, string | undefined>()
 
-/** The term of a word; undefined when it says nothing. */
+/** Term of a word; undefined for stop words. */
 export function termOf(word: string): string | undefined {
   if (known.has(word)) return known.get(word)
   const term = stemmed(word)
@@ -98,7 +97,6 @@ export function subjectOf({ title, url }: { readonly title: string; readonly url
 
 const SUBJECT_CHARS_MAX = 400
 
-/** Terms of a text, each once. */
 export function termSet(text: string): Set<string> {
   const terms = new Set<string>()
   for (const { term } of termsOf(text)) terms.add(term)

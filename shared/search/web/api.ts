@@ -2,14 +2,12 @@ import { request } from 'undici'
 import type { z } from 'zod'
 import { ServiceError } from '#shared/error.ts'
 
-/** One call to a search service that the operator has chosen. */
 export interface ApiCall<T> {
   readonly url: string
   readonly method?: 'GET' | 'POST'
   readonly headers?: Readonly<Record<string, string>>
   /** JSON. */
   readonly body?: unknown
-  /** Schema of the response body. */
   readonly schema: z.ZodType<T>
   /** Remedy for a 401 or 403, for the operator's log. Callers do not see it. */
   readonly refusedHint?: string

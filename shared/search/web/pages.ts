@@ -15,7 +15,6 @@ import { Robots } from './robots.ts'
 
 export interface PagesOptions {
   readonly policy: OutboundPolicy
-  /** DNS resolver. Default: the system's. */
   readonly resolve?: Resolve
   /** Timeout per address. Default: 12 s. */
   readonly timeoutMs?: number
@@ -23,11 +22,11 @@ export interface PagesOptions {
   readonly bytesMax?: number
 }
 
-/** Our user agent. */
+/** User agent of this service. */
 const AGENT = 'SluiceResearch'
 const TIMEOUT_MS = 12_000
 const PAGE_BYTES_MAX = 5 * 1024 * 1024
-/** Redirects that are followed, as browsers do about twenty of. */
+/** Maximum redirects. Browsers follow about twenty. */
 const REDIRECTS_MAX = 5
 
 const TYPES: Readonly<Record<string, DocumentType>> = {

@@ -2,13 +2,13 @@ import { ServiceError } from '#shared/error.ts'
 import type { OutboundPage } from '#shared/outbound/outbound.ts'
 import type { DocumentReader } from '#shared/search/documents/documents.ts'
 
-/** Reads one address, as the guard lets it. */
+/** Fetches one address through the outbound guard. */
 export type Fetch = (url: string, bytesMax: number, signal: AbortSignal) => Promise<OutboundPage>
 
-/** Bytes that a crawler must read at least (RFC 9309 §2.5). */
+/** Minimum size that a crawler must support (RFC 9309 §2.5), used as the maximum. */
 const BYTES_MAX = 512 * 1024
 const REDIRECTS_MAX = 5
-/** Shorter than the day that RFC 9309 §2.4 allows: a site may change its mind. */
+/** Cache lifetime, shorter than the day that RFC 9309 §2.4 allows. */
 const ROBOTS_TTL_MS = 3_600_000
 /** TTL if robots.txt could not be fetched, so that nothing of the site may be read. */
 const FAILURE_TTL_MS = 60_000
@@ -24,7 +24,6 @@ export class Robots {
   readonly #agent: string
   readonly #origins = new Map<string, { readonly rules: Rules; readonly untilMs: number }>()
 
-  /** @param agent Our user agent. */
   constructor(fetch: Fetch, reader: DocumentReader, agent: string) {
     this.#fetch = fetch
     this.#reader = reader

@@ -9,7 +9,6 @@ export class Throttle {
   readonly #name: string
   #pausedUntilMs = 0
 
-  /** @param name Name of the search backend, for messages. */
   constructor(name: string) {
     this.#name = name
   }

@@ -23,11 +23,10 @@ export interface WebService<T = unknown> {
   /** True if the service has a parameter for domains. Otherwise they are added to the query text. */
   readonly takesDomains: boolean
   call(text: string, options: SearchOptions): ApiCall<T>
-  /** @throws ServiceError Where the answer says that the search failed */
+  /** @throws ServiceError if the response reports a failed search */
   hits(answer: T): RawHit[]
 }
 
-/** A result as the service gives it. */
 export interface RawHit {
   readonly url: string
   readonly id?: string
@@ -36,7 +35,7 @@ export interface RawHit {
   readonly date?: string | null | undefined
 }
 
-/** Domains that are put into the words of a search. */
+/** Maximum domains that are added to the words of a query. */
 const SITES_MAX = 5
 /** Characters with markup that are looked at, for each that may be kept. */
 const MARKUP_FACTOR = 4
@@ -86,7 +85,7 @@ class WebSearch<T> implements SearchBackend {
   }
 }
 
-/** Results whose pages may be read, each page once. */
+/** Results with readable URLs and without duplicates. */
 export function hitsOf(raw: readonly RawHit[], { domains, limit }: SearchOptions): Hit[] {
   const hits = new Map<string, Hit>()
   for (const { url: text, id, title, snippet, date } of raw) {
@@ -132,7 +131,7 @@ function dayOf(date: string): string | undefined {
 function withSites(text: string, { allow, deny }: DomainRules): string {
   const sites = allow.slice(0, SITES_MAX).map((domain) => `site:${domain}`)
   const without = deny.slice(0, SITES_MAX).map((domain) => `-site:${domain}`)
-  // More than a few are left to what is done with the results.
+  // With more domains, only the results are filtered.
   const wanted =
     allow.length > 0 && allow.length <= SITES_MAX ? [sites.length > 1 ? `(${sites.join(' OR ')})` : sites[0]] : []
   return [text, ...wanted, ...without].join(' ')

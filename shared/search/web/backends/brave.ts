@@ -16,14 +16,14 @@ const Answer = z.looseObject({
     .nullish(),
 })
 
-/** Results of one call, by its documentation. */
+/** Maximum results per call, from Brave's documentation. */
 const COUNT_MAX = 20
 
-/** Brave's Search API. @param base Another address of it */
+/** Search API of Brave. @param base Base URL, for tests */
 export function brave(key: string, base = 'https://api.search.brave.com'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'brave',
-    // By api-dashboard.search.brave.com/app/plans, 2026: $5 for 1,000 requests.
+    // Price from api-dashboard.search.brave.com/app/plans, 2026: $5 for 1,000 requests.
     searchUsd: 0.005,
     takesDomains: false,
     call(text, { limit, language }) {
@@ -33,7 +33,7 @@ export function brave(key: string, base = 'https://api.search.brave.com'): WebSe
       if (language !== undefined) url.searchParams.set('search_lang', language)
       return { url: url.href, headers: { 'x-subscription-token': key }, schema: Answer }
     },
-    // Without a part for the web it has found nothing there.
+    // Without web results, Brave omits the field `web`.
     hits({ web }) {
       return (web?.results ?? []).map(({ url, title, description, page_age }) => {
         return { url, title, snippet: description, date: page_age }

@@ -15,11 +15,11 @@ const Answer = z.looseObject({
 /** Results that its price includes; each further one costs as much as a seventh of a search. */
 const RESULTS_MAX = 10
 
-/** Exa's search. @param base Another address of it */
+/** Search API of Exa. @param base Base URL, for tests */
 export function exa(key: string, base = 'https://api.exa.ai'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'exa',
-    // By exa.ai/docs/reference/pricing, 2026: $7 for 1,000 requests, with the highlights of 10 results.
+    // Price from exa.ai/docs/reference/pricing, 2026: $7 for 1,000 requests, with the highlights of 10 results.
     searchUsd: 0.007,
     takesDomains: true,
     call(query, { limit, domains }) {

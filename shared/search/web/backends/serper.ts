@@ -12,14 +12,14 @@ const Answer = z.looseObject({
   ),
 })
 
-/** Results of one credit; more cost two. */
+/** Maximum results for one credit; more results cost two credits. */
 const RESULTS_MAX = 10
 
-/** Serper's results of Google. @param base Another address of it */
+/** Google results from Serper. @param base Base URL, for tests */
 export function serper(key: string, base = 'https://google.serper.dev'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'serper',
-    // By serper.dev, 2026: $1 for 1,000 credits in the smallest package, less in larger ones.
+    // Price from serper.dev, 2026: $1 for 1,000 credits in the smallest package.
     searchUsd: 0.001,
     takesDomains: false,
     call(q, { limit, language }) {

@@ -12,7 +12,7 @@ const Answer = z.looseObject({
   ),
 })
 
-/** Tavily's search. @param base Another address of it */
+/** Search API of Tavily. @param base Base URL, for tests */
 export function tavily(key: string, base = 'https://api.tavily.com'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'tavily',

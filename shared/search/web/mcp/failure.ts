@@ -1,6 +1,6 @@
 import { ServiceError } from '#shared/error.ts'
 
-/** How far the causes of an error are followed. */
+/** Maximum depth of error causes. */
 const CAUSES_MAX = 5
 
 /** Whatever went wrong with an MCP server, as the search port says it: by the name of the backend, and never as an empty result. */
@@ -15,7 +15,7 @@ export function failureOf(error: unknown, signal: AbortSignal, broken: AbortSign
   return failed('does not speak MCP over streamable HTTP', error)
 }
 
-/** A sentence about the server: what it did. */
+/** Error about the MCP server. `what` completes the sentence "The search backend mcp …". */
 export function failed(what: string, cause?: unknown): ServiceError {
   return new ServiceError('upstream_error', `The search backend mcp ${what}.`, { cause })
 }
@@ -24,7 +24,7 @@ function timedOut(cause: unknown): ServiceError {
   return new ServiceError('upstream_timeout', 'The search backend mcp did not answer in time.', { cause })
 }
 
-/** The guard speaks of a host; callers know the backend. */
+/** Replaces the host in the message, which callers do not know, by the backend. */
 function named(cause: ServiceError): ServiceError {
   switch (cause.code) {
     case 'rate_limit_exceeded':

@@ -4,13 +4,10 @@ import { streamOutbound } from '#shared/outbound/outbound.ts'
 import { refusal } from '#shared/search/web/api.ts'
 import { failureOf } from './failure.ts'
 
-/** An MCP server that the operator has chosen. */
 export interface McpServer {
   /** URL of the server's streamable HTTP transport. */
   readonly url: string
-  /** Sent as a bearer token. */
   readonly token?: string | undefined
-  /** The tool that searches. */
   readonly searchTool: string
   /** Timeout of each request. Default: 15 s. */
   readonly timeoutMs?: number
@@ -19,12 +16,12 @@ export interface McpServer {
 /** The unchecked result of a tool call. */
 export type ToolAnswer = Awaited<ReturnType<Client['callTool']>>
 
-/** The backend's name in error messages. */
+/** Name of the backend in error messages. */
 export const NAME = 'mcp'
 const TIMEOUT_MS = 15_000
 /** Bytes of one answer: a text is cut at 48 Ki characters, and what is parsed at once must not take long. */
 const BYTES_MAX = 512 * 1024
-/** Pages of the list of tools. */
+/** Maximum pages of the list of tools. */
 const TOOL_PAGES_MAX = 5
 /** Statuses that refuse every request, such as a wrong token or a rate limit. */
 const REFUSALS: ReadonlySet<number> = new Set([401, 403, 429, 503])
@@ -93,7 +90,7 @@ export class McpSession {
     }
   }
 
-  /** Takes no more calls, and closes when those under way have ended. */
+  /** Accepts no more calls, and closes after the running ones have ended. */
   async retire(): Promise<void> {
     this.#isRetired = true
     await this.#closeWhenIdle()
@@ -121,7 +118,7 @@ const UNCHECKED = {
   },
 }
 
-/** A stream that breaks off is a failure like any other. */
+/** A broken stream is a failure; the SDK must not reconnect. */
 const NO_RECONNECTION = {
   maxRetries: 0,
   initialReconnectionDelay: 1,
