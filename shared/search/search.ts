@@ -35,7 +35,7 @@ export interface ReadOptions {
 
 /** A source found by a search. */
 export interface Hit {
-  /** Absolute for pages of the web; for documents of the corpus the path within it, with slashes. */
+  /** Absolute URL of a web page, or the path of a document within the corpus, with slashes. */
   readonly url: string
   readonly title: string
   readonly snippet: string
@@ -95,10 +95,10 @@ export interface SearchBackend {
    */
   search(text: string, options: SearchOptions): Promise<Hit[]>
   /**
-   * Reads what was found.
+   * Reads a hit.
    *
-   * @throws ServiceError `not_found`, `unsupported_media_type`, `request_too_large`, `permission_denied`, `invalid_value` (an
-   *   address that must not be asked), `upstream_error`, `upstream_timeout`; the signal's reason
+   * @throws ServiceError `not_found`, `unsupported_media_type`, `request_too_large`, `permission_denied`,
+   * `invalid_value` (a forbidden address), `upstream_error`, `upstream_timeout`; the signal's reason
    */
   read(hit: Hit, options: ReadOptions): Promise<Snapshot>
   /** Document frequencies of terms. Only backends with an own index have this method. @throws ServiceError As {@link search} */
@@ -118,7 +118,7 @@ export interface SearchBackend {
 export const LOCAL_HOST = 'local'
 /** Maximum hits per search. */
 export const HITS_MAX = 20
-/** UTF-16 units of one snapshot; a longer document is several sources, a longer page is cut. */
+/** Maximum UTF-16 units of a snapshot. A longer document becomes several sources; a longer page is cut. */
 export const SNAPSHOT_CHARS_MAX = 48 * 1024
 /** Maximum UTF-16 units of a title, and of a snippet. */
 export const TITLE_CHARS_MAX = 200

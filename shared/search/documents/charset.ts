@@ -5,10 +5,12 @@ export class Unreadable extends Error {}
 const HEAD_BYTES = 1_024
 
 /**
- * Decodes a document. The first encoding found in this order counts: the byte order mark, HTTP's `charset`, the declaration in the
- * document, UTF-8. Text that is not valid UTF-8 is decoded as Windows-1252.
+ * Decodes a document.
  *
- * @throws Unreadable When it is binary
+ * The first known encoding counts, in this order: byte order mark, HTTP's `charset`, declaration in the document,
+ * UTF-8. Invalid UTF-8 is decoded as Windows-1252.
+ *
+ * @throws Unreadable if the document is binary
  */
 export function decodeText(bytes: Uint8Array, charset?: string): string {
   const said = markOf(bytes) ?? known(charset) ?? known(declaredIn(bytes))
@@ -33,7 +35,7 @@ function declaredIn(bytes: Uint8Array): string | undefined {
   return /<meta[^>]{0,200}charset\s*=\s*["']?\s*([\w:-]{1,40})/i.exec(head)?.[1]
 }
 
-/** The decoder's own name of an encoding; undefined for one that it does not know. */
+/** Name of a supported encoding; undefined if the label is unknown. */
 function known(label: string | undefined): string | undefined {
   if (label === undefined) return undefined
   try {

@@ -20,11 +20,11 @@ const THREADS_MAX = 4
 const ROBOTS_TIMEOUT_MS = 2_000
 /** Heap of a thread: a page of 5 MB takes about 100 MB. */
 const HEAP_MB = 384
-/** Buffers of a thread, which its heap does not count: 2 MB of a PDF unpack to 2 GB. */
+/** Maximum buffers of a thread, which do not count as heap: 2 MB of a PDF may unpack to 2 GB. */
 const BUFFER_BYTES_MAX = 256 * 1024 * 1024
 /** Interval of the measurement of buffers. */
 const MEASURE_INTERVAL_MS = 50
-/** Maximum number of waiting documents per project: those of 12 researches, which read up to five at once. */
+/** Maximum waiting documents per project: 12 research runs read up to five at once. */
 const QUEUED_PER_PROJECT_MAX = 64
 /** Time without work after which a thread is ended. */
 const IDLE_TIMEOUT_MS = 30_000
@@ -38,7 +38,6 @@ export interface DocumentReaderOptions {
   readonly bufferBytesMax?: number
 }
 
-/** Reads documents in several threads, projects in turn. Dispose it with {@link DocumentReader.close}. */
 export class DocumentReader {
   readonly #documentMs: number
   readonly #threadsMax: number
@@ -109,7 +108,7 @@ export class DocumentReader {
     return thread
   }
 
-  /** A start takes as long as several documents: the first one of another project does not wait for it. */
+  /** Starting a thread takes as long as several documents, so one spare thread is started ahead. */
   #startSpare(): void {
     if (this.#idle.some((thread) => thread.isStarted)) return
     if (this.#idle.length === 0 && this.#threads.length < this.#threadsMax) this.#idle.push(this.#newThread())
@@ -211,7 +210,9 @@ class DocumentThread {
   }
 }
 
-/** Aborts its signal if a thread has larger buffers. The thread is interrupted for each measurement, also within a loop. */
+/**
+ * Aborts its signal if the buffers of a thread exceed the maximum. The measurement interrupts even a thread in a loop.
+ */
 function measureBuffers(worker: Worker, bytesMax: number): { readonly signal: AbortSignal; stop(): void } {
   const isOver = new AbortController()
   const measure = async () => {
@@ -223,7 +224,7 @@ function measureBuffers(worker: Worker, bytesMax: number): { readonly signal: Ab
   return { signal: isOver.signal, stop: () => clearInterval(timer) }
 }
 
-/** Hands one document to the thread. @throws Error When the thread ends instead of answering; the signal's reason */
+/** Sends one document to the thread. @throws Error if the thread ends without a reply; the signal's reason */
 async function replyOf(worker: Worker, task: ThreadTask, signal: AbortSignal): Promise<ThreadReply> {
   const { promise, resolve, reject } = Promise.withResolvers<ThreadReply>()
   const onExit = () => reject(new Error('The thread ended.'))

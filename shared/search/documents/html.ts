@@ -4,11 +4,11 @@ import type { BlockType } from '#shared/search/search.ts'
 import type { ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { DEPTH_MAX as PAGE_DEPTH_MAX, type ReducedPage, reducePage } from './reduce.ts'
 
-/** Nodes that are looked at: the elements of a reduced page, and the texts between them. */
+/** Maximum nodes that are visited: the elements of a reduced page, and the texts between them. */
 const NODES_MAX = 60_000
 /** Maximum depth of elements that are visited, including those that the parser adds. */
 const DEPTH_MAX = PAGE_DEPTH_MAX + 10
-/** Readability visits the ancestors of each element several times: the largest product of elements and depth for which it is used. */
+/** Maximum product of elements and depth for Readability, which visits the ancestors of each element several times. */
 export const ARTICLE_WORK_MAX = 60_000
 
 const BLOCKS: Readonly<Record<string, BlockType>> = {
@@ -43,12 +43,12 @@ const LEFT_OUT = new Set([
 /** Blocks that may contain other blocks, which then become separate blocks. */
 const NESTING = new Set(['BLOCKQUOTE', 'DD', 'LI'])
 
-/** Elements around the main text of a page, such as navigation, by name and by role. */
+/** Elements around the main text of a page, by name and by role. */
 const AROUND = new Set(['HEADER', 'FOOTER'])
 const AROUND_ROLES = new Set(['navigation', 'banner', 'contentinfo', 'search', 'complementary', 'menu', 'menubar'])
-/** If an article holds less than this share of the page's text, Readability has dropped parts, as it often does in manuals. */
+/** Minimum share of the page's text in an article. With less, Readability has dropped parts, as often in manuals. */
 const ARTICLE_SHARE_MIN = 0.9
-/** If links make up more than this share of a paragraph or item, it is navigation and is left out. */
+/** Maximum share of links in a paragraph or item. With more, the element is navigation and is omitted. */
 const LINK_SHARE_MAX = 0.8
 
 const ELEMENT = 1
@@ -126,7 +126,10 @@ function parsed(html: string): { document: Document } {
   return { document }
 }
 
-/** The mark of a note: a number or a letter above the line that leads elsewhere in the page. In a sentence it would be a word. */
+/**
+ * Whether a raised text is a footnote mark: a number or letter that links to another part of the page. Inside a
+ * sentence the mark would count as a word.
+ */
 function isMark(raised: Raised): boolean {
   const text = (raised.textContent ?? '').trim()
   return /^\[?(?:\d{1,3}|\p{L}|[*†‡])\]?$/u.test(text) && raised.querySelector('a[href*="#"]') !== null
@@ -160,9 +163,9 @@ function articleOf({
 }
 
 /**
- * Adds the blocks of an element in the order of the page; text between them belongs to none and is a block by itself.
+ * Adds the blocks of an element in page order. Text between blocks becomes a block of its own.
  *
- * @param isLeftOut Returns true for an element to skip, in addition to scripts and styles
+ * @param isLeftOut True for elements to skip, in addition to scripts and styles
  */
 export function walkHtml(
   root: DomNode,
@@ -201,7 +204,7 @@ function hasBlocks(node: DomNode): boolean {
   return Array.from(node.childNodes).some(({ nodeName }) => /^(P|UL|OL|DIV|PRE|TABLE|BLOCKQUOTE|LI)$/i.test(nodeName))
 }
 
-/** Cells with a tab between, as browsers give the text of a row (HTML, 3.2.7 The innerText property): the page writes no mark there. */
+/** Joins the cells of a row with tabs, as `innerText` does (HTML, 3.2.7). */
 function rowText(row: DomNode): string {
   const cells = Array.from(row.childNodes).filter(({ nodeType }) => nodeType === ELEMENT)
   return cells

@@ -14,7 +14,6 @@ export interface DocumentInput {
 /** Whether a robots.txt allows a page to be read. */
 export interface RobotsQuestion {
   readonly type: 'robots'
-  /** The URL of robots.txt; `bytes` is its content. */
   readonly robotsUrl: string
   readonly bytes: Uint8Array
   readonly url: string

@@ -6,9 +6,9 @@ import { Unreadable } from './charset.ts'
 /** Maximum pages of a PDF. */
 const PAGES_MAX = 1_000
 
-/** Reads the text of a PDF page by page. One of scanned pages has none. @throws Unreadable */
+/** Reads the text of a PDF page by page. Scanned pages have no text. @throws Unreadable */
 export async function readPdf(bytes: Uint8Array, builder: TextBuilder): Promise<ReadDocument> {
-  // A message between threads gives bytes of its own kind, which the library wants plain.
+  // Messages between threads carry a subclass of Uint8Array that the library rejects.
   const pdf = await getDocumentProxy(new Uint8Array(bytes))
   if (pdf.numPages > PAGES_MAX) throw new Unreadable(`The document has more than ${PAGES_MAX} pages.`)
   const { text } = await extractText(pdf, { mergePages: false })

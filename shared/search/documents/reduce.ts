@@ -12,11 +12,13 @@ export const ELEMENTS_MAX = 8_000
 export const DEPTH_MAX = 100
 /** Maximum UTF-16 units of an attribute. */
 const ATTRIBUTE_CHARS_MAX = 200
-/** Open elements at which a page ends: the parser moves all of them for each further one. */
+/**
+ * Maximum open elements. At this depth the page ends, because the parser moves all of them for each further element.
+ */
 const OPEN_MAX = 4_000
-/** Characters that are written as entities, since each is a node of its own to the DOM's parser; later ones are left out. */
+/** Maximum characters that are written as entities, because each becomes a DOM node. Later ones are omitted. */
 const MARKS_MAX = 8_000
-/** UTF-16 units that the parser takes at once, so that a page that is long enough ends it early. */
+/** UTF-16 units per parser call, so that a page beyond the bounds ends early. */
 const CHUNK_CHARS = 64 * 1024
 
 /** Elements that are omitted with their content. */
@@ -49,7 +51,6 @@ export interface ReducedPage {
   readonly depth: number
 }
 
-/** Writes a page within the bounds of this file. */
 export function reducePage(html: string): ReducedPage {
   const reducer = new Reducer()
   const parser = new Parser(reducer, { decodeEntities: true, lowerCaseTags: true })

@@ -12,7 +12,7 @@ import { indexTermsOf, subjectOf, termsOf } from '#shared/search/text/terms.ts'
 export const PASSAGES_MAX = 50_000
 /** Maximum passages that a search ranks before they are grouped by document. */
 const PASSAGES_RANKED_MAX = 200
-/** TTL of texts that no file contains any more, 8 days: longer than any job may take. */
+/** TTL of texts that no file contains, 8 days: longer than the maximum duration of a job. */
 const UNREFERENCED_TTL_MS = 8 * 24 * 3_600_000
 /** Longer than adding one file takes. Older incomplete sources are remnants of a crash. */
 const INCOMPLETE_TTL_MS = 3_600_000
@@ -69,7 +69,7 @@ export class CorpusIndex {
   readonly #db: DatabaseSync
   readonly #statements = new Map<string, StatementSync>()
 
-  /** @param directory Where `corpus.db` lies; made when it is not there. @throws Error When this SQLite has no FTS5 */
+  /** @param directory Directory of `corpus.db`, created if missing. @throws Error if this SQLite lacks FTS5 */
   constructor(directory: string) {
     makeDirectory(directory)
     const path = join(directory, 'corpus.db')
@@ -93,16 +93,12 @@ export class CorpusIndex {
     }))
   }
 
-  /** Files that could not be read, with the reason of each. */
   problems(): string[] {
     const rows = this.#all('SELECT path, problem FROM files WHERE problem IS NOT NULL ORDER BY path LIMIT 20')
     return rows.map(({ path, problem }) => `${path}: ${problem}`)
   }
 
-  /**
-   * Replaces the sources of a file. Yields between portions of the work. A search finds the old sources until all new ones are
-   * added, then only the new ones.
-   */
+  /** Replaces the sources of a file, with yields. A search finds the old sources until all new ones are added. */
   *replace(file: IndexedFile, sources: readonly Snapshot[], problem: string | null): Generator<void> {
     const { path, bytes, modifiedMs } = file
     const added: number[] = []
@@ -130,7 +126,7 @@ export class CorpusIndex {
 
   /** Deletes passages without a file, and texts whose TTL has expired. */
   *sweep(): Generator<void> {
-    // Sources half added at a crash: after INCOMPLETE_TTL_MS no process can still be adding them.
+    // Sources that a crash left incomplete. After INCOMPLETE_TTL_MS no process is still adding them.
     this.#all('UPDATE sources SET is_current = 0 WHERE is_current = 2 AND left_ms < ?', Date.now() - INCOMPLETE_TTL_MS)
     for (;;) {
       const rows = this.#all(UNREFERENCED_PASSAGES)
@@ -146,7 +142,7 @@ export class CorpusIndex {
     this.#all('DELETE FROM sources WHERE is_current = 0 AND left_ms < ?', Date.now() - UNREFERENCED_TTL_MS)
   }
 
-  /** The documents whose passages fit the terms of a question best, each once, best first. */
+  /** Documents with the best matching passage, best first. */
   search(terms: readonly string[], limit: number): FoundSource[] {
     const best = new Map<number, FoundSource>()
     for (const row of this.#match(SEARCH, terms)) {
@@ -158,7 +154,7 @@ export class CorpusIndex {
     return [...best.values()]
   }
 
-  /** Passages that hold a word in any of its forms, or a term of a question. */
+  /** Number of passages with any form of a word, or with a question term. */
   count(word: string): number {
     const terms = prefixOf(word) === undefined ? [[...termsOf(word)].map(({ term }) => term).join(' ')] : [word]
     const [row] = this.#match('SELECT count(*) AS count FROM passages WHERE passages MATCH ?', terms)
@@ -216,7 +212,7 @@ export class CorpusIndex {
     })
   }
 
-  /** A term in quotes is a phrase of FTS5, in which no character is an operator. */
+  /** A quoted term is a phrase of FTS5, in which no character is an operator. */
   #match(sql: string, terms: readonly string[]): Record<string, unknown>[] {
     const some = terms.filter((term) => term !== '')
     const query = some.map((term) => `"${(prefixOf(term) ?? term).replaceAll('"', '')}"${prefixOf(term) ? ' *' : ''}`)
@@ -254,7 +250,7 @@ function found(url: string, title: string, sha256: string, date: string, snippet
   return { url, title, sha256, date, snippet }
 }
 
-/** The index that is there; undefined when there is none, or one that this version cannot use. */
+/** The existing index; undefined if there is none, or if its version is not supported. */
 function openCurrent(path: string): DatabaseSync | undefined {
   makePrivateFile(path)
   let db: DatabaseSync | undefined
@@ -277,7 +273,7 @@ function openAnew(path: string): DatabaseSync {
   return db
 }
 
-/** `synchronous = OFF` may lose data if the machine crashes. The files contain it, so it is indexed again. */
+/** `synchronous = OFF` may lose data if the machine crashes. The data is then indexed again from the files. */
 function open(path: string): DatabaseSync {
   const db = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS })
   db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA cache_size = -16000')

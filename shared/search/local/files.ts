@@ -41,10 +41,10 @@ const TYPES: Readonly<Record<string, DocumentType>> = {
 }
 
 /**
- * Lists the documents of a corpus in the order of their paths. Hidden files, `node_modules` and symbolic links are left out: a
- * link could publish a file outside the corpus.
+ * Lists the documents of a corpus in the order of their paths. Hidden files, `node_modules` and symbolic links are
+ * skipped: a link could publish a file outside the corpus.
  *
- * @throws Error of the file system, when a named path cannot be read
+ * @throws Error of the file system if a configured path cannot be read
  */
 export async function listFiles({ directory, paths }: Corpus): Promise<FoundFile[]> {
   const files = new Map<string, FoundFile>()
@@ -67,7 +67,7 @@ export async function listFiles({ directory, paths }: Corpus): Promise<FoundFile
 }
 
 /**
- * Reads a file of {@link listFiles}. If the file has become a link, a pipe or too large since then, the function throws.
+ * Reads a file of {@link listFiles}, unless it has become a link, a pipe or too large.
  *
  * @throws ServiceError `permission_denied`, `request_too_large`; Error of the file system
  */

@@ -30,11 +30,11 @@ import { watchCorpus } from './watch.ts'
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
 /** Retry-After while no document is indexed. */
 const RETRY_DELAY_MS = 5_000
-/** Documents that are read before their turn to be indexed, and after which the size of the index is looked at. */
+/** Documents that are read ahead of indexing, and the interval in documents at which the index size is checked. */
 const READ_AHEAD = 3
 const SIZE_CHECK_DOCUMENTS = 20
 const NO_SNAPSHOTS: Promise<Snapshot[]> = Promise.resolve([])
-/** Words of a search that are looked for, and their terms: a word of a script without spaces has several. */
+/** Maximum words of a search, and their maximum terms: a word of a script without spaces has several. */
 const WORDS_MAX = 16
 const TERMS_MAX = 48
 
@@ -44,16 +44,17 @@ export interface LocalCorpusOptions {
   readonly directory: string
   /** Called with each problem of a scan, such as a file that could not be read. */
   readonly onProblem?: (problem: string) => void
-  /** Interval of the scans that find changes without an event of the file system. Default: 30 s. */
+  /** Interval of scans that detect changes without a file system event. Default: 30 s. */
   readonly pollIntervalMs?: number
 }
 
 export interface LocalCorpus extends SearchBackend {
   readonly name: 'local'
-  /** Resolves when all changes so far are indexed. @throws ServiceError `upstream_error` when the folder cannot be read */
+  /**
+   * Resolves when all changes so far are indexed. @throws ServiceError `upstream_error` if the folder cannot be read
+   */
   refresh(): Promise<void>
   countTerms(words: readonly string[], signal: AbortSignal): Promise<TermCounts>
-  /** Files that could not be read, with reasons. Shown in `/readyz`. */
   problems(): string[]
 }
 
@@ -197,7 +198,7 @@ class CorpusBackend implements LocalCorpus {
     }
   }
 
-  /** Reads a file into the index; one that cannot be read is kept with its problem until it changes. */
+  /** Indexes a file. An unreadable file is recorded with its problem until it changes. */
   async #indexFile(file: FoundFile, reading: Promise<Snapshot[]>): Promise<void> {
     const { signal } = this.#closing
     try {
@@ -253,7 +254,7 @@ function termsFor(text: string): string[] {
   return [...terms.keys()]
 }
 
-/** A document as the sources that it makes: one, or several where it is longer than a snapshot may be. */
+/** Converts a document to sources: several if it is longer than a snapshot. */
 function partsOf(document: ReadDocument, url: string, title: string, date: string): Snapshot[] {
   const groups = groupsOf(document.blocks)
   return groups.map((blocks, at) => {
@@ -271,7 +272,7 @@ function partsOf(document: ReadDocument, url: string, title: string, date: strin
   })
 }
 
-/** Blocks that fit into one snapshot each. One that is longer than that is cut where it is full. */
+/** Groups blocks into snapshots. A longer block is cut at the maximum size of a snapshot. */
 function groupsOf(blocks: readonly Block[]): Block[][] {
   const groups: Block[][] = []
   for (const whole of blocks) {

@@ -5,7 +5,6 @@ export interface ReadText {
   readonly blocks: readonly Block[]
 }
 
-/** The result of parsing a document, before it becomes a snapshot. */
 export interface ReadDocument extends ReadText {
   /** The title in the document's metadata, or its first heading. Empty if it has neither. */
   readonly title: string
@@ -23,14 +22,17 @@ const NAMED: Readonly<Record<string, string>> = {
   hellip: '…',
 }
 
-/** Characters that are not seen and change how others read: controls, and marks that turn the direction of text. */
+/** Invisible characters that change the meaning of others: controls, and marks for the text direction. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g
-/** Joiners are part of the spelling between letters (Persian, Sinhala) and between emoji; anywhere else they are hidden. */
+/**
+ * Joiners belong to the spelling between letters (Persian, Sinhala) and between emoji. Elsewhere they are invisible and
+ * removed.
+ */
 const HIDDEN_JOINER =
   /(?<![\p{L}\p{M}\p{Extended_Pictographic}\p{Emoji_Modifier}])(?:\u200c|\u200d)|(?:\u200c|\u200d)(?![\p{L}\p{Extended_Pictographic}])/gu
 
-/** Joins blocks into one text, with an empty line between, and remembers where each stands. */
+/** Joins blocks into one text, with an empty line in between, and records the offsets of each block. */
 export class TextBuilder {
   readonly #parts: string[] = []
   readonly #blocks: Block[] = []
@@ -69,7 +71,7 @@ export class TextBuilder {
   }
 }
 
-/** Whitespace reads as one space, but in code, where lines and columns mean something, and between the cells of a row. */
+/** Collapses white space to one space, except in code, and between the cells of a row. */
 function tidy(type: BlockType, raw: string): string {
   if (type === 'row') return raw.split('\t').map(lineOf).join('\t').trim()
   return type === 'code' ? seenOf(raw).trimEnd() : lineOf(raw)

@@ -19,25 +19,25 @@ export interface Span {
   readonly text: string
 }
 
-/** The role of a block, and the pieces before it that say what it is about. */
+/** The role of a block, and the earlier texts that explain it. */
 export interface BlockContext {
   /** A label or table header, which is never quoted alone. */
   readonly isLabel: boolean
   readonly spans: readonly Span[]
 }
 
-/** Maximum length of a label, of one that asks a question, and of a lead-in, in UTF-16 units. */
+/** Maximum lengths in UTF-16 units of a label, of a label with a question, and of a lead-in. */
 const LABEL_CHARS_MAX = 90
 const LABEL_QUESTION_CHARS_MAX = 200
 const LEAD_CHARS_MAX = 240
-/** Blocks that a label is about: one, or up to the next label in a list of definitions. */
+/** Maximum blocks that a label explains, up to the next label in a list of definitions. */
 const LABEL_BLOCKS_MAX = 5
 /** Rows that are compared to recognise a header. */
 const HEAD_ROWS = 6
 const HEAD_CELL_CHARS_MAX = 40
 /** Maximum consecutive labels that apply to one block. */
 const CHAINED_MAX = 4
-/** A column of numbers without a number in the first row has a header there; else cells must be that much longer below it. */
+/** A column has a header if only its other cells contain numbers, or if those are longer by this factor. */
 const HEAD_LENGTH_RATIO = 1.5
 
 const SENTENCE_END = /[.!?:;,…。！？：；、،؟।]['"”’»)\]]?$/
@@ -89,7 +89,10 @@ interface Scope {
   readonly label: Span | undefined
   /** Number of blocks to which the label still applies. */
   readonly left: number
-  /** A lead-in applies to the next block, and to the whole list, code or table below it; a caption to a table alone. */
+  /**
+   * A lead-in applies to the next block, and to a whole list, code block or table after it. A caption applies to a
+   * table only.
+   */
   readonly lead: Span | undefined
   readonly caption: Span | undefined
   readonly head: Span | undefined
@@ -141,7 +144,7 @@ function spansIn({ label, lead, caption, head }: Scope, isRow: boolean): Span[] 
   return spans.filter((span) => span !== undefined)
 }
 
-/** For each block the number of blocks that it is the label of; 0 for a block that is none. */
+/** Number of blocks that each block labels; 0 for a block that is no label. */
 function labelsOf(text: string, blocks: readonly Block[]): number[] {
   const reach = blocks.map(() => 0)
   let next: number | undefined
@@ -152,14 +155,14 @@ function labelsOf(text: string, blocks: readonly Block[]): number[] {
     const isChained = chain > 0 && chain < CHAINED_MAX
     chain = block && isLabelAt(at, text, blocks, isChained) ? chain + 1 : 0
     if (chain === 0) continue
-    // The end of a list of definitions is unknown, so that its last label is about one block.
+    // The end of a list of definitions is unknown, so the last label applies to one block.
     reach[at] = next === undefined ? 1 : Math.min(LABEL_BLOCKS_MAX, next - at)
     next = at
   }
   return reach
 }
 
-/** @param isChained The next block is a label too. Terms of definitions may have several forms. */
+/** @param isChained Whether the next block is a label too: a definition may have several terms */
 function isLabelAt(at: number, text: string, blocks: readonly Block[], isChained: boolean): boolean {
   const [block, after] = [blocks[at], blocks[at + 1]]
   if (block?.type !== 'text' || !after || after.type === 'heading') return false

@@ -5,15 +5,15 @@
  */
 import { sha256Of } from '#shared/search/snapshot.ts'
 
-/** Bits in which the hashes of texts that are nearly the same may differ, of 64. */
+/** Maximum differing bits of two 64-bit hashes of near-duplicates. */
 const DISTANCE_MAX = 3
 /** Words per n-gram. */
 const GRAM = 3
-/** Minimum number of grams for a SimHash: in shorter texts one gram changes many bits. */
+/** Minimum n-grams for a SimHash: in shorter texts one n-gram changes many bits. */
 const GRAMS_MIN = 60
-/** A sentence that shares this part of its grams with the other text says something else there. */
+/** Minimum share of common n-grams for a sentence that differs from the other text in a few words. */
 const VARIANT_SHARE = 0.4
-/** Words of a sentence that can be compared so; a shorter one with a number in it counts as changed. */
+/** Minimum words of a sentence for that comparison. A shorter sentence with a number counts as changed. */
 const VARIANT_WORDS = 4
 /** Words processed between two event-loop yields. */
 const WORDS_PER_YIELD = 200
@@ -29,7 +29,7 @@ export interface TextPrint {
   readonly sentences: ReadonlySet<string>
 }
 
-/** Takes the print of a text. Yields so that it can be done in turns. */
+/** Computes the fingerprint of a text, with yields. */
 export function* printOf(text: string): Generator<void, TextPrint> {
   const sum = { high: new Int32Array(32), low: new Int32Array(32) }
   const grams = new Set<number>()
@@ -49,7 +49,7 @@ export function* printOf(text: string): Generator<void, TextPrint> {
   return { sha256: sha256Of([...sentences].join(' ')), high: bitsOf(sum.high), low: bitsOf(sum.low), grams, sentences }
 }
 
-/** Whether a text says nothing that another one does not. Yields so that it can be done in turns. */
+/** Whether a text contains nothing new compared with another one. Yields to the event loop. */
 export function* isRepeat(text: TextPrint, other: TextPrint): Generator<void, boolean> {
   if (text.sha256 === other.sha256) return true
   if (Math.min(text.grams.size, other.grams.size) < GRAMS_MIN) return false
@@ -94,7 +94,7 @@ function bitsOf(sum: Int32Array): number {
   return bits
 }
 
-/** FNV-1a with the last step of MurmurHash3, without which words that end alike hash alike. */
+/** FNV-1a with the finalizer of MurmurHash3, because FNV-1a alone gives similar hashes to words with equal endings. */
 function hashOf(text: string, start: number): number {
   let hash = start
   for (let at = 0; at < text.length; at++) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193)

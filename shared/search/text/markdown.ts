@@ -1,12 +1,12 @@
 import type { BlockType } from '#shared/search/search.ts'
 import { decodeEntities, type TextBuilder } from './builder.ts'
 
-/** Rows of a table that say what its columns are, and the line below them. */
+/** The header row of a table, and the line below it. */
 const TABLE_RULE = /^\s*\|?\s*:?-{2,}:?\s*(\|\s*:?-{2,}:?\s*)*\|?\s*$/
 const FENCE = /^\s{0,3}(`{3,}|~{3,})/
 const HEADING = /^\s{0,3}(#{1,6})\s+(.*?)\s*#*\s*$/
 const UNDERLINE = /^\s{0,3}(=+|-+)\s*$/
-/** A line of reStructuredText below a title, which is at least as long as the title; and what marks code, options and roles. */
+/** A reStructuredText underline, at least as long as its title; and the markup of code, options and roles. */
 const RST_UNDERLINE = /^([~^"'*+#:._`])\1{2,}\s*$/
 const RST_DIRECTIVE = /^\s*\.\. (?:[\w-]+::\s*|_[^:]{1,100}:\s*)/
 const RST_ROLE = /:[a-z][\w:+.-]{0,30}:`([^`\n]{1,200})`/g
@@ -17,18 +17,18 @@ const QUOTE = /^\s{0,3}>\s?/
 const FOOTNOTE = /\s?\[\^[\w-]{1,40}\](?!:)/g
 /** A link whose text is a number alone: `[2](url)`, `[[2]](url)`, `[\[2\]](url)`. */
 const NUMBER_LINK = String.raw`\[(?:\\?\[)?\d{1,3}(?:\\?\])?\]\((?=([^)\s]{0,2000}))\$[^)]{0,300}\)`
-/** Some of them, with what stands before: the marks of notes, as pages that were turned into Markdown have them. */
+/** Footnote marks, in the forms of pages that were converted to Markdown. */
 const MARKS = new RegExp(
   String.raw`([^\s[\]]{1,20}\s?)${NUMBER_LINK.replace('$', '2')}(?:[,;]?\s?${NUMBER_LINK.replace('$', '3')}){0,9}`,
   'g',
 )
-/** Text after which a number belongs to the sentence (`section 2`, `#3`) and is no mark of a note. */
+/** Text before a number that belongs to the sentence (`section 2`, `#3`) and is no footnote mark. */
 const NUMBERED =
   /(?:^|[^\p{L}])(?:chapter|section|part|step|fig|figure|table|version|page|no|number|issue|item|appendix|note|rfc|level|phase|day|week|volume|lesson|unit|article|rule|question|example|line|in|see|by|from|of|to|with|and|or|is|are|was|were|than|at|for|on|the)s?\.?\s?$|[#§=]\s?$/iu
 
 /**
- * Reads Markdown as people see it: blocks of plain text, without markup, links and pictures. Line by line, so that what is no
- * Markdown comes out as text and nothing takes long.
+ * Reads Markdown as blocks of plain text, without markup, links and pictures. The parser works line by line: other
+ * formats become text, and the time is linear.
  */
 export function readMarkdown(source: string, builder: TextBuilder): void {
   new MarkdownReader(builder).read(withoutComments(source))
@@ -90,14 +90,14 @@ class MarkdownReader {
       return true
     }
     if (!UNDERLINE.test(line)) return false
-    // A line of dashes below text makes a heading of it; alone it is a rule.
+    // A line of dashes below text makes the text a heading. Elsewhere the line is a rule.
     const above = this.#open?.type === 'text' ? this.#open.lines : undefined
     this.#open = undefined
     if (above) this.#whole('heading', plain(above.join(' ')))
     return true
   }
 
-  /** A title of reStructuredText, whose line below could be a fence or a rule of Markdown. */
+  /** A reStructuredText title, whose underline could be a fence or a rule of Markdown. */
   #rstHeading(line: string): boolean {
     const [title, ...others] = this.#open?.type === 'text' ? this.#open.lines : []
     if (title === undefined || others.length > 0 || !RST_UNDERLINE.test(line)) return false
@@ -107,7 +107,7 @@ class MarkdownReader {
     return true
   }
 
-  /** The line with the names of the columns; the rule below it is left out. */
+  /** The header row of a table. The rule below it is skipped. */
   #tableHead(line: string): void {
     this.#flush()
     if (!TABLE_RULE.test(line)) this.#builder.add('head', cells(line))
@@ -156,8 +156,8 @@ function cells(line: string): string {
 }
 
 /**
- * Text of a line without its markup. Each pattern is bounded, so that no line takes long. The address of a link is matched in a look
- * ahead, which the engine never retries at another length.
+ * Text of a line without markup. Each pattern is bounded, so that no line takes long. Link addresses are matched in a
+ * lookahead, which the engine does not retry at other lengths.
  */
 function plain(line: string): string {
   const withoutLinks = line

@@ -2,9 +2,9 @@ import type { Block, Snapshot } from '#shared/search/search.ts'
 import { type BlockContext, contextsOf, isBoxTitle } from './contexts.ts'
 import { type Sentence, sentencesOf } from './sentences.ts'
 
-/** UTF-16 units of a passage: some paragraphs under one heading. A sentence that is longer is one by itself. */
+/** Maximum UTF-16 units of a passage: some paragraphs under one heading. A longer sentence is a passage by itself. */
 const PASSAGE_CHARS = 700
-/** UTF-16 units that are looked at in one piece. Longer text is split into parts that are too long to be quoted. */
+/** Maximum UTF-16 units that are processed at once. Longer text is split into parts that are too long to be quoted. */
 const PART_CHARS_MAX = 2_000
 /** Maximum distance between the middle and the space at which a part ends. */
 const SPACE_CHARS_MAX = 100
@@ -14,14 +14,14 @@ const PASSAGES_MAX = 600
 export interface Passage {
   /** Heading above the passage; empty before the first heading. */
   readonly heading: string
-  /** Labels, lead-ins and headers of tables that apply to its sentences and stand before it. */
+  /** Labels, lead-ins and table headers that apply to the sentences of the passage. */
   readonly context: string
   readonly start: number
   readonly end: number
   readonly sentences: readonly Sentence[]
 }
 
-/** Passages of a snapshot in order. Yields them one by one, so that a long text can be taken in turns. */
+/** Passages of a snapshot in order, generated one by one, so that the caller can yield. */
 export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Generator<Passage> {
   let heading = ''
   let open: Sentence[] = []

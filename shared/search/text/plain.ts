@@ -1,6 +1,6 @@
 import type { TextBuilder } from './builder.ts'
 
-/** Reads plain text: paragraphs are what empty lines part, lines of a list stand by themselves. */
+/** Reads plain text: empty lines separate paragraphs, and each list item is a block. */
 export function readPlain(source: string, builder: TextBuilder): void {
   for (const paragraph of source.replace(/\r\n?/g, '\n').split(/\n[ \t]*\n/)) {
     if (builder.isFull) return

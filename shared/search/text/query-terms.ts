@@ -4,8 +4,9 @@ import { synonymsOf } from './synonyms.ts'
 import { type Term, termOf, termsOf, wordsOf } from './terms.ts'
 
 /*
- * Words of a question that a matching source need not contain: question words, articles, pronouns, prepositions, and forms of "to be"
- * and "to have". The lists are short on purpose: they cover the words of questions, not all frequent words of texts.
+ * Words of a question that a matching source need not contain: question words, articles, pronouns, prepositions, and
+ * forms of "to be" and "to have". The lists are short on purpose: they cover words of questions, not all frequent words
+ * of texts.
  */
 
 /** Languages in Latin script; English has a longer list of its own in `terms.ts`. */
@@ -103,7 +104,7 @@ const PREFIX_MIDDLE = 5
 const PREFIX_LONG = 6
 /** Maximum words for language detection. */
 const WORDS_MAX = 60
-/** A question whose letters are of another script than Latin to this share is not English. */
+/** Minimum share of letters in another script for a question that is not English. */
 const OTHER_SCRIPT_SHARE = 0.3
 
 const KOREAN_ENDING =
@@ -116,7 +117,6 @@ const english = latin.get('en') ?? new Set()
 const ofScripts = setOf(Object.values(SCRIPT_STOP_WORDS).join(' '))
 const segmenter = new Intl.Segmenter('und', { granularity: 'word' })
 
-/** Rules for converting the words of a question into terms. */
 export interface Language {
   readonly isEnglish: boolean
   readonly stopWords: ReadonlySet<string>
@@ -124,7 +124,7 @@ export interface Language {
 
 const ENGLISH: Language = { isEnglish: true, stopWords: english }
 
-/** The language of a question, by its script and its stop words. Without a sign of another language a question is English. */
+/** The language of a question, by its script and its stop words. Default: English. */
 export function languageOf(question: string): Language {
   const letters = question.match(/\p{L}/gu) ?? []
   const other = letters.filter((letter) => !/\p{Script=Latin}/u.test(letter)).length
@@ -147,7 +147,7 @@ export function languageOf(question: string): Language {
   return { isEnglish: false, stopWords: new Set(stopWords) }
 }
 
-/** Phrases of stop words and common verbs that ask for something, with the word that texts use for it. */
+/** Phrases of stop words and common verbs in questions, with the word that texts use instead. */
 const PHRASES: readonly (readonly [RegExp, string])[] = [
   [/\b(?:at most|no more than|upper (?:bound|limit)|up to how)\b/i, 'maximum'],
   [/\b(?:at least|no less than|lower (?:bound|limit))\b/i, 'minimum'],
@@ -159,7 +159,6 @@ const PHRASES: readonly (readonly [RegExp, string])[] = [
   [/\bout of the box\b|\bfreshly installed\b|\bunless (?:I|you|one) changes? (?:it|that|this)\b/i, 'default'],
 ]
 
-/** Search terms of a question, in order, with repetitions. */
 export function* queryTermsOf(text: string, language: Language): Generator<Term> {
   if (language.isEnglish) {
     let plain = text
@@ -193,7 +192,7 @@ function queryTermsOfWord(word: string, { stopWords }: Language): string | undef
   if (term.length < PREFIX_SHORT) return isLatin || term.length < 3 ? term : term + PREFIX_MARK
   if (term.length > 8) return term.slice(0, PREFIX_LONG) + PREFIX_MARK
   if (term.length > 5) return term.slice(0, PREFIX_MIDDLE) + PREFIX_MARK
-  // A vowel at the end of a short word is an ending as often as not.
+  // The last vowel of a short word is often an ending.
   const isEnding = term.length === PREFIX_SHORT && /[aeiouyаеиоуыэюяαεηιουω]$/u.test(term)
   return term.slice(0, isEnding ? PREFIX_SHORT - 1 : PREFIX_SHORT) + PREFIX_MARK
 }
@@ -205,7 +204,6 @@ export function prefixOf(term: string): string | undefined {
 
 const NONE: readonly string[] = []
 
-/** Decides which terms of a question a text satisfies. */
 export class QueryTerms {
   readonly #exact = new Set<string>()
   readonly #prefixes = new Set<string>()
@@ -224,7 +222,7 @@ export class QueryTerms {
     }
   }
 
-  /** Terms of the question that a term of a text satisfies, besides the same term. */
+  /** Question terms that a term of a text satisfies, in addition to the equal term. */
   *matching(term: string): Generator<string> {
     if (this.#prefixes.size > 0) {
       for (let length = PREFIX_SHORT - 1; length <= PREFIX_LONG; length++) {
@@ -242,7 +240,6 @@ export class QueryTerms {
     return this.#similar.get(term) ?? NONE
   }
 
-  /** Terms of a text, including terms of the question that synonyms satisfy. */
   termsIn(text: string): Set<string> {
     const held = new Set<string>()
     for (const { term } of termsOf(text)) {

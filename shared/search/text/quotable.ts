@@ -3,12 +3,12 @@ import { QUOTE_CHARS_MAX, type Sentence } from './sentences.ts'
 /** Minimum length of a quoted sentence, and of a line of code, in UTF-16 units. */
 const QUOTE_CHARS_MIN = 24
 const CODE_CHARS_MIN = 4
-/** Minimum for rows, items and definitions: shorter, because the header, lead-in or term is shown with them. */
+/** Minimum length of rows, items and definitions. Shorter, because the header, lead-in or term is shown with them. */
 const VALUE_CHARS_MIN = 8
 const VALUE = /^\p{L}[\p{L} ]{1,30}:\s*\S.*\p{N}/u
 const SYLLABLES = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}]/gu
 const OTHER_LETTERS = /(?!\p{Script=Latin})\p{L}/gu
-/** Where a reader could be sent: a URL, a host that says it is one, a mailbox. */
+/** Addresses: a URL, a host with `www.`, a mail address. */
 const ADDRESS = /:\/\/|\bwww\.|\b[\w.-]{1,64}@[\w-]{1,63}\.[a-z]/i
 
 /** Words that may precede an instruction or a form of address. */
@@ -32,13 +32,13 @@ export function isQuotable(sentence: Pick<Sentence, 'text' | 'isCode' | 'isLabel
   return isCode ? text.length >= CODE_CHARS_MIN : weightedLengthOf(text) >= QUOTE_CHARS_MIN && !/[:?：？؟]$/.test(text)
 }
 
-/** Whether a row or a line states a value, such as `Default: 1048576`, however short it is. */
+/** Whether a row or line states a value, such as `Default: 1048576`, regardless of its length. */
 function isValue({ text, isRow, contexts }: Pick<Sentence, 'text' | 'isRow' | 'contexts'>): boolean {
   if (!/[\p{L}\p{N}]$|[.)\]%”"']$/u.test(text)) return false
   return VALUE.test(text) || ((isRow || contexts !== undefined) && text.length >= VALUE_CHARS_MIN)
 }
 
-/** The length of a text, as if its script needed as many characters as English does. */
+/** Length of a text, scaled to English by the density of its script. */
 function weightedLengthOf(text: string): number {
   const syllables = text.match(SYLLABLES)?.length ?? 0
   const letters = text.match(OTHER_LETTERS)?.length ?? 0

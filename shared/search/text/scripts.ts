@@ -4,7 +4,7 @@ export interface Piece {
   readonly spanLength: number
 }
 
-/** Korean has spaces, but attaches particles to words, so that spans find what words do not. */
+/** Korean has spaces but attaches particles to words, so n-grams match more than words do. */
 const EAST = String.raw`\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Script=Bopomofo}\u30fc`
 /** Scripts without spaces that ICU can divide into words. */
 const SOUTH = String.raw`\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}`
@@ -38,7 +38,7 @@ export function* spansOf(run: string, length: number): Generator<string> {
   }
 }
 
-/** Whether a text is in a script without spaces between words. In such a text a missing word proves nothing. */
+/** Whether a text is in a script without spaces between words. In such a text, a missing word is no evidence. */
 export function isUndivided(text: string): boolean {
   return UNDIVIDED_LETTER.test(text)
 }

@@ -7,17 +7,17 @@ export interface Sentence extends Span {
   readonly isCode?: boolean
   /** A row of a table, or a part of one. */
   readonly isRow?: boolean
-  /** The term of a definition, or the header of a table: never quoted by itself. */
+  /** The term of a definition, or the header of a table, which is never quoted alone. */
   readonly isLabel?: boolean
-  /** Pieces of the text before it that say what it is about: its label, its lead-in, the header of its table. */
+  /** Earlier texts that explain the sentence: its label, its lead-in, its table header. */
   readonly contexts?: readonly Span[]
 }
 
-/** UTF-16 units of a quote; longer ones are no sentences but tables, code or noise. */
+/** Maximum UTF-16 units of a quote. Longer texts are tables, code or noise. */
 export const QUOTE_CHARS_MAX = 480
 /** Maximum sentences of one block. */
 const SENTENCES_MAX = 400
-/** Lines of one block of code that can be quoted: what it shows stands at its beginning. */
+/** Maximum lines of a code block that can be quoted, from its beginning. */
 const CODE_LINES_MAX = 12
 
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
@@ -53,7 +53,7 @@ function piecesOf(type: BlockType, block: string): string[] {
   return type === 'row' ? piecesOfRow(block) : joined(block)
 }
 
-/** A row that is too long for one quote is split into the sentences of its cells. */
+/** Splits a row that is too long for one quote into the sentences of its cells. */
 function piecesOfRow(row: string): string[] {
   return row.length <= QUOTE_CHARS_MAX ? [row] : row.split(/(?<=\t)/).flatMap(joined)
 }
@@ -75,7 +75,7 @@ function joined(block: string): string[] {
   return ends.flatMap((end, at) => phrasesOf(block.slice(ends[at - 1] ?? 0, end)))
 }
 
-/** Thai, Lao and Khmer have no mark at the end of a sentence but a space, which also stands around numbers and names. */
+/** Thai, Lao and Khmer end a sentence with a space, which also surrounds numbers and names. */
 function phrasesOf(piece: string): string[] {
   if (!UNMARKED.test(piece)) return [piece]
   const phrases: string[] = []

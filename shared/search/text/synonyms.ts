@@ -1,8 +1,8 @@
 import { termOf } from './terms.ts'
 
 /*
- * Words that questions and texts use for one thing. General English only: a word of a subject has its own meaning there. Where an index
- * of vectors is set (`embeddings`), it finds more.
+ * Groups of synonyms in questions and texts. General English only: in a subject, words have special meanings. An
+ * embedding model (`embeddings`) finds more.
  */
 const GROUPS = `
   begin start commence launch initiate

@@ -35,7 +35,7 @@ export interface Term {
   readonly term: string
 }
 
-/** The words of a text that say what it is about, in order, with repetitions. */
+/** Terms of a text without stop words, in order, with repetitions. */
 export function* termsOf(text: string): Generator<Term> {
   for (const { text: word, spanLength } of wordsOf(text)) {
     if (spanLength > 0) {
@@ -47,7 +47,7 @@ export function* termsOf(text: string): Generator<Term> {
   }
 }
 
-/** The terms by which a text is indexed: its own, and the shorter spans that a question of one character asks for. */
+/** Terms for the index: those of the text, and shorter n-grams for questions of one character. */
 export function* indexTermsOf(text: string): Generator<string> {
   for (const { text: word, spanLength } of wordsOf(text)) {
     if (spanLength > 0) {
@@ -88,7 +88,7 @@ function stemmed(word: string): string | undefined {
   return /^[a-z]+$/.test(bare) ? stemmer(bare) : bare
 }
 
-/** The title of a source with the words of its address, which often name its subject: `celery/userguide/configuration.rst`. */
+/** Title of a source with the words of its URL, which often name its subject: `celery/userguide/configuration.rst`. */
 export function subjectOf({ title, url }: { readonly title: string; readonly url: string }): string {
   const path = url.replace(/^[a-z]+:\/\//i, '').replace(/[?#].*$/, '')
   const words = path.replace(/\.(?:html?|md|markdown|rst|txt|pdf|docx)$/i, '').split(/[/%]|\.(?=\p{L})/u)
@@ -104,8 +104,8 @@ export function termSet(text: string): Set<string> {
 }
 
 /**
- * A compound counts as its parts: `JOB_LEASE_MS`, `bodyLimit` and `KeepAliveTimeout` are found by their words. A number is no compound
- * (`1.5` is no 1 and no 5), nor is a name of two parts such as `PostgreSQL`.
+ * Splits a compound into its parts: `JOB_LEASE_MS`, `bodyLimit` and `KeepAliveTimeout` are found by their words.
+ * Numbers (`1.5`) and names of two parts (`PostgreSQL`) are not split.
  */
 function partsOf(found: string): string[] {
   const joined =

@@ -67,7 +67,7 @@ function parsed<T>(name: string, text: string, schema: z.ZodType<T>): T {
   }
 }
 
-/** The error for a status other than 200. @param after The Retry-After header; ignored unless in seconds */
+/** Error for a status other than 200. @param after Value of Retry-After in seconds; other values are ignored */
 export function refusal(name: string, status: number, after: unknown, hint?: string): ServiceError {
   const seconds = Number(after)
   const retry = Number.isFinite(seconds) && seconds > 0 ? { retryAfterMs: seconds * 1_000 } : {}

@@ -85,7 +85,7 @@ export class WebPages {
     while (url && seen.size <= REDIRECTS_MAX && !seen.has(url.href)) {
       url.hash = ''
       seen.add(url.href)
-      // Checked before the first request to the site, which is for its robots.txt.
+      // Checked before the first request to the site, which fetches its robots.txt.
       checkUrl(url.href, this.#options.policy)
       if (!isHostAllowed(url.hostname, domains))
         throw new ServiceError('permission_denied', 'The host may not be read.')

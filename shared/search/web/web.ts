@@ -15,7 +15,7 @@ import { type ApiCall, callApi } from './api.ts'
 import type { WebPages } from './pages.ts'
 import { Throttle } from './throttle.ts'
 
-/** A search service of the web: how it is asked, and what its answer means. */
+/** A web search service: how requests are built, and how responses are read. */
 export interface WebService<T = unknown> {
   readonly name: string
   /** Price of one search, in US dollars. */
@@ -35,16 +35,15 @@ export interface RawHit {
   readonly date?: string | null | undefined
 }
 
-/** Maximum domains that are added to the words of a query. */
+/** Maximum domains that are added to the query text. */
 const SITES_MAX = 5
-/** Characters with markup that are looked at, for each that may be kept. */
+/** Maximum characters with markup that are read, per character of the result. */
 const MARKUP_FACTOR = 4
-/** UTF-16 units of an address; longer ones are none that the guard lets us ask for. */
+/** Maximum UTF-16 units of a URL, as in the outbound guard. */
 const URL_CHARS_MAX = 2_048
 /** Query parameters that only track visitors. */
 const TRACKING = /^(?:utm_\w+|gclid|fbclid|msclkid|mc_[ce]id)$/i
 
-/** Makes a search backend of a service of the web and the pages that it finds. */
 export function openWebSearch<T>(service: WebService<T>, pages: WebPages): SearchBackend {
   return new WebSearch(service, pages)
 }

@@ -12,7 +12,7 @@ const Answer = z.looseObject({
   ),
 })
 
-/** Results that its price includes; each further one costs as much as a seventh of a search. */
+/** Results that the price includes. Each further one costs a seventh of a search. */
 const RESULTS_MAX = 10
 
 /** Search API of Exa. @param base Base URL, for tests */

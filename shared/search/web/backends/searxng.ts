@@ -14,7 +14,7 @@ const Answer = z.looseObject({
   unresponsive_engines: z.array(z.unknown()).nullish(),
 })
 
-/** SearXNG, a search service that anybody can run. @param base Its address, such as `http://127.0.0.1:8888` */
+/** SearXNG, a self-hosted search service. @param base Base URL, such as `http://127.0.0.1:8888` */
 export function searxng(base: string): WebService<z.infer<typeof Answer>> {
   return {
     name: 'searxng',

@@ -16,7 +16,7 @@ const Answer = z.looseObject({
 export function tavily(key: string, base = 'https://api.tavily.com'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'tavily',
-    // By docs.tavily.com/documentation/api-credits, 2026: a basic search is one credit, without a plan $0.008.
+    // Price from docs.tavily.com/documentation/api-credits, 2026: a basic search is one credit, $0.008 without a plan.
     searchUsd: 0.008,
     takesDomains: true,
     call(query, { limit, domains }) {

@@ -3,7 +3,10 @@ import { ServiceError } from '#shared/error.ts'
 /** Maximum depth of error causes. */
 const CAUSES_MAX = 5
 
-/** Whatever went wrong with an MCP server, as the search port says it: by the name of the backend, and never as an empty result. */
+/**
+ * Converts any failure of an MCP server into an error of the search port, which names the backend. A failure is never
+ * an empty result.
+ */
 export function failureOf(error: unknown, signal: AbortSignal, broken: AbortSignal): unknown {
   if (signal.aborted) return signal.reason
   const own = serviceErrorIn(broken.aborted ? broken.reason : error)

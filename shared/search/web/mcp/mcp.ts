@@ -26,7 +26,7 @@ const RESULTS_MAX = 100
 const ID_CHARS_MAX = 2_048
 const Id = z.union([z.string().min(1).max(ID_CHARS_MAX), z.number()]).transform(String)
 
-/** A result as OpenAI's deep research wants it of MCP servers, and what many add. */
+/** A result in the format of OpenAI's deep research for MCP servers, with common additional fields. */
 const Result = z.looseObject({
   id: Id.optional().catch(undefined),
   url: z.string(),
@@ -43,14 +43,16 @@ const Document = z.looseObject({
   text: z.string(),
 })
 
-/** The tool that gives a document, where the server has it. */
+/** Optional tool that returns a document. */
 const FETCH_TOOL = 'fetch'
-/** A connection is made anew after it: the tools of a server change. */
+/** Lifetime of a connection, because the tools of a server may change. */
 const SESSION_TTL_MS = 10 * 60_000
 
 /**
- * Makes a search backend of an MCP server (https://modelcontextprotocol.io, streamable HTTP) with the tools that OpenAI's deep
- * research expects of one: `search` by a `query`, and `fetch` by an `id`. Without `fetch` the pages of its results are read.
+ * Search backend for an MCP server (https://modelcontextprotocol.io, streamable HTTP).
+ *
+ * The server has the tools that OpenAI's deep research expects: `search` with a `query`, and optionally `fetch` with an
+ * `id`. Without `fetch`, the pages of the results are read.
  */
 export function openMcpSearch(server: McpServer, pages: WebPages): SearchBackend {
   return new McpSearch(server, pages)
@@ -105,7 +107,7 @@ class McpSearch implements SearchBackend {
     await Promise.all([this.#pages.close(), this.#reader.close()])
   }
 
-  /** @throws ServiceError `upstream_refused` where the server has no such tool, or one that wants something else */
+  /** @throws ServiceError `upstream_refused` if the server lacks the tool, or if the tool requires other parameters */
   async #call(tool: string, parameter: string, value: string, signal: AbortSignal): Promise<ToolAnswer> {
     const session = await this.#opened(signal)
     const current = this.#session
@@ -118,13 +120,13 @@ class McpSearch implements SearchBackend {
     try {
       return await session.call(tool, { [parameter]: value }, signal)
     } catch (error) {
-      // A server that was started anew knows nothing of its connections.
+      // A restarted server has lost its connections.
       if (!signal.aborted) this.#forget(current)
       throw error
     }
   }
 
-  /** The connection that all calls share; leaving it does not end it for others. */
+  /** The connection that all calls share. A caller that aborts does not close it for others. */
   async #opened(signal: AbortSignal): Promise<McpSession> {
     if (this.#session && this.#session.untilMs < Date.now()) this.#forget(this.#session)
     this.#session ??= {
@@ -159,9 +161,9 @@ function withHit(snapshot: Snapshot, { title, date }: Hit): Snapshot {
 type McpDocument = z.infer<typeof Document>
 
 /**
- * The results that a tool which searches gives: `{results: [{id, title, url}]}`, as JSON in its text or as structured content.
+ * Results of the search tool: `{results: [{id, title, url}]}`, as JSON in its text or as structured content.
  *
- * @throws ServiceError `upstream_error` where it gives something else, or results without addresses
+ * @throws ServiceError `upstream_error` for any other answer, or for results without URLs
  */
 function resultsOf(answer: ToolAnswer): RawHit[] {
   const all = Results.safeParse(dataOf(answer))
@@ -174,7 +176,7 @@ function resultsOf(answer: ToolAnswer): RawHit[] {
   })
 }
 
-/** The document that `fetch` gives. @throws ServiceError `upstream_error` where it gives something else */
+/** Document of the `fetch` tool. @throws ServiceError `upstream_error` for any other answer */
 function documentOf(answer: ToolAnswer): McpDocument {
   const document = Document.safeParse(dataOf(answer))
   if (!document.success) throw failed('answers something else than a document', document.error)
@@ -193,7 +195,7 @@ function dataOf({ isError, structuredContent, content }: ToolAnswer): unknown {
   }
 }
 
-/** Some frameworks put what a function returns under `result`. */
+/** Some frameworks wrap the return value of a function in `result`. */
 function unwrapped(content: unknown): unknown {
   const { result, ...rest } = content as { result?: unknown }
   return result !== undefined && Object.keys(rest).length === 0 ? result : content

@@ -19,7 +19,7 @@ export type ToolAnswer = Awaited<ReturnType<Client['callTool']>>
 /** Name of the backend in error messages. */
 export const NAME = 'mcp'
 const TIMEOUT_MS = 15_000
-/** Bytes of one answer: a text is cut at 48 Ki characters, and what is parsed at once must not take long. */
+/** Maximum bytes of one answer, because JSON is parsed in one step. Texts are cut at 48 Ki characters anyway. */
 const BYTES_MAX = 512 * 1024
 /** Maximum pages of the list of tools. */
 const TOOL_PAGES_MAX = 5
@@ -71,7 +71,7 @@ export class McpSession {
     }
   }
 
-  /** Parameters of a tool, those that must be given first; undefined where there is no such tool. */
+  /** Required parameters of a tool; undefined if the server lacks the tool. */
   parametersOf(tool: string): readonly string[] | undefined {
     return this.#tools.get(tool)
   }
