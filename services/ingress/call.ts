@@ -28,7 +28,7 @@ export interface IngressContext {
   readonly jobs: AttachedJobs
   /** Undefined in a deployment without a store. */
   readonly durable: DurableJobs | undefined
-  /** For administration, as are the two below. Undefined in a deployment without a store. */
+  /** Used by the admin API, as the next two fields. Undefined in a deployment without a store. */
   readonly store: StoreView | undefined
   readonly broker: Pick<Broker, 'name' | 'lag' | 'isReachable' | 'missing' | 'history' | 'submit' | 'send'>
   readonly pauses: Pauses

@@ -9,7 +9,6 @@ import { ServiceError } from '#shared/error.ts'
 import { audit } from './audit.ts'
 import { requireOperator } from './jobs.ts'
 
-/** GET /v1/admin/deliveries: webhook deliveries of all projects by status, newest first. */
 export async function listDeliveries(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListDeliveries, call.query)
   const { limit, after, project, status } = parseBody(ListDeliveries, { ...call.query }, 'openai')

@@ -37,7 +37,6 @@ export function requireOperator(context: IngressContext): OperatorStore {
   return (context.store as NonNullable<IngressContext['store']>).operator
 }
 
-/** GET /v1/admin/jobs: the jobs of all projects, newest first, without their content. */
 export async function listAllJobs(context: IngressContext, call: Call): Promise<void> {
   const operator = requireOperator(context)
   refuseUnknown(ListAdminJobs, call.query)
@@ -89,7 +88,6 @@ export function filterOf(context: IngressContext, { project, pool, model, status
   return { query, isWanted: (job: DurableJob) => statuses?.includes(statusOf(job)) ?? true }
 }
 
-/** GET /v1/admin/jobs/{id}: a job of any project, with the reason of its wait. */
 export async function getAnyJob(context: IngressContext, call: Call): Promise<void> {
   await sendJob(context, call, await findAnyJob(context, call))
 }
@@ -103,7 +101,6 @@ export async function cancelAnyJob(context: IngressContext, call: Call): Promise
   await sendJob(context, call, await cancelOne(context, call, await findAnyJob(context, call)))
 }
 
-/** POST /v1/admin/jobs/{id}/redrive: runs a failed, cancelled or expired job again, for its own project. */
 export async function redriveAnyJob(context: IngressContext, call: Call): Promise<void> {
   const job = await redriveOne(context, call, await findAnyJob(context, call))
   call.reply.setHeader('location', `/v1/admin/jobs/${job.id}`)

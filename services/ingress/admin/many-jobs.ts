@@ -42,7 +42,6 @@ const REDRIVE: Operation = {
   run: redriveOne,
 }
 
-/** POST /v1/admin/jobs/cancel: cancels many jobs, or with `dry_run` only lists them. */
 export async function cancelManyJobs(context: IngressContext, call: Call, body: unknown): Promise<void> {
   await toMany(context, call, body, CANCEL)
 }

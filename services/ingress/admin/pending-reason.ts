@@ -21,11 +21,9 @@ export interface Wait {
   readonly message: string
   /** Unix seconds at which the wait ends, if known. */
   readonly until: number | null
-  /** Number of older jobs of the same model and lane; null if the job is not in a queue. */
   readonly ahead: number | null
 }
 
-/** Running calls and jobs of the project and their maximum; undefined if no limit applies. */
 type Taken = { readonly most: number; readonly calls: number; readonly jobs: number } | undefined
 
 export interface Fleet {

@@ -159,7 +159,6 @@ function bytesOf(stored: AttachedJob['stored']): number {
   return 'json' in stored ? stored.json.length * CHAR_BYTES : stored.bytes
 }
 
-/** Collects all events up to the end, because a failure may follow output. */
 async function takeAll(job: AttachedJob, onEvent: (event: unknown) => void): Promise<unknown[]> {
   const all: unknown[] = []
   for (let events = await job.next(); events; events = await job.next()) {
@@ -171,7 +170,6 @@ async function takeAll(job: AttachedJob, onEvent: (event: unknown) => void): Pro
   return all
 }
 
-/** Records queue time and time to first output for the access log and the metrics. */
 function noteJob(context: IngressContext, { facts }: Call, job: AttachedJob): void {
   const { created_at_ms, pool, model } = job.envelope
   facts.attempts = job.attempt

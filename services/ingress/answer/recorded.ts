@@ -53,11 +53,6 @@ export class RecordedOutput implements Output, AsyncDisposable {
     this.#events = jobs.follow(job.tenant, job.id, 0, signal)
   }
 
-  /**
-   * Next chunks, at least one; undefined after the last.
-   *
-   * @throws ServiceError the failure of the job
-   */
   async next(): Promise<unknown[] | undefined> {
     for (;;) {
       const { value: events, done } = await this.#events.next()

@@ -10,7 +10,6 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { BATCH_WRAP_UP_MS, batch } from '#shared/kinds/batch.ts'
 import { countInput } from './input.ts'
 
-/** Headers that influence calls of an endpoint and are stored with the batch. */
 const HEADERS = ['anthropic-version', 'anthropic-beta'] as const
 
 export interface NewBatch {
@@ -52,11 +51,6 @@ export async function findMadeBatch(
   return job
 }
 
-/**
- * Creates the job of a batch.
- *
- * @throws ServiceError as for any durable job; `insufficient_quota`
- */
 export async function submitBatch(context: IngressContext, call: Call, asked: NewBatch): Promise<DurableJob> {
   const { path, dialect, endpoint, input, windowMs } = asked
   const metadata = boundMetadata(asked.metadata)

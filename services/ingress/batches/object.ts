@@ -13,7 +13,6 @@ export interface BatchDetails {
   readonly request: BatchRequest
   /** Result of a batch that has ended; undefined if it was lost with its job. */
   readonly result: BatchResult | undefined
-  /** Time at which validation finished, and the number of requests; undefined before that. */
   readonly begun: { readonly atMs: number; readonly requests: number } | undefined
   /** Counts of the last progress event. */
   readonly told: { readonly phase: string; readonly completed: number; readonly failed: number }

@@ -38,7 +38,6 @@ export async function countEnded(
   )
 }
 
-/** Limit or budget that lines of a batch wait for, as a sentence; null if none. */
 export async function waitingFor(
   { store }: IngressContext,
   { id, tenant }: DurableJob,

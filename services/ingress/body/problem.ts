@@ -159,7 +159,6 @@ export function excerpt(value: string): string {
   return value.length <= EXCERPT_CHARS_MAX ? value : `${beginningOf(value, EXCERPT_CHARS_MAX)}…`
 }
 
-/** At most `charsMax` UTF-16 units of a text, without half a surrogate pair at the end. */
 export function beginningOf(text: string, charsMax: number): string {
   const cut = text.slice(0, charsMax)
   return (cut.length < text.length && /[\ud800-\udbff]$/.test(cut) ? cut.slice(0, -1) : cut).toWellFormed()

@@ -23,7 +23,6 @@ const MESSAGES_MAX = 100_000
 export const PIECE_MESSAGES = 1_000
 /** Nesting levels around a message: the body and its list. */
 const MESSAGE_DEPTH = 2
-/** Nesting levels around a part: also the message and its list of parts. */
 const PART_DEPTH = MESSAGE_DEPTH + 2
 
 /** zod's option to stop at the first problem. The method `validate` uses it, but the types of `safeParse` omit it. */
@@ -39,11 +38,6 @@ export function parseBody<T extends z.ZodType>(schema: T, body: unknown, wording
   return checkSound(schema, wellFormed(body, 0), wording)
 }
 
-/**
- * Checks one value of a body against its own schema, as {@link parseBody} does.
- *
- * @param path Path of the value in the body, such as `input`, 3.
- */
 export function parseAt<T extends z.ZodType>(schema: T, value: unknown, path: readonly PropertyKey[]): z.output<T> {
   const sound = wellFormed(value, path.length)
   const result = schema.safeParse(sound, FIRST_PROBLEM)
@@ -53,11 +47,6 @@ export function parseAt<T extends z.ZodType>(schema: T, value: unknown, path: re
   throw problemError({ ...issue, path: [...path, ...issue.path] }, body, 'openai')
 }
 
-/**
- * Checks a body that is already well formed.
- *
- * @throws ServiceError as {@link parseBody} does
- */
 function checkSound<T extends z.ZodType>(schema: T, sound: unknown, wording: Wording): z.output<T> {
   if (schema instanceof z.ZodObject && isObject(sound)) checkMaps(schema, sound, wording)
   const result = schema.safeParse(sound, FIRST_PROBLEM)
@@ -221,11 +210,6 @@ function put(checked: unknown[], portion: Portion | undefined, message: unknown)
   for (const part of more) (into as unknown[]).push(part)
 }
 
-/**
- * Checks portions of a well-formed body and restores the indexes in the path of an issue.
- *
- * @throws ServiceError as {@link parseBody} does
- */
 function checkPiece<T extends z.ZodArray>(schema: T, piece: readonly Portion[], body: unknown, wording: Wording) {
   const result = schema.safeParse(
     piece.map(({ message }) => message),
@@ -254,7 +238,6 @@ export function* mapInPieces<Entry, Result>(
   return mapped
 }
 
-/** {@link wellFormed} for a body with a long list of messages, in pieces. */
 function* soundInPieces(body: { messages: unknown[] }): Pieces<{ messages: unknown[] }> {
   const { messages, ...rest } = body
   const sound: unknown[] = []

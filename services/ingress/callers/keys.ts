@@ -116,17 +116,14 @@ export class ApiKeys {
     return this.#limits.get(projectId) ?? NO_LIMITS
   }
 
-  /** Limits of a tenant: a project, or a key that is a project of its own. */
   limitsOfTenant(tenant: string): Limits {
     return this.#limits.get(tenant) ?? this.#alone.get(tenant) ?? NO_LIMITS
   }
 
-  /** Limits of a key inside a project, which apply in addition to those of the project. */
   limitsOfKey(id: string): Limits {
     return this.#inProjects.get(id) ?? NO_LIMITS
   }
 
-  /** Fields of a key on which limits depend, by its id. For jobs, which outlive the call that created them. */
   limited(id: string, project: string): Pick<ApiKey, 'id' | 'project' | 'limits'> {
     // A key without a project has the same id as its tenant.
     if (id === project) return { id, limits: this.limitsOfTenant(id) }

@@ -7,7 +7,7 @@ import { nearestOf } from '#shared/nearest.ts'
 import type { Caller } from './endpoint.ts'
 
 /**
- * Finds a model that a caller may use for one of several sorts of work.
+ * Finds a model that a caller may use for one of several kinds of work, such as embedding.
  *
  * @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported`
  */
@@ -43,9 +43,9 @@ function isDoing(model: ModelConfig, works: readonly ModelWork[]): boolean {
 const NAMED_MAX = 10
 
 /**
- * Error for an unknown model id, with the models that the key may use, most similar first.
+ * Error for an unknown model id. The message lists the models that the key may use, most similar first.
  *
- * @param works Suggest only models for this work; undefined: all.
+ * @param works Suggests only models for this work; undefined: all
  */
 export function modelNotFound(
   context: Pick<IngressContext, 'models'>,
@@ -57,7 +57,6 @@ export function modelNotFound(
   return new ServiceError('model_not_found', message, { param: 'model' })
 }
 
-/** Sentence with the models that a key may use instead of `id`, most similar first; empty if there are none. */
 function namedFor(
   { models }: Pick<IngressContext, 'models'>,
   key: Pick<Caller['key'], 'models'>,
@@ -73,7 +72,7 @@ function namedFor(
   return names.length > 0 ? ` This key may use: ${names.slice(0, NAMED_MAX).join(', ')}${more}.` : ''
 }
 
-/** End of the message about an unusable model. Suggested models follow it. */
+/** Reason in the message about an unusable model. Suggested models follow it. */
 export const NO_ACCESS = 'does not exist or you do not have access to it.'
 
 export function isUsable(model: ModelConfig, key: Pick<Caller['key'], 'models'>): boolean {

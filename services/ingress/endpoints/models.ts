@@ -46,7 +46,7 @@ function namesOf(model: ModelConfig): Named[] {
 }
 
 /**
- * A page of the list; cursors are names.
+ * A page of the list. A cursor is the name of a model.
  *
  * @throws ServiceError if a cursor is not in the list
  */
@@ -114,7 +114,7 @@ function decode(escaped: string): string | undefined {
   }
 }
 
-/** A model in Anthropic's form, under its id or one of its aliases. */
+/** A model in the form of the Messages API, under its id or one of its aliases. */
 function modelInfoOf(model: ModelConfig, name: string): ModelInfo {
   const { created, limits } = model
   return {
@@ -133,8 +133,8 @@ function modelInfoOf(model: ModelConfig, name: string): ModelInfo {
 }
 
 /**
- * Capabilities in Anthropic's form. Features that this service offers for no model are unsupported, whatever the model
- * can do.
+ * Capabilities in the form of the Messages API. Those that Sluice offers for no model are reported as unsupported,
+ * whatever the model can do.
  */
 function capabilitiesOf(model: ModelConfig): ModelInfo['capabilities'] {
   const { images, files, json, reasoning } = model.capabilities

@@ -24,7 +24,6 @@ import { keyObjects } from './objects.ts'
 /** Maximum paths that an error suggests: the most similar ones. */
 const NAMED_MAX = 5
 
-/** GET /v1/admin/keys: every key, including revoked ones, newest first; never a secret. */
 export async function listKeys(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListKeys, call.query)
   const { project: asked, state, limit, after } = parseBody(ListKeys, { ...call.query }, 'openai')
@@ -59,11 +58,6 @@ export async function createAnyKey(context: IngressContext, call: Call, body: un
   await sendSecret(context, call, key, { secret })
 }
 
-/**
- * POST /v1/admin/keys/{id}: changes the given fields.
- *
- * @throws ServiceError `not_found`, `permission_denied`
- */
 export async function updateKey(context: IngressContext, call: Call, body: unknown): Promise<void> {
   checkFields(UpdateKey, body)
   const fields = parseBody(UpdateKey, body, 'openai')
@@ -96,11 +90,6 @@ export async function rotateAnyKey(context: IngressContext, call: Call, body: un
   await sendSecret(context, call, key, { secret, replaces })
 }
 
-/**
- * POST /v1/admin/keys/{id}/revoke: permanent. A repeated call has no effect.
- *
- * @throws ServiceError `not_found`
- */
 export async function revokeKey(context: IngressContext, call: Call): Promise<void> {
   const { id } = await findStoredKey(context, call)
   const key = await context.keys.change((store) => store.revoke(id, authorOf(call)))

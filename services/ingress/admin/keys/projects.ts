@@ -23,11 +23,6 @@ export async function listProjects(context: IngressContext, call: Call): Promise
   await call.reply.whole({ object: 'list', data, ...ends, has_more: hasMore })
 }
 
-/**
- * GET /v1/admin/projects/{id}, including a project that only keys name.
- *
- * @throws ServiceError `not_found`
- */
 export async function getProject(context: IngressContext, call: Call): Promise<void> {
   await sendProject(context, call, await findProject(context, call))
 }
@@ -43,11 +38,6 @@ export async function createAnyProject(context: IngressContext, call: Call, body
   await sendProject(context, call, project, 201)
 }
 
-/**
- * POST /v1/admin/projects/{id}: changes the given fields; limits one by one.
- *
- * @throws ServiceError `not_found`
- */
 export async function updateProject(context: IngressContext, call: Call, body: unknown): Promise<void> {
   checkFields(ChangeProject, body)
   const { name, limits } = parseBody(ChangeProject, body, 'openai')
@@ -62,7 +52,6 @@ export async function updateProject(context: IngressContext, call: Call, body: u
   await sendProject(context, call, project)
 }
 
-/** GET /v1/admin/audit: changes of keys, projects and webhook secrets with their author, newest first. */
 export async function listAudit(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListAudit, call.query)
   const { limit } = parseBody(ListAudit, { ...call.query }, 'openai')

@@ -22,7 +22,6 @@ const PREFIX = 'msgbatch_'
 const WINDOW_HOURS = 24
 const HOUR_MS = 3_600_000
 
-/** POST /v1/messages/batches: creates a batch from the requests in the body. */
 export async function createMessageBatch(context: IngressContext, call: Call, body: unknown): Promise<void> {
   parseVersion(call.headers)
   const { input, bytes, requests, sha256 } = body as UploadedRequests
@@ -66,7 +65,6 @@ export async function retrieveMessageBatch(context: IngressContext, call: Call):
   await say(context, call, await find(context, call))
 }
 
-/** POST /v1/messages/batches/{id}/cancel: ends a batch. The results so far are available. */
 export async function cancelMessageBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await find(context, call)
   // 'once', because a second cancel would also end the writing of partial results.
@@ -136,7 +134,6 @@ function messageBatchObject(job: DurableJob, details: BatchDetails) {
   }
 }
 
-/** Counts. As in Anthropic's API, all requests are processing until the batch has ended. */
 function countsOf({ state }: DurableJob, { request, result }: BatchDetails) {
   const none = { processing: 0, succeeded: 0, errored: 0, canceled: 0, expired: 0 }
   const total = request.requests ?? 0

@@ -72,7 +72,6 @@ function* checkedLines(reader: RequestsReader, checker: LineChecker, piece: Buff
   return lines
 }
 
-/** Pieces of the body as they arrive. The rest of a refused body is discarded. */
 async function* piecesOf({ config }: IngressContext, req: IncomingMessage): AsyncGenerator<Buffer> {
   const { fileBytesMax, bodyStallMs } = config
   const tooLarge = () =>

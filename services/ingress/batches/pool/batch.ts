@@ -89,7 +89,6 @@ class BatchRun {
     return await this.#joined(plan, all, status)
   }
 
-  /** Runs the parts in order. Returns those that ended before a cancel or the end of the time. */
   async #runParts(plan: Plan): Promise<EndedPart[]> {
     const ended: EndedPart[] = []
     for (let first = 0; first < plan.parts.length; first += GROUP) {
@@ -101,10 +100,6 @@ class BatchRun {
     return ended
   }
 
-  /**
-   * Recorded result of a group, if an earlier attempt finished it. The step never runs: it throws if there is no
-   * record.
-   */
   async #known(first: number): Promise<EndedPart[] | undefined> {
     try {
       return await this.#composition.step('group', { first }, () => Promise.reject(UNKNOWN))
@@ -133,13 +128,11 @@ class BatchRun {
     })
   }
 
-  /** Result of an ended part. If the part failed, then the batch writes the result lines of its requests. */
   async #endedPart(plan: Plan, nth: number, end: ChildEnd): Promise<EndedPart> {
     if (end.state === 'completed') return endedOf(end.result as BatchPartResult)
     return await this.#writePart(plan, nth, outcomeOf(end))
   }
 
-  /** Writes the partial results of the parts that have not ended, and returns the results of all parts. */
   async #cutParts(plan: Plan, ended: readonly EndedPart[]): Promise<EndedPart[]> {
     const all = [...ended]
     this.#reportProgress('finalizing', plan, all)

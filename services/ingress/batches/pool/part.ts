@@ -20,7 +20,6 @@ import { callerOf } from './tools.ts'
 interface Submitted {
   readonly lines: readonly number[]
   readonly refused: Refusals
-  /** Number of the line that waits for a limit or a budget; absent if none does. */
   readonly next?: number | undefined
 }
 
@@ -67,10 +66,6 @@ class LineWaits extends ServiceError {
   }
 }
 
-/**
- * Creates the jobs of all lines. Each run of lines without a wait is one recorded step, so that a resumed attempt skips
- * it.
- */
 async function submitAll(
   tools: BatchTools,
   part: OwnPart,
@@ -100,11 +95,6 @@ async function submitAll(
   }
 }
 
-/**
- * Creates the jobs of the lines from `run.from`, which advances to the line in progress.
- *
- * @throws LineWaits
- */
 async function submitLines(
   tools: BatchTools,
   part: OwnPart,

@@ -20,7 +20,6 @@ function added<T extends object>(a: T, b: T): T {
   return Object.fromEntries(amounts) as T
 }
 
-/** Usage of one answer in the batch's form, from the form of any endpoint. */
 export function usageOf(said: unknown): BatchUsage {
   const usage = (said ?? {}) as Record<string, unknown>
   const details = (...names: string[]) =>

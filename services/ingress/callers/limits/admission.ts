@@ -12,7 +12,6 @@ import { runYielding } from '#shared/yielding.ts'
  */
 const TOKENS_POLL_MS = 600_000
 
-/** Reservation of a call in the budgets and tokens per minute of its key and project. */
 export interface Admission {
   /** Reservation that a durable job holds in the store, in billionths of a US dollar. */
   readonly nanos: number

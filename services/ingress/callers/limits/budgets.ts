@@ -134,11 +134,6 @@ export class Budgets {
     return { nanos: largest, settle, release, handOver: () => this.#handOver(held) }
   }
 
-  /**
-   * Current budgets of a key and its project.
-   *
-   * @throws ServiceError `overloaded` if the ledger is unreachable
-   */
   async stateOf(key: KeyOf): Promise<BudgetState[]> {
     const month = monthOf(this.#now())
     const budgets = this.#of(key)

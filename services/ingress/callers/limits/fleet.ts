@@ -83,7 +83,6 @@ export class Fleet {
     await counts.close()
   }
 
-  /** One statement at a time. Changes that arrive meanwhile share the next one. */
   #publish(): Promise<void> {
     this.#next ??= (this.#current ?? Promise.resolve()).then(() => {
       this.#current = this.#next

@@ -2,11 +2,6 @@ import type { ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Owner } from './limits-of.ts'
 
-/**
- * Error for a used-up limit per minute.
- *
- * @param leftMs Time until the next minute begins
- */
 export function exceeded(kind: 'requests' | 'tokens', limit: number, owner: Owner, leftMs: number): ServiceError {
   const whose = owner === 'project' ? ' of this project' : ''
   const code = kind === 'tokens' ? 'token_limit_exceeded' : 'rate_limit_exceeded'
@@ -17,7 +12,6 @@ export function tooMany(owner: Owner, limit: number, what: string): ServiceError
   return refusal(`This ${owner} is at its limit of ${limit} ${what}.`, 1_000)
 }
 
-/** Error for a limit of 0. There is no Retry-After, because a retry cannot succeed. */
 export function limitIsZero(owner: Owner, what: string): ServiceError {
   const message = `Such calls are disabled for this ${owner}: its limit of ${what} is 0. Only the operator of this service can raise it.`
   return new ServiceError('permission_denied', message)

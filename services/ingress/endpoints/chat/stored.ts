@@ -18,17 +18,19 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { JsonText } from '#shared/protocols/encode.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Turns that are converted between two yields. */
+/** Maximum turns that are converted between two event-loop yields. */
 const PIECE_TURNS = 500
 
 /*
- * Stored chat completions (docs/internals/protocol.md). Each is a completed durable job of this path without a parent, and the
- * job id determines its id. A completion is deleted together with its job.
+ * Stored chat completions (docs/internals/protocol.md). Each is a completed durable job of this endpoint that no other
+ * job submitted. The job id determines the id of the completion, and both are deleted together.
  */
 
 const CHAT_PATH = '/v1/chat/completions'
 const PREFIX = 'chatcmpl-'
-/** Maximum completions and characters per page. The first completion always fits. */
+/**
+ * Default and maximum completions per page. PAGE_CHARS_MAX ends a page earlier, but never before its first completion.
+ */
 const LIMIT = { usual: 20, max: 100 }
 const PAGE_CHARS_MAX = 8 * 1024 * 1024
 
@@ -54,7 +56,8 @@ export async function listCompletions(context: IngressContext, call: Call): Prom
   const look = { matches, group: undefined, needsLook: model !== undefined || pairs.length > 0 }
   const data: ShownItem[] = []
   let hasMore = true
-  // A completion that is deleted meanwhile is left out. An empty page must be the last one, so reading continues.
+  // Completions that are deleted during the request are left out. Clients stop at an empty page, so an empty one is
+  // returned only at the end of the list.
   for (let cursor = {}; hasMore && data.length === 0; ) {
     const page = await pageOf(requireJobs(context), projectIdOf(call.key), { ...query, ...cursor }, look)
     hasMore = (await addCompletions(context, page.jobs, data)) || page.hasMore
@@ -64,9 +67,9 @@ export async function listCompletions(context: IngressContext, call: Call): Prom
 }
 
 /**
- * Adds completions up to the maximum characters of a page.
+ * Adds completions until PAGE_CHARS_MAX is reached.
  *
- * @returns whether jobs were left over
+ * @returns whether jobs were left out
  */
 async function addCompletions(
   context: IngressContext,
@@ -80,7 +83,6 @@ async function addCompletions(
     chars += completion.text.length
     if (chars > PAGE_CHARS_MAX && data.length > 0) return true
     data.push(completion)
-    // Yield: each completion may be as large as an answer.
     await nextTurn()
   }
   return false
@@ -149,8 +151,8 @@ async function findCompletion(context: IngressContext, call: Call) {
 }
 
 /**
- * A completed job as the answer its caller received, with its current metadata. The metadata is inserted into the JSON
- * text, because parsing and serializing a large answer takes long. Undefined if the result is deleted.
+ * The answer that the caller of a completed job received, with the current metadata. Undefined if the result was
+ * deleted. The metadata is inserted into the JSON text, because parsing and serializing a large answer takes long.
  */
 async function completionOf(
   context: IngressContext,
@@ -191,16 +193,16 @@ function throwNotFound(id: string, param = 'id'): never {
 interface StoredMessage {
   readonly id: string
   readonly role: Turn['role']
-  /** The joined texts; null if there is none. */
+  /** All text parts joined; null if there are none. */
   readonly content: string | null
-  /** The parts, if the content is more than one text. */
+  /** All parts; null if the content is a single text. */
   readonly content_parts: readonly object[] | null
   readonly [field: string]: unknown
 }
 
 /**
- * Messages from which the turns were decoded, each with a new id. Parts without a form in this API, such as audio and
- * files, are left out.
+ * Converts stored turns back to the messages of the request. Each message gets a new id. Parts without a form in this
+ * API, such as audio and files, are left out.
  */
 function* messagesOfTurns(turns: readonly Turn[], completionId: string): Pieces<StoredMessage[]> {
   const messages: StoredMessage[] = []
@@ -236,7 +238,8 @@ function isNative(part: Part): part is NativePart {
 }
 
 /**
- * Whether a native part is a content part. One without a type holds message fields (shared/engines/openai/messages.ts).
+ * Whether a native part is a part of the message content. A native part without a type holds fields of the message
+ * itself (shared/engines/openai/messages.ts).
  */
 function isPart({ value }: NativePart): boolean {
   return value.type !== undefined

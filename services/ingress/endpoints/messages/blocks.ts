@@ -23,14 +23,15 @@ const CONSUMED: Readonly<Record<Known['type'], ReadonlySet<string>>> = {
   document: new Set(['type', 'source', 'title']),
   search_result: new Set(['type']),
 }
-/** Fields that have no meaning after a block became text. */
+/** Fields that are dropped when a block is converted to text. */
 const CONSUMED_BY_TEXT: ReadonlySet<string> = new Set([
   ...['type', 'text', 'source', 'title', 'context', 'content', 'citations'],
 ])
 
 /**
- * Parts of a block (docs/reference/compatibility.md, Turns and blocks). Text documents and search results become text, except for an
- * upstream of the Messages API, which can cite them. Other documents need a model that reads files.
+ * Converts a block to parts (docs/reference/compatibility.md, Turns and blocks). Text documents and search results
+ * become text, except for an upstream of the Messages API, which can cite them. Other documents need a model that reads
+ * files.
  */
 export function decodeReadable(block: ReadableBlock, param: string, context: BlockContext): Part[] {
   if (block instanceof Unknown) return [unknownPart(block, param, context.model)]
@@ -38,7 +39,7 @@ export function decodeReadable(block: ReadableBlock, param: string, context: Blo
   const last = parts.at(-1)
   const hasBecomeText = last?.type === 'text' && block.type !== 'text'
   const extra = extraOf(block, hasBecomeText ? CONSUMED_BY_TEXT : CONSUMED[block.type])
-  // A cache mark applies to the prompt up to it, so the last part of the block carries it.
+  // `cache_control` covers the prompt up to the end of its block, so it belongs to the last part.
   if (last !== undefined && last.type !== 'native') last.extra = extra
   return parts
 }
@@ -56,7 +57,7 @@ function partsOf(block: Known, param: string, context: BlockContext): Part[] {
   }
 }
 
-/** The block itself for an upstream that cites it, or its text for another API. */
+/** The unchanged block for an upstream of the Messages API, which can cite it; otherwise its text. */
 function textOrNative(part: ReturnType<typeof nativePart>, { model }: BlockContext): Part {
   return isMessagesUpstream(model) ? part : { type: 'text', text: part.text ?? '' }
 }
@@ -73,7 +74,10 @@ function decodeImage(block: Image, param: string, context: BlockContext): Part {
   return { type: 'image', url: `data:${source.media_type};base64,${source.data}` }
 }
 
-/** A source such as a file of the Files API, which only an upstream of the same API can resolve. */
+/**
+ * Handles a source that only an upstream of the Messages API can resolve, such as a file of its Files API. Other
+ * upstreams get an error.
+ */
 function ownSource(
   block: Image | Document,
   { value }: Unknown,

@@ -21,8 +21,8 @@ export interface MessagesContext extends DecodeContext {
 }
 
 /**
- * Decodes a messages body (docs/reference/compatibility.md, Messages requests): shape first, then the model, then the rules that need
- * it.
+ * Decodes a messages body (docs/reference/compatibility.md, Messages requests). Checks the shape first, then the model,
+ * then the rules that depend on the model.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -56,7 +56,7 @@ export function* decodeCount(body: unknown, context: MessagesContext): Pieces<Ge
   }
 }
 
-/** In this format, the error of an unknown model reads `model: <id>`, followed by the suggestions. */
+/** Anthropic's error for an unknown model reads `model: <id>`. Suggestions follow the id. */
 function findModel(id: string, context: DecodeContext): ModelConfig {
   try {
     return context.getModel(id)
@@ -76,7 +76,7 @@ const THINKING_CONSUMED: ReadonlySet<string> = new Set(['type', 'budget_tokens']
 const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['format', 'effort'])
 const METADATA_CONSUMED: ReadonlySet<string> = new Set(['user_id'])
 
-/** Unknown fields, such as `display` of `thinking`. An object of an unknown type is passed as a whole. */
+/** Fields without an internal form, such as `display` of `thinking`. Objects of unknown types are passed as a whole. */
 function extra({
   thinking,
   output_config,
@@ -103,8 +103,8 @@ function extra({
 const NOTHING: ReadonlySet<string> = new Set()
 
 function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context: MessagesContext) {
-  // A thread refers to a conversation stored at Anthropic. Without that history, the model would answer another
-  // question. SDKs read the `error_code` of this refusal and send the whole conversation instead.
+  // `thread` refers to a conversation stored at Anthropic, which the model here would not see. If `thread` is refused,
+  // SDKs send the whole conversation instead.
   if (request.thread !== undefined && request.thread !== null) {
     refuse('unsupported_parameter', 'thread', 'Threads are not supported. Send the full conversation without a thread.')
   }
@@ -133,8 +133,8 @@ function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context:
 }
 
 /**
- * Response format. Beta versions name it `output_format`; an upstream of the Messages API receives that field
- * unchanged.
+ * Response format. Beta versions of the API name the field `output_format`. An upstream of the Messages API receives
+ * that field unchanged.
  */
 function responseFormat(request: CountTokensRequest, model: ModelConfig): GenerateRequest['response_format'] {
   const { output_config, output_format } = request
@@ -145,7 +145,7 @@ function responseFormat(request: CountTokensRequest, model: ModelConfig): Genera
   return { type: 'json_schema', schema: format.schema }
 }
 
-/** Passed to models with thinking, ignored otherwise. The budget stays below `max_tokens`, also if that was clamped. */
+/** Thinking options; undefined for a model without reasoning. The budget stays below the clamped `max_tokens`. */
 function reasoning(
   request: CountTokensRequest,
   model: ModelConfig,

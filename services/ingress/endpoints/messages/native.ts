@@ -6,25 +6,25 @@ import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { resultText } from '#shared/protocols/messages/native.ts'
 
 /*
- * Blocks without an internal form. An upstream of the Messages API receives them unchanged. Other upstreams receive
- * their substitute: a text with the same content, or nothing.
+ * Blocks without an internal form. An upstream of the Messages API receives them unchanged. For other upstreams, a text
+ * with the same content replaces the block, or the block is left out.
  */
 
 type Fields = Readonly<Record<string, unknown>>
 
-/** Whether a model's upstream speaks the Messages API, and so receives blocks unchanged. */
+/** Whether the upstream of a model has the Messages API. Such an upstream receives native blocks unchanged. */
 export function isMessagesUpstream({ engine }: Pick<ModelConfig, 'engine'>): boolean {
   return engine.type === 'anthropic'
 }
 
-/** Types of blocks that other upstreams can do without. */
+/** Types of blocks that are left out for upstreams of other APIs. Any other unknown type is refused. */
 const DISPENSABLE =
   /^(tool_reference|server_tool_use|mcp_\w+|\w+_tool_result|container_upload|compaction|fallback|browser_state|tool_addition|tool_removal|image|document|search_result)$/
 
 /**
- * Converts a block without a schema.
+ * Converts a block of an unknown type.
  *
- * @throws ServiceError if another API would lose the block's meaning
+ * @throws ServiceError if an upstream of another API would lose the meaning of the block
  */
 export function unknownPart({ value }: Unknown, param: string, model: ModelConfig): NativePart {
   if (isMessagesUpstream(model) || DISPENSABLE.test(value.type)) return nativePart(value)
@@ -35,19 +35,19 @@ export function unknownPart({ value }: Unknown, param: string, model: ModelConfi
 /**
  * Converts a block to a native part.
  *
- * @param text Substitute text, if already known
+ * @param text Text that replaces the block for upstreams of other APIs
  */
 export function nativePart(block: object, text = substituteOf(block as Fields)): NativePart {
   const value = asSent(block) as Record<string, unknown>
   return { type: 'native', dialect: 'anthropic', value, ...(text === undefined || text === '' ? {} : { text }) }
 }
 
-/** Separator between two blocks, which only other upstreams receive. */
+/** Separator between two blocks, for upstreams of other APIs only. */
 export function textBetween(text: string): NativePart {
   return { type: 'native', dialect: 'anthropic', value: {}, text }
 }
 
-/** Restores a block to the form that was sent: objects of unknown types are unwrapped. */
+/** Restores the block that the caller sent: wrapped objects of unknown types are unwrapped. */
 function asSent(value: unknown): unknown {
   if (value instanceof Unknown) return value.value
   if (Array.isArray(value)) return value.map(asSent)
@@ -76,7 +76,7 @@ function substituteOf(block: Fields): string | undefined {
   }
 }
 
-/** Title, URL and, if this service ran the search, the text. */
+/** Title and URL of a search result. The text follows if Sluice ran the search. */
 function searchResult(result: unknown): string {
   const { title, url, encrypted_content } = fieldsOf(result)
   return [title, url, resultText(encrypted_content)].filter((line) => typeof line === 'string').join('\n')

@@ -10,8 +10,8 @@ import { isSearch } from './web-search.ts'
 const CONSUMED: ReadonlySet<string> = new Set(['name', 'description', 'input_schema', 'strict'])
 
 /**
- * Tools of a request. A tool of another type than `custom` is passed unchanged to an upstream of the Messages API. For
- * other upstreams, a client tool becomes a function, and any other tool is left out.
+ * Decodes the tools of a request. Tools whose type is not `custom` are passed unchanged to an upstream of the Messages
+ * API. For other upstreams, a client tool becomes a function, and all others are left out.
  *
  * @throws ServiceError for duplicate names, and for a model without tool calls
  */
@@ -32,7 +32,7 @@ function customTool(tool: Exclude<MessagesTool, Unknown>): Tool {
   }
 }
 
-/** Sets of tools have no name of their own, so the type and the index replace it. */
+/** A toolset has no name, so its type and index form one. */
 function nativeTool({ value }: Unknown, index: number): Tool {
   const name = typeof value.name === 'string' && value.name !== '' ? value.name : `${value.type}_${index}`
   const stand = clientTool(value)
@@ -42,16 +42,16 @@ function nativeTool({ value }: Unknown, index: number): Tool {
 
 type Choice = Pick<GenerateRequest, 'tool_choice' | 'parallel_tool_calls'>
 
-/** Internal form of a tool choice. Fields without an internal form are in {@link choiceExtra}. */
+/** Internal form of a tool choice. {@link choiceExtra} returns the fields that have none. */
 export function toolUse(choice: MessagesToolChoice | undefined, tools: readonly Tool[], model: ModelConfig): Choice {
   if (choice === undefined || choice instanceof Unknown) return {}
   const use = internalChoice(choice)
   requireToolChoice(use, tools, choice.type === 'tool' ? 'tool_choice.name' : 'tool_choice')
-  // Without tools there is no choice, and upstreams refuse these fields.
+  // Upstreams refuse these fields in a request without tools.
   if (tools.length === 0) return {}
   if (choice.type === 'none') return { tool_choice: use }
   const chosen = tools.find(({ name }) => use?.type === 'tool' && name === use.name)
-  // A search tool is left out later, if no search is possible (web-search.ts).
+  // Search tools stay for now: web-search.ts removes them later if no search is possible.
   const isLeftOut = chosen?.native_only === true && !isSearch(chosen.native) && !isMessagesUpstream(model)
   const parallel_tool_calls = choice.disable_parallel_tool_use ? false : undefined
   return { tool_choice: isLeftOut ? { type: 'auto' } : use, parallel_tool_calls }
@@ -64,7 +64,7 @@ function internalChoice(choice: Exclude<MessagesToolChoice, Unknown>): GenerateR
 
 const CHOICE_CONSUMED: ReadonlySet<string> = new Set(['type', 'name'])
 
-/** Parts of a tool choice for an upstream of the same dialect; the whole choice if its type is unknown. */
+/** Fields of a tool choice for an upstream of the same dialect; the whole choice if its type is unknown. */
 export function choiceExtra(choice: MessagesToolChoice | null | undefined): Record<string, unknown> | undefined {
   if (!choice) return undefined
   return choice instanceof Unknown ? choice.value : extraOf(choice, CHOICE_CONSUMED)

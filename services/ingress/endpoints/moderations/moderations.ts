@@ -18,7 +18,7 @@ import { getModel, isUsable } from '#services/ingress/endpoints/model.ts'
 import { ServiceError } from '#shared/error.ts'
 import { moderate } from '#shared/kinds/moderate.ts'
 
-/** POST /v1/moderations (docs/guides/moderations.md): by the word list, or by a moderation model. */
+/** POST /v1/moderations (docs/guides/moderations.md): classifies inputs by the word list or by a moderation model. */
 export const moderations: JobEndpoint = {
   path: '/v1/moderations',
   format: 'openai',
@@ -42,7 +42,7 @@ function imageModelsOf({ models }: IngressContext, { key }: Caller): string[] {
 }
 
 /**
- * Id of the moderation model or of the word list.
+ * Id of the model that moderates: a moderation model, or the word list.
  *
  * @throws ServiceError as `getModel`
  */

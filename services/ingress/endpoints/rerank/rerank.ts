@@ -9,10 +9,15 @@ import { getModel } from '#services/ingress/endpoints/model.ts'
 import { rerank as kind } from '#shared/kinds/rerank.ts'
 import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
 
-/** Maximum bytes of JSON of repeated documents, which travel in the queue record next to the inputs. */
+/**
+ * Maximum bytes of JSON of documents that the answer repeats. Limited, because the queue record carries them next to
+ * the inputs.
+ */
 const REPEATED_BYTES_MAX = 48 * 1024
 
-/** POST /v1/rerank (docs/guides/embeddings.md, Reranking): by a reranking model, or by the vectors of an embedding model. */
+/**
+ * POST /v1/rerank (docs/guides/embeddings.md, Reranking): by a reranking model, or with vectors of an embedding model.
+ */
 export const rerank: JobEndpoint = {
   path: '/v1/rerank',
   format: 'openai',

@@ -13,17 +13,18 @@ import type { ConversationContext } from './decode.ts'
 import { failureOf, findResponse, hasEnded, readKept, turnsOf } from './kept.ts'
 import { conversationIdOf } from './shown.ts'
 
-/** Maximum responses whose items one request may reference. */
+/** Maximum number of stored responses whose items one request may reference. */
 const REFERRED_MAX = 100
 
-/** Item id: `msg_`, `rs_` or `fc_`, the id of the response, and the index of the item. */
+/** Item id: a prefix such as `msg_`, `rs_` or `fc_`, the id of the response, and the index of the item. */
 const ITEM_ID = /^[a-z]{2,3}_([0-9A-Za-z]{8,64})_\d{1,6}$/
 
 /**
- * Reads the context of a request: the previous response or conversation, and referenced items.
+ * Reads the stored context of a request: the previous response or conversation, and referenced items. Limited to the
+ * characters of one request body.
  *
- * A response refers to all segments of its conversation, so no chain of responses is followed and no loop can occur.
- * The maximum number of characters is that of a body.
+ * A response stores references to all segments of its conversation. Reading therefore follows no chain of responses,
+ * and cannot loop.
  *
  * @throws ServiceError for a response that does not exist, failed, was cancelled or has not ended
  */
@@ -87,7 +88,7 @@ async function readPrevious(
   return { turns, result: kept.result, segments: kept.history?.segments ?? [] }
 }
 
-/** Bounds a conversation, which grows with each response. The maximum is the size of one request body. */
+/** Limits the conversation to the size of one request body, because each response makes it longer. */
 function requireBounded(turns: readonly Turn[], charsMax: number): void {
   let chars = 0
   for (const { parts } of turns) for (const part of parts) chars += charsOf(part)
@@ -126,7 +127,8 @@ async function readReferences(
 }
 
 /**
- * Output of a response; empty if the response does not exist. The item that references it is then refused by its path.
+ * Output of a response; empty if the response does not exist. The reference is then refused later, with its path in the
+ * request.
  */
 async function outputOf(context: IngressContext, tenant: string, callId: string): Promise<ResponseObject['output']> {
   try {

@@ -15,20 +15,20 @@ import { decodeTools, toolNames, toolUse } from './tools.ts'
 
 /** Stored context that a request continues. */
 export interface ConversationContext {
-  /** Turns of the previous response with its output, without its instructions. */
+  /** Prompt of the previous response, without instructions. */
   readonly turns: readonly Turn[]
   readonly items: readonly AnyItem[]
   readonly param: 'previous_response_id' | 'conversation'
   readonly referenced: ReadonlyMap<string, AnyItem>
-  /** Maximum characters of all referenced items: a reference is short, but its item may have megabytes. */
+  /** Maximum characters of all referenced items. Limited, because a short reference can stand for megabytes. */
   readonly referencedCharsMax: number
 }
 
 const PIECE_ITEMS = 100
 
 /**
- * Decodes a body of checked shape (docs/guides/responses.md, Requests): the model, then the rules that need it, then the
- * items.
+ * Decodes a body whose shape was checked (docs/guides/responses.md, Requests). Checks the model first, then the rules
+ * that depend on the model, then the items.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -86,7 +86,7 @@ function* decodeInput(
   for (const item of before.items) yield* items.add(item, [before.param])
   if (typeof input === 'string') yield* items.add({ type: 'message', role: 'user', content: input }, ['input'])
   else if (!input || input.length === 0) {
-    // A prompt stored at the upstream may contain all input.
+    // A prompt template stored at the upstream may already contain the input.
     if (!prompt) refuseEmpty(input, previous_response_id ? before.param : conversation && before.param)
   } else {
     for (const [index, item] of input.entries()) {
@@ -126,14 +126,14 @@ function wantsLogprobs({ include, top_logprobs }: ResponsesRequest, model: Model
   return isWanted
 }
 
-/** Passed to models with reasoning, ignored otherwise. */
+/** Reasoning options; undefined for a model without reasoning. */
 function reasoning({ reasoning }: ResponsesRequest, model: ModelConfig): GenerateRequest['reasoning'] {
   const effort = reasoning?.effort
   if (!effort || !model.capabilities.reasoning) return undefined
   return effort === 'none' ? { effort, enabled: false } : { effort }
 }
 
-/** Fields with an internal form, or without a meaning for upstreams, because this service stores the responses. */
+/** Fields that have an internal form, or no meaning for upstreams, because Sluice stores the responses. */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'input', 'instructions', 'previous_response_id', 'conversation', 'tools', 'tool_choice', 'stream'],
   ...['parallel_tool_calls', 'reasoning', 'text', 'background', 'include', 'max_output_tokens', 'metadata'],
@@ -153,9 +153,9 @@ const TEXT_CONSUMED: ReadonlySet<string> = new Set(['format'])
 const NOTHING: ReadonlySet<string> = new Set()
 
 /**
- * Fields without an internal form.
+ * Fields that are passed to the upstream unchanged.
  *
- * @param toolChoice Choice of a native tool, unchanged
+ * @param toolChoice Choice of a native tool
  */
 function extra(body: ResponsesRequest, toolChoice: unknown): Record<string, unknown> | undefined {
   return extraOf(

@@ -13,11 +13,9 @@ import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import { isUsable } from '#services/ingress/endpoints/model.ts'
 
-/*
- * Hosted tools: tools of the Responses API that the service runs itself (docs/guides/responses.md, Hosted tools).
- */
+/* Hosted tools: tools of the Responses API that Sluice runs itself (docs/guides/responses.md, Hosted tools). */
 
-/** Types on the wire by hosted tool; some have versions. */
+/** Hosted tool of each type in a request. Some types contain a version. */
 const NAMES: Readonly<Record<string, HostedTool>> = {
   code_interpreter: 'code_interpreter',
   web_search: 'web_search',
@@ -27,23 +25,25 @@ const NAMES: Readonly<Record<string, HostedTool>> = {
   file_search: 'file_search',
 }
 
-/** Endpoint that each tool uses. The key must have the right to call it, so a tool grants no additional rights. */
+/**
+ * Endpoint that does the work of each tool. The key must be allowed to call it, so a tool grants no additional rights.
+ */
 const ENDPOINTS: Readonly<Record<HostedTool, string>> = {
   code_interpreter: '/v1/tools/code',
   web_search: '/v1/deep-research',
   file_search: '/v1/deep-research',
 }
 
-/** Id of the only vector store: the documents of the deployment. */
+/** Id of the only vector store, which contains the documents of the deployment. */
 const STORE = 'local'
 
-/** Hosted tool of a type; undefined if the service does not run it. */
+/** Hosted tool of a type; undefined if Sluice does not run such tools. */
 export function hostedTool(type: string): HostedTool | undefined {
   return Object.hasOwn(NAMES, type) ? NAMES[type] : undefined
 }
 
 /**
- * Function that represents a tool for the model.
+ * Function by which the model calls a hosted tool.
  *
  * @throws ServiceError for unsupported options, with their path
  */
@@ -58,8 +58,8 @@ export function decodeHosted(name: HostedTool, tool: ResponsesTool, path: readon
 /**
  * Hosted tools of a request; undefined if there are none.
  *
- * @param isNative True if the upstream speaks this API. Then tools that the service cannot run as requested are left to
- * the upstream.
+ * @param isNative True if the upstream has the Responses API. If Sluice cannot run one of the tools as requested, then
+ * the upstream runs them all.
  * @throws ServiceError `permission_denied` for a tool whose endpoint the key may not call; `unsupported_value` for a
  * search without a research model
  */
@@ -75,7 +75,7 @@ export function hostedTools(
   const calls_max = max_tool_calls ?? undefined
   const at = tools?.findIndex(({ type }) => ['web_search', 'file_search'].includes(hostedTool(type) ?? '')) ?? -1
   if (at < 0) return { tools: named, calls_max }
-  // The right to a research model includes searches, and its workers run both.
+  // Workers of a research model run both web and file searches.
   const model = models.models.find((each) => each.pool === 'research' && isUsable(each, key))
   if (!model && isNative) return undefined
   if (!model)
@@ -88,7 +88,7 @@ export function hostedTools(
 }
 
 /**
- * Hosted tools of a request.
+ * Names of the hosted tools of a request.
  *
  * @throws ServiceError `permission_denied` for a tool whose endpoint the key may not call
  */
@@ -98,7 +98,7 @@ export function requireHosted(key: Caller['key'], tools: readonly { readonly typ
   return named
 }
 
-/** Whether the service can run a tool with the requested options; true for tools that others run. */
+/** Whether Sluice can run a hosted tool with the requested options. True for a tool that Sluice does not run. */
 function canHost(tool: ResponsesTool, index: number): boolean {
   const name = hostedTool(tool.type)
   if (!name) return true
@@ -106,7 +106,7 @@ function canHost(tool: ResponsesTool, index: number): boolean {
     REQUIRE[name](tool, ['tools', index])
     return true
   } catch {
-    return false // The upstream interprets such a tool.
+    return false
   }
 }
 
