@@ -19,7 +19,10 @@ const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 /** Longest possible resolution, which disables prom-client's own measurement: it would wake the process forever. */
 const NEVER_MS = 2 ** 31 - 1
 
-/** Values that are read at each scrape; a name that ends in `_total` is a counter. docs/reference/metrics.md is generated from this table and from the fields of {@link Metrics}. */
+/**
+ * Values that are read at each scrape; a name that ends in `_total` is a counter. docs/reference/metrics.md is
+ * generated from this table and from the fields of {@link Metrics}.
+ */
 export const GAUGES = {
   sluice_attached_jobs: gauge('Calls in this ingress, by state (`queued`, `running`)', 'pool', 'state'),
   sluice_waiting_calls: gauge('Calls in this ingress that wait for a slot of their model', 'pool', 'model'),
@@ -169,7 +172,7 @@ export class Metrics {
       registers: [this.registry],
       async collect() {
         const values = await Promise.all(reads.map((each) => each.read()))
-        // Otherwise a value that cannot be read would keep its value of the last scrape.
+        // Reset first, or an unreadable value would repeat the last scrape.
         this.reset()
         for (const [i, { labels }] of reads.entries()) {
           const value = values[i]

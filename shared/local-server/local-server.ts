@@ -47,7 +47,10 @@ export interface LocalServerOptions {
   readonly audioSecondsMax?: number | undefined
 }
 
-/** A connection to the running server, for undici's `request`. Call `connect` before each request: the process may change. */
+/**
+ * A connection to the running server, for undici's `request`. Call `connect` before each request: the process may
+ * change.
+ */
 export interface LocalConnection {
   readonly origin: string
   readonly dispatcher: Dispatcher
@@ -209,7 +212,7 @@ export class LocalServer {
       if (!server) return
       if (server.isBusy) this.#lastCallMs = performance.now()
       if (performance.now() - this.#lastCallMs < idleMs) return
-      // A call after this line starts another process.
+      // Later calls start another process.
       this.#running = undefined
       clearInterval(this.#idleTimer)
       log.info({ pid: server.pid }, 'local model server stopped (idle)')

@@ -234,7 +234,7 @@ export class ApiKeys {
         this.#log.error({ err: error, key_store: this.#store.name }, 'key store not readable; keeping the known keys')
       this.#isStale = true
     }
-    // Also if the store is unreachable, because keys expire by the clock.
+    // Keys also expire while the store is unreachable, because only the clock decides.
     this.#reportEnds()
     this.#refreshLater()
   }

@@ -9,7 +9,7 @@ const MINUTE_MS = 60_000
 const DAY_MS = 24 * 60 * MINUTE_MS
 const REPLICAS_DEFAULT = 3
 const SESSION_TIMEOUT = 'broker.session.timeout.ms'
-/** Kafka's default is 9 s. */
+/** Wanted session timeout of brokers. Kafka's default is 9 s. */
 const SESSION_TIMEOUT_MS_WANTED = 6_000
 /** Time after the session of a dead broker has expired: the election, and until clients follow. */
 const FAILOVER_EXTRA_MS = 3_000
@@ -95,7 +95,10 @@ async function createMissing(
   }
 }
 
-/** Settings of a new topic. Kafka deletes closed segments only: with a `segment.ms` above a short retention, nothing would be deleted. */
+/**
+ * Settings of a new topic. Kafka deletes closed segments only: with a `segment.ms` above a short retention, nothing
+ * would be deleted.
+ */
 function topicSettings(retentionMs: number, replicas: number): Record<string, string> {
   return {
     'cleanup.policy': 'delete',
@@ -208,7 +211,10 @@ export async function readable(
   }
 }
 
-/** The problem of a broker session timeout that is too long: when a broker dies, calls wait until another one leads its partitions. */
+/**
+ * The problem of a broker session timeout that is too long: when a broker dies, calls wait until another one leads its
+ * partitions.
+ */
 export function lateFailover(brokers: number, settings: ReadonlyMap<string, string>): BootProblem | undefined {
   const value = Number(settings.get(SESSION_TIMEOUT) ?? 0)
   if (brokers < 2 || value <= SESSION_TIMEOUT_MS_WANTED) return undefined

@@ -37,7 +37,10 @@ class AnthropicEngine implements ChatEngine {
   readonly #model: ModelConfig
   readonly #config: UpstreamConfig
   readonly #upstream: Upstream
-  /** Headers of the catalogue: its version overrides that of each call, and its beta features are added to the caller's. */
+  /**
+   * Whether the catalogue sets `anthropic-version`, which then overrides that of each call. Beta features of the
+   * catalogue are added to the caller's.
+   */
   readonly #isVersionSet: boolean
   readonly #betas: string | undefined
 
@@ -69,7 +72,10 @@ class AnthropicEngine implements ChatEngine {
     return answerEvents(this.#upstream, request, open, new AnthropicDecoder(request))
   }
 
-  /** Also undefined if the upstream fails, since an estimate is better than an error. Only errors about the request are thrown. */
+  /**
+   * Also undefined if the upstream fails, since an estimate is better than an error. Only errors about the request are
+   * thrown.
+   */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined> {
     const body = encodeCount(request, this.#model, this.#config)
     const within = { ...options, signal: AbortSignal.any([options.signal, AbortSignal.timeout(COUNT_MS)]) }

@@ -4,8 +4,7 @@ const WINDOW_STREAMS = { least: 8, most: 64 }
 const SPAN_MS = 60_000
 const SPANS = 10
 /**
- * Shorter waits count as an effect of fewer calls below this ratio. After this many decreases in a row without an effect, the cause is not
- * a queue.
+ * Maximum ratio of the new to the old wait at which a decrease of the limit counts as effective. After this many decreases without effect, the cause is not a queue.
  */
 const IMPROVEMENT_RATIO = 0.9
 const FUTILE_DECREASES_MAX = 2

@@ -22,7 +22,7 @@ export interface PlaceTimes {
 export interface Place extends PlaceTimes {
   readonly isDue: boolean
   readonly isBack: boolean
-  /** Callers of the same tenant that returned when due, found the queue full and come before this one. */
+  /** Number of callers of the tenant that returned when due, found the queue full and precede this one. */
   readonly before: number
 }
 
@@ -30,7 +30,10 @@ interface Reservation {
   atMs: number
   backMs: number
   untilMs: number
-  /** If the caller returned when due and found the queue full: its number among such callers of the tenant. */
+  /**
+   * Ordinal of this caller among the tenant's callers that returned when due and found the queue full. Undefined for
+   * all others.
+   */
   nth?: number
 }
 

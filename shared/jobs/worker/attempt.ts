@@ -14,10 +14,16 @@ import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
  * Maximum attempts at which an unreadable body is handed back. During a rolling upgrade, that suffices to reach a newer worker.
  */
 const UNREAD_ATTEMPTS_MAX = 10
-/** Delay before such a hand-back, in ms. Without a delay, a fleet of old workers would pass the job around in a tight loop. */
+/**
+ * Delay before such a hand-back, in ms. Without a delay, a fleet of old workers would pass the job around in a tight
+ * loop.
+ */
 const UNREAD_MS = 100
 
-/** End of an attempt, as a metric label. `lost`: another worker owns the job now. `parked`: the job waits for child jobs. */
+/**
+ * End of an attempt, as a metric label. `lost`: another worker owns the job now. `parked`: the job waits for child
+ * jobs.
+ */
 export type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back' | 'lost' | 'parked'
 
 type AbortReason = 'cancelled' | 'timed_out' | 'handed_back' | 'lost'
@@ -186,7 +192,7 @@ export class Attempt {
     const { signal } = this.#abort
     if (signal.aborted) return await this.#onAbort(signal.reason as AbortReason)
     const failure = ServiceError.from(error)
-    // There was no partial result: the job ends as cancelled.
+    // Without a partial result the job ends as cancelled.
     if (failure.code === 'job_cancelled' && this.#sink.isWrappingUp) return await this.#onAbort('cancelled')
     this.#log.warn(
       { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: failure },

@@ -126,7 +126,7 @@ class MarkdownReader {
   }
 }
 
-/** One that never ends is text. */
+/** A comment without an end is text. */
 function withoutComments(source: string): string {
   const kept: string[] = []
   let at = 0

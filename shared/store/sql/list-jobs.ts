@@ -67,7 +67,7 @@ function pageOf(nth: number, isUnended: boolean, filters: readonly Filter[], que
     ORDER BY id || '' ${query.order ?? 'desc'} LIMIT :limit) AS page${nth}`
 }
 
-/** Written with the expression of the intended index. */
+/** The condition repeats the expression of the index, so that the planner uses it. */
 function notErased({ endpoint, isOwn }: ListQuery): string {
   if (isOwn) return 'coalesce(erased_at_ms, 0) < 1'
   return endpoint === undefined ? 'erased_at_ms IS NULL' : 'coalesce(erased_at_ms, 0) = 0'

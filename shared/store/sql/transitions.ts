@@ -101,7 +101,10 @@ export const FAIL: Move = {
   event: `'job.failed'`,
 }
 
-/** The owner returns a job for a delayed retry. A requested cancel ends the job here, because no owner remains to honour it. */
+/**
+ * The owner returns a job for a delayed retry. A requested cancel ends the job here, because no owner remains to honour
+ * it.
+ */
 export const RETRY: Move = {
   name: 'retry',
   isOwners: true,
@@ -188,7 +191,7 @@ export const TAKE_UNPUBLISHED: Move = {
   },
 }
 
-/** Ends jobs after their maximum wait; after a cancel, after the grace period for a partial result. */
+/** Sweep: jobs whose maximum wait has passed expire. Cancelled jobs whose grace period has passed end as cancelled. */
 export const EXPIRE: Move = {
   name: 'expire',
   set: `state = CASE WHEN ${CANCEL_REQUESTED} THEN 'cancelled' ELSE 'expired' END, ${END}`,

@@ -23,7 +23,9 @@ const ANY_BROKER = '1'
 /** `ConfigSource` of a setting made for the topic itself. */
 const TOPIC_CONFIG = 1
 
-/** Checks, and the delay between them, until every broker has a new topic: many partitions take a busy broker seconds. */
+/**
+ * Checks, and the delay between them, until every broker has a new topic: many partitions take a busy broker seconds.
+ */
 const SPREAD_ASKS_MAX = 120
 const SPREAD_ASK_MS = 250
 
@@ -33,7 +35,7 @@ const PROBE_INTERVAL_MS = 500
 const PROBE_TIMEOUT_MS = 1_000
 /** Time limit of the second probe, which tries the bootstrap addresses one after the other. */
 const CONFIRM_TIMEOUT_MS = 4_000
-/** Probes between two topic checks while nothing fails. */
+/** Number of successful probes between two topic checks. */
 const PROBES_PER_LOOK = 10
 const TOPIC_MISSING = 'UNKNOWN_TOPIC_OR_PARTITION'
 /** Default number of workers that can share a queue. */
@@ -220,7 +222,9 @@ class ClassicClient implements KafkaClient {
     }
   }
 
-  /** kafkajs reports neither the loss of a broker nor the deletion of a topic, so a broker is probed twice per second. */
+  /**
+   * kafkajs reports neither the loss of a broker nor the deletion of a topic, so a broker is probed twice per second.
+   */
   async #probe(): Promise<void> {
     const { signal } = this.#closing
     while (!signal.aborted) {
@@ -268,7 +272,10 @@ class ClassicClient implements KafkaClient {
   }
 }
 
-/** Uses a new client: kafkajs requests metadata for all topics that a client ever used, and fails for all if one is missing. */
+/**
+ * Uses a new client: kafkajs requests metadata for all topics that a client ever used, and fails for all if one is
+ * missing.
+ */
 async function withAdmin(kafka: Kafka, use: (admin: KafkaJsAdmin) => Promise<void>): Promise<void> {
   const admin = kafka.admin()
   try {

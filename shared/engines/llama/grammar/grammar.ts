@@ -70,7 +70,7 @@ export function writeSchemaGrammar(schema: Schema, param: string, { isStrict = t
     return new GrammarWriter(schema, isStrict).write()
   } catch (cause) {
     if (!isStrict && cause instanceof Impossible) return JSON_OBJECT_GRAMMAR
-    // Deep recursion causes a stack overflow.
+    // A stack overflow means that the schema recurses too deep.
     const isProblem = cause instanceof SchemaProblem
     const problem = isProblem ? cause.message : 'is too large, or has endless recursion'
     const path = isProblem ? cause.path : ''

@@ -99,7 +99,7 @@ export async function* callTranscription(
     yield { type: 'usage', usage: await usageOf(decoder) }
     yield { type: 'finish' }
   } finally {
-    // Needed if the call failed before the body was sent.
+    // The body must be destroyed here if the call failed before sending it.
     body.destroy()
   }
 }
@@ -108,7 +108,10 @@ function onlyLanguageOf({ transcription: { languages } }: ModelConfig): string {
   return (languages?.length === 1 && languages[0]) || ''
 }
 
-/** Usage as the upstream counted it. Otherwise ten tokens per second of audio, and the tokens of the segments or of the text. */
+/**
+ * Usage as the upstream counted it. Otherwise ten tokens per second of audio, and the tokens of the segments or of the
+ * text.
+ */
 async function usageOf({ counted, duration, segmentTokens, text }: TranscriptDecoder) {
   if (counted) {
     const { input, text: ofPrompt, output } = counted

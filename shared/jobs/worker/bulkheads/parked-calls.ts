@@ -81,7 +81,7 @@ export class ParkedCalls {
       const [room, call] = first
       this.#remove(room, call)
       const line = this.#waiting.get(room)
-      // Both move to the end of their round: the tenant within its model, and the model among all.
+      // The tenant moves to the end of the round of its model, and the model to the end of all models.
       if (line) {
         toEnd(line, call.tenant)
         toEnd(this.#waiting, room)

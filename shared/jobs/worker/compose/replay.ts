@@ -99,7 +99,7 @@ export class Replaying implements Composition {
   }
 
   async wait(): Promise<void> {
-    // The recorded job has already waited, or continued without the children.
+    // A replay never waits: the recorded job has waited, or continued without the children.
   }
 
   async endOf(id: string, parent?: string): Promise<ChildEnd | undefined> {
