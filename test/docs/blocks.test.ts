@@ -10,44 +10,46 @@ import { SubmitJob } from '#schemas/jobs.ts'
 import { loadModels } from '#shared/models/models.ts'
 import { type Block, blocksOf, PAGES } from '../support/docs/blocks.ts'
 
-/* Every block of README.md and docs/ is looked at: data here, programs and commands in commands.test.ts, clients in test/clients. */
+/* Checks the code blocks of README.md and docs/ that are data. commands.test.ts runs programs and commands, test/clients those of clients. */
 
 const BLOCKS = PAGES.flatMap(blocksOf)
 const DATA = ['json', 'yaml']
 const PROGRAMS = ['sh', 'js', 'ts', 'python']
-/** Of a program too short to be true. */
+/** Minimum characters of a reason, so that it states one. */
 const REASON_LENGTH_MIN = 20
 
 const ofLanguage = (language: string) =>
   BLOCKS.filter((block) => block.language === language && block.notRun === undefined)
 
-describe('blocks of the documents', () => {
-  it('are in a language that a test understands, or are pictures and output without one', () => {
+describe('code blocks of the documentation', () => {
+  it('have a language that a test checks, or none for diagrams and output', () => {
     const known = ['', ...DATA, ...PROGRAMS]
     expect(BLOCKS.filter(({ language }) => !known.includes(language)).map(({ place }) => place)).toEqual([])
     expect(BLOCKS.length).toBeGreaterThan(90)
   })
 
-  it('that are not run say why', () => {
+  it('state a reason if they are not run', () => {
     const marked = BLOCKS.filter(({ notRun }) => notRun !== undefined)
     expect(marked.filter(({ notRun = '' }) => notRun.length < REASON_LENGTH_MIN).map(({ place }) => place)).toEqual([])
     expect(marked.filter(({ language }) => !PROGRAMS.includes(language)).map(({ place }) => place)).toEqual([])
     expect(marked.length).toBeLessThan(20)
   })
 
-  it('that show a program of examples/ are that program', async () => {
+  it('equal the program in examples/ that they show', async () => {
     const shown = BLOCKS.filter(({ file }) => file !== undefined && existsSync(join('examples', file)))
     expect(shown.map(({ file }) => file).sort()).toEqual(['job.py', 'job.ts'])
     for (const { file = '', code } of shown) expect(`${code}\n`).toBe(await readFile(join('examples', file), 'utf8'))
   })
 
-  it('that are of a client stand in docs/get-started/clients.md alone, whose test runs them', () => {
-    expect(BLOCKS.filter(({ name }) => name !== '').every(({ page }) => page === 'docs/get-started/clients.md')).toBe(true)
+  it('belong to a client only in docs/get-started/clients.md, which test/clients runs', () => {
+    expect(BLOCKS.filter(({ name }) => name !== '').every(({ page }) => page === 'docs/get-started/clients.md')).toBe(
+      true,
+    )
   })
 })
 
-describe('JSON of the documents', () => {
-  it.each(ofLanguage('json'))('$place is JSON, and what the service takes where it is a request', ({ code }) => {
+describe('JSON of the documentation', () => {
+  it.each(ofLanguage('json'))('$place is valid JSON, and a valid request if it has a body', ({ code }) => {
     for (const value of valuesOf(code)) {
       const { endpoint, url, body } = value as { endpoint?: string; url?: string; body?: unknown }
       if (body === undefined) continue
@@ -64,7 +66,7 @@ describe('JSON of the documents', () => {
     body: z.looseObject({ model: z.string() }),
   })
 
-  /** One value, or one in each line. */
+  /** One value, or one per line. */
   function valuesOf(code: string): unknown[] {
     try {
       return [JSON.parse(code)]
@@ -74,12 +76,12 @@ describe('JSON of the documents', () => {
   }
 })
 
-describe('models.yaml of the documents', () => {
-  it.each(ofLanguage('yaml'))('$place is a catalogue, or a part of one, that the service loads', async ({ code }) => {
+describe('models.yaml of the documentation', () => {
+  it.each(ofLanguage('yaml'))('$place is a catalogue, or a part of one, that loads', async ({ code }) => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-docs-'))
     onTestFinished(() => rm(directory, { recursive: true }))
     const path = join(directory, 'models.yaml')
-    // With the models that the repository has, to which fallbacks lead.
+    // Fallbacks name models of the repository's own catalogue.
     const ours = parse(await readFile('models.yaml', 'utf8')).models as { id: string }[]
     const { models, ...rest } = parse(wholeOf(code)) as { models: { id: string }[] }
     const ids = models.map(({ id }) => id)

@@ -17,9 +17,9 @@ import { join as joined, samplesOf, silence, waveOf } from '../support/speech/wa
 import { ECHO_MODEL, type Stack, startStack, until } from '../support/stack.ts'
 
 /*
- * The commands and programs of README.md and docs/, as they stand there, against a service with the models of models.yaml: real ones
- * for speech and embeddings, the sandbox, research over the documentation. Scripted is the chat model, for its speed; a server that
- * speaks is one of the test.
+ * Runs the commands and programs of README.md and docs/ unchanged. The service has the models of models.yaml, the sandbox, and research
+ * over the documentation. Transcription and embeddings use real models. The chat model is scripted, for speed, and the
+ * text-to-speech server is part of the test.
  */
 
 const PROGRAMS = ['sh', 'js', 'ts', 'python']
@@ -39,7 +39,7 @@ if (missing.length > 0) {
   process.stderr.write(`skipped: ${reason}\n`)
 }
 
-describe.skipIf(missing.length > 0)('the commands of', () => {
+describe.skipIf(missing.length > 0)('commands of', () => {
   const cleanups: (() => PromiseLike<unknown>)[] = []
   let stack: Stack
   let world: World
@@ -47,7 +47,7 @@ describe.skipIf(missing.length > 0)('the commands of', () => {
   beforeAll(async () => {
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-docs-'))
     cleanups.push(() => rm(dataDir, { recursive: true, force: true }))
-    // Prepared once a machine.
+    // Prepared once per machine.
     await symlink(MODELS_DIR, join(dataDir, 'models'))
     await symlink(SANDBOX_DIR, join(dataDir, basename(SANDBOX_DIR)))
     const speaker = await startUpstream(async (_, answer) => {
@@ -86,14 +86,14 @@ describe.skipIf(missing.length > 0)('the commands of', () => {
     for (const cleanup of cleanups.reverse()) await cleanup()
   })
 
-  it.each(PAGES)('%s run as they stand there', { timeout: SERVICE_MS }, async (page) => {
+  it.each(PAGES)('%s run unchanged', { timeout: SERVICE_MS }, async (page) => {
     const blocks = blocksOf(page).filter(
       ({ language, name, notRun }) => PROGRAMS.includes(language) && name === '' && notRun === undefined,
     )
     if (blocks.length > 0) expect(await runPage(blocks, world)).toEqual({ failed: undefined, output: '' })
   })
 
-  /** What the pages take for granted beside a command: recordings, and requests. */
+  /** Files that commands of the pages use: recordings and requests. */
   async function filesIn(dataDir: string): Promise<string> {
     const directory = join(dataDir, 'files')
     await mkdir(directory)

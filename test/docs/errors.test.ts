@@ -9,5 +9,7 @@ const ROWS = [...readFileSync('docs/reference/errors.md', 'utf8').matchAll(/^\| 
 
 it('docs/reference/errors.md has one row per error code, with its status', () => {
   const expected = Object.entries(ERRORS).map(([code, { status }]) => [code, status])
-  expect(ROWS.toSorted(), 'rows of docs/reference/errors.md, which must equal schemas/error.ts').toEqual(expected.toSorted())
+  expect(ROWS.toSorted(), 'rows of docs/reference/errors.md, which must equal schemas/error.ts').toEqual(
+    expected.toSorted(),
+  )
 })

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
 
-/* docs/reference/limits.md says what holds by default, as .env.example does. */
+/* Checks the defaults of docs/reference/limits.md against .env.example. */
 
 const UNITS: Readonly<Record<string, number>> = {
   ...{ MiB: 2 ** 20, GiB: 2 ** 30 },
@@ -13,25 +13,30 @@ const DEFAULTS = new Map(
 const ROWS = [...readFileSync('docs/reference/limits.md', 'utf8').matchAll(/^\| .* \| (.+) \| (`.+`) \|$/gm)].flatMap(
   ([, defaults = '', settings = '']) => {
     const values = defaults.split(/, /)
-    return settings.split(', ').map((setting, nth) => ({ setting: setting.slice(1, -1), said: values[nth] ?? '' }))
+    return settings
+      .split(', ')
+      .map((setting, nth) => ({ setting: setting.slice(1, -1), documented: values[nth] ?? '' }))
   },
 )
 
-/** The value of a setting, in its own unit: bytes, milliseconds, seconds where its name says so, or a number. */
-function settingOf(setting: string, said: string): number {
-  if (said === 'none') return 0
-  const [, number = '', unit = ''] = /^([\d,]+)(?: (\w+))?$/.exec(said) ?? []
+/** A documented value in the unit of its setting: bytes, seconds if the name has SECONDS, milliseconds, or a count. */
+function parseDefault(setting: string, documented: string): number {
+  if (documented === 'none') return 0
+  const [, number = '', unit = ''] = /^([\d,]+)(?: (\w+))?$/.exec(documented) ?? []
   const value = Number(number.replace(',', '')) * (unit === 's' ? 1_000 : (UNITS[unit] ?? 1))
   return setting.includes('SECONDS') ? value / 1_000 : value
 }
 
-/** Defaults that no constant says, because they depend on the machine. */
-const OF_MACHINE = new Set(['DISK_FREE_BYTES_MIN'])
+/** Settings whose default depends on the machine. */
+const MACHINE_DEPENDENT = new Set(['DISK_FREE_BYTES_MIN'])
 
-it.each(ROWS.filter(({ setting }) => !OF_MACHINE.has(setting)))('$setting is $said', ({ setting, said }) => {
-  expect(DEFAULTS.get(setting)).toBe(String(settingOf(setting, said)))
-})
+it.each(ROWS.filter(({ setting }) => !MACHINE_DEPENDENT.has(setting)))(
+  'the default of $setting is $documented',
+  ({ setting, documented }) => {
+    expect(DEFAULTS.get(setting)).toBe(String(parseDefault(setting, documented)))
+  },
+)
 
-it('says more than a few', () => {
+it('lists more than 20 settings', () => {
   expect(ROWS.length).toBeGreaterThan(20)
 })
