@@ -52,7 +52,7 @@ const KNOWN_FIELDS: Readonly<Record<Dialect, ReadonlySet<string>>> = {
  * APIs. A worker therefore adapts the request right before it calls a model:
  *
  * 1. Native tools, content blocks and items of another dialect are replaced with their substitutes or removed.
- * 2. Unknown fields that address the engine instead of the model are removed (passed-fields.ts).
+ * 2. Unknown fields that address the engine instead of the model are removed ({@link passedFields}).
  * 3. Tool names that the upstream would reject are shortened: `mcp__a_long_server__a_long_tool` → `mcp__a_long_ser_1b2c3d4e`.
  *
  * Events are adapted in reverse. Tool names become those of the caller again, and calls of a substitute function become calls of the custom

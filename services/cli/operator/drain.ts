@@ -38,8 +38,8 @@ Examples:
 }
 
 /**
- * Polls the worker until two consecutive polls find no job in flight. One poll is not enough: jobs in slots and calls without a
- * slot are published separately, and a job that moves between them can be missing from both.
+ * Polls the worker until two consecutive polls find no job in flight. One poll is not enough, because jobs in slots and calls
+ * without a slot are published separately. A job that moves between them can be missing from both.
  *
  * @throws CommandError on timeout, or if the drain was undone
  */

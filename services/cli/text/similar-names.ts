@@ -9,8 +9,8 @@ export function didYouMean(unknown: string, names: readonly string[]): string {
 }
 
 /**
- * The names that a typo may have meant, the most similar first. A name is similar if its edit distance is at most a quarter of
- * the letters, or if one of the two is a prefix of the other.
+ * The names that a typo may have meant, the most similar first. Two names are similar if their edit distance is at most a
+ * quarter of the letters. A prefix of a name is similar too.
  */
 export function similarNames(unknown: string, names: readonly string[]): string[] {
   const typed = unknown.toLowerCase().slice(0, CHARS_MAX)

@@ -136,8 +136,8 @@ function visibleSections(sections: readonly Section[], height: number): readonly
 }
 
 /**
- * Max-min fair allocation of rows: a section that needs less than an even share gets all its rows, and the rest is divided
- * evenly among the others.
+ * Max-min fair allocation of rows. A section that needs less than an even share gets all its rows. The others divide the rest
+ * evenly.
  *
  * @returns Rows per section; their sum is at most `total`
  */

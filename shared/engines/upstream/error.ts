@@ -4,7 +4,7 @@
  * Three questions are decided only here. Is the caller's request, our configuration or the upstream at fault? Can a retry help? How long
  * should the caller wait before it?
  *
- * The upstream's own message is sanitised (`words.ts`) and shown in two cases. Either it is about the caller's request (400, 413, 422), or
+ * The upstream's own message is sanitised (`error-sanitizer.ts`) and shown in two cases. Either it is about the caller's request (400, 413, 422), or
  * it says why the model is unavailable (503, 529), such as "Loading model". Messages are not logged, since they quote prompts and keys. The
  * log has the status, the code and the length of the body.
  */

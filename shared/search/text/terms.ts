@@ -5,7 +5,7 @@ import { type Piece, piecesOf, spansOf } from './scripts.ts'
 /*
  * Splits a text into search terms. English words are stemmed, so that `retry` finds `retries`; stop words are left out. In a script
  * without spaces, a question and a document may be split into different words. So terms there are spans of two or three characters:
- * `長江は長い` has `長江`, `江は`, `は長`, `長い`. The index, passages and (through `asked.ts`) questions all use these terms.
+ * `長江は長い` has `長江`, `江は`, `は長`, `長い`. The index, passages and (through `query-terms.ts`) questions all use these terms.
  */
 
 const WORD = /[\p{L}\p{N}][\p{L}\p{N}\p{M}_\u200c\u200d]*(?:['’.-][\p{L}\p{N}][\p{L}\p{N}\p{M}\u200c\u200d]*)*/gu
