@@ -3,7 +3,6 @@ import { type Finding, failed, ok, warned } from './check.ts'
 /** A pool with free slots for other models, or without any, is reported if a job has waited longer than this. */
 const LONG_WAIT = 60
 
-/** A pool of workers, as an ingress sees it. */
 export interface PoolFacts {
   readonly id: string
   readonly workers: number
@@ -18,7 +17,6 @@ export interface PoolFacts {
   readonly isNeeded: boolean
 }
 
-/** State of the fleet from the view of one ingress. */
 export interface FleetFacts {
   readonly broker: { readonly name: string; readonly isReachable: boolean; readonly missing?: readonly string[] }
   /** Undefined if this deployment has no store. */

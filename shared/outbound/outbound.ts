@@ -109,7 +109,6 @@ async function* upTo(bytesMax: number, body: AsyncIterable<Buffer>): AsyncGenera
   }
 }
 
-/** Makes one call on a new connection to checked addresses. */
 async function callOutbound<T>(
   text: string,
   options: OutboundCall & OutboundMethod,

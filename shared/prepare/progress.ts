@@ -11,7 +11,6 @@ const LOG_STEP = 0.1
 const BAR_WIDTH = 10
 const COLUMNS_DEFAULT = 80
 
-/** State of all preparations of a process: they are complete when the last one is. */
 interface Together {
   underWay: number
   /** Whether a part was missing, so that progress was shown. */

@@ -29,7 +29,6 @@ export class FrameReader<Event> implements AnswerReader<Event> {
   #bare = ''
   /** Start of an incomplete line of such JSON. */
   #tail = ''
-  /** Whether the parser has the start of an incomplete line. */
   #isInLine = false
   #isEnding = false
 

@@ -42,7 +42,6 @@ const TYPES = ['type', 'error_type', 'status', '__type', 'object']
 const CODES = ['code', 'error_code', 'errorCode']
 const STATUSES = ['status', 'status_code', 'statusCode', 'http_status_code', 'http_status', 'error_code']
 
-/** Reads the body of an answer with an error status. */
 export function reportedErrorIn(text: string): ReportedError {
   const body = text.replace(/^\ufeff/, '').trim()
   const value = parsed(body, /^["{[]/) ?? eventIn(body)

@@ -39,7 +39,6 @@ interface Place {
   readonly isScheduled: boolean
 }
 
-/** A limit, with the count that it applies to. */
 interface Bound {
   readonly count: number
   /** Own limit of the tenant; undefined: a share of `most`. */

@@ -82,7 +82,6 @@ function cueText(text: string): string {
     .replace(/-{2,}>/g, '->')
 }
 
-/** Tokens with the start and end of their speech, in seconds. */
 interface Timed {
   readonly tokens: readonly Token[]
   readonly starts: readonly number[]

@@ -174,7 +174,6 @@ function isLabelAt(at: number, text: string, blocks: readonly Block[], isChained
   return after.type !== 'text' || after.end - after.start > length || isChained
 }
 
-/** Whether the first of some rows is the header of the others. */
 function isHeader(rows: readonly string[]): boolean {
   const [first = [], ...others] = rows.map((row) => row.split(/\t| \| /).map((cell) => cell.trim()))
   if (others.length === 0 || first.length < 2) return false

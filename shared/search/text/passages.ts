@@ -57,7 +57,6 @@ function sentencesIn(snapshot: Pick<Snapshot, 'text'>, block: Block, context: Bl
     .map((sentence) => ({ ...sentence, ...more }))
 }
 
-/** Splits a long sentence into parts of similar length. */
 function partsOf(whole: Sentence): Sentence[] {
   const count = Math.ceil(whole.text.length / PART_CHARS_MAX)
   if (count <= 1) return [whole]

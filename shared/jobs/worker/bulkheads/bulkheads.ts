@@ -112,7 +112,8 @@ export class ModelBulkhead implements Work, SlotHolder {
   }
 
   /**
-   * Takes a permit for one job that starts now. @param lane Undefined: an attached call @returns Function that returns the permit
+   * Takes a permit for one job that starts now, and returns the function that returns it. @param lane Undefined: an
+   * attached call
    */
   begin(lane: Priority | undefined): () => void {
     const start = { atMs: performance.now() }

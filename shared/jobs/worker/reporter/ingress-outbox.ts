@@ -111,7 +111,6 @@ export class IngressOutbox {
   }
 }
 
-/** Groups events into records of at most {@link RECORD_BYTES_MAX}, in order. */
 function* recordsOf(events: readonly WaitingEvent[]): Generator<WrittenEvent[]> {
   let record: WrittenEvent[] = []
   let bytes = 0
