@@ -30,7 +30,7 @@ export interface Broker {
    * Calls `onLoss` with the name of each queue or channel that was deleted and recreated: its undelivered records are lost. Absent if this cannot
    * occur.
    *
-   * @returns Unsubscribes.
+   * @returns A function that unsubscribes.
    */
   onLoss?(onLoss: (name: string) => void): () => void
 

@@ -149,7 +149,7 @@ function deliver(receivers: ReadonlySet<(record: ChannelRecord) => void>, record
     try {
       receive(record)
     } catch (error) {
-      // A receiver's error is not the sender's: as the port promises, it ends the process.
+      // An error of a receiver must not fail the sender. It is thrown outside of this call and ends the process.
       setImmediate(() => {
         throw error
       })

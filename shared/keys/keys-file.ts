@@ -46,7 +46,7 @@ export class KeysFile {
 
   /**
    * @param directory Created with the first change.
-   * @param lock Blocks until this process has the lock of a path. @returns Releases the lock
+   * @param lock Blocks until this process has the lock of a path. @returns A function that releases the lock
    */
   constructor(directory: string, lock: (path: string) => () => void) {
     this.#lock = lock

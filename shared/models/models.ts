@@ -92,7 +92,7 @@ export class ModelCatalogue implements Models {
     return pool === 'code' ? this.#codePrice : this.#byName.get(model)?.price
   }
 
-  /** @param listener Called after each change @returns Unsubscribes */
+  /** Calls the listener after each change. @returns A function that ends this */
   onChange(listener: () => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)

@@ -28,7 +28,7 @@ export interface WatchOptions {
  * The file is polled. Watching it would miss changes: a ConfigMap of Kubernetes changes a symbolic link some folders above, and network file systems
  * send no events.
  *
- * @returns Stops watching
+ * @returns A function that stops the watch
  */
 export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, hasTerminal }: WatchOptions): () => void {
   let isWrong = false

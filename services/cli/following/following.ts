@@ -87,7 +87,7 @@ function withoutProgress(event: ViewEvent, isSummaryOnly: boolean): ViewEvent | 
   return event.type === 'job.progress' ? undefined : event
 }
 
-/** Polls the progress and displays it; in a pipe only if it has changed. @returns Stops the polling. */
+/** Polls the progress and displays it; in a pipe only if it has changed. @returns A function that stops the polling. */
 function startPolling(view: FollowView, read: () => Promise<Progress>, isTerminal: boolean): () => void {
   const stop = new AbortController()
   const intervalMs = isTerminal ? POLL_INTERVAL_MS : PIPED_POLL_INTERVAL_MS

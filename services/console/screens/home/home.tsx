@@ -176,7 +176,7 @@ const models = signal<readonly Model[]>([])
 const preparations = signal<readonly Preparation[]>([])
 const readyProblems = signal<readonly string[]>([])
 
-/** Health checks; undefined for callers. */
+/** Health checks; undefined without an admin key. */
 const findings = signal<readonly Finding[] | undefined>(undefined)
 
 /** Error text of the last refresh, or an empty string. The previous data stays on the page. */

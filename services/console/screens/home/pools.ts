@@ -47,7 +47,7 @@ export interface PoolState extends Runs {
 
 const samples = new Map<string, PoolSample[]>()
 
-/** The current state of a pool. Also records a sample for its plots. @param pool From the admin API; undefined for callers */
+/** The current state of a pool. Also records a sample for its plots. @param pool From the admin API; undefined without an admin key */
 export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolState {
   const durable = pool?.durable?.queued
   const waiting = pool

@@ -24,7 +24,8 @@ export interface Admission {
    */
   settle(costNanos: number, entered: Promise<unknown>): void
   /**
-   * The durable job is stored with {@link nanos}, which replace this reservation. Tokens are settled when the job ends.
+   * Ends this reservation once the durable job is stored: the store counts {@link nanos} from then on, and tokens are
+   * settled when the job ends.
    */
   handOver(): void
   /** The call did not run. */
