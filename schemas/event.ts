@@ -75,13 +75,13 @@ export const ControlRecord = z.discriminatedUnion('type', [
       type: z.literal('capacity'),
       boot: z.string(),
       models: z.array(z.string()).nullable().describe('Ids of the models that the worker can run. null: any model'),
-      bounds: z
+      concurrency_limits: z
         .array(z.strictObject({ kind: z.string(), model: z.string(), capacity: z.int().min(1) }))
         .describe('Concurrency limits of models, if below the slots'),
-      waiting: z
+      backlog: z
         .array(z.strictObject({ kind: z.string(), model: z.string(), priority: Priority }))
         .describe('Queues of the store with durable jobs that the worker had no free slot for'),
-      aside: z
+      parked_calls: z
         .int()
         .min(0)
         .optional()
@@ -90,7 +90,7 @@ export const ControlRecord = z.discriminatedUnion('type', [
         ),
       host: z.string().optional().describe('Host name'),
       pid: z.int().optional(),
-      found: z
+      adaptive_limits: z
         .array(
           z.strictObject({
             model: z.string(),
@@ -101,7 +101,7 @@ export const ControlRecord = z.discriminatedUnion('type', [
         )
         .optional()
         .describe('Adaptive concurrency limits of upstream servers, for all workers together'),
-      failing: z.array(z.string()).optional().describe('Models with open circuit breakers on all servers'),
+      open_circuits: z.array(z.string()).optional().describe('Models with open circuit breakers on all servers'),
     })
     .describe(
       'Capacity and host of a worker. Separate from the heartbeat, because older versions reject heartbeats with unknown fields',
@@ -126,13 +126,13 @@ export const ControlRecord = z.discriminatedUnion('type', [
     .strictObject({
       type: z.literal('jobs_waiting'),
       pool: PoolName,
-      waiting: z.array(z.strictObject({ kind: z.string(), model: z.string(), priority: Priority })),
+      backlog: z.array(z.strictObject({ kind: z.string(), model: z.string(), priority: Priority })),
     })
     .describe('Notification: durable jobs were queued in the store, for workers with free slots'),
   z
     .strictObject({
       type: z.literal('pause_work'),
-      what: z.enum(['model', 'pool']),
+      target: z.enum(['model', 'pool']),
       id: z.string(),
       paused: z.boolean(),
       by: z.string().describe('Id of the API key of the operator'),
@@ -143,14 +143,14 @@ export const ControlRecord = z.discriminatedUnion('type', [
     .describe('An operator drains or undrains a worker'),
   z
     .strictObject({
-      type: z.literal('rhythm'),
+      type: z.literal('heartbeat_interval'),
       boot: z.string(),
-      beat_ms: z.int().min(1).describe('Heartbeat interval, in milliseconds. Longer in a large fleet'),
+      interval_ms: z.int().min(1).describe('Heartbeat interval, in milliseconds. Longer in a large fleet'),
     })
     .describe(
       'Heartbeat interval of a process that supports variable intervals. Separate from the heartbeat, because older versions reject heartbeats with unknown fields',
     ),
-  z.strictObject({ type: z.literal('goodbye'), boot: z.string() }).describe('Graceful shutdown of a process'),
+  z.strictObject({ type: z.literal('leave'), boot: z.string() }).describe('Graceful shutdown of a process'),
 ])
 export type ControlRecord = z.infer<typeof ControlRecord>
 

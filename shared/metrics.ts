@@ -1,6 +1,6 @@
 import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
-import { every } from './ticks.ts'
+import { atAlignedInterval } from './aligned-interval.ts'
 
 /** Resolution while the process is busy: the measurement wakes the process this often. */
 const PRECISION_MS = 10
@@ -56,7 +56,7 @@ export const GAUGES = {
   ),
   sluice_queue_unacked_records: gauge('Records in the queue of the pool that no worker has acknowledged', 'pool'),
   sluice_sandbox_interpreters: gauge('Sandbox interpreters of this worker, by state (`idle`, `busy`)', 'state'),
-  sluice_prepared_ratio: gauge('Progress of a download or build, from 0 to 1', 'what'),
+  sluice_prepared_ratio: gauge('Progress of a download or build, from 0 to 1', 'resource'),
   sluice_model_config_invalid: gauge(
     '1 while the changed models file is invalid, so that the previous version stays in use',
   ),
@@ -97,11 +97,11 @@ export class Metrics {
     ['pool', 'model'],
     'Time from acceptance to the first output (time to first token)',
   )
-  readonly jobs = this.#counter('sluice_jobs_total', ['pool', 'end', 'code'], 'Calls by outcome and error code')
+  readonly jobs = this.#counter('sluice_jobs_total', ['pool', 'outcome', 'code'], 'Calls by outcome and error code')
   readonly retries = this.#counter('sluice_job_retries_total', ['pool', 'reason'], 'Retries, by reason')
   readonly attempts = this.#counter(
     'sluice_attempts_total',
-    ['pool', 'model', 'end'],
+    ['pool', 'model', 'outcome'],
     'Attempts of this worker, by outcome',
   )
   readonly attemptSeconds = this.#histogram(
@@ -116,7 +116,7 @@ export class Metrics {
   )
   readonly sandboxRuns = this.#counter(
     'sluice_sandbox_runs_total',
-    ['sandbox', 'end'],
+    ['sandbox', 'outcome'],
     'Code runs, by outcome (`ok`, `error`, `violations`, `timeout`, `killed`, `cancelled`, `failed`)',
   )
   readonly sandboxSeconds = this.#histogram(
@@ -126,7 +126,7 @@ export class Metrics {
   )
   readonly reaped = this.#counter(
     'sluice_jobs_reaped_total',
-    ['pool', 'end'],
+    ['pool', 'outcome'],
     'Durable jobs taken from lost workers, by outcome',
   )
   readonly republished = this.#counter(
@@ -141,13 +141,13 @@ export class Metrics {
   )
   readonly webhooks = this.#counter(
     'sluice_webhooks_total',
-    ['end'],
+    ['outcome'],
     'Webhook delivery attempts, by outcome (`delivered`, `retried`, `failed`)',
   )
 
   constructor() {
     collectDefaultMetrics({ register: this.registry, eventLoopMonitoringPrecision: NEVER_MS })
-    this.#showLoopDelay()
+    this.#gaugeLoopDelay()
   }
 
   /** Registers a value that is read at each scrape. @param read May be asynchronous; undefined omits the sample */
@@ -185,7 +185,7 @@ export class Metrics {
   }
 
   /** Replaces prom-client's metrics of the event loop under the same names. */
-  #showLoopDelay(): void {
+  #gaugeLoopDelay(): void {
     const delay = new LoopDelay()
     let delays: ReturnType<LoopDelay['take']> = {}
     for (const statistic of LOOP_DELAYS) {
@@ -224,7 +224,7 @@ export class LoopDelay {
   #longestMs = 0
 
   constructor() {
-    every(SAMPLE_INTERVAL_MS, () => this.#check(), { keepsAlive: false })
+    atAlignedInterval(SAMPLE_INTERVAL_MS, () => this.#check(), { keepsAlive: false })
   }
 
   /** Statistics since the last call, in seconds; values without a measurement are absent. */

@@ -26,7 +26,7 @@ import type { EngineOpeners } from './ports/engines.ts'
 import { fleetCountsOpener } from './ports/fleet-counts.ts'
 import { prepareWeights } from './prepare/weights.ts'
 import type { Service } from './process/lifecycle.ts'
-import { openWhenThere } from './process/when-there.ts'
+import { openWhenAvailable } from './process/wait-for-dependency.ts'
 import { ChosenSandbox, type LoadAdapter } from './sandbox/choose.ts'
 import { requireDockerSocket } from './sandbox/docker/socket.ts'
 import type { SearchBackend } from './search/search.ts'
@@ -100,7 +100,7 @@ export async function openPorts(
   const contentFilter = config.contentFilter === 'profanity' ? await loadProfanityFilter() : undefined
   const upstreams = new UpstreamFleet()
   const onKeyProblem = (problem: string) => log.warn({ problem }, 'stored API key is invalid; ignored')
-  const openKeys = () => openWhenThere('the key store', () => openKeyStore(config, onKeyProblem), log)
+  const openKeys = () => openWhenAvailable('the key store', () => openKeyStore(config, onKeyProblem), log)
   const openFleetCounts = await fleetCountsOpener(config)
   const { weightsDir, audioSecondsMax } = config
   const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log })
@@ -231,7 +231,7 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
     }
     const onProgress = (message: string, fields: Record<string, unknown>) => log.info(fields, message)
     const open = () => openPostgresStore({ url, connectionsMax, onProblem, onProgress })
-    const store = await openWhenThere('Postgres', open, log).catch((error: unknown) => {
+    const store = await openWhenAvailable('Postgres', open, log).catch((error: unknown) => {
       const reason = error instanceof Error ? error.message : String(error)
       const why = reason === 'Invalid URL' ? 'expected postgres://user:password@host:port/database' : reason
       throw new ConfigError([`DATABASE_URL: ${why}`])
@@ -273,7 +273,7 @@ async function openBroker(
     onProblem: (message, fields) => log[fields?.is_transient ? 'info' : 'warn'](fields ?? {}, message),
     onFatal,
   }
-  return await openWhenThere('Kafka', () => openKafkaBroker(options), log).catch((error: unknown) => {
+  return await openWhenAvailable('Kafka', () => openKafkaBroker(options), log).catch((error: unknown) => {
     throw new ConfigError([`KAFKA_BROKERS (${brokers.join(', ')}): ${error instanceof Error ? error.message : error}`])
   })
 }

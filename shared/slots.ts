@@ -21,7 +21,7 @@ export class Slots {
   /** Takes an amount, and waits if necessary. Call {@link release} once afterwards. @throws The signal's reason */
   async take(signal: AbortSignal, amount = 1): Promise<void> {
     signal.throwIfAborted()
-    if (this.#waiting.size === 0 && this.#hasRoom(amount)) {
+    if (this.#waiting.size === 0 && this.#hasFree(amount)) {
       this.#taken += amount
       return
     }
@@ -31,7 +31,7 @@ export class Slots {
       this.#waiting.delete(waiting)
       reject(signal.reason)
       // Smaller requests may have waited behind this one.
-      this.#letIn()
+      this.#grantNext()
     }
     signal.addEventListener('abort', leave, { once: true })
     this.#waiting.add(waiting)
@@ -40,16 +40,16 @@ export class Slots {
 
   release(amount = 1): void {
     this.#taken -= amount
-    this.#letIn()
+    this.#grantNext()
   }
 
-  #hasRoom(amount: number): boolean {
+  #hasFree(amount: number): boolean {
     return this.#taken === 0 || this.#taken + amount <= this.#max
   }
 
-  #letIn(): void {
+  #grantNext(): void {
     for (const waiting of this.#waiting) {
-      if (!this.#hasRoom(waiting.amount)) return
+      if (!this.#hasFree(waiting.amount)) return
       this.#waiting.delete(waiting)
       this.#taken += waiting.amount
       waiting.enter()

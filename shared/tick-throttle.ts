@@ -11,7 +11,7 @@ const WAITING_MAX = 1_000
 export class TickThrottle {
   readonly #waiting: (() => void)[] = []
   #begun = 0
-  #isTurning = false
+  #isScheduled = false
 
   /**
    * Waits for a start in this iteration or a later one, in order of arrival.
@@ -20,22 +20,22 @@ export class TickThrottle {
    * fairness
    */
   enter(): Promise<void> | undefined {
-    this.#turnLater()
+    this.#schedule()
     if (this.#begun++ < STARTS_PER_TICK || this.#waiting.length >= WAITING_MAX) return undefined
     return new Promise((resolve) => void this.#waiting.push(resolve))
   }
 
-  #turnLater(): void {
-    if (this.#isTurning) return
-    this.#isTurning = true
-    setImmediate(() => this.#turn())
+  #schedule(): void {
+    if (this.#isScheduled) return
+    this.#isScheduled = true
+    setImmediate(() => this.#startNext())
   }
 
-  #turn(): void {
-    this.#isTurning = false
+  #startNext(): void {
+    this.#isScheduled = false
     const next = this.#waiting.splice(0, STARTS_PER_TICK)
     this.#begun = this.#waiting.length > 0 ? STARTS_PER_TICK : next.length
-    if (next.length > 0) this.#turnLater()
+    if (next.length > 0) this.#schedule()
     for (const begin of next) begin()
   }
 }

@@ -20,7 +20,7 @@ export async function runYielding<T>(work: Generator<unknown, T>, signal?: Abort
     const step = work.next()
     if (step.done) return step.value
     if (performance.now() < turnEnds) continue
-    await nextTurn()
+    await yieldToEventLoop()
     turnEnds = performance.now() + YIELD_INTERVAL_MS
   }
 }
@@ -36,7 +36,7 @@ export function runNowOrYielding<T>(work: Generator<unknown, T>): T | Promise<T>
   for (;;) {
     const step = work.next()
     if (step.done) return step.value
-    if (performance.now() >= turnEnds) return nextTurn().then(() => runYielding(work))
+    if (performance.now() >= turnEnds) return yieldToEventLoop().then(() => runYielding(work))
   }
 }
 
@@ -49,7 +49,7 @@ export function runToEnd<T>(work: Generator<unknown, T>): T {
 }
 
 /** Resolves in a later event-loop iteration, when all earlier callers have been resolved. */
-export function nextTurn(): Promise<void> {
+export function yieldToEventLoop(): Promise<void> {
   return new Promise((resolve) => {
     waiting.push(resolve)
     if (waiting.length === 1) setImmediate(grant)

@@ -162,11 +162,11 @@ describe('a process of all roles', () => {
   })
 
   it.each([
-    { name: 'KAFKA_BROKERS', address: '127.0.0.1:1', fix: 'deploy/kafka-local.sh start' },
-    { name: 'DATABASE_URL', address: 'postgres://127.0.0.1:1/x', fix: 'in DATABASE_URL' },
-  ])('prints a remedy if nothing answers at $name', async ({ name, address, fix }) => {
+    { name: 'KAFKA_BROKERS', address: '127.0.0.1:1', remediation: 'deploy/kafka-local.sh start' },
+    { name: 'DATABASE_URL', address: 'postgres://127.0.0.1:1/x', remediation: 'in DATABASE_URL' },
+  ])('prints a remedy if nothing answers at $name', async ({ name, address, remediation }) => {
     const { output } = await startMain([], { [name]: address })
-    await until(() => output().includes(fix), { withinMs: 50_000 })
+    await until(() => output().includes(remediation), { withinMs: 50_000 })
   })
 })
 

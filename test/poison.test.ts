@@ -2,7 +2,15 @@ import { gzipSync } from 'node:zlib'
 import kafkajs, { type Message } from 'kafkajs'
 import { describe, expect, inject, it } from 'vitest'
 import { newId } from '#shared/id.ts'
-import { CONTROL, DEAD, EVENT_PARTITIONS, EVENTS, jobsTopic, REPLIES, REPLY_SHARDS } from '#shared/jobs/topics.ts'
+import {
+  CONTROL,
+  DEAD_LETTERS,
+  EVENT_PARTITIONS,
+  EVENTS,
+  jobsTopic,
+  REPLIES,
+  REPLY_SHARDS,
+} from '#shared/jobs/topics.ts'
 import { keyOf } from '#shared/keys/keys.ts'
 import { openPostgresKeys } from '#shared/keys/postgres.ts'
 import { openPostgresDatabase } from './support/jobs/stores.ts'
@@ -71,7 +79,7 @@ async function poison(prefix: string): Promise<void> {
   await send(REPLIES, everywhere(REPLY_SHARDS))
   await send(EVENTS, everywhere(EVENT_PARTITIONS))
   await send(CONTROL, [...POISON, ...jobs])
-  await send(DEAD, [...POISON, ...jobs])
+  await send(DEAD_LETTERS, [...POISON, ...jobs])
   await producer.disconnect()
 }
 

@@ -58,7 +58,7 @@ export async function openSluice(settings: { databaseUrl?: string; dir: string }
     version: 'bench',
     store: ownerOf(store),
     leaseMs: 9_000,
-    bodyRoomBytes: 1024 * 1024,
+    bodyBudgetBytes: 1024 * 1024,
     onFatal,
   }
   let pool: Worker | undefined

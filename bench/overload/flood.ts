@@ -75,7 +75,7 @@ async function openIngress(broker: Broker): Promise<AttachedJobs> {
     log: silentLog,
     observer: { onRetry: () => {}, onEnd: () => {} },
     version: 'bench',
-    workerSilentMs: 2_000,
+    workerSuspectedMs: 2_000,
     workerLostMs: 5_000,
     startTimeoutMs: 3_600_000,
     jobsMax: WAITING_MAX,

@@ -85,8 +85,8 @@ function memberOf(boot: string): Self {
     isDraining: () => false,
     capacity: () => ({
       models: MODELS,
-      bounds: [{ kind: 'generate', model: 'model-0', capacity: 8 }],
-      waiting: [],
+      concurrency_limits: [{ kind: 'generate', model: 'model-0', capacity: 8 }],
+      backlog: [],
     }),
   }
 }

@@ -1,5 +1,5 @@
-import type { TurnTaker } from '#shared/jobs/attached/fair-queue.ts'
-import { TenantTurns } from '#shared/jobs/attached/turns.ts'
+import type { FairQueueItem } from '#shared/jobs/attached/fair-queue.ts'
+import { TenantDispatcher } from '#shared/jobs/attached/tenant-dispatcher.ts'
 import type { Work } from '#shared/jobs/peers.ts'
 
 const OPEN: Work = { kind: 'generate', model: 'open' }
@@ -44,14 +44,14 @@ export function measureCalls(tenants: number): CallCost {
 }
 
 /** One call of each tenant waits, and of the first of them as many more: nothing is cheap because there is little of it. */
-function filled(tenants: number, work: Work): TenantTurns<TurnTaker> {
-  const turns = new TenantTurns<TurnTaker>({
-    room: () => 1,
+function filled(tenants: number, work: Work): TenantDispatcher<FairQueueItem> {
+  const turns = new TenantDispatcher<FairQueueItem>({
+    prefetch: () => 1,
     slots: () => PLACES,
     capacityOf: ({ model }) => (model === BUSY.model ? PLACES : undefined),
     waitingElsewhere: () => new Map(),
-    shareOf: () => 1,
-    spreadOf: () => 1,
+    partOf: () => 1,
+    ingressesOf: () => 1,
     isIdle: () => false,
   })
   if (work === BUSY) fill(turns)
@@ -61,7 +61,7 @@ function filled(tenants: number, work: Work): TenantTurns<TurnTaker> {
 }
 
 /** Takes all places of the model that is busy. */
-function fill(turns: TenantTurns<TurnTaker>): void {
+function fill(turns: TenantDispatcher<FairQueueItem>): void {
   for (;;) {
     turns.enter(callOf('first', BUSY))
     const job = turns.next()
@@ -70,14 +70,14 @@ function fill(turns: TenantTurns<TurnTaker>): void {
   }
 }
 
-function one(turns: TenantTurns<TurnTaker>, job: TurnTaker): void {
+function one(turns: TenantDispatcher<FairQueueItem>, job: FairQueueItem): void {
   turns.enter(job)
   const next = turns.next()
   if (!next) throw new Error('nobody has a turn')
   turns.leave(next)
 }
 
-function callOf(tenant: string, work: Work): TurnTaker {
+function callOf(tenant: string, work: Work): FairQueueItem {
   return { envelope: { ...work, tenant } }
 }
 

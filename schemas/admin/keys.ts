@@ -6,7 +6,7 @@ const USD_MAX = 1_000_000_000
 const Count = z.int().min(0).max(COUNT_MAX).nullable().optional()
 const SECONDS_MAX = 99_999_999_999
 /** Maximum time that a rotated key stays valid, in seconds: 90 days. */
-const OVERLAP_SECONDS_MAX = 7_776_000
+const GRACE_PERIOD_SECONDS_MAX = 7_776_000
 /** Maximum endpoints, and maximum models, per key. */
 const NAMES_MAX = 1_000
 
@@ -68,10 +68,10 @@ export type UpdateKey = z.infer<typeof UpdateKey>
 
 /** Body of `POST /v1/admin/keys/{id}/rotate`. */
 export const RotateKey = z.object({
-  overlap_seconds: z
+  grace_period_seconds: z
     .int()
     .min(0)
-    .max(OVERLAP_SECONDS_MAX)
+    .max(GRACE_PERIOD_SECONDS_MAX)
     .optional()
     .describe('Time that the old key stays valid, in seconds. Default: 86,400 (one day)'),
   expires_at: Permissions.expires_at.describe(

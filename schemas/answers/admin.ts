@@ -77,15 +77,17 @@ export const WorkerAnswer = z.object({
   capacity: Count.describe('Maximum concurrent jobs after the limits of the models'),
   running: Count.describe('Jobs that run now'),
   draining: z.boolean().describe('The worker starts no more jobs'),
-  silent: z.boolean().describe('Suspected: heartbeats are late'),
-  aside: Count.nullable().describe('Calls that wait in the worker for the concurrency limit of their model'),
+  suspected: z.boolean().describe('Suspected: heartbeats are late'),
+  parked_calls: Count.nullable().describe('Calls that wait in the worker for the concurrency limit of their model'),
   host: z.string().nullable(),
   pid: z.int().nullable(),
   last_seen_at: Seconds,
   models: z.array(z.string()).nullable().describe('Ids of the models that the worker runs. null: any model'),
-  bounds: z.array(Work.extend({ capacity: z.int() })).describe('Concurrency limits of models, if below `slots`'),
-  waiting: z.array(Work.extend({ priority: z.string() })).describe('Queues with jobs that wait for a free slot'),
-  found: z
+  concurrency_limits: z
+    .array(Work.extend({ capacity: z.int() }))
+    .describe('Concurrency limits of models, if below `slots`'),
+  backlog: z.array(Work.extend({ priority: z.string() })).describe('Queues with jobs that wait for a free slot'),
+  adaptive_limits: z
     .array(
       z.object({
         model: z.string(),
@@ -98,7 +100,7 @@ export const WorkerAnswer = z.object({
       }),
     )
     .describe('Adaptive concurrency limits of upstream servers, for all workers together'),
-  failing: z.array(z.string()).describe('Models with open circuit breakers on all servers: calls are rejected'),
+  open_circuits: z.array(z.string()).describe('Models with open circuit breakers on all servers: calls are rejected'),
 })
 
 export const WorkerListAnswer = z.object({
@@ -113,14 +115,14 @@ export const PoolListAnswer = z.object({
     z.object({
       id: PoolName,
       object: z.literal('pool'),
-      paused: z.array(z.object({ what: z.enum(['model', 'pool']), id: z.string() })),
+      paused: z.array(z.object({ target: z.enum(['model', 'pool']), id: z.string() })),
       workers: Count,
       draining: Count,
       slots: Count,
       free: Count.describe('Free slots'),
       running: Count,
-      attached: z.object({ queued: Count, running: Count }).describe('Synchronous calls of this ingress'),
-      durable: z
+      calls: z.object({ queued: Count, running: Count }).describe('Synchronous calls of this ingress'),
+      jobs: z
         .object({ queued: CountByPriority, scheduled: Count, in_progress: Count, waiting: Count })
         .nullable()
         .describe('Durable jobs. `waiting`: jobs that wait for child jobs. null: this deployment has no durable jobs'),
@@ -140,7 +142,7 @@ export const FindingListAnswer = z.object({
       check: z.string(),
       status: z.enum(['ok', 'skip', 'warn', 'fail']),
       message: z.string(),
-      fix: z.string().nullable().describe('Remediation'),
+      remediation: z.string().nullable().describe('Remediation'),
       details: z.array(z.string()),
     }),
   ),
@@ -149,9 +151,9 @@ export const FindingListAnswer = z.object({
 
 const Paused = z.object({
   object: z.literal('pause'),
-  what: z.enum(['model', 'pool']),
+  target: z.enum(['model', 'pool']),
   id: z.string(),
-  kept: z.boolean().describe('The pause survives a restart'),
+  persistent: z.boolean().describe('The pause survives a restart'),
 })
 
 export const PauseListAnswer = z.object({

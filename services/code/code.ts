@@ -24,10 +24,10 @@ function openWorkbench({ sandbox, blobs, metrics, log }: Ports): Workbench {
     sandbox,
     blobs,
     onRun({ user_id }, { idempotencyKey }, { sandbox, end, seconds }) {
-      metrics.sandboxRuns.inc({ sandbox, end })
+      metrics.sandboxRuns.inc({ sandbox, outcome: end })
       metrics.sandboxSeconds.observe({ sandbox }, seconds)
       const [job_id] = idempotencyKey.split(':')
-      log.info({ job_id, sandbox, end, duration_ms: Math.round(seconds * 1_000), user_id }, 'code run ended')
+      log.info({ job_id, sandbox, outcome: end, duration_ms: Math.round(seconds * 1_000), user_id }, 'code run ended')
     },
   }
 }

@@ -128,13 +128,13 @@ async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, clos
 async function openAttached({ config, log, metrics, broker, blobs, version, pauses }: Ports): Promise<AttachedJobs> {
   return await AttachedJobs.open({
     ...{ broker, blobs, log, version, pauses },
-    workerSilentMs: config.workerSilentMs,
+    workerSuspectedMs: config.workerSuspectedMs,
     workerLostMs: config.workerLostMs,
     startTimeoutMs: config.startTimeoutMs,
     jobsMax: config.jobsMax,
     observer: {
       onRetry: (job: AttachedJob, reason) => metrics.retries.inc({ pool: job.envelope.pool, reason }),
-      onEnd: (job, end, error) => metrics.jobs.inc({ pool: job.envelope.pool, end, code: error?.code ?? '' }),
+      onEnd: (job, outcome, error) => metrics.jobs.inc({ pool: job.envelope.pool, outcome, code: error?.code ?? '' }),
     },
   })
 }

@@ -1,4 +1,5 @@
 import { setTimeout } from 'node:timers/promises'
+import { untilAligned } from '#shared/aligned-interval.ts'
 import { ConfigError } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
 import { Sweeps } from '#shared/jobs/durable/sweeps/sweeps.ts'
@@ -7,7 +8,6 @@ import type { Log } from '#shared/log/log.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import type { StoreView } from '#shared/store/store.ts'
-import { untilTick } from '#shared/ticks.ts'
 import { enterEnded } from '#shared/usage/enter-ended.ts'
 import { type SharedKey, sharedKeyOf, signingKeys } from './webhook-secret.ts'
 import { WebhookSender } from './webhooks.ts'
@@ -177,7 +177,7 @@ export class Loop {
 
   get #waitMs(): number {
     const { intervalMs, isAlone } = this.#options
-    return isAlone ? untilTick(intervalMs) : intervalMs * (1 - JITTER + 2 * JITTER * Math.random())
+    return isAlone ? untilAligned(intervalMs) : intervalMs * (1 - JITTER + 2 * JITTER * Math.random())
   }
 
   async #turn(signal: AbortSignal): Promise<boolean> {

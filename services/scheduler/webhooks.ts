@@ -167,7 +167,7 @@ export class WebhookSender {
     const history = one && !isUntried ? [...delivery.history, one].slice(-DELIVERY_TRIES_MAX) : undefined
     const isOurs = await store.recordDelivery(delivery, outcome, history)
     if (!isOurs || (isUntried && outcome.state === 'pending')) return
-    metrics.webhooks.inc({ end: outcome.state === 'pending' ? 'retried' : outcome.state })
+    metrics.webhooks.inc({ outcome: outcome.state === 'pending' ? 'retried' : outcome.state })
     // The URL is not logged: it may contain a secret.
     const ids = { delivery_id: delivery.id, job_id: delivery.job_id, host }
     const fields = { ...ids, tries: delivery.tries + (isUntried ? 0 : 1), ...fieldsOf(outcome) }

@@ -8,9 +8,9 @@
 import { randomBytes } from 'node:crypto'
 import { readFile, utimes, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { atAlignedInterval } from '#shared/aligned-interval.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Leases } from '#shared/store/leases.ts'
-import { every } from '#shared/ticks.ts'
 
 export const BLOBS_LEASE = 'blobs'
 const ID_FILE = '.directory-id'
@@ -37,7 +37,7 @@ export async function watchFleetDirectory(
       const isShared = await leases.holdLease(BLOBS_LEASE, id, LEASE_MS)
       const fields = {
         blob_dir: directory,
-        fix: 'Give every process the same BLOB_DIR, such as a network file system.',
+        remediation: 'Give every process the same BLOB_DIR, such as a network file system.',
       }
       if (!isShared && wasShared)
         log.error(fields, 'BLOB_DIR differs from that of other processes; bodies and files are missing there')
@@ -50,7 +50,7 @@ export async function watchFleetDirectory(
     }
   }
   await renew()
-  return every(RENEW_MS, () => void renew(), { keepsAlive: false })
+  return atAlignedInterval(RENEW_MS, () => void renew(), { keepsAlive: false })
 }
 
 /** The id of a directory; undefined if no process has used it, or it does not exist. */

@@ -48,7 +48,7 @@ export interface Broker {
    *
    * @param bytes Approximate memory of the object. @throws ServiceError `overloaded`
    */
-  enqueueLocal?(queue: string, said: object, bytes: number): void
+  enqueueLocal?(queue: string, payload: object, bytes: number): void
 
   /** Opens a queue for consuming. Each call adds one member to the group that shares the queue. The caller closes it. */
   openQueue(queue: string): Promise<QueueConsumer>
@@ -60,7 +60,7 @@ export interface Broker {
    * Like {@link send}, without serialization; only if all receivers run in this process, otherwise undefined. The object must not be changed
    * afterwards. Delivery is asynchronous, in call order. A closed broker drops the object, because its receivers are gone too.
    */
-  deliverLocal?(channel: string, partition: number, key: string, said: object): void
+  deliverLocal?(channel: string, partition: number, key: string, payload: object): void
 
   /**
    * Receives records of some partitions of a channel, from their ends. Resolves when the positions are fixed: later records are received. `onRecord`
@@ -70,7 +70,7 @@ export interface Broker {
 
   /**
    * Reads stored records of a partition again: up to `max` before an offset, oldest first. May take seconds, so it is for operators, not for calls.
-   * The embedded broker stores {@link Topic.keptMax} records.
+   * The embedded broker stores {@link Topic.historyMax} records.
    *
    * @returns Whether older records are stored @throws ServiceError `overloaded` if reading takes longer than 15 s
    */
@@ -78,7 +78,7 @@ export interface Broker {
     channel: string,
     partition: number,
     range: { readonly before?: number | undefined; readonly max: number },
-    onRecord: (record: KeptRecord) => void,
+    onRecord: (record: HistoryRecord) => void,
   ): Promise<{ readonly hasMore: boolean }>
 
   /** Number of unacknowledged records in the queue; undefined if the broker does not report it. */
@@ -128,7 +128,7 @@ export interface ChannelRecord {
 }
 
 /** A stored record of a channel. */
-export interface KeptRecord extends ChannelRecord {
+export interface HistoryRecord extends ChannelRecord {
   readonly offset: number
   readonly sentAtMs: number
 }
@@ -146,5 +146,5 @@ export interface Topic {
   /** Minimum time between two fetches of a channel, in ms: records of that time arrive together. Default: none. */
   readonly fetchGapMs?: number
   /** Records of a channel that the embedded broker stores for {@link Broker.history}. Default: none. */
-  readonly keptMax?: number
+  readonly historyMax?: number
 }

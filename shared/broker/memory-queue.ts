@@ -1,5 +1,5 @@
+import { atAlignedInterval } from '#shared/aligned-interval.ts'
 import { ServiceError } from '#shared/error.ts'
-import { every } from '#shared/ticks.ts'
 import type { Delivery, QueueConsumer } from './broker.ts'
 
 /** Maximum bytes of a queue; then new records are refused. */
@@ -8,7 +8,7 @@ const QUEUE_BYTES_MAX = 256 * 1024 * 1024
 const TAKE_WAIT_MS = 1_000
 
 /** A record that is queued or delivered. An object passed without serialization is serialized only if its bytes are read. */
-export class StoredRecord {
+export class QueuedRecord {
   readonly bytes: number
   readonly payload: object | undefined
   offset = 0
@@ -27,12 +27,12 @@ export class StoredRecord {
 }
 
 class MemoryDelivery implements Delivery {
-  readonly #record: StoredRecord
+  readonly #record: QueuedRecord
   readonly #queue: string
   readonly acknowledge: () => void
   readonly release: () => void
 
-  constructor(record: StoredRecord, queue: string, ends: Pick<Delivery, 'acknowledge' | 'release'>) {
+  constructor(record: QueuedRecord, queue: string, ends: Pick<Delivery, 'acknowledge' | 'release'>) {
     this.#record = record
     this.#queue = queue
     this.acknowledge = ends.acknowledge
@@ -59,7 +59,7 @@ class MemoryDelivery implements Delivery {
 /** The records of one queue: queued ones in order, and the number of delivered ones. */
 export class MemoryQueue {
   readonly name: string
-  readonly #waiting: StoredRecord[] = []
+  readonly #waiting: QueuedRecord[] = []
   readonly #wakeups = new Set<() => void>()
   #head = 0
   #bytes = 0
@@ -74,7 +74,7 @@ export class MemoryQueue {
     return this.#waiting.length - this.#head + this.#out
   }
 
-  put(record: StoredRecord): void {
+  put(record: QueuedRecord): void {
     if (this.#bytes + record.bytes > QUEUE_BYTES_MAX) {
       throw new ServiceError('overloaded', 'The queue is full. Try again later.', { retryAfterMs: 5_000 })
     }
@@ -84,7 +84,7 @@ export class MemoryQueue {
     this.#wake()
   }
 
-  take(max: number): StoredRecord[] {
+  take(max: number): QueuedRecord[] {
     const taken = this.#waiting.slice(this.#head, this.#head + max)
     this.#head += taken.length
     // Dropping the consumed prefix only now and then keeps take and put constant in time.
@@ -101,12 +101,12 @@ export class MemoryQueue {
     return taken
   }
 
-  settle(record: StoredRecord): void {
+  settle(record: QueuedRecord): void {
     this.#out--
     this.#bytes -= record.bytes
   }
 
-  putBack(record: StoredRecord): void {
+  putBack(record: QueuedRecord): void {
     this.#out--
     this.#waiting.splice(this.#head, 0, record)
     this.#wake()
@@ -124,7 +124,7 @@ export class MemoryQueue {
 
 export class MemoryConsumer implements QueueConsumer {
   readonly #queue: MemoryQueue
-  readonly #held = new Set<StoredRecord>()
+  readonly #held = new Set<QueuedRecord>()
   /** Started by the first wait. */
   #stopTicking: (() => void) | undefined
   #isClosed = false
@@ -167,7 +167,7 @@ export class MemoryConsumer implements QueueConsumer {
       this.#signal = signal
       signal.addEventListener('abort', this.#wakeUp, { once: true })
     }
-    this.#stopTicking ??= every(TAKE_WAIT_MS, this.#wakeUp)
+    this.#stopTicking ??= atAlignedInterval(TAKE_WAIT_MS, this.#wakeUp)
     // Waiting members are woken in the order of their waits.
     this.#forget = this.#queue.onPut(this.#wakeUp)
     return new Promise((resolve) => {
@@ -175,7 +175,7 @@ export class MemoryConsumer implements QueueConsumer {
     })
   }
 
-  #deliver(record: StoredRecord): Delivery {
+  #deliver(record: QueuedRecord): Delivery {
     this.#held.add(record)
     return new MemoryDelivery(record, this.#queue.name, {
       acknowledge: () => {
@@ -185,7 +185,7 @@ export class MemoryConsumer implements QueueConsumer {
     })
   }
 
-  #release(record: StoredRecord): void {
+  #release(record: QueuedRecord): void {
     if (this.#held.delete(record)) this.#queue.putBack(record)
   }
 }

@@ -1,6 +1,6 @@
 import { ServiceError } from '#shared/error.ts'
-import type { Broker, ChannelRecord, Closable, KeptRecord, QueueConsumer, Topic } from './broker.ts'
-import { MemoryConsumer, MemoryQueue, StoredRecord } from './memory-queue.ts'
+import type { Broker, ChannelRecord, Closable, HistoryRecord, QueueConsumer, Topic } from './broker.ts'
+import { MemoryConsumer, MemoryQueue, QueuedRecord } from './memory-queue.ts'
 
 /**
  * The broker inside one process. Keeps every promise of the port except durability, which ends with the process.
@@ -20,7 +20,7 @@ class MemoryBroker implements Broker {
 
   constructor(topics: readonly Topic[]) {
     for (const topic of topics) {
-      if (topic.keptMax !== undefined) this.#kept.set(topic.name, { max: topic.keptMax, records: [], next: 0 })
+      if (topic.historyMax !== undefined) this.#kept.set(topic.name, { max: topic.historyMax, records: [], next: 0 })
       if (topic.kind === 'queue') this.#queues.set(topic.name, new MemoryQueue(topic.name))
       else
         this.#channels.set(
@@ -36,12 +36,12 @@ class MemoryBroker implements Broker {
 
   async submit(queue: string, value: Buffer): Promise<void> {
     this.#refuseWhenClosed()
-    this.#queue(queue).put(new StoredRecord(value.length, value))
+    this.#queue(queue).put(new QueuedRecord(value.length, value))
   }
 
   enqueueLocal(queue: string, payload: object, bytes: number): void {
     this.#refuseWhenClosed()
-    this.#queue(queue).put(new StoredRecord(bytes, undefined, payload))
+    this.#queue(queue).put(new QueuedRecord(bytes, undefined, payload))
   }
 
   async openQueue(queue: string): Promise<QueueConsumer> {
@@ -83,7 +83,7 @@ class MemoryBroker implements Broker {
     channel: string,
     _partition: number,
     { before = Number.POSITIVE_INFINITY, max }: { before?: number | undefined; max: number },
-    onRecord: (record: KeptRecord) => void,
+    onRecord: (record: HistoryRecord) => void,
   ): Promise<{ hasMore: boolean }> {
     this.#refuseWhenClosed()
     const older = this.#kept.get(channel)?.records.filter(({ offset }) => offset < before) ?? []
@@ -120,7 +120,7 @@ class MemoryBroker implements Broker {
 /** The latest records of a channel. */
 interface Kept {
   readonly max: number
-  readonly records: KeptRecord[]
+  readonly records: HistoryRecord[]
   next: number
 }
 

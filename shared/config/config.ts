@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { problemText } from './problem.ts'
-import { SECRETS, Settings } from './settings.ts'
+import { RENAMED_SETTINGS, SECRETS, Settings } from './settings.ts'
 
 export interface KafkaConfig {
   readonly brokers: string[]
@@ -41,6 +41,9 @@ export function loadConfig(): Config {
 /** {@link loadConfig} over any set of variables. An empty value counts as unset. @throws ConfigError */
 export function parseConfig(env: Record<string, string | undefined>) {
   const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
+  const renamed = Object.entries(RENAMED_SETTINGS).filter(([old]) => given[old] !== undefined)
+  if (renamed.length > 0)
+    throw new ConfigError(renamed.map(([old, name]) => `${old} was renamed: set ${name} instead.`))
   const parsed = Settings.safeParse(given)
   if (!parsed.success) {
     const isSecret = ({ path }: { path: PropertyKey[] }) => SECRETS.has(path.join('.'))

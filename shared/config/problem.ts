@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { nearestOf } from '#shared/nearest.ts'
+import { similarNameOf } from '#shared/similar-name.ts'
 
 /* Error messages for invalid settings: the position, the expected values and the given one. zod's own messages omit the value. */
 
@@ -98,6 +98,6 @@ function chosen(schema: JsonSchema, value: unknown): JsonSchema {
 }
 
 function meant(keys: readonly string[], known: readonly string[]): string {
-  const [near] = keys.flatMap((key) => nearestOf(key, known).filter(({ distance }) => distance <= TYPO_MAX))
+  const [near] = keys.flatMap((key) => similarNameOf(key, known).filter(({ distance }) => distance <= TYPO_MAX))
   return near === undefined ? '' : ` (did you mean ${near.name}?)`
 }

@@ -169,7 +169,7 @@ const WORKERS = {
   AUDIO_SECONDS_PER_KEY: Count.default(3_600).describe(
     'Maximum seconds of audio that one key has in progress per worker. A single longer file is still accepted. 0: no limit',
   ),
-  WORKER_SILENT_MS: Milliseconds.min(2_000)
+  WORKER_SUSPECTED_MS: Milliseconds.min(2_000)
     .default(2_000)
     .describe(
       'Time without a heartbeat after which a worker is suspected, so that its short calls without output run on another worker. At least 2000',
@@ -262,7 +262,7 @@ const LIMITS_PER_KEY = {
   RATE_LIMIT_TOKENS: Count.default(0).describe(
     'Maximum tokens per minute of a key without a limit of its own. 0: no limit',
   ),
-  RUNNING_MAX_PER_KEY: Count.default(0).describe(
+  CONCURRENCY_MAX_PER_KEY: Count.default(0).describe(
     'Maximum concurrent calls of a key without a limit of its own. 0: no limit',
   ),
   FOLLOWS_MAX_PER_KEY: Count.default(1_000).describe(
@@ -322,6 +322,12 @@ export const Settings = z.object({
   ...RESEARCH,
 })
 export type Settings = z.infer<typeof Settings>
+
+/** Settings by their former names, which are refused. */
+export const RENAMED_SETTINGS: Readonly<Record<string, keyof Settings>> = {
+  RUNNING_MAX_PER_KEY: 'CONCURRENCY_MAX_PER_KEY',
+  WORKER_SILENT_MS: 'WORKER_SUSPECTED_MS',
+}
 
 /** Settings whose values are never shown, even if invalid. */
 export const SECRETS: ReadonlySet<string> = new Set([

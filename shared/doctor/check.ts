@@ -7,7 +7,7 @@ export interface Finding {
   readonly status: 'ok' | 'skip' | 'warn' | 'fail'
   readonly message: string
   /** The remedy; undefined if nothing is wrong. */
-  readonly fix?: string
+  readonly remediation?: string
   /** Further sentences, such as the guarantees of a sandbox. */
   readonly details?: readonly string[]
 }
@@ -16,7 +16,7 @@ export interface Finding {
 export interface Check {
   readonly name: string
   /** The remedy if the check throws. */
-  readonly fix: string
+  readonly remediation: string
   /** Maximum duration in ms; default 20,000. */
   readonly msMax?: number
   run(config: Config): Promise<readonly Finding[]>
@@ -27,7 +27,7 @@ const CHECK_MS_MAX = 20_000
 
 /** Runs a check with its time limit. Never rejects: an error or a timeout becomes a failed finding. */
 export async function runCheck(check: Check, config: Config): Promise<readonly Finding[]> {
-  const { name, fix, msMax = CHECK_MS_MAX } = check
+  const { name, remediation, msMax = CHECK_MS_MAX } = check
   const stop = new AbortController()
   const late = delay(msMax, undefined, { signal: stop.signal }).then(() => {
     throw new Error(`no answer within ${msMax / 1_000} s`)
@@ -35,7 +35,7 @@ export async function runCheck(check: Check, config: Config): Promise<readonly F
   try {
     return await Promise.race([check.run(config), late])
   } catch (error) {
-    return [failed(name, reasonOf(error), fixOf(error) ?? fix)]
+    return [failed(name, reasonOf(error), remediationOf(error) ?? remediation)]
   } finally {
     stop.abort()
     late.catch(() => undefined)
@@ -51,19 +51,19 @@ export function skipped(check: string, message: string): Finding {
   return { check, status: 'skip', message }
 }
 
-export function warned(check: string, message: string, fix: string): Finding {
-  return { check, status: 'warn', message, fix }
+export function warned(check: string, message: string, remediation: string): Finding {
+  return { check, status: 'warn', message, remediation }
 }
 
-export function failed(check: string, message: string, fix: string): Finding {
-  return { check, status: 'fail', message, fix }
+export function failed(check: string, message: string, remediation: string): Finding {
+  return { check, status: 'fail', message, remediation }
 }
 
 /** The remedy that an adapter attached to the error, or to one of its causes. */
-function fixOf(error: unknown): string | undefined {
+function remediationOf(error: unknown): string | undefined {
   if (!(error instanceof Error)) return undefined
-  const { fix } = error as { fix?: unknown }
-  return typeof fix === 'string' ? fix : fixOf(error.cause)
+  const { remediation } = error as { remediation?: unknown }
+  return typeof remediation === 'string' ? remediation : remediationOf(error.cause)
 }
 
 export function reasonOf(error: unknown): string {
@@ -72,6 +72,6 @@ export function reasonOf(error: unknown): string {
   if (error instanceof AggregateError && error.errors.length > 0) return reasonOf(error.errors[0])
   const cause = error.cause === undefined ? '' : reasonOf(error.cause)
   // If the cause has a remedy, then the outer message was written for API callers: omit it.
-  if (fixOf(error.cause) !== undefined) return cause
+  if (remediationOf(error.cause) !== undefined) return cause
   return cause && !error.message.includes(cause) ? `${error.message} (${cause})` : error.message
 }

@@ -24,7 +24,7 @@ export interface FleetFacts {
   readonly pools: readonly PoolFacts[]
   /** Unfinished durable jobs and their maximum (DURABLE_JOBS_MAX); undefined until both are known. */
   readonly durable: { readonly count: number; readonly max: number } | undefined
-  readonly paused: readonly { readonly what: 'model' | 'pool'; readonly id: string }[]
+  readonly paused: readonly { readonly target: 'model' | 'pool'; readonly id: string }[]
   /** Models whose upstreams all fail, with the number of workers that report so. */
   readonly failing: readonly { readonly model: string; readonly workers: number }[]
   /** Dead letters among the newest records; undefined until they were counted. */
@@ -42,11 +42,11 @@ export function fleetFindings(facts: FleetFacts): readonly Finding[] {
     ...(durable ? roomFinding(durable) : []),
     ...failing.map(failingFinding),
     ...pools.flatMap(poolFinding),
-    ...paused.map(({ what, id }) =>
+    ...paused.map(({ target, id }) =>
       warned(
         'pause',
-        `The ${what} '${id}' is paused: its jobs are not started.`,
-        `Resume it: npx sluice resume ${what} ${id}`,
+        `The ${target} '${id}' is paused: its jobs are not started.`,
+        `Resume it: npx sluice resume ${target} ${id}`,
       ),
     ),
     ...(deadLetters && deadLetters.count > 0 ? [deadFinding(deadLetters)] : []),
@@ -83,13 +83,13 @@ function storeFull(name: string): Finding {
 /** A project may use as many durable jobs as are still free, so one project alone is refused at half of the maximum. */
 function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Finding[] {
   if (count < max / 2) return []
-  const fix =
+  const remediation =
     '`npx sluice jobs --all-projects --status queued` lists them by project. Start more workers, cancel jobs, or raise DURABLE_JOBS_MAX.'
   const [has, most] = [count.toLocaleString('en'), max.toLocaleString('en')]
   if (count >= max)
-    return [failed('room', `The maximum of ${most} durable jobs is reached: new ones are refused.`, fix)]
+    return [failed('room', `The maximum of ${most} durable jobs is reached: new ones are refused.`, remediation)]
   const message = `${has} of at most ${most} durable jobs are pending: a project that holds as many as are free is refused more.`
-  return [warned('room', message, fix)]
+  return [warned('room', message, remediation)]
 }
 
 function failingFinding({ model, workers }: FleetFacts['failing'][number]): Finding {
@@ -105,8 +105,8 @@ function poolFinding(pool: PoolFacts): Finding[] {
   if (workers === 0 && waiting > 0) return [failed('pool', `The pool ${id} has no worker: ${queued}.`, start)]
   if (workers === 0) return isNeeded ? [warned('pool', `The pool ${id} has no worker.`, start)] : []
   if (slots === 0) {
-    const fix = `Start another worker, or undo a drain: npx sluice drain WORKER --undo`
-    return [warned('pool', `All workers of the pool ${id} are draining.`, fix)]
+    const remediation = `Start another worker, or undo a drain: npx sluice drain WORKER --undo`
+    return [warned('pool', `All workers of the pool ${id} are draining.`, remediation)]
   }
   return longWait(pool, queued)
 }
@@ -114,12 +114,12 @@ function poolFinding(pool: PoolFacts): Finding[] {
 /** A long wait despite free slots is intended, for example a limit of the caller's key, so it is not reported. */
 function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts, queued: string): Finding[] {
   if (oldestSeconds <= LONG_WAIT || (free > 0 && fullModels.length === 0)) return []
-  const fix = 'Start more workers, or raise the slots of the pool if the machine has capacity.'
+  const remediation = 'Start more workers, or raise the slots of the pool if the machine has capacity.'
   const backlog = `${queued}, oldest ${durationText(oldestSeconds)}`
-  if (free === 0) return [warned('pool', `The pool ${id} is at capacity (${slots} slots): ${backlog}.`, fix)]
+  if (free === 0) return [warned('pool', `The pool ${id} is at capacity (${slots} slots): ${backlog}.`, remediation)]
   const models = fullModels.map((model) => `'${model}'`).join(', ')
   const message = `${models} ${fullModels.length === 1 ? 'is' : 'are'} at capacity in the pool ${id}: ${backlog}. Free slots are for other models.`
-  return [warned('pool', message, fix)]
+  return [warned('pool', message, remediation)]
 }
 
 function durationText(seconds: number): string {
@@ -129,8 +129,8 @@ function durationText(seconds: number): string {
 function deadFinding({ count, hasMore }: NonNullable<FleetFacts['deadLetters']>): Finding {
   const what =
     count === 1 && !hasMore ? '1 dead letter' : `${count.toLocaleString('en')}${hasMore ? ' or more' : ''} dead letters`
-  const fix =
+  const remediation =
     '`npx sluice dead-letters` shows the reasons. Requeue them with `npx sluice dead-letters redrive`, or hide one with `npx sluice dead-letters discard ID`; the console offers both.'
   const which = count === 1 && !hasMore ? 'it' : 'them'
-  return warned('dead', `${what}: no worker could run ${which}.`, fix)
+  return warned('dead', `${what}: no worker could run ${which}.`, remediation)
 }

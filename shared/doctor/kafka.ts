@@ -5,7 +5,8 @@ import { type Check, type Finding, failed, ok, skipped, warned } from './check.t
 /** Checks Kafka if KAFKA_BROKERS is set: reachable, new enough, with share groups and all topics, and with a short failover time. */
 export const kafkaCheck: Check = {
   name: 'kafka',
-  fix: 'Start Kafka, or correct KAFKA_BROKERS, KAFKA_TLS or the KAFKA_SASL_MECHANISM, KAFKA_USERNAME and KAFKA_PASSWORD.',
+  remediation:
+    'Start Kafka, or correct KAFKA_BROKERS, KAFKA_TLS or the KAFKA_SASL_MECHANISM, KAFKA_USERNAME and KAFKA_PASSWORD.',
   async run(config) {
     const { kafka } = config
     if (!kafka) return [skipped('kafka', 'not needed: without KAFKA_BROKERS the queue is in memory')]
@@ -14,21 +15,21 @@ export const kafkaCheck: Check = {
     return [
       groupsFinding(kafka, hasShareGroups, `${brokers} ${brokers === 1 ? 'broker' : 'brokers'}${made}`),
       ...(missing.length > 0 && !made ? [missingFinding(missing)] : []),
-      ...(lateFailover ? [warned('kafka', lateFailover.problem, lateFailover.fix)] : []),
+      ...(lateFailover ? [warned('kafka', lateFailover.problem, lateFailover.remediation)] : []),
     ]
   },
 }
 
 function missingFinding(missing: readonly string[]): Finding {
   const message = `missing: ${missing.join(', ')}`
-  const fix = 'A running process creates them within seconds. If they stay missing, its log has the reason.'
-  return warned('kafka', message, fix)
+  const remediation = 'A running process creates them within seconds. If they stay missing, its log has the reason.'
+  return warned('kafka', message, remediation)
 }
 
 function groupsFinding({ client }: KafkaConfig, hasShare: boolean, brokers: string): Finding {
   if (client === 'classic') return ok('kafka', `${brokers}; classic groups, as set by KAFKA_CLIENT`)
   if (hasShare) return ok('kafka', `${brokers}; 4.2 or later, with share groups`)
-  const fix = 'Upgrade to Kafka 4.2 or later, then: kafka-features.sh upgrade --feature share.version=1'
-  if (client === 'share') return failed('kafka', `${brokers}; no share groups, but KAFKA_CLIENT=share`, fix)
-  return warned('kafka', `${brokers}; no share groups, so the weaker classic groups are used`, fix)
+  const remediation = 'Upgrade to Kafka 4.2 or later, then: kafka-features.sh upgrade --feature share.version=1'
+  if (client === 'share') return failed('kafka', `${brokers}; no share groups, but KAFKA_CLIENT=share`, remediation)
+  return warned('kafka', `${brokers}; no share groups, so the weaker classic groups are used`, remediation)
 }

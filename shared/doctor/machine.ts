@@ -24,7 +24,7 @@ export function nodeFinding(): Finding {
 /** Checks the data directory: exists or can be created, is writable, has free space. */
 export const dataCheck: Check = {
   name: 'data',
-  fix: 'Set DATA_DIR to a directory that this user may write.',
+  remediation: 'Set DATA_DIR to a directory that this user may write.',
   async run({ dataDir }) {
     return [await directoryFinding(this, 'DATA_DIR', dataDir)]
   },
@@ -33,7 +33,7 @@ export const dataCheck: Check = {
 /** Checks the directory of the blobs, unless it is part of the data directory. */
 export const blobsCheck: Check = {
   name: 'blobs',
-  fix: 'Set BLOB_DIR to a directory that this user may write.',
+  remediation: 'Set BLOB_DIR to a directory that this user may write.',
   async run({ dataDir, blobDir }) {
     if (!relative(dataDir, blobDir).startsWith('..')) return []
     return [await directoryFinding(this, 'BLOB_DIR', blobDir)]
@@ -41,7 +41,11 @@ export const blobsCheck: Check = {
 }
 
 /** @throws Error if the directory is not writable */
-async function directoryFinding({ name: check, fix: instead }: Check, setting: string, path: string): Promise<Finding> {
+async function directoryFinding(
+  { name: check, remediation: instead }: Check,
+  setting: string,
+  path: string,
+): Promise<Finding> {
   const found = await stat(path).catch(() => undefined)
   if (!found) {
     await access(await nearest(path), constants.W_OK)
@@ -53,10 +57,10 @@ async function directoryFinding({ name: check, fix: instead }: Check, setting: s
   await rm(probe, { force: true })
   const { bavail, bsize } = await statfs(path)
   const bytes = bavail * bsize
-  const fix = `Free space, or move ${setting} to another disk.`
-  if (bytes < FULL_BYTES) return failed(check, `${path}: its disk is full`, fix)
+  const remediation = `Free space, or move ${setting} to another disk.`
+  if (bytes < FULL_BYTES) return failed(check, `${path}: its disk is full`, remediation)
   const free = `${path}, ${(bytes / GIB).toFixed(1)} GiB free`
-  return bytes < FREE_BYTES_MIN ? warned(check, free, fix) : ok(check, free)
+  return bytes < FREE_BYTES_MIN ? warned(check, free, remediation) : ok(check, free)
 }
 
 async function nearest(path: string): Promise<string> {
@@ -68,7 +72,7 @@ async function nearest(path: string): Promise<string> {
 /** Checks the model catalogue, and that the environment has the API keys it names. */
 export const modelsCheck: Check = {
   name: 'models',
-  fix: 'docs/operate/models.md describes the file; MODELS_FILE is its path.',
+  remediation: 'docs/operate/models.md describes the file; MODELS_FILE is its path.',
   async run({ modelsFile, env }) {
     const { models } = readModels(modelsFile)
     const findings = [ok('models', `${modelsFile}: ${models.map(({ id }) => id).join(', ')}`)]
@@ -84,7 +88,7 @@ export const modelsCheck: Check = {
 /** Checks the weights of models that run inside the worker. */
 export const weightsCheck: Check = {
   name: 'weights',
-  fix: 'Fix models.yaml first.',
+  remediation: 'Fix models.yaml first.',
   async run(config) {
     const { models } = readModels(config.modelsFile)
     const found = await Promise.all(models.map((model) => weightsFinding(model, config)))

@@ -8,7 +8,7 @@ const VERSION_MIN = 13
 /** Checks Postgres if DATABASE_URL is set: reachable, new enough, writable, with the schema of this version. */
 export const postgresCheck: Check = {
   name: 'postgres',
-  fix: 'Start Postgres, or correct the host, user or password in DATABASE_URL.',
+  remediation: 'Start Postgres, or correct the host, user or password in DATABASE_URL.',
   async run({ databaseUrl, kafka, blobDir }) {
     if (databaseUrl === undefined) return [withoutPostgres(kafka !== undefined)]
     const facts = await inspectPostgres(databaseUrl)
@@ -19,8 +19,8 @@ export const postgresCheck: Check = {
 function withoutPostgres(hasKafka: boolean): Finding {
   const message = 'not needed: without DATABASE_URL durable jobs and keys are stored in DATA_DIR'
   if (!hasKafka) return skipped('postgres', message)
-  const fix = 'Roles in separate processes store durable jobs in Postgres only. Set DATABASE_URL for a fleet.'
-  return warned('postgres', 'DATABASE_URL is not set, but KAFKA_BROKERS is', fix)
+  const remediation = 'Roles in separate processes store durable jobs in Postgres only. Set DATABASE_URL for a fleet.'
+  return warned('postgres', 'DATABASE_URL is not set, but KAFKA_BROKERS is', remediation)
 }
 
 function findingsOf(facts: PostgresFacts): Finding[] {
@@ -31,8 +31,9 @@ function findingsOf(facts: PostgresFacts): Finding[] {
   }
   if (is_standby) findings.push(failed('postgres', 'the server is a standby', 'Set DATABASE_URL to the primary.'))
   if (synchronous_commit === 'off') {
-    const fix = "ALTER SYSTEM SET synchronous_commit = 'on'; otherwise a crash of the server loses accepted jobs."
-    findings.push(warned('postgres', 'synchronous_commit is off', fix))
+    const remediation =
+      "ALTER SYSTEM SET synchronous_commit = 'on'; otherwise a crash of the server loses accepted jobs."
+    findings.push(warned('postgres', 'synchronous_commit is off', remediation))
   }
   const through = is_pooled ? [ok('postgres', 'reached through a pooler: prepared statements are off')] : []
   return [...findings, ...through, schemaFinding(facts)]
@@ -44,8 +45,9 @@ function schemaFinding({ version, can_create, applied }: PostgresFacts): Finding
   if (missing.length === 0) return ok('postgres', `${version}, schema up to date (${all.length} migrations)`)
   const names = missing.map(({ name }) => name).join(', ')
   if (can_create) return ok('postgres', `${version}, migrations at the next start: ${names}`)
-  const fix = 'GRANT CREATE ON SCHEMA public TO the user of DATABASE_URL, or name a schema with ?options=-csearch_path.'
-  return failed('postgres', `${version}, the schema lacks ${names}, and this user may not create tables`, fix)
+  const remediation =
+    'GRANT CREATE ON SCHEMA public TO the user of DATABASE_URL, or name a schema with ?options=-csearch_path.'
+  return failed('postgres', `${version}, the schema lacks ${names}, and this user may not create tables`, remediation)
 }
 
 /** Whether this process sees the blobs that other processes write. If no process has registered a directory, then there is no finding. */

@@ -10,7 +10,7 @@ const OPEN_MS_MAX = 60_000
 /** Checks the sandboxes for code: opens each and runs a line of Python. Nothing is downloaded or built. */
 export const sandboxCheck: Check = {
   name: 'sandbox',
-  fix: 'docs/guides/code.md lists the requirements of each sandbox.',
+  remediation: 'docs/guides/code.md lists the requirements of each sandbox.',
   msMax: 4 * OPEN_MS_MAX,
   async run(config) {
     if (config.sandbox === 'off') return [skipped('sandbox', 'not needed: SANDBOX=off, so no code runs here')]
@@ -32,9 +32,9 @@ function withSandbox({ name, works, message, details }: Tried, chosen: Tried): F
 
 /** The finding if no sandbox works: each is reported with its reason and a remedy. */
 function withoutSandbox({ name, message }: Tried, { sandbox }: Config): Finding {
-  const fix = 'The service tries to prepare it at its start; docs/guides/code.md lists its requirements.'
+  const remediation = 'The service tries to prepare it at its start; docs/guides/code.md lists its requirements.'
   const text = `${name}: not available: ${message}`
-  return sandbox === 'auto' ? warned('sandbox', text, fix) : failed('sandbox', text, fix)
+  return sandbox === 'auto' ? warned('sandbox', text, remediation) : failed('sandbox', text, remediation)
 }
 
 interface Tried {

@@ -10,11 +10,11 @@ import { runYielding } from '#shared/yielding.ts'
 export const BODY_BYTES_MAX = 64 * 1024
 
 /** Characters of a body per blob write. Each write waits for a thread, so larger writes are cheaper. */
-const WRITE_CHARS = 512 * 1024
+const CHARS_PER_WRITE = 512 * 1024
 
 /** The body of a job in its record: its JSON, or the key of its blob. */
 export type StoredBody = { readonly json: string } | { readonly blob: string }
-export type HandedBody = { readonly value: unknown; readonly bytes: number }
+export type DecodedBody = { readonly value: unknown; readonly bytes: number }
 
 /**
  * Prepares a body for any number of records of its job. A body above {@link BODY_BYTES_MAX} is written into a blob under the
@@ -31,7 +31,7 @@ export function storeBody(id: string, body: unknown, blobs: Blobs): StoredBody |
 async function storeLarge(id: string, pieces: Generator<string>, blobs: Blobs): Promise<StoredBody> {
   const json = await runYielding(gathered(pieces))
   // Fewer characters than requested: the text is complete.
-  const isAll = json.length < WRITE_CHARS
+  const isAll = json.length < CHARS_PER_WRITE
   if (isAll && json.length <= BODY_BYTES_MAX) return { json }
   await blobs.put(id, isAll ? Buffer.from(json) : bytesOf(json, pieces))
   return { blob: id }
@@ -43,7 +43,7 @@ async function* bytesOf(first: string, rest: Generator<string>): AsyncGenerator<
 
 function* gathered(pieces: Generator<string>): Generator<undefined, string> {
   let json = ''
-  while (json.length < WRITE_CHARS) {
+  while (json.length < CHARS_PER_WRITE) {
     const piece = pieces.next()
     if (piece.done) break
     json += piece.value

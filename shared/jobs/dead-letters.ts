@@ -3,19 +3,19 @@
  */
 import type { Priority } from '#schemas/durable-job.ts'
 import { type JobEnvelope, PoolName } from '#schemas/job.ts'
-import type { Broker, KeptRecord } from '#shared/broker/broker.ts'
-import { readForeign, readJob } from './records.ts'
-import { DEAD, jobsTopic } from './topics.ts'
+import type { Broker, HistoryRecord } from '#shared/broker/broker.ts'
+import { readJob, readUnsupported } from './records.ts'
+import { DEAD_LETTERS, jobsTopic } from './topics.ts'
 
 /** Larger records are not parsed: a body has at most 64 KiB, and parsing here blocks the event loop. */
 const READ_BYTES_MAX = 128 * 1024
 
 /** Records per read: each read forms a consumer group in Kafka, which takes seconds. */
-const READ_AT_ONCE = 500
-export const LOOKED_MAX = 10_000
+const RECORDS_PER_READ = 500
+export const SCANNED_MAX = 10_000
 const POLL_INTERVAL_MS = 10_000
 
-export type DeathReason = 'not_understood' | 'unknown_kind' | 'understood_here'
+export type DeadLetterReason = 'not_understood' | 'unknown_kind' | 'understood_here'
 
 export interface DeadLetter {
   readonly offset: number
@@ -25,48 +25,48 @@ export interface DeadLetter {
   /** Position of the original record, as in the worker's log; undefined if written by an older version. */
   readonly position: string | undefined
   readonly bytes: number
-  readonly reason: DeathReason
+  readonly reason: DeadLetterReason
   readonly job: Partial<Pick<JobEnvelope, 'id' | 'kind' | 'tenant' | 'model'>>
   /**
    * Queue and value for a requeue, for durable jobs that this version can read. Calls are never requeued, because their callers
    * are gone.
    */
-  readonly again: { readonly queue: string; readonly value: Buffer } | undefined
+  readonly requeue: { readonly queue: string; readonly value: Buffer } | undefined
 }
 
 /** Writes a record to `dead`. @throws ServiceError As `Broker.send` */
-export async function bury(
+export async function writeDeadLetter(
   broker: Pick<Broker, 'send'>,
   pool: PoolName,
   position: string,
   value: Buffer,
 ): Promise<void> {
-  await broker.send(DEAD, 0, `${pool} ${position}`, value)
+  await broker.send(DEAD_LETTERS, 0, `${pool} ${position}`, value)
 }
 
-export interface DeadQuery {
+export interface DeadLetterQuery {
   /** Only records before this offset: the cursor of the next page. */
   readonly before?: number | undefined
   readonly max: number
   /** Default: all. */
-  readonly isWanted?: (letter: DeadLetter) => boolean
+  readonly isMatch?: (letter: DeadLetter) => boolean
 }
 
 /**
- * Lists matching records, newest first, without discarded ones. A call scans at most {@link LOOKED_MAX} records for about ten
+ * Lists matching records, newest first, without discarded ones. A call scans at most {@link SCANNED_MAX} records for about ten
  * seconds, and returns a cursor.
  *
  * @returns `next`: value of `before` for the next page; undefined: this is the last page
  * @throws ServiceError `overloaded` if the broker is unreachable
  */
-export async function listDead(
+export async function listDeadLetters(
   broker: Pick<Broker, 'history'>,
-  { before, max, isWanted = () => true }: DeadQuery,
+  { before, max, isMatch: isWanted = () => true }: DeadLetterQuery,
 ): Promise<{ letters: DeadLetter[]; next: number | undefined }> {
   const scan = new Scan(broker)
   // A discard marker is newer than the record that it discards.
   if (before !== undefined)
-    for (let to: number | undefined; scan.canLook; ) {
+    for (let to: number | undefined; scan.canScan; ) {
       const { oldest, hasMore } = await scan.page(to)
       if (!hasMore || oldest <= before) break
       to = oldest
@@ -82,14 +82,14 @@ export async function listDead(
     }
     if (!page.hasMore) return { letters, next: undefined }
     to = page.oldest
-    if (!scan.canLook) return { letters, next: to }
+    if (!scan.canScan) return { letters, next: to }
   }
 }
 
 /** Finds one record; undefined if it does not exist. @throws ServiceError `overloaded` if the broker is unreachable */
-export async function findDead(broker: Pick<Broker, 'history'>, offset: number): Promise<DeadLetter | undefined> {
-  const found: KeptRecord[] = []
-  await broker.history(DEAD, 0, { before: offset + 1, max: 1 }, (record) => found.push(record))
+export async function findDeadLetter(broker: Pick<Broker, 'history'>, offset: number): Promise<DeadLetter | undefined> {
+  const found: HistoryRecord[] = []
+  await broker.history(DEAD_LETTERS, 0, { before: offset + 1, max: 1 }, (record) => found.push(record))
   const [record] = found
   return record?.offset === offset && discardedBy(record) === undefined ? read(record) : undefined
 }
@@ -101,13 +101,13 @@ export async function findDead(broker: Pick<Broker, 'history'>, offset: number):
  * @throws ServiceError `overloaded` if the broker is unreachable
  */
 export async function discard(broker: Pick<Broker, 'send'>, { offset }: Pick<DeadLetter, 'offset'>): Promise<void> {
-  await broker.send(DEAD, 0, `${DISCARDED}${offset}`, Buffer.from('{}'))
+  await broker.send(DEAD_LETTERS, 0, `${DISCARDED}${offset}`, Buffer.from('{}'))
 }
 
 /** Prefix of the key of a discard marker; no pool has that name. */
 const DISCARDED = 'discarded '
 
-function discardedBy({ key }: KeptRecord): number | undefined {
+function discardedBy({ key }: HistoryRecord): number | undefined {
   return key.startsWith(DISCARDED) ? Number(key.slice(DISCARDED.length)) : undefined
 }
 
@@ -115,28 +115,28 @@ function discardedBy({ key }: KeptRecord): number | undefined {
 class Scan {
   readonly #broker: Pick<Broker, 'history'>
   readonly #discarded = new Set<number>()
-  #looked = 0
+  #scanned = 0
   #until = Date.now() + POLL_INTERVAL_MS
 
   constructor(broker: Pick<Broker, 'history'>) {
     this.#broker = broker
   }
 
-  get canLook(): boolean {
-    return this.#looked < LOOKED_MAX && Date.now() < this.#until
+  get canScan(): boolean {
+    return this.#scanned < SCANNED_MAX && Date.now() < this.#until
   }
 
   begin(): void {
-    this.#looked = 0
+    this.#scanned = 0
     this.#until = Date.now() + POLL_INTERVAL_MS
   }
 
   /** The records before an offset, newest first. */
   async page(before: number | undefined) {
-    const records: KeptRecord[] = []
-    const range = { before, max: READ_AT_ONCE }
-    const { hasMore } = await this.#broker.history(DEAD, 0, range, (record) => records.push(record))
-    this.#looked += records.length
+    const records: HistoryRecord[] = []
+    const range = { before, max: RECORDS_PER_READ }
+    const { hasMore } = await this.#broker.history(DEAD_LETTERS, 0, range, (record) => records.push(record))
+    this.#scanned += records.length
     for (const record of records) {
       const offset = discardedBy(record)
       if (offset !== undefined) this.#discarded.add(offset)
@@ -151,23 +151,23 @@ class Scan {
  *
  * @throws ServiceError `overloaded` if the broker is unreachable
  */
-export async function putBack(broker: Pick<Broker, 'submit'>, { again }: DeadLetter): Promise<void> {
+export async function requeueDeadLetter(broker: Pick<Broker, 'submit'>, { requeue: again }: DeadLetter): Promise<void> {
   if (again) await broker.submit(again.queue, again.value)
 }
 
-function read({ key, value, offset, sentAtMs }: KeptRecord): DeadLetter {
+function read({ key, value, offset, sentAtMs }: HistoryRecord): DeadLetter {
   const [name, position] = key.split(' ', 2)
   const pool = PoolName.safeParse(name).data
   const isShort = value.length <= READ_BYTES_MAX
   const job = isShort ? readJob(value) : undefined
-  const foreign = isShort ? readForeign(value) : undefined
+  const foreign = isShort ? readUnsupported(value) : undefined
   const known = job ?? foreign
   const isCall = known?.reply !== undefined
   return {
     ...{ offset, sentAtMs, pool, position, bytes: value.length },
     reason: isCall ? 'unknown_kind' : job ? 'understood_here' : 'not_understood',
     job: { id: known?.id, kind: known?.kind, tenant: job?.tenant, model: job?.model },
-    again: job && !isCall ? { queue: jobsTopic(job.pool, laneOf(position)), value } : undefined,
+    requeue: job && !isCall ? { queue: jobsTopic(job.pool, laneOf(position)), value } : undefined,
   }
 }
 

@@ -4,13 +4,13 @@ export const HEARTBEAT_MS = 500
 const IDLE_INTERVAL = 2
 export const IDLE_HEARTBEAT_MS = IDLE_INTERVAL * HEARTBEAT_MS
 /** Number of units without a job after which a process counts as idle. */
-export const IDLE_FROM = 10
+export const IDLE_UNITS = 10
 /** Number of processes per unit of the interval: each process receives about this many heartbeats per 500 ms. */
-const FLEET_PER_BEAT = 100
+const PROCESSES_PER_UNIT = 100
 /** Maximum interval in units. Beyond 1,000 processes the load grows again, but a dead process is detected in time. */
 export const HEARTBEAT_INTERVAL_MAX = 10
 
-type Peers = ReadonlyMap<string, { readonly rhythm: number | undefined }>
+type Peers = ReadonlyMap<string, { readonly heartbeatInterval: number | undefined }>
 
 /**
  * Heartbeat interval of this process, in units of 500 ms, from 1 to 10.
@@ -20,12 +20,12 @@ type Peers = ReadonlyMap<string, { readonly rhythm: number | undefined }>
  *
  * @param peers All processes. If one has published no interval, then it may be an older version that expects 500 ms, and the
  * result is 1
- * @param isIdle True if this process had no job for {@link IDLE_FROM} units
+ * @param isIdle True if this process had no job for {@link IDLE_UNITS} units
  */
 export function heartbeatIntervalOf(peers: Peers, own: string, isIdle: boolean): number {
-  const wanted = Math.max(isIdle ? IDLE_INTERVAL : 1, Math.ceil(peers.size / FLEET_PER_BEAT))
+  const wanted = Math.max(isIdle ? IDLE_INTERVAL : 1, Math.ceil(peers.size / PROCESSES_PER_UNIT))
   if (wanted === 1) return 1
-  for (const [boot, { rhythm }] of peers) if (rhythm === undefined && boot !== own) return 1
+  for (const [boot, { heartbeatInterval }] of peers) if (heartbeatInterval === undefined && boot !== own) return 1
   return Math.min(HEARTBEAT_INTERVAL_MAX, wanted)
 }
 

@@ -1,9 +1,9 @@
 import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
+import { untilAligned } from '#shared/aligned-interval.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { OperatorStore, Pause, PauseTarget } from '#shared/store/operator.ts'
-import { untilTick } from '#shared/ticks.ts'
 
 /** Poll interval of the store. A control record is faster, but may be lost. */
 const READ_MS = 3_000
@@ -41,7 +41,7 @@ export class Pauses {
   }
 
   /** True if pauses survive a restart and reach processes that start later: there is a store. */
-  get isKept(): boolean {
+  get isPersistent(): boolean {
     return this.#store !== undefined
   }
 
@@ -53,7 +53,9 @@ export class Pauses {
   /** The pause that applies to some work; undefined if none does. */
   of({ pool, model }: PausableWork): Pause | undefined {
     if (this.#paused.size === 0) return undefined
-    return this.#paused.get(keyOf({ what: 'pool', id: pool })) ?? this.#paused.get(keyOf({ what: 'model', id: model }))
+    return (
+      this.#paused.get(keyOf({ target: 'pool', id: pool })) ?? this.#paused.get(keyOf({ target: 'model', id: model }))
+    )
   }
 
   /** Refuses paused work. @throws ServiceError `overloaded` */
@@ -87,16 +89,16 @@ export class Pauses {
     clearTimeout(this.#timer)
   }
 
-  #apply({ what, id }: PauseTarget, isPaused: boolean, by: string): void {
+  #apply({ target, id }: PauseTarget, isPaused: boolean, by: string): void {
     this.#changes++
-    const key = keyOf({ what, id })
+    const key = keyOf({ target, id })
     if (!isPaused) this.#paused.delete(key)
-    else if (!this.#paused.has(key)) this.#paused.set(key, { what, id, by, since_ms: Date.now() })
+    else if (!this.#paused.has(key)) this.#paused.set(key, { target, id, by, since_ms: Date.now() })
   }
 
   async #readForEver(): Promise<void> {
     await this.#read()
-    if (!this.#isClosed) this.#timer = setTimeout(() => void this.#readForEver(), untilTick(READ_MS)).unref()
+    if (!this.#isClosed) this.#timer = setTimeout(() => void this.#readForEver(), untilAligned(READ_MS)).unref()
   }
 
   async #read(): Promise<void> {
@@ -116,10 +118,10 @@ export class Pauses {
   }
 }
 
-export function sentenceOf({ what, id }: PauseTarget): string {
-  return `The ${what} '${id}' is paused by the operator of this service.`
+export function sentenceOf({ target, id }: PauseTarget): string {
+  return `The ${target} '${id}' is paused by the operator of this service.`
 }
 
-function keyOf({ what, id }: PauseTarget): string {
-  return `${what} ${id}`
+function keyOf({ target, id }: PauseTarget): string {
+  return `${target} ${id}`
 }

@@ -21,14 +21,14 @@ export type Capacity = Omit<Extract<ControlRecord, { type: 'capacity' }>, 'type'
 export interface PeerCapacity {
   readonly models: ReadonlySet<string> | undefined
   /** Concurrency limits by {@link workKey}. */
-  readonly bounds: ReadonlyMap<string, number>
-  readonly waiting: Capacity['waiting']
+  readonly concurrencyLimits: ReadonlyMap<string, number>
+  readonly backlog: Capacity['backlog']
   /** Number of parked calls. */
-  readonly aside: number | undefined
+  readonly parkedCalls: number | undefined
   readonly host: string | undefined
   readonly pid: number | undefined
-  readonly found?: Capacity['found']
-  readonly failing?: Capacity['failing']
+  readonly adaptiveLimits?: Capacity['adaptive_limits']
+  readonly openCircuits?: Capacity['open_circuits']
 }
 
 export interface Peer {
@@ -42,9 +42,9 @@ export interface Peer {
   lastSeenMs: number
   capacity: PeerCapacity | undefined
   /** Published heartbeat interval in units of 500 ms; undefined: none was published, and 1 is assumed. */
-  rhythm: number | undefined
-  /** Suspected: no heartbeat for `silentMs`. Reset by the next heartbeat. */
-  isSilent: boolean
+  heartbeatInterval: number | undefined
+  /** Suspected: no heartbeat for `suspectedMs`. Reset by the next heartbeat. */
+  isSuspected: boolean
 }
 
 /** Live processes, as their heartbeats describe them, and the capacity of their workers. */
@@ -53,7 +53,7 @@ export class Peers {
 
   /** Registers a worker that was observed on another channel before its first heartbeat, so that its death will be detected. */
   expect(boot: string, role: PoolName): void {
-    if (!this.peers.has(boot)) this.seen({ boot, role, version: '', slots: 0, running: 0, draining: false })
+    if (!this.peers.has(boot)) this.setAlive({ boot, role, version: '', slots: 0, running: 0, draining: false })
   }
 
   workers(pool: PoolName): Peer[] {
@@ -63,7 +63,7 @@ export class Peers {
   /** Number of live ingresses that are not suspected. */
   ingresses(): number {
     let count = 0
-    for (const { role, isSilent } of this.peers.values()) if (role === 'ingress' && !isSilent) count++
+    for (const { role, isSuspected } of this.peers.values()) if (role === 'ingress' && !isSuspected) count++
     return count
   }
 
@@ -76,8 +76,8 @@ export class Peers {
   /** Free slots as of the last heartbeats, without suspected workers. */
   freeSlots(pool: PoolName): number {
     let sum = 0
-    for (const { role, draining, isSilent, slots, running } of this.peers.values()) {
-      if (role === pool && !draining && !isSilent) sum += Math.max(0, slots - running)
+    for (const { role, draining, isSuspected, slots, running } of this.peers.values()) {
+      if (role === pool && !draining && !isSuspected) sum += Math.max(0, slots - running)
     }
     return sum
   }
@@ -92,7 +92,7 @@ export class Peers {
     let isBounded = false
     for (const { role, draining, slots, capacity } of this.peers.values()) {
       if (role !== pool || draining) continue
-      const bound = capacity?.bounds.get(key)
+      const bound = capacity?.concurrencyLimits.get(key)
       const isKnown = capacity?.models?.has(work.model) !== false
       isBounded ||= bound !== undefined || !isKnown
       if (isKnown) sum += Math.min(slots, bound ?? slots)
@@ -108,33 +108,40 @@ export class Peers {
     return false
   }
 
-  knowing(pool: PoolName, model: string): Peer[] {
+  workersWithModel(pool: PoolName, model: string): Peer[] {
     const isOne = ({ draining, capacity }: Peer) => !draining && capacity?.models?.has(model) !== false
     return this.workers(pool).filter(isOne)
   }
 
-  protected seen(heard: Pick<Peer, 'boot' | 'role' | 'version' | 'slots' | 'running' | 'draining'>): void {
-    const seen = { ...heard, lastSeenMs: Date.now(), isSilent: false }
-    const peer = this.peers.get(heard.boot)
+  protected setAlive(heartbeat: Pick<Peer, 'boot' | 'role' | 'version' | 'slots' | 'running' | 'draining'>): void {
+    const seen = { ...heartbeat, lastSeenMs: Date.now(), isSuspected: false }
+    const peer = this.peers.get(heartbeat.boot)
     if (peer) Object.assign(peer, seen)
-    else this.peers.set(heard.boot, { ...seen, capacity: undefined, rhythm: undefined })
+    else this.peers.set(heartbeat.boot, { ...seen, capacity: undefined, heartbeatInterval: undefined })
   }
 
-  protected heardRhythm(boot: string, beatMs: number): void {
+  protected setHeartbeatInterval(boot: string, intervalMs: number): void {
     const peer = this.peers.get(boot)
-    if (peer) peer.rhythm = Math.min(HEARTBEAT_INTERVAL_MAX, Math.ceil(beatMs / HEARTBEAT_MS))
+    if (peer) peer.heartbeatInterval = Math.min(HEARTBEAT_INTERVAL_MAX, Math.ceil(intervalMs / HEARTBEAT_MS))
   }
 
-  protected told(
+  protected setCapacity(
     boot: string,
-    { models, bounds, waiting, aside, host, pid, found, failing }: Capacity,
+    { models, concurrency_limits, backlog, parked_calls, host, pid, adaptive_limits, open_circuits }: Capacity,
   ): Peer | undefined {
     const peer = this.peers.get(boot)
     if (!peer) return undefined
     peer.capacity = {
       models: models === null ? undefined : new Set(models),
-      bounds: new Map(bounds.map((bound) => [workKey(bound), bound.capacity])),
-      ...{ waiting, aside, host, pid, found, failing },
+      concurrencyLimits: new Map(concurrency_limits.map((limit) => [workKey(limit), limit.capacity])),
+      ...{
+        backlog,
+        parkedCalls: parked_calls,
+        host,
+        pid,
+        adaptiveLimits: adaptive_limits,
+        openCircuits: open_circuits,
+      },
     }
     return peer
   }

@@ -1,22 +1,22 @@
 import type { ControlRecord } from '#schemas/event.ts'
+import { atAlignedInterval } from '#shared/aligned-interval.ts'
 import type { Broker, ChannelRecord, Receiver } from '#shared/broker/broker.ts'
 import type { Log } from '#shared/log/log.ts'
-import { every } from '#shared/ticks.ts'
-import { HEARTBEAT_MS, heartbeatIntervalOf, IDLE_FROM, IDLE_HEARTBEAT_MS, slackMs } from './heartbeat.ts'
+import { HEARTBEAT_MS, heartbeatIntervalOf, IDLE_HEARTBEAT_MS, IDLE_UNITS, slackMs } from './heartbeat.ts'
 import { type Capacity, type Peer, Peers, type Role } from './peers.ts'
-import { passedControl, readControl } from './records.ts'
+import { controlOfPayload, readControl } from './records.ts'
 import { CONTROL } from './topics.ts'
 import { UnknownRecordLog } from './unknown-record-log.ts'
 
 /** A worker publishes its capacity with every n-th heartbeat. */
-const BEATS_PER_CAPACITY = 4
+const HEARTBEATS_PER_CAPACITY = 4
 /**
  * Minimum interval between two capacity records at the shortest heartbeat interval, in ms; changes in between share one record.
  */
 const CAPACITY_MS_MIN = 100
 /**
  * If our own heartbeat has not come back for this long, the channel is late and missing peer heartbeats prove nothing. Must be
- * shorter than silentMs by more than one interval.
+ * shorter than suspectedMs by more than one interval.
  */
 const CHANNEL_LATE_MS = 1_250
 /** If our own heartbeat has not come back for this long, then the channel counts as broken and a warning is logged. */
@@ -25,7 +25,7 @@ const CHANNEL_SILENCE_MS = 2_500
 const CHECK_LATE_MS = 1_000
 
 /** Presences that find the channel of their broker silent. All roles of a process thus log one message together. */
-const silent = new WeakMap<Broker, Set<Presence>>()
+const silentChannels = new WeakMap<Broker, Set<Presence>>()
 
 export interface Self {
   readonly boot: string
@@ -39,8 +39,8 @@ export interface Self {
 }
 
 export interface PresenceListener {
-  /** A peer is suspected: no heartbeat for `silentMs`. The peer may be dead or slow. */
-  onSilent?(peer: Peer): void
+  /** A peer is suspected: no heartbeat for `suspectedMs`. The peer may be dead or slow. */
+  onSuspected?(peer: Peer): void
   /** A peer is dead: no heartbeat for `lostMs`, or the peer has left. */
   onLost?(peer: Peer): void
   onCapacity?(peer: Peer): void
@@ -58,21 +58,21 @@ export interface PresenceListener {
  *
  * States of a peer:
  * 1. Alive: the last heartbeat is recent.
- * 2. Suspected (`isSilent`): no heartbeat for `silentMs`. A later heartbeat makes the peer alive again. Only work that is cheap
+ * 2. Suspected (`isSuspected`): no heartbeat for `suspectedMs`. A later heartbeat makes the peer alive again. Only work that is cheap
  *   to repeat is repeated.
  * 3. Dead: no heartbeat for `lostMs`, or a `goodbye`. The peer is removed, and the jobs of a dead worker are retried or fail.
  *
  * After an interruption of the channel, every peer has the full time again. Both times are longer if a peer has a longer
  * heartbeat interval (`heartbeat.ts`).
  *
- * Example: interval 500 ms, `silentMs` 2,000, `lostMs` 10,000. A worker that dies is suspected 2 s after its last heartbeat, and
+ * Example: interval 500 ms, `suspectedMs` 2,000, `lostMs` 10,000. A worker that dies is suspected 2 s after its last heartbeat, and
  * declared dead after 10 s. If the channel fails for 30 s instead, then no peer is suspected.
  */
 export class Presence extends Peers {
   readonly #broker: Broker
   readonly #self: Self
   readonly #listener: PresenceListener
-  readonly #silentMs: number
+  readonly #suspectedMs: number
   readonly #lostMs: number
   readonly #log: Log
   readonly #skipped: UnknownRecordLog
@@ -83,15 +83,15 @@ export class Presence extends Peers {
   readonly #openedAtMs = Date.now()
   #lastEchoMs = this.#openedAtMs
   #lastCheckMs = this.#openedAtMs
-  #stoodStillAtMs = 0
-  #beats = 0
+  #blockedAtMs = 0
+  #heartbeats = 0
   /** Heartbeat interval in units of 500 ms, and units since the last heartbeat. */
   #interval = 1
-  #rested = 0
+  #unitsSinceHeartbeat = 0
   /** Consecutive units of 500 ms without a job. */
   #idle = 0
   #capacitySentMs = 0
-  #isGreeting = false
+  #isIntroducing = false
   #capacityTimer: NodeJS.Timeout | undefined
 
   private constructor(options: PresenceOptions) {
@@ -99,7 +99,7 @@ export class Presence extends Peers {
     this.#broker = options.broker
     this.#self = options.self
     this.#listener = options.listener
-    this.#silentMs = options.silentMs ?? options.lostMs
+    this.#suspectedMs = options.suspectedMs ?? options.lostMs
     this.#lostMs = options.lostMs
     this.#log = options.log
     this.#skipped = new UnknownRecordLog(options.log)
@@ -109,9 +109,9 @@ export class Presence extends Peers {
   static async open(options: PresenceOptions): Promise<Presence> {
     const presence = new Presence(options)
     presence.#receiver = await options.broker.receive(CONTROL, [0], (record) => presence.#onRecord(record))
-    presence.#beat()
-    presence.#stopTicking = every(HEARTBEAT_MS, () => {
-      presence.#beatInTime()
+    presence.#heartbeat()
+    presence.#stopTicking = atAlignedInterval(HEARTBEAT_MS, () => {
+      presence.#tick()
       presence.#check()
     })
     return presence
@@ -119,27 +119,27 @@ export class Presence extends Peers {
 
   /** Delay of our own heartbeat through the channel in ms, beyond the heartbeat interval. Small if the channel works. */
   get silenceMs(): number {
-    return Math.max(0, Date.now() - this.#lastEchoMs - this.beatMs + HEARTBEAT_MS)
+    return Math.max(0, Date.now() - this.#lastEchoMs - this.heartbeatMs + HEARTBEAT_MS)
   }
 
   /** Expected maximum age of the last heartbeat of a healthy peer, in ms. */
-  get beatMs(): number {
+  get heartbeatMs(): number {
     return this.#interval * HEARTBEAT_MS
   }
 
   /** True if a process is certainly dead: this process has listened for `lostMs` without any heartbeat of it. False in doubt. */
-  isUnheard(boot: string): boolean {
+  isDead(boot: string): boolean {
     const hasListened =
       Date.now() - this.#openedAtMs > this.#lostMs + slackMs(this.#interval) && this.silenceMs < CHANNEL_SILENCE_MS
     return hasListened && !this.peers.has(boot)
   }
 
   /** True if this process has listened long enough to have received the capacity of every worker. */
-  get hasHeardAll(): boolean {
+  get hasAllCapacities(): boolean {
     const listenedMs = Date.now() - this.#openedAtMs
-    if (listenedMs > this.beatMs * (BEATS_PER_CAPACITY + 1)) return true
+    if (listenedMs > this.heartbeatMs * (HEARTBEATS_PER_CAPACITY + 1)) return true
     const isOpen = ({ slots, capacity }: Peer) => slots > 0 && capacity === undefined
-    return listenedMs > 1.5 * Math.max(this.beatMs, IDLE_HEARTBEAT_MS) && ![...this.peers.values()].some(isOpen)
+    return listenedMs > 1.5 * Math.max(this.heartbeatMs, IDLE_HEARTBEAT_MS) && ![...this.peers.values()].some(isOpen)
   }
 
   publishCapacity(): void {
@@ -161,18 +161,18 @@ export class Presence extends Peers {
     this.#stopTicking?.()
     this.#stopTicking = undefined
     for (const timer of [this.#checkTimer, this.#capacityTimer]) clearTimeout(timer)
-    silent.get(this.#broker)?.delete(this)
+    silentChannels.get(this.#broker)?.delete(this)
     if (!this.#receiver) return
-    this.send({ type: 'goodbye', boot: this.#self.boot })
+    this.send({ type: 'leave', boot: this.#self.boot })
     await this.#receiver.close()
     this.#receiver = undefined
   }
 
-  #beatInTime(): void {
+  #tick(): void {
     this.#idle = this.#self.running() > 0 ? 0 : this.#idle + 1
-    const interval = heartbeatIntervalOf(this.peers, this.#self.boot, this.#idle >= IDLE_FROM)
+    const interval = heartbeatIntervalOf(this.peers, this.#self.boot, this.#idle >= IDLE_UNITS)
     if (interval !== this.#interval) this.#changeInterval(interval)
-    if (++this.#rested >= interval) this.#beat()
+    if (++this.#unitsSinceHeartbeat >= interval) this.#heartbeat()
   }
 
   #changeInterval(interval: number): void {
@@ -182,16 +182,16 @@ export class Presence extends Peers {
     this.#sendInterval()
   }
 
-  #beat(): void {
+  #heartbeat(): void {
     this.#sendHeartbeat()
-    if (this.#beats++ % BEATS_PER_CAPACITY !== 0) return
+    if (this.#heartbeats++ % HEARTBEATS_PER_CAPACITY !== 0) return
     this.#sendCapacity()
     this.#sendInterval()
   }
 
   #sendHeartbeat(): void {
     const self = this.#self
-    this.#rested = 0
+    this.#unitsSinceHeartbeat = 0
     this.send({
       type: 'heartbeat',
       boot: self.boot,
@@ -204,7 +204,7 @@ export class Presence extends Peers {
   }
 
   #sendInterval(): void {
-    this.send({ type: 'rhythm', boot: this.#self.boot, beat_ms: this.beatMs })
+    this.send({ type: 'heartbeat_interval', boot: this.#self.boot, interval_ms: this.heartbeatMs })
   }
 
   #sendCapacity(): void {
@@ -212,20 +212,20 @@ export class Presence extends Peers {
     this.#capacityTimer = undefined
     this.#capacitySentMs = Date.now()
     // Peers ignore a capacity that arrives before the first heartbeat.
-    if (this.#isGreeting) this.#sendHeartbeat()
-    this.#isGreeting = false
+    if (this.#isIntroducing) this.#sendHeartbeat()
+    this.#isIntroducing = false
     const capacity = this.#self.capacity?.()
     if (capacity) this.send({ type: 'capacity', boot: this.#self.boot, ...capacity })
   }
 
   #onRecord(received: ChannelRecord): void {
-    const record = received.payload ? passedControl(received.payload) : readControl(received.value)
+    const record = received.payload ? controlOfPayload(received.payload) : readControl(received.value)
     if (record === undefined) return this.#skipped.note('unreadable control record ignored')
     if (typeof record === 'string') return this.#skipped.note('control record of another version ignored', record)
     if (record.type === 'heartbeat') this.#onHeartbeat(record)
-    else if (record.type === 'goodbye') this.#onGoodbye(record.boot)
+    else if (record.type === 'leave') this.#onLeave(record.boot)
     else if (record.type === 'capacity') this.#onCapacity(record)
-    else if (record.type === 'rhythm') this.heardRhythm(record.boot, record.beat_ms)
+    else if (record.type === 'heartbeat_interval') this.setHeartbeatInterval(record.boot, record.interval_ms)
     else this.#listener.onControl?.(record)
   }
 
@@ -233,15 +233,15 @@ export class Presence extends Peers {
     const isOwn = heartbeat.boot === this.#self.boot
     if (isOwn) this.#onEcho(Date.now())
     const isNew = !isOwn && !this.peers.has(heartbeat.boot)
-    this.seen(heartbeat)
+    this.setAlive(heartbeat)
     // A new process would otherwise wait up to two seconds for the capacity of this worker.
     if (!isNew || !this.#self.capacity) return
-    this.#isGreeting = true
+    this.#isIntroducing = true
     this.publishCapacity()
   }
 
   #onCapacity({ boot, ...capacity }: Extract<ControlRecord, { type: 'capacity' }>): void {
-    const peer = this.told(boot, capacity)
+    const peer = this.setCapacity(boot, capacity)
     if (peer) this.#listener.onCapacity?.(peer)
   }
 
@@ -249,35 +249,35 @@ export class Presence extends Peers {
     const wasLate = this.silenceMs > CHANNEL_LATE_MS
     this.#lastEchoMs = now
     if (wasLate) for (const peer of this.peers.values()) peer.lastSeenMs = now
-    const others = silent.get(this.#broker)
+    const others = silentChannels.get(this.#broker)
     if (others?.delete(this) && others.size === 0) this.#log.info({}, 'control channel recovered')
   }
 
   #check(): void {
     const now = Date.now()
-    if (now - this.#lastCheckMs > CHECK_LATE_MS) this.#stoodStillAtMs = now
+    if (now - this.#lastCheckMs > CHECK_LATE_MS) this.#blockedAtMs = now
     this.#lastCheckMs = now
-    const isListening = now - this.#stoodStillAtMs > CHANNEL_LATE_MS
-    if (this.silenceMs > CHANNEL_SILENCE_MS && isListening) this.#noteSilence()
+    const isListening = now - this.#blockedAtMs > CHANNEL_LATE_MS
+    if (this.silenceMs > CHANNEL_SILENCE_MS && isListening) this.#reportSilence()
     if (this.silenceMs > CHANNEL_LATE_MS) return
     let nextMs = HEARTBEAT_MS
     for (const peer of this.peers.values()) {
       if (peer.boot === this.#self.boot) continue
-      const silenceMs = now - peer.lastSeenMs - slackMs(Math.max(this.#interval, peer.rhythm ?? 1))
-      if (silenceMs > this.#lostMs) this.#lose(peer.boot)
-      else if (silenceMs > this.#silentMs && !peer.isSilent) {
-        peer.isSilent = true
-        this.#listener.onSilent?.(peer)
+      const silenceMs = now - peer.lastSeenMs - slackMs(Math.max(this.#interval, peer.heartbeatInterval ?? 1))
+      if (silenceMs > this.#lostMs) this.#declareLost(peer.boot)
+      else if (silenceMs > this.#suspectedMs && !peer.isSuspected) {
+        peer.isSuspected = true
+        this.#listener.onSuspected?.(peer)
       }
-      nextMs = Math.min(nextMs, (peer.isSilent ? this.#lostMs : this.#silentMs) + 1 - silenceMs)
+      nextMs = Math.min(nextMs, (peer.isSuspected ? this.#lostMs : this.#suspectedMs) + 1 - silenceMs)
     }
     clearTimeout(this.#checkTimer)
     if (nextMs < HEARTBEAT_MS && nextMs > 0) this.#checkTimer = setTimeout(() => this.#check(), nextMs)
   }
 
-  #noteSilence(): void {
-    const all = silent.get(this.#broker) ?? new Set<Presence>()
-    silent.set(this.#broker, all)
+  #reportSilence(): void {
+    const all = silentChannels.get(this.#broker) ?? new Set<Presence>()
+    silentChannels.set(this.#broker, all)
     if (all.size === 0) this.#log.warn({ silence_ms: this.silenceMs }, 'control channel is silent')
     all.add(this)
   }
@@ -286,13 +286,13 @@ export class Presence extends Peers {
    * The last events of a worker may still be in flight on another channel. Thus a worker's goodbye does not end its lease at
    * once; the normal timeout applies.
    */
-  #onGoodbye(boot: string): void {
+  #onLeave(boot: string): void {
     const peer = this.peers.get(boot)
-    if (peer?.role === 'ingress' || peer?.role === 'scheduler') return this.#lose(boot)
+    if (peer?.role === 'ingress' || peer?.role === 'scheduler') return this.#declareLost(boot)
     if (peer) Object.assign(peer, { slots: 0, draining: true, lastSeenMs: Date.now() })
   }
 
-  #lose(boot: string): void {
+  #declareLost(boot: string): void {
     const peer = this.peers.get(boot)
     if (!peer) return
     this.peers.delete(boot)
@@ -308,7 +308,7 @@ export interface PresenceOptions {
    * Silence in ms after which a peer is suspected, at least 2,000; longer at a longer heartbeat interval. Default: `lostMs`, so
    * peers are never suspected.
    */
-  readonly silentMs?: number | undefined
+  readonly suspectedMs?: number | undefined
   /** Silence in ms after which a peer is declared dead; longer at a longer heartbeat interval. */
   readonly lostMs: number
   readonly log: Log

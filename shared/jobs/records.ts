@@ -12,8 +12,8 @@ import { JobEnvelope, StoredRequest } from '#schemas/job.ts'
 import { tolerant } from '#shared/tolerant.ts'
 
 /** Fields of a job that every version can read: enough to requeue it, or to send an error to its caller. */
-export const ForeignJob = JobEnvelope.pick({ id: true, attempt: true, kind: true, reply: true, deadline_ms: true })
-export type ForeignJob = z.infer<typeof ForeignJob>
+export const UnsupportedJob = JobEnvelope.pick({ id: true, attempt: true, kind: true, reply: true, deadline_ms: true })
+export type UnsupportedJob = z.infer<typeof UnsupportedJob>
 
 /** Placeholder for an event of an unknown type: its sequence number counts. */
 export const SkippedEvent = z.object({
@@ -33,7 +33,7 @@ export interface WorkerReply {
 
 const readers = {
   job: tolerant(JobEnvelope),
-  foreign: tolerant(ForeignJob),
+  unsupported: tolerant(UnsupportedJob),
   stored: tolerant(StoredRequest),
   reply: tolerant(ReplyRecord),
   replyHead: tolerant(ReplyRecord.extend({ events: z.array(z.unknown()) })),
@@ -59,8 +59,8 @@ export function jobOfPayload(payload: object): JobEnvelope {
 }
 
 /** Reads the common fields of a job that this version cannot run. Undefined if even those are invalid. */
-export function readForeign(value: Buffer): ForeignJob | undefined {
-  return readers.foreign.safeParse(parseJson(value)).data
+export function readUnsupported(value: Buffer): UnsupportedJob | undefined {
+  return readers.unsupported.safeParse(parseJson(value)).data
 }
 
 /**
@@ -74,7 +74,7 @@ export function readStored(request: unknown): StoredRequest {
 }
 
 /** A record on `replies` that was passed within this process: same version, so no check is needed. */
-export function passedReply(payload: object): WorkerReply {
+export function replyOfPayload(payload: object): WorkerReply {
   const { worker, events } = payload as ReplyRecord
   return { worker, events, skipped: [] }
 }
@@ -97,8 +97,8 @@ export function readReply(value: Buffer): WorkerReply | undefined {
   return { worker: head.worker, events, skipped }
 }
 
-/** A record on `control` that was passed within this process (see {@link passedReply}). */
-export function passedControl(payload: object): ControlRecord {
+/** A record on `control` that was passed within this process (see {@link replyOfPayload}). */
+export function controlOfPayload(payload: object): ControlRecord {
   return payload as ControlRecord
 }
 
@@ -112,7 +112,7 @@ export function readControl(value: Buffer): ControlRecord | string | undefined {
 }
 
 /** Content of a record on `events`, and the unknown event types in it. */
-export interface HeardEvents {
+export interface ReceivedEvents {
   readonly events?: DurableEvent[] | undefined
   /** Input for {@link readEnd}. Not parsed here, because most receivers need only the event. */
   readonly end?: unknown
@@ -120,7 +120,7 @@ export interface HeardEvents {
 }
 
 /** Reads the value of a record on `events`. Events of an unknown type are ignored; the store has them. Undefined if invalid. */
-export function readEvents(value: Buffer): HeardEvents | undefined {
+export function readEvents(value: Buffer): ReceivedEvents | undefined {
   const json = parseJson(value)
   const whole = readers.events.safeParse(json).data
   if (whole) return { events: whole.events, end: whole.end, skipped: [] }

@@ -10,16 +10,16 @@ export const REPLIES = 'replies'
 export const EVENT_PARTITIONS = 8
 export const EVENTS = 'events'
 export const CONTROL = 'control'
-export const DEAD = 'dead'
+export const DEAD_LETTERS = 'dead'
 /** Maximum dead letters that the memory broker keeps, each below 1 MiB. */
-const DEAD_KEPT_MAX = 50
+const DEAD_LETTERS_MAX = 50
 
 /**
  * Minimum interval between fetches of `control`, in ms. One fetch per heartbeat would cost each process of a fleet of 200 five
  * percent of a core (docs/operate/scale.md). A cancel is delayed by at most this time, multiplied by the heartbeat interval of a large
  * fleet (`heartbeat.ts`).
  */
-const CONTROL_GAP_MS = 50
+const CONTROL_FETCH_GAP_MS = 50
 const MINUTE_MS = 60_000
 const HOUR_MS = 60 * MINUTE_MS
 
@@ -50,8 +50,8 @@ export function topicsFor(
     ...queues,
     channel(REPLIES, REPLY_SHARDS, Math.max(10 * MINUTE_MS, callDeadlineMs)),
     channel(EVENTS, EVENT_PARTITIONS, 24 * HOUR_MS),
-    { ...channel(CONTROL, 1, HOUR_MS), fetchGapMs: CONTROL_GAP_MS },
-    { ...channel(DEAD, 1, 14 * 24 * HOUR_MS), keptMax: DEAD_KEPT_MAX },
+    { ...channel(CONTROL, 1, HOUR_MS), fetchGapMs: CONTROL_FETCH_GAP_MS },
+    { ...channel(DEAD_LETTERS, 1, 14 * 24 * HOUR_MS), historyMax: DEAD_LETTERS_MAX },
   ]
 }
 

@@ -1,10 +1,10 @@
 import type { Log } from '#shared/log/log.ts'
 
-const QUIET_MS = 60_000
+const LOG_INTERVAL_MS = 60_000
 /** Maximum distinct messages counted separately. All further ones share one counter. */
-const SORTS_MAX = 32
+const TYPES_MAX = 32
 
-interface Sort {
+interface RecordType {
   count: number
   loggedAtMs: number
 }
@@ -15,7 +15,7 @@ interface Sort {
  */
 export class UnknownRecordLog {
   readonly #log: Log
-  readonly #sorts = new Map<string, Sort>()
+  readonly #types = new Map<string, RecordType>()
 
   constructor(log: Log) {
     this.#log = log
@@ -23,21 +23,21 @@ export class UnknownRecordLog {
 
   /** Counts an ignored record. @param message Log message @param type Type of the record, if known */
   note(message: string, type = ''): void {
-    const sort = this.#sort(`${message} ${type}`)
+    const sort = this.#typeOf(`${message} ${type}`)
     sort.count++
     const now = Date.now()
-    if (now - sort.loggedAtMs < QUIET_MS) return
+    if (now - sort.loggedAtMs < LOG_INTERVAL_MS) return
     this.#log.warn({ ...(type !== '' && { type }), count: sort.count }, message)
     sort.count = 0
     sort.loggedAtMs = now
   }
 
-  #sort(name: string): Sort {
-    const key = this.#sorts.has(name) || this.#sorts.size < SORTS_MAX ? name : ''
-    const known = this.#sorts.get(key)
+  #typeOf(name: string): RecordType {
+    const key = this.#types.has(name) || this.#types.size < TYPES_MAX ? name : ''
+    const known = this.#types.get(key)
     if (known) return known
     const sort = { count: 0, loggedAtMs: Number.NEGATIVE_INFINITY }
-    this.#sorts.set(key, sort)
+    this.#types.set(key, sort)
     return sort
   }
 }

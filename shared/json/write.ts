@@ -1,4 +1,4 @@
-import { joinBytes } from '#shared/join-bytes.ts'
+import { concatBytes } from '#shared/concat-bytes.ts'
 import { isLowSurrogate } from '#shared/surrogate-buffer.ts'
 
 /**
@@ -53,7 +53,7 @@ export function* jsonBytesIn(value: unknown): Generator<undefined, Buffer> {
     bytes += piece.length
     yield
   }
-  return yield* joinBytes(pieces, bytes)
+  return yield* concatBytes(pieces, bytes)
 }
 
 /** Whether JSON.stringify can write a value of this size without blocking the event loop. */

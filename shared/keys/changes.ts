@@ -8,12 +8,12 @@ import { type Limits, newProject, type Project, type ProjectChange, projectIdOf 
 const SECOND_MS = 1_000
 
 /** Default time for which an old key stays valid next to its successor, in seconds: one day. */
-export const OVERLAP_SECONDS = 86_400
+export const GRACE_PERIOD_SECONDS = 86_400
 
 /** A key without its hash, as responses and the command line show it. */
-export type ShownKey = Omit<ApiKey, 'hash'>
+export type KeyView = Omit<ApiKey, 'hash'>
 
-export function shownKey({ hash: _, ...rest }: ApiKey): ShownKey {
+export function keyView({ hash: _, ...rest }: ApiKey): KeyView {
   return rest
 }
 
@@ -30,7 +30,7 @@ export async function createKey(store: KeyStore, options: KeyOptions, by: string
 }
 
 /** The reason why a key cannot be rotated. `ends`: the key expires, so the caller must give the expiry of its successor. */
-export function whyNotRotated(old: ApiKey, isEndGiven: boolean): 'revoked' | 'expired' | 'ends' | undefined {
+export function rotationError(old: ApiKey, isEndGiven: boolean): 'revoked' | 'expired' | 'ends' | undefined {
   const state = stateOf(old, Date.now())
   if (state !== 'valid') return state
   return old.expires_at !== undefined && !isEndGiven ? 'ends' : undefined
@@ -39,7 +39,7 @@ export function whyNotRotated(old: ApiKey, isEndGiven: boolean): 'revoked' | 'ex
 export interface Rotation {
   /** Expiry of the new key in Unix seconds; undefined: never. */
   readonly expiresAt: number | undefined
-  readonly overlapSeconds: number
+  readonly gracePeriodSeconds: number
 }
 
 /**
@@ -48,11 +48,11 @@ export interface Rotation {
  * @returns Undefined if the old key does not exist any more
  * @throws Errors of {@link KeyStore.rotate}
  */
-export async function rotateKey(store: KeyStore, old: ApiKey, { expiresAt, overlapSeconds }: Rotation, by: string) {
+export async function rotateKey(store: KeyStore, old: ApiKey, { expiresAt, gracePeriodSeconds }: Rotation, by: string) {
   const { name, endpoints, models, scopes, limits } = old
   const rights = { name, endpoints, models, scopes, limits, project: projectIdOf(old) }
   const { key, secret } = newKey({ ...rights, expires_at: expiresAt })
-  const endsAt = Math.floor(Date.now() / SECOND_MS) + overlapSeconds
+  const endsAt = Math.floor(Date.now() / SECOND_MS) + gracePeriodSeconds
   const ending = await store.rotate(old.id, key, endsAt, by)
   return ending && { key, secret, ending }
 }

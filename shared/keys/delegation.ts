@@ -2,7 +2,7 @@ import type { ApiKey } from './keys.ts'
 import { coversPath, hasScope } from './scopes.ts'
 
 /** The rights that limit a key. `limits` are not part of them: a key that may create keys may also set the limits of projects. */
-export type Rights = Pick<ApiKey, 'scopes' | 'endpoints' | 'models' | 'expires_at'>
+export type Permissions = Pick<ApiKey, 'scopes' | 'endpoints' | 'models' | 'expires_at'>
 
 /**
  * Privilege escalation check: the first right in `given` that `giver` does not hold itself; undefined if it holds all.
@@ -10,11 +10,11 @@ export type Rights = Pick<ApiKey, 'scopes' | 'endpoints' | 'models' | 'expires_a
  * @param before Present rights of the key to change, which may stay.
  * @returns Part of a sentence, such as `the scope calls`, and the field
  */
-export function rightNotHeld(
-  giver: Rights,
-  given: Rights,
-  before?: Rights,
-): { readonly what: string; readonly param: keyof Rights } | undefined {
+export function missingPermission(
+  giver: Permissions,
+  given: Permissions,
+  before?: Permissions,
+): { readonly what: string; readonly param: keyof Permissions } | undefined {
   const holders = before ? [giver, before] : [giver]
   const scope = (given.scopes ?? ['calls']).find((one) => !holders.some((holder) => hasScope(holder, one)))
   if (scope) return { what: `the scope ${scope}`, param: 'scopes' }

@@ -8,13 +8,13 @@ import {
   keyCreated,
   projectChanged,
   projectCreated,
-  rotation,
+  rotationAction,
   secretCreated,
   secretDeleted,
-} from './deeds.ts'
+} from './audit-actions.ts'
 import { type ApiKey, KEYS_MAX, type KeyChange, type KeyStore } from './keys.ts'
-import { type Kept, KeysFile } from './keys-file.ts'
-import { changed, type Known, readKnownVersion } from './lenient.ts'
+import { KeysFile, type StoredKeys } from './keys-file.ts'
+import { changed, readKnownVersion, type ValidKeys } from './lenient.ts'
 import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
 import { webhookRootIn } from './webhook-root.ts'
 import { WEBHOOK_SECRETS_MAX, type WebhookSecret } from './webhook-secrets.ts'
@@ -37,7 +37,7 @@ class FileKeys implements KeyStore {
   readonly name = 'file'
   readonly #file: KeysFile
   readonly #onProblem: (problem: string) => void
-  #known: Known = { keys: [], projects: [] }
+  #known: ValidKeys = { keys: [], projects: [] }
   #secrets: readonly WebhookSecret[] = []
   /** Fingerprint of the file at the last read; undefined before the first. */
   #seen: string | undefined
@@ -60,9 +60,9 @@ class FileKeys implements KeyStore {
   }
 
   async createFirst(key: ApiKey): Promise<boolean> {
-    if (this.#file.look()) return false
+    if (this.#file.fingerprint()) return false
     const first = { kept: { keys: [key] }, action: keyCreated(key) }
-    return this.#file.change(SERVICE, () => (this.#file.look() ? undefined : first))
+    return this.#file.change(SERVICE, () => (this.#file.fingerprint() ? undefined : first))
   }
 
   async update(id: string, change: KeyChange, by = SERVICE): Promise<ApiKey | undefined> {
@@ -70,8 +70,8 @@ class FileKeys implements KeyStore {
   }
 
   async rotate(id: string, successor: ApiKey, endsAt: number, by = SERVICE): Promise<ApiKey | undefined> {
-    const addSuccessor = (kept: Kept) => this.#withKey(kept, successor)
-    return this.#changeKey(id, by, (key) => rotation(key, successor, endsAt), addSuccessor)
+    const addSuccessor = (kept: StoredKeys) => this.#withKey(kept, successor)
+    return this.#changeKey(id, by, (key) => rotationAction(key, successor, endsAt), addSuccessor)
   }
 
   async revoke(id: string, by = SERVICE): Promise<ApiKey | undefined> {
@@ -141,9 +141,9 @@ class FileKeys implements KeyStore {
 
   async close(): Promise<void> {}
 
-  async #load(): Promise<Known> {
+  async #load(): Promise<ValidKeys> {
     // The fingerprint is taken before the read, so a change in between is detected next time. fs.watchFile would miss changes before its first poll.
-    const look = this.#file.look()
+    const look = this.#file.fingerprint()
     if (look === this.#seen) return this.#known
     const { keys, projects = [], webhook_secrets = [] } = this.#file.read()
     const known = await runYielding(readKnownVersion(keys, projects, this.#onProblem))
@@ -153,7 +153,7 @@ class FileKeys implements KeyStore {
     return known
   }
 
-  #withKey(kept: Kept, key: ApiKey): Kept {
+  #withKey(kept: StoredKeys, key: ApiKey): StoredKeys {
     const { keys } = kept
     if (keys.some(({ id, hash }) => id === key.id || hash === key.hash))
       throw new Error(`The key ${key.id} exists already.`)
@@ -172,7 +172,7 @@ class FileKeys implements KeyStore {
     id: string,
     by: string,
     decide: (key: ApiKey) => { change: object; action: AuditAction } | undefined,
-    also: (kept: Kept) => Kept = (kept) => kept,
+    also: (kept: StoredKeys) => StoredKeys = (kept) => kept,
   ): ApiKey | undefined {
     let now: ApiKey | undefined
     this.#file.change(by, (kept) => {

@@ -16,20 +16,20 @@ import { giveToOwnerOf, makeDirectory, makePrivateFile } from '#shared/directory
 import { newId } from '#shared/id.ts'
 import { type AuditAction, AuditEntry } from './audit.ts'
 import { KEYS_MAX } from './keys.ts'
-import { KeptKey, KeptProject } from './lenient.ts'
+import { StoredKey, StoredProject } from './lenient.ts'
 import { PROJECTS_MAX } from './project.ts'
 import { WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
 /** Loose, because other versions write the file too: a rewrite preserves unknown fields. */
-const Kept = z.looseObject({
-  keys: z.array(KeptKey).max(KEYS_MAX),
-  projects: z.array(KeptProject).max(PROJECTS_MAX).optional(),
+const StoredKeys = z.looseObject({
+  keys: z.array(StoredKey).max(KEYS_MAX),
+  projects: z.array(StoredProject).max(PROJECTS_MAX).optional(),
   webhook_secrets: z
     .array(WebhookSecret.loose())
     .max(KEYS_MAX * WEBHOOK_SECRETS_MAX)
     .optional(),
 })
-export type Kept = z.infer<typeof Kept>
+export type StoredKeys = z.infer<typeof StoredKeys>
 
 /** Bytes read from the end of the audit log: enough for the maximum number of requested entries. */
 const AUDIT_TAIL_BYTES = 1024 * 1024
@@ -55,15 +55,15 @@ export class KeysFile {
   }
 
   /** Fingerprint of the file: differs after each change, empty if the file does not exist. */
-  look(): string {
+  fingerprint(): string {
     const stat = statSync(this.path, { throwIfNoEntry: false })
     return stat ? `${stat.ino} ${stat.size} ${stat.mtimeMs} ${stat.ctimeMs}` : ''
   }
 
   /** @throws Error if the file exists and is not valid */
-  read(): Kept {
+  read(): StoredKeys {
     try {
-      return Kept.parse(JSON.parse(readFileSync(this.path, 'utf8')))
+      return StoredKeys.parse(JSON.parse(readFileSync(this.path, 'utf8')))
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return { keys: [] }
       const why = error instanceof z.ZodError ? z.prettifyError(error) : String(error)
@@ -76,7 +76,7 @@ export class KeysFile {
    *
    * @returns False if `decide` returned undefined
    */
-  change(by: string, decide: (kept: Kept) => { kept: Kept; action: AuditAction } | undefined): boolean {
+  change(by: string, decide: (kept: StoredKeys) => { kept: StoredKeys; action: AuditAction } | undefined): boolean {
     makeDirectory(dirname(this.path))
     const unlock = this.#lock(join(dirname(this.path), 'keys.lock'))
     try {

@@ -3,15 +3,15 @@ import { ApiKey } from './keys.ts'
 import { Project, projectIdOf } from './project.ts'
 
 /** A stored key, possibly written by another version or by hand. */
-export const KeptKey = ApiKey.extend({ scopes: z.unknown().optional(), limits: z.unknown().optional() }).loose()
-export type KeptKey = z.infer<typeof KeptKey>
+export const StoredKey = ApiKey.extend({ scopes: z.unknown().optional(), limits: z.unknown().optional() }).loose()
+export type StoredKey = z.infer<typeof StoredKey>
 
 /** A stored project, possibly written by another version or by hand. */
-export const KeptProject = Project.extend({ limits: z.unknown().default({}) }).loose()
-export type KeptProject = z.infer<typeof KeptProject>
+export const StoredProject = Project.extend({ limits: z.unknown().default({}) }).loose()
+export type StoredProject = z.infer<typeof StoredProject>
 
 /** The valid keys and projects of a store. */
-export interface Known {
+export interface ValidKeys {
   readonly keys: readonly ApiKey[]
   readonly projects: readonly Project[]
 }
@@ -25,10 +25,10 @@ export interface Known {
  * @param onProblem Called with one sentence per record left out.
  */
 export function* readKnownVersion(
-  keys: readonly KeptKey[],
-  projects: readonly KeptProject[],
+  keys: readonly StoredKey[],
+  projects: readonly StoredProject[],
   onProblem: (problem: string) => void,
-): Generator<undefined, Known> {
+): Generator<undefined, ValidKeys> {
   const unsupported = new Set<string>()
   const known = { keys: [] as ApiKey[], projects: [] as Project[] }
   for (const project of projects) {

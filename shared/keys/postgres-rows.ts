@@ -2,7 +2,7 @@ import type { Params, Row } from '#shared/store/sql/sql.ts'
 import type { Statement } from '#shared/store/sql/statements.ts'
 import { AuditEntry } from './audit.ts'
 import { type ApiKey, KEYS_MAX } from './keys.ts'
-import { KeptKey, KeptProject } from './lenient.ts'
+import { StoredKey, StoredProject } from './lenient.ts'
 import { PROJECTS_MAX, type Project } from './project.ts'
 
 const KEY_COLUMNS = 'id, hash, hint, name, created_at, revoked, endpoints, models, project, expires_at, scopes, limits'
@@ -107,12 +107,12 @@ export function projectParams({ id, name, created_at, limits }: Project): Params
   return { id, name: name ?? null, created_at, limits: JSON.stringify(limits) }
 }
 
-export function keyOfRow(row: Row): KeptKey {
-  return KeptKey.parse(fieldsOf(row))
+export function keyOfRow(row: Row): StoredKey {
+  return StoredKey.parse(fieldsOf(row))
 }
 
-export function projectOfRow(row: Row): KeptProject {
-  return KeptProject.parse(fieldsOf(row))
+export function projectOfRow(row: Row): StoredProject {
+  return StoredProject.parse(fieldsOf(row))
 }
 
 export function entryOfRow(row: Row): AuditEntry {

@@ -10,12 +10,12 @@ import {
   keyCreated,
   projectChanged,
   projectCreated,
-  rotation,
+  rotationAction,
   secretCreated,
   secretDeleted,
-} from './deeds.ts'
+} from './audit-actions.ts'
 import { type ApiKey, KEYS_MAX, type KeyChange, type KeyStore } from './keys.ts'
-import { changed, type Known, readKnownVersion } from './lenient.ts'
+import { changed, readKnownVersion, type ValidKeys } from './lenient.ts'
 import * as rows from './postgres-rows.ts'
 import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
 import { randomSecret, WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
@@ -53,7 +53,7 @@ class PostgresKeys implements KeyStore {
   readonly name = 'postgres'
   readonly #connection: PostgresConnection
   readonly #onProblem: (problem: string) => void
-  #known: Known = { keys: [], projects: [] }
+  #known: ValidKeys = { keys: [], projects: [] }
   /** Checksum of the tables at the last read. */
   #seen: string | undefined
 
@@ -90,7 +90,7 @@ class PostgresKeys implements KeyStore {
 
   async rotate(id: string, successor: ApiKey, endsAt: number, by = SERVICE): Promise<ApiKey | undefined> {
     const addSuccessor = (run: Run) => insertKey(run, successor)
-    return await this.#changeKey(id, by, (key) => rotation(key, successor, endsAt), addSuccessor)
+    return await this.#changeKey(id, by, (key) => rotationAction(key, successor, endsAt), addSuccessor)
   }
 
   async revoke(id: string, by = SERVICE): Promise<ApiKey | undefined> {
@@ -158,7 +158,7 @@ class PostgresKeys implements KeyStore {
     await this.#connection.close()
   }
 
-  async #load(): Promise<Known> {
+  async #load(): Promise<ValidKeys> {
     const [row] = await this.#run(rows.STATE, {})
     const state = String(row?.state)
     if (state === this.#seen) return this.#known

@@ -53,7 +53,7 @@ export interface Handler<Request = unknown, Event = unknown> extends Kind<Reques
   /** Parses and checks the body. @throws If the body is not valid for this version */
   parse(body: unknown): Request | Promise<Request>
   /** If true, then a body object from an ingress of the same process is run without parsing; default: false. */
-  readonly takesAsMade?: boolean
+  readonly acceptsUnparsed?: boolean
   /** Yields events until the job is done. @throws ServiceError */
   run(request: Request, context: AttemptContext): AsyncIterable<Event>
 }
@@ -62,14 +62,14 @@ export interface Handler<Request = unknown, Event = unknown> extends Kind<Reques
  * Makes a handler from a kind.
  *
  * @param parse Default: validates the whole body and ignores fields of newer versions
- * @param takesAsMade See {@link Handler.takesAsMade}
+ * @param acceptsUnparsed See {@link Handler.acceptsUnparsed}
  */
 export function handle<Request, Event>(
   kind: Kind<Request, Event>,
   run: Handler<Request, Event>['run'],
   parse?: Handler<Request, Event>['parse'],
-  takesAsMade = false,
+  acceptsUnparsed = false,
 ): Handler<Request, Event> {
   const reader = tolerant(kind.request)
-  return { ...kind, run, parse: parse ?? ((body) => reader.parse(body)), takesAsMade }
+  return { ...kind, run, parse: parse ?? ((body) => reader.parse(body)), acceptsUnparsed: acceptsUnparsed }
 }

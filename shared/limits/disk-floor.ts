@@ -7,7 +7,7 @@ const CACHE_TTL_MS = 250
 const FREE_SHARE = 1 / 20
 const FREE_BYTES_MAX = 1024 ** 3
 /** Retry-After in ms: by then a purge may have freed space. */
-const RETRY_MS = 60_000
+const RETRY_AFTER_MS = 60_000
 
 export interface DiskSpace {
   readonly free: number
@@ -31,7 +31,7 @@ export class DiskFloor {
   /** Checks the free space, cached for 250 ms. @throws ServiceError `overloaded` if it is below the floor */
   require(): Promise<void> | undefined {
     if (performance.now() - this.#readAtMs > CACHE_TTL_MS) {
-      this.#reading ??= this.#look().finally(() => {
+      this.#reading ??= this.#readFree().finally(() => {
         this.#reading = undefined
       })
       return this.#reading.then(() => this.#throw())
@@ -43,7 +43,7 @@ export class DiskFloor {
     if (this.#problem) throw this.#problem
   }
 
-  async #look(): Promise<void> {
+  async #readFree(): Promise<void> {
     // An unreadable directory does not refuse data: the write itself reports the reason.
     const spaces = await this.#read().catch(() => [])
     this.#readAtMs = performance.now()
@@ -63,7 +63,7 @@ async function spaceOf(directory: string): Promise<DiskSpace> {
 
 function full({ free }: DiskSpace, min: number): ServiceError {
   const message = `The disk of the service has ${mebibytes(free)} free, and nothing new is stored below ${mebibytes(min)} (DISK_FREE_BYTES_MIN). Only the operator of this service can free space.`
-  return new ServiceError('overloaded', message, { retryAfterMs: RETRY_MS, isUndone: true })
+  return new ServiceError('overloaded', message, { retryAfterMs: RETRY_AFTER_MS, isUndone: true })
 }
 
 function mebibytes(bytes: number): string {

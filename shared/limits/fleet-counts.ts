@@ -7,7 +7,7 @@ export interface FleetWindow {
   readonly name: string
   readonly used: number
   /** Milliseconds until the next window begins. */
-  readonly leftMs: number
+  readonly remainingMs: number
 }
 
 export interface FleetRunning {

@@ -69,7 +69,11 @@ class PostgresCounts implements FleetCounts {
 
   async add(used: readonly { readonly name: string; readonly amount: number }[]): Promise<FleetWindow[]> {
     const rows = await this.#run(ADD, { rows: JSON.stringify(used) })
-    return rows.map(({ name, used, left_ms }) => ({ name: String(name), used: Number(used), leftMs: Number(left_ms) }))
+    return rows.map(({ name, used, left_ms }) => ({
+      name: String(name),
+      used: Number(used),
+      remainingMs: Number(left_ms),
+    }))
   }
 
   async setRunning(boot: string, running: readonly { readonly name: string; readonly count: number }[]) {

@@ -19,7 +19,7 @@ import type { DiskFloor } from './disk-floor.ts'
 /** Bytes that a process reserves for a project in addition to its present need. */
 const SPARE_BYTES = 1024 ** 2
 /** Time after which an unused reservation is released. */
-const IDLE_MS = 2_000
+const IDLE_TIMEOUT_MS = 2_000
 
 export interface StoredQuotaOptions {
   /** Undefined if this deployment stores only the blobs of running calls. */
@@ -36,7 +36,7 @@ interface Project {
   /** Bytes that the store granted and that no committed row has consumed. */
   granted: number
   /** Bytes that the store counts for this process: `granted` plus the bytes consumed since the last request. */
-  told: number
+  reported: number
   last: Promise<unknown>
   timer: NodeJS.Timeout | undefined
 }
@@ -78,7 +78,7 @@ export class StoredQuota {
     for (const project of this.#projects.values()) {
       clearTimeout(project.timer)
       // If this fails, then the reservations expire.
-      if (project.told > 0) await this.#ask(project, 0).catch(() => {})
+      if (project.reported > 0) await this.#requestGrant(project, 0).catch(() => {})
     }
   }
 
@@ -108,9 +108,9 @@ export class StoredQuota {
   async #take(project: Project, bytes: number): Promise<void> {
     const wanted = project.held + bytes
     if (wanted > project.granted) {
-      const { isGranted } = await this.#ask(project, wanted + SPARE_BYTES)
+      const { isGranted } = await this.#requestGrant(project, wanted + SPARE_BYTES)
       if (!isGranted) {
-        const exact = await this.#ask(project, wanted)
+        const exact = await this.#requestGrant(project, wanted)
         if (!exact.isGranted) throw full(exact.used + project.held, this.#options.most)
       }
     }
@@ -118,21 +118,21 @@ export class StoredQuota {
     this.#tidyLater(project)
   }
 
-  async #ask(project: Project, wanted: number) {
+  async #requestGrant(project: Project, wanted: number) {
     const { bytes, boot, most } = this.#options
     const before = project.granted
     const answer = (await bytes?.hold(project.tenant, boot, wanted, most)) ?? { isGranted: wanted <= most, used: 0 }
     if (!answer.isGranted) return answer
     // Rows committed during the request have consumed part of the grant.
     project.granted = wanted - Math.max(0, before - project.granted)
-    project.told = wanted
+    project.reported = wanted
     return answer
   }
 
   #projectOf(tenant: string): Project {
     let project = this.#projects.get(tenant)
     if (!project) {
-      project = { tenant, held: 0, granted: 0, told: 0, last: Promise.resolve(), timer: undefined }
+      project = { tenant, held: 0, granted: 0, reported: 0, last: Promise.resolve(), timer: undefined }
       this.#projects.set(tenant, project)
     }
     return project
@@ -140,7 +140,7 @@ export class StoredQuota {
 
   #tidyLater(project: Project): void {
     if (project.timer || this.#isClosed) return
-    const delayMs = project.held > 0 ? (this.#options.bytes?.keepMs ?? IDLE_MS) / 3 : IDLE_MS
+    const delayMs = project.held > 0 ? (this.#options.bytes?.keepMs ?? IDLE_TIMEOUT_MS) / 3 : IDLE_TIMEOUT_MS
     project.timer = setTimeout(() => {
       project.timer = undefined
       project.last = project.last.then(() => this.#tidy(project)).catch(() => this.#tidyLater(project))
@@ -148,9 +148,9 @@ export class StoredQuota {
   }
 
   async #tidy(project: Project): Promise<void> {
-    if (project.told > 0 || project.held > 0) await this.#ask(project, project.held)
+    if (project.reported > 0 || project.held > 0) await this.#requestGrant(project, project.held)
     if (project.held > 0) this.#tidyLater(project)
-    else if (project.told === 0) this.#projects.delete(project.tenant)
+    else if (project.reported === 0) this.#projects.delete(project.tenant)
   }
 }
 

@@ -199,7 +199,7 @@ export class LocalServer {
     clearInterval(this.#idleTimer)
     if (!this.#closing.signal.aborted) {
       this.#crashesMs.push(performance.now())
-      this.#options.log.error({ end, crashes: this.#crashesMs.length }, 'local model server crashed')
+      this.#options.log.error({ exit: end, crashes: this.#crashesMs.length }, 'local model server crashed')
     }
     this.#stopping = server.stop()
   }

@@ -6,7 +6,7 @@ import { type ModelConfig, ModelsFile, workOf } from '#schemas/models.ts'
 import type { Price } from '#schemas/price.ts'
 import { ConfigError } from '#shared/config/config.ts'
 import { problemTexts } from '#shared/config/problem.ts'
-import { nearestOf } from '#shared/nearest.ts'
+import { similarNameOf } from '#shared/similar-name.ts'
 
 /** Maximum similar names in an error about an unknown one. */
 const NEAREST_MAX = 5
@@ -125,7 +125,7 @@ export function loadModels(path: string, served?: readonly string[]): ModelCatal
   const names = catalogue.models.flatMap(({ id, aliases }) => [id, ...aliases])
   const problems = (served ?? []).flatMap((name) => {
     if (catalogue.find(name)) return []
-    const nearest = nearestOf(name, names).slice(0, NEAREST_MAX)
+    const nearest = similarNameOf(name, names).slice(0, NEAREST_MAX)
     return [`MODELS: there is no model '${name}' in ${path}. There are ${nearest.map(({ name }) => name).join(', ')}`]
   })
   if (problems.length > 0) throw new ConfigError(problems)

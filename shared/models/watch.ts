@@ -1,10 +1,10 @@
 import { stat } from 'node:fs/promises'
 import { Worker } from 'node:worker_threads'
 import type { ModelsFile } from '#schemas/models.ts'
+import { atAlignedInterval } from '#shared/aligned-interval.ts'
 import { ConfigError } from '#shared/config/config.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
-import { every } from '#shared/ticks.ts'
 import { ModelCatalogue, readModels } from './models.ts'
 
 const POLL_INTERVAL_MS = 1_000
@@ -71,7 +71,7 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
     seen = now
   }
   void look()
-  const stopLooking = every(POLL_INTERVAL_MS, () => void look(), { keepsAlive: false })
+  const stopLooking = atAlignedInterval(POLL_INTERVAL_MS, () => void look(), { keepsAlive: false })
   if (!hasTerminal) process.on('SIGHUP', read)
   return () => {
     stopLooking()

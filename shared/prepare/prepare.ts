@@ -40,7 +40,7 @@ export interface PrepareOptions {
   /** Stops waiting and working. Complete steps may be kept for the next attempt. */
   readonly signal?: AbortSignal | undefined
   /** Do not prepare; throw if the artefact is missing. */
-  readonly isLookOnly?: boolean | undefined
+  readonly checksOnly?: boolean | undefined
   /** Python command; default `python3` in PATH. */
   readonly python?: string | undefined
 }
@@ -72,7 +72,7 @@ export async function prepareOnce<Found>(
       options.onProgress?.(1, 'ready')
       return state.found
     }
-    if (options.isLookOnly) throw new ServiceError('sandbox_unavailable', 'The sandbox has not been prepared yet.')
+    if (options.checksOnly) throw new ServiceError('sandbox_unavailable', 'The sandbox has not been prepared yet.')
     makeDirectory(thing.workDir)
     const lock = await PreparationLock.take(thing.workDir)
     if (lock) await makeLocked(thing, make, lock, options)

@@ -66,7 +66,7 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?
   together.set(ports, all)
   all.underWay += 1
   const draw = process.stderr.isTTY ? drawBar : logSteps(ports.log)
-  const show = unlessThere((what, fraction, message) => {
+  const show = unlessReady((what, fraction, message) => {
     all.wasShown = true
     showShare(ports, all, what, fraction)
     if (fraction >= 1 && all.ready.has(what)) return
@@ -89,7 +89,7 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?
 function showShare({ metrics }: Ports, { shares }: Together, what: string, fraction: number): void {
   const isNew = !shares.has(what)
   shares.set(what, fraction)
-  if (isNew) metrics.gauge('sluice_prepared_ratio', { what }, () => shares.get(what))
+  if (isNew) metrics.gauge('sluice_prepared_ratio', { resource: what }, () => shares.get(what))
 }
 
 function logEnd({ wasShown, hasFailed, startedMs }: Together, log: Log): void {
@@ -98,7 +98,7 @@ function logEnd({ wasShown, hasFailed, startedMs }: Together, log: Log): void {
 }
 
 /** Hides the progress of parts that were ready from the start. */
-function unlessThere(show: PrepareProgress): PrepareProgress {
+function unlessReady(show: PrepareProgress): PrepareProgress {
   const shown = new Set<string>()
   let last = ''
   return (what, fraction, message) => {

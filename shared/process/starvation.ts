@@ -1,10 +1,10 @@
-import { every } from '#shared/ticks.ts'
+import { atAlignedInterval } from '#shared/aligned-interval.ts'
 
 const SAMPLE_INTERVAL_MS = 5_000
 /** Time with queued jobs, free slots and no received record after which a worker counts as starved. */
 const STARVED_MS = 15_000
 
-interface Taker {
+interface JobTaker {
   readonly taken: number
   readonly running: number
 }
@@ -14,21 +14,26 @@ interface Taker {
  * for example because the group does not admit it. No other part of the process detects this.
  */
 export class Starvation {
-  readonly #taker: Taker
+  readonly #taker: JobTaker
   readonly #slots: number
   readonly #lag: () => Promise<number | undefined>
-  readonly #stopLooking: () => void
+  readonly #stopChecks: () => void
   #taken = -1
   #waiting = 0
   #sinceMs: number | undefined
-  #isLooking = false
+  #isChecking = false
 
   /** Checks at an interval until closed. @param lag Number of queued records; undefined if unknown. */
-  constructor(taker: Taker, slots: number, lag: () => Promise<number | undefined>, lookMs = SAMPLE_INTERVAL_MS) {
+  constructor(
+    taker: JobTaker,
+    slots: number,
+    lag: () => Promise<number | undefined>,
+    checkIntervalMs = SAMPLE_INTERVAL_MS,
+  ) {
     this.#taker = taker
     this.#slots = slots
     this.#lag = lag
-    this.#stopLooking = every(lookMs, () => void this.#look(), { keepsAlive: false })
+    this.#stopChecks = atAlignedInterval(checkIntervalMs, () => void this.#check(), { keepsAlive: false })
   }
 
   problems(worker: string): string[] {
@@ -40,18 +45,18 @@ export class Starvation {
   }
 
   close(): void {
-    this.#stopLooking()
+    this.#stopChecks()
   }
 
-  async #look(): Promise<void> {
-    if (this.#isLooking) return
+  async #check(): Promise<void> {
+    if (this.#isChecking) return
     const { taken, running } = this.#taker
     const hadNone = taken === this.#taken && running < this.#slots
     this.#taken = taken
     if (!hadNone) return this.#end()
-    this.#isLooking = true
+    this.#isChecking = true
     this.#waiting = (await this.#lag().catch(() => undefined)) ?? 0
-    this.#isLooking = false
+    this.#isChecking = false
     if (this.#waiting === 0 || this.#taker.taken !== taken) return this.#end()
     this.#sinceMs ??= Date.now()
   }

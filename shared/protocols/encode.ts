@@ -36,7 +36,7 @@ export class JsonText {
 }
 
 /** Prepares an answer for sending: a large value is serialised with event-loop yields. */
-export async function writtenInTurns(value: unknown): Promise<unknown> {
+export async function writeYielding(value: unknown): Promise<unknown> {
   const isWritten = typeof value === 'string' || value instanceof JsonText || isSmall(value)
   return isWritten ? value : new JsonText(await runYielding(jsonTextIn(value)))
 }

@@ -106,7 +106,7 @@ const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
 /** Retry-After of an overload error that has none of its own. */
 const RETRY_AFTER_SECONDS_DEFAULT = 2
 /** The longest Retry-After that every SDK honours: openai-node ignores longer ones. */
-const RETRY_MS_MAX = 60_000
+const SDK_RETRY_AFTER_MS_MAX = 60_000
 
 /**
  * Headers of an error: `retry-after` (at least 1 s), `x-should-retry`, `www-authenticate`.
@@ -114,7 +114,11 @@ const RETRY_MS_MAX = 60_000
  * @param isFinal The error is stored, so a retry returns the same error.
  * @param retryMsMax Maximum Retry-After, in milliseconds.
  */
-export function errorHeaders(error: ServiceError, isFinal = false, retryMsMax = RETRY_MS_MAX): Record<string, string> {
+export function errorHeaders(
+  error: ServiceError,
+  isFinal = false,
+  retryMsMax = SDK_RETRY_AFTER_MS_MAX,
+): Record<string, string> {
   if (isFinal) return { 'x-should-retry': 'false' }
   const headers: Record<string, string> = {}
   if (error.status === 401) headers['www-authenticate'] = 'Bearer'

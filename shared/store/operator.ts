@@ -51,7 +51,7 @@ export interface OperatorDeliveries {
 
 /** A model, by its id, or a pool. */
 export interface PauseTarget {
-  readonly what: 'model' | 'pool'
+  readonly target: 'model' | 'pool'
   readonly id: string
 }
 

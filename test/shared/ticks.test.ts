@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { every, untilTick } from '#shared/ticks.ts'
+import { atAlignedInterval, untilAligned } from '#shared/aligned-interval.ts'
 
 beforeEach(() => vi.useFakeTimers())
 afterEach(() => vi.useRealTimers())
@@ -7,9 +7,9 @@ afterEach(() => vi.useRealTimers())
 describe('ticks', () => {
   it('come together, whenever they were asked for', async () => {
     const at: number[] = []
-    const stops = [every(500, () => at.push(performance.now()))]
+    const stops = [atAlignedInterval(500, () => at.push(performance.now()))]
     await vi.advanceTimersByTimeAsync(170)
-    stops.push(every(1_000, () => at.push(performance.now())))
+    stops.push(atAlignedInterval(1_000, () => at.push(performance.now())))
     await vi.advanceTimersByTimeAsync(3_000)
     expect(new Set(at.map((ms) => Math.round(ms) % 500))).toEqual(new Set([0]))
     expect(at.length).toBe(6 + 3)
@@ -20,12 +20,12 @@ describe('ticks', () => {
 
   it('are never doubled by a timer that comes a little early', async () => {
     await vi.advanceTimersByTimeAsync(1_000 - (performance.now() % 1_000) - 2)
-    expect(untilTick(1_000)).toBe(1_002)
+    expect(untilAligned(1_000)).toBe(1_002)
   })
 
   it('come once after the process stood still', async () => {
     let count = 0
-    const stop = every(100, () => {
+    const stop = atAlignedInterval(100, () => {
       count++
     })
     vi.advanceTimersByTime(1_000)

@@ -163,7 +163,7 @@ export class Fleet {
       observer,
       version: 'test',
       leaseMs,
-      bodyRoomBytes: 1024 * 1024,
+      bodyBudgetBytes: 1024 * 1024,
       onFatal,
     }
     return await Worker.open(definition, { broker, store, ...more })
@@ -172,7 +172,7 @@ export class Fleet {
   #portsOf(broker: Broker, store: Store): Ports {
     const config = {
       jobLeaseMs: this.#options.leaseMs,
-      workerSilentMs: 2_000,
+      workerSuspectedMs: 2_000,
       workerLostMs: WORKER_LOST_MS,
       webhookSecret: `whsec_${'a'.repeat(32)}`,
       webhookAllowPrivate: false,

@@ -34,13 +34,13 @@ export const WorkerView = z.looseObject({
   capacity: z.number().nullish().describe('Absent in responses of older services'),
   running: z.number(),
   draining: z.boolean(),
-  silent: z.boolean().nullish(),
-  aside: z.number().nullish(),
+  suspected: z.boolean().nullish(),
+  parked_calls: z.number().nullish(),
   host: z.string().nullish(),
   pid: z.number().nullish(),
   last_seen_at: z.number().nullish(),
   models: z.array(z.string()).nullish(),
-  bounds: z.array(z.looseObject({ model: z.string(), capacity: z.number() })).nullish(),
+  concurrency_limits: z.array(z.looseObject({ model: z.string(), capacity: z.number() })).nullish(),
 })
 export type WorkerView = z.infer<typeof WorkerView>
 
@@ -50,7 +50,7 @@ const FindingPage = z.looseObject({
       check: z.string(),
       status: z.enum(['ok', 'skip', 'warn', 'fail']),
       message: z.string(),
-      fix: z.string().nullable(),
+      remediation: z.string().nullable(),
       details: z.array(z.string()),
     }),
   ),
@@ -63,11 +63,11 @@ export const PoolView = z.looseObject({
   slots: z.number(),
   free: z.number(),
   running: z.number(),
-  attached: z.looseObject({ queued: z.number(), running: z.number() }),
-  durable: z
+  calls: z.looseObject({ queued: z.number(), running: z.number() }),
+  jobs: z
     .looseObject({ queued: z.looseObject({ normal: z.number(), low: z.number() }), scheduled: z.number() })
     .nullish(),
-  paused: z.array(z.looseObject({ what: z.string(), id: z.string() })),
+  paused: z.array(z.looseObject({ target: z.string(), id: z.string() })),
   oldest_queued_at: z.number().nullish(),
 })
 export type PoolView = z.infer<typeof PoolView>
@@ -111,7 +111,12 @@ const DeliveryPage = z.looseObject({
   has_more: z.boolean(),
   last_id: z.string().nullish(),
 })
-const PauseView = z.looseObject({ what: z.string(), id: z.string(), paused: z.boolean(), kept: z.boolean().nullish() })
+const PauseView = z.looseObject({
+  target: z.string(),
+  id: z.string(),
+  paused: z.boolean(),
+  persistent: z.boolean().nullish(),
+})
 
 /** Client of the admin API (docs/internals/protocol.md, Operators). @throws CommandError for every error response */
 export class AdminApi {
@@ -188,9 +193,9 @@ export class AdminApi {
   /** Health checks of the fleet: current problems, or a single `ok`. */
   async fleetFindings() {
     const { data } = await this.http.json(FindingPage, `${ADMIN}/findings?of=fleet`)
-    return data.map(({ fix, details, ...finding }) => ({
+    return data.map(({ remediation, details, ...finding }) => ({
       ...finding,
-      ...(fix !== null && { fix }),
+      ...(remediation !== null && { remediation }),
       ...(details.length > 0 && { details }),
     }))
   }

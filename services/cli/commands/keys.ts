@@ -9,7 +9,7 @@ import { author, runOnStore, type StoreAction } from '#services/cli/keys/store.t
 import { auditTable, keyTable } from '#services/cli/keys/tables.ts'
 import { coloured, type Output } from '#services/cli/text/output.ts'
 import { AUDIT_LIMIT_MAX } from '#shared/keys/audit.ts'
-import { createKey, shownKey } from '#shared/keys/changes.ts'
+import { createKey, keyView } from '#shared/keys/changes.ts'
 import type { ApiKey, KeyChange, KeyStore } from '#shared/keys/keys.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
@@ -91,7 +91,7 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
   if (out.isHumanReadable) {
     await out.write(`${secret}\n`)
     out.note(`Created ${key.id}. Copy the secret now; it is not shown again. Usage: Authorization: Bearer …`)
-  } else await out.json({ ...shownKey(key), secret })
+  } else await out.json({ ...keyView(key), secret })
   return EXIT.ok
 }
 
@@ -121,7 +121,7 @@ async function list(store: KeyStore, args: readonly string[], { values, out, con
   const project = await projectIdOption(store, values.text('project'))
   const found = (await store.list()).filter((key) => project === undefined || projectIdOf(key) === project)
   if (out.isHumanReadable) await out.write(found.length > 0 ? keyTable(found, out.columns) : 'No keys.\n')
-  else for (const key of found) await out.json(shownKey(key))
+  else for (const key of found) await out.json(keyView(key))
   if (config.sluiceApiKey !== undefined && (project ?? ENV_KEY_ID) === ENV_KEY_ID) noteEnvKey(out)
   return EXIT.ok
 }
@@ -174,7 +174,7 @@ async function permissionsOf(invocation: Invocation, before?: ApiKey): Promise<K
 async function show(out: Output, key: ApiKey | undefined, id: string, action: 'Updated' | 'Revoked'): Promise<void> {
   if (!key) throw noSuchKey(id)
   if (out.isHumanReadable) await out.write(`${action} ${key.id}.\n`)
-  else await out.json(shownKey(key))
+  else await out.json(keyView(key))
 }
 
 function noteEnvKey(out: Output): void {

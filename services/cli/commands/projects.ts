@@ -5,7 +5,7 @@ import { LIMIT_HELP, LIMIT_OPTIONS, limitsOf } from '#services/cli/keys/limits.t
 import { projectIdFor } from '#services/cli/keys/permissions.ts'
 import { author, runOnStore, type StoreAction } from '#services/cli/keys/store.ts'
 import { keyTable, projectTable } from '#services/cli/keys/tables.ts'
-import { changeProject, createProject, shownKey } from '#shared/keys/changes.ts'
+import { changeProject, createProject, keyView } from '#shared/keys/changes.ts'
 import type { KeyStore } from '#shared/keys/keys.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
@@ -67,7 +67,7 @@ async function get(store: KeyStore, args: readonly string[], { out }: Invocation
   const id = await idOf(store, args)
   const keys = (await store.list()).filter((key) => projectIdOf(key) === id)
   const project = (await store.listProjects()).find((one) => one.id === id) ?? { id, limits: {} }
-  if (!out.isHumanReadable) await out.json({ ...project, keys: keys.map(shownKey) })
+  if (!out.isHumanReadable) await out.json({ ...project, keys: keys.map(keyView) })
   else {
     const shown = { created_at: keys[0]?.created_at ?? 0, ...project }
     await out.write(`${projectTable([shown], keys, out.columns)}\n${keyTable(keys, out.columns)}`)

@@ -37,7 +37,7 @@ FAIL.
 
 Examples:
   sluice doctor
-  sluice doctor --json | jq -r 'select(.status == "fail") | .fix'
+  sluice doctor --json | jq -r 'select(.status == "fail") | .remediation'
   DATABASE_URL=postgres://sluice@db/sluice KAFKA_BROKERS=kafka:9092 sluice doctor`,
   options: {},
   async run({ values, args, config, out, api }): Promise<ExitCode> {
@@ -53,8 +53,11 @@ Examples:
     return hasPassed ? EXIT.ok : EXIT.failed
   },
   async runWithoutSettings(problems, values, out): Promise<ExitCode> {
-    const fix = 'Fix the setting in the environment or in .env; .env.example lists all settings.'
-    await printerOf(values, out)([nodeFinding(), ...problems.map((problem) => failed('settings', problem, fix))])
+    const remediation = 'Fix the setting in the environment or in .env; .env.example lists all settings.'
+    await printerOf(
+      values,
+      out,
+    )([nodeFinding(), ...problems.map((problem) => failed('settings', problem, remediation))])
     return EXIT.failed
   },
 }
@@ -75,17 +78,20 @@ async function checksOf(config: Config, values: Values, api: JobsApi): Promise<C
 }
 
 /** Prints the result of a check on one line; details and remedy follow on lines of their own. */
-async function printFinding(out: Output, { check, status, message, fix, details = [] }: Finding): Promise<void> {
+async function printFinding(
+  out: Output,
+  { check, status, message, remediation, details = [] }: Finding,
+): Promise<void> {
   const [label, colour] = LABELS[status]
   const line = `${coloured(colour, label)}  ${check.padEnd(NAME_WIDTH)}  ${plain(message)}\n`
-  const more = [...details.map((detail) => `- ${plain(detail)}`), ...(fix ? [`→ ${fix}`] : [])]
+  const more = [...details.map((detail) => `- ${plain(detail)}`), ...(remediation ? [`→ ${remediation}`] : [])]
   await out.write(line + more.map((text) => `${' '.repeat(NAME_WIDTH + 8)}${text}\n`).join(''))
 }
 
 function fleetCheck(api: JobsApi): Check {
   return {
     name: 'fleet',
-    fix: 'Check the log of the service.',
+    remediation: 'Check the log of the service.',
     async run() {
       try {
         return await api.admin.fleetFindings()
@@ -110,7 +116,7 @@ function serviceCheck(api: JobsApi, { isUrlConfigured, hasKey }: ServiceOptions)
   const { url } = api.http
   return {
     name: 'service',
-    fix: 'Check --url or SLUICE_URL; another server or a proxy responded.',
+    remediation: 'Check --url or SLUICE_URL; another server or a proxy responded.',
     async run() {
       const response = await api.http.send('/readyz').catch((error: unknown) => absence(error, url, isUrlConfigured))
       if ('check' in response) return [response]

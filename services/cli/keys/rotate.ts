@@ -1,7 +1,7 @@
 import type { Invocation } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
 import { secondsOf } from '#services/cli/text/time.ts'
-import { OVERLAP_SECONDS, rotateKey, shownKey, whyNotRotated } from '#shared/keys/changes.ts'
+import { GRACE_PERIOD_SECONDS, keyView, rotateKey, rotationError } from '#shared/keys/changes.ts'
 import type { ApiKey, KeyStore } from '#shared/keys/keys.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { keyIdOf, noSuchKey } from './key-id.ts'
@@ -17,20 +17,25 @@ export async function rotate(store: KeyStore, args: readonly string[], { values,
   const expires = expiryOf(values)
   requireRotatable(old, expires !== undefined)
   const gracePeriod = values.text('grace-period')
-  const overlapSeconds = gracePeriod === undefined ? OVERLAP_SECONDS : secondsOf('grace-period', gracePeriod)
-  const rotated = await rotateKey(store, old, { expiresAt: expires ?? undefined, overlapSeconds }, author())
+  const gracePeriodSeconds = gracePeriod === undefined ? GRACE_PERIOD_SECONDS : secondsOf('grace-period', gracePeriod)
+  const rotated = await rotateKey(
+    store,
+    old,
+    { expiresAt: expires ?? undefined, gracePeriodSeconds: gracePeriodSeconds },
+    author(),
+  )
   if (!rotated) throw noSuchKey(id)
   const { key, secret, ending } = rotated
   if (out.isHumanReadable) {
     await out.write(`${secret}\n`)
     out.note(`Created ${key.id}. Copy the secret now; it is not shown again.`)
     out.note(`${id} expires at ${timeText(ending.expires_at ?? 0)}.`)
-  } else await out.json({ ...shownKey(key), secret, replaces: shownKey(ending) })
+  } else await out.json({ ...keyView(key), secret, replaces: keyView(ending) })
   return EXIT.ok
 }
 
 function requireRotatable(old: ApiKey, hasExpires: boolean): void {
-  const reason = whyNotRotated(old, hasExpires)
+  const reason = rotationError(old, hasExpires)
   if (reason === undefined) return
   if (reason === 'ends') {
     const message = `${old.id} has an expiry (${timeText(old.expires_at ?? 0)}), so the new key needs one too.`

@@ -71,8 +71,8 @@ async function find(api: Invocation['api'], id: string): Promise<WorkerView | un
 }
 
 /** Jobs in slots plus calls that wait without a slot. */
-function inFlight({ running, aside }: WorkerView): number {
-  return running + (aside ?? 0)
+function inFlight({ running, parked_calls: parkedCalls }: WorkerView): number {
+  return running + (parkedCalls ?? 0)
 }
 
 function statusLine(worker: WorkerView): string {

@@ -49,10 +49,31 @@ Examples:
 export function workerTable(found: readonly WorkerView[], columnsMax: number): string {
   const nowMs = Date.now()
   const rows = found.map((worker) => {
-    const { id, role, version, slots, capacity, running, aside, draining, silent, models, last_seen_at: seen } = worker
-    const state = silent ? `suspected ${ageOf(seen ?? 0, nowMs)}` : draining ? 'draining' : 'up'
+    const {
+      id,
+      role,
+      version,
+      slots,
+      capacity,
+      running,
+      parked_calls: parkedCalls,
+      draining,
+      suspected,
+      models,
+      last_seen_at: seen,
+    } = worker
+    const state = suspected ? `suspected ${ageOf(seen ?? 0, nowMs)}` : draining ? 'draining' : 'up'
     const busy = slots === 0 ? '' : `${running}/${capacity ?? slots}`
-    return [id, role, state, busy, aside ? String(aside) : '', processOf(worker), version, models?.join(',') ?? '']
+    return [
+      id,
+      role,
+      state,
+      busy,
+      parkedCalls ? String(parkedCalls) : '',
+      processOf(worker),
+      version,
+      models?.join(',') ?? '',
+    ]
   })
   const head = ['worker', 'role', 'state', 'running', 'queued', 'process', 'version', 'models']
   return tableOf({ head, rows, spare: ['version', 'models'] }, columnsMax)
@@ -66,12 +87,12 @@ function processOf({ host, pid }: WorkerView): string {
 function poolTable(found: readonly PoolView[], columnsMax: number): string {
   const nowMs = Date.now()
   const rows = found.map((pool) => {
-    const { id, workers: count, draining, slots, free, attached, durable, oldest_queued_at: oldest, paused } = pool
-    const queued = durable ? [durable.queued.normal, durable.queued.low, durable.scheduled].map(String) : ['', '', '']
+    const { id, workers: count, draining, slots, free, calls, jobs, oldest_queued_at: oldest, paused } = pool
+    const queued = jobs ? [jobs.queued.normal, jobs.queued.low, jobs.scheduled].map(String) : ['', '', '']
     const age = oldest === null || oldest === undefined ? '' : ageOf(oldest, nowMs)
     const state = paused.map((one) => (one.what === 'pool' ? 'paused' : `${one.id} paused`)).join(', ')
     const up = draining > 0 ? `${count} (${draining} draining)` : String(count)
-    return [id, up, String(slots), String(free), String(attached.queued), ...queued, age, state]
+    return [id, up, String(slots), String(free), String(calls.queued), ...queued, age, state]
   })
   const head = ['pool', 'workers', 'slots', 'free', 'calls here', 'jobs', 'low', 'scheduled', 'oldest', 'paused']
   return tableOf({ head, rows, spare: ['scheduled', 'low'] }, columnsMax)

@@ -42,6 +42,6 @@ async function change({ args, api, out }: Invocation, isPaused: boolean): Promis
   const target = await api.admin.pause(type, id, isPaused)
   if (out.isHumanReadable) await out.write(`${isPaused ? 'Paused' : 'Resumed'} ${type} ${plain(target.id)}.\n`)
   else await out.json(target)
-  if (isPaused && target.kept === false) out.note(NOT_PERSISTENT)
+  if (isPaused && target.persistent === false) out.note(NOT_PERSISTENT)
   return EXIT.ok
 }

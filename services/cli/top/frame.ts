@@ -74,8 +74,8 @@ function isPoolBusy(pool: PoolView): boolean {
   return pool.running > 0 || waitingIn(pool) > 0 || pool.draining > 0 || pool.paused.length > 0
 }
 
-function isWorkerBusy({ running, draining, silent }: WorkerView): boolean {
-  return running > 0 || draining || silent === true
+function isWorkerBusy({ running, draining, suspected }: WorkerView): boolean {
+  return running > 0 || draining || suspected === true
 }
 
 function jobLines(jobs: Snapshot['jobs'], view: View, columns: number): string[] {
@@ -90,11 +90,11 @@ function linesOf(table: string): string[] {
 
 function poolTable(pools: readonly PoolView[], nowSeconds: number, columnsMax: number): string {
   const rows = pools.map((pool) => {
-    const { id, workers, draining, slots, running, attached, durable, oldest_queued_at: oldest } = pool
-    const queued = durable ? [durable.queued.normal, durable.queued.low, durable.scheduled].map(String) : ['', '', '']
+    const { id, workers, draining, slots, running, calls, jobs, oldest_queued_at: oldest } = pool
+    const queued = jobs ? [jobs.queued.normal, jobs.queued.low, jobs.scheduled].map(String) : ['', '', '']
     const age = typeof oldest === 'number' ? ageOf(oldest, nowSeconds * 1_000) : ''
     const up = draining > 0 ? `${workers} (${draining} draining)` : String(workers)
-    return [id, up, `${running}/${slots}`, String(attached.queued), ...queued, age, stateOf(pool)]
+    return [id, up, `${running}/${slots}`, String(calls.queued), ...queued, age, stateOf(pool)]
   })
   const head = ['pool', 'workers', 'running', 'calls here', 'jobs', 'low', 'scheduled', 'oldest', '']
   return tableOf({ head, rows, spare: ['scheduled', 'low'] }, columnsMax)
@@ -106,8 +106,8 @@ function stateOf(pool: PoolView): string {
   return pool.workers === 0 && waitingIn(pool) > 0 ? 'no workers' : ''
 }
 
-function waitingIn({ attached, durable }: PoolView): number {
-  return attached.queued + (durable ? durable.queued.normal + durable.queued.low : 0)
+function waitingIn({ calls, jobs }: PoolView): number {
+  return calls.queued + (jobs ? jobs.queued.normal + jobs.queued.low : 0)
 }
 
 function modelTable(models: readonly ModelView[], columnsMax: number): string {

@@ -125,7 +125,7 @@ function modelsOf(names: readonly string[], jobs: readonly JobView[], fleet: Fle
 
 /** Maximum concurrent jobs of a model: per worker the minimum of its slots and its largest concurrency limit for the model. */
 function capacityOf(model: string, workers: readonly WorkerView[]): number {
-  return workers.reduce((sum, { slots, draining, bounds }) => {
+  return workers.reduce((sum, { slots, draining, concurrency_limits: bounds }) => {
     const own = bounds?.filter((bound) => bound.model === model).map(({ capacity }) => capacity) ?? []
     return draining ? sum : sum + Math.min(slots, own.length > 0 ? Math.max(...own) : slots)
   }, 0)

@@ -140,7 +140,7 @@ function quantile(
  * @returns Undefined if this process does not run the pool
  */
 export function loadProgressOf(id: string, pool: string, metrics: Metrics | undefined): number | undefined {
-  const [share] = metrics?.all('sluice_prepared_ratio', { what: id }) ?? []
+  const [share] = metrics?.all('sluice_prepared_ratio', { resource: id }) ?? []
   const runsHere = metrics !== undefined && metrics.all('sluice_pool_slots', { pool }).length > 0
   return share?.value ?? (runsHere ? 1 : undefined)
 }

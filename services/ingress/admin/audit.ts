@@ -28,5 +28,5 @@ export function audit(
   action: Action,
   on: Record<string, unknown>,
 ): void {
-  log.info({ deed: action, key_id: key.id, project_id: projectIdOf(key), request_id: requestId, ...on }, 'admin action')
+  log.info({ action, key_id: key.id, project_id: projectIdOf(key), request_id: requestId, ...on }, 'admin action')
 }

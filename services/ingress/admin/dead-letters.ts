@@ -4,10 +4,17 @@ import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { firstPage } from '#services/ingress/jobs/list.ts'
 import { ServiceError } from '#shared/error.ts'
-import { type DeadLetter, type DeathReason, discard, findDead, listDead, putBack } from '#shared/jobs/dead-letters.ts'
+import {
+  type DeadLetter,
+  type DeadLetterReason,
+  discard,
+  findDeadLetter,
+  requeueDeadLetter,
+  listDeadLetters as scanDeadLetters,
+} from '#shared/jobs/dead-letters.ts'
 import { audit } from './audit.ts'
 
-const WHY: Readonly<Record<DeathReason, string>> = {
+const WHY: Readonly<Record<DeadLetterReason, string>> = {
   not_understood:
     'Neither the worker that received the record nor this process can read it: not a job, or a job of another version.',
   unknown_kind: 'A call of a kind that no worker supports. The caller received an error, so a requeue has no use.',
@@ -21,7 +28,7 @@ export async function listDeadLetters({ broker }: IngressContext, call: Call): P
   const { limit: max, after: before, pool } = parseBody(ListDeadLetters, { ...call.query }, 'openai')
   const { page, next } = await firstPage(before?.toString(), async (cursor) => {
     const query = { before: cursor === undefined ? undefined : Number(cursor), max }
-    const found = await listDead(broker, { ...query, isWanted: (letter) => isOf(pool, letter) })
+    const found = await scanDeadLetters(broker, { ...query, isMatch: (letter) => isOf(pool, letter) })
     return { page: found.letters, next: found.next?.toString() ?? null }
   })
   const data = page.map(letterObject)
@@ -34,8 +41,8 @@ export async function listDeadLetters({ broker }: IngressContext, call: Call): P
 export async function redriveDeadLetters(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(RedriveDeadLetters, body)
   const { pool, max, dry_run, after: before } = parseBody(RedriveDeadLetters, body, 'openai')
-  const isWanted = (letter: DeadLetter) => letter.again !== undefined && isOf(pool, letter)
-  const { letters, next } = await listDead(context.broker, { before, max, isWanted })
+  const isWanted = (letter: DeadLetter) => letter.requeue !== undefined && isOf(pool, letter)
+  const { letters, next } = await scanDeadLetters(context.broker, { before, max, isMatch: isWanted })
   for (const letter of dry_run ? [] : letters) {
     if (call.reply.hasLeft) return
     await redriveOne(context, call, letter)
@@ -54,7 +61,7 @@ export async function redriveDeadLetters(context: IngressContext, call: Call, bo
  */
 export async function redriveDeadLetter(context: IngressContext, call: Call): Promise<void> {
   const letter = await findLetter(context, call)
-  if (!letter.again)
+  if (!letter.requeue)
     throw new ServiceError('invalid_request', `The dead letter cannot run again. ${WHY[letter.reason]}`)
   await redriveOne(context, call, letter)
   await call.reply.whole(letterObject(letter), 202)
@@ -74,14 +81,14 @@ export async function discardDeadLetter(context: IngressContext, call: Call): Pr
 }
 
 async function redriveOne(context: IngressContext, call: Call, letter: DeadLetter): Promise<void> {
-  await putBack(context.broker, letter)
+  await requeueDeadLetter(context.broker, letter)
   const { offset, job } = letter
   audit(context, call, 'redrive_dead_letter', { dead_letter: offset, job_id: job.id, of_project: job.tenant })
 }
 
 async function findLetter({ broker }: IngressContext, { params }: Call): Promise<DeadLetter> {
   const id = String(params.id)
-  const letter = /^\d{1,15}$/.test(id) ? await findDead(broker, Number(id)) : undefined
+  const letter = /^\d{1,15}$/.test(id) ? await findDeadLetter(broker, Number(id)) : undefined
   if (letter) return letter
   throw new ServiceError(
     'not_found',
@@ -93,7 +100,7 @@ function isOf(pool: string | undefined, letter: DeadLetter): boolean {
   return pool === undefined || letter.pool === pool
 }
 
-function letterObject({ offset, sentAtMs, pool, position, bytes, reason, job, again }: DeadLetter) {
+function letterObject({ offset, sentAtMs, pool, position, bytes, reason, job, requeue: again }: DeadLetter) {
   return {
     id: String(offset),
     object: 'dead_letter',

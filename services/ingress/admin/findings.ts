@@ -5,7 +5,7 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { type Finding, runCheck } from '#shared/doctor/check.ts'
 import { checksOfMachine } from '#shared/doctor/doctor.ts'
 import { type FleetFacts, fleetFindings, type PoolFacts } from '#shared/doctor/fleet.ts'
-import { listDead } from '#shared/jobs/dead-letters.ts'
+import { listDeadLetters } from '#shared/jobs/dead-letters.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import { depthOf } from './pools.ts'
@@ -34,8 +34,8 @@ export async function listFindings(context: IngressContext, call: Call): Promise
   await call.reply.whole({ object: 'list', data: [...fleet, ...machine].map(findingObject), has_more: false })
 }
 
-function findingObject({ check, status, message, fix, details = [] }: Finding) {
-  return { check, status, message, fix: fix ?? null, details }
+function findingObject({ check, status, message, remediation, details = [] }: Finding) {
+  return { check, status, message, remediation: remediation ?? null, details }
 }
 
 async function machineFindings({ config }: IngressContext): Promise<readonly Finding[]> {
@@ -85,21 +85,21 @@ async function poolFacts(
 }
 
 function fullModels(peers: Iterable<Peer>, pool: PoolName): string[] {
-  const waiting = [...peers].filter(({ role, isSilent }) => role === pool && !isSilent)
-  return [...new Set(waiting.flatMap(({ capacity }) => capacity?.waiting ?? []).map(({ model }) => model))]
+  const waiting = [...peers].filter(({ role, isSuspected }) => role === pool && !isSuspected)
+  return [...new Set(waiting.flatMap(({ capacity }) => capacity?.backlog ?? []).map(({ model }) => model))]
 }
 
 function failingOf({ jobs }: IngressContext): FleetFacts['failing'] {
   const workers = new Map<string, number>()
   for (const { capacity } of jobs.presence.peers.values()) {
-    for (const model of capacity?.failing ?? []) workers.set(model, (workers.get(model) ?? 0) + 1)
+    for (const model of capacity?.openCircuits ?? []) workers.set(model, (workers.get(model) ?? 0) + 1)
   }
   return [...workers].map(([model, count]) => ({ model, workers: count }))
 }
 
 /** Undefined if the broker is unreachable. */
 async function countDead({ broker }: IngressContext): Promise<FleetFacts['deadLetters']> {
-  const found = await listDead(broker, { max: DEAD_COUNTED_MAX }).catch(() => undefined)
+  const found = await listDeadLetters(broker, { max: DEAD_COUNTED_MAX }).catch(() => undefined)
   return found && { count: found.letters.length, hasMore: found.next !== undefined }
 }
 

@@ -9,11 +9,11 @@ import { audit } from './audit.ts'
 export async function listPauses({ pauses }: IngressContext, call: Call): Promise<void> {
   const data = pauses.all.map((pause) => ({
     object: 'pause',
-    what: pause.what,
+    target: pause.target,
     id: pause.id,
     by_key: pause.by,
     since: Math.floor(pause.since_ms / 1_000),
-    kept: pauses.isKept,
+    persistent: pauses.isPersistent,
   }))
   await call.reply.whole({ object: 'list', data, has_more: false })
 }
@@ -47,8 +47,8 @@ export async function resumePool(context: IngressContext, call: Call): Promise<v
 async function change(context: IngressContext, call: Call, target: PauseTarget, isPaused: boolean): Promise<void> {
   const { jobs, pauses } = context
   await pauses.change(target, isPaused, call.key.id, (record) => jobs.presence.send(record))
-  audit(context, call, `${isPaused ? 'pause' : 'resume'}_${target.what}`, { [target.what]: target.id })
-  await call.reply.whole({ object: 'pause', ...target, paused: isPaused, kept: pauses.isKept })
+  audit(context, call, `${isPaused ? 'pause' : 'resume'}_${target.target}`, { [target.target]: target.id })
+  await call.reply.whole({ object: 'pause', ...target, paused: isPaused, persistent: pauses.isPersistent })
 }
 
 /** A model by its id or an alias. The pause applies to the model, not to the alias. */
@@ -57,18 +57,18 @@ function modelIn(context: IngressContext, call: Call): PauseTarget {
   const model = context.models.find(name)
   // Operators may see every model, whatever their key may call.
   if (!model) throw modelNotFound(context, { ...call.key, models: undefined }, name)
-  return { what: 'model', id: model.id }
+  return { target: 'model', id: model.id }
 }
 
 /** Target of a resume. A pause may outlive its model in the catalogue. */
 function resumedIn(context: IngressContext, call: Call): PauseTarget {
   const id = String(call.params.id)
-  const isPaused = context.pauses.all.some((pause) => pause.what === 'model' && pause.id === id)
-  return isPaused ? { what: 'model', id } : modelIn(context, call)
+  const isPaused = context.pauses.all.some((pause) => pause.target === 'model' && pause.id === id)
+  return isPaused ? { target: 'model', id } : modelIn(context, call)
 }
 
 function poolIn(call: Call): PauseTarget {
   const pool = PoolName.safeParse(call.params.id)
-  if (pool.success) return { what: 'pool', id: pool.data }
+  if (pool.success) return { target: 'pool', id: pool.data }
   throw new ServiceError('not_found', `No such pool exists. Known pools: ${PoolName.options.join(', ')}.`)
 }

@@ -60,7 +60,7 @@ function whyQueued(
 ): [Wait['reason'], string] {
   const { pool, model, kind } = job
   const pause = pauses.of(job)
-  if (pause) return [`${pause.what}_paused`, sentenceOf(pause)]
+  if (pause) return [`${pause.target}_paused`, sentenceOf(pause)]
   if (!isBrokerReachable) return ['broker_away', 'The broker cannot be reached.']
   const workers = presence.workers(pool)
   const slots = presence.slots(pool)
@@ -80,7 +80,7 @@ function whyQueued(
 function isFull({ pool, kind, model, priority }: DurableJob, presence: Fleet['presence']): boolean {
   const isAlike = (one: { kind: string; model: string; priority: string }) =>
     one.kind === kind && one.model === model && one.priority === priority
-  return presence.workers(pool).some(({ capacity }) => capacity?.waiting.some(isAlike))
+  return presence.workers(pool).some(({ capacity }) => capacity?.backlog.some(isAlike))
 }
 
 function fullText({ most, calls, jobs }: NonNullable<Taken>): string {

@@ -26,19 +26,19 @@ async function poolObject(
   const sum = (rows: readonly Depth[]) => rows.reduce((total, { count }) => total + count, 0)
   const queued = own?.filter(({ state }) => state === 'queued')
   const oldest = queued && Math.min(...queued.map(({ oldest_at_ms }) => oldest_at_ms))
-  const isMine = ({ what, id }: { what: string; id: string }) =>
-    what === 'pool' ? id === pool : models.find(id)?.pool === pool
+  const isMine = ({ target, id }: { target: string; id: string }) =>
+    target === 'pool' ? id === pool : models.find(id)?.pool === pool
   return {
     id: pool,
     object: 'pool',
-    paused: pauses.all.filter(isMine).map(({ what, id }) => ({ what, id })),
+    paused: pauses.all.filter(isMine).map(({ target, id }) => ({ target, id })),
     workers: workers.length,
     draining: workers.filter(({ draining }) => draining).length,
     slots: jobs.presence.slots(pool),
     free: jobs.presence.freeSlots(pool),
     running: workers.reduce((total, { running }) => total + running, 0),
-    attached: { queued: jobs.count(pool, 'queued'), running: jobs.count(pool, 'running') },
-    durable: own ? durableOf(own, sum) : null,
+    calls: { queued: jobs.count(pool, 'queued'), running: jobs.count(pool, 'running') },
+    jobs: own ? durableOf(own, sum) : null,
     lag: Object.fromEntries(
       await Promise.all(
         Priority.options.map(async (lane) => [

@@ -71,8 +71,8 @@ function workerOf({ jobs }: IngressContext, boot: string): Peer {
 }
 
 function workerObject({ models }: IngressContext, peer: Peer) {
-  const { boot, role, version, slots, running, draining, lastSeenMs, isSilent, capacity } = peer
-  const bounds = [...(capacity?.bounds ?? [])].map(([work, places]) => {
+  const { boot, role, version, slots, running, draining, lastSeenMs, isSuspected, capacity } = peer
+  const limits = [...(capacity?.concurrencyLimits ?? [])].map(([work, places]) => {
     const [kind, model] = [work.slice(0, work.indexOf(' ')), work.slice(work.indexOf(' ') + 1)]
     return { kind, model, capacity: places }
   })
@@ -83,18 +83,18 @@ function workerObject({ models }: IngressContext, peer: Peer) {
     version,
     slots,
     capacity: capacityOf(peer, (name) => models.find(name)?.id),
-    ...{ running, draining, silent: isSilent },
-    aside: capacity?.aside ?? null,
+    ...{ running, draining, suspected: isSuspected },
+    parked_calls: capacity?.parkedCalls ?? null,
     host: capacity?.host ?? null,
     pid: capacity?.pid ?? null,
     last_seen_at: Math.floor(lastSeenMs / 1_000),
     // The word list of moderations is built into every worker. As a model it counts only if the catalogue has one of
     // its name.
     models: capacity?.models ? [...capacity.models].filter((id) => id !== WORD_LIST || models.find(id)) : null,
-    bounds,
-    waiting: capacity?.waiting ?? [],
-    found: capacity?.found ?? [],
-    failing: capacity?.failing ?? [],
+    concurrency_limits: limits,
+    backlog: capacity?.backlog ?? [],
+    adaptive_limits: capacity?.adaptiveLimits ?? [],
+    open_circuits: capacity?.openCircuits ?? [],
   }
 }
 
@@ -116,7 +116,7 @@ export function capacityOf(
   const ids = new Set([...(capacity?.models ?? [])].flatMap((name) => idOf(name) ?? []))
   if (!capacity || ids.size === 0) return slots
   const bounds = new Map<string, number>()
-  for (const [work, places] of capacity.bounds) {
+  for (const [work, places] of capacity.concurrencyLimits) {
     const model = work.slice(work.indexOf(' ') + 1)
     // One engine runs all kinds of a model, and each kind reports the same bulkhead. So the maximum counts, not the
     // sum.

@@ -8,7 +8,7 @@ import { retryMsMaxOf } from '#services/ingress/reply/retry.ts'
 import type { HeldBytes } from '#shared/byte-budget.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
-import { writtenInTurns } from '#shared/protocols/encode.ts'
+import { writeYielding } from '#shared/protocols/encode.ts'
 import { type EndedCall, entryOf } from '#shared/usage/cost.ts'
 import { Meter } from '#shared/usage/meter.ts'
 import { answerDurable } from './durable.ts'
@@ -99,7 +99,7 @@ async function answerAttached(
       reply.open(prepared.isText ? 'text' : 'json')
       const events = await takeAll(job, see)
       if (!reply.hasLeft)
-        await reply.whole(await writtenInTurns(await (answer.write?.(events, encode) ?? answer.whole(events, encode))))
+        await reply.whole(await writeYielding(await (answer.write?.(events, encode) ?? answer.whole(events, encode))))
     }
     end = 'completed'
   } finally {

@@ -13,7 +13,7 @@ import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { sendStream, throwIfRefused } from '#services/ingress/reply/reply.ts'
 import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
-import { type DurableJobs, isSurelyUndone } from '#shared/jobs/durable/durable.ts'
+import { type DurableJobs, isDefinitelyUndone } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { AwaitedJob } from '#shared/jobs/durable/wait.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
@@ -229,7 +229,7 @@ async function createWithUploads(
     storage.stored()
     return created
   } catch (error) {
-    if (!isSurelyUndone(error)) for (const blob of attachments) uploads.delete(blob)
+    if (!isDefinitelyUndone(error)) for (const blob of attachments) uploads.delete(blob)
     throw error
   }
 }

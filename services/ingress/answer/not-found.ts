@@ -3,7 +3,7 @@
  * SDK.
  */
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
-import { nearestOf } from '#shared/nearest.ts'
+import { similarNameOf } from '#shared/similar-name.ts'
 
 const PATH_MAX = 200
 /**
@@ -66,7 +66,7 @@ function tidied(path: string): string {
 function meantBy(path: string, tidy: string, paths: readonly string[]): string | undefined {
   const isKnown = paths.some((known) => isLike(known, tidy))
   if (isKnown) return tidy === path ? undefined : tidy
-  const [nearest] = nearestOf(
+  const [nearest] = similarNameOf(
     tidy,
     paths.filter((known) => !/[:*]/.test(known)),
   )

@@ -1,8 +1,8 @@
 import type { IncomingMessage } from 'node:http'
 import type { Readable, Transform } from 'node:stream'
 import * as zlib from 'node:zlib'
+import { concatBytes } from '#shared/concat-bytes.ts'
 import { ServiceError } from '#shared/error.ts'
-import { joinBytes } from '#shared/join-bytes.ts'
 import { runToEnd, runYielding } from '#shared/yielding.ts'
 
 /** Minimum and maximum size of a block that collects small pieces. */
@@ -185,12 +185,12 @@ export class ByteBlocks {
   }
 
   async join(): Promise<Buffer> {
-    return this.#only() ?? (await runYielding(joinBytes(this.#taken(), this.bytes)))
+    return this.#only() ?? (await runYielding(concatBytes(this.#taken(), this.bytes)))
   }
 
   /** Joins all bytes without a yield, which takes a few milliseconds for the largest body, and empties this object. */
   take(): Buffer {
-    return this.#only() ?? runToEnd(joinBytes(this.#taken(), this.bytes))
+    return this.#only() ?? runToEnd(concatBytes(this.#taken(), this.bytes))
   }
 
   #only(): Buffer | undefined {

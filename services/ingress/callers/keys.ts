@@ -1,15 +1,15 @@
 import { timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
+import { untilAligned } from '#shared/aligned-interval.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { AuditEntry } from '#shared/keys/audit.ts'
 import { type ApiKey, FIRST_KEY_ID, hashOf, type KeyScope, type KeyStore, keyOf, newKey } from '#shared/keys/keys.ts'
-import type { Known } from '#shared/keys/lenient.ts'
+import type { ValidKeys } from '#shared/keys/lenient.ts'
 import type { Limits } from '#shared/keys/project.ts'
 import { coversPath, hasScope } from '#shared/keys/scopes.ts'
 import { type WebhookSecret, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import type { Log } from '#shared/log/log.ts'
-import { untilTick } from '#shared/ticks.ts'
 import { runYielding } from '#shared/yielding.ts'
 
 /** Maximum ids per kind of change in a log line; beyond it, only a count is added. */
@@ -39,7 +39,7 @@ export class ApiKeys {
   readonly #fixed: ApiKey | undefined
   readonly #log: Log
   #created: string | undefined
-  #known: Known | undefined
+  #known: ValidKeys | undefined
   #limits = new Map<string, Limits>()
   #alone = new Map<string, Limits>()
   #inProjects = new Map<string, Limits>()
@@ -131,7 +131,7 @@ export class ApiKeys {
   }
 
   /** All keys, including SLUICE_API_KEY, and all projects that were created. */
-  get known(): Known {
+  get known(): ValidKeys {
     return { keys: [...this.#byHash.values()], projects: this.#known?.projects ?? [] }
   }
 
@@ -140,7 +140,7 @@ export class ApiKeys {
    *
    * @throws if the store cannot be reached
    */
-  async fresh(): Promise<Known> {
+  async fresh(): Promise<ValidKeys> {
     await this.#load()
     return this.known
   }
@@ -220,7 +220,7 @@ export class ApiKeys {
 
   #refreshLater(): void {
     if (this.#isClosed) return
-    this.#timer = setTimeout(() => void this.#refresh(), untilTick(REFRESH_MS)).unref()
+    this.#timer = setTimeout(() => void this.#refresh(), untilAligned(REFRESH_MS)).unref()
   }
 
   async #refresh(): Promise<void> {
@@ -318,7 +318,7 @@ type What = 'created' | 'gone' | 'revoked' | 'changed' | 'projects'
  * Changes of keys and projects as fields of a log line: ids by kind of change. A generator that yields, because there
  * may be many keys.
  */
-function* keyChanges(before: Known, after: Known): Generator<undefined, Record<string, string[] | number>> {
+function* keyChanges(before: ValidKeys, after: ValidKeys): Generator<undefined, Record<string, string[] | number>> {
   const found = new Map<What, string[]>()
   const note = (what: What, id: string) => {
     const ids = found.get(what)

@@ -1,7 +1,7 @@
 import { ServiceError } from '#shared/error.ts'
-import type { Known } from '#shared/keys/lenient.ts'
+import type { ValidKeys } from '#shared/keys/lenient.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
-import { nearestOf } from '#shared/nearest.ts'
+import { similarNameOf } from '#shared/similar-name.ts'
 
 /** Maximum projects that an error lists: the most similar ones. */
 const SHOWN_MAX = 10
@@ -12,7 +12,7 @@ const SHOWN_MAX = 10
  *
  * @throws ServiceError `invalid_value` if no project, or more than one, has the name
  */
-export function projectIdNamed(known: Known, text: string): string {
+export function projectIdNamed(known: ValidKeys, text: string): string {
   const names = namesById(known)
   if (names.has(text)) return text
   const ids = [...names].flatMap(([id, name]) => (name === text ? [id] : []))
@@ -27,7 +27,7 @@ export function projectIdNamed(known: Known, text: string): string {
 }
 
 /** Names of all projects by id: created ones, ones that keys name, and keys that are projects of their own. */
-function namesById({ keys, projects }: Known): Map<string, string | undefined> {
+function namesById({ keys, projects }: ValidKeys): Map<string, string | undefined> {
   const names = new Map<string, string | undefined>()
   for (const key of keys) names.set(projectIdOf(key), key.project === undefined ? key.name : undefined)
   for (const { id, name } of projects) names.set(id, name)
@@ -36,7 +36,7 @@ function namesById({ keys, projects }: Known): Map<string, string | undefined> {
 
 function knownProjects(names: ReadonlyMap<string, string | undefined>, text: string): string {
   const labels = new Map([...names].map(([id, name]) => (name === undefined ? [id, id] : [name, `${name} (${id})`])))
-  const shown = nearestOf(text, [...labels.keys()]).slice(0, SHOWN_MAX)
+  const shown = similarNameOf(text, [...labels.keys()]).slice(0, SHOWN_MAX)
   const more = labels.size - shown.length
   return `Known projects: ${shown.map(({ name }) => labels.get(name)).join(', ')}${more > 0 ? `, and ${more} more` : ''}.`
 }

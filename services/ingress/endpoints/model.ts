@@ -3,7 +3,7 @@ import { type ModelConfig, type ModelTask, type ModelWork, workOf } from '#schem
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
-import { nearestOf } from '#shared/nearest.ts'
+import { similarNameOf } from '#shared/similar-name.ts'
 import type { Caller } from './endpoint.ts'
 
 /**
@@ -64,7 +64,7 @@ function namedFor(
   works: readonly ModelWork[] | undefined,
 ): string {
   const usable = models.models.filter((model) => isUsable(model, key) && (!works || isDoing(model, works)))
-  const names = nearestOf(
+  const names = similarNameOf(
     id,
     usable.flatMap((model) => [model.id, ...model.aliases]),
   ).map(({ name }) => name)

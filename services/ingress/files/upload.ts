@@ -8,7 +8,7 @@ import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
-import { isSurelyUndone } from '#shared/jobs/durable/durable.ts'
+import { isDefinitelyUndone } from '#shared/jobs/durable/durable.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { newFileId } from '#shared/store/files.ts'
 import { runYielding } from '#shared/yielding.ts'
@@ -87,7 +87,7 @@ export async function createFile(context: IngressContext, call: Call, body: unkn
   const row = { id, tenant, purpose, filename, bytes, keepMs }
   const isKept = await files.create(row, { filesMax: FILES_MAX }).catch((error: unknown) => {
     // The row may exist, so the blob is kept. If there is no row, then the sweep of blobs deletes it.
-    if (!isSurelyUndone(error)) call.uploads.delete(id)
+    if (!isDefinitelyUndone(error)) call.uploads.delete(id)
     throw error
   })
   if (!isKept)

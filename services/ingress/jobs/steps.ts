@@ -2,7 +2,7 @@ import { ListSteps } from '#schemas/jobs.ts'
 import { refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
-import type { ShownStep } from '#shared/jobs/durable/steps.ts'
+import type { StepView } from '#shared/jobs/durable/steps.ts'
 import { findJob, queryNumber, requireJobs } from './paths.ts'
 
 /** Maximum steps per page: each may have 64 KiB of input and 1 MiB of output. */
@@ -20,12 +20,12 @@ export async function listSteps(context: IngressContext, call: Call): Promise<vo
   const after = queryNumber(call, 'after', AFTER_MAX) ?? 0
   const limit = queryNumber(call, 'limit', LIMIT_MAX) ?? LIMIT_MAX
   if (limit === 0) throw new ServiceError('invalid_value', 'limit must be at least 1; got 0.', { param: 'limit' })
-  const { steps, hasMore } = await jobs.showSteps(await findJob(jobs, call), after, limit)
+  const { steps, hasMore } = await jobs.listStepViews(await findJob(jobs, call), after, limit)
   const data = steps.map(stepObject)
   await call.reply.whole({ object: 'list', data, last_number: data.at(-1)?.number ?? null, has_more: hasMore })
 }
 
-function stepObject({ number, kind, key, input, output, cost, attempt, at_ms }: ShownStep) {
+function stepObject({ number, kind, key, input, output, cost, attempt, at_ms }: StepView) {
   const cut = input && 'cut' in input ? { beginning: input.cut, length: input.length } : null
   const asked = input && 'value' in input ? input.value : null
   const done_at = Math.floor(at_ms / 1_000)

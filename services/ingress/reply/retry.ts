@@ -1,14 +1,14 @@
 /** Maximum `Retry-After` that known SDKs obey, in milliseconds. If it is longer, then they retry at their own pace. */
-const SDK_MS_MAX = 60_000
+const SDK_RETRY_AFTER_MS_MAX = 60_000
 /** Known SDKs, by their `User-Agent`: those of OpenAI and Anthropic, and libraries that embed them. */
 const SDKS = /openai|anthropic|ai-sdk|litellm/i
 /** Maximum `Retry-After` for any caller, in milliseconds. */
-export const RETRY_MS_MAX = 3_600_000
+export const CLIENT_RETRY_AFTER_MS_MAX = 3_600_000
 
 /**
  * Maximum `Retry-After` for a caller, in milliseconds: 60 s for known SDKs, an hour for others. RFC 9110 §10.2.3 has no
  * maximum.
  */
 export function retryMsMaxOf(userAgent: string | undefined): number {
-  return SDKS.test(userAgent ?? '') ? SDK_MS_MAX : RETRY_MS_MAX
+  return SDKS.test(userAgent ?? '') ? SDK_RETRY_AFTER_MS_MAX : CLIENT_RETRY_AFTER_MS_MAX
 }

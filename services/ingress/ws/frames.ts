@@ -1,7 +1,7 @@
 import { ClientFrame, type ServerFrame } from '#schemas/ws.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import { RETRY_MS_MAX } from '#services/ingress/reply/retry.ts'
+import { CLIENT_RETRY_AFTER_MS_MAX } from '#services/ingress/reply/retry.ts'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import { readJson } from '#shared/json/read.ts'
@@ -79,7 +79,7 @@ export function completedText(id: string, status: number, body: string): string 
 
 /** `request.failed`, with the error in OpenAI's format on every endpoint (docs/guides/websocket.md, Frames). */
 export function failedFrame(id: string, error: ServiceError): ServerFrame {
-  const retryAfter = errorHeaders(error, false, RETRY_MS_MAX)['retry-after']
+  const retryAfter = errorHeaders(error, false, CLIENT_RETRY_AFTER_MS_MAX)['retry-after']
   const more = retryAfter === undefined ? {} : { retry_after: Number(retryAfter) }
   return { type: 'request.failed', id, status: error.status, error: openaiErrorBody(error).error, ...more }
 }

@@ -1,5 +1,5 @@
-import type { Broker, ChannelRecord, Closable, KeptRecord, QueueConsumer, Receiver } from '#shared/broker/broker.ts'
-import { type KeptOffsets, readHistory } from './history.ts'
+import type { Broker, ChannelRecord, Closable, HistoryRecord, QueueConsumer, Receiver } from '#shared/broker/broker.ts'
+import { readHistory, type StoredOffsets } from './history.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions } from './options.ts'
 import { batchBytesMax, CoalescingSender, overloaded, type Produce } from './sender.ts'
 
@@ -25,11 +25,11 @@ export interface KafkaClient {
   receiver(
     topic: string,
     partitions: readonly number[],
-    onRecord: (record: KeptRecord) => void,
+    onRecord: (record: HistoryRecord) => void,
     from?: number,
   ): Receiver & { open(): Promise<Receiver> }
   /** Range of a partition's stored offsets. @throws Error if a broker is unreachable or refuses */
-  kept(topic: string, partition: number): Promise<KeptOffsets>
+  storedOffsets(topic: string, partition: number): Promise<StoredOffsets>
   lag(queue: string, topic: string): Promise<number | undefined>
   /** Closes the client; all of its consumers and receivers are closed before. */
   close(): Promise<void>
@@ -116,7 +116,7 @@ export class KafkaBroker implements Broker {
     channel: string,
     partition: number,
     range: { readonly before?: number | undefined; readonly max: number },
-    onRecord: (record: KeptRecord) => void,
+    onRecord: (record: HistoryRecord) => void,
   ): Promise<{ hasMore: boolean }> {
     if (!this.isReachable) throw overloaded('The broker is unreachable.')
     return await readHistory(this.#client, this.#options.prefix + channel, partition, range, onRecord)

@@ -6,11 +6,11 @@
  * process woke 16 times per second for nothing.
  */
 import { fetchV17, listOffsetsV7 } from '@platformatic/kafka'
-import type { KeptRecord, Receiver } from '#shared/broker/broker.ts'
+import type { HistoryRecord, Receiver } from '#shared/broker/broker.ts'
 import type { KafkaCluster } from './cluster.ts'
 import { CODE, isTransient, KafkaRefusal, NodeUnknown, responseOf } from './errors.ts'
 import { fetchGapMs, type KafkaOptions } from './options.ts'
-import { handOver, pause, Supervisor } from './supervision.ts'
+import { deliver, pause, Supervisor } from './supervision.ts'
 
 /** Long, because an empty poll wakes the process. A broker that stops leading answers at once. */
 const LONG_POLL_MS = 2_000
@@ -22,7 +22,7 @@ let lanes = 0
 
 type FetchedPartition = fetchV17.FetchResponsePartition
 
-interface Place {
+interface Position {
   readonly partition: number
   /** Offset of the next record, or {@link LATEST} until it is known. */
   position: bigint
@@ -31,8 +31,8 @@ interface Place {
 interface Poll {
   readonly node: number
   /** Each partition is in one poll at a time, and only that poll moves it to another. */
-  places: Place[]
-  askedAtMs: number
+  positions: Position[]
+  requestedAtMs: number
   readonly loop: Promise<void>
 }
 
@@ -40,8 +40,8 @@ export class ChannelReceiver implements Receiver {
   readonly #cluster: KafkaCluster
   readonly #options: KafkaOptions
   readonly #topic: string
-  readonly #places: readonly Place[]
-  readonly #onRecord: (record: KeptRecord) => void
+  readonly #positions: readonly Position[]
+  readonly #onRecord: (record: HistoryRecord) => void
   readonly #gapMs: number
   #topicId: string | undefined
   #stretch = 1
@@ -55,14 +55,14 @@ export class ChannelReceiver implements Receiver {
     options: KafkaOptions,
     topic: string,
     partitions: readonly number[],
-    onRecord: (record: KeptRecord) => void,
+    onRecord: (record: HistoryRecord) => void,
     from?: number,
   ) {
     this.#cluster = cluster
     this.#options = options
     this.#topic = topic
     const position = from === undefined ? LATEST : BigInt(from)
-    this.#places = partitions.map((partition) => ({ partition, position }))
+    this.#positions = partitions.map((partition) => ({ partition, position }))
     this.#onRecord = onRecord
     this.#gapMs = fetchGapMs(options, topic)
   }
@@ -71,12 +71,12 @@ export class ChannelReceiver implements Receiver {
   async open(): Promise<this> {
     await this.#until(async () => {
       this.#topicId = this.#cluster.topicId(this.#topic)
-      for (const place of this.#places) {
+      for (const place of this.#positions) {
         if (place.position === LATEST) place.position = await this.#offsetAt(place, LATEST)
       }
       return true
     })
-    if (!this.#closing.signal.aborted) this.#assign(this.#places)
+    if (!this.#closing.signal.aborted) this.#assign(this.#positions)
     return this
   }
 
@@ -97,20 +97,20 @@ export class ChannelReceiver implements Receiver {
   }
 
   /** Adds each partition to the poll of its leader, and starts missing polls. */
-  #assign(places: readonly Place[]): void {
+  #assign(places: readonly Position[]): void {
     for (const place of places) {
       const node = this.#cluster.leader(this.#topic, place.partition)
       const existing = this.#polls.get(node)
-      if (existing) existing.places.push(place)
+      if (existing) existing.positions.push(place)
       else this.#begin(node, [place])
     }
   }
 
-  #begin(node: number, places: Place[]): void {
+  #begin(node: number, places: Position[]): void {
     const poll: Poll = {
       node,
-      places,
-      askedAtMs: Number.NEGATIVE_INFINITY,
+      positions: places,
+      requestedAtMs: Number.NEGATIVE_INFINITY,
       // Starts after all partitions were added.
       loop: Promise.resolve().then(() => this.#until(() => this.#poll(poll))),
     }
@@ -118,47 +118,47 @@ export class ChannelReceiver implements Receiver {
   }
 
   async #poll(poll: Poll): Promise<boolean> {
-    const restMs = this.#gapMs * this.#stretch - (performance.now() - poll.askedAtMs)
+    const restMs = this.#gapMs * this.#stretch - (performance.now() - poll.requestedAtMs)
     if (restMs > 0) await pause(restMs, this.#closing.signal)
-    const isHere = ({ partition }: Place) => this.#cluster.leader(this.#topic, partition) === poll.node
-    const moved = poll.places.filter((place) => !isHere(place))
-    poll.places = poll.places.filter(isHere)
-    if (poll.places.length === 0) this.#polls.delete(poll.node)
+    const isHere = ({ partition }: Position) => this.#cluster.leader(this.#topic, partition) === poll.node
+    const moved = poll.positions.filter((place) => !isHere(place))
+    poll.positions = poll.positions.filter(isHere)
+    if (poll.positions.length === 0) this.#polls.delete(poll.node)
     this.#assign(moved)
-    if (poll.places.length === 0) {
+    if (poll.positions.length === 0) {
       await this.#cluster.hangUp(poll.node, this.#lane)
       return true
     }
     if (poll.node < 0) throw new NodeUnknown(`${this.#topic} has partitions without a leader`)
     // Measured from the request, not the response: after a fetch longer than the gap, the next one follows at once.
-    poll.askedAtMs = performance.now()
+    poll.requestedAtMs = performance.now()
     const answers = await this.#fetch(poll)
     // Rotate the order: the partition served last in a full response comes first in the next request.
-    poll.places.push(...poll.places.splice(0, 1))
-    await this.#take(poll.places, answers)
+    poll.positions.push(...poll.positions.splice(0, 1))
+    await this.#take(poll.positions, answers)
     return false
   }
 
   /** Delivers the records of all partitions before it reports the refusal of one. @throws KafkaRefusal */
-  async #take(places: readonly Place[], answers: readonly FetchedPartition[]): Promise<void> {
+  async #take(places: readonly Position[], answers: readonly FetchedPartition[]): Promise<void> {
     let refusal: KafkaRefusal | undefined
     for (const answer of answers) {
       const place = places.find(({ partition }) => partition === answer.partitionIndex)
       if (!place) continue
       if (answer.errorCode === CODE.offsetOutOfRange) await this.#jump(place, answer)
       else if (answer.errorCode !== CODE.none) refusal ??= new KafkaRefusal(`Fetching ${this.#topic}`, answer.errorCode)
-      else this.#hand(place, answer)
+      else this.#deliver(place, answer)
     }
     if (refusal) throw refusal
   }
 
-  #hand(place: Place, { records }: FetchedPartition): void {
+  #deliver(place: Position, { records }: FetchedPartition): void {
     for (const batch of records ?? []) {
       for (const record of batch.records) {
         // A fetch returns whole batches, so the first one may begin before the position.
         const offset = batch.firstOffset + BigInt(record.offsetDelta)
         if (offset < place.position || this.#closing.signal.aborted) continue
-        handOver(this.#onRecord, {
+        deliver(this.#onRecord, {
           key: record.key?.toString() ?? '',
           value: record.value ?? Buffer.alloc(0),
           offset: Number(offset),
@@ -170,7 +170,7 @@ export class ChannelReceiver implements Receiver {
   }
 
   /** @returns Fetched partitions; empty after a long poll without records */
-  async #fetch({ node, places }: Poll): Promise<readonly FetchedPartition[]> {
+  async #fetch({ node, positions: places }: Poll): Promise<readonly FetchedPartition[]> {
     const topicId = this.#cluster.topicId(this.#topic)
     if (!topicId) throw new NodeUnknown(`Topic ${this.#topic} is not known`)
     this.#beginAgainIn(topicId)
@@ -196,7 +196,7 @@ export class ChannelReceiver implements Receiver {
   #beginAgainIn(topicId: string): void {
     if (this.#topicId === topicId) return
     if (this.#topicId !== undefined) {
-      for (const place of this.#places) place.position = 0n
+      for (const place of this.#positions) place.position = 0n
       this.#options.onProblem('Kafka channel was recreated; reading from its start', { topic: this.#topic })
     }
     this.#topicId = topicId
@@ -206,7 +206,7 @@ export class ChannelReceiver implements Receiver {
    * The position does not exist. If retention has passed it, then read what remains. Otherwise a leader lost its last records, and new ones follow at
    * the end.
    */
-  async #jump(place: Place, { logStartOffset }: FetchedPartition): Promise<void> {
+  async #jump(place: Position, { logStartOffset }: FetchedPartition): Promise<void> {
     const from = place.position
     place.position = await this.#offsetAt(place, from < logStartOffset ? EARLIEST : LATEST)
     const { partition } = place
@@ -214,7 +214,7 @@ export class ChannelReceiver implements Receiver {
     this.#options.onProblem('channel records were deleted before they were received', fields)
   }
 
-  async #offsetAt({ partition }: Place, timestamp: bigint): Promise<bigint> {
+  async #offsetAt({ partition }: Position, timestamp: bigint): Promise<bigint> {
     const leader = this.#cluster.leader(this.#topic, partition)
     if (leader < 0) throw new NodeUnknown(`${this.#topic}/${partition} has no leader`)
     const connection = await this.#cluster.connection(leader, this.#lane, REQUEST_TIMEOUT_MS)

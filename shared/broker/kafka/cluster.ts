@@ -16,7 +16,7 @@
 
 import { isIP } from 'node:net'
 import { apiVersionsV3, Connection, type ConnectionOptions, findCoordinatorV6, metadataV12 } from '@platformatic/kafka'
-import { every } from '#shared/ticks.ts'
+import { atAlignedInterval } from '#shared/aligned-interval.ts'
 import { CODE, NodeUnknown, responseOf } from './errors.ts'
 import { type KafkaOptions, partitionsNeeded } from './options.ts'
 import { pause } from './supervision.ts'
@@ -90,7 +90,7 @@ export class KafkaCluster {
   /** Requests metadata every {@link WATCH_INTERVAL_MS}, and calls `onChanges` for each response with changed topics. */
   watch(onChanges: (changes: TopicChanges) => void): void {
     this.#onChanges = onChanges
-    this.#stopWatching = every(WATCH_INTERVAL_MS, () => void this.refresh(), { keepsAlive: false })
+    this.#stopWatching = atAlignedInterval(WATCH_INTERVAL_MS, () => void this.refresh(), { keepsAlive: false })
   }
 
   /** Sets the followed topics and reads their leaders, now and at each refresh. @throws Error if no broker answers */

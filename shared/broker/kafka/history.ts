@@ -1,15 +1,15 @@
-import type { Closable, KeptRecord } from '#shared/broker/broker.ts'
+import type { Closable, HistoryRecord } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { pause, within } from './supervision.ts'
 
 /** Maximum time of a read, in ms: forming a classic group takes some seconds. */
-const READ_MS = 15_000
+const READ_TIMEOUT_MS = 15_000
 /** Maximum time for which a partition may be without a leader before the read fails, in ms. */
 const LEADERLESS_MS = 10_000
 const RETRY_DELAY_MS = 100
 
 /** Range of a partition's stored offsets. `end` is the offset of the next record. */
-export interface KeptOffsets {
+export interface StoredOffsets {
   readonly first: number
   readonly end: number
 }
@@ -17,11 +17,11 @@ export interface KeptOffsets {
 interface HistoryClient {
   isTransient(error: unknown): boolean
   suspect(): void
-  kept(topic: string, partition: number): Promise<KeptOffsets>
+  storedOffsets(topic: string, partition: number): Promise<StoredOffsets>
   receiver(
     topic: string,
     partitions: readonly number[],
-    onRecord: (record: KeptRecord) => void,
+    onRecord: (record: HistoryRecord) => void,
     from: number,
   ): Closable & { open(): Promise<Closable> }
 }
@@ -32,9 +32,9 @@ export async function readHistory(
   topic: string,
   partition: number,
   { before = Number.POSITIVE_INFINITY, max }: { readonly before?: number | undefined; readonly max: number },
-  onRecord: (record: KeptRecord) => void,
+  onRecord: (record: HistoryRecord) => void,
 ): Promise<{ hasMore: boolean }> {
-  const { first, end } = await keptWithRetry(client, topic, partition)
+  const { first, end } = await offsetsWithRetry(client, topic, partition)
   const to = Math.min(before, end)
   const from = Math.max(first, to - max)
   if (from >= to) return { hasMore: false }
@@ -50,22 +50,22 @@ export async function readHistory(
   )
   try {
     const isRead = await within(
-      READ_MS,
+      READ_TIMEOUT_MS,
       receiver.open().then(() => promise),
     )
     if (isRead) return { hasMore: from > first }
-    throw new ServiceError('overloaded', `The broker did not return its records within ${READ_MS / 1_000} s.`)
+    throw new ServiceError('overloaded', `The broker did not return its records within ${READ_TIMEOUT_MS / 1_000} s.`)
   } finally {
     await receiver.close()
   }
 }
 
 /** Retries while a leader refuses: a new one does so until it has received its leadership. */
-async function keptWithRetry(client: HistoryClient, topic: string, partition: number): Promise<KeptOffsets> {
+async function offsetsWithRetry(client: HistoryClient, topic: string, partition: number): Promise<StoredOffsets> {
   const timeout = AbortSignal.timeout(LEADERLESS_MS)
   for (;;) {
     try {
-      return await client.kept(topic, partition)
+      return await client.storedOffsets(topic, partition)
     } catch (cause) {
       if (timeout.aborted || !client.isTransient(cause)) {
         throw new ServiceError('overloaded', 'The broker did not return the range of its records.', { cause })

@@ -7,16 +7,16 @@
 import type { Broker } from '#shared/broker/broker.ts'
 import { hasShareGroups } from './inspect.ts'
 import type { KafkaOptions } from './options.ts'
-import { KafkaUnfitError } from './topics.ts'
+import { KafkaUnsuitableError } from './topics.ts'
 import { unavailable } from './unavailable.ts'
 
 export type { KafkaOptions } from './options.ts'
 
 /** Error if share groups are requested but not supported by the cluster. */
-const SHARE_GROUPS_OFF = new KafkaUnfitError([
+const SHARE_GROUPS_OFF = new KafkaUnsuitableError([
   {
     problem: 'The brokers have no share groups: they are older than Kafka 4.2, or the feature is off',
-    fix: 'Upgrade, then run kafka-features.sh upgrade --feature share.version=1; or set KAFKA_CLIENT=classic',
+    remediation: 'Upgrade, then run kafka-features.sh upgrade --feature share.version=1; or set KAFKA_CLIENT=classic',
   },
 ])
 
@@ -24,7 +24,7 @@ const SHARE_GROUPS_OFF = new KafkaUnfitError([
  * Connects, creates missing topics, and checks the others.
  *
  * @returns A broker that the caller closes.
- * @throws KafkaUnfitError with every problem and its remedy; ServiceError `overloaded` if no broker can be used, with the remedy in its cause
+ * @throws KafkaUnsuitableError with every problem and its remedy; ServiceError `overloaded` if no broker can be used, with the remedy in its cause
  */
 export async function openKafkaBroker(options: KafkaOptions): Promise<Broker> {
   if (options.client === 'classic') return await openClassic(options)
@@ -45,7 +45,7 @@ export async function openKafkaBroker(options: KafkaOptions): Promise<Broker> {
   if (options.client === 'share') throw SHARE_GROUPS_OFF
   options.onProblem('Kafka has no share groups; using classic groups', {
     weaker: 'jobs wait for their partition, a joining worker may repeat running jobs, a lost worker is detected late',
-    fix: 'Kafka 4.2 or later, with kafka-features.sh upgrade --feature share.version=1',
+    remediation: 'Kafka 4.2 or later, with kafka-features.sh upgrade --feature share.version=1',
   })
   return await openClassic(options)
 }

@@ -1,13 +1,13 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
-import type { KeptRecord } from '#shared/broker/broker.ts'
+import type { HistoryRecord } from '#shared/broker/broker.ts'
 import type { KafkaOptions } from './options.ts'
 
 const EXPECTED = 'Kafka consumer retrying; expected while a process, its group or a broker starts'
 /** Consecutive failures without progress after which the process should exit. */
 const FAILURES_MAX = 5
 /** A broker that restarts or moves its partitions is back within seconds; a longer outage is reported as a problem. */
-const PERSISTS_MS = 60_000
+const PERSISTENT_MS = 60_000
 const RESTART: Backoff = { baseMs: 50, maxMs: 1_000 }
 
 /**
@@ -61,11 +61,11 @@ export class Supervisor {
     const nowMs = performance.now()
     this.#failingSinceMs ??= nowMs
     const failingMs = nowMs - this.#failingSinceMs
-    if (failingMs >= PERSISTS_MS && !this.#isPersistenceReported) {
+    if (failingMs >= PERSISTENT_MS && !this.#isPersistenceReported) {
       this.#isPersistenceReported = true
       const lasting = { ...fields, failing_ms: Math.round(failingMs) }
       this.#options.onProblem('Kafka consumer has reached no broker for a minute; retrying', lasting)
-    } else if (this.#tries === 0 && nowMs - this.#reportedAtMs >= PERSISTS_MS) {
+    } else if (this.#tries === 0 && nowMs - this.#reportedAtMs >= PERSISTENT_MS) {
       this.#reportedAtMs = nowMs
       this.#options.onProblem(EXPECTED, { ...fields, is_transient: true })
     }
@@ -92,7 +92,7 @@ export class Supervisor {
 }
 
 /** Delivers a record to a receiver. As the port promises, an error ends the process; it must not look like a failed fetch. */
-export function handOver(onRecord: (record: KeptRecord) => void, record: KeptRecord): void {
+export function deliver(onRecord: (record: HistoryRecord) => void, record: HistoryRecord): void {
   try {
     onRecord(record)
   } catch (error) {

@@ -8,7 +8,7 @@
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { type KafkaOptions, partitionsNeeded } from './options.ts'
 import { pause } from './supervision.ts'
-import { type BootProblem, type KafkaAdmin, KafkaUnfitError, messageOf } from './topics.ts'
+import { type BootProblem, type KafkaAdmin, KafkaUnsuitableError, messageOf } from './topics.ts'
 
 const RETRY: Backoff = { baseMs: 500, maxMs: 10_000 }
 const KNOWN_TIMEOUT_MS = 5_000
@@ -16,10 +16,10 @@ const KNOWN_INTERVAL_MS = 50
 const WARN_INTERVAL_MS = 60_000
 
 /** Opens a new connection to the cluster without cached metadata, passes it to `use`, and closes it. */
-type Look<Admin> = (use: (admin: Admin) => Promise<void>) => Promise<void>
+type Inspect<Admin> = (use: (admin: Admin) => Promise<void>) => Promise<void>
 
 export class TopicKeeper<Admin extends KafkaAdmin> {
-  readonly #look: Look<Admin>
+  readonly #inspect: Inspect<Admin>
   readonly #check: (admin: Admin) => Promise<BootProblem[]>
   readonly #options: KafkaOptions
   readonly #closing = new AbortController()
@@ -29,8 +29,8 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
   #warnedAtMs = Number.NEGATIVE_INFINITY
 
   /** @param check Boot check, which creates missing topics. */
-  constructor(look: Look<Admin>, check: (admin: Admin) => Promise<BootProblem[]>, options: KafkaOptions) {
-    this.#look = look
+  constructor(look: Inspect<Admin>, check: (admin: Admin) => Promise<BootProblem[]>, options: KafkaOptions) {
+    this.#inspect = look
     this.#check = check
     this.#options = options
   }
@@ -57,7 +57,7 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     const { signal } = this.#closing
     for (let tries = 1; !signal.aborted; tries++) {
       try {
-        await this.#look((admin) => this.#make(admin))
+        await this.#inspect((admin) => this.#make(admin))
         this.#missing = []
         this.#warnedAtMs = Number.NEGATIVE_INFINITY
         return
@@ -75,7 +75,7 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     this.#lacking = names.filter((name) => (found.get(name) ?? 0) < partitionsNeeded(this.#options, name))
     if (this.#lacking.length === 0) return
     const problems = await this.#check(admin)
-    if (problems.length > 0) throw new KafkaUnfitError(problems)
+    if (problems.length > 0) throw new KafkaUnsuitableError(problems)
     await this.#untilKnown(admin, names)
     onProblem('missing Kafka topics recreated', { topics: this.#lacking })
   }
@@ -91,16 +91,16 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
   /** An unreachable Kafka gives no information about its topics. */
   #failed(error: unknown): void {
     const { prefix, onProblem } = this.#options
-    if (!(error instanceof KafkaUnfitError)) return
+    if (!(error instanceof KafkaUnsuitableError)) return
     this.#missing = this.#lacking.map((name) => name.slice(prefix.length))
     const nowMs = performance.now()
     if (nowMs - this.#warnedAtMs < WARN_INTERVAL_MS) return
     this.#warnedAtMs = nowMs
-    const fix = error.problems.map((problem) => problem.fix).join('; ')
+    const remediation = error.problems.map((problem) => problem.remediation).join('; ')
     onProblem('Kafka topics are missing and could not be created', {
       topics: this.#lacking,
       error: messageOf(error),
-      fix,
+      remediation,
     })
   }
 }

@@ -49,15 +49,17 @@ export interface NewTopic {
 /** A problem of a topic, a group or a broker, with its remedy. */
 export interface BootProblem {
   readonly problem: string
-  readonly fix: string
+  readonly remediation: string
 }
 
 /** The cluster cannot be used. Each problem is one line, followed by its remedy. */
-export class KafkaUnfitError extends Error {
+export class KafkaUnsuitableError extends Error {
   readonly problems: readonly BootProblem[]
 
   constructor(problems: readonly BootProblem[]) {
-    super(`Kafka cannot be used as it is:\n${problems.map(({ problem, fix }) => `- ${problem}\n  ${fix}`).join('\n')}`)
+    super(
+      `Kafka cannot be used as it is:\n${problems.map(({ problem, remediation }) => `- ${problem}\n  ${remediation}`).join('\n')}`,
+    )
     this.problems = problems
   }
 }
@@ -90,8 +92,8 @@ async function createMissing(
   } catch (error) {
     const configs = Object.entries(settings).map(([key, value]) => `--config ${key}=${value}`)
     const what = `--create --topic ${name} --partitions ${partitions} --replication-factor ${replicas}`
-    const fix = `kafka-topics.sh --bootstrap-server ${options.brokers[0]} ${what} ${configs.join(' ')}`
-    return [{ problem: `Topic ${name} does not exist and could not be created: ${messageOf(error)}`, fix }]
+    const remediation = `kafka-topics.sh --bootstrap-server ${options.brokers[0]} ${what} ${configs.join(' ')}`
+    return [{ problem: `Topic ${name} does not exist and could not be created: ${messageOf(error)}`, remediation }]
   }
 }
 
@@ -109,7 +111,7 @@ function topicSettings(retentionMs: number, replicas: number): Record<string, st
   }
 }
 
-interface Wrong extends BootProblem {
+interface Mismatch extends BootProblem {
   /** The topic still works: the problem is logged, but does not prevent the start. */
   readonly isHarmless?: boolean
 }
@@ -122,9 +124,9 @@ async function checkExisting(
   options: KafkaOptions,
 ): Promise<BootProblem[]> {
   const settings = await readable(admin.topicSettings(topic.name), topic.name, options)
-  const wrong = wrongSettings(topic, settings, options)
+  const wrong = settingMismatches(topic, settings, options)
   const values = Object.fromEntries(wrong.map(({ name, value }) => [name, value]))
-  const few = partitions < topic.partitions ? [tooFew(topic, partitions, options)] : []
+  const few = partitions < topic.partitions ? [missingBrokers(topic, partitions, options)] : []
   return [
     ...(await correct(topic.name, few, () => admin.addPartitions(topic.name, topic.partitions), options)),
     ...(await correct(topic.name, wrong, () => admin.setTopic(topic.name, values), options)),
@@ -133,7 +135,7 @@ async function checkExisting(
 
 async function correct(
   topic: string,
-  wrongs: readonly Wrong[],
+  wrongs: readonly Mismatch[],
   apply: () => Promise<void>,
   options: KafkaOptions,
 ): Promise<BootProblem[]> {
@@ -145,39 +147,49 @@ async function correct(
     return []
   } catch (error) {
     const why = `and that could not be changed: ${messageOf(error)}`
-    const problems = wrongs.map(({ problem, fix, isHarmless }) => ({ problem: `${problem}, ${why}`, fix, isHarmless }))
-    for (const { problem, fix, isHarmless } of problems) {
-      if (isHarmless) options.onProblem('Kafka topic settings not corrected', { problem, fix })
+    const problems = wrongs.map(({ problem, remediation, isHarmless }) => ({
+      problem: `${problem}, ${why}`,
+      remediation,
+      isHarmless,
+    }))
+    for (const { problem, remediation, isHarmless } of problems) {
+      if (isHarmless) options.onProblem('Kafka topic settings not corrected', { problem, remediation })
     }
-    return problems.filter(({ isHarmless }) => !isHarmless).map(({ problem, fix }) => ({ problem, fix }))
+    return problems
+      .filter(({ isHarmless }) => !isHarmless)
+      .map(({ problem, remediation }) => ({ problem, remediation }))
   }
 }
 
-function tooFew(topic: Topic, partitions: number, options: KafkaOptions): Wrong {
+function missingBrokers(topic: Topic, partitions: number, options: KafkaOptions): Mismatch {
   const { name, partitions: needed, partitionsMin = needed } = topic
   return {
     isHarmless: partitions >= partitionsMin,
     problem: `Topic ${name} has ${partitions} partitions, ${needed} are needed`,
-    fix: `kafka-topics.sh --bootstrap-server ${options.brokers[0]} --alter --topic ${name} --partitions ${needed}`,
+    remediation: `kafka-topics.sh --bootstrap-server ${options.brokers[0]} --alter --topic ${name} --partitions ${needed}`,
   }
 }
 
-interface WrongSetting extends Wrong {
+interface SettingMismatch extends Mismatch {
   readonly name: string
   readonly value: string
 }
 
-function wrongSettings(topic: Topic, settings: ReadonlyMap<string, string>, options: KafkaOptions): WrongSetting[] {
+function settingMismatches(
+  topic: Topic,
+  settings: ReadonlyMap<string, string>,
+  options: KafkaOptions,
+): SettingMismatch[] {
   const { retentionMs, retentionMsMin = retentionMs, kind } = topic
   const entity = `--entity-type topics --entity-name ${topic.name}`
   const alter = `kafka-configs.sh --bootstrap-server ${options.brokers[0]} ${entity} --alter --add-config`
-  const wrongs: WrongSetting[] = []
+  const wrongs: SettingMismatch[] = []
   const add = (name: string, value: string, problem: string, isHarmless = false) =>
     wrongs.push({
       name,
       value,
       problem: `Topic ${topic.name} ${problem}`,
-      fix: `${alter} ${name}=${value}`,
+      remediation: `${alter} ${name}=${value}`,
       isHarmless,
     })
   const policy = settings.get('cleanup.policy') ?? 'delete'
@@ -221,7 +233,7 @@ export function lateFailover(brokers: number, settings: ReadonlyMap<string, stri
   const seconds = `${(value + FAILOVER_EXTRA_MS) / 1_000} s`
   return {
     problem: `${SESSION_TIMEOUT} is ${value}: when a broker dies, calls to its partitions wait for up to ${seconds}`,
-    fix: `Set ${SESSION_TIMEOUT}=${SESSION_TIMEOUT_MS_WANTED} and broker.heartbeat.interval.ms=1000 in server.properties of brokers and controllers, and restart them one by one`,
+    remediation: `Set ${SESSION_TIMEOUT}=${SESSION_TIMEOUT_MS_WANTED} and broker.heartbeat.interval.ms=1000 in server.properties of brokers and controllers, and restart them one by one`,
   }
 }
 
@@ -245,7 +257,7 @@ export async function checkInternalTopic(
     .filter((name) => Number(settings.get(name) ?? 0) > brokers)
     .map((name) => ({
       problem: `The brokers' ${name} is ${settings.get(name)}, but there are ${brokers}: groups would hang`,
-      fix: `Set ${name}=${brokers} in server.properties and restart, or add brokers`,
+      remediation: `Set ${name}=${brokers} in server.properties and restart, or add brokers`,
     }))
 }
 

@@ -7,7 +7,7 @@ interface FailureClass {
   /** Error codes of Node, and types and messages of kafkajs and @platformatic/kafka. Both wrap the cause in a connection error. */
   readonly signs: RegExp
   readonly problem: string
-  readonly fix: string
+  readonly remediation: string
 }
 
 /** Reasons why a cluster cannot be used at the start. The first match is reported. */
@@ -16,68 +16,73 @@ const CLASSES: readonly FailureClass[] = [
     isPermanent: true,
     signs: /UNSUPPORTED_SASL_MECHANISM|not support the requested SASL mechanism/,
     problem: 'Kafka does not offer the SASL mechanism of KAFKA_SASL_MECHANISM',
-    fix: 'Set KAFKA_SASL_MECHANISM to one of the sasl.enabled.mechanisms of the brokers.',
+    remediation: 'Set KAFKA_SASL_MECHANISM to one of the sasl.enabled.mechanisms of the brokers.',
   },
   {
     isPermanent: true,
     signs: /ILLEGAL_SASL_STATE|given the current SASL state/,
     problem: 'This Kafka listener does not support SASL',
-    fix: 'Unset KAFKA_SASL_MECHANISM, or set the port of the SASL listener in KAFKA_BROKERS.',
+    remediation: 'Unset KAFKA_SASL_MECHANISM, or set the port of the SASL listener in KAFKA_BROKERS.',
   },
   {
     isPermanent: true,
     signs: /SASL.*authentication failed|SASLAuthenticationError|Invalid username or password/i,
     problem: 'Kafka rejects the user or the password (SASL)',
-    fix: 'Correct KAFKA_USERNAME and KAFKA_PASSWORD. Kafka keeps SCRAM users by mechanism, so check KAFKA_SASL_MECHANISM as well.',
+    remediation:
+      'Correct KAFKA_USERNAME and KAFKA_PASSWORD. Kafka keeps SCRAM users by mechanism, so check KAFKA_SASL_MECHANISM as well.',
   },
   {
     isPermanent: true,
     signs:
       /SELF_SIGNED_CERT|UNABLE_TO_(GET|VERIFY)|CERT_(HAS_EXPIRED|NOT_YET_VALID|UNTRUSTED|REJECTED)|ALTNAME_INVALID/,
     problem: 'The TLS certificate of Kafka is not trusted',
-    fix: 'Set NODE_EXTRA_CA_CERTS to the file of its CA. The certificate must be valid now and contain the hosts of KAFKA_BROKERS.',
+    remediation:
+      'Set NODE_EXTRA_CA_CERTS to the file of its CA. The certificate must be valid now and contain the hosts of KAFKA_BROKERS.',
   },
   {
     isPermanent: true,
     signs: /Broker requires TLS/,
     problem: 'This Kafka listener requires TLS',
-    fix: 'Set KAFKA_TLS=true, or set the port of a listener without TLS in KAFKA_BROKERS.',
+    remediation: 'Set KAFKA_TLS=true, or set the port of a listener without TLS in KAFKA_BROKERS.',
   },
   {
     signs: /before secure TLS|TLS handshake failed|wrong version number|ERR_SSL/i,
     problem: 'The TLS connection to Kafka failed',
-    fix: 'Set KAFKA_TLS=false if this listener has no TLS, or set the port of the TLS listener in KAFKA_BROKERS.',
+    remediation:
+      'Set KAFKA_TLS=false if this listener has no TLS, or set the port of the TLS listener in KAFKA_BROKERS.',
   },
   {
     signs: /ENOTFOUND|EAI_AGAIN/,
     problem: 'The host name of Kafka has no address (DNS)',
-    fix: 'Correct the host in KAFKA_BROKERS, or the DNS of this machine.',
+    remediation: 'Correct the host in KAFKA_BROKERS, or the DNS of this machine.',
   },
   {
     signs: /ECONNREFUSED/,
     problem: 'No server listens at the address of Kafka',
-    fix: 'Start Kafka (to try one out: deploy/kafka-local.sh start), or correct KAFKA_BROKERS.',
+    remediation: 'Start Kafka (to try one out: deploy/kafka-local.sh start), or correct KAFKA_BROKERS.',
   },
   {
     signs: /Connection closed|Closed connection|ECONNRESET/,
     problem: 'Kafka closes the connection; its listener probably requires TLS or SASL',
-    fix: 'Set KAFKA_TLS, or KAFKA_SASL_MECHANISM, KAFKA_USERNAME and KAFKA_PASSWORD, as this listener requires.',
+    remediation:
+      'Set KAFKA_TLS, or KAFKA_SASL_MECHANISM, KAFKA_USERNAME and KAFKA_PASSWORD, as this listener requires.',
   },
   {
     signs: /timed out|timeout/i,
     problem: 'Kafka does not answer',
-    fix: 'Check the address in KAFKA_BROKERS, firewalls, and that advertised.listeners names addresses that this machine reaches.',
+    remediation:
+      'Check the address in KAFKA_BROKERS, firewalls, and that advertised.listeners names addresses that this machine reaches.',
   },
 ]
 
 /** The reason with its remedy, as the start and `sluice doctor` show it. */
 class KafkaUnavailableError extends Error {
-  readonly fix: string
+  readonly remediation: string
   readonly isPermanent: boolean
 
-  constructor({ problem, fix, isPermanent = false }: FailureClass, cause: unknown) {
+  constructor({ problem, remediation, isPermanent = false }: FailureClass, cause: unknown) {
     super(`${problem}: ${deepestOf(cause).message}`)
-    this.fix = fix
+    this.remediation = remediation
     this.isPermanent = isPermanent
   }
 }

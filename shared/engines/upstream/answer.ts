@@ -1,7 +1,7 @@
 import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
 import { EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/event-size.ts'
 import { TickThrottle } from '#shared/tick-throttle.ts'
-import { nextTurn } from '#shared/yielding.ts'
+import { yieldToEventLoop } from '#shared/yielding.ts'
 import type { AnswerReader, Decoder } from './decoder.ts'
 import { answerError } from './error.ts'
 import type { Exchange } from './exchange.ts'
@@ -62,7 +62,7 @@ export async function* answerEvents(
       isOver = isRead && (written === '' || out.length === 0)
       if (isOver) await endThrottled(decoder, out)
       for (const [index, event] of out.entries()) {
-        if (index % EVENTS_PER_YIELD === EVENTS_PER_YIELD - 1) await nextTurn()
+        if (index % EVENTS_PER_YIELD === EVENTS_PER_YIELD - 1) await yieldToEventLoop()
         written += textOf(event)
         requireRecordSize(event, request.model)
         yield event

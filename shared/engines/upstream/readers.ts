@@ -1,4 +1,4 @@
-import { joinBytes } from '#shared/join-bytes.ts'
+import { concatBytes } from '#shared/concat-bytes.ts'
 import { endOfString } from '#shared/json/read.ts'
 import { runNowOrYielding } from '#shared/yielding.ts'
 import type { AnswerReader, Decoder, WholeBounds } from './decoder.ts'
@@ -159,7 +159,7 @@ class WholeReader<Event> implements AnswerReader<Event> {
 
   *#end(out: Event[]): Generator<undefined, true> {
     const { model } = this.#errorContext
-    const json = yield* joinBytes(this.#chunks, this.#size)
+    const json = yield* concatBytes(this.#chunks, this.#size)
     let body: Record<string, unknown>
     try {
       body = yield* answerObject(this.#errorContext, json, this.#bounds.values)

@@ -1,7 +1,7 @@
 import type { PoolName } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Work } from '#shared/jobs/peers.ts'
-import type { Place } from './reservations.ts'
+import type { ReservedTime } from './reservations.ts'
 import type { WaitQueue, WaitQueues } from './wait-queues.ts'
 
 /** Retry-After targets 80 % of `startTimeoutMs`; the other 20 % absorbs estimation error. */
@@ -16,12 +16,12 @@ const RETRY_AFTER_MARGIN = 1.03
 /** Wait beyond `startTimeoutMs` that is accepted for a returning caller: 5 s, or half of `startTimeoutMs` if that is shorter. */
 const RETURNING_GRACE_MS = 5_000
 const RETURNING_GRACE_RATIO = 0.5
-const RETRY_MS_MIN = 1_000
+const RETRY_AFTER_MS_MIN = 1_000
 /** Cap on Retry-After for unknown clients. Every known SDK honours 60 s. */
-const RETRY_MS_MAX = 60_000
+const RETRY_AFTER_MS_MAX = 60_000
 
 export interface AdmissionControlOptions {
-  readonly lines: Pick<WaitQueues, 'of' | 'estimateMs'>
+  readonly waitQueues: Pick<WaitQueues, 'of' | 'estimateMs'>
   readonly startTimeoutMs: number
   /**
    * Number of jobs that would run before a new job of the tenant.
@@ -29,10 +29,10 @@ export interface AdmissionControlOptions {
    * @param reserved Expected returning callers of each tenant, which count as waiting jobs
    * @param own Expected returning callers of the job's own tenant; default: its entry in `reserved`
    */
-  readonly ahead: (asked: Asked, reserved: ReadonlyMap<string, number>, own?: number) => number
+  readonly ahead: (asked: AdmissionRequest, reserved: ReadonlyMap<string, number>, own?: number) => number
 }
 
-export interface Asked extends Work {
+export interface AdmissionRequest extends Work {
   readonly pool: PoolName
   readonly tenant: string
   readonly body?: unknown
@@ -73,64 +73,64 @@ export class AdmissionControl {
   }
 
   /** @throws ServiceError `overloaded`, with the Retry-After after which the job could start within `startTimeoutMs` */
-  admit(asked: Asked): void {
-    const { startTimeoutMs, lines } = this.#options
-    const { reservations } = lines.of(asked)
+  admit(asked: AdmissionRequest): void {
+    const { startTimeoutMs, waitQueues } = this.#options
+    const { reservations } = waitQueues.of(asked)
     const { tenant, body, retryMsMax } = asked
     const now = Date.now()
     const place = reservations.counts.has(tenant) ? reservations.find(tenant, body, now) : undefined
-    const isTurn = place !== undefined && this.#isTurn(place, now)
+    const isDue = place !== undefined && this.#isDue(place, now)
     const waitMs = this.estimateMs(asked)
     // A returning caller queues only behind earlier returning callers that found the queue full. Counting them keeps the order
     // FIFO.
-    const wholeMs = isTurn
-      ? this.estimateMs(asked, reservations.lateCounts, place.before)
+    const wholeMs = isDue
+      ? this.estimateMs(asked, reservations.lateCounts, place.ahead)
       : this.estimateMs(asked, reservations.counts)
-    const mayEnter = this.#isOpen(
+    const mayEnter = this.#isWithinLimit(
       waitMs,
-      isTurn ? wholeMs - Math.min(RETURNING_GRACE_MS, startTimeoutMs * RETURNING_GRACE_RATIO) : wholeMs,
+      isDue ? wholeMs - Math.min(RETURNING_GRACE_MS, startTimeoutMs * RETURNING_GRACE_RATIO) : wholeMs,
     )
     if (place && mayEnter) reservations.drop(tenant, body)
     if (mayEnter) return
     // A caller that returns too early keeps its reserved time.
-    if (place && !isTurn) {
-      const backMs = place.isBack ? now + retryAfterOf(place.atMs - now, retryMsMax) : place.backMs
-      reservations.reserve(tenant, body, backMs)
-      throw refusal(waitMs, backMs - now, retryMsMax)
+    if (place && !isDue) {
+      const returnMs = place.hasReturned ? now + retryAfterOf(place.atMs - now, retryMsMax) : place.returnMs
+      reservations.reserve(tenant, body, returnMs)
+      throw refusal(waitMs, returnMs - now, retryMsMax)
     }
-    const afterMs = Math.max(RETRY_MS_MIN, (wholeMs - startTimeoutMs * RETRY_TARGET_RATIO) * RETRY_AFTER_MARGIN)
-    const times = { atMs: now + afterMs, backMs: now + retryAfterOf(afterMs, retryMsMax) }
+    const afterMs = Math.max(RETRY_AFTER_MS_MIN, (wholeMs - startTimeoutMs * RETRY_TARGET_RATIO) * RETRY_AFTER_MARGIN)
+    const times = { atMs: now + afterMs, returnMs: now + retryAfterOf(afterMs, retryMsMax) }
     if (place) reservations.defer(tenant, body, times, now)
     else reservations.add(tenant, body, times, now)
     throw refusal(wholeMs, afterMs, retryMsMax)
   }
 
   /** Estimated wait of a new job, in ms. See {@link AdmissionControlOptions.ahead} for the parameters. */
-  estimateMs(asked: Asked, reserved = NONE, own?: number): number {
+  estimateMs(asked: AdmissionRequest, reserved = NONE, own?: number): number {
     const ahead = this.#options.ahead(asked, reserved, own)
-    return ahead === 0 ? 0 : this.#options.lines.estimateMs(asked, ahead)
+    return ahead === 0 ? 0 : this.#options.waitQueues.estimateMs(asked, ahead)
   }
 
   /** Records a successful end, which updates the completion rate of the queue. */
-  completed(job: Asked): void {
-    this.#lineOf(job).admission.completed(Date.now())
+  completed(job: AdmissionRequest): void {
+    this.#queueOf(job).waitEstimate.completed(Date.now())
   }
 
   /**
    * True if the reservation is due. Also true if the caller honoured a capped Retry-After and its remaining wait fits the limit.
    */
-  #isTurn({ isDue, isBack, atMs }: Place, now: number): boolean {
+  #isDue({ isDue, hasReturned: isBack, atMs }: ReservedTime, now: number): boolean {
     return isDue || (isBack && atMs - now <= this.#options.startTimeoutMs * (1 - RETRY_TARGET_RATIO))
   }
 
   /** @param wholeMs Estimated wait if every earlier reservation is used */
-  #isOpen(waitMs: number, wholeMs: number): boolean {
+  #isWithinLimit(waitMs: number, wholeMs: number): boolean {
     const { startTimeoutMs } = this.#options
     return wholeMs <= startTimeoutMs || waitMs <= startTimeoutMs * OPEN_ADMISSION_RATIO
   }
 
-  #lineOf(job: Asked): WaitQueue {
-    return this.#options.lines.of(job)
+  #queueOf(job: AdmissionRequest): WaitQueue {
+    return this.#options.waitQueues.of(job)
   }
 }
 
@@ -156,6 +156,6 @@ export function lateRefusal(waitMs: number, startTimeoutMs: number): ServiceErro
   return refusal(waitMs, waitMs - startTimeoutMs * RETRY_TARGET_RATIO)
 }
 
-function retryAfterOf(ms: number, mostMs = RETRY_MS_MAX): number {
-  return Math.min(mostMs, Math.max(RETRY_MS_MIN, ms))
+function retryAfterOf(ms: number, mostMs = RETRY_AFTER_MS_MAX): number {
+  return Math.min(mostMs, Math.max(RETRY_AFTER_MS_MIN, ms))
 }

@@ -3,7 +3,7 @@ import type { JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
 import { answerTooLarge, ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
-import type { HandedBody, StoredBody } from '#shared/jobs/body.ts'
+import type { DecodedBody, StoredBody } from '#shared/jobs/body.ts'
 import type { Outcome } from '#shared/jobs/decide.ts'
 import { EventBuffer, type MergeEvents } from '#shared/jobs/event-buffer.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
@@ -78,7 +78,7 @@ export class AttachedJob {
    */
   readonly timers: Partial<Record<'deadline' | 'start' | 'retry', NodeJS.Timeout>> = {}
   /** The body, or a reference to its blob. Undefined until the body is accepted. */
-  stored: StoredBody | HandedBody | undefined
+  stored: StoredBody | DecodedBody | undefined
   state: 'queued' | 'running' | 'done' = 'queued'
   attempt = 1
   /** Time at which the last attempt was sent; undefined before the first. If set, then a worker may have the job. */
@@ -223,7 +223,7 @@ const UNPAUSED: ErrorBody = {
   param: null,
 }
 
-export class HeldJobs extends Map<string, AttachedJob> {
+export class JobRegistry extends Map<string, AttachedJob> {
   count(pool: PoolName, state: 'queued' | 'running'): number {
     let count = 0
     for (const job of this.values()) if (job.envelope.pool === pool && job.state === state) count++
@@ -250,7 +250,7 @@ export class HeldJobs extends Map<string, AttachedJob> {
    *
    * @param workerLostMs Silence after which the worker is declared dead
    */
-  cheapToRepeat({ boot, lastSeenMs }: Peer, workerLostMs: number): AttachedJob[] {
+  hedgeCandidates({ boot, lastSeenMs }: Peer, workerLostMs: number): AttachedJob[] {
     const isCheap = ({ hasOutput, crashes, startedAtMs = 0 }: AttachedJob) =>
       !hasOutput && crashes === 0 && startedAtMs > lastSeenMs - workerLostMs
     return this.runBy(boot).filter(isCheap)

@@ -1,30 +1,30 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
+import { atAlignedInterval } from '#shared/aligned-interval.ts'
 import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { decide, type Outcome, RetryBudget } from '#shared/jobs/decide.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
-import { passedReply, readReply, type SkippedEvent } from '#shared/jobs/records.ts'
+import { readReply, replyOfPayload, type SkippedEvent } from '#shared/jobs/records.ts'
 import { jobsTopic, REPLIES, replyShard } from '#shared/jobs/topics.ts'
 import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
-import { every } from '#shared/ticks.ts'
 import { lateRefusal } from './admission-control.ts'
-import { AttachedJob, envelopeOf, HeldJobs, type JobOwner, type NewAttachedJob } from './attached-job.ts'
+import { AttachedJob, envelopeOf, type JobOwner, JobRegistry, type NewAttachedJob } from './attached-job.ts'
 import { type AttachedOptions, POLICY } from './options.ts'
 import { Sender } from './sender.ts'
 import { WaitQueues } from './wait-queues.ts'
 
 /** Maximum wait of a job for a worker that can run it, if no such worker is known. */
-const NO_WORKER_MS = 60_000
+const NO_WORKER_TIMEOUT_MS = 60_000
 /**
  * After the reply topic was lost, an attempt without a new event for this long counts as lost. Workers resend unacknowledged
  * events sooner.
  */
-const REPLY_LOSS_MS = 10_000
-const LATE_EVERY_MS = 2_000
+const REPLY_LOSS_GRACE_MS = 10_000
+const LATE_CHECK_INTERVAL_MS = 2_000
 
 /**
  * The owner of attached jobs: the ingress process that holds their connections (docs/internals/design.md, Owners).
@@ -45,19 +45,19 @@ export class AttachedJobs implements JobOwner {
   readonly #options: AttachedOptions
   /** Address to which workers send the events of this ingress's jobs. */
   readonly #reply = { boot: this.boot, shard: replyShard(this.boot) }
-  readonly #skipped: UnknownRecordLog
-  readonly #jobs = new HeldJobs()
+  readonly #unknownRecords: UnknownRecordLog
+  readonly #jobs = new JobRegistry()
   readonly #budget = new RetryBudget(0.1, 100)
   #sender!: Sender
-  #lines!: WaitQueues<AttachedJob>
-  #stopLooking: (() => void) | undefined
+  #waitQueues!: WaitQueues<AttachedJob>
+  #stopLateCheck: (() => void) | undefined
   #receiver: Closable | undefined
   #stopLosses: (() => void) | undefined
   readonly #lossTimers = new Set<NodeJS.Timeout>()
 
   private constructor(options: AttachedOptions) {
     this.#options = options
-    this.#skipped = new UnknownRecordLog(options.log)
+    this.#unknownRecords = new UnknownRecordLog(options.log)
   }
 
   static async open(options: AttachedOptions): Promise<AttachedJobs> {
@@ -70,7 +70,7 @@ export class AttachedJobs implements JobOwner {
     jobs.presence = await Presence.open({
       broker: options.broker,
       log: options.log,
-      silentMs: options.workerSilentMs,
+      suspectedMs: options.workerSuspectedMs,
       lostMs: options.workerLostMs,
       self: {
         boot: jobs.boot,
@@ -81,8 +81,8 @@ export class AttachedJobs implements JobOwner {
         isDraining: () => jobs.isDraining,
       },
       listener: {
-        onSilent: (peer) => jobs.#onWorkerSilent(peer),
-        onLost: ({ boot }) => jobs.#lose(jobs.#jobs.runBy(boot), { worker: boot }, 'worker lost'),
+        onSuspected: (peer) => jobs.#onWorkerSuspected(peer),
+        onLost: ({ boot }) => jobs.#failAttempts(jobs.#jobs.runBy(boot), { worker: boot }, 'worker lost'),
         // The control channel delivers before the sender exists.
         onControl: (record) => {
           jobs.#sender?.onControl(record)
@@ -91,12 +91,12 @@ export class AttachedJobs implements JobOwner {
       },
     })
     const { boot, presence } = jobs
-    const lines = new WaitQueues<AttachedJob>(presence)
-    jobs.#lines = lines
+    const waitQueues = new WaitQueues<AttachedJob>(presence)
+    jobs.#waitQueues = waitQueues
     const onUnsent = (job: AttachedJob, error: unknown) => jobs.#onUnsent(job, error)
-    jobs.#sender = new Sender({ ...options, boot, presence, lines, onUnsent })
+    jobs.#sender = new Sender({ ...options, boot, presence, waitQueues, onUnsent })
     jobs.#stopLosses = options.broker.onLoss?.((name) => jobs.#onLoss(name))
-    jobs.#stopLooking = every(LATE_EVERY_MS, () => jobs.#refuseLate())
+    jobs.#stopLateCheck = atAlignedInterval(LATE_CHECK_INTERVAL_MS, () => jobs.#refuseLate())
     return jobs
   }
 
@@ -142,7 +142,7 @@ export class AttachedJobs implements JobOwner {
     this.#sender.admit(spec)
     const job = new AttachedJob(envelopeOf(spec, this.#reply), this, spec)
     this.#jobs.set(job.id, job)
-    this.#lines.entered(job)
+    this.#waitQueues.entered(job)
     this.#budget.earn()
     job.timers.deadline = setTimeout(() => this.onOutcome(job, { type: 'timed_out' }), spec.timeoutMs)
     this.#awaitStart(job)
@@ -177,7 +177,7 @@ export class AttachedJobs implements JobOwner {
 
   async close(): Promise<void> {
     this.#sender.close()
-    this.#stopLooking?.()
+    this.#stopLateCheck?.()
     this.#stopLosses?.()
     for (const timer of this.#lossTimers) clearTimeout(timer)
     this.failAll({ code: 'overloaded', message: 'The server shut down.', param: null })
@@ -219,7 +219,8 @@ export class AttachedJobs implements JobOwner {
   #retry(job: AttachedJob, reason: string, delayMs: number): void {
     // Workers hand the job back in turn, and no live worker has its model.
     const waitedMs = Date.now() - job.envelope.created_at_ms
-    const isTooLate = reason === 'handed_back' && waitedMs >= Math.min(this.#options.startTimeoutMs, NO_WORKER_MS)
+    const isTooLate =
+      reason === 'handed_back' && waitedMs >= Math.min(this.#options.startTimeoutMs, NO_WORKER_TIMEOUT_MS)
     const error = isTooLate ? this.#sender.unstartedError(job, waitedMs) : undefined
     if (error) return this.#end(job, 'failed', error)
     if (reason === 'failed') this.#budget.spend()
@@ -227,7 +228,7 @@ export class AttachedJobs implements JobOwner {
     const { id: job_id, attempt, worker } = job
     this.#options.log.info({ job_id, attempt, reason, delay_ms: delayMs, worker }, 'job retried')
     job.requeue()
-    this.#lines.entered(job)
+    this.#waitQueues.entered(job)
     this.#sender.leave(job)
     job.timers.retry = setTimeout(() => {
       // The pool may have lost its last worker. The new attempt has the same start timeout as the first.
@@ -237,16 +238,16 @@ export class AttachedJobs implements JobOwner {
   }
 
   #awaitStart(job: AttachedJob): void {
-    const waitMs = Math.min(this.#options.startTimeoutMs, NO_WORKER_MS)
+    const waitMs = Math.min(this.#options.startTimeoutMs, NO_WORKER_TIMEOUT_MS)
     clearTimeout(job.timers.start)
     job.timers.start = setTimeout(() => this.#onUnstarted(job, waitMs), waitMs)
   }
 
   #onReply(received: ChannelRecord): void {
     // A reply of the same process is passed as an object. Bytes are parsed only if the reply came through the broker.
-    const record = received.payload ? passedReply(received.payload) : readReply(received.value)
-    if (!record) return this.#skipped.note('unreadable reply ignored')
-    for (const type of record.skipped) this.#skipped.note('event of unknown type ignored', type)
+    const record = received.payload ? replyOfPayload(received.payload) : readReply(received.value)
+    if (!record) return this.#unknownRecords.note('unreadable reply ignored')
+    for (const type of record.skipped) this.#unknownRecords.note('event of unknown type ignored', type)
     for (const event of record.events) this.#onEvent(record.worker, event)
   }
 
@@ -256,7 +257,7 @@ export class AttachedJobs implements JobOwner {
       job.onEvent(worker, event)
       if (event.type === 'started' && job.worker === worker) {
         clearTimeout(job.timers.start)
-        this.#lines.started(job)
+        this.#waitQueues.started(job)
         this.#sender.start(job)
         this.presence.expect(worker, job.envelope.pool)
       }
@@ -269,13 +270,13 @@ export class AttachedJobs implements JobOwner {
   /**
    * The worker is suspected, not dead. Jobs that are cheap to repeat start elsewhere, at most as many as there are free slots.
    */
-  #onWorkerSilent(worker: Peer): void {
-    const jobs = this.#jobs.cheapToRepeat(worker, this.#options.workerLostMs)
+  #onWorkerSuspected(worker: Peer): void {
+    const jobs = this.#jobs.hedgeCandidates(worker, this.#options.workerLostMs)
     const free = jobs[0] ? this.presence.freeSlots(jobs[0].envelope.pool) : 0
-    this.#lose(jobs.slice(0, free), { worker: worker.boot }, 'worker silent')
+    this.#failAttempts(jobs.slice(0, free), { worker: worker.boot }, 'worker suspected')
   }
 
-  #lose(jobs: readonly AttachedJob[], cause: { worker: string } | { topic: string }, message: string): void {
+  #failAttempts(jobs: readonly AttachedJob[], cause: { worker: string } | { topic: string }, message: string): void {
     if (jobs.length > 0) this.#options.log.warn({ ...cause, jobs: jobs.length }, message)
     for (const job of jobs) this.onOutcome(job, { type: 'lost' })
   }
@@ -285,15 +286,15 @@ export class AttachedJobs implements JobOwner {
     const atBroker = [...this.#jobs.values()].filter(({ isAtBroker }) => isAtBroker)
     if (name !== REPLIES) {
       const waiting = atBroker.filter(({ state, envelope }) => state === 'queued' && jobsTopic(envelope.pool) === name)
-      return this.#lose(waiting, { topic: name }, 'jobs lost with their topic')
+      return this.#failAttempts(waiting, { topic: name }, 'jobs lost with their topic')
     }
     const before = atBroker.map((job) => ({ job, attempt: job.attempt, seq: job.lastSeq }))
     const timer = setTimeout(() => {
       this.#lossTimers.delete(timer)
       const silent = before.filter(({ job, attempt, seq }) => job.attempt === attempt && job.lastSeq === seq)
       const jobs = silent.map(({ job }) => job).filter(({ state }) => state !== 'done')
-      this.#lose(jobs, { topic: name }, 'jobs without a reply since their topic was lost')
-    }, REPLY_LOSS_MS)
+      this.#failAttempts(jobs, { topic: name }, 'jobs without a reply since their topic was lost')
+    }, REPLY_LOSS_GRACE_MS)
     this.#lossTimers.add(timer)
   }
 
@@ -306,7 +307,7 @@ export class AttachedJobs implements JobOwner {
   /** The job keeps waiting until its deadline as long as a live worker can start it. */
   #onUnstarted(job: AttachedJob, waitMs: number): void {
     if (job.state !== 'queued') return
-    const error = this.#lines.mayBeLost(job) ? this.#sender.unstartedError(job, waitMs) : undefined
+    const error = this.#waitQueues.mayBeLost(job) ? this.#sender.unstartedError(job, waitMs) : undefined
     if (!error) return this.#awaitStart(job)
     this.#stopWorker(job)
     this.#end(job, 'failed', error)
@@ -318,7 +319,7 @@ export class AttachedJobs implements JobOwner {
   #refuseLate(): void {
     if (!this.#options.broker.isReachable) return
     const { startTimeoutMs } = this.#options
-    for (const { job, waitMs } of this.#lines.late(startTimeoutMs)) {
+    for (const { job, waitMs } of this.#waitQueues.late(startTimeoutMs)) {
       this.#stopWorker(job)
       this.#end(job, 'failed', lateRefusal(waitMs, startTimeoutMs).toBody())
     }
@@ -333,7 +334,7 @@ export class AttachedJobs implements JobOwner {
     if (!this.#jobs.delete(job.id)) return
     for (const timer of Object.values(job.timers)) clearTimeout(timer)
     this.#sender.dropBlob(job)
-    this.#lines.left(job)
+    this.#waitQueues.left(job)
     this.#sender.leave(job)
     if (end === 'completed') this.#sender.completed(job)
     job.finish(error)

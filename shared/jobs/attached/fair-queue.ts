@@ -1,17 +1,17 @@
 import { type Work, workKey } from '#shared/jobs/peers.ts'
 
-export interface TurnTaker {
+export interface FairQueueItem {
   readonly envelope: Work & { readonly tenant: string }
 }
 
 /** Waiting jobs of one tenant, by work key, oldest first. */
-interface Own<Job> {
+interface TenantQueue<Job> {
   /** Position in the round: the tenant with the lowest rank is served first. */
   rank: number
   readonly jobs: Map<string, Set<Job>>
 }
 
-interface Line {
+interface ModelOrder {
   /** Ranks of the tenants, ascending. */
   readonly ranks: number[]
   readonly counts: TenantCounts
@@ -30,10 +30,10 @@ interface Line {
  * Example: tenant A has 1,000 calls waiting, then B adds one. The order is A, B, A, A and so on: B waits behind at most one call
  * of A.
  */
-export class FairQueue<Job extends TurnTaker> {
-  readonly #tenants = new Map<string, Own<Job>>()
-  readonly #byRank = new Map<number, Own<Job>>()
-  readonly #lines = new Map<string, Line>()
+export class FairQueue<Job extends FairQueueItem> {
+  readonly #tenants = new Map<string, TenantQueue<Job>>()
+  readonly #byRank = new Map<number, TenantQueue<Job>>()
+  readonly #orders = new Map<string, ModelOrder>()
   /** Arrival number of each job. Jobs that were put first have numbers of 0 or below. */
   readonly #order = new WeakMap<Job, number>()
   #last = 0
@@ -52,7 +52,7 @@ export class FairQueue<Job extends TurnTaker> {
   add(job: Job): void {
     this.#order.set(job, ++this.#last)
     const key = workKey(job.envelope)
-    const own = this.#ownOf(job.envelope.tenant)
+    const own = this.#queueOf(job.envelope.tenant)
     const same = own.jobs.get(key)
     if (same) same.add(job)
     else this.#open(own, key, [job])
@@ -63,7 +63,7 @@ export class FairQueue<Job extends TurnTaker> {
   addFirst(job: Job): void {
     this.#order.set(job, --this.#first)
     const key = workKey(job.envelope)
-    const own = this.#ownOf(job.envelope.tenant)
+    const own = this.#queueOf(job.envelope.tenant)
     this.#move(own, --this.#first)
     const same = own.jobs.get(key)
     if (same) own.jobs.set(key, new Set([job, ...same]))
@@ -80,7 +80,7 @@ export class FairQueue<Job extends TurnTaker> {
     this.#count(key, tenant, -1)
     if (same.size > 0) return true
     own.jobs.delete(key)
-    this.#leaveLine(own, key)
+    this.#leaveOrder(own, key)
     if (own.jobs.size > 0) return true
     this.#tenants.delete(tenant)
     this.#byRank.delete(own.rank)
@@ -98,7 +98,7 @@ export class FairQueue<Job extends TurnTaker> {
    */
   next(open: ReadonlySet<string>): Job | undefined {
     let rank = Number.POSITIVE_INFINITY
-    for (const key of open) rank = Math.min(rank, this.#lines.get(key)?.ranks[0] ?? rank)
+    for (const key of open) rank = Math.min(rank, this.#orders.get(key)?.ranks[0] ?? rank)
     const own = this.#byRank.get(rank)
     return own && this.#oldestOf(own, open)
   }
@@ -111,19 +111,19 @@ export class FairQueue<Job extends TurnTaker> {
 
   /** Waiting jobs of each tenant for one model. @param key See {@link workKey} */
   countsOf(key: string): TenantCounts {
-    return this.#lines.get(key)?.counts ?? new TenantCounts()
+    return this.#orders.get(key)?.counts ?? new TenantCounts()
   }
 
   /** Waiting jobs of each tenant for all models except `keys`. Cheap if the last call had the same `keys`. */
   countsWithout(keys: ReadonlySet<string>): TenantCounts {
     if (this.#others && isSame(this.#others.without, keys)) return this.#others.counts
     const counts = new TenantCounts()
-    for (const [key, line] of this.#lines) if (!keys.has(key)) counts.addAll(line.counts)
+    for (const [key, line] of this.#orders) if (!keys.has(key)) counts.addAll(line.counts)
     this.#others = { without: new Set(keys), counts }
     return counts
   }
 
-  #ownOf(tenant: string): Own<Job> {
+  #queueOf(tenant: string): TenantQueue<Job> {
     const known = this.#tenants.get(tenant)
     if (known) return known
     const own = { rank: ++this.#last, jobs: new Map<string, Set<Job>>() }
@@ -132,32 +132,32 @@ export class FairQueue<Job extends TurnTaker> {
     return own
   }
 
-  #open(own: Own<Job>, key: string, jobs: Job[]): void {
+  #open(own: TenantQueue<Job>, key: string, jobs: Job[]): void {
     own.jobs.set(key, new Set(jobs))
-    const line = this.#lines.get(key) ?? { ranks: [], counts: new TenantCounts() }
-    this.#lines.set(key, line)
-    line.ranks.splice(placeOf(line.ranks, own.rank), 0, own.rank)
+    const line = this.#orders.get(key) ?? { ranks: [], counts: new TenantCounts() }
+    this.#orders.set(key, line)
+    line.ranks.splice(positionOf(line.ranks, own.rank), 0, own.rank)
   }
 
-  #leaveLine({ rank }: Own<Job>, key: string): void {
-    const line = this.#lines.get(key)
+  #leaveOrder({ rank }: TenantQueue<Job>, key: string): void {
+    const line = this.#orders.get(key)
     if (!line) return
-    line.ranks.splice(placeOf(line.ranks, rank), 1)
-    if (line.ranks.length === 0) this.#lines.delete(key)
+    line.ranks.splice(positionOf(line.ranks, rank), 1)
+    if (line.ranks.length === 0) this.#orders.delete(key)
   }
 
-  #move(own: Own<Job>, rank: number): void {
+  #move(own: TenantQueue<Job>, rank: number): void {
     this.#byRank.delete(own.rank)
     for (const key of own.jobs.keys()) {
-      const ranks = this.#lines.get(key)?.ranks ?? []
-      ranks.splice(placeOf(ranks, own.rank), 1)
-      ranks.splice(placeOf(ranks, rank), 0, rank)
+      const ranks = this.#orders.get(key)?.ranks ?? []
+      ranks.splice(positionOf(ranks, own.rank), 1)
+      ranks.splice(positionOf(ranks, rank), 0, rank)
     }
     own.rank = rank
     this.#byRank.set(rank, own)
   }
 
-  #oldestOf({ jobs }: Own<Job>, open: ReadonlySet<string>): Job | undefined {
+  #oldestOf({ jobs }: TenantQueue<Job>, open: ReadonlySet<string>): Job | undefined {
     let first: Job | undefined
     for (const [key, [job]] of jobs) {
       if (!job || !open.has(key)) continue
@@ -167,13 +167,13 @@ export class FairQueue<Job extends TurnTaker> {
   }
 
   #count(key: string, tenant: string, by: 1 | -1): void {
-    this.#lines.get(key)?.counts.change(tenant, by)
+    this.#orders.get(key)?.counts.change(tenant, by)
     if (this.#others && !this.#others.without.has(key)) this.#others.counts.change(tenant, by)
   }
 }
 
 /** Index of a rank in the sorted array, or where it belongs. Most ranks are new and belong at the end. */
-function placeOf(ranks: readonly number[], rank: number): number {
+function positionOf(ranks: readonly number[], rank: number): number {
   if (rank > (ranks.at(-1) ?? Number.NEGATIVE_INFINITY)) return ranks.length
   let [from, to] = [0, ranks.length]
   while (from < to) {

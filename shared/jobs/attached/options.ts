@@ -28,7 +28,7 @@ export interface AttachedOptions {
   readonly observer: AttachedObserver
   readonly version: string
   /** Silence after which a worker is suspected, in ms: its calls without output may run elsewhere. */
-  readonly workerSilentMs: number
+  readonly workerSuspectedMs: number
   /** Silence after which a worker is declared dead, in ms: its running streams fail. */
   readonly workerLostMs: number
   /** Maximum estimated wait, in ms, with which a job is admitted. */

@@ -1,34 +1,34 @@
 /** Maximum number of reservations. One tenant may use at most as many as remain free for the others. */
 const RESERVED_MAX = 50_000
 /** Maximum distance of a reservation into the future: one hour. */
-const AHEAD_MS_MAX = 3_600_000
+const RESERVE_AHEAD_MS_MAX = 3_600_000
 /** A caller may return this much before its time. */
-const EARLY_MS = 500
+const EARLY_RETURN_MS = 500
 /** A reservation expires this long after its time, or after a quarter of its wait if that is longer. */
-const LATE_MS = 5_000
-const SWEEP_MS = 1_000
+const LATE_RETURN_MS = 5_000
+const SWEEP_INTERVAL_MS = 1_000
 /** Bounds of the fingerprint: parts of a request, and characters at each end of a text. */
 const PARTS_MAX = 500
-const CHARS = 40
+const TEXT_CHARS = 40
 
-export interface PlaceTimes {
+export interface ReservedTimes {
   readonly atMs: number
   /**
    * Time at which the caller was asked to return. Earlier than `atMs` if the caller's SDK does not honour so long a Retry-After.
    */
-  readonly backMs: number
+  readonly returnMs: number
 }
 
-export interface Place extends PlaceTimes {
+export interface ReservedTime extends ReservedTimes {
   readonly isDue: boolean
-  readonly isBack: boolean
+  readonly hasReturned: boolean
   /** Number of callers of the tenant that returned when due, found the queue full and precede this one. */
-  readonly before: number
+  readonly ahead: number
 }
 
 interface Reservation {
   atMs: number
-  backMs: number
+  returnMs: number
   untilMs: number
   /**
    * Ordinal of this caller among the tenant's callers that returned when due and found the queue full. Undefined for
@@ -39,7 +39,7 @@ interface Reservation {
 
 interface Tenant {
   /** Fingerprint of the request → reservations of equal requests, earliest first. */
-  readonly places: Map<string, Reservation[]>
+  readonly reservations: Map<string, Reservation[]>
   /** Number of callers that returned when due and found the queue full, and how many of those have left again. */
   late: number
   left: number
@@ -64,44 +64,50 @@ export class Reservations {
   #sweptAtMs = 0
 
   /** The earliest reservation for a request, or undefined. */
-  find(tenant: string, body: unknown, now: number): Place | undefined {
+  find(tenant: string, body: unknown, now: number): ReservedTime | undefined {
     this.#sweep(now)
     const first = this.#firstOf(tenant, body)
     if (!first) return undefined
-    const { atMs, backMs, nth } = first
+    const { atMs, returnMs, nth } = first
     const { late, left } = this.#tenants.get(tenant) ?? { late: 0, left: 0 }
     const before = Math.max(0, (nth ?? late) - left)
-    return { atMs, backMs, before, isDue: now >= atMs - EARLY_MS, isBack: now >= backMs - EARLY_MS }
+    return {
+      atMs,
+      returnMs: returnMs,
+      ahead: before,
+      isDue: now >= atMs - EARLY_RETURN_MS,
+      hasReturned: now >= returnMs - EARLY_RETURN_MS,
+    }
   }
 
-  add(tenant: string, body: unknown, { atMs, backMs }: PlaceTimes, now: number): void {
+  add(tenant: string, body: unknown, { atMs, returnMs }: ReservedTimes, now: number): void {
     const count = this.counts.get(tenant) ?? 0
-    if (atMs - now > AHEAD_MS_MAX || count >= RESERVED_MAX - this.#total) return
-    const own = this.#tenants.get(tenant) ?? { places: new Map<string, Reservation[]>(), late: 0, left: 0 }
+    if (atMs - now > RESERVE_AHEAD_MS_MAX || count >= RESERVED_MAX - this.#total) return
+    const own = this.#tenants.get(tenant) ?? { reservations: new Map<string, Reservation[]>(), late: 0, left: 0 }
     this.#tenants.set(tenant, own)
     const key = fingerprintOf(body)
-    const place: Reservation = { atMs, backMs, untilMs: keptUntil(atMs, now) }
-    own.places.set(key, inOrder([...(own.places.get(key) ?? []), place]))
+    const place: Reservation = { atMs, returnMs: returnMs, untilMs: keptUntil(atMs, now) }
+    own.reservations.set(key, inOrder([...(own.reservations.get(key) ?? []), place]))
     change(this.counts, tenant, 1)
     this.#total++
   }
 
   /** Stores a new return time for a caller that came too early. */
-  reserve(tenant: string, body: unknown, backMs: number): void {
+  reserve(tenant: string, body: unknown, returnMs: number): void {
     const first = this.#firstOf(tenant, body)
-    if (first) first.backMs = backMs
+    if (first) first.returnMs = returnMs
   }
 
   /**
    * Moves the reservation of a caller that returned when due and found the queue full. That caller stays ahead of all
    * reservations due later.
    */
-  defer(tenant: string, body: unknown, { atMs, backMs }: PlaceTimes, now: number): void {
+  defer(tenant: string, body: unknown, { atMs, returnMs }: ReservedTimes, now: number): void {
     const own = this.#tenants.get(tenant)
-    const same = own?.places.get(fingerprintOf(body))
+    const same = own?.reservations.get(fingerprintOf(body))
     const first = same?.[0]
     if (!own || !same || !first) return
-    Object.assign(first, { atMs, backMs, untilMs: keptUntil(atMs, now) })
+    Object.assign(first, { atMs, returnMs, untilMs: keptUntil(atMs, now) })
     // Another reservation of an equal request may now be earlier.
     inOrder(same)
     if (first.nth !== undefined) return
@@ -112,15 +118,15 @@ export class Reservations {
   drop(tenant: string, body: unknown): void {
     const own = this.#tenants.get(tenant)
     const key = fingerprintOf(body)
-    const same = own?.places.get(key)
+    const same = own?.reservations.get(key)
     const first = same?.shift()
     if (!own || !same || !first) return
-    if (same.length === 0) own.places.delete(key)
+    if (same.length === 0) own.reservations.delete(key)
     this.#gone(tenant, own, [first])
   }
 
   #firstOf(tenant: string, body: unknown): Reservation | undefined {
-    return this.#tenants.get(tenant)?.places.get(fingerprintOf(body))?.[0]
+    return this.#tenants.get(tenant)?.reservations.get(fingerprintOf(body))?.[0]
   }
 
   #gone(tenant: string, own: Tenant, places: readonly Reservation[]): void {
@@ -133,14 +139,14 @@ export class Reservations {
   }
 
   #sweep(now: number): void {
-    if (this.#total === 0 || now - this.#sweptAtMs < SWEEP_MS) return
+    if (this.#total === 0 || now - this.#sweptAtMs < SWEEP_INTERVAL_MS) return
     this.#sweptAtMs = now
     for (const [tenant, own] of this.#tenants) {
-      for (const [key, same] of own.places) {
+      for (const [key, same] of own.reservations) {
         const kept = same.filter(({ untilMs }) => untilMs >= now)
         if (kept.length === same.length) continue
-        if (kept.length > 0) own.places.set(key, kept)
-        else own.places.delete(key)
+        if (kept.length > 0) own.reservations.set(key, kept)
+        else own.reservations.delete(key)
         this.#gone(
           tenant,
           own,
@@ -163,7 +169,7 @@ function change(counts: Map<string, number>, tenant: string, more: number): void
 
 /** Expiry of a reservation that is due at `atMs`. */
 function keptUntil(atMs: number, now: number): number {
-  return atMs + Math.max(LATE_MS, (atMs - now) / 4)
+  return atMs + Math.max(LATE_RETURN_MS, (atMs - now) / 4)
 }
 
 /**
@@ -178,7 +184,7 @@ export function fingerprintOf(body: unknown): string {
   const rest: unknown[] = [body]
   for (let parts = 0; rest.length > 0 && parts < PARTS_MAX; parts++) {
     const part = rest.pop()
-    if (typeof part === 'string') add(`${part.length} ${part.slice(0, CHARS)} ${part.slice(-CHARS)}`)
+    if (typeof part === 'string') add(`${part.length} ${part.slice(0, TEXT_CHARS)} ${part.slice(-TEXT_CHARS)}`)
     else if (Array.isArray(part)) rest.push(part.length, ...part.slice(-PARTS_MAX))
     else if (typeof part === 'object' && part !== null) rest.push(...Object.values(part).slice(-PARTS_MAX))
     else add(String(part))

@@ -1,35 +1,35 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
+import { atAlignedInterval } from '#shared/aligned-interval.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { recordOf, storeBody } from '#shared/jobs/body.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
-import { every } from '#shared/ticks.ts'
-import { AdmissionControl, type AdmissionControlOptions, type Asked } from './admission-control.ts'
+import { AdmissionControl, type AdmissionControlOptions, type AdmissionRequest } from './admission-control.ts'
 import type { AttachedJob, NewAttachedJob } from './attached-job.ts'
-import { Shares, type WaitingCalls } from './shares.ts'
-import { TenantTurns } from './turns.ts'
+import { SlotPartition, type WaitingCalls } from './slot-partition.ts'
+import { TenantDispatcher } from './tenant-dispatcher.ts'
 import type { WaitQueues } from './wait-queues.ts'
 
 /**
  * Minimum prefetch per ingress: 3 jobs, or 4 if several ingresses share the pool. Small pools need it, because a round trip to
  * the broker may outlast a job.
  */
-const ROOM_MIN = { alone: 3, shared: 4 }
+const PREFETCH_MIN = { alone: 3, shared: 4 }
 /** Interval at which waiting jobs are dispatched, in addition to each start and end of a job. */
 const DISPATCH_INTERVAL_MS = 1_000
 /** Minimum Retry-After if a pool has no free slot. */
-const RETRY_MS_MIN = 5_000
+const RETRY_AFTER_MS_MIN = 5_000
 
 export interface SenderOptions {
   readonly boot: string
   readonly broker: Broker
   readonly blobs: Blobs
   readonly presence: Presence
-  readonly lines: WaitQueues<AttachedJob>
+  readonly waitQueues: WaitQueues<AttachedJob>
   readonly log: Log
   readonly startTimeoutMs: number
   /** Called if a reachable broker rejected an attempt that the fair queue had released. */
@@ -42,47 +42,52 @@ export interface SenderOptions {
  */
 export class Sender {
   readonly #options: SenderOptions
-  readonly #turns = new Map<PoolName, TenantTurns<AttachedJob>>()
-  readonly #gate: AdmissionControl
+  readonly #dispatchers = new Map<PoolName, TenantDispatcher<AttachedJob>>()
+  readonly #admission: AdmissionControl
   readonly #withBlob = new Set<string>()
-  readonly #shares: Shares
-  readonly #stopTurns: () => void
+  readonly #partition: SlotPartition
+  readonly #stopDispatch: () => void
 
   constructor(options: SenderOptions) {
     this.#options = options
     const { boot, presence } = options
     const sendAll = () => {
-      for (const [pool, turns] of this.#turns) if (turns.hasWaiting) void this.#sendNext(pool)
+      for (const [pool, turns] of this.#dispatchers) if (turns.hasWaiting) void this.#sendNext(pool)
     }
     const waiting = () => this.#waiting()
     const ahead: AdmissionControlOptions['ahead'] = (asked, reserved, own) =>
-      this.#turnsOf(asked.pool).ahead(asked.tenant, asked, reserved, own)
-    this.#gate = new AdmissionControl({ ...options, ahead })
-    this.#shares = new Shares({ boot, publish: (record) => presence.send(record), waiting, onShares: sendAll })
-    this.#stopTurns = every(DISPATCH_INTERVAL_MS, sendAll)
+      this.#dispatcherOf(asked.pool).ahead(asked.tenant, asked, reserved, own)
+    this.#admission = new AdmissionControl({ ...options, ahead })
+    this.#partition = new SlotPartition({
+      boot,
+      publish: (record) => presence.send(record),
+      waiting,
+      onChange: sendAll,
+    })
+    this.#stopDispatch = atAlignedInterval(DISPATCH_INTERVAL_MS, sendAll)
   }
 
   onControl(record: ControlRecord): void {
-    if (record.type === 'calls_waiting') this.#shares.receive(record)
+    if (record.type === 'calls_waiting') this.#partition.receive(record)
   }
 
   /** Rejects a job that cannot start in time (see {@link AdmissionControl}). @throws ServiceError `overloaded` */
-  admit(asked: Asked): void {
-    this.#gate.admit(asked)
+  admit(asked: AdmissionRequest): void {
+    this.#admission.admit(asked)
   }
 
   /**
    * The error for a job that no live worker can start, or undefined if one still can. @param waitMs Time that the job has waited
    */
   unstartedError(job: AttachedJob, waitMs: number): ErrorBody | undefined {
-    const why = whyUnstarted(this.#options.presence, job, waitMs)
+    const why = unstartedReason(this.#options.presence, job, waitMs)
     if (why === undefined) return undefined
-    const retry_after_ms = Math.max(RETRY_MS_MIN, this.#gate.estimateMs(job.envelope))
+    const retry_after_ms = Math.max(RETRY_AFTER_MS_MIN, this.#admission.estimateMs(job.envelope))
     return { code: 'overloaded', message: `${why} Try again later.`, param: null, retry_after_ms }
   }
 
   completed(job: AttachedJob): void {
-    this.#gate.completed(job.envelope)
+    this.#admission.completed(job.envelope)
   }
 
   /**
@@ -111,10 +116,10 @@ export class Sender {
     if (!broker.enqueueLocal || !broker.isReachable || heldBytes === undefined) return undefined
     const { pool } = job.envelope
     job.stored = { value: body, bytes: heldBytes }
-    this.#turnsOf(pool).enter(job)
+    this.#dispatcherOf(pool).enter(job)
     const sending = this.#sendNext(pool, job)
     if (sending) return sending
-    this.#turnsOf(pool).leave(job)
+    this.#dispatcherOf(pool).leave(job)
     job.stored = undefined
     return undefined
   }
@@ -137,40 +142,40 @@ export class Sender {
   #send(job: AttachedJob): Promise<void> | undefined {
     if (!this.#options.broker.isReachable) return this.#publish(job)
     const { pool } = job.envelope
-    this.#turnsOf(pool).enter(job)
+    this.#dispatcherOf(pool).enter(job)
     return this.#sendNext(pool, job)
   }
 
   sendAgain(job: AttachedJob): void {
     const { pool } = job.envelope
-    this.#turnsOf(pool).leave(job)
-    this.#turnsOf(pool).enterFirst(job)
+    this.#dispatcherOf(pool).leave(job)
+    this.#dispatcherOf(pool).enterFirst(job)
     void this.#sendNext(pool)
   }
 
   start(job: AttachedJob): void {
     const { pool } = job.envelope
-    if (this.#turnsOf(pool).start(job)) void this.#sendNext(pool)
+    if (this.#dispatcherOf(pool).start(job)) void this.#sendNext(pool)
   }
 
   /** Removes a job that has neither a queue position nor a worker: it ended, or its attempt did. */
   leave(job: AttachedJob): void {
     const { pool } = job.envelope
-    if (this.#turnsOf(pool).leave(job)) void this.#sendNext(pool)
+    if (this.#dispatcherOf(pool).leave(job)) void this.#sendNext(pool)
   }
 
   /** Jobs of a pool in the fair queues of all ingresses. Other ingresses count as of their last report. */
   callsWaiting(pool: PoolName): number {
-    return this.#turnsOf(pool).waiting + this.#shares.callsElsewhere(pool)
+    return this.#dispatcherOf(pool).waiting + this.#partition.callsElsewhere(pool)
   }
 
   waitingOf(pool: PoolName, model: string): number {
-    return this.#turnsOf(pool).waitingOf(model)
+    return this.#dispatcherOf(pool).waitingOf(model)
   }
 
   /** Removes jobs without releasing others in their place. */
   forget(jobs: Iterable<AttachedJob>): void {
-    for (const job of jobs) this.#turnsOf(job.envelope.pool).leave(job)
+    for (const job of jobs) this.#dispatcherOf(job.envelope.pool).leave(job)
   }
 
   dropBlob(job: AttachedJob): void {
@@ -181,24 +186,24 @@ export class Sender {
   }
 
   close(): void {
-    this.#stopTurns()
-    this.#shares.close()
+    this.#stopDispatch()
+    this.#partition.close()
   }
 
-  #turnsOf(pool: PoolName): TenantTurns<AttachedJob> {
-    const known = this.#turns.get(pool)
+  #dispatcherOf(pool: PoolName): TenantDispatcher<AttachedJob> {
+    const known = this.#dispatchers.get(pool)
     if (known) return known
     const { broker, presence } = this.#options
-    const turns: TenantTurns<AttachedJob> = new TenantTurns<AttachedJob>({
-      room: () => (broker.isReachable ? this.#roomIn(pool, turns.running) : undefined),
+    const turns: TenantDispatcher<AttachedJob> = new TenantDispatcher<AttachedJob>({
+      prefetch: () => (broker.isReachable ? this.#prefetchIn(pool, turns.running) : undefined),
       slots: () => presence.slots(pool),
       capacityOf: (work) => presence.capacityOf(pool, work),
-      waitingElsewhere: () => this.#shares.waitingElsewhere(pool),
-      shareOf: (work) => this.#shares.of(pool, work),
-      spreadOf: (tenant) => this.#shares.spread(pool, tenant),
+      waitingElsewhere: () => this.#partition.waitingElsewhere(pool),
+      partOf: (work) => this.#partition.of(pool, work),
+      ingressesOf: (tenant) => this.#partition.spread(pool, tenant),
       isIdle: () => presence.freeSlots(pool) > 0,
     })
-    this.#turns.set(pool, turns)
+    this.#dispatchers.set(pool, turns)
     return turns
   }
 
@@ -207,16 +212,16 @@ export class Sender {
    * full pool waits only behind this many. Reported free slots may be older than the jobs sent from here, so own running jobs are
    * subtracted.
    */
-  #roomIn(pool: PoolName, running: number): number {
+  #prefetchIn(pool: PoolName, running: number): number {
     const { presence } = this.#options
-    const share = this.#shares.of(pool)
+    const share = this.#partition.of(pool)
     const slots = presence.slots(pool)
-    const least = slots === 0 || share < 1 ? ROOM_MIN.shared : ROOM_MIN.alone
+    const least = slots === 0 || share < 1 ? PREFETCH_MIN.shared : PREFETCH_MIN.alone
     return Math.max(least, slots / 4, Math.min(presence.freeSlots(pool), slots - running)) * share
   }
 
   *#waiting(): Generator<WaitingCalls> {
-    for (const [pool, turns] of this.#turns) for (const calls of turns.calls()) yield { pool, ...calls }
+    for (const [pool, turns] of this.#dispatchers) for (const calls of turns.calls()) yield { pool, ...calls }
   }
 
   /**
@@ -224,13 +229,13 @@ export class Sender {
    * waits
    */
   #sendNext(pool: PoolName, own?: AttachedJob): Promise<void> | undefined {
-    const turns = this.#turnsOf(pool)
+    const turns = this.#dispatcherOf(pool)
     let sending: Promise<void> | undefined
     for (let job = turns.next(); job; job = turns.next()) {
       if (job === own) sending = this.#publish(job)
       else this.#publishLater(job)
     }
-    if (turns.hasWaiting) this.#shares.changed()
+    if (turns.hasWaiting) this.#partition.changed()
     return sending
   }
 
@@ -259,7 +264,7 @@ export class Sender {
   }
 }
 
-function whyUnstarted(presence: Presence, { envelope, sentAtMs }: AttachedJob, waitMs: number): string | undefined {
+function unstartedReason(presence: Presence, { envelope, sentAtMs }: AttachedJob, waitMs: number): string | undefined {
   const { pool, model } = envelope
   if (presence.workers(pool).length === 0) return `No ${pool} worker is running.`
   if (!presence.hasModel(pool, model)) return `No ${pool} worker has the model '${model}'.`

@@ -22,18 +22,18 @@ const RECORD_BYTES_MAX = 768 * 1024
 export class Dispatcher {
   readonly #broker: Broker
   readonly #log: Log
-  readonly #hints: QueueNotifier | undefined
+  readonly #notifier: QueueNotifier | undefined
 
   /** @param presence Free slots of workers; default: assume that slots are free */
   constructor(broker: Broker, log: Log, presence?: () => NotifierPresence) {
     this.#broker = broker
     this.#log = log
-    this.#hints = presence && new QueueNotifier(presence)
+    this.#notifier = presence && new QueueNotifier(presence)
   }
 
   /** Publishes a queued job to its queue, or announces it to workers. Returns false if the broker did not accept it. */
   async publishJob(job: DurableJob, request: unknown): Promise<boolean> {
-    return await this.publishFound(job, async () => job, request)
+    return await this.publishQueued(job, async () => job, request)
   }
 
   /**
@@ -41,13 +41,13 @@ export class Dispatcher {
    *
    * @param find Reads the job; undefined: the job is no longer queued
    */
-  async publishFound(
+  async publishQueued(
     of: QueuedOf & { readonly id: string },
     find: () => Promise<DurableJob | undefined>,
     request: unknown,
   ): Promise<boolean> {
-    if (this.#hints?.mayPublish(of) === false) {
-      this.#hints.notify(of)
+    if (this.#notifier?.mayPublish(of) === false) {
+      this.#notifier.notify(of)
       return true
     }
     const job = await find()
@@ -67,12 +67,12 @@ export class Dispatcher {
 
   /** A job has ended, so another record may take its place (see {@link QueueNotifier}). */
   ended(job: DurableJob): void {
-    this.#hints?.ended(job)
+    this.#notifier?.ended(job)
   }
 
   /** Announces to workers that jobs wait, because records or earlier announcements may be lost. */
   notifyWaiting(of: QueuedOf): void {
-    this.#hints?.notify(of)
+    this.#notifier?.notify(of)
   }
 
   /**

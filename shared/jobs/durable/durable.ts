@@ -22,7 +22,7 @@ import { releaseHistory, type SharedBody, shareHistory } from './history.ts'
 import { type JobBounds, JobQuota } from './job-quota.ts'
 import { Positions } from './positions.ts'
 import { repeatOf } from './repeat.ts'
-import { listSteps, type ShownStep } from './steps.ts'
+import { listSteps, type StepView } from './steps.ts'
 import { type WaitOptions, waitForEnd } from './wait.ts'
 
 export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestId' | 'retentionMs' | 'blobBytes'> {
@@ -80,13 +80,13 @@ export class DurableJobs {
   readonly #dispatcher: Dispatcher
   readonly #family: Family
   readonly #live: LiveEvents
-  readonly #room: JobQuota
+  readonly #quota: JobQuota
 
   private constructor(options: DurableJobsOptions, live: LiveEvents) {
     this.#store = ownerOf(options.store)
     this.#options = options
     this.#live = live
-    this.#room = new JobQuota(options.store, options.bounds)
+    this.#quota = new JobQuota(options.store, options.bounds)
     this.positions = new Positions(options.store, options.callsWaiting ?? (() => 0))
     this.#dispatcher = new Dispatcher(options.broker, options.log, options.presence)
     const { log, presence } = options
@@ -108,7 +108,7 @@ export class DurableJobs {
    * has too many
    */
   async create(spec: NewDurableJob, key?: IdempotencyKey): Promise<Created> {
-    return await this.#room.enter(spec, () => this.#admit(spec, key))
+    return await this.#quota.enter(spec, () => this.#admit(spec, key))
   }
 
   /** A replay consumes nothing external, so no budget is reserved. */
@@ -147,7 +147,11 @@ export class DurableJobs {
     const own = request.blob === undefined ? [] : [request.blob]
     const blobBytes = (holding?.bytes ?? 0) + (spec.attachmentBytes ?? 0)
     if (request.blob === undefined) await holding?.grow(JSON.stringify(request).length)
-    const created = await this.#orDrop(own, () => this.#createSurely(id, { ...spec, blobBytes }, request, key), drop)
+    const created = await this.#dropBlobsOnError(
+      own,
+      () => this.#createWithRetry(id, { ...spec, blobBytes }, request, key),
+      drop,
+    )
     if (created.outcome !== 'created') return created
     holding?.stored()
     void this.positions.added(created.job)
@@ -222,7 +226,7 @@ export class DurableJobs {
     return steps === 0 ? [] : await this.#store.listSteps(tenant, id)
   }
 
-  showSteps(job: DurableJob, after: number, limit: number): Promise<{ steps: ShownStep[]; hasMore: boolean }> {
+  listStepViews(job: DurableJob, after: number, limit: number): Promise<{ steps: StepView[]; hasMore: boolean }> {
     return listSteps(this.#options, job, after, limit)
   }
 
@@ -250,7 +254,7 @@ export class DurableJobs {
         'The job has completed. Only a failed, cancelled or expired job can run again.',
       )
     }
-    return await this.#again(scope, job, {}, key)
+    return await this.#rerun(scope, job, {}, key)
   }
 
   /**
@@ -263,10 +267,10 @@ export class DurableJobs {
     const job = await this.get(scope, id)
     if (!TERMINAL.has(job.state)) throw new ServiceError('job_not_finished', `The job is ${job.state}.`)
     if (job.steps === 0) throw new ServiceError('invalid_request', 'The job has no recorded steps to replay.')
-    return await this.#again(scope, job, { replayOf: id, parentId: undefined, webhook: undefined }, key)
+    return await this.#rerun(scope, job, { replayOf: id, parentId: undefined, webhook: undefined }, key)
   }
 
-  async #again(
+  async #rerun(
     scope: Scope,
     job: DurableJob,
     more: Partial<NewDurableJob>,
@@ -276,9 +280,9 @@ export class DurableJobs {
     const content = await this.#store.findContent(scope, id)
     if (!content) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
     const request = readStored(content.request)
-    await this.#room.require(job)
+    await this.#quota.require(job)
     const copies: string[] = []
-    return await this.#orDrop(copies, async () => {
+    return await this.#dropBlobsOnError(copies, async () => {
       using holding = this.#options.storage?.open(job.tenant)
       const body = await copyBody(request, holding?.over(this.#options.blobs) ?? this.#options.blobs, copies)
       const attachmentBytes = holding?.bytes
@@ -313,7 +317,7 @@ export class DurableJobs {
     await this.#live.close()
   }
 
-  async #orDrop(
+  async #dropBlobsOnError(
     blobs: readonly string[],
     create: () => Promise<Created>,
     more: () => Promise<void> = async () => {},
@@ -327,7 +331,7 @@ export class DurableJobs {
       if (created.outcome !== 'created') await drop()
       return created
     } catch (error) {
-      if (isSurelyUndone(error)) await drop()
+      if (isDefinitelyUndone(error)) await drop()
       throw error
     }
   }
@@ -342,7 +346,7 @@ export class DurableJobs {
   }
 
   /** A lost response leaves the outcome unknown. The repeated call has the same id, so it returns the job of the first one. */
-  async #createSurely(
+  async #createWithRetry(
     id: string,
     spec: NewDurableJob & { readonly blobBytes: number },
     request: StoredRequest,
@@ -353,7 +357,7 @@ export class DurableJobs {
     try {
       return await this.#store.create(job, key)
     } catch (error) {
-      if (isSurelyUndone(error) || !this.#store.isReachable) throw error
+      if (isDefinitelyUndone(error) || !this.#store.isReachable) throw error
       const created = await this.#store.create(job, key)
       const isOurs = created.outcome === 'exists' && created.job.id === id
       return isOurs ? { outcome: 'created', job: created.job, events: [] } : created
@@ -365,7 +369,7 @@ export class DurableJobs {
 const HISTORY_GRACE_MS = 3_600_000
 
 /** True if the error proves that the job was not created. */
-export function isSurelyUndone(error: unknown): boolean {
+export function isDefinitelyUndone(error: unknown): boolean {
   const { code, isUndone } = ServiceError.from(error)
   // `overloaded` is also the store's error for a lost response. Any other error is a response.
   return isUndone || code !== 'overloaded'

@@ -7,7 +7,7 @@ import { EVENT_PARTITIONS, EVENTS } from '#shared/jobs/topics.ts'
 import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { JobReads, Scope } from '#shared/store/store.ts'
-import { nextTurn } from '#shared/yielding.ts'
+import { yieldToEventLoop } from '#shared/yielding.ts'
 
 const PAGE = 200
 /** Maximum live events buffered for a slow subscriber; beyond it, the subscriber continues from the store. */
@@ -181,7 +181,7 @@ export async function* follow(options: FollowOptions): AsyncGenerator<DurableEve
       isStoreDue = events.length === PAGE
       idleMs = POLL_MS.min
       yield events
-      if (isStoreDue) await nextTurn()
+      if (isStoreDue) await yieldToEventLoop()
       const last = events.at(-1)
       if (!last || isLast(last)) return
       seq = last.seq

@@ -9,8 +9,8 @@ const COUNT_AGE_MS = 1_000
 /** If the counts are overdue by this time, then a new job waits for them; until then the old counts are used. */
 const OVERDUE_MS = 4_000
 /** The next count starts after this multiple of the duration of the last one, because counting many jobs is slow. */
-const COUNT_RESTS = 50
-const RETRY_MS = 10_000
+const COUNT_PAUSE_FACTOR = 50
+const RETRY_AFTER_MS = 10_000
 
 /**
  * Limits on the number of durable jobs. Scheduled jobs (`run_at` in the future) are counted separately from queued and running
@@ -31,10 +31,10 @@ export interface JobBounds {
 /** Numbers of queued jobs, of queued and running jobs, and of scheduled jobs. */
 type Counts = Record<'queued' | 'underWay' | 'scheduled', number>
 
-type Entrant = Pick<NewJob, 'tenant' | 'keyId'> & { readonly runAtMs?: number | undefined }
+type QuotaRequest = Pick<NewJob, 'tenant' | 'keyId'> & { readonly runAtMs?: number | undefined }
 
 /** One unit of the quota, held by a job until its row is committed or refused. */
-interface Place {
+interface PendingCreate {
   readonly tenant: string
   readonly isScheduled: boolean
 }
@@ -68,7 +68,7 @@ export class JobQuota {
   #tally: Tally
   /** Admissions since the current count began, or in progress at that time. The count may not include them. */
   #since: Tally
-  readonly #onTheWay = new Set<Place>()
+  readonly #pendingCreates = new Set<PendingCreate>()
   readonly #ofKeys: KeyQuota
 
   constructor(store: StoreView, bounds: JobBounds) {
@@ -85,23 +85,23 @@ export class JobQuota {
    * @throws ServiceError `rate_limit_exceeded` at the tenant's own limit; `overloaded` at the limit of the service, or if the
    * store is down
    */
-  async require({ tenant }: Entrant): Promise<void> {
+  async require({ tenant }: QuotaRequest): Promise<void> {
     const place = { tenant, isScheduled: false }
     await this.#ready(place)
     this.#refuse(place)
   }
 
   /** Creates a job if the quota allows it. The job counts from the first moment on. @throws ServiceError As {@link require} */
-  async enter({ tenant, keyId, runAtMs = 0 }: Entrant, create: () => Promise<Created>): Promise<Created> {
+  async enter({ tenant, keyId, runAtMs = 0 }: QuotaRequest, create: () => Promise<Created>): Promise<Created> {
     const place = { tenant, isScheduled: runAtMs > Date.now() }
     await this.#ready(place)
     return await this.#ofKeys.enter(keyId, place.isScheduled, () => this.#enter(place, create))
   }
 
-  async #enter(place: Place, create: () => Promise<Created>): Promise<Created> {
+  async #enter(place: PendingCreate, create: () => Promise<Created>): Promise<Created> {
     // Check and increment happen in one synchronous step. Otherwise concurrent jobs could all take the last unit.
     this.#refuse(place)
-    this.#onTheWay.add(place)
+    this.#pendingCreates.add(place)
     this.#add(place, 1)
     try {
       const created = await create()
@@ -112,21 +112,21 @@ export class JobQuota {
       if (ServiceError.from(error).isUndone) this.#add(place, -1)
       throw error
     } finally {
-      this.#onTheWay.delete(place)
+      this.#pendingCreates.delete(place)
     }
   }
 
-  async #ready(place: Place): Promise<void> {
+  async #ready(place: PendingCreate): Promise<void> {
     if (!this.#store.isReachable) {
       const message = 'The job store cannot be reached now.'
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true })
     }
     await this.#count()
     // Outdated counts never refuse a job: wait for the count in progress.
-    if (this.#counting !== undefined && !this.#hasRoom(place)) await this.#counting
+    if (this.#counting !== undefined && !this.#hasCapacity(place)) await this.#counting
   }
 
-  #hasRoom(place: Place): boolean {
+  #hasCapacity(place: PendingCreate): boolean {
     try {
       this.#refuse(place)
       return true
@@ -135,17 +135,17 @@ export class JobQuota {
     }
   }
 
-  #refuse({ tenant, isScheduled }: Place): void {
-    refuseBeyond(isScheduled ? this.#scheduledOf(tenant) : this.#underWayOf(tenant), isScheduled)
+  #refuse({ tenant, isScheduled }: PendingCreate): void {
+    limitError(isScheduled ? this.#scheduledOf(tenant) : this.#underWayOf(tenant), isScheduled)
   }
 
-  #add(place: Place, count: number): void {
+  #add(place: PendingCreate, count: number): void {
     for (const tally of [this.#tally, this.#since]) tally.add(place, count)
   }
 
   /** Jobs are admitted by the last counts while new ones are read, unless the old ones are too old. */
   async #count(): Promise<void> {
-    const overdueMs = Date.now() - this.#countedAtMs - Math.max(COUNT_AGE_MS, COUNT_RESTS * this.#countMs)
+    const overdueMs = Date.now() - this.#countedAtMs - Math.max(COUNT_AGE_MS, COUNT_PAUSE_FACTOR * this.#countMs)
     if (overdueMs <= 0) return
     this.#counting ??= this.#read().finally(() => {
       this.#counting = undefined
@@ -158,7 +158,7 @@ export class JobQuota {
   async #read(): Promise<void> {
     const startedAtMs = Date.now()
     this.#since = new Tally(this.#bounds)
-    for (const place of this.#onTheWay) this.#since.add(place, 1)
+    for (const place of this.#pendingCreates) this.#since.add(place, 1)
     const depth = await this.#store.tenants.depth()
     this.#tally = new Tally(this.#bounds)
     for (const row of depth) this.#tally.addStored(row)
@@ -198,7 +198,7 @@ class Tally {
     return this.#counts.get(tenant) ?? NONE
   }
 
-  add({ tenant, isScheduled }: Place, count: number): void {
+  add({ tenant, isScheduled }: PendingCreate, count: number): void {
     if (isScheduled) this.#add(tenant, { ...NONE, scheduled: count })
     else this.#add(tenant, { ...NONE, queued: count, underWay: count })
   }
@@ -238,8 +238,8 @@ class Tally {
 
 const NONE: Counts = { queued: 0, underWay: 0, scheduled: 0 }
 
-function refuseBeyond({ count, own, total, most, what }: Bound, isScheduled: boolean): void {
-  const refusal = { retryAfterMs: RETRY_MS, isUndone: true }
+function limitError({ count, own, total, most, what }: Bound, isScheduled: boolean): void {
+  const refusal = { retryAfterMs: RETRY_AFTER_MS, isUndone: true }
   if (own === 0) {
     const message = `This project cannot have ${what}: its limit is 0. Only the operator of this service can raise it.`
     throw new ServiceError('permission_denied', message, { isUndone: true })

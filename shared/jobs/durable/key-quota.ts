@@ -2,7 +2,7 @@ import { ServiceError } from '#shared/error.ts'
 import type { Limits } from '#shared/keys/project.ts'
 import type { TenantReads } from '#shared/store/tenants.ts'
 
-const RETRY_MS = 10_000
+const RETRY_AFTER_MS = 10_000
 
 /** Waiting state of a job: queued for a worker, or scheduled. */
 type Waiting = 'queued' | 'scheduled'
@@ -76,5 +76,5 @@ function full(state: Waiting, most: number): ServiceError {
     return new ServiceError('permission_denied', message, { isUndone: true })
   }
   const message = `This key has reached its limit of ${most} ${what}. Try again later.`
-  return new ServiceError('rate_limit_exceeded', message, { retryAfterMs: RETRY_MS, isUndone: true })
+  return new ServiceError('rate_limit_exceeded', message, { retryAfterMs: RETRY_AFTER_MS, isUndone: true })
 }

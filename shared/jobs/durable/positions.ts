@@ -4,13 +4,13 @@ import type { StoreView } from '#shared/store/store.ts'
 import type { QueuedPlace } from '#shared/store/tenants.ts'
 
 /** Maximum age of cached positions. Jobs of a short queue may start within that time. */
-const AGE_MS = 100
+const CACHE_TTL_MS_MIN = 100
 /** A cached read stays valid for this multiple of its own duration, because reading a long queue is slow. */
-const RESTS = 50
+const CACHE_TTL_FACTOR = 50
 /** Maximum number of cached queues, and of cached pairs of queue and tenant. */
-const REMEMBERED_MAX = 1_000
+const CACHED_MAX = 1_000
 
-interface Remembered<T> {
+interface CachedRead<T> {
   readonly value: Promise<T>
   freshUntilMs: number
 }
@@ -25,8 +25,8 @@ interface Remembered<T> {
 export class Positions {
   readonly #store: StoreView
   readonly #callsWaiting: (pool: PoolName) => number
-  readonly #tenants = new Map<string, Remembered<Map<string, number>>>()
-  readonly #places = new Map<string, Remembered<QueuedPlace[]>>()
+  readonly #tenants = new Map<string, CachedRead<Map<string, number>>>()
+  readonly #places = new Map<string, CachedRead<QueuedPlace[]>>()
 
   /** @param callsWaiting Calls that wait for a pool in all ingresses, as of their last reports */
   constructor(store: StoreView, callsWaiting: (pool: PoolName) => number) {
@@ -39,8 +39,8 @@ export class Positions {
     if (job.state !== 'queued') return null
     try {
       const [tenants, places] = await Promise.all([
-        remembered(this.#tenants, queueOf(job), () => this.#readTenants(job)),
-        remembered(this.#places, `${queueOf(job)} ${job.tenant}`, () => this.#store.tenants.places(job, job.tenant)),
+        cachedRead(this.#tenants, queueOf(job), () => this.#readTenants(job)),
+        cachedRead(this.#places, `${queueOf(job)} ${job.tenant}`, () => this.#store.tenants.places(job, job.tenant)),
       ])
       return this.#count(job, tenants, places)
     } catch {
@@ -89,11 +89,11 @@ function queueOf({ pool, kind, model, priority }: DurableJob): string {
   return JSON.stringify([pool, kind, model, priority])
 }
 
-async function remembered<T>(all: Map<string, Remembered<T>>, key: string, read: () => Promise<T>): Promise<T> {
+async function cachedRead<T>(all: Map<string, CachedRead<T>>, key: string, read: () => Promise<T>): Promise<T> {
   const known = all.get(key)
   const now = Date.now()
   if (known && now < known.freshUntilMs) return await known.value
-  if (all.size >= REMEMBERED_MAX) all.clear()
+  if (all.size >= CACHED_MAX) all.clear()
   // A read in progress counts as valid.
   const entry = { value: read(), freshUntilMs: Number.POSITIVE_INFINITY }
   all.set(key, entry)
@@ -101,6 +101,6 @@ async function remembered<T>(all: Map<string, Remembered<T>>, key: string, read:
     return await entry.value
   } finally {
     const tookMs = Date.now() - now
-    entry.freshUntilMs = now + Math.max(AGE_MS, RESTS * tookMs)
+    entry.freshUntilMs = now + Math.max(CACHE_TTL_MS_MIN, CACHE_TTL_FACTOR * tookMs)
   }
 }

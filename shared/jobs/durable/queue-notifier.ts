@@ -14,13 +14,13 @@ const QUEUES_PER_RECORD_MAX = 200
 /** Presence as used here. */
 export type NotifierPresence = Pick<
   Presence,
-  'beatMs' | 'freeSlots' | 'ingresses' | 'knowing' | 'send' | 'silenceMs' | 'workers'
+  'heartbeatMs' | 'freeSlots' | 'ingresses' | 'workersWithModel' | 'send' | 'silenceMs' | 'workers'
 >
 
-type Waiting = Extract<ControlRecord, { type: 'jobs_waiting' }>['waiting'][number]
+type Waiting = Extract<ControlRecord, { type: 'jobs_waiting' }>['backlog'][number]
 
 /** Records and announcements for one pool since the last heartbeat. */
-interface PoolHints {
+interface PoolNotifications {
   /** Number of published records, minus those whose jobs have ended; and the ids of their jobs. */
   published: number
   readonly ids: Set<string>
@@ -43,7 +43,7 @@ interface PoolHints {
  */
 export class QueueNotifier {
   readonly #presence: () => NotifierPresence
-  readonly #pools = new Map<PoolName, PoolHints>()
+  readonly #pools = new Map<PoolName, PoolNotifications>()
   #publishedAtMs = Number.NEGATIVE_INFINITY
   #timer: NodeJS.Timeout | undefined
 
@@ -58,13 +58,13 @@ export class QueueNotifier {
     const hasWorkers = presence.workers(job.pool).length > 0
     const now = performance.now()
     // Until the next heartbeat, published records are not visible in the workers' free slots.
-    if (hasWorkers && now - hints.sinceMs >= presence.beatMs) {
+    if (hasWorkers && now - hints.sinceMs >= presence.heartbeatMs) {
       Object.assign(hints, { sinceMs: now, published: 0 })
       hints.ids.clear()
     }
     // No worker with the model would react to an announcement. A worker without published capacity may run a version that ignores
     // announcements.
-    const isAnnounceable = presence.knowing(job.pool, job.model).some(({ capacity }) => capacity)
+    const isAnnounceable = presence.workersWithModel(job.pool, job.model).some(({ capacity }) => capacity)
     const needsRecord = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && !isAnnounceable)
     // Each ingress may use its part of the free slots.
     const free = hasWorkers
@@ -97,12 +97,12 @@ export class QueueNotifier {
     this.#publishedAtMs = performance.now()
     for (const [pool, { unannounced }] of this.#pools) {
       if (unannounced.size > 0)
-        this.#presence().send({ type: 'jobs_waiting', pool, waiting: [...unannounced.values()] })
+        this.#presence().send({ type: 'jobs_waiting', pool, backlog: [...unannounced.values()] })
       unannounced.clear()
     }
   }
 
-  #of(pool: PoolName): PoolHints {
+  #of(pool: PoolName): PoolNotifications {
     const known = this.#pools.get(pool)
     if (known) return known
     const [ids, unannounced] = [new Set<string>(), new Map<string, Waiting>()]
@@ -117,8 +117,8 @@ export class QueueNotifier {
  * dropped.
  */
 export function isClaimed(presence: Pick<Presence, 'workers'>, { pool, kind, model, priority }: QueuedOf): boolean {
-  return presence.workers(pool).some(({ draining, isSilent, capacity }) => {
-    if (draining || isSilent || capacity?.models?.has(model) === false) return false
-    return capacity?.waiting.some((one) => one.kind === kind && one.model === model && one.priority === priority)
+  return presence.workers(pool).some(({ draining, isSuspected, capacity }) => {
+    if (draining || isSuspected || capacity?.models?.has(model) === false) return false
+    return capacity?.backlog.some((one) => one.kind === kind && one.model === model && one.priority === priority)
   })
 }

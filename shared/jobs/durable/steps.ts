@@ -8,7 +8,7 @@ import { runYielding } from '#shared/yielding.ts'
 /** Maximum bytes of outputs read from blobs per page. A page ends there, but contains at least one step. */
 const PAGE_BYTES_MAX = 4 * 1024 * 1024
 
-export interface ShownStep extends Omit<RecordedStep, 'output' | 'blob'> {
+export interface StepView extends Omit<RecordedStep, 'output' | 'blob'> {
   /** Counts from 1, in order of completion. */
   readonly number: number
   readonly input: StepInput | null
@@ -26,9 +26,9 @@ export async function listSteps(
   { id, tenant }: DurableJob,
   after: number,
   limit: number,
-): Promise<{ steps: ShownStep[]; hasMore: boolean }> {
+): Promise<{ steps: StepView[]; hasMore: boolean }> {
   const rows = await store.listRecordedSteps(tenant, id, after, limit + 1)
-  const steps: ShownStep[] = []
+  const steps: StepView[] = []
   let bytes = 0
   for (const { output, blob: _, ...row } of rows.slice(0, limit)) {
     if (bytes >= PAGE_BYTES_MAX) break

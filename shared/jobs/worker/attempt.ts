@@ -43,11 +43,11 @@ export class Attempt {
   readonly #parked = Promise.withResolvers<'parked'>()
   #pause: PromiseWithResolvers<void> | undefined
   /** The body is an object that an ingress of this process made, already in the form that the handler expects. */
-  readonly #isAsMade: boolean
+  readonly #isUnparsed: boolean
   #hasOutput = false
 
   constructor(job: JobEnvelope, kind: Handler, sink: AttemptSink, log: Log, isHanded = false) {
-    this.#isAsMade = isHanded && kind.takesAsMade === true
+    this.#isUnparsed = isHanded && kind.acceptsUnparsed === true
     this.job = job
     this.#kind = kind
     this.#sink = sink
@@ -59,15 +59,15 @@ export class Attempt {
    *
    * @param turn Waits for the bulkhead of the model; undefined: start at once. Rejects with the reason of its signal
    */
-  async run(blobs: Blobs, room: BodyBudget, turn?: (signal: AbortSignal) => Promise<void>): Promise<AttemptEnd> {
+  async run(blobs: Blobs, bulkhead: BodyBudget, turn?: (signal: AbortSignal) => Promise<void>): Promise<AttemptEnd> {
     const remainingMs = this.job.deadline_ms - Date.now()
     if (remainingMs <= 0) this.#stop('timed_out')
     const deadline = setTimeout(() => this.#stop('timed_out'), Math.max(0, remainingMs))
     let fetched: FetchedBody | undefined
     try {
       if (turn) await turn(this.#abort.signal)
-      fetched = await room.fetch(this.job, blobs, this.#abort.signal)
-      const body = this.#isAsMade ? fetched.body : await this.#read(fetched.body)
+      fetched = await bulkhead.fetch(this.job, blobs, this.#abort.signal)
+      const body = this.#isUnparsed ? fetched.body : await this.#read(fetched.body)
       const work = this.job.stream ? this.#stream(body) : this.#whole(body)
       // A handler that waits for child jobs is abandoned here. A new attempt runs when the children have ended.
       if ((await Promise.race([work, this.#parked.promise])) === 'parked') return await this.#park()
@@ -120,8 +120,8 @@ export class Attempt {
     for await (const event of this.#run(body)) {
       signal.throwIfAborted()
       this.#hasOutput ||= this.#kind.isOutput(event)
-      const room = this.#sink.event(event)
-      if (room) await room
+      const bulkhead = this.#sink.event(event)
+      if (bulkhead) await bulkhead
       if (this.#pause) await this.#pause.promise
     }
     // An engine that returns normally after an abort has not completed its work.

@@ -16,14 +16,14 @@ export interface PoolObserver {
 }
 
 export interface AttemptsOptions {
-  readonly aside: ParkedCalls
+  readonly parkedCalls: ParkedCalls
   readonly boot: string
   readonly blobs: Blobs
-  readonly bodyRoom: BodyBudget
+  readonly bodyBudget: BodyBudget
   readonly observer: PoolObserver
   readonly reporter: Reporter
-  readonly rooms: ModelBulkheads
-  readonly taking: Poller
+  readonly bulkheads: ModelBulkheads
+  readonly poller: Poller
 }
 
 /** Running attempts of one worker. Applies control records (cancel, pause, resume), even if they arrive before their job. */
@@ -31,7 +31,7 @@ export class Attempts {
   readonly #options: AttemptsOptions
   readonly #running = new Map<string, Attempt>()
   /** Ingresses that missed heartbeats while their jobs ran here. */
-  readonly #silent = new Set<string>()
+  readonly #lostPeers = new Set<string>()
   /** Cancels received before their job: job key → whether the cancel allows a partial result. */
   readonly #cancelled = new Map<string, boolean>()
   readonly #awaited = new Set<{ readonly left: Set<Attempt>; readonly done: () => void }>()
@@ -46,43 +46,43 @@ export class Attempts {
    * first.
    */
   async run(lane: Lane, attempt: Attempt): Promise<void> {
-    const { aside, blobs, bodyRoom, observer, rooms, taking } = this.#options
+    const { parkedCalls, blobs, bodyBudget, observer, bulkheads, poller } = this.#options
     const { job } = attempt
     const key = keyOf(job.id, job.attempt)
-    const room = rooms.of(job)
+    const bulkhead = bulkheads.of(job)
     const isAttached = job.reply !== undefined
     const counted = isAttached ? undefined : lane.priority
     let startedAt: number | undefined
     let end: (() => void) | undefined
     const enter = () => {
       startedAt = performance.now()
-      end = room.begin(counted)
-      taking.enter(lane, 1, isAttached)
-      if (isAttached) aside.count(room, job.tenant, 1)
+      end = bulkhead.begin(counted)
+      poller.enter(lane, 1, isAttached)
+      if (isAttached) parkedCalls.count(bulkhead, job.tenant, 1)
     }
     this.#running.set(key, attempt)
-    if (isAttached) taking.countAttached(1)
-    const mustWait = isAttached && !aside.mayStart(lane, room)
+    if (isAttached) poller.countAttached(1)
+    const mustWait = isAttached && !parkedCalls.canStart(lane, bulkhead)
     if (!mustWait) enter()
     // The claim succeeded after the drain had already handed back the other attempts.
     if (this.#isHandingBack) attempt.handBack()
     try {
       const turn = mustWait
-        ? (signal: AbortSignal) => aside.wait(room, { lane, tenant: job.tenant, enter }, signal)
+        ? (signal: AbortSignal) => parkedCalls.wait(bulkhead, { lane, tenant: job.tenant, enter }, signal)
         : undefined
-      const outcome = await attempt.run(blobs, bodyRoom, turn)
+      const outcome = await attempt.run(blobs, bodyBudget, turn)
       observer.onEnd(job, outcome, performance.now() - (startedAt ?? performance.now()))
     } finally {
       this.#running.delete(key)
       if (end) {
-        taking.leave(lane, 1, isAttached)
+        poller.leave(lane, 1, isAttached)
         end()
-        if (isAttached) aside.count(room, job.tenant, -1)
+        if (isAttached) parkedCalls.count(bulkhead, job.tenant, -1)
       }
-      if (isAttached) taking.countAttached(-1)
-      if (job.reply) this.#forgetSilent(job.reply.boot)
+      if (isAttached) poller.countAttached(-1)
+      if (job.reply) this.#forgetLost(job.reply.boot)
       this.#noteEnd(attempt)
-      taking.free()
+      poller.free()
     }
   }
 
@@ -127,9 +127,9 @@ export class Attempts {
    * it receives the hand-back events.
    */
   onPeerLost(boot: string): void {
-    this.#silent.add(boot)
+    this.#lostPeers.add(boot)
     for (const attempt of this.#of(boot)) attempt.handBack()
-    this.#forgetSilent(boot)
+    this.#forgetLost(boot)
   }
 
   #onCancel({ job_id: id, attempt, partial = false }: Extract<ControlRecord, { type: 'cancel' }>): void {
@@ -157,9 +157,9 @@ export class Attempts {
     }
   }
 
-  #forgetSilent(boot: string): void {
-    if (!this.#silent.has(boot) || !this.#of(boot).next().done) return
-    this.#silent.delete(boot)
+  #forgetLost(boot: string): void {
+    if (!this.#lostPeers.has(boot) || !this.#of(boot).next().done) return
+    this.#lostPeers.delete(boot)
     this.#options.reporter.drop(boot)
   }
 

@@ -17,18 +17,18 @@ const DELIVERIES_MAX = 4
 const ORPHAN_AGE_MS = 5_000
 
 /** Maximum number of requeues of a call whose model this worker has, but without a free permit. */
-const PASSES_MAX = 2
+const REQUEUES_MAX = 2
 
 export interface CallsOptions {
-  readonly aside: ParkedCalls
+  readonly parkedCalls: ParkedCalls
   readonly attempts: Attempts
   readonly broker: Broker
   readonly log: Log
   readonly pool: PoolName
   readonly presence: () => Presence
   readonly reporter: Reporter
-  readonly rooms: ModelBulkheads
-  readonly taking: Poller
+  readonly bulkheads: ModelBulkheads
+  readonly poller: Poller
 }
 
 /**
@@ -40,36 +40,36 @@ export interface CallsOptions {
  */
 export class Calls {
   readonly #options: CallsOptions
-  readonly #passing: Requeue
+  readonly #requeue: Requeue
 
   constructor(options: CallsOptions) {
     this.#options = options
-    this.#passing = new Requeue(options)
+    this.#requeue = new Requeue(options)
   }
 
   /** Calls that wait for a short delay before they are requeued. */
-  get kept(): number {
-    return this.#passing.kept
+  get delayed(): number {
+    return this.#requeue.delayed
   }
 
   /** Requeued calls so far; each requeue counts. */
-  get passed(): number {
-    return this.#passing.requeued
+  get requeued(): number {
+    return this.#requeue.requeued
   }
 
   /**
    * Handles one record. The record is acknowledged when the ingress knows of the start, or when the queue has the record again.
    */
   onDelivery(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
-    const { aside, attempts, log, reporter, rooms, taking } = this.#options
+    const { parkedCalls, attempts, log, reporter, bulkheads, poller } = this.#options
     if (attempts.wasJobCancelled(job) || attempts.wasCancelled(job) || attempts.has(job)) return delivery.acknowledge()
     if (this.#isOrphan(job)) {
       log.info({ job_id: job.id, ingress: job.reply.boot }, 'job of a dead ingress dropped')
       return delivery.acknowledge()
     }
-    const isKnown = rooms.knows(job.model)
-    if (this.#mayPass(lane, job, isKnown) && this.#passing.take(lane, delivery, job)) return
-    if (!taking.mayKeep(lane)) return delivery.release()
+    const isKnown = bulkheads.hasModel(job.model)
+    if (this.#shouldRequeue(lane, job, isKnown) && this.#requeue.requeue(lane, delivery, job)) return
+    if (!poller.canKeep(lane)) return delivery.release()
     const events = reporter.open(job, kind.merge)
     // After `started` is sent, the ingress supervises the job, so the broker need not.
     void events.started().then(() => delivery.acknowledge())
@@ -84,30 +84,35 @@ export class Calls {
     }
     // Models are rolled out worker by worker: another worker may soon have this one.
     if (!isKnown) {
-      taking.pause()
+      poller.pause()
       return void events.handedBack()
     }
-    if (aside.isFull && !aside.mayStart(lane, rooms.of(job))) return void events.handedBack()
+    if (parkedCalls.isFull && !parkedCalls.canStart(lane, bulkheads.of(job))) return void events.handedBack()
     void attempts.run(lane, new Attempt(job, kind, events, log, delivery.payload !== undefined))
   }
 
   /** True if another worker may start the call sooner and its deadline has not passed. */
-  #mayPass(lane: Lane, job: AttachedEnvelope, isKnown: boolean): boolean {
-    const { aside, pool, rooms } = this.#options
+  #shouldRequeue(lane: Lane, job: AttachedEnvelope, isKnown: boolean): boolean {
+    const { parkedCalls, pool, bulkheads } = this.#options
     const presence = this.#options.presence()
     const { model, deadline_ms } = job
     if (deadline_ms <= Date.now()) return false
-    if (!isKnown) return !presence.hasHeardAll || presence.hasModel(pool, model)
-    const room = rooms.of(job)
-    if (room.hasPlace || aside.mayStart(lane, room) || presence.knowing(pool, model).length < 2) return false
+    if (!isKnown) return !presence.hasAllCapacities || presence.hasModel(pool, model)
+    const bulkhead = bulkheads.of(job)
+    if (
+      bulkhead.hasFreePermit ||
+      parkedCalls.canStart(lane, bulkhead) ||
+      presence.workersWithModel(pool, model).length < 2
+    )
+      return false
     // This worker has no permit for the model, but others may have some.
-    return room.most === 0 || this.#passing.timesSeen(job) < PASSES_MAX
+    return bulkhead.permitsMax === 0 || this.#requeue.requeuesOf(job) < REQUEUES_MAX
   }
 
   /**
    * True if the ingress of the job is dead: no heartbeat was ever received. A young job may have overtaken the first heartbeat.
    */
   #isOrphan(job: AttachedEnvelope): boolean {
-    return Date.now() - job.created_at_ms > ORPHAN_AGE_MS && this.#options.presence().isUnheard(job.reply.boot)
+    return Date.now() - job.created_at_ms > ORPHAN_AGE_MS && this.#options.presence().isDead(job.reply.boot)
   }
 }

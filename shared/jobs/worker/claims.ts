@@ -1,4 +1,5 @@
 import type { JobEnvelope, PoolName } from '#schemas/job.ts'
+import { atAlignedInterval } from '#shared/aligned-interval.ts'
 import type { Delivery } from '#shared/broker/broker.ts'
 import type { Pauses } from '#shared/jobs/pauses.ts'
 import { workKey } from '#shared/jobs/peers.ts'
@@ -6,7 +7,6 @@ import type { Presence } from '#shared/jobs/presence.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { QueuedOf } from '#shared/store/store.ts'
-import { every } from '#shared/ticks.ts'
 import { Attempt } from './attempt.ts'
 import type { Attempts } from './attempts.ts'
 import type { ModelBulkhead, ModelBulkheads } from './bulkheads/bulkheads.ts'
@@ -37,8 +37,8 @@ export interface ClaimsOptions {
   readonly log: Log
   readonly presence: Presence
   readonly runs: DurableRuns
-  readonly rooms: ModelBulkheads
-  readonly taking: Poller
+  readonly bulkheads: ModelBulkheads
+  readonly poller: Poller
   readonly attempts: Attempts
   /** Paused models and pools, whose jobs stay in the store; default: none. */
   readonly pauses?: Pauses | undefined
@@ -46,7 +46,7 @@ export interface ClaimsOptions {
 
 interface Pull {
   readonly lane: Lane
-  readonly room: ModelBulkhead
+  readonly bulkhead: ModelBulkhead
   readonly kind: Handler
   count: number
 }
@@ -54,7 +54,7 @@ interface Pull {
 /** Records of similar jobs that arrived together. Each has a reserved slot. */
 interface Hints {
   readonly lane: Lane
-  readonly room: ModelBulkhead
+  readonly bulkhead: ModelBulkhead
   readonly kind: Handler
   readonly deliveries: Delivery[]
 }
@@ -87,7 +87,7 @@ export class Claims {
 
   constructor(options: ClaimsOptions) {
     this.#options = options
-    this.#stopPulling = every(PULL_MS, () => this.#pullHeld())
+    this.#stopPulling = atAlignedInterval(PULL_MS, () => this.#pullHeld())
   }
 
   /**
@@ -95,20 +95,20 @@ export class Claims {
    * is claimed later or announced again. Thus the broker never reaches its delivery limit.
    */
   onDelivery(lane: Lane, delivery: Delivery, envelope: JobEnvelope, kind: Handler): void {
-    const { presence, rooms } = this.#options
-    const room = rooms.of(envelope)
-    if (!this.#mustWait(lane, room)) return this.#hint({ lane, room, kind, deliveries: [delivery] })
+    const { presence, bulkheads } = this.#options
+    const bulkhead = bulkheads.of(envelope)
+    if (!this.#mustWait(lane, bulkhead)) return this.#hint({ lane, bulkhead, kind, deliveries: [delivery] })
     delivery.acknowledge()
     // Attached calls may be queued behind this record.
     if (this.#offer) this.#offerSlots()
-    if (room.wait(lane.priority)) presence.publishCapacity()
+    if (bulkhead.wait(lane.priority)) presence.publishCapacity()
     this.pull()
   }
 
   pull(): void {
-    const { rooms, taking } = this.#options
-    const [first] = rooms.waiting()
-    if (!first || taking.stopped.aborted || !taking.hasRoom) return
+    const { bulkheads, poller } = this.#options
+    const [first] = bulkheads.waiting()
+    if (!first || poller.stopped.aborted || !poller.hasFreeSlot) return
     const now = performance.now()
     const isOffered = this.#isOffered || now - this.#offeredAtMs >= FIRST_OFFER_EVERY_MS
     this.#pullAll(isOffered)
@@ -119,7 +119,8 @@ export class Claims {
 
   /** Retries queues whose tenants were all at their limits, then pulls. */
   #pullHeld(): void {
-    for (const { kind, model, priority } of this.#held.values()) this.#options.rooms.of({ kind, model }).wait(priority)
+    for (const { kind, model, priority } of this.#held.values())
+      this.#options.bulkheads.of({ kind, model }).wait(priority)
     this.#held.clear()
     this.pull()
   }
@@ -131,12 +132,12 @@ export class Claims {
 
   /** True while slots beyond the share of durable jobs are offered to attached calls. */
   get #isOffered(): boolean {
-    return this.#offer !== undefined || this.#options.taking.isAttachedExpected
+    return this.#offer !== undefined || this.#options.poller.isAttachedExpected
   }
 
   #offerSlots(): void {
     clearTimeout(this.#offer)
-    const ms = this.#options.taking.isAttachedExpected ? OFFER_MS : FIRST_OFFER_MS
+    const ms = this.#options.poller.isAttachedExpected ? OFFER_MS : FIRST_OFFER_MS
     this.#offer = setTimeout(() => {
       this.#offer = undefined
       this.#pullAll(false)
@@ -145,13 +146,13 @@ export class Claims {
 
   /** @param isOffered If true, then only the share of durable jobs is claimed */
   #pullAll(isOffered: boolean): void {
-    const { rooms, taking } = this.#options
-    if (taking.stopped.aborted) return
-    const waiting = [...rooms.waiting()]
+    const { bulkheads, poller } = this.#options
+    if (poller.stopped.aborted) return
+    const waiting = [...bulkheads.waiting()]
     const next = this.#pulledLast ? waiting.indexOf(this.#pulledLast) + 1 : 0
     // Models with equally many slots alternate. Otherwise the first one would get every freed slot.
-    for (const room of fewestFirst([...waiting.slice(next), ...waiting.slice(0, next)])) {
-      for (const lane of taking.lanes) if (room.isWaiting(lane.priority)) this.#pullFor(lane, room, isOffered)
+    for (const bulkhead of fewestFirst([...waiting.slice(next), ...waiting.slice(0, next)])) {
+      for (const lane of poller.lanes) if (bulkhead.isWaiting(lane.priority)) this.#pullFor(lane, bulkhead, isOffered)
     }
   }
 
@@ -160,20 +161,20 @@ export class Claims {
    * serves them in tenant order. Third: another worker knows the model, but this one does not.
    * A model unknown to every worker for UNKNOWN_MODEL_MS is claimed anyway, so that the job fails with a reason.
    */
-  #mustWait(lane: Lane, room: ModelBulkhead): boolean {
-    const { pool, presence, rooms } = this.#options
-    if (this.#claimable(lane, room, this.#isOffered) <= 0) return true
-    if (rooms.knows(room.model)) return room.isWaiting(lane.priority)
-    const isNew = rooms.unknownForMs(room.model) < UNKNOWN_MODEL_MS
-    return isNew || presence.hasModel(pool, room.model)
+  #mustWait(lane: Lane, bulkhead: ModelBulkhead): boolean {
+    const { pool, presence, bulkheads } = this.#options
+    if (this.#claimable(lane, bulkhead, this.#isOffered) <= 0) return true
+    if (bulkheads.hasModel(bulkhead.model)) return bulkhead.isWaiting(lane.priority)
+    const isNew = bulkheads.unknownForMs(bulkhead.model) < UNKNOWN_MODEL_MS
+    return isNew || presence.hasModel(pool, bulkhead.model)
   }
 
   /** Reserves a slot for a record. Records that arrive together are claimed in one statement. */
   #hint(hint: Hints): void {
-    const { lane, room, deliveries } = hint
-    this.#enter(lane, room)
+    const { lane, bulkhead, deliveries } = hint
+    this.#enter(lane, bulkhead)
     if (this.#hints.length === 0) queueMicrotask(() => this.#claimHinted())
-    const same = this.#hints.find((one) => one.lane === lane && one.room === room)
+    const same = this.#hints.find((one) => one.lane === lane && one.bulkhead === bulkhead)
     if (same) same.deliveries.push(...deliveries)
     else this.#hints.push(hint)
   }
@@ -182,47 +183,47 @@ export class Claims {
     for (const hints of this.#hints.splice(0)) void this.#claimFor(hints)
   }
 
-  async #claimFor({ lane, room, kind, deliveries }: Hints): Promise<void> {
+  async #claimFor({ lane, bulkhead, kind, deliveries }: Hints): Promise<void> {
     const { length: count } = deliveries
-    const claimed = await this.#claim(lane, room, kind, count)
+    const claimed = await this.#claim(lane, bulkhead, kind, count)
     for (const delivery of deliveries) delivery.acknowledge()
     // The store failed: the timer retries.
-    if (claimed === undefined) room.wait(lane.priority)
-    if (claimed !== count) this.#options.taking.free()
+    if (claimed === undefined) bulkhead.wait(lane.priority)
+    if (claimed !== count) this.#options.poller.free()
   }
 
   /** Reserves the slots at once. Jobs that end together share one claim statement. */
-  #pullFor(lane: Lane, room: ModelBulkhead, isOffered: boolean): void {
-    const kind = this.#options.kinds[room.kind]
-    const same = this.#pulls.find((pull) => pull.lane === lane && pull.room === room)
-    const count = Math.min(this.#claimable(lane, room, isOffered), PULL_MAX - (same?.count ?? 0))
-    if (!kind || count <= 0 || room.isPulling(lane.priority)) return
-    this.#pulledLast = room
-    this.#enter(lane, room, count)
+  #pullFor(lane: Lane, bulkhead: ModelBulkhead, isOffered: boolean): void {
+    const kind = this.#options.kinds[bulkhead.kind]
+    const same = this.#pulls.find((pull) => pull.lane === lane && pull.bulkhead === bulkhead)
+    const count = Math.min(this.#claimable(lane, bulkhead, isOffered), PULL_MAX - (same?.count ?? 0))
+    if (!kind || count <= 0 || bulkhead.isPulling(lane.priority)) return
+    this.#pulledLast = bulkhead
+    this.#enter(lane, bulkhead, count)
     if (same) same.count += count
-    else if (this.#pulls.push({ lane, room, kind, count }) === 1) setImmediate(() => this.#claimPulled())
+    else if (this.#pulls.push({ lane, bulkhead, kind, count }) === 1) setImmediate(() => this.#claimPulled())
   }
 
   #claimPulled(): void {
     for (const pull of this.#pulls.splice(0)) void this.#claimPull(pull)
   }
 
-  async #claimPull({ lane, room, kind, count }: Pull): Promise<void> {
-    room.beginPull(lane.priority)
-    const claimed = await this.#claim(lane, room, kind, count)
-    room.endPull(lane.priority, claimed === undefined || claimed === count)
+  async #claimPull({ lane, bulkhead, kind, count }: Pull): Promise<void> {
+    bulkhead.beginPull(lane.priority)
+    const claimed = await this.#claim(lane, bulkhead, kind, count)
+    bulkhead.endPull(lane.priority, claimed === undefined || claimed === count)
     // If the store failed, then the timer retries instead.
-    if (claimed !== undefined) this.#options.taking.free()
+    if (claimed !== undefined) this.#options.poller.free()
   }
 
   /** Claims in tenant order, in reserved slots. @returns Number of claimed jobs; undefined if the store failed */
-  async #claim(lane: Lane, room: ModelBulkhead, kind: Handler, count: number): Promise<number | undefined> {
+  async #claim(lane: Lane, bulkhead: ModelBulkhead, kind: Handler, count: number): Promise<number | undefined> {
     const { pool, runs } = this.#options
     const { priority } = lane
-    const of = { pool, kind: room.kind, model: room.model, priority }
+    const of = { pool, kind: bulkhead.kind, model: bulkhead.model, priority }
     const claimed = await runs.claimNext(of, kind, count)
     if (claimed && claimed.length < count) void this.#noteHeld(of)
-    this.#leave(lane, room, count)
+    this.#leave(lane, bulkhead, count)
     for (const job of claimed ?? []) void this.#run(lane, kind, job)
     // The lane is busy, whether its work came from the queue or from the store.
     if (claimed && claimed.length > 0) lane.busyAtMs = Date.now()
@@ -257,20 +258,20 @@ export class Claims {
     if (this.#held.size > 0) this.#pullHeld()
   }
 
-  #claimable(lane: Lane, room: ModelBulkhead, isOffered: boolean): number {
-    const { pauses, pool, rooms, runs, taking } = this.#options
-    if (runs.isLapsed || pauses?.of({ pool, model: room.model })) return 0
-    const share = isOffered ? taking.durableShare : Number.POSITIVE_INFINITY
-    return Math.min(share, rooms.roomOf(room, taking.freeOf(lane)), room.free(lane.priority))
+  #claimable(lane: Lane, bulkhead: ModelBulkhead, isOffered: boolean): number {
+    const { pauses, pool, bulkheads, runs, poller } = this.#options
+    if (runs.isLapsed || pauses?.of({ pool, model: bulkhead.model })) return 0
+    const share = isOffered ? poller.durableShare : Number.POSITIVE_INFINITY
+    return Math.min(share, bulkheads.slotsFor(bulkhead, poller.freeOf(lane)), bulkhead.free(lane.priority))
   }
 
-  #enter(lane: Lane, room: ModelBulkhead, count = 1): void {
-    room.enter(lane.priority, count)
-    this.#options.taking.enter(lane, count)
+  #enter(lane: Lane, bulkhead: ModelBulkhead, count = 1): void {
+    bulkhead.enter(lane.priority, count)
+    this.#options.poller.enter(lane, count)
   }
 
-  #leave(lane: Lane, room: ModelBulkhead, count = 1): void {
-    this.#options.taking.leave(lane, count)
-    room.leave(lane.priority, count)
+  #leave(lane: Lane, bulkhead: ModelBulkhead, count = 1): void {
+    this.#options.poller.leave(lane, count)
+    bulkhead.leave(lane.priority, count)
   }
 }

@@ -1,4 +1,5 @@
 import { type JobEnvelope, type PoolName, StoredRequest } from '#schemas/job.ts'
+import { atAlignedInterval } from '#shared/aligned-interval.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
@@ -9,7 +10,6 @@ import type { Kind } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { OwnedJob } from '#shared/store/leases.ts'
 import type { Dispatch, Moved, QueuedOf, Store } from '#shared/store/store.ts'
-import { every } from '#shared/ticks.ts'
 import { DurableRun } from './durable-run.ts'
 
 /** Maximum number of queues whose last served tenant is remembered; the oldest are dropped first. */
@@ -93,7 +93,7 @@ export class DurableRuns {
   static async open(options: DurableRunsOptions): Promise<DurableRuns> {
     const runs = new DurableRuns(options)
     await runs.#renew()
-    runs.#stopRenewing = every(options.leaseMs / 3, () => {
+    runs.#stopRenewing = atAlignedInterval(options.leaseMs / 3, () => {
       runs.#renewing = runs.#renewing.then(() => runs.#renew())
     })
     return runs

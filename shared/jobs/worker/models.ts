@@ -4,7 +4,7 @@ import { addressesOf, CALLS_PER_SERVER_MAX } from '#shared/engines/upstream/serv
 import type { Models } from '#shared/models/models.ts'
 import type { WorkerDefinition } from './worker.ts'
 
-export type OwnModels = Required<Pick<WorkerDefinition, 'models' | 'bounds' | 'modelCount'>>
+export type OwnModels = Required<Pick<WorkerDefinition, 'models' | 'concurrencyLimits' | 'modelCount'>>
 
 export interface OwnModelsOptions {
   readonly pool: PoolName
@@ -23,14 +23,14 @@ export interface OwnModelsOptions {
 export function modelsOf({ models }: Models, options: OwnModelsOptions): OwnModels {
   const { pool, kinds, slots, isBatched = false, placesOf } = options
   const own = models.filter((model) => model.pool === pool)
-  const bounds = own.flatMap(({ id, engine }) => {
+  const concurrencyLimits = own.flatMap(({ id, engine }) => {
     const capacity = isBatched ? slots : Math.min(slots, callsAtOnce(engine))
     const now = placesOf && { now: () => placesOf(id) }
     return kinds.map((kind) => ({ kind, model: id, capacity, ...now }))
   })
   return {
     models: own.flatMap(({ id, aliases }) => [id, ...aliases]),
-    bounds: bounds.filter(({ capacity }) => capacity < slots || placesOf || own.length > 1),
+    concurrencyLimits: concurrencyLimits.filter(({ capacity }) => capacity < slots || placesOf || own.length > 1),
     modelCount: own.length,
   }
 }

@@ -1,18 +1,18 @@
 import { setTimeout } from 'node:timers/promises'
 import type { Priority } from '#schemas/durable-job.ts'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
-import { laneRoom, slotsKept } from './bulkheads/lanes.ts'
+import { laneSlots, reservedSlots } from './bulkheads/lanes.ts'
 
 /** Minimum batch of records per poll; above that, a quarter of the free slots. A burst thus spreads over the workers. */
-const TAKE_MIN = 8
+const BATCH_MIN = 8
 /** Pause after a hand-back, in ms, so that another worker takes the call next. */
 const POLL_PAUSE_MS = 50
 /** Time after its last job for which the interactive lane counts as busy. */
 const LANE_BUSY_MS = 1_000
 /** Interval at which a full worker checks whether time alone has opened slots: a lane borrows, or borrowed slots are replaced. */
-const FULL_CHECK_MS = 250
+const FULL_CHECK_INTERVAL_MS = 250
 /** Time after the last attached call for which more of them are expected. */
-const ATTACHED_MS = 10_000
+const ATTACHED_EXPECTED_MS = 10_000
 
 export interface Lane {
   readonly priority: Priority
@@ -20,7 +20,7 @@ export interface Lane {
   running: number
   busyAtMs: number
   /** Number of records requested by the pending poll; 0: none is pending. */
-  asked: number
+  requested: number
   abort: AbortController
 }
 
@@ -33,7 +33,7 @@ export interface PollerOptions {
   /** Called for each record. If a slot is needed, then the callee calls {@link Poller.enter}. */
   onDelivery(lane: Lane, delivery: Delivery): void
   /** Called when a slot was freed or may have opened. */
-  onFree(): void
+  onSlotReleased(): void
 }
 
 /**
@@ -54,7 +54,7 @@ export class Poller {
   #attachedHere = 0
   #attachedAtMs = Number.NEGATIVE_INFINITY
   #pauseMs = 0
-  #isOnHold = false
+  #isDrained = false
 
   constructor(options: PollerOptions) {
     this.#options = options
@@ -63,8 +63,8 @@ export class Poller {
   /** Starts the loop. @param onFatal Called if the loop failed permanently */
   start(lanes: readonly Pick<Lane, 'priority' | 'consumer'>[], onFatal: (error: unknown) => void): void {
     for (const lane of lanes)
-      this.lanes.push({ ...lane, running: 0, busyAtMs: 0, asked: 0, abort: new AbortController() })
-    this.#loop = Promise.all(this.lanes.map((lane) => this.#takeForEver(lane))).catch(onFatal)
+      this.lanes.push({ ...lane, running: 0, busyAtMs: 0, requested: 0, abort: new AbortController() })
+    this.#loop = Promise.all(this.lanes.map((lane) => this.#pollForever(lane))).catch(onFatal)
   }
 
   get stopped(): AbortSignal {
@@ -72,14 +72,14 @@ export class Poller {
   }
 
   /** True if no records are taken: stopped, or drained by an operator. */
-  get isHeld(): boolean {
-    return this.#isOnHold || this.stopped.aborted
+  get isDraining(): boolean {
+    return this.#isDrained || this.stopped.aborted
   }
 
-  /** Pauses or resumes taking jobs; running jobs continue. */
-  hold(isOnHold: boolean): void {
-    this.#isOnHold = isOnHold
-    for (const lane of this.lanes) stopAsking(lane)
+  /** Pauses or resumes poller jobs; running jobs continue. */
+  setDrained(isOnHold: boolean): void {
+    this.#isDrained = isOnHold
+    for (const lane of this.lanes) abortPoll(lane)
     this.free()
   }
 
@@ -100,12 +100,12 @@ export class Poller {
     return this.running >= this.#options.slots ? 0 : Date.now() - this.#lastTurnMs
   }
 
-  get hasRoom(): boolean {
+  get hasFreeSlot(): boolean {
     return this.lanes.some((lane) => this.freeOf(lane) > 0 || this.#extraOf(lane) > 0)
   }
 
   /** Records that a lane may take now. Extra slots count only if no other worker could start the job. */
-  roomOf(lane: Lane): number {
+  slotsFor(lane: Lane): number {
     const free = this.freeOf(lane)
     if (free > 0) return free
     const extra = this.#extraOf(lane)
@@ -116,25 +116,25 @@ export class Poller {
    * True if a taken call may stay here. While extra jobs run, a call waits without a slot, because the next record may be of
    * another model.
    */
-  mayKeep(lane: Lane): boolean {
-    return this.roomOf(lane) > 0 || (!this.#isOnHold && this.running > this.#options.slots)
+  canKeep(lane: Lane): boolean {
+    return this.slotsFor(lane) > 0 || (!this.#isDrained && this.running > this.#options.slots)
   }
 
   /** Free slots of a lane; negative while extra slots are in use. */
   freeOf(lane: Lane): number {
-    if (this.#isOnHold) return Number.NEGATIVE_INFINITY
+    if (this.#isDrained) return Number.NEGATIVE_INFINITY
     const { slots } = this.#options
     const [interactive, batch] = this.lanes
     if (!interactive || !batch) return slots - this.running
     const isInteractiveBusy = Date.now() - interactive.busyAtMs < LANE_BUSY_MS
-    const free = laneRoom(lane.priority, { slots, running: this.running, batch: batch.running, isInteractiveBusy })
+    const free = laneSlots(lane.priority, { slots, running: this.running, batch: batch.running, isInteractiveBusy })
     // Extra jobs of the batch lane do not reduce the slots reserved for the interactive lane.
-    return lane === interactive ? free + Math.max(0, batch.running - (slots - slotsKept(slots))) : free
+    return lane === interactive ? free + Math.max(0, batch.running - (slots - reservedSlots(slots))) : free
   }
 
   /** True if attached calls are here or arrived recently, so that more may be queued. */
   get isAttachedExpected(): boolean {
-    return this.#attachedHere > 0 || performance.now() - this.#attachedAtMs < ATTACHED_MS
+    return this.#attachedHere > 0 || performance.now() - this.#attachedAtMs < ATTACHED_EXPECTED_MS
   }
 
   /** Slots that durable jobs may take while attached calls wait: always half of the capacity. */
@@ -152,7 +152,7 @@ export class Poller {
     lane.running += count
     if (isAttached) this.#attached += count
     // Both lanes poll at once. After one lane received jobs, the other must not request more than remains.
-    for (const one of this.lanes) if (one.asked > 0 && one.asked > this.roomOf(one)) stopAsking(one)
+    for (const one of this.lanes) if (one.requested > 0 && one.requested > this.slotsFor(one)) abortPoll(one)
   }
 
   /** Releases slots without announcing them; {@link free} announces them. */
@@ -164,19 +164,19 @@ export class Poller {
   free(): void {
     this.#freed?.resolve()
     this.#freed = undefined
-    this.#options.onFree()
+    this.#options.onSlotReleased()
   }
 
   /** Stops polling for a short time, so that another worker takes the next job. */
   pause(ms = POLL_PAUSE_MS): void {
     this.#pauseMs = Math.max(this.#pauseMs, ms)
-    for (const lane of this.lanes) stopAsking(lane)
+    for (const lane of this.lanes) abortPoll(lane)
   }
 
   /** Takes no new jobs. Resolves when pending polls have returned. A second call waits as well. */
   async stop(): Promise<void> {
     this.#stop.abort()
-    for (const lane of this.lanes) stopAsking(lane)
+    for (const lane of this.lanes) abortPoll(lane)
     this.free()
     await this.#loop
   }
@@ -190,18 +190,18 @@ export class Poller {
     await Promise.all(this.lanes.map((lane) => lane.consumer.close()))
   }
 
-  async #takeForEver(lane: Lane): Promise<void> {
+  async #pollForever(lane: Lane): Promise<void> {
     while (!this.stopped.aborted) {
       if (lane.priority === 'normal') this.#lastTurnMs = Date.now()
-      const room = this.roomOf(lane)
-      if (room > 0) await this.#take(lane, room)
-      else if (await this.#untilFreedOrLate()) this.#options.onFree()
+      const bulkhead = this.slotsFor(lane)
+      if (bulkhead > 0) await this.#take(lane, bulkhead)
+      else if (await this.#untilReleasedOrCheck()) this.#options.onSlotReleased()
     }
   }
 
   /** Resolves when a slot was freed (false), or when the check interval has passed (true). */
-  async #untilFreedOrLate(): Promise<boolean> {
-    const late = setTimeout(FULL_CHECK_MS, true, { ref: false })
+  async #untilReleasedOrCheck(): Promise<boolean> {
+    const late = setTimeout(FULL_CHECK_INTERVAL_MS, true, { ref: false })
     return await Promise.race([this.#untilFreed().then(() => false), late])
   }
 
@@ -209,11 +209,11 @@ export class Poller {
     return this.#options.extra?.(Math.min(0, this.freeOf(lane))) ?? 0
   }
 
-  async #take(lane: Lane, room: number): Promise<void> {
+  async #take(lane: Lane, bulkhead: number): Promise<void> {
     if (lane.abort.signal.aborted) lane.abort = new AbortController()
-    lane.asked = shareOf(room)
-    const deliveries = await lane.consumer.take(lane.asked, lane.abort.signal)
-    lane.asked = 0
+    lane.requested = shareOf(bulkhead)
+    const deliveries = await lane.consumer.take(lane.requested, lane.abort.signal)
+    lane.requested = 0
     for (const delivery of deliveries) {
       lane.busyAtMs = Date.now()
       this.#taken++
@@ -229,10 +229,10 @@ export class Poller {
   }
 }
 
-function stopAsking(lane: Lane): void {
-  if (lane.asked > 0) lane.abort.abort()
+function abortPoll(lane: Lane): void {
+  if (lane.requested > 0) lane.abort.abort()
 }
 
 function shareOf(free: number): number {
-  return Math.max(Math.min(free, TAKE_MIN), Math.ceil(free / 4))
+  return Math.max(Math.min(free, BATCH_MIN), Math.ceil(free / 4))
 }

@@ -9,14 +9,14 @@ const REQUEUE_DELAY_MS = { step: 5, most: 50 }
 /** Pause of this worker's polling after a requeue, in ms: long enough for another waiting worker to take the call. */
 const POLL_PAUSE_MS = 2
 /** Maximum number of delayed calls, each with a body of at most 64 KiB; further ones are handed back. */
-const KEPT_MAX = 256
+const DELAYED_MAX = 256
 /** Maximum number of calls whose returns are counted; the oldest are dropped first. */
 const SEEN_MAX = 1_000
 
 export interface RequeueOptions {
   readonly broker: Broker
   readonly pool: PoolName
-  readonly taking: Poller
+  readonly poller: Poller
 }
 
 /**
@@ -28,15 +28,15 @@ export interface RequeueOptions {
 export class Requeue {
   readonly #options: RequeueOptions
   readonly #seen = new Map<string, number>()
-  #kept = 0
+  #delayed = 0
   #requeued = 0
 
   constructor(options: RequeueOptions) {
     this.#options = options
   }
 
-  get kept(): number {
-    return this.#kept
+  get delayed(): number {
+    return this.#delayed
   }
 
   /** Requeued calls so far; each requeue counts. */
@@ -44,40 +44,40 @@ export class Requeue {
     return this.#requeued
   }
 
-  timesSeen({ id, attempt }: AttachedEnvelope): number {
+  requeuesOf({ id, attempt }: AttachedEnvelope): number {
     return this.#seen.get(`${id}:${attempt}`) ?? 0
   }
 
   /** Requeues a call. @returns False if too many calls are delayed: the caller hands the job back */
-  take({ priority }: Lane, delivery: Delivery, job: AttachedEnvelope): boolean {
-    if (this.#kept >= KEPT_MAX) return false
-    this.#kept++
-    void this.#passOn(jobsTopic(this.#options.pool, priority), delivery, this.#keepMs(job))
+  requeue({ priority }: Lane, delivery: Delivery, job: AttachedEnvelope): boolean {
+    if (this.#delayed >= DELAYED_MAX) return false
+    this.#delayed++
+    void this.#submitAgain(jobsTopic(this.#options.pool, priority), delivery, this.#delayMs(job))
     return true
   }
 
-  async #passOn(topic: string, delivery: Delivery, keepMs: number): Promise<void> {
-    const { broker, taking } = this.#options
-    if (keepMs > 0) {
-      await delay(keepMs, undefined, { signal: taking.stopped }).catch(() => {
+  async #submitAgain(topic: string, delivery: Delivery, delayMs: number): Promise<void> {
+    const { broker, poller } = this.#options
+    if (delayMs > 0) {
+      await delay(delayMs, undefined, { signal: poller.stopped }).catch(() => {
         // Only the abort can reject: the call is requeued at once.
       })
     }
     this.#requeued++
-    taking.pause(POLL_PAUSE_MS)
+    poller.pause(POLL_PAUSE_MS)
     // If this process crashes here, then the record exists twice. The ingress then rejects the second start.
     await broker.submit(topic, delivery.value).then(
       () => delivery.acknowledge(),
       () => delivery.release(),
     )
-    this.#kept--
+    this.#delayed--
     // A drain ends once no call is delayed.
-    if (taking.stopped.aborted) taking.free()
+    if (poller.stopped.aborted) poller.free()
   }
 
-  #keepMs(job: AttachedEnvelope): number {
+  #delayMs(job: AttachedEnvelope): number {
     const key = `${job.id}:${job.attempt}`
-    const times = this.timesSeen(job)
+    const times = this.requeuesOf(job)
     this.#seen.delete(key)
     this.#seen.set(key, times + 1)
     const [oldest = key] = this.#seen.keys()

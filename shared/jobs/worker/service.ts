@@ -35,21 +35,21 @@ export async function startWorker(
     onEnd: (job, end, durationMs) => {
       // For a batch, the model field holds the batch's target and would create one time series per value.
       const model = job.pool === 'batches' ? '' : job.model
-      metrics.attempts.inc({ pool: job.pool, model, end })
+      metrics.attempts.inc({ pool: job.pool, model, outcome: end })
       metrics.attemptSeconds.observe({ pool: job.pool, model }, durationMs / 1_000)
     },
   }
-  const { jobLeaseMs: leaseMs, bodyBudgetBytes: bodyRoomBytes } = config
+  const { jobLeaseMs: leaseMs, bodyBudgetBytes } = config
   const { pauses, upstreams } = ports
-  const options = { broker, blobs, log, version, store, leaseMs, bodyRoomBytes, pauses, upstreams, onFatal, observer }
+  const options = { broker, blobs, log, version, store, leaseMs, bodyBudgetBytes, pauses, upstreams, onFatal, observer }
   const worker = await Worker.open({ ...definition, ...own?.() }, options)
   const forgetModels = ports.models.onChange(() => {
     const untilOver = own ? worker.change(own()) : Promise.resolve()
     retire?.(untilOver).catch((error: unknown) => log.warn({ err: error, pool: name }, 'engine not closed'))
   })
   metrics.gauge('sluice_pool_running', { pool: name }, () => worker.running)
-  metrics.gauge('sluice_worker_parked_calls', { pool: name }, () => worker.aside)
-  metrics.gauge('sluice_worker_requeued_total', { pool: name }, () => worker.passed)
+  metrics.gauge('sluice_worker_parked_calls', { pool: name }, () => worker.parkedCalls)
+  metrics.gauge('sluice_worker_requeued_total', { pool: name }, () => worker.requeued)
   metrics.gauge('sluice_pool_slots', { pool: name }, () => slots)
   metrics.gauge('sluice_queue_unacked_records', { pool: name }, () => broker.lag(`jobs.${name}`))
   const starved = new Starvation(worker, slots, () => broker.lag(`jobs.${name}`))

@@ -3,8 +3,8 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
-import { bury } from '#shared/jobs/dead-letters.ts'
-import { type ForeignJob, readForeign } from '#shared/jobs/records.ts'
+import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
+import { readUnsupported, type UnsupportedJob } from '#shared/jobs/records.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -13,22 +13,22 @@ import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
 
 /** Time for which an unknown job is requeued, from its first arrival here. */
-const PASS_ON_MS = 5_000
+const REQUEUE_TIMEOUT_MS = 5_000
 /** Delay before a requeue, in ms. Without a delay, a fleet of old workers would pass the record around in a tight loop. */
 const REQUEUE_DELAY_MS = { base: 150, spread: 200 }
 /** Delay before a record is released if the dead-letter topic refused it. The broker counts those deliveries. */
-const BURY_AGAIN_MS = 5_000
+const DEAD_LETTER_RETRY_MS = 5_000
 /** Maximum number of jobs whose first arrival is remembered; the oldest are dropped first. */
 const SEEN_MAX = 1_000
 
-export interface ForeignOptions {
+export interface UnsupportedJobsOptions {
   readonly broker: Broker
   readonly log: Log
   readonly pool: PoolName
-  readonly taking: Poller
+  readonly poller: Poller
   readonly attempts: Attempts
   readonly reporter: Reporter
-  readonly passOnMs?: number | undefined
+  readonly requeueForMs?: number | undefined
 }
 
 /**
@@ -40,38 +40,38 @@ export interface ForeignOptions {
  * redelivers it to the same worker.
  */
 export class UnsupportedJobs {
-  readonly #options: ForeignOptions
+  readonly #options: UnsupportedJobsOptions
   readonly #skipped: UnknownRecordLog
   readonly #seen = new Map<string, number>()
 
-  constructor(options: ForeignOptions) {
+  constructor(options: UnsupportedJobsOptions) {
     this.#options = options
     this.#skipped = new UnknownRecordLog(options.log)
   }
 
   /** Handles a record that this version cannot run. A record that no version can read becomes a dead letter. */
   onDelivery(lane: Lane, delivery: Delivery): void {
-    const job = readForeign(delivery.value)
-    if (!job) return this.#bury(delivery)
+    const job = readUnsupported(delivery.value)
+    if (!job) return this.#writeDeadLetter(delivery)
     const isOver = this.#options.attempts.wasJobCancelled(job) || job.deadline_ms < Date.now()
     if (isOver) return delivery.acknowledge()
     void this.#handle(lane, delivery, job)
   }
 
-  async #handle(lane: Lane, delivery: Delivery, job: ForeignJob): Promise<void> {
-    const { passOnMs = PASS_ON_MS, taking } = this.#options
+  async #handle(lane: Lane, delivery: Delivery, job: UnsupportedJob): Promise<void> {
+    const { requeueForMs = REQUEUE_TIMEOUT_MS, poller } = this.#options
     // No worker with that kind seems to exist.
-    if (Date.now() - this.#firstSeen(job) > passOnMs) return this.#giveUp(delivery, job)
-    taking.enter(lane)
-    await this.#passOn(lane, delivery, job)
-    taking.leave(lane)
-    taking.free()
+    if (Date.now() - this.#firstSeen(job) > requeueForMs) return this.#giveUp(delivery, job)
+    poller.enter(lane)
+    await this.#requeue(lane, delivery, job)
+    poller.leave(lane)
+    poller.free()
   }
 
-  async #passOn({ priority }: Lane, delivery: Delivery, job: ForeignJob): Promise<void> {
-    const { broker, pool, taking } = this.#options
+  async #requeue({ priority }: Lane, delivery: Delivery, job: UnsupportedJob): Promise<void> {
+    const { broker, pool, poller } = this.#options
     this.#skipped.note('unsupported job requeued', job.kind.slice(0, 40))
-    const signal = taking.stopped
+    const signal = poller.stopped
     await delay(REQUEUE_DELAY_MS.base + Math.random() * REQUEUE_DELAY_MS.spread, undefined, { signal }).catch(() => {
       // Only the abort can reject: the record is requeued at once.
     })
@@ -83,29 +83,29 @@ export class UnsupportedJobs {
   }
 
   /** The caller receives an error. A durable job stays in the store and is published again later. */
-  #giveUp(delivery: Delivery, job: ForeignJob): void {
+  #giveUp(delivery: Delivery, job: UnsupportedJob): void {
     if (!job.reply) return delivery.acknowledge()
     const events = this.#options.reporter.open({ ...job, reply: job.reply }, () => undefined)
     void events.started()
     void events.failed(UNKNOWN_KIND)
-    this.#bury(delivery)
+    this.#writeDeadLetter(delivery)
   }
 
   /** Moves an unreadable record to the dead-letter topic, so that the queue is not blocked. */
-  #bury(delivery: Delivery): void {
+  #writeDeadLetter(delivery: Delivery): void {
     const { broker, log, pool } = this.#options
-    log.error({ position: delivery.position, bytes: delivery.value.length }, 'record not understood')
-    bury(broker, pool, delivery.position, delivery.value).then(
+    log.error({ record_offset: delivery.position, bytes: delivery.value.length }, 'record not understood')
+    writeDeadLetter(broker, pool, delivery.position, delivery.value).then(
       () => delivery.acknowledge(),
       (error: unknown) => {
         // A record too large for the dead-letter topic would be redelivered forever. The log line above has its position.
         if (ServiceError.from(error).code === 'request_too_large') return delivery.acknowledge()
-        void delay(BURY_AGAIN_MS, undefined, { ref: false }).then(() => delivery.release())
+        void delay(DEAD_LETTER_RETRY_MS, undefined, { ref: false }).then(() => delivery.release())
       },
     )
   }
 
-  #firstSeen({ id, attempt }: ForeignJob): number {
+  #firstSeen({ id, attempt }: UnsupportedJob): number {
     const key = `${id}:${attempt}`
     const known = this.#seen.get(key)
     if (known !== undefined) return known

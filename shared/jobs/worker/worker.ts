@@ -17,7 +17,7 @@ import type { Log } from '#shared/log/log.ts'
 import type { Store } from '#shared/store/store.ts'
 import { Attempts, type PoolObserver } from './attempts.ts'
 import { BodyBudget } from './body-budget.ts'
-import { type ModelBound, ModelBulkheads } from './bulkheads/bulkheads.ts'
+import { type ConcurrencyLimit, ModelBulkheads } from './bulkheads/bulkheads.ts'
 import { ParkedCalls } from './bulkheads/parked-calls.ts'
 import { Calls } from './calls.ts'
 import { Claims } from './claims.ts'
@@ -31,7 +31,7 @@ const INGRESS_LOST_MS = 10_000
 /** Lanes of a pool. Without a store, no job has low priority. */
 const LANES: readonly Priority[] = ['normal', 'low']
 
-const UNBOUNDED: Capacity = { models: null, bounds: [], waiting: [] }
+const UNLIMITED: Capacity = { models: null, concurrency_limits: [], backlog: [] }
 
 /** Configuration of a worker: its pool, its kinds of job, and the number of concurrent jobs. */
 export interface WorkerDefinition {
@@ -39,7 +39,7 @@ export interface WorkerDefinition {
   readonly slots: number
   readonly kinds: Readonly<Record<string, Handler>>
   readonly models?: Iterable<string>
-  readonly bounds?: readonly ModelBound[]
+  readonly concurrencyLimits?: readonly ConcurrencyLimit[]
   /** Number of models that share the slots (`bulkheads/lending.ts`); default: 1. */
   readonly modelCount?: number
 }
@@ -53,9 +53,9 @@ export interface WorkerOptions {
   readonly store: Store | undefined
   readonly leaseMs: number
   /** Time for which jobs of an unknown kind are requeued, in ms; default: {@link UnsupportedJobs} decides. */
-  readonly passOnMs?: number | undefined
+  readonly requeueForMs?: number | undefined
   /** Memory budget for bodies from blobs, in bytes; see {@link BodyBudget}. */
-  readonly bodyRoomBytes: number
+  readonly bodyBudgetBytes: number
   /** Concurrency limits of upstream servers that several workers share; default: none. */
   readonly upstreams?: UpstreamFleet | undefined
   readonly pauses?: Pauses | undefined
@@ -80,47 +80,56 @@ export class Worker {
   readonly #definition: WorkerDefinition
   readonly #options: WorkerOptions
   readonly #reporter: Reporter
-  readonly #rooms: ModelBulkheads
-  readonly #taking: Poller
-  readonly #aside: ParkedCalls
+  readonly #bulkheads: ModelBulkheads
+  readonly #poller: Poller
+  readonly #parkedCalls: ParkedCalls
   readonly #attempts: Attempts
-  readonly #foreign: UnsupportedJobs
+  readonly #unsupported: UnsupportedJobs
   readonly #calls: Calls
   #durable: DurableRuns | undefined
   #leaveUpstreams: (() => void) | undefined
   #claims: Claims | undefined
 
   private constructor(definition: WorkerDefinition, options: WorkerOptions) {
-    const { blobs, broker, bodyRoomBytes, log, observer, passOnMs } = options
+    const { blobs, broker, bodyBudgetBytes, log, observer, requeueForMs } = options
     const { name: pool, slots } = definition
     this.#definition = definition
     this.#options = options
-    const bodyRoom = new BodyBudget(bodyRoomBytes)
+    const bodyBudget = new BodyBudget(bodyBudgetBytes)
     const reporter = new Reporter(broker, this.boot, log)
-    const rooms = new ModelBulkheads(definition)
-    const taking = new Poller({
+    const bulkheads = new ModelBulkheads(definition)
+    const poller = new Poller({
       slots,
       onDelivery: (lane, delivery) => this.#onDelivery(lane, delivery),
-      extra: (free) => rooms.extra(free),
+      extra: (free) => bulkheads.extra(free),
       hasFreePeer: () => this.#hasFreePeer(),
       // Freed slots go first to durable jobs up to their share, then to parked calls, then to the queue.
-      onFree: () => {
+      onSlotReleased: () => {
         this.#claims?.pull()
-        this.#aside.letIn()
+        this.#parkedCalls.admitNext()
         // An operator who drains the worker waits for the report that it is empty.
-        if (rooms.hasNews || taking.isHeld) this.presence.publishCapacity()
+        if (bulkheads.isOutdated || poller.isDraining) this.presence.publishCapacity()
       },
     })
-    const aside = new ParkedCalls(rooms, taking)
-    const attempts = new Attempts({ aside, boot: this.boot, blobs, bodyRoom, observer, reporter, rooms, taking })
-    this.#aside = aside
+    const parkedCalls = new ParkedCalls(bulkheads, poller)
+    const attempts = new Attempts({
+      parkedCalls,
+      boot: this.boot,
+      blobs,
+      bodyBudget,
+      observer,
+      reporter,
+      bulkheads,
+      poller,
+    })
+    this.#parkedCalls = parkedCalls
     this.#reporter = reporter
-    this.#rooms = rooms
-    this.#taking = taking
+    this.#bulkheads = bulkheads
+    this.#poller = poller
     this.#attempts = attempts
-    this.#foreign = new UnsupportedJobs({ broker, log, pool, taking, attempts, reporter, passOnMs })
+    this.#unsupported = new UnsupportedJobs({ broker, log, pool, poller, attempts, reporter, requeueForMs })
     const presence = () => this.presence
-    this.#calls = new Calls({ ...{ aside, attempts, broker, log, pool, presence, reporter, rooms, taking } })
+    this.#calls = new Calls({ ...{ parkedCalls, attempts, broker, log, pool, presence, reporter, bulkheads, poller } })
   }
 
   static async open(definition: WorkerDefinition, options: WorkerOptions): Promise<Worker> {
@@ -129,49 +138,49 @@ export class Worker {
     await worker.#join()
     worker.#leaveUpstreams = options.upstreams?.join(definition.name, {
       boot: worker.boot,
-      membersOf: (model) => worker.presence.knowing(definition.name, model),
+      membersOf: (model) => worker.presence.workersWithModel(definition.name, model),
     })
     if (store) await worker.#openClaims(store)
     const lanes: Pick<Lane, 'priority' | 'consumer'>[] = []
     for (const priority of store ? LANES : LANES.slice(0, 1)) {
       lanes.push({ priority, consumer: await broker.openQueue(jobsTopic(definition.name, priority)) })
     }
-    worker.#taking.start(lanes, onFatal)
+    worker.#poller.start(lanes, onFatal)
     return worker
   }
 
   /** Slots in use: running attempts, claims in progress, and jobs that wait to be requeued. */
   get running(): number {
-    return this.#taking.running
+    return this.#poller.running
   }
 
   /** Calls held without a slot, because the bulkhead of their model is full. */
-  get aside(): number {
-    return this.#aside.size
+  get parkedCalls(): number {
+    return this.#parkedCalls.size
   }
 
   /** True if the worker takes no new jobs: its process exits, or an operator drains it. */
   get isDraining(): boolean {
-    return this.#taking.isHeld
+    return this.#poller.isDraining
   }
 
   /** Requeued calls so far; each requeue counts. */
-  get passed(): number {
-    return this.#calls.passed
+  get requeued(): number {
+    return this.#calls.requeued
   }
 
   get taken(): number {
-    return this.#taking.taken
+    return this.#poller.taken
   }
 
   get idleMs(): number {
-    return this.#taking.idleMs
+    return this.#poller.idleMs
   }
 
-  async change(own: Pick<WorkerDefinition, 'models' | 'bounds' | 'modelCount'>): Promise<void> {
-    this.#rooms.change(own)
+  async change(own: Pick<WorkerDefinition, 'models' | 'concurrencyLimits' | 'modelCount'>): Promise<void> {
+    this.#bulkheads.change(own)
     this.presence.publishCapacity()
-    this.#taking.free()
+    this.#poller.free()
     await this.#attempts.untilOver()
   }
 
@@ -181,7 +190,7 @@ export class Worker {
    */
   async drain(signal: AbortSignal): Promise<void> {
     this.#claims?.stop()
-    await this.#taking.stop()
+    await this.#poller.stop()
     const handBackAll = () => {
       // The grace period is over: an unreachable store must not prevent the process from exiting.
       if (this.#options.store?.isReachable === false) this.#durable?.giveUp()
@@ -189,14 +198,14 @@ export class Worker {
     }
     if (signal.aborted) handBackAll()
     else signal.addEventListener('abort', handBackAll, { once: true })
-    await this.#taking.untilEmpty(() => this.#aside.size + this.#calls.kept === 0)
+    await this.#poller.untilEmpty(() => this.#parkedCalls.size + this.#calls.delayed === 0)
     signal.removeEventListener('abort', handBackAll)
   }
 
   /** Hands back running jobs and leaves the pool. */
   async close(): Promise<void> {
     await this.drain(AbortSignal.abort())
-    await this.#taking.close()
+    await this.#poller.close()
     await this.#durable?.close()
     await this.presence.close()
     this.#leaveUpstreams?.()
@@ -216,7 +225,7 @@ export class Worker {
         version,
         slots: () => slots,
         running: () => this.running,
-        isDraining: () => this.#taking.isHeld,
+        isDraining: () => this.#poller.isDraining,
         capacity: () => this.#capacity(),
       },
       listener: {
@@ -230,41 +239,46 @@ export class Worker {
   async #openClaims(store: Store): Promise<void> {
     const { blobs, broker, log, version, leaseMs, pauses } = this.#options
     const { name: pool, slots, kinds } = this.#definition
-    const isDraining = () => this.#taking.isHeld
+    const isDraining = () => this.#poller.isDraining
     const lease = { boot: this.boot, role: pool, version, slots, leaseMs, isDraining }
-    const [rooms, taking, attempts, presence] = [this.#rooms, this.#taking, this.#attempts, this.presence]
+    const [bulkheads, poller, attempts, presence] = [this.#bulkheads, this.#poller, this.#attempts, this.presence]
     const runs = await DurableRuns.open({
       ...{ store, blobs, broker, log, ...lease },
       presence: () => presence,
       notifyOwner: cancelsIn(presence),
     })
     this.#durable = runs
-    this.#claims = new Claims({ pool, kinds, log, presence, runs, rooms, taking, attempts, pauses })
+    this.#claims = new Claims({ pool, kinds, log, presence, runs, bulkheads, poller, attempts, pauses })
   }
 
   #capacity(): Capacity {
-    const capacity = this.#rooms.tell() ?? UNBOUNDED
+    const capacity = this.#bulkheads.capacityToPublish() ?? UNLIMITED
     const found = this.#options.upstreams?.limitsToPublish(capacity.models ?? []) ?? []
     const failing = this.#options.upstreams?.failingModels(capacity.models ?? []) ?? []
-    const self = { aside: this.aside, host: hostname(), pid: process.pid }
-    return { ...capacity, ...self, ...(found.length > 0 && { found }), ...(failing.length > 0 && { failing }) }
+    const self = { parkedCalls: this.parkedCalls, host: hostname(), pid: process.pid }
+    return {
+      ...capacity,
+      ...self,
+      ...(found.length > 0 && { adaptive_limits: found }),
+      ...(failing.length > 0 && { open_circuits: failing }),
+    }
   }
 
   #onControl(record: ControlRecord): void {
     this.#attempts.onControl(record)
     this.#options.pauses?.onControl(record)
     if (record.type === 'pause_work' && !record.paused) this.#claims?.pull()
-    if (record.type === 'jobs_waiting' && record.pool === this.#definition.name) this.#onWaiting(record.waiting)
+    if (record.type === 'jobs_waiting' && record.pool === this.#definition.name) this.#onWaiting(record.backlog)
     if (record.type !== 'drain' || record.boot !== this.boot || record.drained === this.isDraining) return
     this.#options.log.info({ worker: this.boot, is_draining: record.drained }, 'worker drain changed')
-    this.#taking.hold(record.drained)
+    this.#poller.setDrained(record.drained)
   }
 
   #onDelivery(lane: Lane, delivery: Delivery): void {
     const job = delivery.payload ? jobOfPayload(delivery.payload) : readJob(delivery.value)
     const kind = job && this.#kindOf(job)
     // Another worker may know a kind that this version does not.
-    if (!job || !kind) this.#foreign.onDelivery(lane, delivery)
+    if (!job || !kind) this.#unsupported.onDelivery(lane, delivery)
     else if (isAttached(job)) this.#calls.onDelivery(lane, delivery, job, kind)
     else if (this.#claims) this.#claims.onDelivery(lane, delivery, job, kind)
     else delivery.acknowledge()
@@ -279,23 +293,23 @@ export class Worker {
   #hasFreePeer(): boolean {
     return this.presence
       .workers(this.#definition.name)
-      .some(({ boot, draining, isSilent, slots, running, capacity }) => {
-        const isFree = boot !== this.boot && !draining && !isSilent && running < slots
-        return isFree && this.#rooms.isCoveredBy(capacity?.models)
+      .some(({ boot, draining, isSuspected, slots, running, capacity }) => {
+        const isFree = boot !== this.boot && !draining && !isSuspected && running < slots
+        return isFree && this.#bulkheads.isCoveredBy(capacity?.models)
       })
   }
 
   /** Another worker published its capacity: shared upstream limits and waiting durable jobs may have changed. */
   #onCapacity({ boot, role, capacity }: Peer): void {
     if (role !== this.#definition.name || !capacity) return
-    this.#options.upstreams?.applyPublished(boot === this.boot ? [] : (capacity.found ?? []))
-    this.#aside.letIn()
-    if (boot !== this.boot) this.#onWaiting(capacity.waiting)
+    this.#options.upstreams?.applyPublished(boot === this.boot ? [] : (capacity.adaptiveLimits ?? []))
+    this.#parkedCalls.admitNext()
+    if (boot !== this.boot) this.#onWaiting(capacity.backlog)
   }
 
-  #onWaiting(all: Capacity['waiting']): void {
+  #onWaiting(all: Capacity['backlog']): void {
     const waiting = all.filter(({ kind }) => Object.hasOwn(this.#definition.kinds, kind))
-    if (this.#rooms.hear(waiting)) this.#claims?.pull()
+    if (this.#bulkheads.addWaiting(waiting)) this.#claims?.pull()
   }
 }
 

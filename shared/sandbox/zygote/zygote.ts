@@ -39,7 +39,7 @@ export function zygoteAdapter(options: ZygoteOptions): SandboxAdapter {
       await prepareParts(options, onProgress, signal)
     },
     async check(signal) {
-      await prepareParts({ ...options, isLookOnly: true }, () => {}, signal)
+      await prepareParts({ ...options, checksOnly: true }, () => {}, signal)
     },
     async open(signal) {
       const parts = await prepareParts(options, () => {}, signal)
@@ -56,7 +56,7 @@ export function zygoteAdapter(options: ZygoteOptions): SandboxAdapter {
 }
 
 async function prepareParts(
-  { directory, python, isLookOnly }: ZygoteOptions & { readonly isLookOnly?: boolean },
+  { directory, python, checksOnly }: ZygoteOptions & { readonly checksOnly?: boolean },
   onProgress: (fraction: number, message: string) => void,
   signal: AbortSignal,
 ): Promise<ZygoteParts> {
@@ -67,8 +67,8 @@ async function prepareParts(
     )
   }
   const report = (fraction: number, message: string) => onProgress(fraction * ROOT_SHARE, message)
-  const root = await prepareRoot(directory, { onProgress: report, signal, python, isLookOnly })
-  const bubblewrap = await prepareBubblewrap(directory, { signal, python, isLookOnly })
+  const root = await prepareRoot(directory, { onProgress: report, signal, python, checksOnly: checksOnly })
+  const bubblewrap = await prepareBubblewrap(directory, { signal, python, checksOnly: checksOnly })
   onProgress(1, 'ready')
   return { root: root.directory, bubblewrap }
 }

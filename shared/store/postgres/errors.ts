@@ -29,7 +29,7 @@ interface FailureClass {
   readonly states?: RegExp
   readonly words?: RegExp
   readonly problem: string
-  readonly fix: string
+  readonly remediation: string
 }
 
 const CHECK_ADDRESS = 'Start Postgres, or correct the host and port in DATABASE_URL.'
@@ -42,7 +42,8 @@ const CLASSES: readonly FailureClass[] = [
     isPermanent: true,
     words: /unsupported startup parameter/i,
     problem: 'The pooler in front of Postgres rejects a startup parameter',
-    fix: 'Remove that parameter from the query of DATABASE_URL; a search_path can be set with ALTER ROLE … SET search_path.',
+    remediation:
+      'Remove that parameter from the query of DATABASE_URL; a search_path can be set with ALTER ROLE … SET search_path.',
   },
   {
     name: 'too_many_connections',
@@ -50,7 +51,8 @@ const CLASSES: readonly FailureClass[] = [
     states: /^53300$/,
     words: /too many (clients|connections)|no more connections allowed|remaining connection slots/i,
     problem: 'Postgres accepts no more connections',
-    fix: 'Lower DATABASE_CONNECTIONS, raise max_connections of Postgres, or put a pooler such as PgBouncer in front of it.',
+    remediation:
+      'Lower DATABASE_CONNECTIONS, raise max_connections of Postgres, or put a pooler such as PgBouncer in front of it.',
   },
   {
     name: 'no_encryption',
@@ -58,7 +60,8 @@ const CLASSES: readonly FailureClass[] = [
     isPermanent: true,
     words: /no encryption|SSL off|does not support SSL|SSL required/i,
     problem: 'Postgres and DATABASE_URL disagree on TLS',
-    fix: 'Add sslmode=require to the query of DATABASE_URL if the server requires TLS, or sslmode=disable if it has none.',
+    remediation:
+      'Add sslmode=require to the query of DATABASE_URL if the server requires TLS, or sslmode=disable if it has none.',
   },
   {
     name: 'access',
@@ -66,7 +69,7 @@ const CLASSES: readonly FailureClass[] = [
     isPermanent: true,
     words: /no pg_hba\.conf entry|pg_hba\.conf rejects/i,
     problem: 'Postgres rejects this host, user or database',
-    fix: 'Add a line for them to pg_hba.conf of the server, and reload it.',
+    remediation: 'Add a line for them to pg_hba.conf of the server, and reload it.',
   },
   {
     name: 'password',
@@ -75,7 +78,8 @@ const CLASSES: readonly FailureClass[] = [
     states: /^28/,
     words: /password authentication failed|SASL|no such user|client password must be|authentication failed/i,
     problem: 'Postgres rejects the user or the password',
-    fix: 'Correct the user and password in DATABASE_URL; characters such as @, : and / are percent-encoded there.',
+    remediation:
+      'Correct the user and password in DATABASE_URL; characters such as @, : and / are percent-encoded there.',
   },
   {
     name: 'no_database',
@@ -84,7 +88,7 @@ const CLASSES: readonly FailureClass[] = [
     states: /^3D000$/,
     words: /no such database/i,
     problem: 'The database does not exist',
-    fix: 'Create it (CREATE DATABASE …), or correct the name at the end of DATABASE_URL.',
+    remediation: 'Create it (CREATE DATABASE …), or correct the name at the end of DATABASE_URL.',
   },
   {
     name: 'tls',
@@ -93,49 +97,50 @@ const CLASSES: readonly FailureClass[] = [
     states: /^(ERR_TLS|ERR_SSL|ERR_OSSL|CERT_|DEPTH_ZERO|SELF_SIGNED|UNABLE_TO_|EPROTO|HOSTNAME_MISMATCH)/,
     words: /certificate|SSL connection/i,
     problem: 'The TLS connection to Postgres failed',
-    fix: 'Check sslmode and sslrootcert in the query of DATABASE_URL, and the host name in the certificate of the server.',
+    remediation:
+      'Check sslmode and sslrootcert in the query of DATABASE_URL, and the host name in the certificate of the server.',
   },
   {
     name: 'dns',
     effect: 'gone',
     states: /^(ENOTFOUND|EAI_)/,
     problem: 'The host name of Postgres cannot be resolved',
-    fix: 'Correct the host in DATABASE_URL, or the DNS of this machine.',
+    remediation: 'Correct the host in DATABASE_URL, or the DNS of this machine.',
   },
   {
     name: 'not_listening',
     effect: 'gone',
     states: /^ECONNREFUSED$/,
     problem: 'No server listens at the address of Postgres',
-    fix: CHECK_ADDRESS,
+    remediation: CHECK_ADDRESS,
   },
   {
     name: 'read_only',
     effect: 'gone',
     states: /^25006$/,
     problem: 'Postgres is read-only: a standby, or default_transaction_read_only is on',
-    fix: 'Set DATABASE_URL to the primary.',
+    remediation: 'Set DATABASE_URL to the primary.',
   },
   {
     name: 'starting',
     effect: 'gone',
     states: /^57P/,
     problem: 'Postgres is starting or stopping',
-    fix: 'Wait, or check the log of Postgres.',
+    remediation: 'Wait, or check the log of Postgres.',
   },
   {
     name: 'disk_full',
     effect: 'full',
     states: /^53100$/,
     problem: 'The disk of Postgres is full',
-    fix: 'Free space on that disk, or give the database a larger one; nothing needs a restart.',
+    remediation: 'Free space on that disk, or give the database a larger one; nothing needs a restart.',
   },
   {
     name: 'statements_lost',
     effect: 'failed',
     states: /^(26000|42P05)$/,
     problem: 'A pooler in front of Postgres moved this connection between servers',
-    fix: 'No action is needed: prepared statements are now off for this address.',
+    remediation: 'No action is needed: prepared statements are now off for this address.',
   },
   {
     name: 'permission',
@@ -143,7 +148,8 @@ const CLASSES: readonly FailureClass[] = [
     isPermanent: true,
     states: /^42501$/,
     problem: 'The user of DATABASE_URL lacks a permission',
-    fix: 'Make that user the owner of the database, or GRANT CREATE, USAGE ON SCHEMA and ALL ON ALL TABLES IN SCHEMA to it.',
+    remediation:
+      'Make that user the owner of the database, or GRANT CREATE, USAGE ON SCHEMA and ALL ON ALL TABLES IN SCHEMA to it.',
   },
   {
     name: 'schema',
@@ -151,7 +157,8 @@ const CLASSES: readonly FailureClass[] = [
     isPermanent: true,
     states: /^(3F000|42P01|42703|42704|42883|42P07|42710)$/,
     problem: 'The database schema does not match this version',
-    fix: 'Check the search_path of DATABASE_URL and its user; restart one process, which brings the schema up to date.',
+    remediation:
+      'Check the search_path of DATABASE_URL and its user; restart one process, which brings the schema up to date.',
   },
   {
     name: 'timeout',
@@ -159,7 +166,7 @@ const CLASSES: readonly FailureClass[] = [
     states: /^(ETIMEDOUT|EHOST|ENET)/,
     words: /^(timeout expired|Query read timeout|Connection terminated due to connection timeout)|query_wait_timeout/,
     problem: 'Postgres does not respond in time',
-    fix: 'Check the database server, its host and port, and firewalls in between.',
+    remediation: 'Check the database server, its host and port, and firewalls in between.',
   },
   {
     name: 'disconnected',
@@ -167,7 +174,7 @@ const CLASSES: readonly FailureClass[] = [
     states: /^(08|25P03|ECONN|EPIPE)/,
     words: /^(Connection terminated|Client (has|was) )/,
     problem: 'The connection to Postgres broke',
-    fix: 'Check the log of Postgres, and of the pooler if there is one.',
+    remediation: 'Check the log of Postgres, and of the pooler if there is one.',
   },
   {
     name: 'slow',
@@ -175,7 +182,7 @@ const CLASSES: readonly FailureClass[] = [
     states: /^(57014|55P03|55006|40001|40P01)$/,
     words: /^timeout exceeded when trying to connect/,
     problem: 'Postgres is slow, or a lock is held for long',
-    fix: "Look for locks: SELECT * FROM pg_stat_activity WHERE wait_event_type = 'Lock'.",
+    remediation: "Look for locks: SELECT * FROM pg_stat_activity WHERE wait_event_type = 'Lock'.",
   },
   {
     name: 'server',
@@ -183,7 +190,7 @@ const CLASSES: readonly FailureClass[] = [
     // All classes except refused values (20 to 23, 44, 54, P0) and faulty statements of ours (42).
     states: /^(0|24|25|26|2B|2D|2F|34|38|39|3B|40|53|55|57|58|72|F0|HV|XX)[0-9A-Z]{3,4}$/,
     problem: 'Postgres reports an internal error',
-    fix: 'Check the log of Postgres; SQLSTATE is explained in appendix A of its manual.',
+    remediation: 'Check the log of Postgres; SQLSTATE is explained in appendix A of its manual.',
   },
 ]
 
@@ -191,7 +198,7 @@ const CLASSES: readonly FailureClass[] = [
 export class PostgresProblem extends Error {
   /** SQLSTATE, or the code of Node. */
   readonly code: string | undefined
-  readonly fix: string
+  readonly remediation: string
   /** Retries cannot succeed, so a start exits instead of waiting. */
   readonly isPermanent: boolean
   /** For the log. */
@@ -202,7 +209,7 @@ export class PostgresProblem extends Error {
     super(`${found.problem}: ${message}${SQLSTATE.test(code) ? ` (SQLSTATE ${code})` : ''}`)
     this.name = 'PostgresProblem'
     this.code = code === '' ? undefined : code
-    this.fix = found.fix
+    this.remediation = found.remediation
     this.isPermanent = found.isPermanent ?? false
     this.facts = { failure: found.name }
   }

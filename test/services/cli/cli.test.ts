@@ -599,8 +599,8 @@ describe('sluice doctor', () => {
       'sandbox skip',
       'service fail',
     ])
-    for (const { status, fix } of ran.lines)
-      expect(typeof fix).toBe(['ok', 'skip'].includes(String(status)) ? 'undefined' : 'string')
+    for (const { status, remediation } of ran.lines)
+      expect(typeof remediation).toBe(['ok', 'skip'].includes(String(status)) ? 'undefined' : 'string')
     expect(of(ran, 'data')[0]?.message).toBe(`${env.DATA_DIR} is not a directory`)
   })
 
@@ -624,7 +624,7 @@ describe('sluice doctor', () => {
 
   it('reports an invalid models file', async () => {
     const ran = await sluice(['doctor', '--json'], { env: await place('models: [{id: 1}]') })
-    expect([ran.code, of(ran, 'models')]).toMatchObject([1, [{ status: 'fail', fix: expect.any(String) }]])
+    expect([ran.code, of(ran, 'models')]).toMatchObject([1, [{ status: 'fail', remediation: expect.any(String) }]])
   })
 
   it.skipIf(SANDBOX_MISSING !== undefined)('opens the sandbox and reports its guarantees', async () => {

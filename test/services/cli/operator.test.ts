@@ -1,7 +1,7 @@
 /** Admin commands against a running service. */
 import { describe, expect, it } from 'vitest'
 import { COMMANDS } from '#services/cli/commands/commands.ts'
-import { bury } from '#shared/jobs/dead-letters.ts'
+import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 import { sluiceHere } from '../../support/processes/sluice-here.ts'
 import { until } from '../../support/stack.ts'
@@ -67,7 +67,9 @@ describe('an operator at the command line', () => {
     expect((await op('drain', String(worker?.id))).lines).toMatchObject([{ draining: true }])
     expect((await op('drain', String(worker?.id), '--undo')).lines).toMatchObject([{ draining: false }])
     expect((await op('pools')).lines.map(({ id }) => id)).toContain('inference')
-    expect((await op('pause', 'model', 'echo-1')).lines).toMatchObject([{ what: 'model', id: 'echo-1', paused: true }])
+    expect((await op('pause', 'model', 'echo-1')).lines).toMatchObject([
+      { target: 'model', id: 'echo-1', paused: true },
+    ])
     const waiting = await admin.submit('alice', 'x')
     expect((await op('get', waiting)).lines).toMatchObject([{ waits: { reason: 'model_paused' } }])
     expect((await op('resume', 'model', 'echo-1')).lines).toMatchObject([{ paused: false }])
@@ -97,7 +99,7 @@ describe('an operator at the command line', () => {
   it('can list, discard and redrive dead letters', async () => {
     await using admin = await openAdmin()
     const op = commandsAs(admin, 'op')
-    await bury(admin.stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from('not a job'))
+    await writeDeadLetter(admin.stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from('not a job'))
     const [letter] = (await op('dead-letters')).lines
     expect(await op('dead-letters', 'discard', String(letter?.id))).toMatchObject({
       ...{ code: 0, lines: [{ id: letter?.id, deleted: true }] },

@@ -13,18 +13,18 @@ const worker = (id: string, more: Partial<Worker> = {}): Worker => ({
     capacity: 8,
     running: 0,
     draining: false,
-    silent: false,
+    suspected: false,
   },
   ...{
-    aside: 0,
+    parked_calls: 0,
     host: 'a',
     pid: 1,
     last_seen_at: 1,
     models: ['m', 'other'],
-    bounds: [],
-    waiting: [],
-    found: [],
-    failing: [],
+    concurrency_limits: [],
+    backlog: [],
+    adaptive_limits: [],
+    open_circuits: [],
   },
   ...more,
 })
@@ -35,12 +35,15 @@ it('adds up the capacity of each worker: the highest limit of the model, or ever
     { kind: 'count_tokens', model: 'm', capacity: 2 },
     { kind: 'generate', model: 'other', capacity: 1 },
   ]
-  const capacity = capacityOf('m', 'inference', [worker('wrk_1', { bounds }), worker('wrk_2', { models: null })])
+  const capacity = capacityOf('m', 'inference', [
+    worker('wrk_1', { concurrency_limits: bounds }),
+    worker('wrk_2', { models: null }),
+  ])
   expect(capacity).toMatchObject({ workers: 2, concurrency: 3 + 8, slots: 16 })
 })
 
 it('ignores workers that are unresponsive, drained, of another pool, or without the model', () => {
-  const others = [{ silent: true }, { draining: true }, { role: 'code' }, { models: ['other'] }]
+  const others = [{ suspected: true }, { draining: true }, { role: 'code' }, { models: ['other'] }]
   const all = others.map((more, nth) => worker(`wrk_${nth}`, more))
   expect(capacityOf('m', 'inference', all)).toEqual({ workers: 0, concurrency: 0, slots: 0, failing: 0, limits: [] })
 })
@@ -52,7 +55,10 @@ it('uses the newest adaptive limit per server, and only those of the model', () 
     { ...old, generation: 3, limit: 20 },
     { ...old, model: 'other' },
   ]
-  const { limits } = capacityOf('m', 'inference', [worker('wrk_1', { found: [old] }), worker('wrk_2', { found })])
+  const { limits } = capacityOf('m', 'inference', [
+    worker('wrk_1', { adaptive_limits: [old] }),
+    worker('wrk_2', { adaptive_limits: found }),
+  ])
   expect(limits.map(({ server, limit }) => [server, limit])).toEqual([
     [0, 20],
     [1, 9],
@@ -60,6 +66,10 @@ it('uses the newest adaptive limit per server, and only those of the model', () 
 })
 
 it('counts workers with an open circuit breaker', () => {
-  const all = [worker('wrk_1', { failing: ['other', 'm'] }), worker('wrk_2', { failing: ['other'] }), worker('wrk_3')]
+  const all = [
+    worker('wrk_1', { open_circuits: ['other', 'm'] }),
+    worker('wrk_2', { open_circuits: ['other'] }),
+    worker('wrk_3'),
+  ]
   expect(capacityOf('m', 'inference', all)).toMatchObject({ workers: 3, failing: 1 })
 })

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import axe from 'axe-core'
 import { type Browser, chromium, type Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { bury } from '#shared/jobs/dead-letters.ts'
+import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 
 /*
@@ -29,7 +29,7 @@ const letter = (more: object = {}) =>
   })
 
 async function deadLetter({ stack }: Admin, values: readonly string[]): Promise<void> {
-  for (const value of values) await bury(stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from(value))
+  for (const value of values) await writeDeadLetter(stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from(value))
 }
 
 interface Finding {

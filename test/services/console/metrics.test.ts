@@ -8,7 +8,7 @@ const { stateOf } = await import('#services/console/screens/home/pools.ts')
 const metrics = (began: number, lines: readonly string[]) =>
   new Metrics([`process_start_time_seconds ${began}`, 'sluice_pool_slots{pool="inference"} 8', ...lines].join('\n'))
 const attempts = (end: string, count: number, model = 'echo-1') =>
-  `sluice_attempts_total{pool="inference",model="${model}",end="${end}"} ${count}`
+  `sluice_attempts_total{pool="inference",model="${model}",outcome="${end}"} ${count}`
 
 it('restarts counting after a restart of the service, without negative values', () => {
   const before = metrics(1, [attempts('failed', 5)])

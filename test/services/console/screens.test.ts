@@ -1,6 +1,6 @@
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { bury } from '#shared/jobs/dead-letters.ts'
+import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
 
@@ -25,7 +25,7 @@ describe.skipIf(!CHROMIUM)('every screen of the console', { timeout: 8 * PAGE_MS
   beforeAll(async () => {
     admin = await openAdmin()
     browser = await openChromium()
-    await bury(admin.stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from('not a job'))
+    await writeDeadLetter(admin.stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from('not a job'))
     for (const prompt of ['One.', '!echo error=400', '!echo tokens=100000 delay_ms=100'])
       await admin.submit('alice', prompt)
   }, PAGE_MS)

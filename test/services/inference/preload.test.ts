@@ -28,7 +28,9 @@ it.skipIf(!hasWeights)(
     const what = 'early in memory'
     const ready = async () => (await (await stack.get('/readyz')).json()) as object
     const metrics = async () => (await (await stack.get('/metrics')).text()).split('\n')
-    await until(async () => (await metrics()).includes(`sluice_prepared_ratio{what="${what}"} 1`), { withinMs: 60_000 })
+    await until(async () => (await metrics()).includes(`sluice_prepared_ratio{resource="${what}"} 1`), {
+      withinMs: 60_000,
+    })
     expect(await ready()).toEqual({ status: 'ready' })
     expect((await metrics()).filter((line) => line.includes('late in memory'))).toEqual([])
     const answer = await stack.post('/v1/chat/completions', {

@@ -7,7 +7,7 @@ import { startInference } from '#services/inference/inference.ts'
 import { startIngress } from '#services/ingress/ingress.ts'
 import { parseConfig } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
-import { CONTROL, DEAD, jobsTopic, REPLIES, REPLY_SHARDS } from '#shared/jobs/topics.ts'
+import { CONTROL, DEAD_LETTERS, jobsTopic, REPLIES, REPLY_SHARDS } from '#shared/jobs/topics.ts'
 import { keyOf } from '#shared/keys/keys.ts'
 import { openPorts } from '#shared/ports.ts'
 import { stopAll } from '#shared/process/lifecycle.ts'
@@ -43,7 +43,7 @@ async function startWithBroker(settings: Record<string, string>) {
   })
   const { broker } = ports
   const dead: Buffer[] = []
-  await broker.receive(DEAD, [0], (record) => dead.push(record.value))
+  await broker.receive(DEAD_LETTERS, [0], (record) => dead.push(record.value))
   const services = [await startInference(ports), await startIngress(ports)] as const
   const [, ingress] = services
   return {
@@ -103,7 +103,7 @@ for (const { mode, settings } of MODES) {
       await until(() => service.dead.length === 1)
       // What a worker of another version could not read, and this one can.
       for (const job of [call, { ...JOB, id: 'job_2' }]) {
-        await service.broker.send(DEAD, 0, 'inference jobs.inference/0@9', Buffer.from(JSON.stringify(job)))
+        await service.broker.send(DEAD_LETTERS, 0, 'inference jobs.inference/0@9', Buffer.from(JSON.stringify(job)))
       }
       const listed = await service.admin('GET', 'dead-letters?limit=2')
       expect(listed).toMatchObject({

@@ -172,8 +172,8 @@ describe('the scheduler', () => {
     await until(() => taken.length === 2)
     expect(taken.map((envelope) => envelope.id)).toEqual([id, id])
     const metrics = await ports.metrics.registry.metrics()
-    expect(metrics).toContain('sluice_jobs_reaped_total{pool="inference",end="queued"} 2')
-    expect(metrics).toContain('sluice_jobs_total{pool="inference",end="failed",code="worker_lost"} 1')
+    expect(metrics).toContain('sluice_jobs_reaped_total{pool="inference",outcome="queued"} 2')
+    expect(metrics).toContain('sluice_jobs_total{pool="inference",outcome="failed",code="worker_lost"} 1')
   })
 
   it('ends a running job long past its deadline, and one whose cancel nobody honours', async () => {
@@ -361,44 +361,44 @@ describe('publishing again', () => {
   it.each([
     [
       'an empty queue: everything soon',
-      { lag: 0, missing: 0, idleTurns: 0, hasTwice: false },
+      { lag: 0, missing: 0, idleRuns: 0, hasTwice: false },
       { olderThanMs: 5_000, limit: 500 },
     ],
-    ['idle workers', { lag: 10, missing: 0, idleTurns: 3, hasTwice: false }, { olderThanMs: 30_000, limit: 500 }],
+    ['idle workers', { lag: 10, missing: 0, idleRuns: 3, hasTwice: false }, { olderThanMs: 30_000, limit: 500 }],
     [
       'idle workers and a lag nobody knows',
-      { lag: undefined, missing: 0, idleTurns: 3, hasTwice: false },
+      { lag: undefined, missing: 0, idleRuns: 3, hasTwice: false },
       { olderThanMs: 30_000, limit: 500 },
     ],
     [
       'a queue too short for what waits',
-      { lag: 10, missing: 90, idleTurns: 0, hasTwice: false },
+      { lag: 10, missing: 90, idleRuns: 0, hasTwice: false },
       { olderThanMs: 30_000, limit: 90 },
     ],
     [
       'one far too short',
-      { lag: 10, missing: 9_000, idleTurns: 0, hasTwice: false },
+      { lag: 10, missing: 9_000, idleRuns: 0, hasTwice: false },
       { olderThanMs: 30_000, limit: 500 },
     ],
     [
       'a long queue behind busy workers: a search',
-      { lag: 9_000, missing: 0, idleTurns: 2, hasTwice: false },
+      { lag: 9_000, missing: 0, idleRuns: 2, hasTwice: false },
       { olderThanMs: 300_000, limit: 5 },
     ],
     [
       'a lag nobody knows behind busy workers',
-      { lag: undefined, missing: 0, idleTurns: 0, hasTwice: false },
+      { lag: undefined, missing: 0, idleRuns: 0, hasTwice: false },
       { olderThanMs: 300_000, limit: 5 },
     ],
     [
       'idle workers beside a queue that holds everything twice: a search',
-      { lag: 20, missing: 0, idleTurns: 9, hasTwice: true },
+      { lag: 20, missing: 0, idleRuns: 9, hasTwice: true },
       { olderThanMs: 300_000, limit: 5 },
     ],
   ])('%s', (_what, view, plan) => {
-    expect(republishPlan({ ...view, isCaredFor: false })).toEqual(plan)
+    expect(republishPlan({ ...view, hasClaimer: false })).toEqual(plan)
     const search = { olderThanMs: 300_000, limit: 5 }
-    expect(republishPlan({ ...view, isCaredFor: true })).toEqual(search)
+    expect(republishPlan({ ...view, hasClaimer: true })).toEqual(search)
   })
 
   /** Turns that are ours, over the store and the broker of the test, with one worker whose heartbeat we send. */

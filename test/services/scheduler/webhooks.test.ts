@@ -194,7 +194,7 @@ describe('webhooks', () => {
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url)
     expect(await setup.deliver(id)).toMatchObject([{ state: 'failed', status: 410, tries: 1 }])
-    expect(await setup.metrics.webhooks.get()).toMatchObject({ values: [{ labels: { end: 'failed' }, value: 1 }] })
+    expect(await setup.metrics.webhooks.get()).toMatchObject({ values: [{ labels: { outcome: 'failed' }, value: 1 }] })
   })
 
   it('follow no redirect', async () => {

@@ -3,7 +3,7 @@
  * break (broker restarts, killed processes) is in `kafka.test.ts`.
  */
 import { afterEach, describe, expect, inject, it } from 'vitest'
-import type { Broker, Delivery, KeptRecord, QueueConsumer, Topic } from '#shared/broker/broker.ts'
+import type { Broker, Delivery, HistoryRecord, QueueConsumer, Topic } from '#shared/broker/broker.ts'
 import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
 import { openMemoryBroker } from '#shared/broker/memory.ts'
 import { newId } from '#shared/id.ts'
@@ -13,8 +13,8 @@ const HOUR_MS = 3_600_000
 const TOPICS: readonly Topic[] = [
   { name: 'jobs', partitions: 2, retentionMs: HOUR_MS, kind: 'queue' },
   { name: 'replies', partitions: 4, retentionMs: HOUR_MS, kind: 'channel' },
-  { name: 'kept', partitions: 2, retentionMs: HOUR_MS, kind: 'channel', keptMax: 10 },
-  { name: 'wide', partitions: 20, retentionMs: HOUR_MS, kind: 'channel', keptMax: 10 },
+  { name: 'kept', partitions: 2, retentionMs: HOUR_MS, kind: 'channel', historyMax: 10 },
+  { name: 'wide', partitions: 20, retentionMs: HOUR_MS, kind: 'channel', historyMax: 10 },
 ]
 const WITHIN = { withinMs: 20_000 }
 const never = new AbortController().signal
@@ -210,7 +210,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
     it('reads again what a channel keeps, a page before an offset at a time', async () => {
       const broker = await fleet()()
       const read = async (range: { before?: number; max: number }) => {
-        const records: KeptRecord[] = []
+        const records: HistoryRecord[] = []
         const { hasMore } = await broker.history('kept', 1, range, (record) => records.push(record))
         return { hasMore, records, texts: records.map(({ key, value }) => `${key}:${value}`) }
       }

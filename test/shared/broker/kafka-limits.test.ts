@@ -76,7 +76,9 @@ describe.skipIf(!kafka)('a share group that has as many members as it may', () =
     }
     expect(await takeOne(held)).toBe('one')
     const waiting = await second.openQueue('jobs')
-    await until(() => told.some(({ fix }) => String(fix).includes('group.share.max.size')), { withinMs: 60_000 })
+    await until(() => told.some(({ remediation }) => String(remediation).includes('group.share.max.size')), {
+      withinMs: 60_000,
+    })
     await held.close()
     await second.submit('jobs', Buffer.from('two'))
     expect(await takeOne(waiting)).toBe('two')

@@ -149,7 +149,7 @@ describe('a worker that takes nothing', () => {
 /** Attempts a worker has run, by its own metrics. */
 async function attemptsOf(port: number): Promise<number> {
   const text = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text()
-  return Number(/^sluice_attempts_total\{.*end="completed".*\} (\d+)$/m.exec(text)?.[1] ?? 0)
+  return Number(/^sluice_attempts_total\{.*outcome="completed".*\} (\d+)$/m.exec(text)?.[1] ?? 0)
 }
 
 const CLIENT = { client: 'classic', prefix: '', topics: [], clientId: 'test', onProblem: () => undefined } as const

@@ -218,7 +218,7 @@ describe('the boot check', () => {
     }
     const admin = scriptedAdmin({ brokerSettings, groups: { jobs: { 'share.auto.offset.reset': 'earliest' } } })
     const problems = [...(await checkTopics(admin, bootOptions)), ...(await checkShareGroups(admin, bootOptions))]
-    expect(problems.map(({ fix }) => fix.split(' ')[1])).toEqual([
+    expect(problems.map(({ remediation }) => remediation.split(' ')[1])).toEqual([
       'offsets.topic.replication.factor=1',
       'share.coordinator.state.topic.replication.factor=1',
       'share.coordinator.state.topic.min.isr=1',
@@ -247,7 +247,7 @@ describe('the boot check', () => {
   it('refuses a topic that it may not mend, each problem with its command', async () => {
     const admin = scriptedAdmin({ topicSettings: { ...WRONG }, isReadOnly: true })
     const problems = await checkTopics(admin, { ...bootOptions, topics: [needy] })
-    expect(problems.map(({ fix }) => fix.split(' ').at(-1))).toEqual([
+    expect(problems.map(({ remediation }) => remediation.split(' ').at(-1))).toEqual([
       '4',
       'cleanup.policy=delete',
       'max.message.bytes=1048588',
@@ -290,7 +290,7 @@ describe('the boot check', () => {
     expect(deleted).toEqual(['deleted'])
     const [problem] = await checkShareGroups(scriptedAdmin({ groups: earliest, classicGroup: 'STABLE' }), bootOptions)
     expect(problem?.problem).toContain('Group jobs has members of the classic kind')
-    expect(problem?.fix).toContain('KAFKA_CLIENT=classic')
+    expect(problem?.remediation).toContain('KAFKA_CLIENT=classic')
   })
 })
 

@@ -8,7 +8,7 @@ import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
 import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
 import type { KafkaOptions } from '#shared/broker/kafka/options.ts'
 import { openLog } from '#shared/log/log.ts'
-import { openWhenThere } from '#shared/process/when-there.ts'
+import { openWhenAvailable } from '#shared/process/wait-for-dependency.ts'
 import { type LocalKafka, startLocalKafka, whyNoLocalKafka } from '../../support/processes/kafka.ts'
 
 const missing = inject('kafka') === null ? 'no Kafka' : await whyNoLocalKafka()
@@ -48,7 +48,7 @@ async function startOn(brokers: string, more: Partial<KafkaOptions>) {
   const startedAt = performance.now()
   const options = { brokers: [brokers], prefix: '', topics: [], clientId: 'test', onProblem: () => undefined }
   const open = () => openKafkaBroker({ client: 'share', ...options, ...more })
-  const message = await openWhenThere('Kafka', open, openLog('silent', 'test')).then(
+  const message = await openWhenAvailable('Kafka', open, openLog('silent', 'test')).then(
     (broker) => broker.close().then(() => 'started'),
     (error: Error) => error.message,
   )
@@ -118,12 +118,12 @@ describe.skipIf(missing !== undefined).each(['share', 'classic'] as const)('a st
   it.each([
     ['a name without an address', 'no-such-host.invalid:9092', /DNS/, /KAFKA_BROKERS/],
     ['a closed port', '127.0.0.1:1', /No server listens.*ECONNREFUSED/, /kafka-local\.sh/],
-  ])('waits for what may pass, and names it: %s', async (_, address, problem, fix) => {
+  ])('waits for what may pass, and names it: %s', async (_, address, problem, remediation) => {
     const options = { brokers: [address], prefix: '', topics: [], clientId: 'test', onProblem: () => undefined }
     const error = await openKafkaBroker({ client, ...options }).catch((thrown: unknown) => thrown)
     expect(error).toMatchObject({ code: 'overloaded', cause: { isPermanent: false } })
-    const { cause } = error as { cause: { message: string; fix: string } }
+    const { cause } = error as { cause: { message: string; remediation: string } }
     expect(cause.message).toMatch(problem)
-    expect(cause.fix).toMatch(fix)
+    expect(cause.remediation).toMatch(remediation)
   })
 })

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { describe, expect, onTestFinished, test } from 'vitest'
 import { PoolName } from '#schemas/job.ts'
 import { ConfigError, parseConfig } from '#shared/config/config.ts'
+import { RENAMED_SETTINGS, Settings } from '#shared/config/settings.ts'
 import { loadModels } from '#shared/models/models.ts'
 import { describePython } from '#shared/prepare/python.ts'
 
@@ -35,6 +36,14 @@ describe('a setting that cannot be used', () => {
     [{ DATABASE_URL: 'mysql://a:secret@b/c' }, 'DATABASE_URL: must start with postgres://'],
   ])('%j is told with what it is and what it may be, and secrets are not shown', (env, problem) => {
     expect(problemsOf(() => parseConfig(env))).toEqual([problem])
+  })
+
+  test('is refused under its former name, with the new one', () => {
+    expect(problemsOf(() => parseConfig({ WORKER_SILENT_MS: '3000', RUNNING_MAX_PER_KEY: '4' }))).toEqual([
+      'RUNNING_MAX_PER_KEY was renamed: set CONCURRENCY_MAX_PER_KEY instead.',
+      'WORKER_SILENT_MS was renamed: set WORKER_SUSPECTED_MS instead.',
+    ])
+    for (const name of Object.values(RENAMED_SETTINGS)) expect(Settings.shape, name).toHaveProperty(name)
   })
 })
 

@@ -1,11 +1,11 @@
 /** Records that no worker could run: which are found among very many, and what is discarded. */
 import { describe, expect, it } from 'vitest'
-import type { KeptRecord } from '#shared/broker/broker.ts'
-import { type DeadLetter, discard, findDead, LOOKED_MAX, listDead } from '#shared/jobs/dead-letters.ts'
+import type { HistoryRecord } from '#shared/broker/broker.ts'
+import { type DeadLetter, discard, findDeadLetter, listDeadLetters, SCANNED_MAX } from '#shared/jobs/dead-letters.ts'
 
 /** A topic as {@link Broker.history} and {@link Broker.send} have it. */
 function topic() {
-  const records: KeptRecord[] = []
+  const records: HistoryRecord[] = []
   let reads = 0
   return {
     get reads() {
@@ -18,7 +18,7 @@ function topic() {
       _channel: string,
       _partition: number,
       { before = Number.POSITIVE_INFINITY, max }: { before?: number | undefined; max: number },
-      onRecord: (record: KeptRecord) => void,
+      onRecord: (record: HistoryRecord) => void,
     ) => {
       reads++
       const older = records.slice(0, Math.min(before, records.length))
@@ -39,23 +39,25 @@ describe('dead letters', () => {
     await bury(dead, 'code', 5)
     await bury(dead, 'inference', 3_000)
     const isWanted = ({ pool }: DeadLetter) => pool === 'code'
-    const first = await listDead(dead, { max: 3, isWanted })
+    const first = await listDeadLetters(dead, { max: 3, isMatch: isWanted })
     expect(offsets(first.letters)).toEqual([4, 3, 2])
-    const second = await listDead(dead, { before: first.next, max: 3, isWanted })
+    const second = await listDeadLetters(dead, { before: first.next, max: 3, isMatch: isWanted })
     expect(offsets(second.letters)).toEqual([1, 0])
     expect(second.next).toBeUndefined()
-    expect((await listDead(dead, { max: 3, isWanted: ({ pool }) => pool === 'research' })).next).toBeUndefined()
+    expect((await listDeadLetters(dead, { max: 3, isMatch: ({ pool }) => pool === 'research' })).next).toBeUndefined()
   })
 
   it('are looked for among so many at once, and one goes on from there', async () => {
     const dead = topic()
     await bury(dead, 'code', 1)
-    await bury(dead, 'inference', LOOKED_MAX + 500)
+    await bury(dead, 'inference', SCANNED_MAX + 500)
     const isWanted = ({ pool }: DeadLetter) => pool === 'code'
-    const first = await listDead(dead, { max: 3, isWanted })
+    const first = await listDeadLetters(dead, { max: 3, isMatch: isWanted })
     expect(first.letters).toEqual([])
     expect(first.next).toBeGreaterThan(0)
-    expect(offsets((await listDead(dead, { before: first.next, max: 3, isWanted })).letters)).toEqual([0])
+    expect(offsets((await listDeadLetters(dead, { before: first.next, max: 3, isMatch: isWanted })).letters)).toEqual([
+      0,
+    ])
   })
 
   it('that were discarded are shown no more, on whichever page, and neither is what says so', async () => {
@@ -65,15 +67,15 @@ describe('dead letters', () => {
     await bury(dead, 'code', 700)
     const seen: number[] = []
     for (let next: number | undefined, isFirst = true; isFirst || next !== undefined; isFirst = false) {
-      const page = await listDead(dead, { before: next, max: 400 })
+      const page = await listDeadLetters(dead, { before: next, max: 400 })
       seen.push(...offsets(page.letters))
       next = page.next
     }
     expect(seen).toHaveLength(1_897)
     expect(new Set(seen).size).toBe(1_897)
     for (const offset of [1_199, 700, 3, 1_200, 1_201, 1_202]) expect(seen).not.toContain(offset)
-    expect(await findDead(dead, 1_200)).toBeUndefined()
-    expect(await findDead(dead, 9_999)).toBeUndefined()
-    expect((await findDead(dead, 4))?.offset).toBe(4)
+    expect(await findDeadLetter(dead, 1_200)).toBeUndefined()
+    expect(await findDeadLetter(dead, 9_999)).toBeUndefined()
+    expect((await findDeadLetter(dead, 4))?.offset).toBe(4)
   })
 })

@@ -8,7 +8,7 @@ import { openSqliteDatabase } from '../../support/jobs/stores.ts'
 import { until } from '../../support/stack.ts'
 
 const WORK = { pool: 'inference', model: 'echo-1' } as const
-const MODEL = { what: 'model', id: 'echo-1' } as const
+const MODEL = { target: 'model', id: 'echo-1' } as const
 const unheard = () => undefined
 
 async function openPauses(store?: OperatorStore): Promise<Pauses> {
@@ -26,10 +26,10 @@ it('is heard by every process at once, also without a store', async () => {
     expect(pauses.of({ ...WORK, model: 'echo-2' })).toBeUndefined()
     expect(() => pauses.refuse(WORK)).toThrow("The model 'echo-1' is paused")
   }
-  await one.change({ what: 'pool', id: 'inference' }, true, 'key_op', tell)
-  expect(other.of({ ...WORK, model: 'echo-2' })).toMatchObject({ what: 'pool' })
+  await one.change({ target: 'pool', id: 'inference' }, true, 'key_op', tell)
+  expect(other.of({ ...WORK, model: 'echo-2' })).toMatchObject({ target: 'pool' })
   await one.change(MODEL, false, 'key_op', tell)
-  expect(other.all).toMatchObject([{ what: 'pool', id: 'inference' }])
+  expect(other.all).toMatchObject([{ target: 'pool', id: 'inference' }])
 })
 
 it('is read from the store by who has not heard of it, at the start and later', async () => {

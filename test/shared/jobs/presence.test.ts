@@ -36,7 +36,7 @@ async function join(
   const presence = await Presence.open({
     broker: more.broker ?? broker,
     log: more.log ?? silentLog,
-    silentMs: SILENT_MS,
+    suspectedMs: SILENT_MS,
     lostMs: LOST_MS,
     self: {
       boot,
@@ -48,7 +48,7 @@ async function join(
       ...(more.capacity && { capacity: more.capacity }),
     },
     listener: more.listener ?? {
-      onSilent: (peer: Peer) => silent.push(peer.boot),
+      onSuspected: (peer: Peer) => silent.push(peer.boot),
       onLost: (peer: Peer) => lost.push(peer.boot),
     },
   })
@@ -88,7 +88,7 @@ function largeFleet(send: (record: ControlRecord) => Promise<void> = say) {
   const sayAll = () => {
     for (const boot of living) {
       send(beatOf(boot)).catch(() => undefined)
-      send({ type: 'rhythm', boot, beat_ms: 1_000 }).catch(() => undefined)
+      send({ type: 'heartbeat_interval', boot, interval_ms: 1_000 }).catch(() => undefined)
     }
   }
   sayAll()
@@ -103,7 +103,9 @@ function largeFleet(send: (record: ControlRecord) => Promise<void> = say) {
 describe('presence', () => {
   it('tells an ingress that is new what a worker can start, before the worker speaks by itself', async () => {
     const bounds = [{ kind: 'say', model: 'slow', capacity: 2 }]
-    const worker = await join('wrk_1', { capacity: () => ({ models: ['slow'], bounds, waiting: [] }) })
+    const worker = await join('wrk_1', {
+      capacity: () => ({ models: ['slow'], concurrency_limits: bounds, backlog: [] }),
+    })
     await vi.advanceTimersByTimeAsync(600)
     const ingress = await join('ing_1')
     await vi.advanceTimersByTimeAsync(100)
@@ -250,7 +252,7 @@ describe('presence', () => {
     const before = others.beatsOf('ing_1')
     await vi.advanceTimersByTimeAsync(20_000)
     expect(others.beatsOf('ing_1') - before).toBe(20)
-    expect([silent, lost, presence.beatMs, presence.silenceMs]).toEqual([[], [], 1_000, 0])
+    expect([silent, lost, presence.heartbeatMs, presence.silenceMs]).toEqual([[], [], 1_000, 0])
 
     others.stop('wrk_7')
     await vi.advanceTimersByTimeAsync(SILENT_MS)
@@ -274,18 +276,18 @@ describe('presence', () => {
     await vi.advanceTimersByTimeAsync(6_000)
     Object.assign(beats, { ing_1: 0, wrk_1: 0 })
     await vi.advanceTimersByTimeAsync(10_000)
-    expect([beats, presence.beatMs]).toEqual([{ ing_1: 10, wrk_1: 10 }, 1_000])
+    expect([beats, presence.heartbeatMs]).toEqual([{ ing_1: 10, wrk_1: 10 }, 1_000])
     running = 1
     Object.assign(beats, { ing_1: 0, wrk_1: 0 })
     await vi.advanceTimersByTimeAsync(10_000)
-    expect([beats, presence.beatMs]).toEqual([{ ing_1: 20, wrk_1: 10 }, 500])
+    expect([beats, presence.heartbeatMs]).toEqual([{ ing_1: 20, wrk_1: 10 }, 500])
     expect([silent, lost, worker.silent]).toEqual([[], [], []])
   })
 
   it('suspects a process that was idle when it died a second later', async () => {
     const { silent } = await join('ing_1')
     await say(beatOf('wrk_1'))
-    await say({ type: 'rhythm', boot: 'wrk_1', beat_ms: 1_000 })
+    await say({ type: 'heartbeat_interval', boot: 'wrk_1', interval_ms: 1_000 })
     await vi.advanceTimersByTimeAsync(SILENT_MS + 900)
     expect(silent).toEqual([])
     await vi.advanceTimersByTimeAsync(600)
@@ -296,7 +298,7 @@ describe('presence', () => {
     const { presence } = await join('ing_1')
     const others = largeFleet()
     await vi.advanceTimersByTimeAsync(3_000)
-    expect(presence.beatMs).toBe(1_000)
+    expect(presence.heartbeatMs).toBe(1_000)
     const old = setInterval(() => void say(beatOf('wrk_old')), 500)
     await vi.advanceTimersByTimeAsync(1_000)
     const before = others.beatsOf('ing_1')

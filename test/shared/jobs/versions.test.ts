@@ -16,7 +16,7 @@ import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import { LiveEvents } from '#shared/jobs/durable/follow.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import { readControl, readEvents, readJob, readReply, readStored } from '#shared/jobs/records.ts'
-import { CONTROL, DEAD, EVENTS, eventPartition, jobsTopic, REPLIES, replyShard } from '#shared/jobs/topics.ts'
+import { CONTROL, DEAD_LETTERS, EVENTS, eventPartition, jobsTopic, REPLIES, replyShard } from '#shared/jobs/topics.ts'
 import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
 import { Worker } from '#shared/jobs/worker/worker.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
@@ -78,8 +78,8 @@ async function openWorker(kinds: string[], passOnMs?: number, slots = 4): Promis
       observer: { onEnd: () => {} },
       store: undefined,
       leaseMs: 9_000,
-      bodyRoomBytes: 1024 * 1024,
-      passOnMs,
+      bodyBudgetBytes: 1024 * 1024,
+      requeueForMs: passOnMs,
       onFatal: (error) => {
         throw error
       },
@@ -96,7 +96,7 @@ async function openIngress(): Promise<AttachedJobs> {
     log: silentLog,
     observer: { onRetry: () => {}, onEnd: () => {} },
     version: 'test',
-    workerSilentMs: 2_000,
+    workerSuspectedMs: 2_000,
     workerLostMs: 5_000,
     startTimeoutMs: 20_000,
     jobsMax: 100,
@@ -174,7 +174,7 @@ describe('a job that a worker does not know', () => {
 
   it('costs its caller an error with a time to come back where nobody knows it, and is kept for people', async () => {
     const dead: Buffer[] = []
-    await broker.receive(DEAD, [0], (record) => dead.push(record.value))
+    await broker.receive(DEAD_LETTERS, [0], (record) => dead.push(record.value))
     await openWorker(['say'], 100)
     const jobs = await openIngress()
     const call = await submit(jobs, 'dance')

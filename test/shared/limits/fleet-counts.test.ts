@@ -35,7 +35,7 @@ describe.skipIf(!postgres)('the counts of a fleet', () => {
     await database.advance(WINDOW_MS - 1_000)
     const late = await add(-2)
     expect(late?.used).toBe(3)
-    expect(late?.leftMs).toBeLessThanOrEqual(1_000)
+    expect(late?.remainingMs).toBeLessThanOrEqual(1_000)
     await database.advance(1_000)
     expect(await add(1)).toMatchObject({ used: 1, leftMs: WINDOW_MS })
     expect((await add(-7))?.used).toBe(0)

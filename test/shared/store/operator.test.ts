@@ -129,7 +129,7 @@ describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDat
   })
 
   it('keeps what is paused, once each, until it is resumed', async () => {
-    const [model, pool] = [{ what: 'model', id: 'echo-1' } as const, { what: 'pool', id: 'code' } as const]
+    const [model, pool] = [{ target: 'model', id: 'echo-1' } as const, { target: 'pool', id: 'code' } as const]
     await store.operator.pause(model, 'key_1')
     await store.operator.pause(model, 'key_2')
     await store.operator.pause(pool, 'key_2')

@@ -16,7 +16,7 @@ describe('a failure of Postgres', () => {
   ])('%s is the fault of the infrastructure, and ends no job', (code) => {
     const error = serviceError(failure(code))
     expect(error).toMatchObject({ code: 'overloaded', isInfrastructure: true, cause: { code } })
-    expect((error.cause as PostgresProblem).fix).not.toBe('')
+    expect((error.cause as PostgresProblem).remediation).not.toBe('')
   })
 
   it.each([
@@ -69,10 +69,10 @@ describe('a failure of Postgres', () => {
     ['53100', 'could not extend file', 'disk_full', /disk/],
     ['57014', 'canceling statement due to statement timeout', 'slow', /locks/],
     ['08P01', 'query_wait_timeout', 'timeout', /machine/],
-  ])('%s "%s" is of the class %s, with a remedy', (code, message, name, fix) => {
+  ])('%s "%s" is of the class %s, with a remedy', (code, message, name, remediation) => {
     const { cause } = serviceError(failure(code, message))
     expect(cause).toBeInstanceOf(PostgresProblem)
-    expect(cause).toMatchObject({ facts: { failure: name }, fix: expect.stringMatching(fix) })
+    expect(cause).toMatchObject({ facts: { failure: name }, remediation: expect.stringMatching(remediation) })
     expect((cause as PostgresProblem).message).toContain(message)
     if (code && /^[0-9A-Z]{5}$/.test(code)) expect((cause as PostgresProblem).message).toContain(`SQLSTATE ${code}`)
   })

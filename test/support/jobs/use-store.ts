@@ -167,7 +167,7 @@ async function operate({ operator }: Store, layout: Layout): Promise<void> {
     for (const { id } of deliveries.slice(0, 2)) await operator.retryDelivery(id)
   }
   await operator.retryDelivery('evt_none')
-  const target = { what: 'model', id: 'echo-1' } as const
+  const target = { target: 'model', id: 'echo-1' } as const
   await operator.pause(target, 'key_a')
   await operator.listPauses()
   await operator.resume(target)

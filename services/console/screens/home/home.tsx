@@ -63,13 +63,13 @@ function Problems() {
   }
   return (
     <ul class="attention" aria-label="Problems">
-      {all.map(({ message, fix, isError }) => (
+      {all.map(({ message, remediation, isError }) => (
         <li key={message} class={isError ? 'note bad' : 'note warn'}>
           <Icon name="warn" />
           <div>
             <strong>{message}</strong>
             <p>
-              <Fix text={fix} />
+              <Fix text={remediation} />
             </p>
           </div>
         </li>
@@ -132,7 +132,7 @@ function Models() {
 
 interface Problem {
   readonly message: string
-  readonly fix: string
+  readonly remediation: string
   /** An error rather than a warning: calls fail because of the problem. */
   readonly isError: boolean
 }
@@ -143,15 +143,20 @@ interface Problem {
  */
 const problems = computed<readonly Problem[]>(() => {
   if (refreshError.value) {
-    const fix = 'This page retries automatically. The data below may be out of date.'
-    return [{ message: refreshError.value, fix, isError: true }]
+    const remediation = 'This page retries automatically. The data below may be out of date.'
+    return [{ message: refreshError.value, remediation, isError: true }]
   }
   const found = findings.value
     ?.filter(({ status, check }) => (status === 'warn' || status === 'fail') && !isCoveredByFleet(check))
-    .map(({ message, fix, status }) => ({ message, fix: fix ?? '', isError: status === 'fail' }))
+    .map(({ message, remediation, status }) => ({
+      message,
+      remediation: remediation ?? '',
+      isError: status === 'fail',
+    }))
   const notReady = readyProblems.value.map((message) => ({
     message,
-    fix: 'New requests are rejected until this is resolved. Run `npx sluice doctor` for a full check with remedies.',
+    remediation:
+      'New requests are rejected until this is resolved. Run `npx sluice doctor` for a full check with remedies.',
     isError: true,
   }))
   // Failed health checks replace the problems of /readyz, because they contain the remedy.

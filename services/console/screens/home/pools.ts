@@ -49,9 +49,9 @@ const samples = new Map<string, PoolSample[]>()
 
 /** The current state of a pool. Also records a sample for its plots. @param pool From the admin API; undefined without an admin key */
 export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolState {
-  const durable = pool?.durable?.queued
+  const durable = pool?.jobs?.queued
   const waiting = pool
-    ? pool.attached.queued + (durable ? durable.normal + durable.low : 0)
+    ? pool.calls.queued + (durable ? durable.normal + durable.low : 0)
     : now.sum('sluice_attached_jobs', { pool: id, state: 'queued' }) + now.sum('sluice_waiting_jobs', { pool: id })
   const running = pool?.running ?? now.sum('sluice_pool_running', { pool: id })
   const oldestSeconds = pool ? ageOf(pool.oldest_queued_at) : oldestIn(now, id)
@@ -69,7 +69,7 @@ export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolS
     waiting,
     oldestSeconds,
     ...runs,
-    isPaused: pool?.paused.some(({ what }) => what === 'pool') ?? false,
+    isPaused: pool?.paused.some(({ target }) => target === 'pool') ?? false,
     samples: history,
     models: modelStatsOf(id, now),
   }
@@ -110,7 +110,7 @@ function runsOf(pool: string, labels: Readonly<Record<string, string>>, now: Met
   return {
     latency: { ...latencyOf(seconds, labels, now), isOfRuns },
     ended: endedIn(now) - endedIn(base),
-    failed: endedIn(now, { end: 'failed' }) - endedIn(base, { end: 'failed' }),
+    failed: endedIn(now, { outcome: 'failed' }) - endedIn(base, { outcome: 'failed' }),
     isRecent: isRecent && before !== undefined,
   }
 }

@@ -245,7 +245,10 @@ function Rotate({ apiKey, close }: { readonly apiKey: ApiKey; readonly close: ()
     event.preventDefault()
     void action.run(async () => {
       const expires_at = expiryOf(draft)
-      const body = { overlap_seconds: Number(draft.text('overlap')), ...(expires_at !== undefined && { expires_at }) }
+      const body = {
+        grace_period_seconds: Number(draft.text('overlap')),
+        ...(expires_at !== undefined && { expires_at }),
+      }
       created.value = await rotateKey(apiKey.id, body)
     })
   }

@@ -42,7 +42,7 @@ export function ModelCard({ model, isPoolPaused }: CardProps) {
       {pause && (
         <p class="dim">
           Paused {ageText(pause.since)} by <code>{pause.by_key}</code>
-          {!pause.kept && ' (not saved; ends when the fleet restarts)'}.
+          {!pause.persistent && ' (not saved; ends when the fleet restarts)'}.
         </p>
       )}
       <div class="actions">

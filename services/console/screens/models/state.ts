@@ -60,8 +60,8 @@ export async function refresh(abort: AbortSignal): Promise<void> {
 }
 
 /** Pauses or resumes a model or a pool. @throws ApiFailure */
-export async function setPaused(what: Pause['what'], id: string, isPaused: boolean): Promise<void> {
-  const path = `/v1/admin/${what}s/${encodeURIComponent(id)}/${isPaused ? 'pause' : 'resume'}`
+export async function setPaused(target: Pause['target'], id: string, isPaused: boolean): Promise<void> {
+  const path = `/v1/admin/${target}s/${encodeURIComponent(id)}/${isPaused ? 'pause' : 'resume'}`
   await fetchJson(path, { method: 'POST' })
   await refresh(new AbortController().signal)
 }
@@ -124,8 +124,8 @@ function stateOf(id: string, pool: string, { callable, metrics, adminView }: Sou
   }
 }
 
-function pauseOf(adminView: AdminView | undefined, what: Pause['what'], id: string): Pause | undefined {
-  return adminView?.pauses.find((pause) => pause.what === what && pause.id === id)
+function pauseOf(adminView: AdminView | undefined, target: Pause['target'], id: string): Pause | undefined {
+  return adminView?.pauses.find((pause) => pause.target === target && pause.id === id)
 }
 
 /** The pool of a model by its capabilities (services/ingress/endpoints/models.ts). */
@@ -174,29 +174,29 @@ interface ModelCapacity {
 
 export function capacityOf(id: string, pool: string, all: readonly Worker[]): ModelCapacity {
   const workers = all.filter(
-    ({ role, models, silent, draining }) =>
-      role === pool && !silent && !draining && (models === null || models.includes(id)),
+    ({ role, models, suspected, draining }) =>
+      role === pool && !suspected && !draining && (models === null || models.includes(id)),
   )
   const sum = (count: (worker: Worker) => number) => workers.reduce((total, worker) => total + count(worker), 0)
   return {
     workers: workers.length,
     concurrency: sum((worker) => slotsOf(id, worker)),
     slots: sum(({ slots }) => slots),
-    failing: workers.filter(({ failing }) => failing.includes(id)).length,
+    failing: workers.filter(({ open_circuits: failing }) => failing.includes(id)).length,
     limits: limitsOf(id, workers),
   }
 }
 
 /** A model without a concurrency limit can use every slot. With one limit per kind of work, the highest counts. */
-function slotsOf(id: string, { bounds, slots }: Worker): number {
+function slotsOf(id: string, { concurrency_limits: bounds, slots }: Worker): number {
   const own = bounds.filter(({ model }) => model === id).map(({ capacity }) => capacity)
   return own.length === 0 ? slots : Math.min(slots, Math.max(...own))
 }
 
 /** All workers publish the shared adaptive limit. Per server, the newest generation applies. */
 function limitsOf(id: string, workers: readonly Worker[]): ModelCapacity['limits'] {
-  const newest = new Map<number, Worker['found'][number]>()
-  for (const one of workers.flatMap(({ found }) => found).filter(({ model }) => model === id)) {
+  const newest = new Map<number, Worker['adaptive_limits'][number]>()
+  for (const one of workers.flatMap(({ adaptive_limits: found }) => found).filter(({ model }) => model === id)) {
     if (one.generation > (newest.get(one.server)?.generation ?? 0)) newest.set(one.server, one)
   }
   return [...newest.values()].toSorted((a, b) => a.server - b.server)

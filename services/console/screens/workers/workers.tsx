@@ -52,7 +52,20 @@ function Fleet() {
 }
 
 function Row({ worker }: { readonly worker: Worker }) {
-  const { id, role, host, pid, version, slots, capacity, running, aside, models, silent, last_seen_at } = worker
+  const {
+    id,
+    role,
+    host,
+    pid,
+    version,
+    slots,
+    capacity,
+    running,
+    parked_calls: parkedCalls,
+    models,
+    suspected,
+    last_seen_at,
+  } = worker
   return (
     <tr>
       <Cell column="Worker">
@@ -61,13 +74,13 @@ function Row({ worker }: { readonly worker: Worker }) {
       </Cell>
       <Cell column="Pool">{role}</Cell>
       <Cell column="Running">
-        {slots > 0 ? <Load running={running} capacity={capacity} aside={aside ?? 0} /> : <Unknown />}
+        {slots > 0 ? <Load running={running} capacity={capacity} parkedCalls={parkedCalls ?? 0} /> : <Unknown />}
       </Cell>
       <Cell column="Models">{models?.length ? models.join(', ') : <Unknown />}</Cell>
       <Cell column="Version">{version ? <code>{version}</code> : <Unknown />}</Cell>
       <Cell column="State">
         <Status status={stateOf(worker)} />
-        {silent && <span class="dim below">last heartbeat {ageText(last_seen_at)}</span>}
+        {suspected && <span class="dim below">last heartbeat {ageText(last_seen_at)}</span>}
       </Cell>
       <Cell>{slots > 0 && <Drain worker={worker} />}</Cell>
     </tr>
@@ -79,13 +92,17 @@ function Unknown() {
 }
 
 /** @param capacity Jobs that the models of the worker can run concurrently, usually fewer than its slots */
-function Load({ running, capacity, aside }: Pick<Worker, 'running' | 'capacity'> & { readonly aside: number }) {
+function Load({
+  running,
+  capacity,
+  parkedCalls,
+}: Pick<Worker, 'running' | 'capacity'> & { readonly parkedCalls: number }) {
   return (
     <>
       <span>
         {running} / {capacity}
       </span>
-      {aside > 0 && <span class="dim"> + {aside} parked</span>}
+      {parkedCalls > 0 && <span class="dim"> + {parkedCalls} parked</span>}
       <progress value={running} max={capacity} aria-label={`${running} of up to ${capacity} jobs running`} />
     </>
   )
@@ -151,8 +168,8 @@ async function setDrained({ id }: Worker, isDrained: boolean): Promise<void> {
   await refresh()
 }
 
-function stateOf({ slots, silent, draining, running }: Worker): string {
-  if (silent) return 'unresponsive'
+function stateOf({ slots, suspected, draining, running }: Worker): string {
+  if (suspected) return 'unresponsive'
   // The ingress and the scheduler have no slots.
   if (slots === 0) return 'alive'
   if (draining) return running > 0 ? 'draining' : 'drained'
@@ -161,5 +178,5 @@ function stateOf({ slots, silent, draining, running }: Worker): string {
 
 /** Whether no other worker of the pool accepts jobs. */
 function isOnlyActive({ id, role }: Worker): boolean {
-  return !workers.value.some((other) => other.role === role && other.id !== id && !other.draining && !other.silent)
+  return !workers.value.some((other) => other.role === role && other.id !== id && !other.draining && !other.suspected)
 }

@@ -4,7 +4,7 @@ import { refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call } from '#services/ingress/call.ts'
 import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
 import { ServiceError } from '#shared/error.ts'
-import type { Known } from '#shared/keys/lenient.ts'
+import type { ValidKeys } from '#shared/keys/lenient.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
 export function authorOf({ key }: Call): string {
@@ -45,7 +45,7 @@ export function pageOf<T extends { readonly id: string }>(oldestFirst: readonly 
  *
  * @throws ServiceError `invalid_value` if there is none
  */
-export function requireProject(known: Known, text: string): string {
+export function requireProject(known: ValidKeys, text: string): string {
   const id = projectIdNamed(known, text)
   if (known.projects.some((project) => project.id === id) || known.keys.some((key) => projectIdOf(key) === id))
     return id

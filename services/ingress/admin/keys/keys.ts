@@ -12,12 +12,19 @@ import { FIXED_KEY_ID } from '#services/ingress/callers/keys.ts'
 import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
 import { modelNotFound } from '#services/ingress/endpoints/model.ts'
 import { ServiceError } from '#shared/error.ts'
-import { createKey, limitsAfter, OVERLAP_SECONDS, rotateKey, stateOf, whyNotRotated } from '#shared/keys/changes.ts'
-import { type Rights, rightNotHeld } from '#shared/keys/delegation.ts'
+import {
+  createKey,
+  GRACE_PERIOD_SECONDS,
+  limitsAfter,
+  rotateKey,
+  rotationError,
+  stateOf,
+} from '#shared/keys/changes.ts'
+import { missingPermission, type Permissions } from '#shared/keys/delegation.ts'
 import { type ApiKey, KEYS_MAX, type KeyChange } from '#shared/keys/keys.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
-import { nearestOf } from '#shared/nearest.ts'
+import { similarNameOf } from '#shared/similar-name.ts'
 import { authorOf, checkFields, nothingAsked, pageOf, requireProject, requireQuota } from './current-key.ts'
 import { keyObjects } from './objects.ts'
 
@@ -74,14 +81,18 @@ export async function updateKey(context: IngressContext, call: Call, body: unkno
 /** POST /v1/admin/keys/{id}/rotate: creates a key with the same rights; the old one expires after the overlap. */
 export async function rotateAnyKey(context: IngressContext, call: Call, body: unknown): Promise<void> {
   checkFields(RotateKey, body)
-  const { overlap_seconds: overlapSeconds = OVERLAP_SECONDS, expires_at } = parseBody(RotateKey, body, 'openai')
+  const { grace_period_seconds: gracePeriodSeconds = GRACE_PERIOD_SECONDS, expires_at } = parseBody(
+    RotateKey,
+    body,
+    'openai',
+  )
   const old = await findStoredKey(context, call)
   requireRotatable(old, expires_at !== undefined)
   const expiresAt = endOf(expires_at)
   requireGivable(call, { ...old, expires_at: expiresAt })
   requireQuota(context.keys.known.keys.length, KEYS_MAX, 'keys')
   const rotated = await context.keys.change((store) => {
-    return rotateKey(store, old, { expiresAt, overlapSeconds }, authorOf(call))
+    return rotateKey(store, old, { expiresAt, gracePeriodSeconds: gracePeriodSeconds }, authorOf(call))
   })
   if (!rotated) throw noSuchKey(old.id)
   const { key, secret, ending } = rotated
@@ -123,7 +134,7 @@ async function findStoredKey(context: IngressContext, call: Call): Promise<ApiKe
 }
 
 function requireRotatable(old: ApiKey, isEndSaid: boolean): void {
-  const why = whyNotRotated(old, isEndSaid)
+  const why = rotationError(old, isEndSaid)
   if (why === undefined) return
   if (why === 'ends') {
     const message = `${old.id} has an expiry. Set 'expires_at' for the new key, or null for none.`
@@ -176,8 +187,8 @@ function endOf(expiresAt: number | null | undefined): number | undefined {
  * @param before Rights that the key has already and may keep.
  * @throws ServiceError `permission_denied`
  */
-function requireGivable({ key }: Call, given: Rights, before?: Rights): void {
-  const missing = rightNotHeld(key, given, before)
+function requireGivable({ key }: Call, given: Permissions, before?: Permissions): void {
+  const missing = missingPermission(key, given, before)
   if (!missing) return
   const { what, param } = missing
   const message = `A key cannot grant a right that it lacks. This key lacks ${what}. Use a key that has it, or create one where the service runs: sluice keys create --help.`
@@ -186,7 +197,7 @@ function requireGivable({ key }: Call, given: Rights, before?: Rights): void {
 
 function requirePath(path: string): string {
   if (KEY_ENDPOINTS.includes(path)) return path
-  const near = nearestOf(path, KEY_ENDPOINTS).slice(0, NAMED_MAX)
+  const near = similarNameOf(path, KEY_ENDPOINTS).slice(0, NAMED_MAX)
   const message = `No endpoint '${path}' exists. Similar ones: ${near.map(({ name }) => name).join(', ')}.`
   throw new ServiceError('invalid_value', message, { param: 'endpoints' })
 }

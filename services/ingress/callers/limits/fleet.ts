@@ -123,7 +123,7 @@ export class Fleet {
       throw error
     })
     const byName = new Map(windows.map((window) => [window.name, window]))
-    for (const { name, used, leftMs } of answers) byName.get(name)?.hear(used, leftMs, clock())
+    for (const { name, used, remainingMs } of answers) byName.get(name)?.hear(used, remainingMs, clock())
   }
 
   async #settleRunning(running: readonly Running[]): Promise<void> {

@@ -5,7 +5,7 @@ import { type Limits, projectIdOf } from '#shared/keys/project.ts'
 export interface LimitSettings {
   readonly rateLimitRequests: number
   readonly rateLimitTokens: number
-  readonly runningMaxPerKey: number
+  readonly concurrencyMaxPerKey: number
 }
 
 export type Owner = 'key' | 'project'
@@ -36,7 +36,7 @@ export function limitsOfKey(
     id,
     requests: limits.requests_per_minute ?? (settings.rateLimitRequests || undefined),
     tokens: limits.tokens_per_minute ?? (settings.rateLimitTokens || undefined),
-    running: limits.running ?? (settings.runningMaxPerKey || undefined),
+    running: limits.running ?? (settings.concurrencyMaxPerKey || undefined),
     countsJobs: project === undefined && limits.running !== undefined,
   }
   const projectId = projectIdOf({ id, project })

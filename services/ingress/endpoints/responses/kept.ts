@@ -9,7 +9,7 @@ import { ServiceError } from '#shared/error.ts'
 import { fetchBody } from '#shared/jobs/body.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { readStored } from '#shared/jobs/records.ts'
-import { RESPONSE_PREFIX, responseObject, responsesError, shownResponse } from '#shared/protocols/responses/response.ts'
+import { RESPONSE_PREFIX, responseObject, responsesError, responseView } from '#shared/protocols/responses/response.ts'
 
 /*
  * Stored responses. Each is a durable job of this path, and the job id determines the response id. The request fields
@@ -79,7 +79,7 @@ export function responseIdOf({ id }: Pick<DurableJob, 'id'>): string {
 
 /** The response object in its current state (docs/guides/responses.md, Stored responses). */
 export function keptObject({ job, encode, result }: Kept): ResponseObject {
-  if (result) return shownResponse(result, encode)
+  if (result) return responseView(result, encode)
   const known = { model: job.model, metadata: job.metadata }
   const completed_at = null
   switch (job.state) {

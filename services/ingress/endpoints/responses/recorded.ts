@@ -10,7 +10,7 @@ import { isLast } from '#shared/jobs/durable/follow.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
 import { openaiErrorBody } from '#shared/protocols/errors.ts'
 import type { ItemEvent } from '#shared/protocols/responses/items.ts'
-import { responseObject, shownResponse } from '#shared/protocols/responses/response.ts'
+import { responseObject, responseView } from '#shared/protocols/responses/response.ts'
 import { endOf, responsesFrame } from '#shared/protocols/responses/stream.ts'
 import { hasEnded, type Kept, keptObject, readKept, responseNotFound } from './kept.ts'
 
@@ -39,7 +39,7 @@ export const keptAnswers: StoredAnswers = {
   async accepted(context, { reply }, job) {
     await reply.whole(keptObject(await readKept(context, job)))
   },
-  shown: (result, encode) => shownResponse(result as ResponseObject, encode),
+  shown: (result, encode) => responseView(result as ResponseObject, encode),
   async stream(context, call, job, isBackground) {
     const kept = await readKept(context, job)
     await streamKept(context, call, kept, { after: -1, isBackground })

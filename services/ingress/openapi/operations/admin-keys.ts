@@ -31,7 +31,7 @@ export const ADMIN_KEYS: Operations = {
   },
   'POST /v1/admin/keys/:id/rotate': {
     ...{ id: 'rotateKey', tag, guide, summary: 'Rotate an API key' },
-    description: 'Creates a key with the same permissions. The old key stays valid for `overlap_seconds`.',
+    description: 'Creates a key with the same permissions. The old key stays valid for `grace_period_seconds`.',
     body: 'RotateKeyRequest',
     answers: { 201: { description: 'The new key, with its secret.', json: ['KeyRotated'], headers: ['location'] } },
   },

@@ -1,7 +1,7 @@
 import kafkajs, { type Admin, type ConfigResourceTypes, type Kafka, type Producer } from 'kafkajs'
-import type { Broker, KeptRecord, Topic } from '#shared/broker/broker.ts'
+import type { Broker, HistoryRecord, Topic } from '#shared/broker/broker.ts'
 import { KafkaBroker, type KafkaClient } from '#shared/broker/kafka/broker.ts'
-import type { KeptOffsets } from '#shared/broker/kafka/history.ts'
+import type { StoredOffsets } from '#shared/broker/kafka/history.ts'
 import { classicGroup, KAFKA_DEFAULTS, type KafkaOptions, partitionsNeeded } from '#shared/broker/kafka/options.ts'
 import { type BatchFailure, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka/sender.ts'
 import { pause, within } from '#shared/broker/kafka/supervision.ts'
@@ -10,7 +10,7 @@ import {
   type BootProblem,
   checkTopics,
   type KafkaAdmin,
-  KafkaUnfitError,
+  KafkaUnsuitableError,
   type NewTopic,
   warnOfLateFailover,
 } from '#shared/broker/kafka/topics.ts'
@@ -36,7 +36,7 @@ const PROBE_TIMEOUT_MS = 1_000
 /** Time limit of the second probe, which tries the bootstrap addresses one after the other. */
 const CONFIRM_TIMEOUT_MS = 4_000
 /** Number of successful probes between two topic checks. */
-const PROBES_PER_LOOK = 10
+const PROBES_PER_INSPECTION = 10
 const TOPIC_MISSING = 'UNKNOWN_TOPIC_OR_PARTITION'
 /** Default number of workers that can share a queue. */
 const QUEUE_PARTITIONS = 16
@@ -45,7 +45,7 @@ const REFUSED_RECORD: ReadonlySet<string> = new Set(['MESSAGE_TOO_LARGE', 'RECOR
 /**
  * The broker on classic consumer groups, through kafkajs alone: for Kafka before 4.2, and for fleets that have approved only that client.
  *
- * @throws KafkaUnfitError with every problem
+ * @throws KafkaUnsuitableError with every problem
  */
 export async function openClassicBroker(options: KafkaOptions): Promise<Broker> {
   const kafka = createKafkaJs(options)
@@ -56,7 +56,7 @@ export async function openClassicBroker(options: KafkaOptions): Promise<Broker> 
     await admin.connect()
     const checks = new KafkaJsAdmin(admin)
     const problems = await check(checks, options)
-    if (problems.length > 0) throw new KafkaUnfitError(problems)
+    if (problems.length > 0) throw new KafkaUnsuitableError(problems)
     await warnOfLateFailover(checks, options)
     const partitions = await checks.partitions(options.topics.map(({ name }) => options.prefix + name))
     await producer.connect()
@@ -92,7 +92,7 @@ class ClassicClient implements KafkaClient {
   readonly #absent = new Set<string>()
   #probes = 0
   /** A topic was not found: the next probe checks all of them. */
-  #isLookDue = false
+  #isInspectionDue = false
   #unreachableSinceMs: number | undefined
   #onLoss: (topic: string) => void = () => undefined
 
@@ -133,7 +133,7 @@ class ClassicClient implements KafkaClient {
 
   /** The probe runs anyway, but a slow call may be one to a deleted topic. */
   suspect(): void {
-    this.#isLookDue = true
+    this.#isInspectionDue = true
   }
 
   partitions(topic: string): number {
@@ -151,7 +151,7 @@ class ClassicClient implements KafkaClient {
   receiver(
     topic: string,
     partitions: readonly number[],
-    onRecord: (record: KeptRecord) => void,
+    onRecord: (record: HistoryRecord) => void,
     from?: number,
   ): ClassicReceiver {
     const receiver = new ClassicReceiver(this.#kafka, this.#admin, this.#options, topic, partitions, onRecord, from)
@@ -163,7 +163,7 @@ class ClassicClient implements KafkaClient {
     return isTransientInKafkaJs(error)
   }
 
-  async kept(topic: string, partition: number): Promise<KeptOffsets> {
+  async storedOffsets(topic: string, partition: number): Promise<StoredOffsets> {
     const found = (await this.#admin.fetchTopicOffsets(topic)).find((one) => one.partition === partition)
     if (!found) throw new Error(`${topic} has no partition ${partition}`)
     return { first: Number(found.low), end: Number(found.high) }
@@ -194,7 +194,7 @@ class ClassicClient implements KafkaClient {
   async #produce(batches: readonly OutgoingBatch[]): Promise<readonly BatchFailure[]> {
     const failure = await this.#produceOnce(batches)
     const isMissing = isOfType(failure?.error, TOPIC_MISSING)
-    if (isMissing) this.#isLookDue = true
+    if (isMissing) this.#isInspectionDue = true
     if (!failure || (failure.canRetry && !isMissing) || batches.length === 1) return batches.map(() => failure)
     // kafkajs does not report which partition was refused, so each batch is sent alone.
     const failures: BatchFailure[] = []
@@ -230,8 +230,8 @@ class ClassicClient implements KafkaClient {
     while (!signal.aborted) {
       const isAnswered = await answers(this.#admin.describeCluster(), PROBE_TIMEOUT_MS)
       this.#setReachable(isAnswered || (await this.#confirm()))
-      const isLookDue = this.#isLookDue || ++this.#probes % PROBES_PER_LOOK === 0
-      if (isLookDue && this.#unreachableSinceMs === undefined) await this.#lookAtTopics()
+      const isLookDue = this.#isInspectionDue || ++this.#probes % PROBES_PER_INSPECTION === 0
+      if (isLookDue && this.#unreachableSinceMs === undefined) await this.#inspectTopics()
       await pause(PROBE_INTERVAL_MS, signal)
     }
   }
@@ -246,8 +246,8 @@ class ClassicClient implements KafkaClient {
   }
 
   /** kafkajs has no topic ids, so only a topic that was seen to be absent counts as recreated. */
-  async #lookAtTopics(): Promise<void> {
-    this.#isLookDue = false
+  async #inspectTopics(): Promise<void> {
+    this.#isInspectionDue = false
     const names = this.#options.topics.map(({ name }) => this.#options.prefix + name)
     const found = await this.#checks.partitions(names).catch(() => undefined)
     if (!found) return
@@ -259,7 +259,7 @@ class ClassicClient implements KafkaClient {
       else if (this.#absent.delete(name)) this.#onLoss(name)
     }
     if (names.every((name) => (found.get(name) ?? 0) >= partitionsNeeded(this.#options, name))) return
-    this.#isLookDue = true
+    this.#isInspectionDue = true
     this.#keeper.verify()
   }
 
@@ -267,7 +267,7 @@ class ClassicClient implements KafkaClient {
     const wasReachable = this.#unreachableSinceMs === undefined
     if (wasReachable === isReachable || this.#closing.signal.aborted) return
     this.#unreachableSinceMs = isReachable ? undefined : performance.now()
-    this.#isLookDue = true
+    this.#isInspectionDue = true
     this.#options.onProblem(isReachable ? 'Kafka answers again' : 'no Kafka broker answers', {})
   }
 }

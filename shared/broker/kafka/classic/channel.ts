@@ -4,9 +4,9 @@
  */
 import { randomUUID } from 'node:crypto'
 import { type Admin, AssignerProtocol, type EachBatchPayload, type Kafka, type PartitionAssigner } from 'kafkajs'
-import type { Closable, KeptRecord } from '#shared/broker/broker.ts'
+import type { Closable, HistoryRecord } from '#shared/broker/broker.ts'
 import { fetchGapMs, KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
-import { handOver, pause, Supervisor, within } from '#shared/broker/kafka/supervision.ts'
+import { deliver, pause, Supervisor, within } from '#shared/broker/kafka/supervision.ts'
 import { isTransientInKafkaJs } from './client.ts'
 
 const LONG_POLL_MS = 250
@@ -21,7 +21,7 @@ export class ClassicReceiver implements Closable {
   readonly #options: KafkaOptions
   readonly #topic: string
   readonly #partitions: readonly number[]
-  readonly #onRecord: (record: KeptRecord) => void
+  readonly #onRecord: (record: HistoryRecord) => void
   readonly #supervisor: Supervisor
   readonly #closing = new AbortController()
   readonly #positions = new Map<number, bigint>()
@@ -38,7 +38,7 @@ export class ClassicReceiver implements Closable {
     options: KafkaOptions,
     topic: string,
     partitions: readonly number[],
-    onRecord: (record: KeptRecord) => void,
+    onRecord: (record: HistoryRecord) => void,
     from?: number,
   ) {
     this.#kafka = kafka
@@ -149,7 +149,7 @@ export class ClassicReceiver implements Closable {
       if (at < (this.#positions.get(batch.partition) ?? 0n) || this.#closing.signal.aborted) continue
       this.#positions.set(batch.partition, at + 1n)
       this.#lastAtMs.set(batch.partition, Number(timestamp))
-      handOver(this.#onRecord, {
+      deliver(this.#onRecord, {
         key: key?.toString() ?? '',
         value: value ?? Buffer.alloc(0),
         offset: Number(at),

@@ -29,7 +29,7 @@ const TRANSIENT = new Set([
  * Responses that kafkajs logs as errors although it retries. The responses concern the coordinator of a new or moving group, and a deleted topic, which the
  * topic keeper reports. Permanent errors are thrown by the consumer.
  */
-const PASSING: ReadonlySet<string> = new Set([
+const TRANSIENT_ERRORS: ReadonlySet<string> = new Set([
   'This server does not host this topic-partition',
   'The group coordinator is not available',
   "The coordinator is loading and hence can't process requests for this group",
@@ -68,7 +68,7 @@ export function isTransientInKafkaJs(thrown: unknown): boolean {
 }
 
 function report({ namespace, log }: LogEntry, options: KafkaOptions): void {
-  if (namespace === 'Connection' && PASSING.has(String(log.error))) return
+  if (namespace === 'Connection' && TRANSIENT_ERRORS.has(String(log.error))) return
   options.onProblem('kafkajs reported an error', { namespace, error: log.message, detail: log.error })
 }
 
@@ -77,7 +77,7 @@ interface RequestQueue {
   readonly throttledUntil: number
   scheduleCheckPendingRequests(): void
 }
-const mended = Symbol('sluice.mended')
+const repaired = Symbol('sluice.mended')
 
 /**
  * After each request with an empty queue, kafkajs sets a timer with a negative delay. Node 24 then prints a TimeoutNegativeWarning (kafkajs #1751;
@@ -87,11 +87,11 @@ function patchTimer(): void {
   const Queue = createRequire(import.meta.url)('kafkajs/src/network/requestQueue') as {
     readonly prototype: RequestQueue
   }
-  const prototype = Queue.prototype as RequestQueue & { [mended]?: true }
-  if (prototype[mended]) return
+  const prototype = Queue.prototype as RequestQueue & { [repaired]?: true }
+  if (prototype[repaired]) return
   const original = prototype.scheduleCheckPendingRequests
   prototype.scheduleCheckPendingRequests = function scheduleCheckPendingRequests() {
     if (this.pending.length > 0 || this.throttledUntil > Date.now()) original.call(this)
   }
-  prototype[mended] = true
+  prototype[repaired] = true
 }

@@ -1,16 +1,16 @@
 import { listOffsetsV7 } from '@platformatic/kafka'
-import type { Broker, KeptRecord } from '#shared/broker/broker.ts'
+import type { Broker, HistoryRecord } from '#shared/broker/broker.ts'
 import { KafkaBroker, type KafkaClient } from '#shared/broker/kafka/broker.ts'
 import { ChannelReceiver } from '#shared/broker/kafka/channel.ts'
 import { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
 import { CODE, isTransient, KafkaRefusal } from '#shared/broker/kafka/errors.ts'
-import type { KeptOffsets } from '#shared/broker/kafka/history.ts'
+import type { StoredOffsets } from '#shared/broker/kafka/history.ts'
 import type { KafkaOptions } from '#shared/broker/kafka/options.ts'
 import { KafkaProducer } from '#shared/broker/kafka/producer.ts'
 import type { OutgoingBatch } from '#shared/broker/kafka/sender.ts'
 import { pause } from '#shared/broker/kafka/supervision.ts'
 import { TopicKeeper } from '#shared/broker/kafka/topic-keeper.ts'
-import { type BootProblem, checkTopics, KafkaUnfitError, warnOfLateFailover } from '#shared/broker/kafka/topics.ts'
+import { type BootProblem, checkTopics, KafkaUnsuitableError, warnOfLateFailover } from '#shared/broker/kafka/topics.ts'
 import { PlatformaticAdmin } from './admin.ts'
 import { ShareConsumer } from './consumer.ts'
 import { checkShareGroups } from './groups.ts'
@@ -27,13 +27,13 @@ const READY_INTERVAL_MS = 100
 /**
  * The broker on Kafka 4.2 or later: share groups for queues, receivers without groups for channels. Owns the given cluster.
  *
- * @throws KafkaUnfitError with every problem
+ * @throws KafkaUnsuitableError with every problem
  */
 export async function openShareBroker(cluster: KafkaCluster, options: KafkaOptions): Promise<Broker> {
   const admin = new PlatformaticAdmin(cluster, options)
   try {
     const problems = await check(admin, options)
-    if (problems.length > 0) throw new KafkaUnfitError(problems)
+    if (problems.length > 0) throw new KafkaUnsuitableError(problems)
     await warnOfLateFailover(admin, options)
   } finally {
     await admin.close()
@@ -69,7 +69,9 @@ async function untilLed(cluster: KafkaCluster, options: KafkaOptions): Promise<v
   while (names.some((name) => cluster.leader(name, 0) < 0)) {
     if (timeout.aborted) {
       const missing = names.filter((name) => cluster.leader(name, 0) < 0).join(', ')
-      throw new KafkaUnfitError([{ problem: `No broker leads ${missing}`, fix: 'Check the state of the brokers' }])
+      throw new KafkaUnsuitableError([
+        { problem: `No broker leads ${missing}`, remediation: 'Check the state of the brokers' },
+      ])
     }
     await pause(READY_INTERVAL_MS, timeout)
     await cluster.follow(names)
@@ -134,7 +136,7 @@ class ShareClient implements KafkaClient {
   receiver(
     topic: string,
     partitions: readonly number[],
-    onRecord: (record: KeptRecord) => void,
+    onRecord: (record: HistoryRecord) => void,
     from?: number,
   ): ChannelReceiver {
     return new ChannelReceiver(this.#cluster, this.#options, topic, partitions, onRecord, from)
@@ -144,7 +146,7 @@ class ShareClient implements KafkaClient {
     return isTransient(error)
   }
 
-  async kept(topic: string, partition: number): Promise<KeptOffsets> {
+  async storedOffsets(topic: string, partition: number): Promise<StoredOffsets> {
     return await keptOffsets(this.#cluster, topic, partition)
   }
 
@@ -199,7 +201,7 @@ async function countRecords(cluster: KafkaCluster, topic: string, partition: num
 }
 
 /** Range of a partition's stored offsets. @throws Error if a broker is unreachable or refuses */
-async function keptOffsets(cluster: KafkaCluster, topic: string, partition: number): Promise<KeptOffsets> {
+async function keptOffsets(cluster: KafkaCluster, topic: string, partition: number): Promise<StoredOffsets> {
   const [earliest, latest] = await Promise.all([
     offsetAt(cluster, topic, partition, EARLIEST),
     offsetAt(cluster, topic, partition, LATEST),

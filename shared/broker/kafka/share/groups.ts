@@ -51,11 +51,11 @@ async function freeName(admin: ShareGroupAdmin, group: string, options: KafkaOpt
       options.onProblem('empty classic group deleted; its name is needed for a share group', { group })
       return []
     }
-    const fix = `Stop the workers with KAFKA_CLIENT=classic, or set it here too (kafka-consumer-groups.sh ${server} --describe --members --group ${group} names them)`
+    const remediation = `Stop the workers with KAFKA_CLIENT=classic, or set it here too (kafka-consumer-groups.sh ${server} --describe --members --group ${group} names them)`
     return [
       {
         problem: `Group ${group} has members of a classic consumer group, so members of a share group cannot join`,
-        fix,
+        remediation,
       },
     ]
   } catch (error) {
@@ -91,8 +91,8 @@ async function prepareGroup(
     return []
   } catch (error) {
     const entity = `--entity-type groups --entity-name ${group}`
-    const fix = `kafka-configs.sh --bootstrap-server ${options.brokers[0]} ${entity} --alter --add-config share.auto.offset.reset=${start}`
+    const remediation = `kafka-configs.sh --bootstrap-server ${options.brokers[0]} ${entity} --alter --add-config share.auto.offset.reset=${start}`
     const problem = `Group ${group} would miss jobs submitted before its first worker, and that could not be changed: ${messageOf(error)}`
-    return [{ problem, fix }]
+    return [{ problem, remediation }]
   }
 }

@@ -121,7 +121,8 @@ export class Membership {
     if (!this.#isFull) {
       this.#options.onProblem('share group is full; this member receives no jobs until another leaves', {
         group: this.#member.group,
-        fix: "raise group.share.max.size, 200 by default, in every broker's server.properties (docs/operate/scale.md)",
+        remediation:
+          "raise group.share.max.size, 200 by default, in every broker's server.properties (docs/operate/scale.md)",
       })
     }
     this.#isFull = true

@@ -2,7 +2,7 @@ import { Worker } from 'node:worker_threads'
 import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
 import { Slots } from '#shared/slots.ts'
-import { nextTurn, runYielding } from '#shared/yielding.ts'
+import { runYielding, yieldToEventLoop } from '#shared/yielding.ts'
 import {
   type Conversation,
   type PackedPieces,
@@ -75,7 +75,7 @@ export class ModelTemplate {
     if (this.#isClosed) throw new ServiceError('overloaded', 'The model is being unloaded.')
     const worker = await this.#running()
     for (let at = 0; at < messages.length; at += MESSAGES_AT_ONCE) {
-      if (at > 0) await nextTurn()
+      if (at > 0) await yieldToEventLoop()
       worker.postMessage({ add: messages.slice(at, at + MESSAGES_AT_ONCE) } satisfies ThreadTask)
     }
     const reply = await replyOf(worker, this.#limits.renderMs ?? RENDER_MS, { render: rest }).catch(async (cause) => {

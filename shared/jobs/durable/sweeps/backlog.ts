@@ -16,18 +16,18 @@ export class Backlog {
   readonly #broker: Broker
   readonly #waiting = new Map<PoolName, number>()
   readonly #missing = new Map<PoolName, number>()
-  readonly #isCaredFor: (of: QueuedOf) => boolean
+  readonly #hasClaimer: (of: QueuedOf) => boolean
   #queued: Awaited<ReturnType<Store['queuedModels']>> = []
-  #uncared: readonly QueuedOf[] = []
-  #caredFor: ReadonlySet<PoolName> = new Set()
+  #withoutClaimer: readonly QueuedOf[] = []
+  #withClaimer: ReadonlySet<PoolName> = new Set()
   #depth: readonly Depth[] = []
   #readAtMs = 0
 
-  /** @param isCaredFor True if some worker claims such jobs from the store as soon as it has a free slot: they need no record */
-  constructor(store: Store, broker: Broker, isCaredFor: (of: QueuedOf) => boolean = () => false) {
+  /** @param hasClaimer True if some worker claims such jobs from the store as soon as it has a free slot: they need no record */
+  constructor(store: Store, broker: Broker, hasClaimer: (of: QueuedOf) => boolean = () => false) {
     this.#store = store
     this.#broker = broker
-    this.#isCaredFor = isCaredFor
+    this.#hasClaimer = hasClaimer
   }
 
   /** Counts again. The store scans every waiting job for this, so the interval should be several seconds. */
@@ -36,25 +36,28 @@ export class Backlog {
     this.#readAtMs = Date.now()
     const queued = this.#depth.some(({ state }) => state === 'queued') ? await this.#store.queuedModels() : []
     this.#queued = queued
-    const [caredFor, uncared] = [queued.filter(this.#isCaredFor), queued.filter((row) => !this.#isCaredFor(row))]
-    this.#uncared = uncared
-    this.#caredFor = new Set(caredFor.map(({ pool }) => pool))
+    const [withClaimer, withoutClaimer] = [
+      queued.filter(this.#hasClaimer),
+      queued.filter((row) => !this.#hasClaimer(row)),
+    ]
+    this.#withoutClaimer = withoutClaimer
+    this.#withClaimer = new Set(withClaimer.map(({ pool }) => pool))
     for (const pool of PoolName.options) {
       const lag = await this.lag(pool)
-      const waiting = uncared.filter((row) => row.pool === pool).reduce((sum, { count }) => sum + count, 0)
+      const waiting = withoutClaimer.filter((row) => row.pool === pool).reduce((sum, { count }) => sum + count, 0)
       this.#waiting.set(pool, waiting)
       this.#missing.set(pool, lag === undefined ? 0 : Math.max(0, waiting - lag))
     }
   }
 
   /** Queues with waiting jobs of which no worker knows, as of the last count. */
-  get uncared(): readonly QueuedOf[] {
-    return this.#uncared
+  get withoutClaimer(): readonly QueuedOf[] {
+    return this.#withoutClaimer
   }
 
   /** True if jobs waited at the last count, and workers know of all of them. */
-  isCaredFor(pool: PoolName): boolean {
-    return this.#caredFor.has(pool) && this.#waiting.get(pool) === 0
+  hasClaimer(pool: PoolName): boolean {
+    return this.#withClaimer.has(pool) && this.#waiting.get(pool) === 0
   }
 
   /**

@@ -10,7 +10,7 @@ import { isClaimed } from '#shared/jobs/durable/queue-notifier.ts'
 import { ownerOf } from '#shared/jobs/owner.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
-import { slotsKept } from '#shared/jobs/worker/bulkheads/lanes.ts'
+import { reservedSlots } from '#shared/jobs/worker/bulkheads/lanes.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
@@ -116,9 +116,9 @@ export class Sweeps {
     const { boot } = this.#options
     if (!(await store.holdLease(REAPER_LEASE, boot, leaseMs))) return false
     const moved = await store.reap(boot, REAP_POLICY, BATCH_MAX)
-    if (moved.length > 0) log.warn(countStates(moved), 'jobs of lost or silent workers reaped')
+    if (moved.length > 0) log.warn(countStates(moved), 'jobs of lost or unresponsive workers reaped')
     for (const { job } of moved) {
-      metrics.reaped.inc({ pool: job.pool, end: job.state })
+      metrics.reaped.inc({ pool: job.pool, outcome: job.state })
       if (job.state === 'queued') metrics.retries.inc({ pool: job.pool, reason: 'worker_lost' })
       else this.#countEnd(job)
     }
@@ -146,7 +146,7 @@ export class Sweeps {
   /** Counts waiting and running jobs (see {@link Backlog.read}), and announces those of which no worker knows. */
   async readBacklog(): Promise<void> {
     await this.#backlog.read()
-    for (const of of this.#backlog.uncared) this.#context.dispatcher.notifyWaiting(of)
+    for (const of of this.#backlog.withoutClaimer) this.#context.dispatcher.notifyWaiting(of)
   }
 
   republish(): Promise<void> {
@@ -175,7 +175,7 @@ export class Sweeps {
 
   /** The sweeping process decides these ends, so it also counts them. */
   #countEnd(job: DurableJob): void {
-    this.#context.metrics.jobs.inc({ pool: job.pool, end: job.state, code: job.error?.code ?? '' })
+    this.#context.metrics.jobs.inc({ pool: job.pool, outcome: job.state, code: job.error?.code ?? '' })
   }
 }
 
@@ -216,25 +216,25 @@ interface QueueView {
   readonly lag: number | undefined
   /** Minimum number of lost records, by the counts of store and broker. */
   readonly missing: number
-  readonly idleTurns: number
+  readonly idleRuns: number
   /** The queue holds at least two records for each waiting job. */
   readonly hasTwice: boolean
   /** Workers claim all waiting jobs without records, or there are no workers. */
-  readonly isCaredFor: boolean
+  readonly hasClaimer: boolean
 }
 
 /**
  * Decides which queued jobs to republish. After the broker lost everything, the queue is full again within a few runs. While
  * records wait behind busy workers, next to nothing is republished.
  */
-export function republishPlan({ lag, missing, idleTurns, hasTwice, isCaredFor }: QueueView): {
+export function republishPlan({ lag, missing, idleRuns, hasTwice, hasClaimer }: QueueView): {
   olderThanMs: number
   limit: number
 } {
-  if (isCaredFor) return SEARCH
+  if (hasClaimer) return SEARCH
   if (lag === 0) return { olderThanMs: LOST_FROM_EMPTY_MS, limit: BATCH_MAX }
   // Jobs of low priority may wait although slots are free, while the other lane has a little work.
-  if (idleTurns >= IDLE_TURNS && !hasTwice) return { olderThanMs: LOST_AFTER_MS, limit: BATCH_MAX }
+  if (idleRuns >= IDLE_TURNS && !hasTwice) return { olderThanMs: LOST_AFTER_MS, limit: BATCH_MAX }
   if (missing > 0) return { olderThanMs: LOST_AFTER_MS, limit: Math.min(missing, BATCH_MAX) }
   return SEARCH
 }
@@ -244,7 +244,7 @@ export class Republisher {
   readonly #context: SweepContext
   readonly #presence: Presence
   readonly #backlog: Backlog
-  readonly #idleTurns = new Map<PoolName, number>()
+  readonly #idleRuns = new Map<PoolName, number>()
 
   constructor(context: SweepContext, presence: Presence, backlog: Backlog) {
     this.#context = context
@@ -258,14 +258,14 @@ export class Republisher {
 
   async #republish(pool: PoolName): Promise<void> {
     const { store, log, metrics } = this.#context
-    const idleTurns = this.#isIdle(pool) ? (this.#idleTurns.get(pool) ?? 0) + 1 : 0
-    this.#idleTurns.set(pool, idleTurns)
+    const idleRuns = this.#isIdle(pool) ? (this.#idleRuns.get(pool) ?? 0) + 1 : 0
+    this.#idleRuns.set(pool, idleRuns)
     const lag = await this.#backlog.lag(pool)
     const hasTwice = lag !== undefined && this.#backlog.hasTwice(pool, lag)
     // Without workers nothing is republished: the first worker that joins receives announcements.
     const hasNobody = this.#presence.silenceMs < SILENCE_MS_MAX && this.#presence.workers(pool).length === 0
-    const isCaredFor = this.#backlog.isCaredFor(pool) || hasNobody
-    const plan = republishPlan({ lag, missing: this.#backlog.missing(pool), idleTurns, hasTwice, isCaredFor })
+    const hasClaimer = this.#backlog.hasClaimer(pool) || hasNobody
+    const plan = republishPlan({ lag, missing: this.#backlog.missing(pool), idleRuns, hasTwice, hasClaimer })
     const old = await store.takeUnpublished(pool, plan.olderThanMs, plan.limit)
     const taken = old.filter(({ job }) => !isClaimed(this.#presence, job))
     if (taken.length === 0) return
@@ -279,7 +279,7 @@ export class Republisher {
     if (this.#presence.silenceMs > SILENCE_MS_MAX) return false
     const workers = this.#presence.workers(pool).filter(({ draining }) => !draining)
     // Slots reserved for the interactive lane are not idle: they stay free even if the batch lane is long.
-    const freeOf = ({ slots, running }: Peer) => Math.max(0, slots - slotsKept(slots) - running)
+    const freeOf = ({ slots, running }: Peer) => Math.max(0, slots - reservedSlots(slots) - running)
     const free = workers.reduce((sum, worker) => sum + freeOf(worker), 0)
     return free > 0 && free >= this.#presence.slots(pool) * IDLE_SHARE
   }

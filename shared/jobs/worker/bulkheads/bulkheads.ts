@@ -7,26 +7,26 @@ import { extraOf, type SlotHolder } from './lending.ts'
 /** Time after its last interactive job for which a model counts as busy with interactive work. */
 const BUSY_MS = 1_000
 /** Time for which this worker re-announces waiting jobs of a model that it does not have. */
-const FOREIGN_MS = 10_000
+const ANNOUNCEMENT_TTL_MS = 10_000
 /** Time without jobs after which the waiting time for an unknown model starts again at zero. */
-const UNKNOWN_FORGET_MS = 900_000
+const UNKNOWN_MODEL_TTL_MS = 900_000
 /** Maximum number of models with waiting jobs; further ones are found again by the scheduler. */
-const ROOMS_MAX = 1_000
+const BULKHEADS_MAX = 1_000
 
 /** Maximum concurrent jobs of one kind and model, if below the number of slots. */
-export interface ModelBound extends Work {
+export interface ConcurrencyLimit extends Work {
   readonly capacity: number
   /** Current limit, if the engine's limit is adaptive; undefined: `capacity` is constant. */
-  readonly now?: () => number | undefined
+  readonly currentLimit?: () => number | undefined
 }
 
-const NEWCOMER: SlotHolder = { held: 0, countOlder: () => 0 }
+const NO_SLOTS_HELD: SlotHolder = { held: 0, countOlder: () => 0 }
 
-export interface RoomsOptions {
+export interface BulkheadsOptions {
   readonly slots?: number
   /** Ids and aliases of its models; undefined: any requested model. */
   readonly models?: Iterable<string> | undefined
-  readonly bounds?: readonly ModelBound[] | undefined
+  readonly concurrencyLimits?: readonly ConcurrencyLimit[] | undefined
   readonly modelCount?: number | undefined
 }
 
@@ -47,7 +47,7 @@ export class ModelBulkhead implements Work, SlotHolder {
   readonly kind: string
   readonly model: string
   /** Concurrency limit; undefined: only the worker's slots limit the model. */
-  bound: ModelBound | undefined
+  bound: ConcurrencyLimit | undefined
   readonly #running: Record<Priority, number> = { normal: 0, low: 0 }
   readonly #waiting = new Map<Priority, number>()
   readonly #pulling = new Set<Priority>()
@@ -56,7 +56,7 @@ export class ModelBulkhead implements Work, SlotHolder {
   #attached = 0
   #busyAtMs = 0
 
-  constructor({ kind, model }: Work, bound?: ModelBound) {
+  constructor({ kind, model }: Work, bound?: ConcurrencyLimit) {
     this.kind = kind
     this.model = model
     this.bound = bound
@@ -72,17 +72,17 @@ export class ModelBulkhead implements Work, SlotHolder {
   }
 
   /** Current number of permits; 0 if a shared upstream limit gives all permits to other workers. */
-  get most(): number {
+  get permitsMax(): number {
     return this.#capacity ?? Number.POSITIVE_INFINITY
   }
 
   get #capacity(): number | undefined {
     if (!this.bound) return undefined
-    const { capacity, now } = this.bound
+    const { capacity, currentLimit: now } = this.bound
     return Math.max(0, Math.min(capacity, now?.() ?? capacity))
   }
 
-  get hasPlace(): boolean {
+  get hasFreePermit(): boolean {
     const capacity = this.#capacity
     if (capacity === undefined) return true
     const durable = this.#running.normal + this.#running.low
@@ -156,7 +156,7 @@ export class ModelBulkhead implements Work, SlotHolder {
 
   /** Drops waiting jobs that no process has announced recently. */
   forgetWaiting(): void {
-    for (const [lane, atMs] of this.#waiting) if (Date.now() - atMs > FOREIGN_MS) this.#waiting.delete(lane)
+    for (const [lane, atMs] of this.#waiting) if (Date.now() - atMs > ANNOUNCEMENT_TTL_MS) this.#waiting.delete(lane)
   }
 
   isPulling(lane: Priority): boolean {
@@ -178,31 +178,31 @@ export class ModelBulkhead implements Work, SlotHolder {
 
 /** Bulkheads of all models of one worker, and of other models whose jobs arrived here. */
 export class ModelBulkheads {
-  readonly #rooms = new Map<string, ModelBulkhead>()
+  readonly #bulkheads = new Map<string, ModelBulkhead>()
   readonly #slots: number
-  #bounds: readonly ModelBound[] = []
+  #limits: readonly ConcurrencyLimit[] = []
   #models: ReadonlySet<string> | undefined
   #modelCount = 1
-  #toldWaiting: readonly { readonly room: ModelBulkhead; readonly lane: Priority }[] = []
+  #publishedWaiting: readonly { readonly bulkhead: ModelBulkhead; readonly lane: Priority }[] = []
   /** Bulkheads with a limit, and their permits as last published. */
-  #bounded: { readonly room: ModelBulkhead; told: number }[] = []
+  #bounded: { readonly bulkhead: ModelBulkhead; published: number }[] = []
   /** Models that this worker does not have: time of the first and of the last arrival of a job. */
   readonly #unknown = new Map<string, { readonly sinceMs: number; readonly lastMs: number }>()
 
-  constructor({ slots = Number.POSITIVE_INFINITY, ...own }: RoomsOptions) {
+  constructor({ slots = Number.POSITIVE_INFINITY, ...own }: BulkheadsOptions) {
     this.#slots = slots
     this.change(own)
   }
 
-  change({ models, bounds = [], modelCount = 1 }: Omit<RoomsOptions, 'slots'>): void {
+  change({ models, concurrencyLimits = [], modelCount = 1 }: Omit<BulkheadsOptions, 'slots'>): void {
     this.#models = models && new Set(models)
-    this.#bounds = bounds
+    this.#limits = concurrencyLimits
     this.#modelCount = modelCount
-    for (const room of this.#rooms.values()) room.bound = undefined
-    this.#bounded = bounds.map((bound) => {
-      const room = this.of(bound)
-      room.bound = bound
-      return { room, told: Number.POSITIVE_INFINITY }
+    for (const bulkhead of this.#bulkheads.values()) bulkhead.bound = undefined
+    this.#bounded = concurrencyLimits.map((bound) => {
+      const bulkhead = this.of(bound)
+      bulkhead.bound = bound
+      return { bulkhead, published: Number.POSITIVE_INFINITY }
     })
   }
 
@@ -216,19 +216,21 @@ export class ModelBulkheads {
   }
 
   /** Slots that jobs of a model may take (`lending.ts`). @param free Free slots; negative while extra slots are in use */
-  roomOf(room: ModelBulkhead, free: number): number {
-    return free > 0 || !this.isShared ? Math.max(0, free) : extraOf(room, this.#holders(room), this.#slots, free)
+  slotsFor(bulkhead: ModelBulkhead, free: number): number {
+    return free > 0 || !this.isShared
+      ? Math.max(0, free)
+      : extraOf(bulkhead, this.#holders(bulkhead), this.#slots, free)
   }
 
   extra(free: number): number {
-    return this.isShared ? extraOf(NEWCOMER, this.#holders(), this.#slots, free) : 0
+    return this.isShared ? extraOf(NO_SLOTS_HELD, this.#holders(), this.#slots, free) : 0
   }
 
   #holders(without?: ModelBulkhead): ModelBulkhead[] {
-    return [...this.#rooms.values()].filter((room) => room !== without && room.held > 0)
+    return [...this.#bulkheads.values()].filter((bulkhead) => bulkhead !== without && bulkhead.held > 0)
   }
 
-  knows(model: string): boolean {
+  hasModel(model: string): boolean {
     return this.#models?.has(model) !== false
   }
 
@@ -236,75 +238,80 @@ export class ModelBulkheads {
   unknownForMs(model: string): number {
     const lastMs = Date.now()
     const known = this.#unknown.get(model)
-    const sinceMs = known && lastMs - known.lastMs < UNKNOWN_FORGET_MS ? known.sinceMs : lastMs
-    if (known || this.#unknown.size < ROOMS_MAX) this.#unknown.set(model, { sinceMs, lastMs })
+    const sinceMs = known && lastMs - known.lastMs < UNKNOWN_MODEL_TTL_MS ? known.sinceMs : lastMs
+    if (known || this.#unknown.size < BULKHEADS_MAX) this.#unknown.set(model, { sinceMs, lastMs })
     return lastMs - sinceMs
   }
 
   of(work: Work): ModelBulkhead {
     const key = workKey(work)
-    let room = this.#rooms.get(key)
-    if (!room) {
-      if (this.#rooms.size >= ROOMS_MAX) this.#forgetIdle()
-      room = new ModelBulkhead(work)
-      this.#rooms.set(key, room)
+    let bulkhead = this.#bulkheads.get(key)
+    if (!bulkhead) {
+      if (this.#bulkheads.size >= BULKHEADS_MAX) this.#forgetIdle()
+      bulkhead = new ModelBulkhead(work)
+      this.#bulkheads.set(key, bulkhead)
     }
-    return room
+    return bulkhead
   }
 
   /** Bulkheads with jobs that wait in the store and that this worker can run. */
   *waiting(): Generator<ModelBulkhead> {
-    for (const room of this.#rooms.values()) if (room.waiting.size > 0 && this.knows(room.model)) yield room
+    for (const bulkhead of this.#bulkheads.values())
+      if (bulkhead.waiting.size > 0 && this.hasModel(bulkhead.model)) yield bulkhead
   }
 
   /** Notes waiting jobs that another process announced. @returns True if this worker can run some of them */
-  hear(waiting: Capacity['waiting']): boolean {
-    const own = waiting.filter(({ model }) => this.knows(model))
+  addWaiting(waiting: Capacity['backlog']): boolean {
+    const own = waiting.filter(({ model }) => this.hasModel(model))
     for (const { kind, model, priority } of own) this.of({ kind, model }).wait(priority)
     return own.length > 0
   }
 
-  tell(): Capacity | undefined {
+  capacityToPublish(): Capacity | undefined {
     this.#forgetIdle()
-    const waiting: Capacity['waiting'] = []
-    const told: { room: ModelBulkhead; lane: Priority }[] = []
-    for (const room of this.#rooms.values()) for (const lane of room.unsettled) told.push({ room, lane })
-    for (const { room, lane } of told) waiting.push({ kind: room.kind, model: room.model, priority: lane })
-    this.#toldWaiting = told
-    const bounds = this.#tellBounds()
-    if (this.#models === undefined && bounds.length === 0 && waiting.length === 0) return undefined
-    return { models: this.#models ? [...this.#models] : null, bounds, waiting }
+    const backlog: Capacity['backlog'] = []
+    const published: { bulkhead: ModelBulkhead; lane: Priority }[] = []
+    for (const bulkhead of this.#bulkheads.values())
+      for (const lane of bulkhead.unsettled) published.push({ bulkhead, lane })
+    for (const { bulkhead, lane } of published)
+      backlog.push({ kind: bulkhead.kind, model: bulkhead.model, priority: lane })
+    this.#publishedWaiting = published
+    const limits = this.#limitsToPublish()
+    if (this.#models === undefined && limits.length === 0 && backlog.length === 0) return undefined
+    return { models: this.#models ? [...this.#models] : null, concurrency_limits: limits, backlog }
   }
 
   /**
    * True if the published capacity is outdated. Either the permits of some model changed by more than a quarter, or announced
    * jobs no longer wait. While others believe that jobs wait here, no records of such jobs are published.
    */
-  get hasNews(): boolean {
-    if (this.#toldWaiting.some(({ room, lane }) => !room.unsettled.has(lane))) return true
-    return this.#bounded.some(({ room, told }) => Math.abs(this.#placesOf(room) - told) > told / 4)
+  get isOutdated(): boolean {
+    if (this.#publishedWaiting.some(({ bulkhead, lane }) => !bulkhead.unsettled.has(lane))) return true
+    return this.#bounded.some(
+      ({ bulkhead, published }) => Math.abs(this.#permitsOf(bulkhead) - published) > published / 4,
+    )
   }
 
   /**
    * Limits to publish: those below the slots. If several models share the slots, then all limits are published, because each
    * model has its own queue.
    */
-  #tellBounds(): Capacity['bounds'] {
-    for (const one of this.#bounded) one.told = this.#placesOf(one.room)
-    const below = this.#bounded.filter(({ told }) => this.isShared || told < this.#slots)
+  #limitsToPublish(): Capacity['concurrency_limits'] {
+    for (const one of this.#bounded) one.published = this.#permitsOf(one.bulkhead)
+    const below = this.#bounded.filter(({ published }) => this.isShared || published < this.#slots)
     // Older versions do not understand a capacity of 0. A call that arrives here is requeued.
-    return below.map(({ room: { kind, model }, told }) => ({ kind, model, capacity: Math.max(1, told) }))
+    return below.map(({ bulkhead: { kind, model }, published }) => ({ kind, model, capacity: Math.max(1, published) }))
   }
 
-  #placesOf({ most }: ModelBulkhead): number {
+  #permitsOf({ permitsMax: most }: ModelBulkhead): number {
     return Math.min(most, this.#slots)
   }
 
   #forgetIdle(): void {
-    const bounded = new Set(this.#bounds.map(workKey))
-    for (const [key, room] of this.#rooms) {
-      if (!this.knows(room.model)) room.forgetWaiting()
-      if (room.isIdle && !bounded.has(key)) this.#rooms.delete(key)
+    const bounded = new Set(this.#limits.map(workKey))
+    for (const [key, bulkhead] of this.#bulkheads) {
+      if (!this.hasModel(bulkhead.model)) bulkhead.forgetWaiting()
+      if (bulkhead.isIdle && !bounded.has(key)) this.#bulkheads.delete(key)
     }
   }
 }

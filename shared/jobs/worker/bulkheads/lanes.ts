@@ -13,15 +13,15 @@ export interface SlotUse {
  * quarter of all slots while the other lane is busy, and otherwise three quarters. The last quarter stays free, so that the first
  * call after a quiet time does not wait for a long batch job.
  */
-export function laneRoom(lane: Priority, { slots, running, batch, isInteractiveBusy }: SlotUse): number {
+export function laneSlots(lane: Priority, { slots, running, batch, isInteractiveBusy }: SlotUse): number {
   const free = slots - running
   if (lane === 'normal') return free
-  const most = isInteractiveBusy ? quarterOf(slots) : slots - slotsKept(slots)
+  const most = isInteractiveBusy ? quarterOf(slots) : slots - reservedSlots(slots)
   return Math.min(free, most - batch)
 }
 
 /** Slots that the batch lane always leaves free. */
-export function slotsKept(slots: number): number {
+export function reservedSlots(slots: number): number {
   return Math.min(quarterOf(slots), slots - quarterOf(slots))
 }
 

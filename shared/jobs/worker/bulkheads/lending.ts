@@ -8,7 +8,7 @@
  * 1. A free slot is for any model. One busy model alone uses all of them.
  * 2. A freed slot goes to the waiting model that holds the fewest ({@link fewestFirst}). Thus models converge to equal parts
  *   (max-min fairness). A second model begins as soon as any job of the first one ends.
- * 3. A model that holds more than an equal part has borrowed the rest. Each borrowed slot whose job has run for {@link LENT_MS}
+ * 3. A model that holds more than an equal part has borrowed the rest. Each borrowed slot whose job has run for {@link BORROWED_MS}
  *   is replaced by an extra one, at most {@link extraMax} of them.
  * 4. Only models below an equal part use extra slots, and each leaves one for every three that it holds. See dynamic thresholds:
  *   Choudhury and Hahne, IEEE/ACM ToN 6:2, 1998.
@@ -26,7 +26,7 @@
 import { quarterOf } from './lanes.ts'
 
 /** Time in ms after which a borrowed slot that was not given back is replaced. */
-export const LENT_MS = 500
+export const BORROWED_MS = 500
 /** Extra slots available to one model, per extra slot that stays free for others. */
 const EXTRA_PER_LEFT = 3
 
@@ -54,7 +54,7 @@ export function extraOf(own: SlotHolder, others: readonly SlotHolder[], slots: n
   if (max + free <= 0 || own.held >= part) return 0
   let lent = 0
   for (const other of others) {
-    if (other.held > part) lent += Math.min(Math.ceil(other.held - part), other.countOlder(LENT_MS, max))
+    if (other.held > part) lent += Math.min(Math.ceil(other.held - part), other.countOlder(BORROWED_MS, max))
   }
   const left = Math.min(lent, max) + free
   if (left <= 0) return 0

@@ -3,7 +3,7 @@ import type { ModelBulkhead, ModelBulkheads } from './bulkheads.ts'
 import { fewestFirst } from './lending.ts'
 
 /** Maximum number of parked calls, each with a body of at most 64 KiB; further ones are handed back. */
-const ASIDE_MAX = 1_024
+const PARKED_MAX = 1_024
 
 export interface ParkedCall {
   readonly lane: Lane
@@ -13,7 +13,7 @@ export interface ParkedCall {
 }
 
 /** Waiting calls of one model: tenant → FIFO of calls. Tenants are ordered least-recently-served first. */
-type Line = Map<string, Set<ParkedCall>>
+type TenantQueues = Map<string, Set<ParkedCall>>
 
 /**
  * Parked calls: attached calls that a worker has taken, but whose model has no free permit now (docs/internals/design.md, Bulkheads).
@@ -22,15 +22,15 @@ type Line = Map<string, Set<ParkedCall>>
  * fewest running calls of that model. A free slot goes to the model that holds the fewest slots. Ties are broken round robin.
  */
 export class ParkedCalls {
-  readonly #rooms: ModelBulkheads
-  readonly #taking: Poller
-  readonly #waiting = new Map<ModelBulkhead, Line>()
+  readonly #bulkheads: ModelBulkheads
+  readonly #poller: Poller
+  readonly #waiting = new Map<ModelBulkhead, TenantQueues>()
   readonly #running = new Map<ModelBulkhead, Map<string, number>>()
   #size = 0
 
-  constructor(rooms: ModelBulkheads, taking: Poller) {
-    this.#rooms = rooms
-    this.#taking = taking
+  constructor(bulkheads: ModelBulkheads, poller: Poller) {
+    this.#bulkheads = bulkheads
+    this.#poller = poller
   }
 
   get size(): number {
@@ -38,16 +38,16 @@ export class ParkedCalls {
   }
 
   get isFull(): boolean {
-    return this.#size >= ASIDE_MAX
+    return this.#size >= PARKED_MAX
   }
 
   /** True if a call may take a slot at once: its model has a permit, and no other call waits for one. */
-  mayStart(lane: Lane, room: ModelBulkhead): boolean {
-    return !this.#waiting.has(room) && this.#hasPlace(lane, room)
+  canStart(lane: Lane, bulkhead: ModelBulkhead): boolean {
+    return !this.#waiting.has(bulkhead) && this.#hasPermit(lane, bulkhead)
   }
 
   /** Parks a call and resolves when the call has entered. @throws The signal's reason */
-  async wait(room: ModelBulkhead, { lane, tenant, enter }: ParkedCall, signal: AbortSignal): Promise<void> {
+  async wait(bulkhead: ModelBulkhead, { lane, tenant, enter }: ParkedCall, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted()
     const { promise, resolve, reject } = Promise.withResolvers<void>()
     const call: ParkedCall = {
@@ -59,48 +59,48 @@ export class ParkedCalls {
       },
     }
     const leave = () => {
-      this.#remove(room, call)
+      this.#remove(bulkhead, call)
       reject(signal.reason)
     }
-    this.#add(room, call)
+    this.#add(bulkhead, call)
     signal.addEventListener('abort', leave, { once: true })
     await promise.finally(() => signal.removeEventListener('abort', leave))
   }
 
-  count(room: ModelBulkhead, tenant: string, change: 1 | -1): void {
-    const own = this.#running.get(room) ?? new Map<string, number>()
+  count(bulkhead: ModelBulkhead, tenant: string, change: 1 | -1): void {
+    const own = this.#running.get(bulkhead) ?? new Map<string, number>()
     const left = (own.get(tenant) ?? 0) + change
     if (left > 0) own.set(tenant, left)
     else own.delete(tenant)
-    if (own.size > 0) this.#running.set(room, own)
-    else this.#running.delete(room)
+    if (own.size > 0) this.#running.set(bulkhead, own)
+    else this.#running.delete(bulkhead)
   }
 
-  letIn(): void {
+  admitNext(): void {
     for (let first = this.#next(); first; first = this.#next()) {
-      const [room, call] = first
-      this.#remove(room, call)
-      const line = this.#waiting.get(room)
+      const [bulkhead, call] = first
+      this.#remove(bulkhead, call)
+      const line = this.#waiting.get(bulkhead)
       // The tenant moves to the end of the round of its model, and the model to the end of all models.
       if (line) {
         toEnd(line, call.tenant)
-        toEnd(this.#waiting, room)
+        toEnd(this.#waiting, bulkhead)
       }
       call.enter()
     }
   }
 
   #next(): [ModelBulkhead, ParkedCall] | undefined {
-    for (const room of fewestFirst(this.#waiting.keys())) {
-      const line = this.#waiting.get(room)
-      const call = line && this.#firstOf(room, line)
-      if (call && this.#hasPlace(call.lane, room)) return [room, call]
+    for (const bulkhead of fewestFirst(this.#waiting.keys())) {
+      const line = this.#waiting.get(bulkhead)
+      const call = line && this.#firstOf(bulkhead, line)
+      if (call && this.#hasPermit(call.lane, bulkhead)) return [bulkhead, call]
     }
     return undefined
   }
 
-  #firstOf(room: ModelBulkhead, line: Line): ParkedCall | undefined {
-    const running = this.#running.get(room)
+  #firstOf(bulkhead: ModelBulkhead, line: TenantQueues): ParkedCall | undefined {
+    const running = this.#running.get(bulkhead)
     let [first, fewest]: [ParkedCall | undefined, number] = [undefined, Number.POSITIVE_INFINITY]
     for (const [tenant, [call]] of line) {
       const runs = running?.get(tenant) ?? 0
@@ -109,23 +109,23 @@ export class ParkedCalls {
     return first
   }
 
-  #hasPlace(lane: Lane, room: ModelBulkhead): boolean {
-    return room.hasPlace && this.#rooms.roomOf(room, this.#taking.freeOf(lane)) > 0
+  #hasPermit(lane: Lane, bulkhead: ModelBulkhead): boolean {
+    return bulkhead.hasFreePermit && this.#bulkheads.slotsFor(bulkhead, this.#poller.freeOf(lane)) > 0
   }
 
-  #add(room: ModelBulkhead, call: ParkedCall): void {
-    const line: Line = this.#waiting.get(room) ?? new Map()
-    this.#waiting.set(room, line.set(call.tenant, (line.get(call.tenant) ?? new Set()).add(call)))
+  #add(bulkhead: ModelBulkhead, call: ParkedCall): void {
+    const line: TenantQueues = this.#waiting.get(bulkhead) ?? new Map()
+    this.#waiting.set(bulkhead, line.set(call.tenant, (line.get(call.tenant) ?? new Set()).add(call)))
     this.#size++
   }
 
-  #remove(room: ModelBulkhead, call: ParkedCall): void {
-    const line = this.#waiting.get(room)
+  #remove(bulkhead: ModelBulkhead, call: ParkedCall): void {
+    const line = this.#waiting.get(bulkhead)
     const own = line?.get(call.tenant)
     if (!line || !own?.delete(call)) return
     this.#size--
     if (own.size === 0) line.delete(call.tenant)
-    if (line.size === 0) this.#waiting.delete(room)
+    if (line.size === 0) this.#waiting.delete(bulkhead)
   }
 }
 

@@ -121,7 +121,7 @@ export class Children {
       return row?.state === 'queued' ? row : undefined
     }
     try {
-      await dispatcher.publishFound(of, find, request)
+      await dispatcher.publishQueued(of, find, request)
     } catch (error) {
       log.info({ err: error, job_id: of.id }, 'child not published; the scheduler retries')
     }

@@ -58,7 +58,7 @@ export class IngressOutbox {
     return this.#flushed.promise
   }
 
-  async room(): Promise<void> {
+  async waitForSpace(): Promise<void> {
     while (this.isFull && !this.#isClosed) await this.flushed()
   }
 
@@ -76,7 +76,7 @@ export class IngressOutbox {
       const events = this.#pending
       this.#pending = []
       this.#bytes = 0
-      for (const record of recordsOf(events)) await this.#sendSurely(record)
+      for (const record of recordsOf(events)) await this.#sendWithRetry(record)
       flushed?.resolve()
     }
     this.#isSending = false
@@ -84,7 +84,7 @@ export class IngressOutbox {
     this.#flushed = undefined
   }
 
-  async #sendSurely(record: readonly WrittenEvent[]): Promise<void> {
+  async #sendWithRetry(record: readonly WrittenEvent[]): Promise<void> {
     while (!this.#isClosed) {
       try {
         return await this.#send(record)
@@ -103,11 +103,11 @@ export class IngressOutbox {
     if (!first) return
     if (record.length > 1) {
       const middle = Math.ceil(record.length / 2)
-      await this.#sendSurely(record.slice(0, middle))
-      return await this.#sendSurely(record.slice(middle))
+      await this.#sendWithRetry(record.slice(0, middle))
+      return await this.#sendWithRetry(record.slice(middle))
     }
     const instead = first.source.refuse(first.event, cause)
-    if (instead) await this.#sendSurely([{ ...first, event: instead, text: JSON.stringify(instead) }])
+    if (instead) await this.#sendWithRetry([{ ...first, event: instead, text: JSON.stringify(instead) }])
   }
 }
 

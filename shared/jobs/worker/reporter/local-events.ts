@@ -17,7 +17,7 @@ export class LocalEvents implements ReportedEvents {
   readonly canRestart = false
   readonly #job: Pick<AttachedEnvelope, 'id' | 'attempt'>
   readonly #worker: string
-  readonly #pass: (record: ReplyRecord) => void
+  readonly #deliver: (record: ReplyRecord) => void
   readonly #waiting: EventBuffer
   #isDue = false
   #seq = 0
@@ -33,7 +33,7 @@ export class LocalEvents implements ReportedEvents {
   ) {
     this.#job = job
     this.#worker = options.worker
-    this.#pass = options.pass
+    this.#deliver = options.pass
     this.#waiting = new EventBuffer(options.merge)
   }
 
@@ -78,7 +78,7 @@ export class LocalEvents implements ReportedEvents {
   }
 
   #send(event: JobEvent): void {
-    this.#pass({ worker: this.#worker, events: [event] })
+    this.#deliver({ worker: this.#worker, events: [event] })
   }
 
   #next(): { job_id: string; attempt: number; seq: number } {

@@ -43,7 +43,7 @@ export class Reporter {
   }
 
   open(job: ReportedJob, merge: MergeEvents): ReportedEvents {
-    if (this.#broker.deliverLocal) return this.#openPassed(job, merge)
+    if (this.#broker.deliverLocal) return this.#openLocal(job, merge)
     let outbox = this.#outboxes.get(job.reply.boot)
     if (!outbox) {
       outbox = new IngressOutbox((events) => this.#send(job.reply, events))
@@ -61,7 +61,7 @@ export class Reporter {
     for (const boot of [...this.#outboxes.keys()]) this.drop(boot)
   }
 
-  #openPassed(job: ReportedJob, merge: MergeEvents): ReportedEvents {
+  #openLocal(job: ReportedJob, merge: MergeEvents): ReportedEvents {
     const { boot, shard } = job.reply
     const pass = (record: ReplyRecord) => this.#broker.deliverLocal?.(REPLIES, shard, boot, record)
     return new LocalEvents(job, { merge, pass, worker: this.#worker })
@@ -71,7 +71,7 @@ export class Reporter {
     const texts = events.map(({ text }) => text).join(',')
     const value = Buffer.from(`{"worker":"${this.#worker}","events":[${texts}]}`)
     return this.#broker.send(REPLIES, to.shard, to.boot, value).catch((error: unknown) => {
-      this.#log.warn({ err: error, to: to.boot, bytes: value.length }, 'events not sent')
+      this.#log.warn({ err: error, ingress: to.boot, bytes: value.length }, 'events not sent')
       throw error
     })
   }
@@ -120,7 +120,7 @@ class AttemptEvents implements ReportedEvents {
     const before = this.#waiting.bytes
     this.#waiting.push(event)
     this.#outbox.grow(this.#waiting.bytes - before)
-    return this.#outbox.isFull ? this.#outbox.room() : undefined
+    return this.#outbox.isFull ? this.#outbox.waitForSpace() : undefined
   }
 
   completed(): Promise<void> {

@@ -48,19 +48,19 @@ export class SqlOperator implements OperatorStore {
   async listPauses(): Promise<Pause[]> {
     const rows = await this.#db.run(statements.LIST_PAUSES, {})
     return rows.map((row) => ({
-      what: row.what === 'pool' ? 'pool' : 'model',
+      target: row.what === 'pool' ? 'pool' : 'model',
       id: String(row.id),
       by: String(row.by_key),
       since_ms: Number(row.since_ms),
     }))
   }
 
-  async pause({ what, id }: PauseTarget, by: string): Promise<void> {
-    await this.#db.run(statements.PAUSE, { what, id, by_key: by })
+  async pause({ target, id }: PauseTarget, by: string): Promise<void> {
+    await this.#db.run(statements.PAUSE, { what: target, id, by_key: by })
   }
 
-  async resume({ what, id }: PauseTarget): Promise<void> {
-    await this.#db.run(statements.RESUME, { what, id })
+  async resume({ target, id }: PauseTarget): Promise<void> {
+    await this.#db.run(statements.RESUME, { what: target, id })
   }
 }
 

@@ -15,8 +15,8 @@ const job = (nth: number, more: object = {}) =>
 const pool = (id: string, more: object = {}) =>
   PoolView.parse({
     ...{ id, workers: 1, draining: 0, slots: 4, free: 4, running: 0, paused: [], oldest_queued_at: null },
-    attached: { queued: 0, running: 0 },
-    durable: { queued: { normal: 0, low: 0 }, scheduled: 0 },
+    calls: { queued: 0, running: 0 },
+    jobs: { queued: { normal: 0, low: 0 }, scheduled: 0 },
     ...more,
   })
 
@@ -85,8 +85,8 @@ describe('a frame', () => {
       snapshot({
         pools: [
           ...POOLS.map((id) => pool(id)),
-          pool('idle', { workers: 0, slots: 0, attached: { queued: 3, running: 0 }, oldest_queued_at: NOW - 120 }),
-          pool('held', { paused: [{ what: 'pool', id: 'held' }] }),
+          pool('idle', { workers: 0, slots: 0, calls: { queued: 3, running: 0 }, oldest_queued_at: NOW - 120 }),
+          pool('held', { paused: [{ target: 'pool', id: 'held' }] }),
         ],
         workers: [...Array.from({ length: 30 }, (_, nth) => worker(`wrk_${nth}`)), worker('wrk_busy', { running: 3 })],
       }),

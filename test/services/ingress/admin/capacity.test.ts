@@ -6,12 +6,12 @@ const idOf = (name: string) => NAMES[name]
 
 const worker = (models: readonly string[] | undefined, bounds: Readonly<Record<string, number>> = {}) => ({
   slots: 256,
-  capacity: { models: models && new Set(models), bounds: new Map(Object.entries(bounds)), waiting: [] },
+  capacity: { models: models && new Set(models), concurrencyLimits: new Map(Object.entries(bounds)), backlog: [] },
 })
 
 const of = (...[models, bounds]: Parameters<typeof worker>) => {
   const { slots, capacity } = worker(models, bounds)
-  return capacityOf({ slots, capacity: { ...capacity, aside: 0, host: undefined, pid: undefined } }, idOf)
+  return capacityOf({ slots, capacity: { ...capacity, parkedCalls: 0, host: undefined, pid: undefined } }, idOf)
 }
 
 it('is what the models of a worker take together', () => {

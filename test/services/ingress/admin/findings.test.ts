@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { type FleetFacts, fleetFindings } from '#shared/doctor/fleet.ts'
-import { bury } from '#shared/jobs/dead-letters.ts'
+import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { keyOf } from '#shared/keys/keys.ts'
 import { openAdmin } from '../../../support/admin.ts'
 import { startStack, until } from '../../../support/stack.ts'
@@ -13,7 +13,7 @@ interface Finding {
   readonly check: string
   readonly status: string
   readonly message: string
-  readonly fix: string | null
+  readonly remediation: string | null
 }
 const dataOf = async (response: Response) => ((await response.json()) as { data: Finding[] }).data
 
@@ -23,7 +23,7 @@ describe('the findings of the service', () => {
     const found = async (of = '') => await dataOf(await admin.as('op').get(`/v1/admin/findings${of}`))
     expect((await admin.as('alice').get('/v1/admin/findings')).status).toBe(403)
     expect((await admin.as('op').get('/v1/admin/findings?of=nothing')).status).toBe(400)
-    await bury(admin.stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from('not a job'))
+    await writeDeadLetter(admin.stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from('not a job'))
     const machine = await found('?of=machine')
     expect(machine.map(({ check }) => check)).toEqual(expect.arrayContaining(['data', 'models', 'postgres', 'kafka']))
     expect(machine.find(({ check }) => check === 'models')).toMatchObject({
@@ -34,7 +34,9 @@ describe('the findings of the service', () => {
     expect(dead).toMatchObject({ status: 'warn', message: expect.stringMatching(/^1 dead letter: /) })
     await admin.as('op').post('/v1/admin/models/echo-1/pause')
     await until(async () =>
-      (await found()).some(({ check, fix }) => check === 'pause' && fix?.includes('resume model echo-1')),
+      (await found()).some(
+        ({ check, remediation }) => check === 'pause' && remediation?.includes('resume model echo-1'),
+      ),
     )
   })
 
@@ -73,7 +75,7 @@ describe('the findings of the service', () => {
       { withinMs: 60_000 },
     )
     const workers = (await (await stack.get('/v1/admin/workers', { headers })).json()) as { data: object[] }
-    expect(workers.data).toContainEqual(expect.objectContaining({ role: 'inference', failing: ['gone'] }))
+    expect(workers.data).toContainEqual(expect.objectContaining({ role: 'inference', open_circuits: ['gone'] }))
   })
 })
 
@@ -120,12 +122,12 @@ describe('the findings of a fleet', () => {
     ['jobs wait for long, but there is room', { pools: [{ ...pool, waiting: 9, oldestSeconds: 90 }] }, ['fleet ok']],
     [
       'several things are wrong, the worst first',
-      { paused: [{ what: 'pool', id: 'code' }], failing: [{ model: 'm', workers: 1 }] },
+      { paused: [{ target: 'pool', id: 'code' }], failing: [{ model: 'm', workers: 1 }] },
       ['upstream fail', 'pause warn'],
     ],
   ])('where %s', (_, more, checks) => {
     expect(checksOf(more)).toEqual(checks)
-    for (const { status, fix } of fleetFindings({ ...facts, ...more }))
-      expect(status === 'ok' || Boolean(fix)).toBe(true)
+    for (const { status, remediation } of fleetFindings({ ...facts, ...more }))
+      expect(status === 'ok' || Boolean(remediation)).toBe(true)
   })
 })

@@ -38,11 +38,11 @@ it('shows who works, with their slots and models, and what waits in each pool', 
   await until(async () => (await door.job('alice', id)).status === 'in_progress')
   const worker = async () => (await entries(await op.get('/v1/admin/workers'))).find(({ role }) => role === 'inference')
   await until(async () => (await worker())?.running === 1 && (await worker())?.models)
-  expect(await worker()).toMatchObject({ host: hostname(), pid: process.pid, aside: 0 })
+  expect(await worker()).toMatchObject({ host: hostname(), pid: process.pid, parked_calls: 0 })
   expect(await worker()).toMatchObject({
     version: 'test',
     draining: false,
-    silent: false,
+    suspected: false,
     models: ['echo-1'],
   })
   const job = (await (await op.get(`/v1/admin/jobs/${id}`)).json()) as Entry
@@ -50,8 +50,8 @@ it('shows who works, with their slots and models, and what waits in each pool', 
   const pool = async () => (await entries(await op.get('/v1/admin/pools'))).find((one) => one.id === 'inference')
   await until(async () => (await pool())?.running === 1)
   expect(await pool()).toMatchObject({
-    ...{ workers: 1, draining: 0, paused: [], attached: { queued: 0, running: 0 }, oldest_queued_at: null },
-    durable: { queued: { normal: 0, low: 0 }, scheduled: 1, in_progress: 1, waiting: 0 },
+    ...{ workers: 1, draining: 0, paused: [], calls: { queued: 0, running: 0 }, oldest_queued_at: null },
+    jobs: { queued: { normal: 0, low: 0 }, scheduled: 1, in_progress: 1, waiting: 0 },
   })
   await door.as('alice').post(`/v1/jobs/${id}/cancel`)
 })
@@ -90,7 +90,13 @@ it('starts nothing of a paused model or pool, lets others go on, and remembers i
     const [op, alice] = [door.as('op'), door.as('alice')]
     const running = await alice.post('/v1/chat/completions', { ...chat('!echo tokens=40 delay_ms=20'), stream: true })
     const paused = await op.post('/v1/admin/models/echo-1/pause')
-    expect(await paused.json()).toEqual({ object: 'pause', what: 'model', id: 'echo-1', paused: true, kept: true })
+    expect(await paused.json()).toEqual({
+      object: 'pause',
+      target: 'model',
+      id: 'echo-1',
+      paused: true,
+      persistent: true,
+    })
     expect(await running.text()).toContain('[DONE]')
     const refused = await alice.post('/v1/chat/completions', chat('x'))
     expect([refused.status, refused.headers.get('retry-after')]).toEqual([503, '30'])
@@ -101,9 +107,9 @@ it('starts nothing of a paused model or pool, lets others go on, and remembers i
     expect((await alice.post('/v1/chat/completions', chat('x', 'echo-2'))).status).toBe(503)
     await op.post('/v1/admin/pools/inference/resume')
     const pool = (await entries(await op.get('/v1/admin/pools'))).find((one) => one.id === 'inference')
-    expect(pool?.paused).toEqual([{ what: 'model', id: 'echo-1' }])
+    expect(pool?.paused).toEqual([{ target: 'model', id: 'echo-1' }])
     expect(await entries(await op.get('/v1/admin/pauses'))).toMatchObject([
-      { what: 'model', id: 'echo-1', by_key: 'op' },
+      { target: 'model', id: 'echo-1', by_key: 'op' },
     ])
   }
   await using door = await openAdmin({ models: 2, dataDir })

@@ -72,7 +72,7 @@ describe.each(ADAPTERS)('on $name', ({ isHere, open }) => {
     })
     expect(changed.json).toMatchObject({ name: null, limits: { queued: 7 }, models: ['echo-1'] })
     expect(changed.json.limits.running).toBeUndefined()
-    const rotated = await door.post('boss', `/v1/admin/keys/${id}/rotate`, { overlap_seconds: 60 })
+    const rotated = await door.post('boss', `/v1/admin/keys/${id}/rotate`, { grace_period_seconds: 60 })
     expect(rotated).toMatchObject({ status: 201, json: { project: project.json.id, replaces: { id, state: 'valid' } } })
     expect(rotated.json.replaces.expires_at).toBeGreaterThan(seconds())
     expect([(await door.chat(secret)).status, (await door.chat(rotated.json.secret)).status]).toEqual([200, 200])

@@ -7,14 +7,14 @@ import { Peers } from '#shared/jobs/peers.ts'
 /** Peers that were heard, without a channel. */
 class Heard extends Peers {
   worker(boot: string, changes: { slots?: number; running?: number; draining?: boolean } = {}): this {
-    this.seen({ boot, role: 'inference', version: 'test', slots: 2, running: 0, draining: false, ...changes })
+    this.setAlive({ boot, role: 'inference', version: 'test', slots: 2, running: 0, draining: false, ...changes })
     return this
   }
 
   tells(boot: string, models: string[], places?: number, hasWaiting = false): this {
     const bounds = places === undefined ? [] : [{ kind: 'generate', model: 'echo-1', capacity: places }]
     const waiting = hasWaiting ? [{ kind: 'generate', model: 'echo-1', priority: 'normal' as const }] : []
-    this.told(boot, { models, bounds, waiting })
+    this.setCapacity(boot, { models, concurrency_limits: bounds, backlog: waiting })
     return this
   }
 }

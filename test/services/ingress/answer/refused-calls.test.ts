@@ -16,7 +16,7 @@ it('a call that is refused for the limit of its key leaves nobody watching the k
     }
   }
   try {
-    await using stack = await startStack({ settings: { RUNNING_MAX_PER_KEY: '1' } })
+    await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '1' } })
     const leave = new AbortController()
     const running = stack.post('/v1/chat/completions', ECHO, { signal: leave.signal }).catch(() => undefined)
     await expect.poll(() => watched.count).toBe(1)

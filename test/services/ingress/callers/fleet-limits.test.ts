@@ -16,7 +16,13 @@ const postgres = inject('postgres')
 const noLocal = postgres ? whyNoLocalPostgres() : 'no Postgres'
 if (noLocal && process.env.CI === 'true') throw new Error(`The outage test cannot run: ${noLocal}`)
 
-const NONE = { rateLimitRequests: 0, rateLimitTokens: 0, runningMaxPerKey: 0, followsMaxPerKey: 0, codeRunsPerUser: 0 }
+const NONE = {
+  rateLimitRequests: 0,
+  rateLimitTokens: 0,
+  concurrencyMaxPerKey: 0,
+  followsMaxPerKey: 0,
+  codeRunsPerUser: 0,
+}
 
 class Headers {
   readonly all: Record<string, string> = {}
@@ -80,7 +86,7 @@ describe('limits of one ingress', () => {
   })
 
   it('of a key stand in the place of the settings, and 0 is nothing at all', async () => {
-    const { limits } = open(undefined, { rateLimitRequests: 1, rateLimitTokens: 1, runningMaxPerKey: 1 })
+    const { limits } = open(undefined, { rateLimitRequests: 1, rateLimitTokens: 1, concurrencyMaxPerKey: 1 })
     const free = key({ requests_per_minute: 5, tokens_per_minute: 1_000, running: 5 })
     expect(await admitted(Array.from({ length: 6 }, () => call(limits, free)))).toBe(5)
     expect(await admitted([call(limits, key({}, 'key_b')), call(limits, key({}, 'key_b'))])).toBe(1)

@@ -233,14 +233,14 @@ describe('calls at once', () => {
   const SLOW = say('!echo first_ms=300 text=done')
 
   it('are refused beyond the limit of their key, and allowed again when one ended', async () => {
-    await using stack = await startStack({ settings: { RUNNING_MAX_PER_KEY: '2' } })
+    await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '2' } })
     const all = await Promise.all(Array.from({ length: 6 }, () => stack.post(CHAT, SLOW)))
     expect(all.map(({ status }) => status).sort()).toEqual([200, 200, 429, 429, 429, 429])
     expect((await stack.post(CHAT, say('hi'))).status).toBe(200)
   })
 
   it('are counted even when they come in one packet', async () => {
-    await using stack = await startStack({ settings: { RUNNING_MAX_PER_KEY: '2' } })
+    await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '2' } })
     using client = await openRaw(stack.url)
     const headers = [`authorization: Bearer ${TEST_KEY}`, 'content-type: application/json']
     client.send(rawRequest(`POST ${CHAT}`, headers, JSON.stringify(SLOW)).repeat(6))
@@ -250,7 +250,7 @@ describe('calls at once', () => {
   })
 
   it('are given back when a caller leaves, sends nonsense, or is refused', async () => {
-    await using stack = await startStack({ settings: { RUNNING_MAX_PER_KEY: '1', RATE_LIMIT_REQUESTS: '100' } })
+    await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '1', RATE_LIMIT_REQUESTS: '100' } })
     for (const body of [{}, say('hi', { model: 'none' }), say('!echo fail=upstream_refused')]) {
       expect((await stack.post(CHAT, body)).status).toBeGreaterThanOrEqual(400)
     }
@@ -265,7 +265,7 @@ describe('reads, polls, follows and cancels', () => {
   const ASYNC = { headers: { prefer: 'respond-async' } }
 
   it('are no calls: a key that has used up all its limits goes on reading, and cancels', async () => {
-    const settings = { RATE_LIMIT_REQUESTS: '1', RUNNING_MAX_PER_KEY: '1', RATE_LIMIT_TOKENS: '10' }
+    const settings = { RATE_LIMIT_REQUESTS: '1', CONCURRENCY_MAX_PER_KEY: '1', RATE_LIMIT_TOKENS: '10' }
     await using stack = await startStack({ settings })
     const { id } = (await (await stack.post('/v1/jobs', ENDLESS)).json()) as { id: string }
     for (const [path, init] of [

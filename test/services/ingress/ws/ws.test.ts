@@ -10,7 +10,7 @@ import { ByteBudget } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import { keyOf } from '#shared/keys/keys.ts'
 import { Metrics } from '#shared/metrics.ts'
-import { withoutPosition, type WireEvent } from '../../../support/jobs/api.ts'
+import { type WireEvent, withoutPosition } from '../../../support/jobs/api.ts'
 import { dataOf } from '../../../support/sse.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 import { isEnd, openWs, refusalOf, type WsClient } from '../../../support/ws.ts'
@@ -409,7 +409,7 @@ describe('a subscription', () => {
 
 describe('limits', () => {
   it('of a key hold for each request, and tokens are counted', async () => {
-    await using own = await startStack({ settings: { RATE_LIMIT_REQUESTS: '3', RUNNING_MAX_PER_KEY: '2' } })
+    await using own = await startStack({ settings: { RATE_LIMIT_REQUESTS: '3', CONCURRENCY_MAX_PER_KEY: '2' } })
     using client = await openWs(own)
     client.chat('r1', '!echo first_ms=60000 tokens=9')
     client.chat('r2', '!echo first_ms=60000 tokens=9')

@@ -33,7 +33,7 @@ class Overload {
   ended = 0
   #callers = 0
   readonly #gate = new AdmissionControl({
-    lines: new WaitQueues({ capacityOf: () => undefined, slots: () => 0, workers: () => [] }),
+    waitQueues: new WaitQueues({ capacityOf: () => undefined, slots: () => 0, workers: () => [] }),
     startTimeoutMs: START_MS,
     ahead: ({ tenant }, reserved, own) => this.#ahead(tenant, reserved, own),
   })
@@ -149,7 +149,7 @@ describe('a gate before a pool that gets a fifth more calls than it can run', ()
   })
 })
 
-const at = (atMs: number) => ({ atMs, backMs: atMs })
+const at = (atMs: number) => ({ atMs, returnMs: atMs })
 
 describe('places of refused callers', () => {
   it('are found by tenant and request, from their time on until it is past', () => {

@@ -31,7 +31,7 @@ beforeEach(async () => {
   ends = []
   await broker.receive(CONTROL, [0], (record) => {
     const control = ControlRecord.parse(JSON.parse(record.value.toString()))
-    if (control.type !== 'heartbeat' && control.type !== 'rhythm') controls.push(control)
+    if (control.type !== 'heartbeat' && control.type !== 'heartbeat_interval') controls.push(control)
   })
   jobs = await openJobs()
 })
@@ -49,7 +49,7 @@ function openJobs(more: Partial<AttachedOptions> = {}): Promise<AttachedJobs> {
     log: silentLog,
     observer: { onRetry: () => {}, onEnd: (_job, end, error) => ends.push(error ? `${end} ${error.code}` : end) },
     version: 'test',
-    workerSilentMs: 2_000,
+    workerSuspectedMs: 2_000,
     workerLostMs: 5_000,
     startTimeoutMs: START_MS,
     jobsMax: 100,
@@ -385,7 +385,7 @@ describe('an ingress with attached jobs', () => {
     const taken = await take()
     await tell(taken, 1, [STARTED])
     await beat('wrk_1')
-    await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify({ type: 'goodbye', boot: 'wrk_1' })))
+    await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify({ type: 'leave', boot: 'wrk_1' })))
     await vi.advanceTimersByTimeAsync(1_000)
     await tell(taken, 2, [COMPLETED])
     expect(ends).toEqual(['completed'])

@@ -32,7 +32,7 @@ beforeEach(async () => {
     log: silentLog,
     observer: { onRetry: () => {}, onEnd: (_job, end, error) => ends.push(error ? `${end} ${error.code}` : end) },
     version: 'test',
-    workerSilentMs: 2_000,
+    workerSuspectedMs: 2_000,
     workerLostMs: 5_000,
     startTimeoutMs: 60_000,
     jobsMax: 100,

@@ -42,7 +42,11 @@ class SlowPool {
     const waiting = () => (this.#durable > 0 ? [{ ...WORK, priority: 'normal' as const }] : [])
     const worker = () => ({ running: this.running.size, capacity: { waiting: waiting() } }) as unknown as Peer
     this.lines = new WaitQueues({ capacityOf: () => bound, slots: () => slots, workers: () => [worker()] })
-    this.gate = new AdmissionControl({ lines: this.lines, startTimeoutMs: START_MS, ahead: this.#ahead.bind(this) })
+    this.gate = new AdmissionControl({
+      waitQueues: this.lines,
+      startTimeoutMs: START_MS,
+      ahead: this.#ahead.bind(this),
+    })
   }
 
   call(tenant: string, call = this.#newCall(tenant)): Call {
@@ -66,7 +70,7 @@ class SlowPool {
       this.#start()
       for (const call of this.refused) {
         const sinceMs = Date.now() - call.cameAtMs
-        if (call.toldMs.length > returns || this.lines.of(WORK).admission.waiting.has(call)) continue
+        if (call.toldMs.length > returns || this.lines.of(WORK).waitEstimate.waiting.has(call)) continue
         if (sinceMs === sumOf(call.toldMs)) this.call(call.envelope.tenant, call)
       }
     }

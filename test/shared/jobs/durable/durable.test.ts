@@ -63,16 +63,23 @@ function workersWith(free: number, sent: ControlRecord[]): NotifierPresence {
     running: 4 - free,
     draining: false,
     lastSeenMs: 0,
-    capacity: { models: undefined, bounds: new Map(), waiting: [], aside: 0, host: undefined, pid: undefined },
-    rhythm: undefined,
-    isSilent: false,
+    capacity: {
+      models: undefined,
+      concurrencyLimits: new Map(),
+      backlog: [],
+      parkedCalls: 0,
+      host: undefined,
+      pid: undefined,
+    },
+    heartbeatInterval: undefined,
+    isSuspected: false,
   }
   return {
-    beatMs: 500,
+    heartbeatMs: 500,
     silenceMs: 0,
     ingresses: () => 1,
     freeSlots: () => free,
-    knowing: () => [worker],
+    workersWithModel: () => [worker],
     workers: () => [worker],
     send: (record) => sent.push(record),
   }

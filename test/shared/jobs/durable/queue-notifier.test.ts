@@ -11,11 +11,11 @@ const LANE = { kind: 'generate', model: 'echo-1', priority: 'normal' } as const
 function channel(free: number, more: Partial<NotifierPresence> = {}) {
   const sent: ControlRecord[] = []
   const presence: NotifierPresence = {
-    beatMs: 500,
+    heartbeatMs: 500,
     silenceMs: 0,
     ingresses: () => 1,
     freeSlots: () => free,
-    knowing: () => [worker([])],
+    workersWithModel: () => [worker([])],
     workers: () => [worker([])],
     send: (record) => sent.push(record),
     ...more,
@@ -23,10 +23,17 @@ function channel(free: number, more: Partial<NotifierPresence> = {}) {
   return { hints: new QueueNotifier(() => presence), sent }
 }
 
-function worker(waiting: NonNullable<Peer['capacity']>['waiting']): Peer {
-  const capacity = { models: undefined, bounds: new Map(), waiting, aside: 0, host: undefined, pid: undefined }
-  const more = { slots: 4, running: 0, draining: false, lastSeenMs: 0, isSilent: false }
-  return { boot: 'wrk_1', role: 'inference', version: 'test', capacity, rhythm: undefined, ...more }
+function worker(waiting: NonNullable<Peer['capacity']>['backlog']): Peer {
+  const capacity = {
+    models: undefined,
+    concurrencyLimits: new Map(),
+    backlog: waiting,
+    parkedCalls: 0,
+    host: undefined,
+    pid: undefined,
+  }
+  const more = { slots: 4, running: 0, draining: false, lastSeenMs: 0, isSuspected: false }
+  return { boot: 'wrk_1', role: 'inference', version: 'test', capacity, heartbeatInterval: undefined, ...more }
 }
 
 /** How many of many jobs get a record. */
@@ -58,11 +65,11 @@ describe('a durable job', () => {
 
   it('has one where nobody would hear of it, or nobody knows its model', () => {
     expect(published(channel(0, { silenceMs: 10_000 }).hints)).toBe(1_500)
-    expect(published(channel(0, { knowing: () => [] }).hints)).toBe(1_500)
+    expect(published(channel(0, { workersWithModel: () => [] }).hints)).toBe(1_500)
     // As one that was heard on another channel before its first heartbeat, and in a fleet half upgraded an old one.
     const untold = { ...worker([]), capacity: undefined }
-    expect(published(channel(0, { knowing: () => [untold] }).hints)).toBe(1_500)
-    expect(published(channel(0, { knowing: () => [untold, worker([])] }).hints)).toBe(0)
+    expect(published(channel(0, { workersWithModel: () => [untold] }).hints)).toBe(1_500)
+    expect(published(channel(0, { workersWithModel: () => [untold, worker([])] }).hints)).toBe(0)
   })
 
   it('has one where there are no workers yet, as far as the first one needs', () => {
@@ -74,8 +81,8 @@ it('of many jobs without records workers are told in few records, of each kind, 
   const { hints, sent } = channel(0)
   for (let i = 0; i < 1_500; i++) hints.notify(i % 2 ? JOB : { ...JOB, priority: 'low' })
   await until(() => sent.length > 0)
-  expect(sent).toEqual([{ type: 'jobs_waiting', pool: 'inference', waiting: [{ ...LANE, priority: 'low' }, LANE] }])
+  expect(sent).toEqual([{ type: 'jobs_waiting', pool: 'inference', backlog: [{ ...LANE, priority: 'low' }, LANE] }])
   hints.notify(JOB)
   await until(() => sent.length > 1)
-  expect(sent[1]).toEqual({ type: 'jobs_waiting', pool: 'inference', waiting: [LANE] })
+  expect(sent[1]).toEqual({ type: 'jobs_waiting', pool: 'inference', backlog: [LANE] })
 })

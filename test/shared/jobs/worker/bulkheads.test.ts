@@ -48,7 +48,7 @@ const say: Handler = {
 async function openWorker(slots: number, capacity: number): Promise<Worker> {
   const bounds = capacity < slots ? [{ kind: 'say', model: 'slow', capacity }] : []
   const worker = await Worker.open(
-    { name: 'inference', slots, kinds: { say }, models: ['slow', 'quick'], bounds, modelCount: 2 },
+    { name: 'inference', slots, kinds: { say }, models: ['slow', 'quick'], concurrencyLimits: bounds, modelCount: 2 },
     {
       broker,
       blobs: memoryBlobs(),
@@ -57,7 +57,7 @@ async function openWorker(slots: number, capacity: number): Promise<Worker> {
       observer: { onEnd: () => {} },
       store: undefined,
       leaseMs: 9_000,
-      bodyRoomBytes: 1024 * 1024,
+      bodyBudgetBytes: 1024 * 1024,
       onFatal: (error) => {
         throw error
       },
@@ -83,7 +83,7 @@ describe('calls of a model that hangs', () => {
   it('hold the places of their model and no more slots, while those of another run', async () => {
     const worker = await openWorker(4, 2)
     await submit('slow', 8)
-    await until(() => worker.aside === 6)
+    await until(() => worker.parkedCalls === 6)
     await submit('quick', 2)
     await until(() => runs('quick').length === 2)
     expect(runs('slow')).toEqual(['slow0', 'slow1'])
@@ -96,7 +96,7 @@ describe('calls of a model that hangs', () => {
     await until(() => worker.running === 4)
     await submit('quick', 1)
     await until(() => runs('quick').length === 1)
-    expect([worker.running, worker.aside]).toEqual([5, 4])
+    expect([worker.running, worker.parkedCalls]).toEqual([5, 4])
   })
 
   it('give freed slots to the model that holds the fewest, although theirs came first', async () => {
@@ -104,7 +104,7 @@ describe('calls of a model that hangs', () => {
     await submit('slow', 12)
     await until(() => worker.running === 8)
     await submit('quick', 3)
-    await until(() => worker.aside === 6)
+    await until(() => worker.parkedCalls === 6)
     const endSlow = async (then: string | undefined) => {
       const [oldest = ''] = runs('slow')
       running.get(oldest)?.()
@@ -121,7 +121,7 @@ describe('calls of a model that hangs', () => {
   it('take the places of their model in the order in which they came, as these become free', async () => {
     const worker = await openWorker(4, 1)
     await submit('slow', 4)
-    await until(() => worker.aside === 3)
+    await until(() => worker.parkedCalls === 3)
     const order: string[] = []
     for (let i = 0; i < 4; i++) {
       const [id = ''] = await until(() => (runs('slow').length === 1 ? runs('slow') : undefined))
@@ -130,7 +130,7 @@ describe('calls of a model that hangs', () => {
       await until(() => said(id).includes('completed'))
     }
     expect(order).toEqual(['slow0', 'slow1', 'slow2', 'slow3'])
-    expect(worker.running + worker.aside).toBe(0)
+    expect(worker.running + worker.parkedCalls).toBe(0)
   })
 
   it('take them in turn of their tenants: first those of whom the fewest run', async () => {
@@ -152,14 +152,14 @@ describe('calls of a model that hangs', () => {
   it('that are cancelled, or meet their deadline, while they are kept aside leave no trace', async () => {
     const worker = await openWorker(4, 1)
     await submit('slow', 2)
-    await until(() => worker.aside === 1)
+    await until(() => worker.parkedCalls === 1)
     const cancel = { type: 'cancel', job_id: 'job_slow1' }
     await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(cancel)))
-    await until(() => worker.aside === 0)
+    await until(() => worker.parkedCalls === 0)
     const { body: _body, ...late } = envelopeOf({ id: 'job_late', model: 'slow', deadline_ms: Date.now() + 300 })
     await broker.submit(QUEUE, recordOf(late, { json: '{}' }))
     await until(() => said('late').includes('failed'))
-    expect(worker.aside).toBe(0)
+    expect(worker.parkedCalls).toBe(0)
     expect(runs('slow')).toEqual(['slow0'])
     expect(said('slow1')).toEqual(['started'])
   })
@@ -167,7 +167,7 @@ describe('calls of a model that hangs', () => {
   it('are handed back by a worker that has no more time, those that are kept aside too', async () => {
     const worker = await openWorker(4, 1)
     await submit('slow', 3)
-    await until(() => worker.aside === 2)
+    await until(() => worker.parkedCalls === 2)
     await worker.drain(AbortSignal.abort())
     for (const id of ['slow0', 'slow1', 'slow2']) await until(() => said(id).includes('handed_back'))
   })

@@ -128,7 +128,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       version: 'test',
       observer: { onEnd: () => {} },
       leaseMs: LEASE_MS,
-      bodyRoomBytes: 1024 * 1024,
+      bodyBudgetBytes: 1024 * 1024,
       onFatal,
     }
     const worker = await Worker.open(definition, { broker, store, ...more })
@@ -230,7 +230,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     await openWorker()
     const id = await submit({ steps: 1, children: [], large: 10, asked: 'ä'.repeat(70_000) })
     await ended(id)
-    const { steps, hasMore } = await jobs.showSteps(await job(id), 0, 2)
+    const { steps, hasMore } = await jobs.listStepViews(await job(id), 0, 2)
     expect(steps).toMatchObject([
       { number: 1, kind: 'count', input: { value: { nth: 0 } }, output: 0 },
       { number: 2, kind: 'large', input: { length: 70_012 }, output: 'é'.repeat(10) },
@@ -258,7 +258,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect(await textOf(again?.id ?? '')).toBe(await textOf(id))
       expect(outside).toEqual(before)
       await jobs.erase(TENANT, replay?.id ?? '')
-      expect((await jobs.showSteps(await job(id), 0, 20)).steps).toHaveLength(4)
+      expect((await jobs.listStepViews(await job(id), 0, 20)).steps).toHaveLength(4)
     })
 
     it('end where they ask for what was not recorded, and name it with what is most like it', async () => {

@@ -35,7 +35,7 @@ beforeEach(async () => {
   running = new Map()
   runMs = 2
   const observer = { onRetry: (_: unknown, why: string) => void retries.push(why), onEnd: () => {} }
-  const times = { workerSilentMs: 2_000, workerLostMs: 5_000, startTimeoutMs: 60_000 }
+  const times = { workerSuspectedMs: 2_000, workerLostMs: 5_000, startTimeoutMs: 60_000 }
   jobs = await AttachedJobs.open({ ...common, broker, observer, ...times, jobsMax: 1_000 })
   workers = [await openWorker('a'), await openWorker('b')]
   await until(() => jobs.presence.capacityOf('inference', { kind: 'say', model: 'a' }) === SLOTS)
@@ -65,7 +65,7 @@ async function openWorker(model: string): Promise<Worker> {
   const onFatal = (error: unknown) => {
     throw error
   }
-  const more = { observer: { onEnd: () => {} }, leaseMs: 9_000, bodyRoomBytes: 1024 * 1024, onFatal }
+  const more = { observer: { onEnd: () => {} }, leaseMs: 9_000, bodyBudgetBytes: 1024 * 1024, onFatal }
   const definition = { name: 'inference', slots: SLOTS, kinds: { say }, models: [model], modelCount: 1 } as const
   return await Worker.open(definition, { ...common, broker, store, ...more })
 }

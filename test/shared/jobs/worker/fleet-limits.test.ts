@@ -33,10 +33,10 @@ async function openProcess(concurrency: number, models = ['m']): Promise<Process
   const bounds = [{ kind: 'say', model: 'm', capacity: concurrency, now: () => limit.permits }]
   const kinds = { say: { ...sayKind, parse: (body: unknown) => body, async *run() {} } }
   const worker = await Worker.open(
-    { name: 'inference', slots: 16, kinds, models, bounds },
+    { name: 'inference', slots: 16, kinds, models, concurrencyLimits: bounds },
     {
       ...{ broker, blobs: memoryBlobs(), log: silentLog, version: 'test', observer: { onEnd: () => {} }, upstreams },
-      ...{ store: undefined, leaseMs: 9_000, bodyRoomBytes: 1024 * 1024 },
+      ...{ store: undefined, leaseMs: 9_000, bodyBudgetBytes: 1024 * 1024 },
       onFatal: (error) => {
         throw error
       },

@@ -39,21 +39,21 @@ beforeEach(async () => {
   running = new Map(MODELS.map((model) => [model, new Set()]))
   starts = []
   const observer = { onRetry: () => {}, onEnd: () => {} }
-  const times = { workerSilentMs: 2_000, workerLostMs: 5_000, startTimeoutMs: 60_000 }
+  const times = { workerSuspectedMs: 2_000, workerLostMs: 5_000, startTimeoutMs: 60_000 }
   jobs = await AttachedJobs.open({ ...common, broker, observer, ...times, jobsMax: 1_000 })
   const bounds = MODELS.map((model) => ({ kind: 'say', model, capacity: SLOTS }))
   const own = { models: MODELS, bounds, modelCount: MODELS.length }
   const onFatal = (error: unknown) => {
     throw error
   }
-  const more = { observer: { onEnd: () => {} }, leaseMs: 9_000, bodyRoomBytes: 1024 * 1024, onFatal }
+  const more = { observer: { onEnd: () => {} }, leaseMs: 9_000, bodyBudgetBytes: 1024 * 1024, onFatal }
   const definition = { name: 'inference', slots: SLOTS, kinds: { say }, ...own } as const
   worker = await Worker.open(definition, { ...common, broker, store, ...more })
   dispatcher = new Dispatcher(broker, silentLog, () => jobs.presence)
   told = new Set()
   await broker.receive(CONTROL, [0], ({ value }) => {
     const record = ControlRecord.safeParse(JSON.parse(value.toString())).data
-    if (record?.type === 'jobs_waiting') for (const { model } of record.waiting) told.add(model)
+    if (record?.type === 'jobs_waiting') for (const { model } of record.backlog) told.add(model)
   })
   await until(() => jobs.presence.capacityOf('inference', { kind: 'say', model: 'a' }) === SLOTS)
 })

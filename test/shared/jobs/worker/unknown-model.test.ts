@@ -53,7 +53,7 @@ async function openPool(...models: string[]): Promise<Worker> {
     store,
     observer: { onEnd: () => {} },
     leaseMs: 9_000,
-    bodyRoomBytes: 1024 * 1024,
+    bodyBudgetBytes: 1024 * 1024,
     onFatal,
   }
   const pool = await Worker.open({ name: 'inference', slots: 4, kinds: { say }, models }, more)
@@ -84,7 +84,7 @@ describe('a job for a model that only some workers know', () => {
 
   it('is answered to a caller who waits', async () => {
     const observer = { onRetry: () => {}, onEnd: () => {} }
-    const times = { workerSilentMs: 2_000, workerLostMs: 5_000, startTimeoutMs: 60_000 }
+    const times = { workerSuspectedMs: 2_000, workerLostMs: 5_000, startTimeoutMs: 60_000 }
     const jobs = await AttachedJobs.open({ ...common, broker, observer, ...times, jobsMax: 100 })
     await openPool('old')
     await openPool('old', 'new')

@@ -91,7 +91,7 @@ async function openPool(
     version: 'test',
     observer: { onEnd: () => {} },
     leaseMs: 9_000,
-    bodyRoomBytes: 1024 * 1024,
+    bodyBudgetBytes: 1024 * 1024,
     onFatal,
   }
   const kinds = { say: work.kind(worker) }

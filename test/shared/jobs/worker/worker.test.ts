@@ -4,7 +4,7 @@ import type { JobEnvelope } from '#schemas/job.ts'
 import type { Broker, Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { recordOf as packRecord } from '#shared/jobs/body.ts'
-import { CONTROL, DEAD, REPLIES } from '#shared/jobs/topics.ts'
+import { CONTROL, DEAD_LETTERS, REPLIES } from '#shared/jobs/topics.ts'
 import { Worker } from '#shared/jobs/worker/worker.ts'
 import type { AttemptContext, Handler } from '#shared/kinds/kind.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
@@ -35,7 +35,7 @@ beforeEach(async () => {
   await broker.receive(REPLIES, [0], (record) => {
     events.push(...ReplyRecord.parse(JSON.parse(record.value.toString())).events)
   })
-  await broker.receive(DEAD, [0], (record) => dead.push(record.value))
+  await broker.receive(DEAD_LETTERS, [0], (record) => dead.push(record.value))
 })
 afterEach(async () => {
   work.endAll()
@@ -91,7 +91,7 @@ class Work {
 
 const noBlobs = memoryBlobs()
 
-async function openPool(options: { slots?: number; broker?: Broker; passOnMs?: number } = {}): Promise<Worker> {
+async function openPool(options: { slots?: number; broker?: Broker; requeueForMs?: number } = {}): Promise<Worker> {
   const say: Handler = {
     ...sayKind,
     parse: (body) => body,
@@ -109,8 +109,8 @@ async function openPool(options: { slots?: number; broker?: Broker; passOnMs?: n
       observer: { onEnd: () => {} },
       store: undefined,
       leaseMs: 9_000,
-      passOnMs: options.passOnMs ?? 100,
-      bodyRoomBytes: 1024 * 1024,
+      requeueForMs: options.requeueForMs ?? 100,
+      bodyBudgetBytes: 1024 * 1024,
       onFatal: (error) => {
         throw error
       },
@@ -296,7 +296,7 @@ describe('a cancel', () => {
     await submit('a')
     await submit('b', { reply: { boot: 'ing_2', shard: 0 } })
     await until(() => work.running.size === 2)
-    await control({ type: 'goodbye', boot: 'ing_1' })
+    await control({ type: 'leave', boot: 'ing_1' })
     await until(() => pool.running === 1)
     expect([...work.running.keys()]).toEqual(['job_b:1'])
   })
@@ -357,7 +357,7 @@ describe('a record', () => {
       get: (target, name) => {
         if (name !== 'send') return Reflect.get(target, name) as unknown
         return (channel: string, ...rest: [number, string, Buffer]) =>
-          channel === DEAD ? Promise.reject(new Error('no')) : target.send(channel, ...rest)
+          channel === DEAD_LETTERS ? Promise.reject(new Error('no')) : target.send(channel, ...rest)
       },
     })
     await openPool({ broker: failing })

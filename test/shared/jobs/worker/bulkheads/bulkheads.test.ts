@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { afterEach, expect, test, vi } from 'vitest'
 import { type ModelBulkhead, ModelBulkheads } from '#shared/jobs/worker/bulkheads/bulkheads.ts'
-import { LENT_MS } from '#shared/jobs/worker/bulkheads/lending.ts'
+import { BORROWED_MS } from '#shared/jobs/worker/bulkheads/lending.ts'
 
 const models = ['a', 'b', 'c', 'd', 'e']
 const roomOf = (rooms: ModelBulkheads, model: string) => rooms.of({ kind: 'say', model })
@@ -13,7 +13,7 @@ afterEach(() => {
 /** Takes as many slots for a model as it may, one after the other. @returns What is left, below 0 by the extra ones */
 function fill(rooms: ModelBulkheads, room: ModelBulkhead, free: number): number {
   let left = free
-  while (rooms.roomOf(room, left) > 0) {
+  while (rooms.slotsFor(room, left) > 0) {
     room.begin(undefined)
     left--
   }
@@ -31,7 +31,7 @@ test.each([
   let free: number = slots
   for (const model of models.slice(0, held.length)) {
     free = fill(rooms, roomOf(rooms, model), free)
-    vi.advanceTimersByTime(LENT_MS)
+    vi.advanceTimersByTime(BORROWED_MS)
   }
   expect(models.slice(0, held.length).map((model) => roomOf(rooms, model).held)).toEqual(held)
 })
@@ -49,10 +49,10 @@ test('borrowed slots are replaced after a time only, and never for the model tha
   const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
   const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
   expect(fill(rooms, a, 8)).toBe(0)
-  vi.advanceTimersByTime(LENT_MS - 1)
-  expect([rooms.roomOf(a, 0), rooms.roomOf(b, 0), rooms.extra(0)]).toEqual([0, 0, 0])
+  vi.advanceTimersByTime(BORROWED_MS - 1)
+  expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0), rooms.extra(0)]).toEqual([0, 0, 0])
   vi.advanceTimersByTime(1)
-  expect([rooms.roomOf(a, 0), rooms.roomOf(b, 0), rooms.extra(0)]).toEqual([0, 1, 1])
+  expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0), rooms.extra(0)]).toEqual([0, 1, 1])
 })
 
 test('models that hold no more than an equal part have borrowed nothing', () => {
@@ -64,7 +64,7 @@ test('models that hold no more than an equal part have borrowed nothing', () => 
     b.begin(undefined)
   }
   vi.advanceTimersByTime(60_000)
-  expect([rooms.roomOf(a, 0), rooms.roomOf(b, 0)]).toEqual([0, 0])
+  expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0)]).toEqual([0, 0])
 })
 
 test('no more jobs run than the slots and a quarter, and extra ones only for models below an equal part', () => {
@@ -85,12 +85,12 @@ test('no more jobs run than the slots and a quarter, and extra ones only for mod
         const ended = own.splice(0, does === 'end' ? count : 0)
         for (const end of ended) end()
         free += ended.length
-        const taken = Math.min(does === 'begin' ? count : 0, rooms.roomOf(room, free))
+        const taken = Math.min(does === 'begin' ? count : 0, rooms.slotsFor(room, free))
         expect(taken === 0 || free > 0 || room.held < slots / 2, 'below an equal part').toBe(true)
         for (let i = 0; i < taken; i++) own.push(room.begin(undefined))
         free -= taken
         expect(free, 'free slots').toBeGreaterThanOrEqual(-Math.ceil(slots / 4))
-        expect(rooms.roomOf(room, Math.max(1, free)), 'for one model alone').toBe(Math.max(1, free))
+        expect(rooms.slotsFor(room, Math.max(1, free)), 'for one model alone').toBe(Math.max(1, free))
       }
     }),
   )
@@ -98,10 +98,10 @@ test('no more jobs run than the slots and a quarter, and extra ones only for mod
 
 test('attached calls have half of the places of a model that durable jobs fill, and all where there are none', () => {
   const bounds = [{ kind: 'say', model: 'a', capacity: 4 }]
-  const room = roomOf(new ModelBulkheads({ models, bounds }), 'a')
+  const room = roomOf(new ModelBulkheads({ models, concurrencyLimits: bounds }), 'a')
   const attached = () => {
     let count = 0
-    for (; room.hasPlace; count++) room.enter(undefined)
+    for (; room.hasFreePermit; count++) room.enter(undefined)
     room.leave(undefined, count)
     return count
   }
@@ -114,47 +114,61 @@ test('attached calls have half of the places of a model that durable jobs fill, 
 
 test('a model has as many places as its servers bear now, at least one, and others are told', () => {
   let places: number | undefined
-  const bounds = [{ kind: 'say', model: 'a', capacity: 64, now: () => places }]
-  const rooms = new ModelBulkheads({ slots: 8, models: ['a'], bounds })
-  const told = () => rooms.tell()?.bounds.map(({ capacity }) => capacity)
+  const bounds = [{ kind: 'say', model: 'a', capacity: 64, currentLimit: () => places }]
+  const rooms = new ModelBulkheads({ slots: 8, models: ['a'], concurrencyLimits: bounds })
+  const told = () => rooms.capacityToPublish()?.concurrency_limits.map(({ capacity }) => capacity)
   expect(told()).toEqual([])
   places = 5
-  expect(rooms.hasNews).toBe(true)
+  expect(rooms.isOutdated).toBe(true)
   expect(told()).toEqual([5])
-  expect(rooms.hasNews).toBe(false)
+  expect(rooms.isOutdated).toBe(false)
   places = 0
   expect(told()).toEqual([1])
   const room = roomOf(rooms, 'a')
   room.enter(undefined)
-  expect(room.hasPlace).toBe(false)
+  expect(room.hasFreePermit).toBe(false)
   places = 2
-  expect(room.hasPlace).toBe(true)
+  expect(room.hasFreePermit).toBe(true)
 })
 
 test('a worker whose models change knows the new ones, and counts what runs of the old ones', () => {
-  const rooms = new ModelBulkheads({ slots: 4, models: ['a'], bounds: [{ kind: 'say', model: 'a', capacity: 1 }] })
+  const rooms = new ModelBulkheads({
+    slots: 4,
+    models: ['a'],
+    concurrencyLimits: [{ kind: 'say', model: 'a', capacity: 1 }],
+  })
   roomOf(rooms, 'a').enter(undefined)
-  rooms.change({ models: ['b', 'c'], bounds: [{ kind: 'say', model: 'b', capacity: 2 }], modelCount: 2 })
-  expect([rooms.knows('a'), rooms.knows('b')]).toEqual([false, true])
-  expect(rooms.tell()).toEqual({ models: ['b', 'c'], bounds: [{ kind: 'say', model: 'b', capacity: 2 }], waiting: [] })
+  rooms.change({ models: ['b', 'c'], concurrencyLimits: [{ kind: 'say', model: 'b', capacity: 2 }], modelCount: 2 })
+  expect([rooms.hasModel('a'), rooms.hasModel('b')]).toEqual([false, true])
+  expect(rooms.capacityToPublish()).toEqual({
+    models: ['b', 'c'],
+    concurrency_limits: [{ kind: 'say', model: 'b', capacity: 2 }],
+    waiting: [],
+  })
   expect(roomOf(rooms, 'a').held).toBe(1)
 })
 
 test('the bounds of models that share the slots are told, though each may fill them', () => {
   const bounds = ['a', 'b'].map((model) => ({ kind: 'say', model, capacity: 4 }))
-  expect(new ModelBulkheads({ slots: 4, models: ['a', 'b'], bounds, modelCount: 2 }).tell()?.bounds).toEqual(bounds)
-  expect(new ModelBulkheads({ slots: 4, models: ['a'], bounds: bounds.slice(0, 1) }).tell()?.bounds).toEqual([])
+  expect(
+    new ModelBulkheads({ slots: 4, models: ['a', 'b'], concurrencyLimits: bounds, modelCount: 2 }).capacityToPublish()
+      ?.concurrency_limits,
+  ).toEqual(bounds)
+  expect(
+    new ModelBulkheads({ slots: 4, models: ['a'], concurrencyLimits: bounds.slice(0, 1) }).capacityToPublish()
+      ?.concurrency_limits,
+  ).toEqual([])
 })
 
 test('that jobs told to wait wait no more is news, which is told once', () => {
   const rooms = new ModelBulkheads({ slots: 4, models: ['a'] })
   const room = roomOf(rooms, 'a')
   room.wait('normal')
-  expect(rooms.tell()?.waiting).toEqual([{ kind: 'say', model: 'a', priority: 'normal' }])
+  expect(rooms.capacityToPublish()?.backlog).toEqual([{ kind: 'say', model: 'a', priority: 'normal' }])
   room.beginPull('normal')
-  expect(rooms.hasNews).toBe(false)
+  expect(rooms.isOutdated).toBe(false)
   room.endPull('normal', false)
-  expect(rooms.hasNews).toBe(true)
-  expect(rooms.tell()?.waiting).toEqual([])
-  expect(rooms.hasNews).toBe(false)
+  expect(rooms.isOutdated).toBe(true)
+  expect(rooms.capacityToPublish()?.backlog).toEqual([])
+  expect(rooms.isOutdated).toBe(false)
 })

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { laneRoom, type SlotUse } from '#shared/jobs/worker/bulkheads/lanes.ts'
+import { laneSlots, type SlotUse } from '#shared/jobs/worker/bulkheads/lanes.ts'
 
 const SHARE = { min: 0, max: 1, noNaN: true }
 
@@ -22,8 +22,8 @@ describe('the room of a lane', () => {
     fc.assert(
       fc.property(anyUse, (use) => {
         const free = use.slots - use.running
-        expect(laneRoom('normal', use)).toBe(free)
-        expect(laneRoom('low', use)).toBeLessThanOrEqual(free)
+        expect(laneSlots('normal', use)).toBe(free)
+        expect(laneSlots('low', use)).toBeLessThanOrEqual(free)
       }),
     )
   })
@@ -31,7 +31,7 @@ describe('the room of a lane', () => {
   it('leaves the interactive lane three quarters while it has work, and one at least when it has none', () => {
     fc.assert(
       fc.property(anyUse, (use) => {
-        const room = laneRoom('low', use)
+        const room = laneSlots('low', use)
         if (room <= 0) return
         const quarter = Math.ceil(use.slots / 4)
         const kept = use.isInteractiveBusy ? use.slots - quarter : Math.min(quarter, use.slots - quarter)
@@ -43,7 +43,7 @@ describe('the room of a lane', () => {
   it('lets a batch job run on every worker, however small', () => {
     fc.assert(
       fc.property(fc.integer({ min: 1, max: 512 }), fc.boolean(), (slots, isInteractiveBusy) => {
-        expect(laneRoom('low', { slots, running: 0, batch: 0, isInteractiveBusy })).toBeGreaterThan(0)
+        expect(laneSlots('low', { slots, running: 0, batch: 0, isInteractiveBusy })).toBeGreaterThan(0)
       }),
     )
   })

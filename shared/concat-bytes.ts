@@ -4,7 +4,7 @@
  *
  * @param bytes Total size; excess bytes of the last piece are ignored
  */
-export function* joinBytes(pieces: Buffer[], bytes: number): Generator<undefined, Buffer> {
+export function* concatBytes(pieces: Buffer[], bytes: number): Generator<undefined, Buffer> {
   const whole = Buffer.allocUnsafeSlow(bytes)
   let at = 0
   pieces.reverse()

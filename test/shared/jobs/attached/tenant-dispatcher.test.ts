@@ -1,12 +1,12 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { maxMinPart, TenantTurns, type WaitingElsewhere } from '#shared/jobs/attached/turns.ts'
+import { maxMinPart, TenantDispatcher, type WaitingElsewhere } from '#shared/jobs/attached/tenant-dispatcher.ts'
 
 interface Waiter {
   readonly envelope: { readonly tenant: string; readonly kind: string; readonly model: string }
   readonly name: string
 }
 
-let turns: TenantTurns<Waiter>
+let turns: TenantDispatcher<Waiter>
 let room: number | undefined
 let isIdle: boolean
 /** By model. */
@@ -27,13 +27,13 @@ beforeEach(() => {
   elsewhere = new Map()
   shares = new Map()
   spread = new Map()
-  turns = new TenantTurns<Waiter>({
-    room: () => room,
+  turns = new TenantDispatcher<Waiter>({
+    prefetch: () => room,
     slots: () => slots,
     capacityOf: ({ model }) => capacities.get(model),
     waitingElsewhere: () => elsewhere,
-    shareOf: ({ model }) => shares.get(model) ?? 1,
-    spreadOf: (tenant) => spread.get(tenant) ?? 1,
+    partOf: ({ model }) => shares.get(model) ?? 1,
+    ingressesOf: (tenant) => spread.get(tenant) ?? 1,
     isIdle: () => isIdle,
   })
 })

@@ -1,5 +1,5 @@
 import { type Work, workKey } from '#shared/jobs/peers.ts'
-import { FairQueue, type TurnTaker } from './fair-queue.ts'
+import { FairQueue, type FairQueueItem } from './fair-queue.ts'
 
 /** Length of one measuring interval. A shorter one would mistake jobs that start together for a high rate. */
 const SPAN_MS = 250
@@ -14,7 +14,7 @@ const PREFETCH_MIN = 2
 /** Burst for a tenant without jobs at the workers: it may use up to twice the prefetch. */
 const IDLE_TENANT_BURST = 2
 /** Maximum number of such tenants examined per call. The first ones may wait for models without capacity. */
-const IDLE_TENANTS_PER_TURN = 32
+const IDLE_TENANTS_PER_DISPATCH = 32
 /** Maximum number of rounds that a tenant skips, however many ingresses it uses. */
 const SKIPPED_ROUNDS_MAX = 15
 
@@ -25,18 +25,18 @@ export interface WaitingElsewhere {
   readonly calls: number
 }
 
-export interface TurnsView {
+export interface DispatcherView {
   /**
    * Prefetch of this ingress: jobs that may be sent before a slot is free, possibly fractional. Undefined if nothing can be sent.
    */
-  room(): number | undefined
+  prefetch(): number | undefined
   slots(): number
   /** Maximum concurrent jobs of one kind and model in the pool; undefined if only slots limit them. */
   capacityOf(work: Work): number | undefined
   waitingElsewhere(): ReadonlyMap<string, WaitingElsewhere>
-  shareOf(work: Work): number
+  partOf(work: Work): number
   /** Number of ingresses at which jobs of a tenant wait, including this one. */
-  spreadOf(tenant: string): number
+  ingressesOf(tenant: string): number
   isIdle(): boolean
 }
 
@@ -44,7 +44,7 @@ interface Model {
   readonly work: Work
   waiting: number
   /** Jobs that were sent to the workers and have not ended. */
-  held: number
+  inFlight: number
   readonly ends: RateMeter
 }
 
@@ -68,31 +68,31 @@ interface Model {
  * Example: 40 slots, prefetch 10. A new tenant waits behind at most 10 sent jobs and one job of each other tenant. A call of a
  * fast model never waits behind calls of a busy one.
  */
-export class TenantTurns<Job extends TurnTaker> {
-  readonly #view: TurnsView
+export class TenantDispatcher<Job extends FairQueueItem> {
+  readonly #view: DispatcherView
   /** Sent jobs that no worker has started, with the time of sending; oldest first. */
   readonly #sent = new Map<Job, number>()
-  readonly #held = new Set<Job>()
-  readonly #heldBy = new Map<string, number>()
+  readonly #inFlight = new Set<Job>()
+  readonly #inFlightBy = new Map<string, number>()
   /** Waiting tenants without a sent job; longest waiting first. */
   readonly #idleTenants = new Set<string>()
-  readonly #round = new FairQueue<Job>()
+  readonly #queue = new FairQueue<Job>()
   /** Rounds that a tenant still skips here, because it is served at other ingresses too. */
   readonly #skippedRounds = new Map<string, number>()
   readonly #models = new Map<string, Model>()
   readonly #starts = new RateMeter()
 
-  constructor(view: TurnsView) {
+  constructor(view: DispatcherView) {
     this.#view = view
   }
 
   get hasWaiting(): boolean {
-    return this.#round.size > 0
+    return this.#queue.size > 0
   }
 
   /** Jobs at the workers: running, or waiting there for the bulkhead of their model. */
   get running(): number {
-    return this.#held.size - this.#sent.size
+    return this.#inFlight.size - this.#sent.size
   }
 
   get waiting(): number {
@@ -102,13 +102,13 @@ export class TenantTurns<Job extends TurnTaker> {
   }
 
   enter(job: Job): void {
-    this.#round.add(job)
+    this.#queue.add(job)
     this.#noteIdleTenant(job.envelope.tenant)
     this.#modelOf(job.envelope).waiting++
   }
 
   enterFirst(job: Job): void {
-    this.#round.addFirst(job)
+    this.#queue.addFirst(job)
     this.#skippedRounds.delete(job.envelope.tenant)
     this.#noteIdleTenant(job.envelope.tenant)
     this.#modelOf(job.envelope).waiting++
@@ -124,27 +124,27 @@ export class TenantTurns<Job extends TurnTaker> {
   leave(job: Job): boolean {
     this.start(job)
     if (this.#release(job)) return true
-    if (!this.#round.delete(job)) return false
+    if (!this.#queue.delete(job)) return false
     const { tenant } = job.envelope
-    if (!this.#round.has(tenant)) {
+    if (!this.#queue.has(tenant)) {
       this.#skippedRounds.delete(tenant)
       this.#idleTenants.delete(tenant)
     }
     const model = this.#modelOf(job.envelope)
     model.waiting--
-    if (model.waiting + model.held === 0) this.#models.delete(workKey(job.envelope))
+    if (model.waiting + model.inFlight === 0) this.#models.delete(workKey(job.envelope))
     return false
   }
 
   /** Removes and returns the job to send now; undefined if none may be sent. */
   next(): Job | undefined {
-    if (this.#round.size === 0) return undefined
-    const room = this.#room()
+    if (this.#queue.size === 0) return undefined
+    const room = this.#prefetch()
     if (this.#sent.size < room) {
       const open = this.#openModels(1)
       // A skipped tenant moves to the end of the round. If no other tenant has a sendable job, then it is served after all.
-      let job = open.size > 0 ? this.#round.next(open) : undefined
-      while (job && this.#skipsRound(job.envelope.tenant)) job = this.#round.next(open)
+      let job = open.size > 0 ? this.#queue.next(open) : undefined
+      while (job && this.#skipsRound(job.envelope.tenant)) job = this.#queue.next(open)
       if (job) return this.#send(job)
     }
     return this.#sent.size < IDLE_TENANT_BURST * room ? this.#nextOfIdleTenant() : undefined
@@ -157,20 +157,20 @@ export class TenantTurns<Job extends TurnTaker> {
     if (open.size === 0) return undefined
     let seen = 0
     for (const tenant of this.#idleTenants) {
-      if (++seen > IDLE_TENANTS_PER_TURN) return undefined
-      const job = this.#skippedRounds.has(tenant) ? undefined : this.#round.nextOf(tenant, open)
+      if (++seen > IDLE_TENANTS_PER_DISPATCH) return undefined
+      const job = this.#skippedRounds.has(tenant) ? undefined : this.#queue.nextOf(tenant, open)
       if (job) return this.#send(job)
     }
     return undefined
   }
 
   #noteIdleTenant(tenant: string): void {
-    if (!this.#heldBy.has(tenant) && this.#round.has(tenant)) this.#idleTenants.add(tenant)
+    if (!this.#inFlightBy.has(tenant) && this.#queue.has(tenant)) this.#idleTenants.add(tenant)
   }
 
   *calls(): Generator<{ work: Work; calls: number; tenants: ReadonlySet<string> }> {
     for (const [key, { work, waiting }] of this.#models) {
-      if (waiting > 0) yield { work, calls: waiting, tenants: new Set(this.#round.countsOf(key).tenants()) }
+      if (waiting > 0) yield { work, calls: waiting, tenants: new Set(this.#queue.countsOf(key).tenants()) }
     }
   }
 
@@ -188,9 +188,9 @@ export class TenantTurns<Job extends TurnTaker> {
     own = reserved.get(tenant) ?? 0,
   ): number {
     const isBounded = this.#view.capacityOf(work) !== undefined
-    let ahead = isBounded ? (this.#models.get(workKey(work))?.held ?? 0) : this.#sent.size
-    if (this.#round.size + reserved.size === 0) return ahead
-    const counts = isBounded ? this.#round.countsOf(workKey(work)) : this.#round.countsWithout(this.#bounded())
+    let ahead = isBounded ? (this.#models.get(workKey(work))?.inFlight ?? 0) : this.#sent.size
+    if (this.#queue.size + reserved.size === 0) return ahead
+    const counts = isBounded ? this.#queue.countsOf(workKey(work)) : this.#queue.countsWithout(this.#bounded())
     // Round robin: while k jobs of this tenant are served, each other tenant gets at most k + 1.
     const most = counts.of(tenant) + own + 1
     ahead += counts.sum(most)
@@ -218,7 +218,7 @@ export class TenantTurns<Job extends TurnTaker> {
     const key = workKey({ kind, model })
     let known = this.#models.get(key)
     if (!known) {
-      known = { work: { kind, model }, waiting: 0, held: 0, ends: new RateMeter() }
+      known = { work: { kind, model }, waiting: 0, inFlight: 0, ends: new RateMeter() }
       this.#models.set(key, known)
     }
     return known
@@ -228,10 +228,10 @@ export class TenantTurns<Job extends TurnTaker> {
   #openModels(times: number): ReadonlySet<string> {
     const open = new Set<string>()
     const most = this.#mostOfEach()
-    for (const [key, { work, waiting, held, ends }] of this.#models) {
+    for (const [key, { work, waiting, inFlight: held, ends }] of this.#models) {
       if (waiting === 0) continue
       const capacity = this.#view.capacityOf(work)
-      const share = capacity === undefined ? Infinity : Math.ceil(Math.min(capacity, most) * this.#view.shareOf(work))
+      const share = capacity === undefined ? Infinity : Math.ceil(Math.min(capacity, most) * this.#view.partOf(work))
       if (held < times * (share + Math.max(PREFETCH_MIN, ends.in(DISPATCH_LATENCY_MS)))) open.add(key)
     }
     return open
@@ -246,7 +246,7 @@ export class TenantTurns<Job extends TurnTaker> {
       const capacity = this.#view.capacityOf(work)
       if (capacity !== undefined) wanted.push(Math.min(capacity, jobs))
     }
-    for (const [key, { work, waiting, held }] of this.#models) {
+    for (const [key, { work, waiting, inFlight: held }] of this.#models) {
       add(work, held + waiting + (elsewhere.get(key)?.calls ?? 0))
     }
     for (const [key, { work, calls }] of elsewhere) if (!this.#models.has(key)) add(work, calls)
@@ -257,7 +257,7 @@ export class TenantTurns<Job extends TurnTaker> {
   #skipsRound(tenant: string): boolean {
     const rounds = this.#skippedRounds.get(tenant) ?? 0
     if (rounds === 0) return false
-    this.#round.toEnd(tenant)
+    this.#queue.toEnd(tenant)
     if (rounds > 1) this.#skippedRounds.set(tenant, rounds - 1)
     else this.#skippedRounds.delete(tenant)
     return true
@@ -265,38 +265,38 @@ export class TenantTurns<Job extends TurnTaker> {
 
   #send(job: Job): Job {
     const { tenant } = job.envelope
-    this.#round.delete(job)
-    this.#round.toEnd(tenant)
-    const rounds = this.#round.has(tenant) ? Math.min(SKIPPED_ROUNDS_MAX, this.#view.spreadOf(tenant) - 1) : 0
+    this.#queue.delete(job)
+    this.#queue.toEnd(tenant)
+    const rounds = this.#queue.has(tenant) ? Math.min(SKIPPED_ROUNDS_MAX, this.#view.ingressesOf(tenant) - 1) : 0
     if (rounds > 0) this.#skippedRounds.set(tenant, rounds)
     else this.#skippedRounds.delete(tenant)
     const model = this.#modelOf(job.envelope)
     model.waiting--
-    model.held++
-    this.#held.add(job)
-    this.#heldBy.set(tenant, (this.#heldBy.get(tenant) ?? 0) + 1)
+    model.inFlight++
+    this.#inFlight.add(job)
+    this.#inFlightBy.set(tenant, (this.#inFlightBy.get(tenant) ?? 0) + 1)
     this.#idleTenants.delete(tenant)
     this.#sent.set(job, Date.now())
     return job
   }
 
   #release(job: Job): boolean {
-    if (!this.#held.delete(job)) return false
+    if (!this.#inFlight.delete(job)) return false
     const { tenant } = job.envelope
-    const left = (this.#heldBy.get(tenant) ?? 0) - 1
-    if (left > 0) this.#heldBy.set(tenant, left)
-    else this.#heldBy.delete(tenant)
+    const left = (this.#inFlightBy.get(tenant) ?? 0) - 1
+    if (left > 0) this.#inFlightBy.set(tenant, left)
+    else this.#inFlightBy.delete(tenant)
     this.#noteIdleTenant(tenant)
     const model = this.#modelOf(job.envelope)
-    model.held--
+    model.inFlight--
     model.ends.add()
-    if (model.waiting + model.held === 0) this.#models.delete(workKey(job.envelope))
+    if (model.waiting + model.inFlight === 0) this.#models.delete(workKey(job.envelope))
     return true
   }
 
   /** Maximum number of sent jobs that have not started. */
-  #room(): number {
-    const least = this.#view.room()
+  #prefetch(): number {
+    const least = this.#view.prefetch()
     if (least === undefined) return 0
     // The broker may lose every record. A lost job fails at its own timeout, but must not block the others until then.
     for (const [job, sentAtMs] of this.#sent) {

@@ -6,7 +6,7 @@ const NAMES_MAX = 500
  *
  * @returns Each name with its edit distance (Levenshtein)
  */
-export function nearestOf(wanted: string, names: readonly string[]): { name: string; distance: number }[] {
+export function similarNameOf(wanted: string, names: readonly string[]): { name: string; distance: number }[] {
   const text = wanted.slice(0, CHARS_MAX).toLowerCase()
   return names
     .slice(0, NAMES_MAX)

@@ -34,7 +34,11 @@ export function secretDeleted({ id, project }: WebhookSecret): AuditAction {
 }
 
 /** The change of the old key in a rotation: it expires at `endsAt`, or earlier if its expiry was earlier. */
-export function rotation(key: ApiKey, successor: ApiKey, endsAt: number): { change: KeyChange; action: AuditAction } {
+export function rotationAction(
+  key: ApiKey,
+  successor: ApiKey,
+  endsAt: number,
+): { change: KeyChange; action: AuditAction } {
   const change = { expires_at: Math.min(key.expires_at ?? endsAt, endsAt) }
   const action = keyChanged('key.rotated', key, change)
   return { change, action: { ...action, change: { ...action.change, successor: successor.id } } }

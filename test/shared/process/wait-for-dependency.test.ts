@@ -2,11 +2,11 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { pino } from 'pino'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { ServiceError } from '#shared/error.ts'
-import { openWhenThere } from '#shared/process/when-there.ts'
+import { openWhenAvailable } from '#shared/process/wait-for-dependency.ts'
 
 const WORDS = 'Postgres rejects the user or the password: password authentication failed (SQLSTATE 28P01)'
 const away = (isPermanent: boolean) => {
-  const cause = Object.assign(new Error(WORDS), { fix: 'Correct the password.', isPermanent })
+  const cause = Object.assign(new Error(WORDS), { remediation: 'Correct the password.', isPermanent })
   return new ServiceError('overloaded', 'The job store cannot be reached now.', { cause })
 }
 
@@ -17,7 +17,7 @@ describe('a start whose Postgres or Kafka fails', () => {
   async function start(error: Error) {
     const lines: string[] = []
     const log = pino({}, { write: (line: string) => void lines.push(line) })
-    const opening = openWhenThere('Postgres', () => Promise.reject(error), log).catch((thrown: Error) => thrown)
+    const opening = openWhenAvailable('Postgres', () => Promise.reject(error), log).catch((thrown: Error) => thrown)
     // The first try fails before the clock is advanced.
     await delay(10)
     vi.advanceTimersByTime(200_000)
@@ -31,7 +31,12 @@ describe('a start whose Postgres or Kafka fails', () => {
       expect(message).toBe(`${WORDS}. Correct the password.`)
       const wait_ms = isPermanent ? 5_000 : 120_000
       expect(lines).toMatchObject([
-        { msg: 'dependency unavailable; waiting to start', problem: WORDS, fix: 'Correct the password.', wait_ms },
+        {
+          msg: 'dependency unavailable; waiting to start',
+          problem: WORDS,
+          remediation: 'Correct the password.',
+          wait_ms,
+        },
       ])
     },
   )
@@ -40,7 +45,7 @@ describe('a start whose Postgres or Kafka fails', () => {
     const log = pino({ level: 'silent' })
     const over: boolean[] = []
     const openings = [true, false].map((isPermanent) =>
-      openWhenThere('Postgres', () => Promise.reject(away(isPermanent)), log).catch(() => over.push(isPermanent)),
+      openWhenAvailable('Postgres', () => Promise.reject(away(isPermanent)), log).catch(() => over.push(isPermanent)),
     )
     vi.advanceTimersByTime(8_000)
     await openings[0]

@@ -19,7 +19,7 @@ const FIX = {
 /** Details that an adapter may attach as the cause of its ServiceError. */
 interface Reason {
   readonly message?: string
-  readonly fix?: string
+  readonly remediation?: string
   /** Waiting does not help. */
   readonly isPermanent?: boolean
 }
@@ -29,7 +29,7 @@ interface Reason {
  *
  * @throws Error of the last attempt, or any other error at once
  */
-export async function openWhenThere<T>(what: keyof typeof FIX, open: () => Promise<T>, log: Log): Promise<T> {
+export async function openWhenAvailable<T>(what: keyof typeof FIX, open: () => Promise<T>, log: Log): Promise<T> {
   const startedAt = performance.now()
   const giveUpAt = startedAt + START_WAIT_MS
   for (let tries = 1; ; tries++) {
@@ -38,13 +38,16 @@ export async function openWhenThere<T>(what: keyof typeof FIX, open: () => Promi
     } catch (error) {
       const isAway = error instanceof ServiceError && error.code === 'overloaded'
       if (!isAway) throw error
-      const { fix = FIX[what], isPermanent = false, message } = (error.cause ?? {}) as Reason
+      const { remediation = FIX[what], isPermanent = false, message } = (error.cause ?? {}) as Reason
       const now = performance.now()
       const isOver = now > giveUpAt || (isPermanent && now > startedAt + REFUSED_WAIT_MS)
-      if (isOver) throw new Error(`${endedBy('.', message ?? error.message)} ${fix}`, { cause: error })
+      if (isOver) throw new Error(`${endedBy('.', message ?? error.message)} ${remediation}`, { cause: error })
       const wait_ms = isPermanent ? REFUSED_WAIT_MS : START_WAIT_MS
       if (tries === 1)
-        log.warn({ what, problem: message, err: error, wait_ms, fix }, 'dependency unavailable; waiting to start')
+        log.warn(
+          { what, problem: message, err: error, wait_ms, remediation },
+          'dependency unavailable; waiting to start',
+        )
       await delay(backoffMs(Math.min(tries, 10), START_RETRY, Math.random()))
     }
   }

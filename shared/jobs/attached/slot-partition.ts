@@ -2,14 +2,14 @@ import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
 import { type Work, workKey } from '#shared/jobs/peers.ts'
 import { hashOf } from '#shared/jobs/topics.ts'
-import type { WaitingElsewhere } from './turns.ts'
+import type { WaitingElsewhere } from './tenant-dispatcher.ts'
 
 /** Interval of the reports. Most calls start sooner and are never reported. */
 const PUBLISH_INTERVAL_MS = 200
 /** Age at which a report of another ingress expires: that ingress ended or is unreachable. */
 const STALE_MS = 2_000
 /** Cache lifetime of a computed share. The set of waiting tenants changes with every call. */
-const SHARE_MS = 50
+const PARTITION_TTL_MS = 50
 const QUEUES_MAX = 32
 const TENANTS_MAX = 32
 
@@ -25,11 +25,11 @@ export interface WaitingCalls {
   readonly tenants: ReadonlySet<string>
 }
 
-export interface SharesOptions {
+export interface SlotPartitionOptions {
   readonly boot: string
   readonly publish: (record: WaitingRecord) => void
   readonly waiting: () => Iterable<WaitingCalls>
-  readonly onShares: () => void
+  readonly onChange: () => void
 }
 
 /** Calls in other ingresses for one pool, or for one kind and model of a pool. */
@@ -57,16 +57,16 @@ interface Others {
  * A single ingress has a share of 1, and no ingress sends less than one job. Reports are up to 200 ms old, so the queue may
  * briefly be longer or shorter than intended.
  */
-export class Shares {
-  readonly #options: SharesOptions
+export class SlotPartition {
+  readonly #options: SlotPartitionOptions
   readonly #reports = new Map<string, { readonly atMs: number; readonly record: WaitingRecord }>()
   /** By pool, and by pool with work key. Undefined: recompute. */
   #others: Map<string, Others> | undefined
-  readonly #shares = new Map<string, { readonly atMs: number; readonly share: number }>()
+  readonly #parts = new Map<string, { readonly atMs: number; readonly share: number }>()
   #hasReported = false
   #timer: NodeJS.Timeout | undefined
 
-  constructor(options: SharesOptions) {
+  constructor(options: SlotPartitionOptions) {
     this.#options = options
   }
 
@@ -79,7 +79,7 @@ export class Shares {
     if (record.queues.length > 0) this.#reports.set(record.boot, { atMs: Date.now(), record })
     else if (!this.#reports.delete(record.boot)) return
     this.#forget()
-    this.#options.onShares()
+    this.#options.onChange()
   }
 
   /** Share of this ingress in a pool, or in one kind and model of it: above 0, and 1 if no other ingress has waiting calls. */
@@ -87,10 +87,10 @@ export class Shares {
     const others = this.#othersOf(pool, work)
     if (!others) return 1
     const key = keyOf(pool, work)
-    const known = this.#shares.get(key)
-    if (known && Date.now() - known.atMs < SHARE_MS) return known.share
+    const known = this.#parts.get(key)
+    if (known && Date.now() - known.atMs < PARTITION_TTL_MS) return known.share
     const share = this.#compute(others, this.#tenantsHere(pool, work))
-    this.#shares.set(key, { atMs: Date.now(), share })
+    this.#parts.set(key, { atMs: Date.now(), share })
     return share
   }
 
@@ -145,7 +145,7 @@ export class Shares {
 
   #forget(): void {
     this.#others = undefined
-    this.#shares.clear()
+    this.#parts.clear()
   }
 
   #report(): void {

@@ -5,7 +5,7 @@ const EARLY_MS = 5
  * Milliseconds until the next multiple of an interval on the monotonic clock, at most about one interval. All timers of a process
  * that use this fire together, so an idle process wakes rarely.
  */
-export function untilTick(ms: number): number {
+export function untilAligned(ms: number): number {
   const left = ms - (performance.now() % ms)
   return Math.ceil(left < EARLY_MS ? left + ms : left)
 }
@@ -21,10 +21,10 @@ interface TickOptions {
  *
  * @returns Function that stops the calls
  */
-export function every(ms: number, run: () => void, { keepsAlive = true }: TickOptions = {}): () => void {
+export function atAlignedInterval(ms: number, run: () => void, { keepsAlive = true }: TickOptions = {}): () => void {
   let timer: NodeJS.Timeout | undefined
   const wait = () => {
-    timer = setTimeout(tick, untilTick(ms))
+    timer = setTimeout(tick, untilAligned(ms))
     if (!keepsAlive) timer.unref()
   }
   const tick = () => {

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { ControlRecord } from '#schemas/event.ts'
-import { Shares, type WaitingCalls } from '#shared/jobs/attached/shares.ts'
-import { TenantTurns } from '#shared/jobs/attached/turns.ts'
+import { SlotPartition, type WaitingCalls } from '#shared/jobs/attached/slot-partition.ts'
+import { TenantDispatcher } from '#shared/jobs/attached/tenant-dispatcher.ts'
 
 type Told = Extract<ControlRecord, { type: 'calls_waiting' }>
 
@@ -24,26 +24,26 @@ interface Call {
 /** An ingress over the same channel as all of the fleet. Its calls take their turns for a pool with so many slots. */
 class Ingress {
   readonly told: Told[] = []
-  readonly shares: Shares
-  readonly turns: TenantTurns<Call>
+  readonly shares: SlotPartition
+  readonly turns: TenantDispatcher<Call>
 
   constructor(slots: number, capacityOf: (model: string) => number | undefined = () => undefined) {
-    this.shares = new Shares({
+    this.shares = new SlotPartition({
       boot: `ing_${fleet.length}`,
       publish: (record) => {
         this.told.push(record)
         for (const ingress of fleet) ingress.shares.receive(record)
       },
       waiting: () => this.#waiting(),
-      onShares: () => {},
+      onChange: () => {},
     })
-    this.turns = new TenantTurns({
-      room: () => Math.ceil(slots * this.shares.of('inference')),
+    this.turns = new TenantDispatcher({
+      prefetch: () => Math.ceil(slots * this.shares.of('inference')),
       slots: () => slots,
       capacityOf: ({ model }) => capacityOf(model),
       waitingElsewhere: () => this.shares.waitingElsewhere('inference'),
-      shareOf: (work) => this.shares.of('inference', work),
-      spreadOf: (tenant) => this.shares.spread('inference', tenant),
+      partOf: (work) => this.shares.of('inference', work),
+      ingressesOf: (tenant) => this.shares.spread('inference', tenant),
       isIdle: () => false,
     })
     fleet.push(this)
