@@ -5,10 +5,6 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { ServiceError } from '#shared/error.ts'
 import { SchemaBounds } from '#shared/json-schema/bounds.ts'
 
-/*
- * Context of decoding a prompt, and checks that all dialects apply once the model is known.
- */
-
 export interface DecodeContext {
   /**
    * Finds a model by id or alias.
@@ -16,22 +12,17 @@ export interface DecodeContext {
    * @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported`
    */
   readonly getModel: (id: string) => ModelConfig
-  /** Messages format: refuse turns that do not alternate (docs/reference/compatibility.md, Turns and blocks). */
+  /** In the Messages API: refuse turns that do not alternate (docs/reference/compatibility.md, Turns and blocks). */
   readonly strictTurns: boolean
   /** Whether remote image URLs are allowed (docs/reference/compatibility.md, Chat messages). Data URLs always are. */
   readonly remoteImages: boolean
 }
 
-/**
- * Refuses a field.
- *
- * @throws ServiceError always
- */
 export function refuse(code: ErrorCode, param: string, message: string): never {
   throw new ServiceError(code, message, { param })
 }
 
-/** Kinds of content that a model may be unable to read. */
+/** Content that not every model can read. */
 export type MediaKind = 'images' | 'audio' | 'files'
 
 /** Refuses a part that the model cannot read. */
@@ -41,9 +32,9 @@ export function requireMedia(model: ModelConfig, kind: MediaKind, param: string)
 }
 
 /**
- * Refuses tools for a model without tool calls, and duplicate names.
+ * Refuses tools if the model cannot call them, and tools with duplicate names.
  *
- * @param paramAt Path of a tool's name, by index.
+ * @param paramAt Returns the path of a tool's name, by index
  */
 export function requireTools(model: ModelConfig, tools: readonly Tool[], paramAt: (index: number) => string): void {
   if (tools.length > 0 && !model.capabilities.tools) {
@@ -58,10 +49,10 @@ export function requireTools(model: ModelConfig, tools: readonly Tool[], paramAt
 }
 
 /**
- * Bounds the total size of all JSON Schemas in a request, those of its tools and of its format, for every engine.
+ * Limits the total size of the JSON Schemas in a request, those of its tools and of its response format.
  *
- * @param paramAt Path of a tool's schema, by index.
- * @param formatParam Path of the format's schema.
+ * @param paramAt Returns the path of a tool's schema, by index
+ * @param formatParam Path of the response format's schema
  */
 export function requireBoundedSchemas(
   tools: readonly Tool[],
@@ -75,7 +66,7 @@ export function requireBoundedSchemas(
   if (format?.type === 'json_schema') bounds.check(format.schema, formatParam)
 }
 
-/** Refuses a choice that names an unknown tool, or that forces a call without any tools. */
+/** Refuses a tool choice that names an unknown tool, or that requires a call in a request without tools. */
 export function requireToolChoice(
   choice: GenerateRequest['tool_choice'],
   tools: readonly Tool[],
@@ -86,7 +77,6 @@ export function requireToolChoice(
   if (choice.type === 'tool') requireNamed(choice.name, tools, param)
 }
 
-/** Refuses the name of a tool that the request does not define. */
 export function requireNamed(name: string, tools: readonly Tool[], param: string): void {
   if (tools.some((tool) => tool.name === name)) return
   refuse('invalid_value', param, `The tool '${excerpt(name)}' is not among the tools of the request.`)
@@ -99,8 +89,8 @@ export function requireJson(model: ModelConfig, param: string): void {
 }
 
 /**
- * Token limit of the answer: the requested or the default one, clamped to the model's maximum (docs/reference/compatibility.md, Token
- * limits). Undefined: the rest of the context.
+ * Token limit of the answer: the requested or the default one, clamped to the model's maximum
+ * (docs/reference/compatibility.md, Token limits). If undefined, the answer may fill the rest of the context.
  */
 export function outputTokens(model: ModelConfig, asked: number | undefined): number | undefined {
   const { max_output_tokens: ceiling, default_output_tokens: usual } = model.limits

@@ -14,7 +14,10 @@ import { speech } from './speech/speech.ts'
 import { transcriptions } from './transcription/transcription.ts'
 import { translations } from './transcription/translation.ts'
 
-/** Every endpoint whose calls become jobs: attached, durable by header or `POST /v1/jobs`, or over a WebSocket. */
+/**
+ * Every endpoint whose calls become jobs. Each can also be called over a WebSocket or in `POST /v1/jobs`; a header
+ * makes the job durable.
+ */
 export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   chatCompletions,
   completions,
@@ -33,7 +36,7 @@ export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
 ]
 
 /**
- * Endpoint of a path that a caller names.
+ * Endpoint of a path in the body of a request, such as `endpoint` of a job.
  *
  * @throws ServiceError `invalid_value`
  */

@@ -14,7 +14,7 @@ import { searchesHere, withSearch } from './messages/web-search.ts'
 import { getModel } from './model.ts'
 import { requireNativeUrls, upstreamFields } from './upstream-fields.ts'
 
-/** Deadline of a token count, which either is fast or fails. */
+/** Deadline of a token count. Kept short, because counting is either fast or fails. */
 const COUNT_TIMEOUT_MS = 30_000
 
 export const chatCompletions: JobEndpoint = {
@@ -44,8 +44,8 @@ export const messages: JobEndpoint = {
 }
 
 /**
- * POST /v1/messages/count_tokens (docs/reference/compatibility.md, Counting tokens). A job of the model's pool counts with the
- * engine's own tokenizer.
+ * POST /v1/messages/count_tokens (docs/reference/compatibility.md, Counting tokens). A worker of the model counts with
+ * the tokenizer of its engine.
  */
 export const messagesCount: JobEndpoint = {
   path: '/v1/messages/count_tokens',
@@ -83,7 +83,7 @@ async function prepareMessages(
   return { ...call, body: { ...request, anthropic }, encode: { include_usage: true, version } }
 }
 
-/** Shared part of both dialects. */
+/** Validation that the OpenAI and the Anthropic dialect share. */
 async function prepareGenerate(
   context: IngressContext,
   caller: Caller,
@@ -105,7 +105,9 @@ async function prepareGenerate(
   return { model, named: request.named, body: request, stream, timeoutMs: context.config.requestTimeoutMs }
 }
 
-/** Removes `background`, and `store` except in chat. Both belong to the job, and upstreams would refuse them. */
+/**
+ * Removes `background`, and in the Messages API also `store`. Both control the job, and upstreams would refuse them.
+ */
 function withoutJobFields(body: unknown, format: WireFormat): unknown {
   if (typeof body !== 'object' || body === null || !('background' in body || 'store' in body)) return body
   const { background: _background, ...rest } = body as Record<string, unknown>

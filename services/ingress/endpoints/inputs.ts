@@ -2,13 +2,12 @@ import { type EmbedInput, INPUTS_MAX } from '#schemas/embeddings.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * Inputs of a call (docs/reference/compatibility.md, Embedding requests): one text, several texts, one token list, or several token
- * lists.
+ * Inputs of a call (docs/reference/compatibility.md, Embedding requests): one text, several texts, one token list, or
+ * several token lists. The type of the first element decides which.
  *
- * Written by hand instead of a schema: 300,000 tokens are checked one by one, and the first element determines the
- * form.
+ * Checked by hand instead of by a schema, because a call may contain 300,000 tokens.
  *
- * @param field Name of the field, such as `input`.
+ * @param field Name of the field, such as `input`
  * @throws ServiceError a 400 with the path of the first problem, such as `input[3]`
  */
 export function readInputs(input: unknown, field: string): EmbedInput[] {
@@ -44,8 +43,7 @@ function tokens(value: unknown, path: string): number[] {
       const message = `Invalid '${path}[${i}]': integer below minimum value. Expected a value >= 0, but got ${id} instead.`
       throw refuse('integer_below_min_value', `${path}[${i}]`, message)
     }
-    // Workers accept safe integers only. Whether a token exists depends on the model's encoding, which only the worker
-    // knows.
+    // Whether a token exists is checked by the worker, because only the worker has the vocabulary of the model.
     if (!Number.isSafeInteger(id)) {
       const message = `Invalid '${path}[${i}]': integer above maximum value. Expected a value <= ${Number.MAX_SAFE_INTEGER}, but got ${id} instead.`
       throw refuse('integer_above_max_value', `${path}[${i}]`, message)

@@ -133,7 +133,7 @@ function modelInfoOf(model: ModelConfig, name: string): ModelInfo {
 }
 
 /**
- * Capabilities in the form of the Messages API. Those that Sluice offers for no model are reported as unsupported,
+ * Capabilities in the form of the Messages API. A feature that Sluice offers for no model is reported as unsupported,
  * whatever the model can do.
  */
 function capabilitiesOf(model: ModelConfig): ModelInfo['capabilities'] {

@@ -7,18 +7,22 @@ import { runYielding } from '#shared/yielding.ts'
 import type { Caller } from './endpoint.ts'
 
 /**
- * Headers that every upstream receives: the vendor parts of the trace context (W3C Trace Context, W3C Baggage), and the
- * session. Routers use the session to keep a conversation on one server. `traceparent` travels with the job.
+ * Headers that are forwarded to every upstream: vendor parts of the trace context (W3C Trace Context, W3C Baggage), and
+ * session ids. Routers use a session id to keep a conversation on one server. `traceparent` is forwarded separately,
+ * with the job.
  */
 const FORWARDED = ['tracestate', 'baggage', 'x-session-id', 'x-session-affinity', 'session-id'] as const
 
-/** Maximum characters of one header. A longer value is no session id, and every attempt of the job would carry it. */
+/**
+ * Maximum characters of one header; a longer value is dropped. Limited, because every attempt of the job carries the
+ * headers, and no session id is this long.
+ */
 const HEADER_CHARS_MAX = 4_096
 
 /**
  * Request fields that come from the call instead of its body: the alias of the model, and headers for the upstream.
  *
- * @param asked Field `model` of the body.
+ * @param asked Field `model` of the body
  */
 export function upstreamFields(
   caller: Pick<Caller, 'key' | 'headers'>,
@@ -38,7 +42,8 @@ export function upstreamFields(
 }
 
 /**
- * Checks the URLs in native parts: public hosts only, and images and files only if remote ones are allowed.
+ * Checks the URLs in native parts. Their hosts must be public. Images and files may be remote only if the operator
+ * allows it.
  *
  * @throws ServiceError `invalid_value`, `unsupported_value`
  */

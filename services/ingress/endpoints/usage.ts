@@ -14,8 +14,8 @@ const NANOS_PER_USD = 1_000_000_000
 const GROUPS_MAX = 1_000
 
 /**
- * GET /v1/usage (docs/operate/usage.md, Ask for it): usage of the caller's project. Operators get all projects, or the one they
- * name.
+ * GET /v1/usage (docs/operate/usage.md, Ask for it): usage of the caller's project. Operators get all projects, or the
+ * one that they name.
  *
  * @throws ServiceError `invalid_value`; `permission_denied` for another project; `jobs_unavailable` without a store
  */

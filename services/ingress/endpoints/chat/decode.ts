@@ -17,8 +17,8 @@ import { dialectOf } from '#shared/engines/adapt.ts'
 import { decodeChatTurns } from './turns.ts'
 
 /**
- * Decodes a chat completions body (docs/reference/compatibility.md, Chat requests): shape first, then the model, then the rules that
- * need it. So an invalid shape gives 400, and an unknown model 404.
+ * Decodes a chat completions body (docs/reference/compatibility.md, Chat requests). Checks the shape first, then the
+ * model, then the rules that depend on the model. An invalid shape therefore gives 400, and an unknown model 404.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -61,8 +61,8 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
 }
 
 /**
- * Fields with an internal form, or without a meaning for upstreams: `store` and `metadata` belong to the job
- * (docs/reference/compatibility.md, Chat requests). Other fields are passed to an upstream of this dialect.
+ * Fields that have an internal form, or no meaning for upstreams: `store` and `metadata` belong to the job
+ * (docs/reference/compatibility.md, Chat requests). All other fields are passed to an upstream of the same dialect.
  */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'messages', 'stream', 'stream_options', 'temperature', 'top_p', 'max_completion_tokens', 'max_tokens'],
@@ -72,7 +72,7 @@ const CONSUMED: ReadonlySet<string> = new Set([
   'reasoning_effort',
 ])
 
-/** Fields for the upstream, including known fields whose value has no internal form. */
+/** Fields that are passed to the upstream unchanged. A known field is among them if its value has no internal form. */
 function requestExtra(chat: ChatRequest, isSame: boolean): GenerateRequest['extra'] {
   const { stream_options, response_format: format, top_k } = chat
   const options = stream_options ? extraOf(stream_options, STREAM_OPTIONS_CONSUMED) : undefined
@@ -80,7 +80,7 @@ function requestExtra(chat: ChatRequest, isSame: boolean): GenerateRequest['extr
   const more = {
     ...(options && { stream_options: options }),
     ...(isSame && shown && { response_format: shown }),
-    // Servers interpret 0 or -1 as: all tokens.
+    // Servers interpret 0 or -1 as "consider all tokens".
     ...(typeof top_k === 'number' && top_k <= 0 && { top_k }),
   }
   const extra = extraOf(chat, CONSUMED)
@@ -92,7 +92,7 @@ const FORMAT_SCHEMA = 'response_format.json_schema.schema'
 const UNSUPPORTED = ['audio', 'web_search_options', 'moderation', 'functions', 'function_call'] as const
 const METADATA_PAIRS_MAX = 16
 
-/** Refuses features that only an upstream of the same API supports. */
+/** Refuses features that this model cannot provide, such as those that need an upstream of the same API. */
 function requireSupported(chat: ChatRequest, model: ModelConfig, isSame: boolean): void {
   for (const field of isSame ? [] : UNSUPPORTED) {
     if (chat[field] === undefined || chat[field] === null) continue
@@ -164,7 +164,10 @@ function functionTool(tool: Extract<ChatTool, { type: 'function' }>): Tool {
   }
 }
 
-/** Custom tool as a function of one string, for other upstreams. The description contains the grammar. */
+/**
+ * Converts a custom tool to a function with one string parameter, for upstreams of other APIs. The description of the
+ * function contains the grammar.
+ */
 function customTool(tool: Extract<ChatTool, { type: 'custom' }>): Tool {
   const { name, description, format } = tool.custom
   const { definition, syntax } = (format?.grammar ?? {}) as { definition?: unknown; syntax?: unknown }
@@ -189,7 +192,7 @@ function toolUse(
 ): Pick<GenerateRequest, 'tool_choice' | 'allowed_tools' | 'parallel_tool_calls'> {
   const use = chat.tool_choice ? toolChoice(chat.tool_choice, tools) : {}
   requireToolChoice(use.tool_choice, tools)
-  // Without tools there is no choice, and upstreams refuse these fields.
+  // Upstreams refuse these fields in a request without tools.
   if (tools.length === 0) return {}
   return { ...use, parallel_tool_calls: chat.parallel_tool_calls ?? undefined }
 }
@@ -205,7 +208,9 @@ function toolChoice(
   return { tool_choice: { type: choice.allowed_tools.mode }, allowed_tools: names }
 }
 
-/** Name of the chosen tool: its own, or that of the tool with its type. */
+/**
+ * Name of the chosen tool. The choice of a native tool contains only its type, so the first tool of that type is used.
+ */
 function nameOf(choice: NamedTool, tools: readonly Tool[]): string {
   if (choice.type === 'function') return choice.function.name
   if (choice.type === 'custom') return choice.custom.name
@@ -233,7 +238,7 @@ function responseFormat(chat: ChatRequest, model: ModelConfig, isSame: boolean):
   }
 }
 
-/** Passed to models with reasoning, ignored otherwise. */
+/** Reasoning options; undefined for a model without reasoning. */
 function reasoning(chat: ChatRequest, model: ModelConfig): GenerateRequest['reasoning'] {
   const effort = chat.reasoning_effort
   if (!effort || !model.capabilities.reasoning) return undefined

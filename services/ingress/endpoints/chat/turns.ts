@@ -6,16 +6,16 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, mapInPieces, PIECE_MESSAGES, type Pieces } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 
-/** Addresses that a server would fetch or open: schemes with an authority, and `file:`. */
+/** Matches addresses that a server would fetch or open: `scheme://…` and `file:…`. */
 const ADDRESS = /^\s*(?:[a-z][a-z0-9+.-]*:\/\/|file:)/i
 
-/** Fields whose text is read, not fetched. */
+/** Fields that contain prose. An address in them is never fetched. */
 const TEXTS: ReadonlySet<string> = new Set(['text', 'thinking', 'reasoning', 'summary', 'title', 'content'])
 
 export interface TurnContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
-  /** True if the model's upstream speaks chat completions. Unknown parts are then passed through. */
+  /** True if the upstream has the chat completions API. Unknown parts are then passed on unchanged. */
   readonly isSame: boolean
 }
 
@@ -39,7 +39,7 @@ class TurnDecoder {
   readonly #turns: Turn[] = []
   #calls = new OpenCalls([], [])
   #callsParam = 'messages'
-  /** Legacy `function_call` of that message, if any. */
+  /** Legacy `function_call` of the latest assistant message, if any. */
   #implied: { name: string; arguments: string } | undefined
   #legacyCalls = 0
 
@@ -107,8 +107,8 @@ class TurnDecoder {
   }
 
   /**
-   * Adds a legacy result, which has a name but no id. If no open call has the name, then the implied call is inserted
-   * before it.
+   * Adds the result of a legacy function call, which has a name but no id. If no unanswered call has the name, then a
+   * call is inserted before the result.
    */
   #addFunction(message: Extract<ChatMessage, { role: 'function' }>): void {
     const { name } = message
@@ -150,7 +150,10 @@ function isSilent(message: AssistantMessage): boolean {
   return !(tool_calls?.length || refusal || function_call || audio || reasoning_content)
 }
 
-/** Fields of an assistant message without an internal form, each with its substitute text for other upstreams. */
+/**
+ * Fields of an assistant message that have no internal form. Each has a text that replaces it for upstreams of other
+ * APIs.
+ */
 function messageFields({ refusal, audio, function_call }: AssistantMessage): NativePart[] {
   const fields: NativePart[] = []
   if (refusal) fields.push(native({ refusal }, refusal))
@@ -175,7 +178,7 @@ function decodeCall(call: NonNullable<AssistantMessage['tool_calls']>[number]): 
   return { type: 'tool_call', id, name, arguments: text, extra }
 }
 
-/** Fields with an internal form, or that only repeat a part of an answer. */
+/** Fields that have an internal form, or that only repeat another part of the message. */
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set([
   ...['role', 'content', 'name', 'refusal', 'reasoning_content', 'tool_calls', 'tool_call_id'],
   ...['function_call', 'audio', 'annotations'],
@@ -260,8 +263,8 @@ function unknownPart({ value }: Unknown, param: string, context: TurnContext): N
 }
 
 /**
- * Refuses addresses inside a part of an unknown type, such as `video_url` (protection against SSRF). The upstream would
- * fetch them from inside the operator's network, and `REMOTE_IMAGES` covers only images. Data URLs are allowed.
+ * Refuses addresses inside a part of an unknown type, such as `video_url`. An upstream would fetch them from inside the
+ * operator's network (SSRF), and `REMOTE_IMAGES` covers only images. Data URLs are allowed.
  *
  * @throws ServiceError `unsupported_value`
  */
@@ -286,17 +289,17 @@ interface Shared {
 }
 
 /**
- * Calls of one assistant message, with their pending results.
+ * Tool calls of one assistant message, which wait for their results.
  *
  * Some upstreams give two calls of one answer the same id. Their ids are made unique here, and results are matched in
- * order. A client that stores calls by id sends one result for both. Then the call without a result is removed from the
- * message.
+ * order. A client that stores calls by id sends one result for both. In that case, the call without a result is removed
+ * from the message.
  */
 export class OpenCalls {
   readonly #parts: Part[]
   readonly #byWireId = new Map<string, Shared>()
   readonly #unanswered = new Map<string, string>()
-  /** Name → ids of its calls, in reverse order. Built at the first result without an id. */
+  /** Function name → ids of its calls, in reverse order. Built when the first result without an id arrives. */
   #byName: Map<string, string[]> | undefined
 
   /** @param parts Parts of the message, to which the calls are added */
@@ -331,7 +334,7 @@ export class OpenCalls {
     return shared.calls[0]
   }
 
-  /** Id of the first unanswered call with a name; undefined if there is none. */
+  /** Marks the first unanswered call of a function as answered, and returns its id; undefined if there is none. */
   answerNamed(name: string): string | undefined {
     this.#byName ??= this.#idsByName()
     const ids = this.#byName.get(name) ?? []
@@ -339,7 +342,7 @@ export class OpenCalls {
     return undefined
   }
 
-  /** Ids of unanswered calls. Calls that share their id with an answered one are removed first. */
+  /** Wire ids of unanswered calls. An unanswered call that shares its wire id with an answered one is removed first. */
   unanswered(): string[] {
     if (this.#unanswered.size === 0) return []
     const removed = new Set<string>()

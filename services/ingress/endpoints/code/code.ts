@@ -9,13 +9,13 @@ import { isHighSurrogate, isLowSurrogate } from '#shared/surrogate-buffer.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { userIdOf } from './user.ts'
 
-/** Characters that are counted between two event-loop yields: about 0.5 ms. */
+/** Characters that are counted between two event-loop yields; counting them takes about 0.5 ms. */
 const PIECE_CHARS = 64 * 1024
 
 /** Installed libraries of every sandbox, in addition to the standard library. */
 const LIBRARIES = ['numpy', 'pandas', 'scipy', 'matplotlib', 'seaborn'] as const
 
-/** Modules of the standard library: those in `sys.stdlib_module_names` of every Python from 3.11 to 3.15. */
+/** Modules of the standard library, from `sys.stdlib_module_names` of Python 3.11 to 3.15. */
 const STANDARD = `
   abc antigravity argparse array ast asyncio atexit base64 bdb binascii bisect builtins bz2 cProfile calendar cmath cmd code
   codecs codeop collections colorsys compileall concurrent configparser contextlib contextvars copy copyreg csv ctypes curses
@@ -33,8 +33,8 @@ const STANDARD = `
 const INSTALLED: ReadonlySet<string> = new Set([...LIBRARIES, ...STANDARD.trim().split(/\s+/)])
 
 /**
- * POST /v1/tools/code (docs/reference/compatibility.md, Code): runs Python in a sandbox. A failure of the code is an answer, not an
- * error.
+ * POST /v1/tools/code (docs/reference/compatibility.md, Code): runs Python in a sandbox. If the code fails, then the
+ * answer describes the failure; the call itself succeeds.
  */
 export const code: JobEndpoint = {
   path: '/v1/tools/code',
@@ -52,7 +52,7 @@ export const code: JobEndpoint = {
       ...(userId !== undefined && { user_id: userId }),
     }
     return {
-      // The language takes the place of the model in jobs, logs and metrics.
+      // Jobs, logs and metrics show the language as the model.
       model: asked.lang,
       userId,
       body: request,
@@ -63,7 +63,8 @@ export const code: JobEndpoint = {
 }
 
 /**
- * Checks the length and the characters of the source. Syntax is checked by the sandbox: a syntax error is an answer.
+ * Checks the length and the characters of the source. Syntax is not checked here: the sandbox reports a syntax error as
+ * the result of the run.
  */
 async function requireCode(source: string): Promise<void> {
   const points = source.length > CODE_POINTS_MAX ? await runYielding(codePoints(source)) : 0
@@ -75,7 +76,7 @@ async function requireCode(source: string): Promise<void> {
   if (source.includes('\0')) throw refuse('invalid_value', 'code', "Invalid 'code': the code contains a NUL character.")
 }
 
-/** Counts code points without an array of them, which would need a gigabyte for 28 MB of code. */
+/** Counts code points one by one. An array of them would need a gigabyte for 28 MB of code. */
 function* codePoints(text: string): Generator<undefined, number> {
   let points = text.length
   for (let i = 1; i < text.length; i++) {
@@ -96,7 +97,6 @@ function requireLibraries(names: readonly string[]): void {
   throw refuse('invalid_value', 'libraries', message)
 }
 
-/** @param most Maximum that the operator allows */
 function timeoutOf(asked: number | undefined, most: number): number {
   if (asked === undefined) return Math.min(RUN_SECONDS_DEFAULT, most)
   if (asked <= most) return asked

@@ -8,13 +8,13 @@ import { type DecodeContext, outputTokens, refuse } from '#services/ingress/endp
 import { readInputs } from '#services/ingress/endpoints/inputs.ts'
 import { choicesOf, requireCompletable } from '#shared/engines/completions.ts'
 
-/** Default of the API. Answers of only 16 tokens are easily mistaken for a fault of the model. */
+/** Default of the API. Without `max_tokens`, an answer therefore ends after 16 tokens. */
 const MAX_TOKENS = 16
 const CHOICES_MAX = 2_048
 
 /**
- * Fields with an internal form, or without a meaning for upstreams. Other fields are passed to an upstream of this
- * dialect.
+ * Fields that have an internal form, or no meaning for upstreams. All other fields are passed to an upstream of the
+ * same dialect.
  */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'prompt', 'stream', 'stream_options', 'temperature', 'top_p', 'max_tokens', 'n', 'best_of', 'echo'],
@@ -23,8 +23,8 @@ const CONSUMED: ReadonlySet<string> = new Set([
 ])
 
 /**
- * Decodes a completions body (docs/reference/compatibility.md, Completions): shape first, then the model, then the rules that need it.
- * Each prompt is a user turn or a list of tokens.
+ * Decodes a completions body (docs/reference/compatibility.md, Completions). Checks the shape first, then the model,
+ * then the rules that depend on the model. Each prompt becomes a user turn or a list of tokens.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -75,7 +75,7 @@ function requestOf(asked: CompletionsRequest, prompts: EmbedInput[], model: Mode
   }
 }
 
-/** The prompts as token lists, if any is one; then all must be. */
+/** The prompts that are token lists; undefined if the prompts are texts. */
 function tokensOf(prompts: readonly EmbedInput[]): number[][] | undefined {
   const lists = prompts.filter((prompt) => typeof prompt !== 'string')
   if (lists.length === 0) return undefined

@@ -31,13 +31,13 @@ export const embeddings: JobEndpoint = {
 }
 
 /**
- * Refuses inputs that are surely too long, by their minimum number of tokens. An exact count needs the worker's
- * tokenizer.
+ * Refuses inputs whose minimum number of tokens exceeds a limit. The ingress has no tokenizer, so the worker counts
+ * exactly.
  *
  * @throws ServiceError
  */
 export function requireShort(inputs: readonly EmbedInput[], { limits, engine }: ModelConfig): void {
-  // The local model server counts with its own tokenizer, in which a word of any length is one token.
+  // The tokenizer of the local model server counts a word of any length as one token, so bytes give no minimum.
   const most = engine.type === 'local' ? undefined : limits.context_tokens
   let sum = 0
   for (const [index, input] of inputs.entries()) {
@@ -49,7 +49,7 @@ export function requireShort(inputs: readonly EmbedInput[], { limits, engine }: 
   if (sum > TOKENS_MAX) throw inputsTooLong()
 }
 
-/** Length to which vectors are shortened; undefined: not shortened. */
+/** Length to which vectors are shortened; undefined for the full length. */
 function dimensionsOf(asked: number | undefined, { id, embeddings }: ModelConfig): number | undefined {
   if (asked === undefined || asked === embeddings.dimensions) return asked
   const param = 'dimensions'

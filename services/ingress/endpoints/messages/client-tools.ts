@@ -1,9 +1,9 @@
 import type { Tool } from '#schemas/generate.ts'
 
 /*
- * Client tools of the Messages API: the caller runs them, and the upstream knows their schemas by type. For other
- * upstreams, each becomes a function with the schema from Anthropic's API reference, so that the caller receives the
- * calls it expects.
+ * Client tools of the Messages API, such as `bash`: the caller runs them, and the upstream has their schemas by type.
+ * For upstreams of other APIs, each becomes a function with the schema from Anthropic's API reference. The caller then
+ * receives the same tool calls.
  */
 
 type Schema = Readonly<Record<string, unknown>>
@@ -107,7 +107,7 @@ const CLIENT_TOOLS: readonly (readonly [type: RegExp, tool: ClientTool])[] = [
   [/^computer_\d{8}$/, COMPUTER],
 ]
 
-/** Function that replaces a client tool; undefined if there is none. */
+/** Function that replaces a client tool; undefined if the tool has another type. */
 export function clientTool(
   tool: Schema & { readonly type: string },
 ): Pick<Tool, 'description' | 'parameters'> | undefined {

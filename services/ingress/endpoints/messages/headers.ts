@@ -3,11 +3,11 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Default version (docs/reference/compatibility.md, Messages versions), which is also the oldest. */
+/** Version of a call without the header (docs/reference/compatibility.md, Messages versions); also the oldest one. */
 const VERSION_DEFAULT = '2023-06-01'
 
 /**
- * Version of the messages format: `anthropic-version`, otherwise `vendor-version`.
+ * Version of the Messages API that a call requests: header `anthropic-version`, otherwise `vendor-version`.
  *
  * @returns a date, `YYYY-MM-DD`
  * @throws ServiceError if the value is not a date, or precedes the first version
@@ -21,11 +21,11 @@ export function parseVersion(headers: IncomingHttpHeaders): string {
   throw new ServiceError('invalid_request', message, { param: name })
 }
 
-/** Maximum characters of `anthropic-beta`: several dozen features. */
+/** Maximum characters of `anthropic-beta`; enough for several dozen features. */
 const BETA_CHARS_MAX = 2_000
 
 /**
- * Headers for an upstream of this format: the version, if given, and the beta features.
+ * Headers that an upstream of the Messages API receives: the version, if given, and the beta features.
  *
  * @throws ServiceError as {@link parseVersion}, and for an invalid list of beta features
  */
@@ -40,7 +40,7 @@ export function parseWishesUpstream(headers: IncomingHttpHeaders): NonNullable<G
 }
 
 /**
- * Whether a date exists. Date.parse accepts 2024-02-31 as a day in March, so the result is converted back and compared.
+ * Whether a date exists. Date.parse reads 2024-02-31 as a day in March, so the result is converted back and compared.
  */
 function isCalendarDate(text: string): boolean {
   const ms = Date.parse(`${text}T00:00:00Z`)

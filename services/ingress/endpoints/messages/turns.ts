@@ -24,14 +24,14 @@ export interface MessagesTurnContext {
 type System = NonNullable<MessagesRequest['system']>
 type SystemMessage = Extract<InputMessage, { role: 'system' }>
 
-/** Beta features by which a caller requests `system` turns inside the conversation. */
+/** Beta features with which a caller may send `system` turns inside the conversation. */
 const SYSTEM_TURNS_BETA = /\bmid-conversation-/
 /** Prefix of a user turn that replaces a `system` turn. */
 const SYSTEM_MARK = '[System message]\n'
 
 /**
- * System prompt as a turn; undefined if empty. For an upstream of the same dialect the blocks stay separate. For others
- * they are joined with blank lines.
+ * System prompt as a turn; undefined if empty. An upstream of the Messages API receives the blocks separately. For
+ * other upstreams, blank lines join them.
  */
 function decodeSystem(system: System, model: ModelConfig): Turn | undefined {
   return system.length === 0 ? undefined : { role: 'system', parts: systemParts(system, 'system', model) }
@@ -51,8 +51,8 @@ const TEXT_CONSUMED: ReadonlySet<string> = new Set(['type', 'text'])
 const TURN_CONSUMED: ReadonlySet<string> = new Set(['role', 'content'])
 
 /**
- * Marks a single text as a list of one block, by empty extra fields. An upstream of the same dialect then receives a
- * list again.
+ * Adds empty extra fields to a single text. The encoder for the Messages API then writes a list of one block, as the
+ * caller did, instead of a string.
  */
 function asBlocks(parts: Part[], model: ModelConfig): Part[] {
   const [only] = parts
@@ -63,9 +63,11 @@ function asBlocks(parts: Part[], model: ModelConfig): Part[] {
 /**
  * Decodes the conversation (docs/reference/compatibility.md, Turns and blocks), with the system prompt first.
  *
- * The first turn must be the user's. A user turn after tool_use blocks must answer each of them. A last assistant turn
- * is a prefill. With `strictTurns`, turns must alternate and `system` turns are refused, except for upstreams of the
- * Messages API, which check both themselves.
+ * The first turn must have the role user. A user turn after tool_use blocks must answer each of them. If the last turn
+ * is an assistant turn, then the model continues it (prefill).
+ *
+ * With `strictTurns`, turns must alternate, and `system` turns are refused. Upstreams of the Messages API are exempt,
+ * because they check both rules.
  */
 export function* decodeConversation(
   system: System,
@@ -90,7 +92,7 @@ class TurnDecoder {
   readonly #isStrict: boolean
   readonly #turns: Turn[] = []
   #role: Role | undefined
-  /** tool_use ids of the nearest assistant turn, all and unanswered → path of the block. */
+  /** Latest assistant turn: path of each tool_use block by id. `#unanswered` has those without a result. */
   #uses: Ids = new Map()
   #unanswered: Ids = new Map()
 
@@ -118,8 +120,8 @@ class TurnDecoder {
   }
 
   /**
-   * Adds a system turn at its position, so that the cached prompt before it stays valid. If the upstream may not know
-   * such turns, then a user turn replaces it.
+   * Adds a system turn at its position, so that the cached prompt before it stays valid. If the upstream may not
+   * support such turns, then a user turn replaces it.
    */
   #addSystem({ content }: SystemMessage, param: string, extra: Turn['extra']): void {
     const { model, strictTurns, beta } = this.#context
@@ -173,7 +175,10 @@ class TurnDecoder {
     this.#turns.push({ role: 'assistant', parts, extra })
   }
 
-  /** Adds a user turn. Tool results become separate turns before it, because a result must directly follow its call. */
+  /**
+   * Adds a user turn. Tool results in it become separate turns before it, because a result must directly follow its
+   * call.
+   */
   *#addUser(content: string | readonly UserBlock[], param: string, extra: Turn['extra']): Pieces<void> {
     if (typeof content === 'string') {
       this.#turns.push({ role: 'user', parts: texts(content), extra })
@@ -236,7 +241,7 @@ function decodeAssistantBlock(block: AssistantBlock, param: string, model: Model
     }
     case 'thinking': {
       const extra = extraOf(block, THINKING_CONSUMED)
-      // Answers of this service have an empty signature if the upstream gave none.
+      // Sluice writes an empty signature into answers if the upstream gave none.
       return { type: 'reasoning', text: block.thinking, signature: block.signature || undefined, extra }
     }
     case 'redacted_thinking':

@@ -6,10 +6,10 @@ import { coversPath } from '#shared/keys/scopes.ts'
 import { isMessagesUpstream } from './native.ts'
 
 /*
- * The tool `web_search_*` for models whose upstream does not speak the Messages API. The service runs the searches
- * itself, as for the Responses API (docs/guides/responses.md, Hosted tools).
+ * The tool `web_search_*` for models whose upstream does not have the Messages API. Sluice runs the searches itself, as
+ * for the Responses API (docs/guides/responses.md, Hosted tools).
  *
- * A call with this tool is a durable job, because the call waits for searches. If its client disconnects, the job is
+ * A call with this tool becomes a durable job, because it waits for searches. If the client disconnects, the job is
  * cancelled. Without a job store, or without a research model that the key may use, the tool is removed.
  */
 
@@ -29,7 +29,7 @@ const SEARCH = {
   },
 }
 
-/** Whether the service runs searches for a call, judged by its body before validation. */
+/** Whether Sluice runs the searches of a call. Called before validation, so the body may have any shape. */
 export function searchesHere(context: IngressContext, body: unknown, caller: Pick<Caller, 'key'>): boolean {
   const { tools, model } = (body ?? {}) as { tools?: unknown; model?: unknown }
   if (!Array.isArray(tools) || !tools.some(isSearch) || typeof model !== 'string') return false
@@ -54,7 +54,7 @@ export function withSearch(
   return { ...request, tools, hosted: { tools: [NAME], calls_max, search: { model, domains } } }
 }
 
-/** Replaces a choice of the left-out tool by `auto`. */
+/** If the tool choice requires the removed search tool, then the model chooses freely instead. */
 function withoutChoice({ models }: IngressContext, request: GenerateRequest): GenerateRequest {
   const { tool_choice: choice, model } = request
   const config = models.find(model)
@@ -68,7 +68,8 @@ export function isSearch(tool: unknown): boolean {
 }
 
 /**
- * Research model that runs the searches of a call. The key needs the right to /v1/deep-research, as for direct calls.
+ * Research model that runs the searches of a call. The key must be allowed to call /v1/deep-research, so the tool
+ * grants no additional rights.
  */
 function findSearchModel(context: IngressContext, { key }: Pick<Caller, 'key'>, asked: string): string | undefined {
   const model = context.models.find(asked)
@@ -77,7 +78,10 @@ function findSearchModel(context: IngressContext, { key }: Pick<Caller, 'key'>, 
   return context.models.models.find((each) => each.pool === 'research' && isUsable(each, key))?.id
 }
 
-/** Hosts of `example.com/blog` and `*.example.com`. Searches are restricted by host, not by path. */
+/**
+ * Hosts of domain patterns such as `example.com/blog` and `*.example.com`. Searches are restricted by host, not by
+ * path.
+ */
 function hostsOf(domains: unknown): string[] {
   if (!Array.isArray(domains)) return []
   const hosts = domains.flatMap((domain) => (typeof domain === 'string' ? domain.replace(/^\*\.|\/.*$/g, '') : []))

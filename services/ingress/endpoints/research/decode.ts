@@ -11,8 +11,8 @@ import { refuse } from '#services/ingress/endpoints/decode.ts'
 /**
  * Internal form of a research request. The last message is the question; the messages before it are context.
  *
- * @param model Id of the research model in the catalogue.
- * @throws ServiceError for options that a report does not support, and a conversation that does not end with a question
+ * @param model Id of the research model in the catalogue
+ * @throws ServiceError for options that a report does not support, and if the last message is not a question
  */
 export function decodeResearch(body: ResearchBody, model: string): ResearchRequest {
   requireSupported(body)
@@ -54,7 +54,7 @@ function questionOf(messages: readonly ResearchMessage[]): string {
   return refuse('string_above_max_length', param, `Invalid '${param}': string too long. ${rule}`)
 }
 
-/** The latest non-empty turns, each cut to the length that the planner reads. */
+/** The latest non-empty messages, each cut to the maximum length for the planner. */
 function contextOf(messages: readonly ResearchMessage[]): ResearchRequest['context'] {
   const turns = messages.slice(0, -1).map((message) => {
     const role = message.role === 'developer' ? 'system' : message.role

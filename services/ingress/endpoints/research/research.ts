@@ -5,7 +5,7 @@ import { getModel } from '#services/ingress/endpoints/model.ts'
 import { research as kind } from '#shared/kinds/research.ts'
 import { decodeResearch } from './decode.ts'
 
-/** Default duration of a research, and the additional time for writing its report, in milliseconds. */
+/** Default maximum duration of a research, and the time for the report that is added to it, in milliseconds. */
 const DURATION_MS = 1_800_000
 const WRITING_MS = 60_000
 

@@ -9,7 +9,7 @@ import { ServiceError } from '#shared/error.ts'
 import { isSealed, unsealReasoning } from '#shared/protocols/responses/sealed.ts'
 import { type AnyPart, decodePart } from './parts.ts'
 
-/** Ids of items of hosted tools: they end with an ordinal, unlike those of OpenAI. */
+/** Ids of items of hosted tools. Unlike ids of OpenAI, such an id ends with an ordinal. */
 const HOSTED_ID = /^(ci|ws|fs)_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
 export interface ItemContext {
@@ -17,7 +17,7 @@ export interface ItemContext {
   readonly remoteImages: boolean
   readonly referenced: ReadonlyMap<string, AnyItem>
   readonly referencedCharsMax: number
-  /** Function name of a call as models know it. */
+  /** Returns the function name that the model uses for the tool of a call. */
   readonly nameOf: (name: string, namespace: unknown) => string
 }
 
@@ -29,7 +29,7 @@ const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['type', 'call_id', 'output
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set(['type', 'role', 'content'])
 const REASONING_CONSUMED: ReadonlySet<string> = new Set(['type', 'id', 'encrypted_content'])
 
-/** Ids that Sluice created and no upstream has. */
+/** Ids of items that Sluice created. No upstream has such items. */
 const OWN_ID = /^[a-z]{2,3}_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
 /**
@@ -37,15 +37,15 @@ const OWN_ID = /^[a-z]{2,3}_[0-9A-Za-z]{8,64}_\d{1,6}$/
  *
  * - Consecutive items of the assistant form one turn.
  *
- * - Outputs of its calls follow in any order. Every call needs one before another role speaks.
+ * - Outputs of its tool calls follow in any order. Every call needs an output before an item of another role.
  *
- * - Items of unknown types, and of tools that an upstream ran, become native parts. An upstream of this API receives
- *   them unchanged; others read their text.
+ * - Items of unknown types, and of tools that an upstream ran, become native parts. An upstream of the Responses API
+ *   receives them unchanged. Others receive their text.
  */
 export class ItemTurns {
   readonly turns: Turn[] = []
   readonly #context: ItemContext
-  /** True if the upstream speaks this API. */
+  /** True if the upstream has the Responses API. */
   readonly #isNative: boolean
   /** Calls without an output, each with its turn. */
   readonly #unanswered = new Map<string, AssistantTurn>()
@@ -60,7 +60,7 @@ export class ItemTurns {
   /**
    * Adds the turns of an earlier response.
    *
-   * @param param Field that refers to it
+   * @param param Request field that names the response, for error messages
    */
   addTurns(turns: readonly Turn[], param: string): void {
     for (const turn of turns) {
@@ -72,11 +72,12 @@ export class ItemTurns {
     }
   }
 
-  /** @param path Path in the body, such as `input`, 3 */
+  /** @param path Path of the item in the body, such as `input`, 3 */
   *add(item: unknown, path: readonly PropertyKey[]): Pieces<void> {
     const any = parseAt(AnyItem, item, path)
     const type = any.type ?? 'message'
-    // An output may name its tool instead of its call. Only an upstream of this API understands that form.
+    // An output may contain the name of its tool instead of the id of its call. Only an upstream of the Responses API
+    // accepts that form.
     const isOutput = type === 'function_call_output' || type === 'custom_tool_call_output'
     if (!isItemType(type) || (isOutput && any.call_id == null && this.#isNative)) return this.#native(any, type)
     switch (type) {
@@ -147,8 +148,8 @@ export class ItemTurns {
   }
 
   /**
-   * Adds an item of a hosted tool. If the service ran the tool, then the item is a call with its output; otherwise it
-   * is native.
+   * Adds an item of a hosted tool. If Sluice ran the tool, then the item becomes a call with its output; otherwise it
+   * becomes a native part.
    */
   #run(item: Parameters<typeof hostedTurns>[0]): void {
     const { name, input, output } = hostedTurns(item)
@@ -168,7 +169,7 @@ export class ItemTurns {
     const texts = content?.length ? content : (summary ?? [])
     const { text: sealedText = '', ...own } = unsealReasoning(sealed)
     const text = texts.map((part) => part.text).join('\n\n') || sealedText
-    // A foreign seal is valid only at the upstream that created it, and only with the id of its item.
+    // Encrypted reasoning of an upstream is valid only at that upstream, and only together with the id of its item.
     const isForeign = sealed != null && !isSealed(sealed)
     const id = typeof item.id === 'string' && !OWN_ID.test(item.id) ? item.id : ''
     const proof = isForeign ? { signature: `responses:${id}:${sealed}` } : own
@@ -196,7 +197,9 @@ export class ItemTurns {
     throw new ServiceError('context_length_exceeded', message, { param: 'input' })
   }
 
-  /** Turn for the assistant's next item: the turn of unanswered calls, if there are any. */
+  /**
+   * Turn to which the next item of the assistant is added. While calls are unanswered, this is the turn of the calls.
+   */
   #assistant(isMessage: boolean): AssistantTurn {
     const [calling] = this.#unanswered.values()
     if (calling) return calling
@@ -233,7 +236,7 @@ const MEDIA: Partial<Record<Part['type'], 'images' | 'audio' | 'files'>> = {
 }
 const MEDIA_PARTS: ReadonlySet<string> = new Set(['input_image', 'input_file', 'input_audio'])
 
-/** Fields that describe a call and its result. An item without any of them has no meaning for other models. */
+/** Fields that describe a call and its result. An item without any of them is left out for upstreams of other APIs. */
 const READABLE = ['action', 'arguments', 'input', 'operation', 'output', 'result', 'results'] as const
 
 function nativeText(item: Readonly<Record<string, unknown>>, type: string): string | undefined {
@@ -262,7 +265,7 @@ function paramOf(path: readonly PropertyKey[]): string {
   return path.map((key, at) => (typeof key === 'number' ? `[${key}]` : `${at === 0 ? '' : '.'}${String(key)}`)).join('')
 }
 
-/** An input item of a tool that the service or an upstream ran. */
+/** Input item of a tool that either Sluice or an upstream ran. */
 type HostedItemIn =
   | ({ readonly type: 'code_interpreter_call' } & ItemOf<'code_interpreter_call'>)
   | ({ readonly type: 'web_search_call' } & ItemOf<'web_search_call'>)
@@ -274,12 +277,12 @@ interface HostedTurns {
   readonly output: string
 }
 
-/** Whether the service ran the tool of an item, judged by the form of its id. */
+/** Whether Sluice ran the tool of an item. The form of the id shows it. */
 function isHostedItem(id: string): boolean {
   return HOSTED_ID.test(id)
 }
 
-/** An item as a model reads it. If the results are missing, then at least the query is included. */
+/** Item of a hosted tool as a call and its output in text. Without results, the call still contains the query. */
 function hostedTurns(item: HostedItemIn): HostedTurns {
   switch (item.type) {
     case 'code_interpreter_call': {

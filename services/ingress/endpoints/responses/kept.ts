@@ -12,9 +12,11 @@ import { readStored } from '#shared/jobs/records.ts'
 import { RESPONSE_PREFIX, responseObject, responsesError, responseView } from '#shared/protocols/responses/response.ts'
 
 /*
- * Stored responses. Each is a durable job of this path, and the job id determines the response id. The request fields
- * that a response repeats are stored with the job. The prompt refers to the segments of the conversation before it
- * (`shared/jobs/durable/history.ts`), so continuing a response does not follow a chain of responses.
+ * Stored responses. Each is a durable job of this endpoint, and the job id determines the response id. The request
+ * fields that a response repeats are stored with the job.
+ *
+ * The prompt refers to segments of the earlier conversation (`shared/jobs/durable/history.ts`). Continuing a response
+ * therefore follows no chain of responses.
  */
 
 export const RESPONSES_PATH = '/v1/responses'
@@ -22,9 +24,9 @@ export const RESPONSES_PATH = '/v1/responses'
 export interface Kept {
   readonly job: DurableJob
   readonly encode: EncodeContext
-  /** Result, if the response has completed. */
+  /** Undefined until the response has completed. */
   readonly result: ResponseObject | undefined
-  /** Segments of its prompt that other responses may refer to. */
+  /** Segments of the prompt. Later responses of the conversation may refer to them. */
   readonly history: SharedHistory | undefined
   /**
    * Fetches the prompt, which may be in a blob.
@@ -39,7 +41,7 @@ export function responseNotFound(id: string, param = 'id'): ServiceError {
 }
 
 /**
- * Job of a response.
+ * Returns the job of a response.
  *
  * @throws ServiceError `not_found`, also for responses of other projects
  */
@@ -93,7 +95,7 @@ export function keptObject({ job, encode, result }: Kept): ResponseObject {
   }
 }
 
-/** Error of a job that gave no response. */
+/** Error of a response that failed or expired. */
 export function failureOf({ state, error }: DurableJob): ServiceError {
   if (error) return ServiceError.fromBody(error)
   const isExpired = state === 'expired'
@@ -101,7 +103,7 @@ export function failureOf({ state, error }: DurableJob): ServiceError {
   return new ServiceError(isExpired ? 'job_expired' : 'internal_error', message)
 }
 
-/** Turns of a stored prompt that the next response inherits: all except its instructions. */
+/** Turns of a stored prompt that the next response continues: all except the instructions. */
 export function turnsOf({ encode }: Kept, request: GenerateRequest): readonly Turn[] {
   return encode.responses?.has_instructions ? request.turns.slice(1) : request.turns
 }

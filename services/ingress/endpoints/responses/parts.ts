@@ -22,9 +22,9 @@ const CONSUMED: ReadonlySet<string> = new Set([
 const IMAGE_CONSUMED: ReadonlySet<string> = new Set([...CONSUMED, 'detail'])
 
 /**
- * Decodes a part of a message (docs/guides/responses.md, Items). Unknown parts become native.
+ * Decodes a part of a message (docs/guides/responses.md, Items). Parts of unknown types become native parts.
  *
- * @throws ServiceError a 400 that names the part
+ * @throws ServiceError a 400 with the path of the part
  */
 export function decodePart(part: AnyPart, path: readonly PropertyKey[], context: PartContext): Part {
   const { type } = part
@@ -88,8 +88,8 @@ function decodeFile(part: FilePart, raw: AnyPart, param: string, context: PartCo
 }
 
 /**
- * A part without inline content. If it names a file of the upstream, then an upstream of this API receives it
- * unchanged.
+ * Handles a part without inline content. If the part names a file of the upstream, then an upstream of the Responses
+ * API receives the part unchanged.
  */
 function withoutContent(
   raw: AnyPart,

@@ -11,7 +11,7 @@ import { findResponse, hasEnded, keptObject, readKept, responseIdOf, turnsOf } f
 import { streamKept } from './recorded.ts'
 import { itemsOfTurns } from './turn-items.ts'
 
-/** Maximum time that a cancel waits for the response to end, so that the answer shows the end. */
+/** Maximum time that a cancel request waits for the response to end, so that the answer shows the terminal state. */
 const CANCEL_WAIT_MS = 2_000
 const PAGE = { usual: 20, max: 100 }
 
@@ -42,13 +42,16 @@ export async function deleteResponse(context: IngressContext, call: Call): Promi
   await call.reply.whole({ id: responseIdOf({ id }), object: 'response', deleted: true })
 }
 
-/** POST /v1/responses/{id}/cancel: ends a background response. One that has ended is returned unchanged. */
+/**
+ * POST /v1/responses/{id}/cancel: cancels a background response. If the response has ended, it is returned unchanged.
+ */
 export async function cancelResponse(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const job = await find(context, call)
   const { encode } = await readKept(context, job)
   if (encode.responses?.shown.background !== true) {
-    const message = 'Only responses that run in the background can be cancelled. To cancel another response, close its connection.'
+    const message =
+      'Only responses that run in the background can be cancelled. To cancel another response, close its connection.'
     throw new ServiceError('invalid_request', message, { param: 'id' })
   }
   await jobs.cancel(job.tenant, job.id, 'final').catch((error: unknown) => {
@@ -58,7 +61,7 @@ export async function cancelResponse(context: IngressContext, call: Call): Promi
   await call.reply.whole(keptObject(await readKept(context, ended)))
 }
 
-/** GET /v1/responses/{id}/input_items: items of the prompt without instructions, newest first by default. */
+/** GET /v1/responses/{id}/input_items: items of the prompt except instructions, newest first by default. */
 export async function listInputItems(context: IngressContext, call: Call): Promise<void> {
   const limit = queryNumber(call, 'limit', PAGE.max) ?? PAGE.usual
   if (limit === 0) throw new ServiceError('invalid_value', 'limit must be at least 1; got 0.', { param: 'limit' })
@@ -74,7 +77,7 @@ export async function listInputItems(context: IngressContext, call: Call): Promi
   const data = items.slice(from, from + limit)
   const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
   const page = { object: 'list', data, first_id, last_id, has_more: from + limit < items.length }
-  // Serialized with yields, because an item may be as large as a body.
+  // Serialized in pieces, because an item may be as large as a request body.
   await call.reply.whole(new JsonText(await runYielding(jsonTextIn(page))))
 }
 

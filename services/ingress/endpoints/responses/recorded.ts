@@ -15,24 +15,24 @@ import { endOf, responsesFrame } from '#shared/protocols/responses/stream.ts'
 import { hasEnded, type Kept, keptObject, readKept, responseNotFound } from './kept.ts'
 
 /*
- * Stream of a stored response (docs/guides/responses.md, Streams), derived from the events of its job. Any replica can
- * therefore continue a stream, and each event has the same number everywhere.
+ * Stream of a stored response (docs/guides/responses.md, Streams), derived from the recorded events of its job. Any
+ * ingress can therefore continue a stream, and an event has the same number everywhere.
  *
- * Numbers: an output event of the job, and its last event, keep their number in the stream. The job's first event,
- * `job.queued`, becomes `response.created` (0) and `response.queued` (1). Other events of the job have no counterpart,
- * so numbers have gaps.
+ * Numbers: output events of the job and its last event keep their number in the stream. The first event of the job,
+ * `job.queued`, becomes `response.created` (0) and `response.queued` (1). Other events of the job are not part of the
+ * stream, so numbers have gaps.
  *
- * Each attempt begins with `response.in_progress`. With hosted tools, only the first attempt does, because later ones
- * resume it.
+ * Each attempt begins with `response.in_progress`. With hosted tools, only the first attempt does, because later
+ * attempts resume it.
  */
 
-/** Numbers of the events of an accepted job. */
+/** Numbers of the first two events of a stream. */
 const CREATED = 0
 const QUEUED = 1
-/** Number of the first `response.in_progress`; later events are output. */
+/** Number of the first `response.in_progress`. All later events are output. */
 const IN_PROGRESS = 3
 
-/** Events that this class creates itself. Their recorded versions are skipped. */
+/** Events that are created here from the state of the job. Their recorded versions are skipped. */
 const ENDS: ReadonlySet<string> = new Set(['response.created', 'response.completed', 'response.incomplete'])
 
 export const keptAnswers: StoredAnswers = {
@@ -50,14 +50,17 @@ export const keptAnswers: StoredAnswers = {
 export interface StreamPosition {
   /** Number of the last event that the caller has; -1 for none. */
   readonly after: number
-  /** True if the response runs in the background. The stream then includes failures before any output. */
+  /**
+   * True if the response runs in the background. A failure before any output is then an event of the stream, not an
+   * HTTP error.
+   */
   readonly isBackground: boolean
 }
 
 /**
  * Streams the events of a stored response after a position, until the response has ended.
  *
- * @throws ServiceError the failure of a response without output, unless it runs in the background
+ * @throws ServiceError if a response that does not run in the background failed without output
  */
 export async function streamKept(
   context: IngressContext,
@@ -70,7 +73,8 @@ export async function streamKept(
   const events = new RecordedEvents(kept, after, isBackground)
   reply.open('stream', (error) => events.failed(error))
   if (hasEnded(kept.job) && after >= kept.job.last_seq) return
-  // The job's first event becomes two events. A caller that has only the first still needs the second.
+  // The first event of the job becomes two events of the stream. A caller that received only the first still needs the
+  // second.
   const from = after <= QUEUED ? 0 : after
   for await (const recorded of jobs.follow(tenant, id, from, reply.leaving)) {
     const last = recorded.find(isLast)
@@ -101,14 +105,14 @@ class RecordedEvents {
     this.hasOutput = after > IN_PROGRESS
   }
 
-  /** @throws ServiceError `worker_lost` if output that was sent is generated again */
+  /** @throws ServiceError `worker_lost` if a new attempt generates output again that was already sent */
   framesOf(event: DurableEvent): Frame[] {
     const { type, seq, attempt } = event
     if (type === 'job.queued' && seq === 1) return this.#queued()
     if (type !== 'job.output.delta') return []
     const { chunk } = event.data as { chunk: ItemEvent }
     if (this.#kept.encode.responses?.is_hosting) return this.#resumed(chunk, seq)
-    // Output of superseded attempts is skipped, because the caller has received none of it.
+    // Output of an earlier attempt is skipped: none of it was sent on this stream.
     if (attempt < this.#kept.job.attempt) return []
     if (ENDS.has(chunk.type)) return []
     if (chunk.type !== 'response.in_progress') this.hasOutput = true

@@ -27,18 +27,21 @@ import { RESPONSES_PATH } from './kept.ts'
 import { keptAnswers } from './recorded.ts'
 import { formOf } from './shown.ts'
 
-/** Maximum bytes of a file name, including its extension, before a number is added. File systems allow 255. */
+/**
+ * Maximum bytes of a file name with its extension. File systems allow 255; the rest is for a number that makes the name
+ * unique.
+ */
 const NAME_BYTES_MAX = 200
 const ENDING_CHARS_MAX = 16
 
 /**
- * Parts that are removed from file names: directories of any system, and invisible characters. The latter could break
- * or reverse the line that shows the name to a model, or make the model read another name than people see. Zero-width
- * joiners stay, because words and emoji need them.
+ * Parts that are removed from file names: directories of any operating system, and invisible characters. Such
+ * characters can break or reverse the line that contains the name in the prompt, or show people another name than the
+ * model reads. Zero-width joiners stay, because words and emoji need them.
  */
 const NOT_A_NAME = /^.*[/\\]|[\p{Cc}\p{Zl}\p{Zp}]|(?![\u200c\u200d])\p{Cf}/gsu
 
-/** Deadline of a token count, which either is fast or fails. */
+/** Deadline of a token count. Kept short, because counting is either fast or fails. */
 const COUNT_TIMEOUT_MS = 30_000
 
 /** POST /v1/responses (docs/guides/responses.md). Responses are stored unless the body has `store: false`. */
@@ -77,7 +80,10 @@ export const responsesCount: JobEndpoint = {
   },
 }
 
-/** Checks the shape of a body except for its items. There may be many, so each is checked when it is decoded. */
+/**
+ * Checks the shape of a body except for its items. A body may contain many items, so each is checked when it is
+ * decoded, between event-loop yields.
+ */
 function parse(schema: typeof ResponsesRequest | typeof InputTokensRequest, body: unknown): ResponsesRequest {
   const { input } = (body ?? {}) as { input?: unknown }
   const isList = Array.isArray(input)
@@ -91,13 +97,14 @@ function parse(schema: typeof ResponsesRequest | typeof InputTokensRequest, body
   return isList ? { ...asked, input } : asked
 }
 
-/** Whether the response is stored. A deployment without a store stores none, and its answers show `store: false`. */
+/** Whether the response is stored. Without a job store, no response is, and answers contain `store: false`. */
 function isKept(context: IngressContext, body: unknown): boolean {
   return context.durable !== undefined && (body as { store?: unknown } | null)?.store !== false
 }
 
 /**
- * @param keeps True if the response is stored. Only then can it run tools, because it survives the loss of its worker
+ * @param keeps True if the response is stored. Hosted tools need this, because their calls must survive the loss of a
+ * worker
  */
 async function decode(context: IngressContext, caller: Caller, asked: ResponsesRequest, keeps: boolean) {
   const model = getModel(context, caller, asked.model, 'inference')
@@ -120,12 +127,12 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
   if (!conversation) return { request, input: [], history: sharedOf(asked, before, partsBefore, request) }
   const input = await runYielding(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))
   requireRoom([...conversation.items, ...input], 'conversation')
-  // Checks the quota before the job is created. The response reserves the space again.
+  // Checks the storage quota before the job is created, and releases the space. `beginResponse` reserves it again.
   using _held = await holdItems(context, projectIdOf(caller.key), input)
   return { request, conversation, input }
 }
 
-/** Segments of the previous response that equal the beginning of the prompt; none if decoding changed those turns. */
+/** Stored segments with which the prompt begins. None, if decoding changed the turns of the previous response. */
 function sharedOf(
   { previous_response_id: id, instructions }: ResponsesRequest,
   { turns, segments = [] }: Awaited<ReturnType<typeof readBefore>>,
@@ -141,7 +148,7 @@ function sharedOf(
   return { at, segments: isSame ? segments : [] }
 }
 
-/** Adds the hosted tools, and describes the files of the code tool to the model. */
+/** Adds the hosted tools to a request. Files of the code tool are listed in its description. */
 async function withHosted(
   context: IngressContext,
   caller: Caller,
@@ -161,7 +168,10 @@ function inputOf({ input }: Pick<ResponsesRequest, 'input'>): readonly unknown[]
   return typeof input === 'string' ? [{ role: 'user', content: input }] : (input ?? [])
 }
 
-/** Fields that change the answer and that only an upstream of this API supports, with an alternative. */
+/**
+ * Fields that change the answer and that only an upstream of the Responses API supports. The text is the advice in the
+ * error message.
+ */
 const UNSUPPORTED = {
   prompt: "Send 'instructions' and 'input' instead.",
   context_management: 'Leave it out, and set truncation to auto.',
@@ -192,7 +202,7 @@ function requireConsistent(asked: ResponsesRequest): void {
 }
 
 /**
- * Files that the tools of a request place into the working directory of their code, under unique names.
+ * Files of the request, which are placed into the working directory of the code tool under unique names.
  *
  * @throws ServiceError `not_found` for a file of another project; `array_above_max_length`; `invalid_value` if they are
  * too large
@@ -217,7 +227,6 @@ async function codeFiles(
   return files
 }
 
-/** Sentence about the files for the tool's description. */
 function describeFiles(files: readonly CodeFile[]): string {
   const shown = files.map(({ name, bytes }) => `${JSON.stringify(name)} (${bytes} bytes)`)
   return ` At the start of each call the working directory has these files: ${shown.join(', ')}.`
@@ -233,12 +242,11 @@ function askedFor(tools: NonNullable<ResponsesRequest['tools']>) {
     }
     return ids.map((id, nth) => ({ id, param: `${param}[${nth}]` }))
   })
-  // Duplicate ids count once.
   return asked.filter(({ id }, at) => asked.findIndex((other) => other.id === id) === at)
 }
 
 function nameOf(filename: string): string {
-  // Normalized, so that names that look equal are equal; the second one then gets a number.
+  // Normalized (NFC), so that names that look equal are equal and the second one gets a number.
   const name = filename.replaceAll(NOT_A_NAME, '').trim().normalize('NFC')
   if (name === '' || /^\.+$/.test(name)) return 'file'
   const [stem, ending] = split(name)

@@ -5,7 +5,8 @@ import { isSmall } from '#shared/json/write.ts'
 import { shownTools } from './tools.ts'
 
 /**
- * Maximum bytes of JSON of repeated request fields, which travel in the queue record next to a prompt of up to 64 KiB.
+ * Maximum bytes of JSON of request fields that the response repeats. Limited, because the queue record carries them
+ * next to a prompt of up to 64 KiB.
  */
 const REPEATED_BYTES_MAX = 48 * 1024
 
@@ -56,7 +57,7 @@ function summaryOf({ reasoning }: ResponsesRequest): string | null {
   return reasoning?.summary ?? reasoning?.generate_summary ?? null
 }
 
-/** Returns a function that passes values while their total size fits, and otherwise their replacement. */
+/** Returns a function that returns its value, or the replacement if the values so far would exceed the maximum size. */
 function fitting(bytesMax: number) {
   let left = bytesMax
   return <T, U>(value: T | null | undefined, instead: U): T | U => {

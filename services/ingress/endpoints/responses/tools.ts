@@ -12,24 +12,25 @@ import { refuse, requireNamed, requireToolChoice } from '#services/ingress/endpo
 import { decodeHosted, hostedTool } from './hosted-tools.ts'
 
 /*
- * Conversion of a request's tools to functions for the model (docs/guides/responses.md, Tools).
+ * Converts the tools of a request to functions for the model (docs/guides/responses.md, Tools).
  *
  * `function`: a function.
  *
- * `custom`: native for an upstream of this API, otherwise a function with one string, `input`.
+ * `custom`: native for an upstream of the Responses API, otherwise a function with one string, `input`.
  *
- * `namespace`: native for an upstream of this API, otherwise its functions. If a function shares its name with another,
- * then the namespace is put in front: `mcp__files__read`. Calls are returned with the caller's name and namespace.
+ * `namespace`: native for an upstream of the Responses API, otherwise its functions. If two functions have the same
+ * name, then the namespace becomes a prefix: `mcp__files__read`. Calls are returned with the name and namespace of the
+ * request.
  *
- * `code_interpreter`, `web_search`, `file_search`: a function that the service runs, or native.
+ * `code_interpreter`, `web_search`, `file_search`: a function that Sluice runs, or native.
  *
- * All others (`local_shell`, `mcp`, `tool_search`, future types) are native. An upstream of another API is not offered
+ * All others (`local_shell`, `mcp`, `tool_search`, future types) are native. Upstreams of other APIs do not receive
  * them, because only the client or OpenAI can run them.
  */
 
 export interface DecodedTool {
   readonly tool: Tool
-  /** Path of the tool, such as `tools[2]`. */
+  /** Path of the tool in the body, such as `tools[2]`. */
   readonly path: string
 }
 
@@ -42,13 +43,13 @@ const CUSTOM_INPUT = {
   required: ['input'],
   additionalProperties: false,
 }
-/** Separator between a namespace and a name that is not unique by itself. */
+/** Separator between the namespace and the name of a function. */
 const NAMESPACE_SEPARATOR = '__'
 
 /**
- * Tools of a body, including those that items of its input add.
+ * Tools of a body, including those that input items add, such as `additional_tools`.
  *
- * @param isHosting True if the service runs hosted tools for the request; otherwise they are native.
+ * @param isHosting True if Sluice runs the hosted tools of the request; otherwise they are native
  * @throws ServiceError with the path of the first problem
  */
 export function decodeTools(
@@ -61,7 +62,7 @@ export function decodeTools(
     const key = keyOf(tool.name, tool.namespace)
     if (tool.native_only || known.has(key)) continue
     known.add(key)
-    // An upstream of this API reads the tool from the item.
+    // An upstream of the Responses API receives the item, which contains the tool.
     decoded.push({ tool: { ...tool, native: null }, path })
   }
   return withUniqueNames(decoded)
@@ -113,7 +114,7 @@ function decodeFunction(tool: ResponsesTool, path: Path): Tool {
   }
 }
 
-/** Custom tool as a function. Other APIs cannot enforce a grammar, so the model reads it in the description. */
+/** Converts a custom tool to a function. Other APIs cannot enforce a grammar, so the description contains it. */
 function decodeCustom(tool: ResponsesTool, path: Path): Tool {
   const { name, description, format } = parseAt(CustomTool, tool, path)
   const grammar = format?.definition ? `The input must follow this grammar:\n${format.definition}` : undefined
@@ -126,7 +127,7 @@ function decodeNamespace(tool: ResponsesTool, path: Path, at: string): DecodedTo
   if (tools.length === 0) return [{ tool: nativeOnly(tool), path: at }]
   return tools.map((inner, index): DecodedTool => {
     const innerPath = [...path, 'tools', index]
-    // For an upstream of this API, the first function carries the whole namespace; the others are part of it.
+    // An upstream of the Responses API receives the namespace once, from its first function. The others add nothing.
     const native = index === 0 ? tool : null
     const innerPlace = `${at}.tools[${index}]`
     if (inner.type !== 'function' && inner.type !== 'custom') {
@@ -146,7 +147,7 @@ function nativeOnly(tool: ResponsesTool): Tool {
   return { name, parameters: {}, native: tool, native_only: true }
 }
 
-/** Adds the namespace to functions whose name is not unique. */
+/** Adds the namespace as a prefix to functions whose name is not unique. */
 function withUniqueNames(decoded: readonly DecodedTool[]): DecodedTool[] {
   const counts = new Map<string, number>()
   for (const { tool } of decoded) {
@@ -159,7 +160,7 @@ function withUniqueNames(decoded: readonly DecodedTool[]): DecodedTool[] {
   })
 }
 
-/** Maps the name and namespace of a call to the function name that the model knows. */
+/** Returns a function that maps the name and namespace of a call to the function name that the model uses. */
 export function toolNames(tools: readonly Tool[]): (name: string, namespace: unknown) => string {
   const names = new Map(tools.map((tool) => [keyOf(tool.called ?? tool.name, tool.namespace), tool.name]))
   return (name, namespace) => names.get(keyOf(name, namespace)) ?? name
@@ -169,7 +170,7 @@ function keyOf(name: string, namespace: unknown): string {
   return JSON.stringify([name, namespace ?? null])
 }
 
-/** Tools in the form in which a response repeats them. */
+/** Tools as the response repeats them, with defaults for absent fields. */
 export function shownTools(asked: ResponsesRequest['tools']): object[] {
   return (asked ?? []).map((tool) => {
     if (tool.type !== 'function') return tool
@@ -181,16 +182,16 @@ export function shownTools(asked: ResponsesRequest['tools']): object[] {
 
 type ToolUse = Pick<GenerateRequest, 'tool_choice' | 'allowed_tools' | 'parallel_tool_calls'>
 
-/** Internal form of the tool choice, and its original form if there is no internal one. */
+/** Internal form of the tool choice. If there is none, then `native` is the choice of the request. */
 export function toolUse(
   { tool_choice, parallel_tool_calls }: Pick<ResponsesRequest, 'tool_choice' | 'parallel_tool_calls'>,
   tools: readonly Tool[],
 ): { readonly use: ToolUse; readonly native: unknown } {
   const functions = tools.filter((tool) => !tool.native_only)
   const { native, ...use } = tool_choice ? toolChoice(tool_choice, functions) : { native: undefined }
-  // A native tool may be the required one.
+  // `required` is valid without functions if there is a native tool.
   if (functions.length > 0 || tools.length === 0) requireToolChoice(use.tool_choice, functions)
-  // Without tools there is no choice, and upstreams refuse these fields.
+  // Upstreams refuse these fields in a request without tools.
   if (tools.length === 0) return { use: {}, native: undefined }
   if (functions.length === 0) return { use: {}, native: native ?? tool_choice }
   return { use: { ...use, parallel_tool_calls: parallel_tool_calls ?? undefined }, native }
@@ -209,7 +210,7 @@ function toolChoice(
   const isOffered = tools.some((tool) => tool.name === name)
   if (hostedTool(choice.type) && isOffered)
     return { tool_choice: { type: 'tool', name: name as string }, native: undefined }
-  // If the model is not offered the tool, then it chooses freely.
+  // If the model does not receive the chosen tool, then the model chooses freely.
   return { ...(isOffered && name && { tool_choice: { type: 'tool', name } }), native: choice }
 }
 

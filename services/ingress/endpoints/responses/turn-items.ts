@@ -9,14 +9,14 @@ export interface InputItem {
   readonly [field: string]: unknown
 }
 
-/** Turns that are converted between two yields. */
+/** Maximum turns that are converted between two event-loop yields. */
 const PIECE_TURNS = 500
 
 /**
- * Items from which the turns were decoded (docs/guides/responses.md, Stored responses), each with a new id, because the original
- * ids are not stored.
+ * Converts the turns of a stored prompt back to items (docs/guides/responses.md, Stored responses). Each item gets a
+ * new id, because the original ids are not stored.
  *
- * @param callId Id of the response without its prefix.
+ * @param callId Id of the response without its prefix
  */
 export function* itemsOfTurns(turns: readonly Turn[], callId: string): Pieces<InputItem[]> {
   const items: InputItem[] = []

@@ -9,8 +9,8 @@ import { ServiceError } from '#shared/error.ts'
 import { speak } from '#shared/kinds/speak.ts'
 
 /**
- * POST /v1/audio/speech (docs/guides/speech.md): audio bytes as they are generated; with `stream_format: sse`, events that
- * contain them.
+ * POST /v1/audio/speech (docs/guides/speech.md): sends audio bytes while they are generated. With `stream_format: sse`,
+ * events contain the bytes.
  */
 export const speech: JobEndpoint = {
   path: '/v1/audio/speech',
@@ -42,9 +42,9 @@ export const speech: JobEndpoint = {
 }
 
 /**
- * A speech model.
+ * Finds a speech model. If the catalogue has none, then the error message explains how to add one.
  *
- * @throws ServiceError as `getModel`; if the catalogue has no speech model, then the message explains how to add one
+ * @throws ServiceError as `getModel`
  */
 function speakerOf(context: IngressContext, caller: Caller, id: string): ModelConfig {
   if (context.models.models.some(({ task }) => task === 'speech')) return getModel(context, caller, id, 'speech')

@@ -30,8 +30,8 @@ const STREAMABLE: ReadonlySet<TranscriptFormat> = new Set(['json', 'text', 'diar
 const SUBTITLES: ReadonlySet<TranscriptFormat> = new Set(['srt', 'vtt'])
 
 /**
- * Decodes a body from a form or from JSON (docs/reference/compatibility.md, Transcription fields). Order: shape, model, rules between
- * fields, and the audio last.
+ * Decodes a body from a form or from JSON (docs/reference/compatibility.md, Transcription fields). Checks the shape,
+ * the model, the rules between fields, and last the audio.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -66,7 +66,7 @@ function isObject(body: unknown): boolean {
   return typeof body === 'object' && body !== null && !Array.isArray(body)
 }
 
-/** Form of the answer. verbose_json has segments by default (docs/reference/compatibility.md, Transcripts). */
+/** Form of the answer. `verbose_json` contains segments by default (docs/reference/compatibility.md, Transcripts). */
 function formOf(asked: TranscriptionBody): TranscriptForm {
   const format = asked.response_format ?? 'json'
   const granularities = asked.timestamp_granularities ?? []
@@ -107,7 +107,7 @@ function requireWithinModel(asked: TranscriptionBody, form: TranscriptForm, mode
   for (const [index, hint] of (asked.languages ?? []).entries()) requireLanguage(hint, `languages[${index}]`)
 }
 
-/** A single hint counts as the language. With several, the engine detects the language. */
+/** Language of the speech. If the request lists several, then the engine detects the language. */
 function languageOf({ language, languages }: TranscriptionBody, model: ModelConfig): string | undefined {
   const given = language ?? (languages?.length === 1 ? languages[0] : undefined)
   if (given == null) return undefined
@@ -127,15 +127,15 @@ function requireLanguage(code: string, param: string): string {
   return refuse('invalid_language_format', param, message)
 }
 
-/** Prompt for the engine. Expected keywords are appended, because engines take them only as preceding text. */
+/** Prompt for the engine. Keywords are appended, because engines accept them only as text before the transcript. */
 function promptOf({ prompt, keywords }: TranscriptionBody): string | undefined {
   const parts = [prompt ?? '', (keywords ?? []).join(', ')].filter((part) => part !== '')
   return parts.length === 0 ? undefined : parts.join('\n')
 }
 
 /**
- * Voice activity detection. Default: none, except with diarization, which works on pieces of speech (docs/reference/compatibility.md,
- * Uploads).
+ * Voice activity detection. Default: none. Diarization always needs it, because it works on segments of speech
+ * (docs/reference/compatibility.md, Uploads).
  */
 function vadOf({ chunking_strategy: strategy }: TranscriptionBody, diarize: boolean): VoiceActivity | undefined {
   if (strategy == null) return diarize ? VoiceActivity.parse({}) : undefined

@@ -3,14 +3,14 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /*
- * Converts the fields of a transcription form to the form of a JSON body (docs/reference/compatibility.md, Uploads). Clients write
+ * Converts the fields of a transcription form to a JSON body (docs/reference/compatibility.md, Uploads). Clients write
  * lists and objects in several ways:
  *
  *   name[]=a name[]=b · name=a name=b · name[0]=a name[1]=b
  *   chunking_strategy=auto · chunking_strategy={"type":"server_vad"} · chunking_strategy[type]=server_vad
  *
- * An empty field counts as absent. An invalid number or boolean stays text, because the schema's error message is
- * better than any from here. Unknown fields are dropped.
+ * An empty field counts as absent. An invalid number or boolean stays text, so that validation of the body reports it.
+ * Unknown fields are dropped.
  */
 
 const LISTS: ReadonlySet<string> = new Set([
@@ -19,7 +19,10 @@ const LISTS: ReadonlySet<string> = new Set([
 ])
 const TEXTS: ReadonlySet<string> = new Set(['model', 'language', 'prompt', 'response_format'])
 const STRATEGY = 'chunking_strategy'
-/** Maximum characters of its JSON, which has four members. Longer text could be nested deep. */
+/**
+ * Maximum characters of `chunking_strategy` as JSON, which has four members. Limited, because longer JSON could be
+ * nested deeply.
+ */
 const STRATEGY_CHARS_MAX = 1_024
 const FLAGS: ReadonlySet<string> = new Set(['stream', 'background', 'store'])
 
@@ -27,9 +30,9 @@ const FLAGS: ReadonlySet<string> = new Set(['stream', 'background', 'store'])
 const NAME = /^([a-z_]{1,64})(?:\[([a-z_]{0,64}|\d{1,3})\])?$/
 
 /**
- * Body that the fields of a form represent.
+ * Converts the fields of a form to a body.
  *
- * @throws ServiceError `invalid_value` for a field given twice or in two ways
+ * @throws ServiceError `invalid_value` for a field that is given twice or in two ways
  */
 export function bodyOfForm(fields: readonly FormField[]): Record<string, unknown> {
   const body: Record<string, unknown> = {}
@@ -47,7 +50,7 @@ export function bodyOfForm(fields: readonly FormField[]): Record<string, unknown
   return body
 }
 
-/** An item of a list. The index is that in its name, or its position among the received items. */
+/** Item of a list. `index` is the one in the field name, or else the position among the received items. */
 interface Item {
   readonly index: number
   readonly value: string
@@ -66,7 +69,7 @@ function addValue(body: Record<string, unknown>, field: string, value: string): 
   body[field] = read
 }
 
-/** Undefined for unknown fields. */
+/** Value of a field; undefined if the field is unknown. */
 function readValue(field: string, value: string): unknown {
   if (TEXTS.has(field)) return value
   if (FLAGS.has(field)) return readFlag(value)
@@ -81,7 +84,7 @@ function addMember(body: Record<string, unknown>, key: string, value: string): v
   body[STRATEGY] = { ...members, [key]: key === 'type' ? value : readNumber(value) }
 }
 
-/** Accepts booleans as JSON and Python write them. */
+/** Accepts `true` and `True`, as JSON and Python write them. */
 function readFlag(value: string): boolean | string {
   const lower = value.toLowerCase()
   return lower === 'true' || lower === 'false' ? lower === 'true' : value
@@ -95,7 +98,7 @@ function readStrategy(value: string): unknown {
   try {
     if (value.length <= STRATEGY_CHARS_MAX) return JSON.parse(value)
   } catch {
-    // Rejected by the validation below.
+    // Left as text, which the validation of the body rejects.
   }
   throw new ServiceError('invalid_value', `Invalid '${STRATEGY}': expected 'auto' or a JSON object.`, {
     param: STRATEGY,

@@ -8,9 +8,9 @@ import { AudioSniffer } from './sniff.ts'
 import { tooLarge } from './upload.ts'
 
 /**
- * Audio of a JSON body: `data:audio/wav;base64,…`, or an object with the base64 and the file name.
+ * Audio in a JSON body: `data:audio/wav;base64,…`, or an object with the base64 text and the file name.
  *
- * @param file Field of the body.
+ * @param file Field `file` of the body
  * @throws ServiceError `missing_required_parameter`, `invalid_type`, `invalid_value`, `request_too_large`,
  * `invalid_audio`
  */
@@ -29,11 +29,11 @@ export function audioOfJson(file: unknown, bytesMax: number): TranscribeRequest[
 }
 
 /**
- * RFC 2397: data:<type>/<subtype>[;attribute=value]*;base64,<data>. The type is optional, because the content
- * determines it.
+ * Beginning of a data URL (RFC 2397): data:<type>/<subtype>[;attribute=value]*;base64,<data>. The type is optional,
+ * because the content determines the format.
  */
 const HEAD = /^data:(?:[a-z]+\/[a-z0-9.+-]+)?(?:;[a-z0-9-]+=[^;,]*)*;base64,/i
-/** Maximum characters of the head; longer heads are refused. */
+/** Maximum characters before the data; a longer URL is refused. */
 const HEAD_CHARS_MAX = 256
 
 /**

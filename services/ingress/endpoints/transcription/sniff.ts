@@ -2,8 +2,8 @@ import type { AudioFormat } from '#schemas/transcription/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /*
- * Detection of an audio container by its first bytes (docs/reference/compatibility.md, Uploads), or by the file name if they are
- * inconclusive. Whether the audio can be decoded is checked by the worker.
+ * Detects an audio container by its first bytes (docs/reference/compatibility.md, Uploads). If the bytes are
+ * inconclusive, then the file name decides. The worker checks whether the audio can be decoded.
  */
 
 /** Formats by file extension; some extensions are synonyms. */
@@ -22,17 +22,17 @@ const EXTENSIONS: ReadonlyMap<string, AudioFormat> = new Map([
   ['webm', 'webm'],
 ])
 
-/** Bytes that suffice for the detection. */
+/** Number of bytes that suffice for the detection. */
 const HEAD_BYTES = 64
-/** ID3v2 header: `ID3`, version, flags, and the size of the tag in four bytes of seven bits. */
+/** Size of an ID3v2 header: `ID3`, version, flags, and the size of the tag in four bytes with seven bits each. */
 const ID3_HEAD_BYTES = 10
 const ID3_FOOTER_FLAG = 0x10
-/** Maximum consecutive tags that are skipped; real files have one. */
+/** Maximum consecutive ID3v2 tags that are skipped. Real files have one. */
 const TAGS_MAX = 4
 
 /**
- * Detects the format of a file while it arrives. Tags before the audio are skipped; they may contain pictures of any
- * size.
+ * Detects the format of a file while it arrives. ID3v2 tags before the audio are skipped, because they may contain
+ * pictures of any size.
  */
 export class AudioSniffer {
   readonly #filename: string | undefined
@@ -41,7 +41,7 @@ export class AudioSniffer {
   #tags = 0
   #format: AudioFormat | undefined
 
-  /** @param filename Used if the content is inconclusive */
+  /** @param filename Decides if the content is inconclusive */
   constructor(filename: string | undefined) {
     this.#filename = filename
   }
@@ -80,7 +80,7 @@ export class AudioSniffer {
 
   #decide(): AudioFormat {
     const found = this.#tags > TAGS_MAX ? 'other' : formatOf(this.#head)
-    // Audio after a tag is MP3, or FLAC from a lenient writer. A file that ends within its tag has no audio.
+    // Audio after an ID3v2 tag is MP3, or FLAC from a few programs. A file that ends within the tag contains no audio.
     if (this.#tags > 0 && this.#head.length > 0 && found !== 'other') return found === 'flac' ? 'flac' : 'mp3'
     if (found !== undefined && found !== 'other') return found
     const byName = EXTENSIONS.get(this.#filename?.split('.').at(-1)?.toLowerCase() ?? '')
@@ -99,7 +99,7 @@ function tagBytesOf(head: Buffer): number {
   return ID3_HEAD_BYTES + ((a << 21) | (b << 14) | (c << 7) | d) + footer
 }
 
-/** Format by content; `other` if the content is surely not audio; undefined if it is inconclusive. */
+/** Format by content; `other` if the content is certainly not audio; undefined if it is inconclusive. */
 function formatOf(head: Buffer): AudioFormat | 'other' | undefined {
   const four = head.toString('latin1', 0, 4)
   if (four === 'RIFF' || four === 'RF64') return head.toString('latin1', 8, 12) === 'WAVE' ? 'wav' : 'other'
@@ -121,8 +121,8 @@ const OTHERS = ['PK\x03\x04', 'PK\x05\x06', '\x1f\x8b', 'BZh', '\xfd7zXZ', '7z\x
 const MORE_OTHERS = ['%PDF', '\x89PNG', '\xff\xd8\xff', 'GIF8', '\x7fELF', 'MZ', 'SQLite']
 
 /**
- * Whether the content is surely not audio, whatever its name: archives (possible bombs), pictures, and text such as an
- * error page.
+ * Whether the content is certainly not audio, whatever its name: archives (which may be decompression bombs), pictures,
+ * and text such as an error page.
  */
 function isOther(head: Buffer): boolean {
   const text = head.toString('latin1')

@@ -10,8 +10,8 @@ const NAMES = 'known_speaker_names'
 const REFERENCES = 'known_speaker_references'
 
 /**
- * Pairs the names of known speakers with samples of their voices (docs/reference/compatibility.md, Transcription fields). The worker
- * that decodes a sample checks its duration.
+ * Pairs the names of known speakers with samples of their voices (docs/reference/compatibility.md, Transcription
+ * fields). The worker checks the duration of a sample when it decodes the sample.
  *
  * @throws ServiceError `invalid_value`, `unsupported_value`, `invalid_audio` with the path of the first problem
  */

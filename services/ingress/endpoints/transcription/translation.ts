@@ -11,8 +11,8 @@ import { preparedOf } from './transcription.ts'
 import { readTranscription } from './upload.ts'
 
 /**
- * POST /v1/audio/translations (docs/guides/transcription.md, Translations): transcribes speech in any language to English
- * text.
+ * POST /v1/audio/translations (docs/guides/transcription.md, Translations): transcribes speech in any language into
+ * English text.
  */
 export const translations: JobEndpoint = {
   path: '/v1/audio/translations',
@@ -36,9 +36,9 @@ export const translations: JobEndpoint = {
 }
 
 /**
- * A model that translates.
+ * Finds a model that can translate. If the given model cannot, then the error message lists models that can.
  *
- * @throws ServiceError as `getModel`; if the model does not translate, then the message lists models that do
+ * @throws ServiceError as `getModel`
  */
 function translatorOf(context: IngressContext, caller: Caller, id: string): ModelConfig {
   const model = getModel(context, caller, id, 'transcription')

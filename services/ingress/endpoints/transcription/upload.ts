@@ -12,17 +12,24 @@ import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 import { bodyOfForm } from './form.ts'
 import { AudioSniffer } from './sniff.ts'
 
-/** Maximum form fields: each of docs/guides/transcription.md, Fields once, the items of lists, and some that are ignored. */
+/**
+ * Maximum form fields: each field of docs/guides/transcription.md, Fields, the items of lists, and some fields that are
+ * ignored.
+ */
 const FIELDS_MAX = 256
-/** Maximum bytes of a field. A speaker's voice sample is the longest; a slightly longer one is refused by name. */
+/**
+ * Maximum bytes of a field. The voice sample of a speaker is the longest. The margin lets validation report a sample
+ * that is slightly too long.
+ */
 const FIELD_BYTES_MAX = REFERENCE_CHARS_MAX + 64 * 1024
-/** Maximum bytes of all fields: all voice samples, and 512 KiB for the others. */
+/** Maximum bytes of all fields: the voice samples, and 512 KiB for all others. */
 const FIELDS_BYTES_MAX = SPEAKERS_MAX * FIELD_BYTES_MAX + 512 * 1024
 /** Maximum bytes of boundaries and part headers. */
 const FRAMING_BYTES_MAX = 256 * 1024
 
 /**
- * An audio file in its blob. In JSON it becomes its hash, so that two uploads of one file have the same fingerprint.
+ * An uploaded audio file, stored in a blob. JSON contains its hash, so that two uploads of one file have the same
+ * fingerprint.
  */
 export class UploadedAudio {
   readonly blob: string
@@ -43,9 +50,9 @@ export class UploadedAudio {
 }
 
 /**
- * Reads the form of a transcription. The file is written to a blob while it arrives. The fields become a body as in
- * JSON, with an {@link UploadedAudio} as `file`. The blob is one of `call.uploads`; job options become
- * `call.jobFields`.
+ * Reads the form of a transcription. The file is written to a blob while it arrives, and the blob is recorded in
+ * `call.uploads`. The fields become a body as in JSON, with an {@link UploadedAudio} as `file`. Job options are stored
+ * in `call.jobFields`.
  *
  * @throws ServiceError for problems of the form or its fields, and for the file: `request_too_large`, `invalid_audio`
  */
@@ -66,7 +73,7 @@ export async function readTranscription(
   let isTaken = false
   let audio: UploadedAudio | undefined
   const fields = await readForm(req, bounds, {
-    // A part named `file` is streamed to a blob and never kept in memory.
+    // A part named `file` is always streamed to a blob, even without a filename, and never kept in memory.
     isFile: (name, filename) => filename !== undefined || name === 'file',
     take: async (file) => {
       requireAudio(file, isTaken)
@@ -110,11 +117,11 @@ async function storeAudio(context: IngressContext, call: Call, file: FormFile): 
       sniffer.push(chunk)
       yield chunk
     }
-    // Checked inside the stream, so that nothing is stored if the file is not audio.
+    // Checked before the stream ends, so that nothing is stored if the file is not audio.
     if (bytes === 0) throw new ServiceError('invalid_audio', 'The audio file is empty.', { param: 'file' })
     sniffer.end()
   }
-  // Also the id of the durable job, if the call becomes one.
+  // The blob is named after a new job id. If the call becomes a durable job, then the job gets this id.
   const blob = newAttachmentKey(newJobId())
   call.uploads.add(blob)
   await call.storage.over(context.blobs).put(blob, checked())
