@@ -7,13 +7,13 @@ import { PoolName } from '#schemas/job.ts'
 import { ROLES } from '#services/services.ts'
 
 describe('the table of services', () => {
-  it('has a process of its own for each role in the fleet of docker-compose.yml', async () => {
+  it('has a separate process for each role in the fleet of docker-compose.yml', async () => {
     const fleet = parse(await readFile('docker-compose.yml', 'utf8')) as { services: Record<string, unknown> }
     const commands = Object.values(fleet.services).flatMap((service) => (service as { command?: string[] }).command)
     expect(commands).toEqual(expect.arrayContaining(ROLES))
   })
 
-  it('is told by --help in 80 columns', async () => {
+  it('is printed by --help in 80 columns', async () => {
     const { stdout } = await promisify(execFile)(process.execPath, ['services/main.js', '--help'])
     for (const role of ROLES) expect(stdout).toMatch(new RegExp(`^  ${role} `, 'm'))
     expect(stdout.split('\n').filter((line) => line.length > 80)).toEqual([])

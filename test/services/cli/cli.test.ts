@@ -160,7 +160,7 @@ describe('sluice', () => {
   it('starts the Node of the project if the current Node is too old', async () => {
     const directory = await emptyDirectory()
     const old = join(directory, 'old.mjs')
-    // Simulates an old Node as far as the launcher checks.
+    // Simulates an old Node for the checks of the launcher.
     await writeFile(
       old,
       `const versions = { ...process.versions, node: '20.11.0' }

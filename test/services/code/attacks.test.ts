@@ -13,13 +13,13 @@ import { openSandbox, PREPARE_MS } from '../../support/sandbox/adapters.ts'
 import { runCode } from '../../support/sandbox/runs.ts'
 import { until } from '../../support/stack.ts'
 
-/* What hostile or unlucky code did to the sandboxes and to those that hand its output on, each with its mend. */
+/* Regression tests of attacks on the sandboxes and on the streaming of their output. */
 
 const MIB = 1024 * 1024
 const RUN_MS = 30_000
 const LAST_WORDS = 'data: too slow\n\n'
 
-describe.each(['zygote', 'wasm'] as const)('code that breaks its own ending, in %s', (name) => {
+describe.each(['zygote', 'wasm'] as const)('code that corrupts its own result, in %s', (name) => {
   let sandbox: Sandbox
   let missing: string | undefined
   beforeAll(async () => {
@@ -86,7 +86,7 @@ raise KeyError('of the program')`,
     })
   }
 
-  it('does not lose a run that writes a plot byte by byte', { timeout: 3 * RUN_MS }, async (context) => {
+  it('loses no run that writes a plot byte by byte', { timeout: 3 * RUN_MS }, async (context) => {
     context.skip(missing !== undefined, missing)
     const code = `
 import os
@@ -97,8 +97,8 @@ print('end')`
   })
 })
 
-describe('a zygote that is killed', () => {
-  it('leaves no directory behind', { timeout: PREPARE_MS }, async (context) => {
+describe('a killed zygote', () => {
+  it('leaves no directory', { timeout: PREPARE_MS }, async (context) => {
     const sandbox = await openSandbox('zygote')
     if (typeof sandbox === 'string') return context.skip(sandbox)
     const children = readFileSync(`/proc/self/task/${process.pid}/children`, 'utf8').trim().split(' ')
@@ -113,7 +113,7 @@ describe('a zygote that is killed', () => {
 })
 
 describe('a file of the WebAssembly sandbox', () => {
-  it('holds no memory for what was cut off', async () => {
+  it('keeps no memory of truncated content', async () => {
     const quota = new Quota({ bytes: 8 * MIB, nodes: 64, fileBytes: 8 * MIB })
     const heldBefore = heldBytes()
     const files = Array.from({ length: 32 }, () => {
@@ -122,7 +122,7 @@ describe('a file of the WebAssembly sandbox', () => {
       file.resize(0)
       return file
     })
-    // A collection frees buffers on a thread of its own, and may have given back none when it returns.
+    // Buffers are freed in a background thread, possibly after the collection returns.
     await until(() => heldBytes() - heldBefore < 16 * MIB)
     expect(files.map(({ size }) => size)).toEqual(Array(32).fill(0))
   })
@@ -131,7 +131,7 @@ describe('a file of the WebAssembly sandbox', () => {
 describe('a stream with a frame of many megabytes', () => {
   const FRAME = `data: ${'x'.repeat(32 * MIB)}\n\n`
 
-  it('is given to the end to a client that keeps reading slowly', { timeout: RUN_MS }, async () => {
+  it('is completed to a client that keeps reading slowly', { timeout: RUN_MS }, async () => {
     const response = await streamOf(FRAME, 1_000)
     let [read, pauseAt] = [0, 2 * MIB]
     for await (const chunk of response) {
@@ -143,7 +143,7 @@ describe('a stream with a frame of many megabytes', () => {
     expect(read).toBe(FRAME.length)
   })
 
-  it('has last words only after it', { timeout: RUN_MS }, async () => {
+  it('is followed by the last frame, never overtaken', { timeout: RUN_MS }, async () => {
     const response = await streamOf(FRAME, 100)
     await sleep(500)
     const parts: Buffer[] = []
@@ -161,7 +161,7 @@ describe('a stream with a frame of many megabytes', () => {
   })
 })
 
-/** The response of a server that writes a text as streams are written. */
+/** The response of a server that streams a text. */
 async function streamOf(text: string, slowReaderMs: number) {
   const server = createServer((_req, res) => {
     writePieces(res, framePieces(text), slowReaderMs).then(
@@ -179,7 +179,7 @@ async function streamOf(text: string, slowReaderMs: number) {
   return response as import('node:http').IncomingMessage
 }
 
-/** Bytes in array buffers that something still needs. */
+/** Bytes in live array buffers. */
 function heldBytes(): number {
   setFlagsFromString('--expose-gc')
   const collect = runInNewContext('gc') as () => void

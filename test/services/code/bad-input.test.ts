@@ -49,7 +49,7 @@ describe('code that is refused', () => {
     ['half a character', { code: "print('\ud83d')" }],
     ['an empty list of libraries', { libraries: [] }],
     ['the longest time', { timeout: 60 }],
-  ])('takes %s', async (_, more) => {
+  ])('accepts %s', async (_, more) => {
     expect((await stack.post(CODE, { code: 'print(1)', lang: 'python', ...more })).status).toBe(200)
   })
 
@@ -60,14 +60,14 @@ describe('code that is refused', () => {
     expect(await response.json()).toMatchObject({ error: { param: 'body.lang' } })
   })
 
-  it('an end user whose name is longer than 256 characters is refused', async () => {
+  it('a user id longer than 256 characters is refused', async () => {
     const headers = { 'x-service-userid': 'u'.repeat(257) }
     const response = await stack.post(CODE, { code: 'print(1)', lang: 'python' }, { headers })
     expect(response.status).toBe(400)
     expect(await response.json()).toMatchObject({ error: { param: 'x-service-userid' } })
   })
 
-  it('an end user who started as many runs a minute as may gets 429, and others go on', async () => {
+  it('a user over the runs per minute gets 429, and other users are served', async () => {
     const call = (user: string | undefined, init: RequestInit = {}) => {
       const headers = new Headers(init.headers)
       if (user !== undefined) headers.set('x-service-userid', user)

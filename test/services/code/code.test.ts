@@ -12,7 +12,7 @@ plt.figure()
 plt.bar(['a', 'b'], [3, 5])
 plt.show()
 `
-/** Noise does not compress: over half a megabyte of PNG. */
+/** Noise is incompressible: over half a megabyte of PNG. */
 const NOISE = `
 import matplotlib.pyplot as plt
 import numpy as np
@@ -38,7 +38,7 @@ describeCode('code', inject('kafka'), (stack) => {
   const jobOf = async (id: string, wait = 30) =>
     (await (await stack().get(`/v1/jobs/${id}?wait=${wait}`)).json()) as WireJob
 
-  it('answers what a program prints', async () => {
+  it('returns the output of a program', async () => {
     const code = "import sys\nprint('out', 6 * 7, 'ß')\nprint('note', file=sys.stderr)"
     expect(await run(stack(), code)).toEqual({
       success: true,
@@ -52,25 +52,25 @@ describeCode('code', inject('kafka'), (stack) => {
     })
   })
 
-  it('has the libraries that it may ask for', async () => {
+  it('has the allowed libraries', async () => {
     const libraries = ['numpy', 'pandas', 'scipy', 'matplotlib.pyplot', 'seaborn', 'json']
     const code = `${libraries.map((name) => `import ${name}`).join('\n')}\nprint(numpy.arange(4).sum())`
     expect(await run(stack(), code, { libraries })).toMatchObject({ success: true, stdout: '6\n', stderr: '' })
   })
 
-  it('a runtime error is a result with its traceback, after what was printed', async () => {
+  it('returns a runtime error with its traceback after the output', async () => {
     const result = await run(stack(), "print('before')\n1 / 0")
     expect(result).toMatchObject({ success: true, exit_code: 1, stdout: 'before\n', violations: [] })
     expect(result.stderr).toMatch(/^Traceback[\s\S]*line 2[\s\S]*ZeroDivisionError: division by zero\n$/)
   })
 
-  it('a syntax error is a result, and nothing runs', async () => {
+  it('returns a syntax error without running the program', async () => {
     const result = await run(stack(), "print('before')\nif:\n  pass")
     expect(result).toMatchObject({ success: true, exit_code: 1, stdout: '', violations: [], plots: [] })
     expect(result.stderr).toMatch(/line 2[\s\S]*SyntaxError/)
   })
 
-  it('a violation is a result that names it, and nothing runs', async () => {
+  it('returns the violation without running the program', async () => {
     expect(await run(stack(), "print('before')\nimport os\nos.listdir('/')")).toMatchObject({
       success: false,
       exit_code: -1,
@@ -80,7 +80,7 @@ describeCode('code', inject('kafka'), (stack) => {
     })
   })
 
-  it('a timeout is a result that keeps what was printed', async () => {
+  it('returns a timeout with the output before it', async () => {
     const result = await run(stack(), SLEEP, { timeout: 1 })
     expect(result).toMatchObject({
       success: false,
@@ -92,11 +92,11 @@ describeCode('code', inject('kafka'), (stack) => {
     expect(result.execution_time).toBeGreaterThanOrEqual(1)
   })
 
-  it('gives the exit status of a program that chose it', async () => {
+  it('returns the exit status of the program', async () => {
     expect(await run(stack(), 'import sys\nsys.exit(3)')).toMatchObject({ success: true, exit_code: 3, violations: [] })
   })
 
-  it('a program that takes more memory than there is hears so, and may end as it likes', async () => {
+  it('reports exhausted memory to the program, which may handle it', async () => {
     const code =
       "try:\n  x = bytearray(900_000_000)\nexcept MemoryError:\n  print('too much')\ny = bytearray(900_000_000)"
     const result = await run(stack(), code)
@@ -104,7 +104,7 @@ describeCode('code', inject('kafka'), (stack) => {
     expect(result.stderr).toMatch(/MemoryError\n$/)
   })
 
-  it('gives each figure that was open when it was shown', async () => {
+  it('returns each figure that was open when shown', async () => {
     const { plots, exit_code } = await run(stack(), PLOT)
     expect(exit_code).toBe(0)
     expect(plots.map(({ filename, format }) => `${filename} ${format}`)).toEqual(['plot_1.png png', 'plot_2.png png'])
@@ -113,17 +113,17 @@ describeCode('code', inject('kafka'), (stack) => {
     }
   })
 
-  it('carries output to its limits, and a plot that is larger than a record', async () => {
+  it('carries output up to its limits, and a plot that is larger than a record', async () => {
     const { stdout, plots } = await run(stack(), `print('x' * 2_000_000)\n${NOISE}`)
     expect(stdout.startsWith('x'.repeat(1_000_000))).toBe(true)
     expect(stdout.split('\n').at(-2)).toMatch(/truncated/)
     const png = Buffer.from(plots[0]?.content_base64 ?? '', 'base64')
     expect(png.length).toBeGreaterThan(512 * 1024)
-    // The last chunk of every PNG: none of its pieces is missing or doubled.
+    // The last chunk of every PNG: no piece is missing or duplicated.
     expect(png.indexOf('IEND')).toBe(png.length - 8)
   })
 
-  it('streams output and plots, then the whole result', async () => {
+  it('streams output and plots, then the complete result', async () => {
     const body = { code: `for i in range(3):\n  print(i)\n${PLOT}`, lang: 'python', stream: true }
     const response = await stack().post(CODE, body)
     expect(response.headers.get('content-type')).toContain('text/event-stream')
@@ -139,7 +139,7 @@ describeCode('code', inject('kafka'), (stack) => {
     ])
   })
 
-  it('streams what is printed while the program goes on, and ends it when its caller leaves', async () => {
+  it('streams output while the program runs, and ends the program when its caller disconnects', async () => {
     const leave = new AbortController()
     const body = { code: SLEEP, lang: 'python', timeout: 100, stream: true }
     const response = await stack().post(CODE, body, { signal: leave.signal })
@@ -150,7 +150,7 @@ describeCode('code', inject('kafka'), (stack) => {
     await untilBusy(stack(), 0)
   })
 
-  it('ends the program of a caller who leaves while waiting for the whole result', async () => {
+  it('ends the program of a caller that disconnects while waiting for the complete result', async () => {
     const leave = new AbortController()
     run(stack(), SLEEP, { timeout: 100 }, { signal: leave.signal }).catch(() => {})
     await untilBusy(stack(), 1)
@@ -158,7 +158,7 @@ describeCode('code', inject('kafka'), (stack) => {
     await untilBusy(stack(), 0)
   })
 
-  it('runs as a durable job whose events tell the output, and keeps the result', async () => {
+  it('runs as a durable job whose events contain the output, and stores the result', async () => {
     const id = await submit("import sys\nprint('one')\nprint('two', file=sys.stderr)", { stream: true })
     const { status, result } = await jobOf(id)
     expect(status).toBe('completed')
@@ -176,7 +176,7 @@ describeCode('code', inject('kafka'), (stack) => {
     expect(await (await stack().get(`/v1/jobs/${id}/result`)).json()).toEqual(result)
   })
 
-  it('keeps the plots of a durable job, also those larger than a record', async () => {
+  it('stores the plots of a durable job, also those larger than a record', async () => {
     const id = await submit(NOISE, { stream: true })
     const { plots } = (await jobOf(id)).result as { plots: object[] }
     expect(plots).toMatchObject([{ filename: 'plot_1.png' }])
@@ -185,7 +185,7 @@ describeCode('code', inject('kafka'), (stack) => {
     expect(chunks).toContainEqual({ type: 'code.plot', plot: plots[0] })
   })
 
-  it('ends the program of a durable job that is cancelled', async () => {
+  it('ends the program of a cancelled durable job', async () => {
     const id = await submit(SLEEP, { timeout: 100, stream: true })
     await untilBusy(stack(), 1)
     expect((await stack().post(`/v1/jobs/${id}/cancel`, {})).status).toBe(200)
@@ -206,7 +206,7 @@ describeCode('code', inject('kafka'), (stack) => {
     await untilBusy(stack(), 0)
   })
 
-  it('streams over a WebSocket, and ends the program of a request that is cancelled there', async () => {
+  it('streams over a WebSocket, and ends the program of a request cancelled there', async () => {
     using client = await openWs(stack())
     client.send({ type: 'request.create', id: 'r1', endpoint: CODE, body: { code: 'print(1)', lang: 'python' } })
     expect(await client.end('r1')).toMatchObject({ type: 'request.completed', status: 200, body: null })

@@ -7,25 +7,25 @@ import { SANDBOX_DIR, SANDBOX_MISSING } from '../../support/sandbox/sandbox.ts'
 import { until } from '../../support/stack.ts'
 
 const kafka = inject('kafka')
-/** Processes start slowly where many tests share the cores. */
+/** Processes start slowly when many tests share the cores. */
 const TEST_MS = 120_000
 
-/** The program, and the one that watches it. */
+/** The program and its supervisor. */
 const PROCESSES_A_RUN = 2
-/** How long the code of a killed worker runs: at least, and where programs start slowly. */
+/** Run time of the code on the killed worker: at least, and on machines where programs start slowly. */
 const RUN_SECONDS = 3
 const RUN_SECONDS_MAX = 20
-/** Calls under way: more than the killed worker runs, and fewer than both could. */
+/** Calls in flight: more than the killed worker runs, fewer than both workers could. */
 const OPEN_MAX = 80
 
-/** A call as its caller saw it end. */
+/** The end of a call, as its caller observed it. */
 interface Ended {
   readonly status: number
   readonly text: string
   readonly atMs: number
 }
 
-/** A worker with the sandbox that all tests share. */
+/** Starts a worker with the sandbox that all tests share. */
 async function startWorker(fleet: Fleet, slots = 20): Promise<RoleProcess> {
   const settings = {
     SANDBOX: 'zygote',
@@ -38,7 +38,7 @@ async function startWorker(fleet: Fleet, slots = 20): Promise<RoleProcess> {
   return worker
 }
 
-/** Processes below one, and below those, that have not ended. */
+/** Descendants of a process that have not ended. */
 function startedBy(pid: number): number[] {
   const parents = new Map<number, number[]>()
   for (const child of readdirSync('/proc').map(Number).filter(Number.isInteger)) {
@@ -50,7 +50,7 @@ function startedBy(pid: number): number[] {
   return found
 }
 
-/** Undefined for one that has ended, also while it waits to be reaped. */
+/** Undefined for an ended process, also while it waits to be reaped. */
 function parentOf(pid: number): number | undefined {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, 'utf8')
@@ -61,20 +61,20 @@ function parentOf(pid: number): number | undefined {
   }
 }
 
-/** The code of the error frame that a stream ended in. */
+/** The code of the error frame at the end of a stream. */
 function lastCode(text: string): string | undefined {
   const last = framesOf(text).at(-1)
   return typeof last === 'object' ? (last as { error?: { code: string } }).error?.code : undefined
 }
 
-describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers in processes of their own', () => {
+describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers in child processes', () => {
   it(
-    'a killed worker leaves no interpreter behind, and its callers get an answer or an error',
+    'a killed worker leaves no interpreter, and each of its callers gets a response or an error',
     async ({ annotate }) => {
       await using fleet = await openFleet(kafka ?? '')
       const ingress = await fleet.start('ingress')
       const doomed = await startWorker(fleet, 20)
-      // Room for what the other one runs, beside its own.
+      // Enough slots for the jobs of the other worker in addition to its own.
       await startWorker(fleet, 100)
       const idle = startedBy(doomed.pid).length
       let ended = 0
@@ -87,8 +87,8 @@ describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers in proces
       const whole: Promise<Ended>[] = []
       const streams: Promise<Ended>[] = []
       const beganAtMs = performance.now()
-      // Nobody says which worker takes a call, so there are more until this one has 20. Where programs start slowly they run
-      // for longer, so that the first are not over before the last has begun.
+      // Any worker may take a call, so calls are added until this one has 20. Programs run longer on slow machines, so that the first has not
+      // ended before the last starts.
       const interpreters = await until(
         () => {
           const pids = startedBy(doomed.pid)
@@ -125,7 +125,7 @@ describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers in proces
   )
 
   it(
-    'a worker that is told to end lets its runs end first',
+    'a worker finishes its runs after SIGTERM',
     async () => {
       await using fleet = await openFleet(kafka ?? '')
       const ingress = await fleet.start('ingress')

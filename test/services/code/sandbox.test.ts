@@ -28,7 +28,7 @@ async function failureOf(stack: Stack, more: object = {}) {
 
 const stackOf = (...sandboxes: LoadAdapter[]) => startStack({ sandboxes } satisfies StackOptions)
 
-it('takes the first sandbox that can be prepared and opened', async () => {
+it('uses the first sandbox that can be prepared and opened', async () => {
   let opened = 0
   const open = () => {
     opened++
@@ -44,7 +44,7 @@ it('takes the first sandbox that can be prepared and opened', async () => {
   expect(opened).toBe(1)
 })
 
-it('where no sandbox works calls get 503 with the reason of each, and a time to come back', async () => {
+it('without a working sandbox, calls get 503 with the reason of each sandbox and a Retry-After', async () => {
   await using stack = await stackOf(refusing('There is no daemon.'), refusing('There is no bwrap.'))
   const { status, retryAfter, code, message } = await failureOf(stack)
   expect([status, code]).toEqual([503, 'sandbox_unavailable'])
@@ -52,7 +52,7 @@ it('where no sandbox works calls get 503 with the reason of each, and a time to 
   expect(message).toMatch(/There is no daemon\..*There is no bwrap\./)
 })
 
-it('while the sandbox is prepared calls hear how far it is', async () => {
+it('calls report the progress while the sandbox is prepared', async () => {
   const prepare: Parameters<typeof scriptedAdapter>[1] = {
     prepare(onProgress, signal) {
       onProgress(0.42, 'installing numpy')
@@ -66,7 +66,7 @@ it('while the sandbox is prepared calls hear how far it is', async () => {
   expect(message).toContain('42 %: installing numpy')
 })
 
-it('a call that comes while a sandbox is looked for waits until it is open', async () => {
+it('a call that arrives during the selection of a sandbox waits until it is open', async () => {
   const looked = Promise.withResolvers<void>()
   const load: LoadAdapter['load'] = async () => {
     await looked.promise
@@ -79,12 +79,12 @@ it('a call that comes while a sandbox is looked for waits until it is open', asy
   expect(await answer).toMatchObject({ success: true })
 })
 
-it('where sandboxes are switched off calls get 503', async () => {
+it('with sandboxes switched off, calls get 503', async () => {
   await using stack = await stackOf()
   expect(await failureOf(stack)).toMatchObject({ status: 503, code: 'sandbox_unavailable' })
 })
 
-it('a run that its sandbox lost is tried once more', async () => {
+it('a run that its sandbox lost is retried once', async () => {
   const lostOnce = scriptedAdapter((count) => {
     if (count === 1) throw new ServiceError('sandbox_lost', 'The sandbox broke.')
     return DONE
@@ -104,7 +104,7 @@ it('a run that its sandbox lost twice is an error, never a result', async () => 
   expect(runs).toBe(2)
 })
 
-it('a run whose output was streamed is not tried again', async () => {
+it('a run whose output was streamed is not retried', async () => {
   let runs = 0
   const lost = scriptedAdapter(async (count) => {
     runs = count
@@ -137,7 +137,7 @@ it('a sandbox that can start no more runs is replaced', async () => {
   expect(opened).toBe(2)
 })
 
-it('a run that a limit ended is a result that names it', async () => {
+it('a run ended by a limit is a result that names the limit', async () => {
   const killed = scriptedAdapter(() => ({ type: 'killed', message: 'the memory limit of 512 MiB was exceeded.' }))
   await using stack = await stackOf(killed)
   expect(await run(stack, 'print(1)')).toMatchObject({
@@ -149,7 +149,7 @@ it('a run that a limit ended is a result that names it', async () => {
   })
 })
 
-it('the time that a run waited for room in the sandbox is not counted', async () => {
+it('time spent waiting for a sandbox slot does not count', async () => {
   const load: LoadAdapter['load'] = async () => {
     const adapter = await scriptedAdapter(() => DONE).load()
     const open: typeof adapter.open = async (signal) => ({
@@ -166,7 +166,7 @@ it('the time that a run waited for room in the sandbox is not counted', async ()
   expect((await run(stack, 'print(1)')).execution_time).toBeLessThan(1)
 })
 
-/** The code role in a process of its own, as far as it knows. */
+/** Starts the code role as in a process of its own. */
 async function startRole(...sandboxes: LoadAdapter[]) {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-code-'))
   const config = parseConfig({ DATA_DIR: dataDir, MODELS_FILE: 'models.yaml', LOG_LEVEL: 'silent' })
@@ -179,12 +179,12 @@ async function startRole(...sandboxes: LoadAdapter[]) {
   return service
 }
 
-it('a worker of its own is not ready while no sandbox works, and says why', async () => {
+it('a separate worker is not ready without a working sandbox, and reports why', async () => {
   const service = await startRole(refusing('There is no daemon.'))
   await until(() => service.problems().join().includes('There is no daemon.'))
 })
 
-it('a worker of its own opens its sandbox before the first run, and is ready then', async () => {
+it('a separate worker opens its sandbox before the first run, and is ready then', async () => {
   const opened = Promise.withResolvers<void>()
   const load: LoadAdapter['load'] = async () => {
     const adapter = await scriptedAdapter(() => DONE).load()
@@ -196,7 +196,7 @@ it('a worker of its own opens its sandbox before the first run, and is ready the
   await until(() => service.problems().length === 0)
 })
 
-it('where no sandbox works it is tried again by itself', async () => {
+it('without a working sandbox, opening one is retried automatically', async () => {
   let tries = 0
   const load: LoadAdapter['load'] = async () => {
     if (++tries === 1) throw new ServiceError('sandbox_unavailable', 'There is no daemon yet.')

@@ -16,7 +16,7 @@ describe('embeddings that are refused', () => {
   })
 
   const many = (count: number, item: unknown) => Array.from({ length: count }, () => item)
-  /** So many tokens: each word is one, with the blank before it. */
+  /** Text of `count` tokens: each word is one, with the blank before it. */
   const words = (count: number) => `word${' word'.repeat(count - 1)}`
   const MISSING = 'missing_required_parameter'
 
@@ -68,42 +68,42 @@ describe('embeddings that are refused', () => {
     expect(response.status).toBe(400)
   })
 
-  it('a model that does not exist', async () => {
+  it('an unknown model', async () => {
     const response = await stack.post('/v1/embeddings', { model: 'none', input: 'x' })
     expect(response.status).toBe(404)
     expect(await response.json()).toMatchObject({ error: { code: 'model_not_found', param: 'model' } })
   })
 
-  it('names the input and its tokens when it is too long', async () => {
+  it('an input that is too long, with its index and tokens', async () => {
     const response = await stack.post('/v1/embeddings', { model: 'embed-1', input: ['a', words(4_097)] })
     expect(await response.json()).toMatchObject({
       error: { message: expect.stringMatching(/^Input 1 has 4097 .* 4096 /) },
     })
   })
 
-  it('not a text of exactly as many tokens as the model takes', async () => {
+  it('no text of exactly the maximum tokens', async () => {
     const response = await stack.post('/v1/embeddings', { model: 'embed-1', input: [words(4_096)] })
     expect(response.status).toBe(200)
   })
 
-  it('not 2,048 texts', async () => {
+  it('no request of 2,048 texts', async () => {
     const response = await stack.post('/v1/embeddings', { model: 'embed-1', input: many(2_048, 'x') })
     expect(response.status).toBe(200)
   })
 
-  it('a problem of a job by its path in the job', async () => {
+  it('a problem of a job, with its path in the job', async () => {
     const body = { model: 'embed-1', input: ['a', ''] }
     const response = await stack.post('/v1/jobs', { endpoint: '/v1/embeddings', body })
     expect(await response.json()).toMatchObject({ error: { code: 'empty_string', param: 'body.input[1]' } })
   })
 
-  it('nothing but what is wrong: fields it does not know are ignored, null stands for absent', async () => {
+  it('no unknown field, and null as if absent', async () => {
     const more = { dimensions: null, encoding_format: null, user: 'somebody', input_type: 'query' }
     const response = await stack.post('/v1/embeddings', { model: 'embed-1', input: 'x', ...more })
     expect(response.status).toBe(200)
   })
 
-  it('the text of one caller without harm to others in the same call', async () => {
+  it('the text of one caller without affecting others in a shared call', async () => {
     const calls = many(30, 'x').map((_, i) => {
       const input = i % 5 === 0 ? [`good ${i}`, `REFUSE ${i}`] : `text ${i}`
       return stack.post('/v1/embeddings', { model: 'embed-1', input })

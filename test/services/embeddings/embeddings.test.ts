@@ -21,7 +21,7 @@ async function embed(stack: Stack, input: unknown, more: object = {}): Promise<L
   return (await response.json()) as List
 }
 
-/** Attempts that run on the worker. */
+/** Attempts that are running on the worker. */
 async function running(stack: Stack): Promise<number> {
   const text = await (await stack.get('/metrics')).text()
   return Number(/^sluice_pool_running\{pool="embeddings"\} (\d+)/m.exec(text)?.[1])
@@ -31,7 +31,7 @@ const floatsOf = (list: List) => list.data.map(({ embedding }) => Float32Array.f
 
 for (const { mode, options } of MODES) {
   describe.skipIf(mode === 'Kafka' && !inject('kafka'))(`embeddings, ${mode}`, () => {
-    it('answers with a vector for a text', async () => {
+    it('returns a vector for a text', async () => {
       await using embedder = await startEmbedder()
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const tokens = tokensOf('hello over there')
@@ -49,7 +49,7 @@ for (const { mode, options } of MODES) {
       })
     })
 
-    it('gives the same float32 values as numbers and as base64', async () => {
+    it('returns the same float32 values as numbers and as base64', async () => {
       await using embedder = await startEmbedder()
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const [numbers] = floatsOf(await embed(stack, 'some text'))
@@ -59,7 +59,7 @@ for (const { mode, options } of MODES) {
       expect(new Float32Array(new Uint8Array(bytes).buffer)).toEqual(numbers)
     })
 
-    it('keeps the order of many inputs, split over calls', async () => {
+    it('keeps the order of many inputs that are split over calls', async () => {
       await using embedder = await startEmbedder()
       const model = embedderModel(embedder, { embeddings: { batch_inputs_max: 50 } })
       await using stack = await startStack({ ...options(), models: [model] })
@@ -74,7 +74,7 @@ for (const { mode, options } of MODES) {
     it.each([
       ['to a caller who waits', {}],
       ['of a durable job', { 'idempotency-key': 'largest' }],
-    ])('carries the largest answer %s', async (_, headers) => {
+    ])('returns the largest response %s', async (_, headers) => {
       await using embedder = await startEmbedder({ dimensions: 3_072 })
       const model = embedderModel(embedder, { embeddings: { dimensions: 3_072 } })
       await using stack = await startStack({ ...options(), models: [model] })
@@ -85,7 +85,7 @@ for (const { mode, options } of MODES) {
       expect(data[2_047]?.embedding).toBe(Buffer.from(vectorOf('3', 3_072).buffer).toString('base64'))
     })
 
-    it('puts the texts of callers at the same time into shared calls, each text once', async () => {
+    it('combines texts of concurrent callers into shared calls, each text once', async () => {
       const gate = Promise.withResolvers<void>()
       await using embedder = await startEmbedder({ before: () => gate.promise })
       const model = embedderModel(embedder, { engine: { concurrency: 1 } })
@@ -102,7 +102,7 @@ for (const { mode, options } of MODES) {
       expect(embedder.calls).toHaveLength(2)
     })
 
-    it('runs as a durable job and keeps the answer of the plain call', async () => {
+    it('runs as a durable job and stores the response of the plain call', async () => {
       await using embedder = await startEmbedder()
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const body = { model: 'embed-1', input: ['one', 'two'], encoding_format: 'base64' }
@@ -115,7 +115,7 @@ for (const { mode, options } of MODES) {
       expect(await (await stack.get(`/v1/jobs/${id}/result`)).json()).toEqual(plain)
     })
 
-    it('tells how far a durable job is', async () => {
+    it('reports the progress of a durable job', async () => {
       const gate = Promise.withResolvers<void>()
       await using embedder = await startEmbedder({
         before: (texts) => (texts.includes('3') ? gate.promise : undefined),
@@ -133,7 +133,7 @@ for (const { mode, options } of MODES) {
       gate.resolve()
     })
 
-    it('answers over a WebSocket', async () => {
+    it('responds over a WebSocket', async () => {
       await using embedder = await startEmbedder()
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const body = { model: 'embed-1', input: 'hello' }
@@ -142,7 +142,7 @@ for (const { mode, options } of MODES) {
       expect(await client.end('r1')).toMatchObject({ type: 'request.completed', body: await embed(stack, 'hello') })
     })
 
-    it('stops the call of a caller who leaves', async () => {
+    it('cancels the upstream call of a caller that disconnects', async () => {
       await using embedder = await startEmbedder({ before: () => new Promise(() => {}) })
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const leave = new AbortController()
@@ -156,7 +156,7 @@ for (const { mode, options } of MODES) {
 }
 
 describe('embeddings of a model', () => {
-  it('cuts vectors and makes their length 1 again, where the model is made for it', async () => {
+  it('truncates and renormalises vectors if the model supports it', async () => {
     await using embedder = await startEmbedder()
     await using stack = await startStack({ models: [embedderModel(embedder, { embeddings: { can_shorten: true } })] })
     const [short] = floatsOf(await embed(stack, 'some text', { dimensions: 8 }))
@@ -167,16 +167,16 @@ describe('embeddings of a model', () => {
     for (const [i, number] of start.entries()) expect(short?.[i]).toBeCloseTo(number / length, 6)
   })
 
-  it('takes dimensions that are the own ones of a model that cannot shorten', async () => {
+  it('accepts the native number of dimensions of a model that cannot shorten vectors', async () => {
     await using embedder = await startEmbedder()
     await using stack = await startStack({ models: [embedderModel(embedder)] })
     expect(floatsOf(await embed(stack, 'x', { dimensions: DIMENSIONS }))).toEqual([vectorOf('x')])
   })
 
-  it('decodes tokens, in one array or several', async () => {
+  it('decodes token ids, in one array or several', async () => {
     await using embedder = await startEmbedder()
     await using stack = await startStack({ models: [embedderModel(embedder)] })
-    // cl100k_base: "hello world", and the first two bytes of a character of three.
+    // cl100k_base: "hello world", and the first two of three bytes of a character.
     const hello = [15339, 1917]
     expect(floatsOf(await embed(stack, hello))).toEqual([vectorOf('hello world')])
     expect(floatsOf(await embed(stack, [hello, [15339]]))).toEqual([vectorOf('hello world'), vectorOf('hello')])
@@ -184,7 +184,7 @@ describe('embeddings of a model', () => {
     expect(embedder.calls.at(-1)).toEqual(['hello\uFFFD'])
   })
 
-  it('decodes tokens of the encoding that the catalogue names', async () => {
+  it('decodes token ids of the encoding in the catalogue', async () => {
     await using embedder = await startEmbedder()
     const model = embedderModel(embedder, { embeddings: { token_encoding: 'o200k_base' } })
     await using stack = await startStack({ models: [model] })
@@ -192,7 +192,7 @@ describe('embeddings of a model', () => {
     expect(embedder.calls).toEqual([['hello world']])
   })
 
-  it('counts the tokens of each caller in a shared call as its server tells', async () => {
+  it('counts the tokens of each caller in a shared call as reported by the server', async () => {
     await using embedder = await startEmbedder({ tellsEach: true })
     await using stack = await startStack({ models: [embedderModel(embedder, { engine: { concurrency: 1 } })] })
     const texts = Array.from({ length: 30 }, (_, i) => 'word '.repeat(i + 1))
@@ -201,7 +201,7 @@ describe('embeddings of a model', () => {
     expect(lists.map(({ usage }) => usage.prompt_tokens)).toEqual(texts.map(tokensOf))
   })
 
-  it('takes a text as the same input wherever it comes, with special tokens, NUL and emoji in it', async () => {
+  it('treats equal texts with special tokens, NUL and emoji equally on every path', async () => {
     await using embedder = await startEmbedder()
     await using stack = await startStack({ models: [embedderModel(embedder)] })
     const odd = ['<|endoftext|>', 'a\u0000b', '👩‍👩‍👧 ß\n', ' ', '日本語'.repeat(600)]

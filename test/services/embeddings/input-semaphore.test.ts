@@ -4,7 +4,7 @@ import { failureOf } from '../../support/sdk.ts'
 
 const never = () => new AbortController().signal
 
-/** A room with so many of the largest jobs in it, and what each does to leave. */
+/** A semaphore that holds `jobs` of the largest jobs, and the release of each. */
 async function openWith(jobs: number) {
   const room = new InputSemaphore()
   const leaves = await Promise.all(Array.from({ length: jobs }, () => room.enter(2_048, never())))
@@ -20,10 +20,10 @@ async function openWith(jobs: number) {
   return { room, leaves, entered, enter }
 }
 
-/** After everything that was ready to run has run. */
+/** After every pending microtask and immediate. */
 const settled = () => new Promise((resolve) => setImmediate(resolve))
 
-it('a large job waits until there is room for its vectors, and small ones do not', async () => {
+it('a large job waits for memory for its vectors, and small jobs do not', async () => {
   const { leaves, entered, enter } = await openWith(16)
   void enter('large', 100)
   void enter('small', 32)
@@ -34,7 +34,7 @@ it('a large job waits until there is room for its vectors, and small ones do not
   expect(entered).toEqual(['small', 'large'])
 })
 
-it('large jobs begin in the order in which they came', async () => {
+it('large jobs start in order of arrival', async () => {
   const { leaves, entered, enter } = await openWith(16)
   for (const [name, inputs] of [
     ['first', 2_048],
@@ -50,7 +50,7 @@ it('large jobs begin in the order in which they came', async () => {
   expect(entered).toEqual(['first', 'second'])
 })
 
-it('a job that is cancelled while it waits makes way for the next', async () => {
+it('a job cancelled while waiting makes way for the next', async () => {
   const { leaves, entered, enter } = await openWith(16)
   const cancel = new AbortController()
   leaves[0]?.()

@@ -22,7 +22,7 @@ describe.skipIf(!environment)('embeddings of the local model, through the whole 
   let dataDir: string
   beforeAll(async () => {
     dataDir = await mkdtemp(join(tmpdir(), 'sluice-local-'))
-    // Prepared once a machine.
+    // Prepared once per machine.
     await symlink(MODELS_DIR, join(dataDir, 'models'))
     const engine = { type: 'local', model: MODEL }
     const model = { id: MODEL, pool: 'embeddings', engine, embeddings: { dimensions: 384 } }
@@ -45,14 +45,14 @@ describe.skipIf(!environment)('embeddings of the local model, through the whole 
     return (await response.json()) as List
   }
 
-  it('mean something: the text that says the same is nearer', async () => {
+  it('rank a text with the same meaning higher', async () => {
     const texts = ['How do I get my money back?', 'Refunds are issued within five days.', 'Blue whales are large.']
     const [asked = [], near = [], far = []] = (await embed(texts)).data.map(({ embedding }) => embedding)
     expect(asked).toHaveLength(384)
     expect(dot(asked, near)).toBeGreaterThan(dot(asked, far) + 0.2)
   })
 
-  it('are exactly the same however many callers share a call, and so are their tokens', async () => {
+  it('are identical however many callers share a call, and so are their token counts', async () => {
     const texts = Array.from({ length: 30 }, (_, i) => `${'word '.repeat(i * 3)}number ${i}`)
     const alone: List[] = []
     for (const text of texts) alone.push(await embed(text))
@@ -75,12 +75,12 @@ describe.skipIf(!environment)('embeddings of the local model, through the whole 
     expect(usage.prompt_tokens).toBeGreaterThan(20)
   })
 
-  it('are made of tokens as of their text', async () => {
+  it('are equal for token ids and their text', async () => {
     // cl100k_base: "hello world".
     expect((await embed([[15339, 1917]])).data).toEqual((await embed('hello world')).data)
   })
 
-  it('are refused for a text of more than 512 tokens, by the place it has in its request', async () => {
+  it('are refused for a text of more than 512 tokens, with its index in the request', async () => {
     const long = 'word '.repeat(511)
     const calls = [
       post({ input: ['fine', 'fine too', long] }),
@@ -98,7 +98,7 @@ describe.skipIf(!environment)('embeddings of the local model, through the whole 
     expect(others.map(({ status }) => status)).toEqual(others.map(() => 200))
   })
 
-  it('are not shortened', async () => {
+  it('cannot be shortened', async () => {
     expect((await post({ input: 'x', dimensions: 384 })).status).toBe(200)
     expect(await (await post({ input: 'x', dimensions: 128 })).json()).toMatchObject({ error: { param: 'dimensions' } })
   })

@@ -8,18 +8,18 @@ import { shortNumbers, vectorFromBase64, vectorToBase64 } from '#shared/vector.t
 
 const Vector = fc.float32Array({ minLength: 1, maxLength: 40, noNaN: true, noDefaultInfinity: true })
 
-it('a vector reads back from base64 and from numbers as it was, for every float32', () => {
+it('a vector round-trips through base64 and numbers for every float32', () => {
   fc.assert(
     fc.property(Vector, (vector) => {
       const numbers = JSON.parse(JSON.stringify(shortNumbers(vector))) as number[]
-      // JSON has no minus zero.
+      // JSON has no negative zero.
       expect(Float32Array.from(numbers)).toEqual(vector.map((number) => number + 0))
       expect(vectorFromBase64(vectorToBase64(vector))).toEqual(vector)
     }),
   )
 })
 
-it('numbers are written with no more digits than float32 needs', () => {
+it('numbers have no more digits than float32 needs', () => {
   const vector = Float32Array.of(0.1, -0.25, 0.0123, 0.000456, 1 / 3, 0, 1)
   expect(JSON.stringify(shortNumbers(vector))).toBe('[0.1,-0.25,0.0123,0.000456,0.33333334,0,1]')
 })
@@ -27,7 +27,7 @@ it('numbers are written with no more digits than float32 needs', () => {
 const CONTEXT = { request_id: 'req_1', call_id: '1', created_at: 0, model: 'e1', include_usage: true, version: '' }
 const USAGE: EmbedEvent = { type: 'usage', usage: { input_tokens: 3, output_tokens: 0 } }
 
-it('an answer is the same however its events were cut and merged', () => {
+it('a response does not depend on how its events were split and merged', () => {
   fc.assert(
     fc.property(
       fc.array(Vector, { minLength: 1 }),
@@ -52,11 +52,11 @@ it.each([
   ['vectors', [USAGE]],
   ['usage', [{ type: 'vectors', first: 0, vectors: ['AACAPw=='] }]],
   ['the first vectors', [{ type: 'vectors', first: 1, vectors: ['AACAPw=='] }, USAGE]],
-])('an answer without %s is a failure', (_, events) => {
+])('a response without %s is a failure', (_, events) => {
   expect(() => encodeEmbeddings(events as EmbedEvent[], CONTEXT)).toThrow(/stopped before/)
 })
 
-it('an answer is the same written in pieces, in both formats', async () => {
+it('a response is equal when written in pieces, in both formats', async () => {
   const vectors = Array.from({ length: 300 }, (_, i) => vectorToBase64(Float32Array.of(i / 7, -0.1, 1e-9)))
   const events: EmbedEvent[] = [{ type: 'vectors', first: 0, vectors }, USAGE]
   for (const encoding_format of ['float', 'base64'] as const) {

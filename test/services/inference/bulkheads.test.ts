@@ -19,17 +19,20 @@ function call(stack: Stack, model: string, signal?: AbortSignal): Promise<Respon
 test.each([
   ['its concurrency', { concurrency: 2 }, 2],
   ['all slots', {}, 4],
-])('a model whose upstream hangs holds %s, and calls of another are answered meanwhile', async (_, engine, places) => {
-  await using hanging = await startUpstream(() => {})
-  await using healthy = await startUpstream((_call, answer) => answer.json(ANSWER))
-  const models = [modelOn('hanging', hanging.url, engine), modelOn('healthy', healthy.url)]
-  await using stack = await startStack({ models, settings: { INFERENCE_SLOTS: '4' } })
-  const leaving = new AbortController()
-  const waiting = Array.from({ length: 12 }, () => call(stack, 'hanging', leaving.signal).catch(() => undefined))
-  await until(() => hanging.calls.length === places)
-  const answers = await Promise.all(Array.from({ length: 20 }, () => call(stack, 'healthy')))
-  expect(answers.map(({ status }) => status)).toEqual(answers.map(() => 200))
-  expect(hanging.calls).toHaveLength(places)
-  leaving.abort()
-  await Promise.all(waiting)
-})
+])(
+  'a model whose upstream hangs holds %s, and calls of another model are answered meanwhile',
+  async (_, engine, places) => {
+    await using hanging = await startUpstream(() => {})
+    await using healthy = await startUpstream((_call, answer) => answer.json(ANSWER))
+    const models = [modelOn('hanging', hanging.url, engine), modelOn('healthy', healthy.url)]
+    await using stack = await startStack({ models, settings: { INFERENCE_SLOTS: '4' } })
+    const leaving = new AbortController()
+    const waiting = Array.from({ length: 12 }, () => call(stack, 'hanging', leaving.signal).catch(() => undefined))
+    await until(() => hanging.calls.length === places)
+    const answers = await Promise.all(Array.from({ length: 20 }, () => call(stack, 'healthy')))
+    expect(answers.map(({ status }) => status)).toEqual(answers.map(() => 200))
+    expect(hanging.calls).toHaveLength(places)
+    leaving.abort()
+    await Promise.all(waiting)
+  },
+)

@@ -1,9 +1,9 @@
 import { expect, test } from 'vitest'
 import { startStack } from '../../support/stack.ts'
 
-/** Counts of prompts (docs/reference/compatibility.md, Counting tokens). */
+/** Token counts of prompts (docs/reference/compatibility.md, Counting tokens). */
 
-test('a prompt is counted by its engine, and one that is larger than any context window by an estimate', async () => {
+test('a prompt is counted by its engine, and estimated if larger than any context window', async () => {
   await using stack = await startStack()
   const count = async (content: string) => {
     const body = { model: 'echo-1', messages: [{ role: 'user', content }] }

@@ -7,14 +7,14 @@ import { startStack, until } from '../../support/stack.ts'
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// test/shared/engines/chat-engine.test.ts says why weights are missing, and fails in CI.
+// test/shared/engines/chat-engine.test.ts reports why weights are missing, and fails in CI.
 const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
   () => true,
   () => false,
 )
 
 it.skipIf(!hasWeights)(
-  'loads a model before its first call where it is told to, and says so',
+  'loads a model before its first call if configured, and logs it',
   async () => {
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-preload-'))
     onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
@@ -43,13 +43,13 @@ it.skipIf(!hasWeights)(
   120_000,
 )
 
-it.skipIf(!hasWeights)('tells what is being prepared until it is there', async () => {
+it.skipIf(!hasWeights)('reports models in preparation until they are ready', async () => {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-preload-'))
   onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
   await symlink(preparedDir, join(dataDir, 'models'))
   const models = [{ id: 'early', engine: { type: 'llama', file: 'no-such.gguf', preload: true } }]
   await using stack = await startStack({ models, dataDir })
-  // What cannot be loaded stays to be prepared: its calls say why.
+  // A model that cannot be loaded stays in preparation; its calls report why.
   await until(async () => {
     const { preparing } = (await (await stack.get('/readyz')).json()) as { preparing?: string[] }
     return preparing?.[0] === 'early in memory (0 %)'

@@ -3,7 +3,7 @@ import { GenerateRequest, type Turn } from '#schemas/generate.ts'
 import { fitPrompt } from '#services/inference/fallback.ts'
 import { ECHO_MODEL, startStack } from '../../support/stack.ts'
 
-/** What is left of prompts that are too long (docs/guides/responses.md, Truncation). */
+/** Truncation of prompts that are too long (docs/guides/responses.md, Truncation). */
 
 type Role = 'system' | 'user' | 'assistant'
 
@@ -11,7 +11,7 @@ const turn = (role: Role, text: string): Turn => ({ role, parts: [{ type: 'text'
 const called: Turn = { role: 'assistant', parts: [{ type: 'tool_call', id: 'a', name: 'look', arguments: '{}' }] }
 const output: Turn = { role: 'tool', call_id: 'a', parts: [{ type: 'text', text: 'seen' }] }
 
-/** Each turn is a token. */
+/** Each message is one token. */
 async function leftOf(turns: Turn[], context_tokens: number | undefined, more: object = {}): Promise<Turn[]> {
   const request = GenerateRequest.parse({
     ...{ dialect: 'openai', model: 'm', turns, stream: false, truncates: true, ...more },
@@ -26,30 +26,30 @@ const long = [
   turn('user', 'last'),
 ]
 
-test('a prompt that fits, is not to be cut, or whose model has no limit stays as it is', async () => {
+test('a prompt that fits, must not be truncated, or whose model has no limit is unchanged', async () => {
   expect(await leftOf(long, 20)).toEqual(long)
   expect(await leftOf(long, undefined)).toEqual(long)
   expect(await leftOf(long, 4, { truncates: undefined })).toEqual(long)
 })
 
-test('the oldest turns are left out, as few as will do, and never the instructions', async () => {
+test('the oldest messages are dropped, as few as possible, and never the instructions', async () => {
   expect(await leftOf(long, 8)).toEqual([long[0], ...long.slice(5)])
   expect(await leftOf(long, 4)).toEqual([long[0], ...long.slice(7 + 2)])
   expect(await leftOf(long, 8, { max_tokens: 1 })).toEqual([long[0], ...long.slice(5)])
   expect(await leftOf(long.slice(1), 9, { max_tokens: 1 })).toEqual(long.slice(3))
 })
 
-test('no output of a tool is left without its call', async () => {
+test('no output of a tool remains without its call', async () => {
   const turns = [turn('user', 'a'), called, output, turn('assistant', 'b'), turn('user', 'c'), called, output]
   expect(await leftOf(turns, 6)).toEqual(turns.slice(4))
 })
 
-test('the last words of the user stay, though they are too long', async () => {
+test('the last message of the user remains even if it is too long', async () => {
   expect(await leftOf(long, 1)).toEqual([long[0], long.at(-1)])
   expect(await leftOf([turn('user', 'a'), called, output], 2)).toHaveLength(3)
 })
 
-test('a conversation that outgrows its model goes on where its caller wants that, and is refused otherwise', async () => {
+test('a conversation that outgrows its model is truncated if its caller allows it, and refused otherwise', async () => {
   const limits = { context_tokens: 40, default_output_tokens: 10 }
   await using stack = await startStack({ models: [{ ...ECHO_MODEL, limits }] })
   const say = async (body: object) => {

@@ -1,4 +1,4 @@
-/** What the access log and the metrics tell of calls over HTTP, above all of those that fail after their head said 200. */
+/** The access log and the metrics of HTTP calls, especially of calls that fail after a 200 response head. */
 import { spawn } from 'node:child_process'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -22,7 +22,7 @@ const STREAM = { stream: true }
 
 type Line = Readonly<Record<string, unknown>>
 
-/** The whole service in a process of its own: its log is what operators see. */
+/** The whole service in a child process, whose log is what operators read. */
 const service = { url: '', lines: [] as Line[], stop: async () => {} }
 
 beforeAll(async () => {
@@ -76,7 +76,7 @@ async function counted(route: string, status: string): Promise<number> {
   return Number(line?.split(' ').at(-1) ?? 0)
 }
 
-/** Asks for far more than fits into any buffer, and reads nothing; gives the line of the call. */
+/** Requests more than any buffer holds and reads nothing; returns the log line of the call. */
 async function unread(leave: (socket: { destroy(): void }) => void): Promise<Line> {
   using client = await openRaw(service.url)
   const body = JSON.stringify(say('!echo tokens=20000', { ...STREAM, logprobs: true, top_logprobs: 20 }))
@@ -95,7 +95,7 @@ describe('the access log', () => {
     [MESSAGES, 'upstream_error', 502, {}],
     [MESSAGES, 'overloaded', 529, {}],
     [CHAT, 'worker_lost', 500, { 'idempotency-key': 'stored-once' }],
-  ])('tells a stream of %s that fails with %s after its first token as %i', async (path, code, status, headers) => {
+  ])('logs a stream of %s that fails with %s after its first token as %i', async (path, code, status, headers) => {
     const before = [await counted(path, String(status)), await counted(path, '200')]
     const { response, text, line } = await post(
       path,
@@ -108,27 +108,27 @@ describe('the access log', () => {
     expect(after).toEqual([Number(before[0]) + 1, before[1]])
   })
 
-  it('tells a failure that was sent as such as what was sent', async () => {
+  it('logs a failure response with the status that was sent', async () => {
     const { response, line } = await post(CHAT, say('!echo fail=upstream_refused', STREAM))
     expect([response.status, line]).toMatchObject([502, { status: 502, error_code: 'upstream_refused' }])
     expect(line).not.toHaveProperty('sent_status')
   })
 
-  it('tells a stream that ended well as 200, without an error', async () => {
+  it('logs a completed stream as 200 without an error', async () => {
     const { line } = await post(CHAT, say('hi', STREAM))
     expect(line.status).toBe(200)
     expect(line).not.toHaveProperty('error_code')
     expect(line).not.toHaveProperty('sent_status')
   })
 
-  it('tells a slow reader from a caller who left', async () => {
+  it('distinguishes a slow reader from a caller that disconnected', async () => {
     expect(await unread(() => {})).toMatchObject({ status: 408, sent_status: 200, error_code: 'slow_reader' })
     const left = await unread((socket) => socket.destroy())
     expect(left.status).toBe('aborted')
     expect(left).not.toHaveProperty('error_code')
   })
 
-  it('has the code with which a job failed whose result is asked for', async () => {
+  it('logs the error code of a failed job whose result is requested', async () => {
     const made = await post('/v1/jobs', { endpoint: CHAT, body: say('!echo fail=upstream_refused') })
     const { id } = JSON.parse(made.text) as { id: string }
     await (await fetch(`${service.url}/v1/jobs/${id}?wait=20`, { headers: KEY })).text()

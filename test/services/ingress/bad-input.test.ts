@@ -4,8 +4,9 @@ import { openRaw, type RawAnswer, rawRequest } from '../../support/raw-http.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
 /*
- * What a hostile or broken client sends, and the one answer it gets: the status of docs/reference/errors.md in the shape of its
- * path, or a cut at a named bound. Nothing here may take the process down: every test ends with a call that works.
+ * Requests of hostile or broken clients. Each gets one response (docs/reference/errors.md) in the format of its path, or its connection is cut at a named bound.
+ *
+ * No request may crash the process: every test ends with a successful call.
  */
 
 const CHAT = '/v1/chat/completions'
@@ -45,7 +46,7 @@ interface Refusal {
   readonly headers: Headers
 }
 
-/** Reads an error in the shape of its path, and checks that it is all there and nothing else. */
+/** Reads an error in the format of its path, and checks that it is complete and has no other fields. */
 async function refusalOf(response: Response | RawAnswer, path: string): Promise<Refusal> {
   const headers = new Headers(response.headers as Record<string, string>)
   const text = typeof response.body === 'string' ? response.body : await (response as Response).text()
@@ -91,10 +92,10 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['{"model":"echo-1",}', ' Expected double-quoted property name at line 1 column 19.'],
     ['{"model":"echo-1"\n "stream":true}', " Expected ',' or '}' after property value at line 2 column 2."],
     ['{"model":"echo-1"', " Expected ',' or '}' after property value at line 1 column 18."],
-    ['{"model":"echo-1","messages":[{"role":', ' It ends too early.'],
-    // What V8 quotes here is the body.
+    ['{"model":"echo-1","messages":[{"role":', ' The JSON is incomplete.'],
+    // V8 would quote the body here.
     ['my secret', ''],
-  ])('JSON that breaks off (%j) is refused with the place, and without its text', async (body, place) => {
+  ])('truncated JSON (%j) is refused with the position, and without its text', async (body, place) => {
     const message = `We could not parse the JSON body of your request.${place}`
     expect(await refusalOf(await postBytes(path, body), path)).toMatchObject({ ...invalid, message })
   })
@@ -112,7 +113,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     expect(refusal).toMatchObject({ ...invalid, message: 'The body is not valid UTF-8.' })
   })
 
-  test.each([null, [], 'x', 7, true, [valid()]])('a JSON body %j that is no object is refused', async (body) => {
+  test.each([null, [], 'x', 7, true, [valid()]])('a JSON body %j that is not an object is refused', async (body) => {
     const refusal = await refusalOf(await stack.post(path, body), path)
     expect(refusal).toMatchObject({ status: 400, type: 'invalid_request_error' })
   })
@@ -159,7 +160,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     expect(refusal.message.length).toBeLessThan(1_000)
   })
 
-  it('names a model that does not exist, however long its name is', async () => {
+  it('names an unknown model, however long its name is', async () => {
     for (const model of ['no-such-model', 'm'.repeat(10_000_000), '__proto__', 'constructor', '\ud800', '../../etc']) {
       const response = await stack.post(path, valid({ model }))
       const refusal = await refusalOf(response, path)
@@ -169,7 +170,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     }
   })
 
-  it('takes the last of duplicate keys, for checks and work alike', async () => {
+  it('uses the last of duplicate keys, for checks and execution alike', async () => {
     const [head] = JSON.stringify(valid()).split('}]')
     const bad = await postBytes(path, `{"model":"no-such-model",${JSON.stringify(valid()).slice(1)}`)
     expect(bad.status).toBe(200)
@@ -177,7 +178,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     expect((await refusalOf(good, path)).status).toBe(404)
   })
 
-  it('takes no part of a request from a __proto__ key', async () => {
+  it('ignores a __proto__ key in every part of a request', async () => {
     const hidden = '"__proto__":{"stream":true,"n":50,"model":"other"},"constructor":{"prototype":{"stream":true}}'
     const response = await postBytes(path, JSON.stringify(valid()).replace('{', `{${hidden},`))
     expect(response.status).toBe(200)
@@ -228,7 +229,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['GZIP', gzipSync],
     ['gzip, zstd', (body: string) => zstdCompressSync(gzipSync(body))],
     ['identity,br , gzip', (body: string) => gzipSync(brotliCompressSync(body))],
-  ])('a body in %s is inflated', async (encoding, compress) => {
+  ])('a body in %s is decompressed', async (encoding, compress) => {
     const body = compress(JSON.stringify(valid()))
     expect((await postBytes(path, body, { 'content-encoding': encoding })).status).toBe(200)
   })
@@ -240,7 +241,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['zstd', zstdCompressSync],
     ['gzip, zstd', (body: Buffer) => zstdCompressSync(gzipSync(body))],
     ['gzip, gzip, gzip', () => gzipSync(gzipSync(Buffer.alloc(64 * 1024 * 1024, gzipSync(''))))],
-  ])('a bomb in %s is refused with 413 at the bound', async (encoding, compress) => {
+  ])('a decompression bomb in %s is refused with 413 at the bound', async (encoding, compress) => {
     const bomb = compress(Buffer.alloc(64 * 1024 * 1024, 0x20))
     expect(bomb.length).toBeLessThan(100_000)
     const refusal = await refusalOf(await postBytes(path, bomb, { 'content-encoding': encoding }), path)
@@ -256,7 +257,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['gzip', 400],
     ['br', 400],
     ['zstd', 400],
-  ])('a Content-Encoding %s that is unknown or untrue gets %i', async (encoding, status) => {
+  ])('an unknown or wrong Content-Encoding %s gets %i', async (encoding, status) => {
     const response = await postBytes(path, JSON.stringify(valid()), { 'content-encoding': encoding })
     expect(await refusalOf(response, path)).toMatchObject({ status, type: 'invalid_request_error' })
   })
@@ -265,7 +266,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['gzip', gzipSync],
     ['zstd', zstdCompressSync],
     ['gzip, zstd', (body: string) => zstdCompressSync(gzipSync(body).subarray(0, -12))],
-  ])('refuses a body in %s that ends too early', async (encoding, compress) => {
+  ])('refuses a truncated body in %s', async (encoding, compress) => {
     const body = compress(JSON.stringify(valid())).subarray(0, encoding.includes(',') ? undefined : -12)
     expect((await refusalOf(await postBytes(path, body, { 'content-encoding': encoding }), path)).status).toBe(400)
   })
@@ -278,7 +279,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     expect((await postBytes(path, body, { 'content-encoding': 'zstd' })).status).toBe(status)
   })
 
-  it('names zstd among the encodings that it takes', async () => {
+  it('lists zstd among the accepted encodings', async () => {
     const response = await postBytes(path, '{}', { 'content-encoding': 'compress' })
     expect((await refusalOf(response, path)).message).toContain('gzip, deflate, br, zstd or identity')
   })
@@ -291,9 +292,12 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     expect((await postBytes(path, compress(body), { ...headers })).status).toBe(200)
   })
 
-  test.each([['\uFEFF'], [`${JSON.stringify({})}\uFEFF`], ['\uFEFF\uFEFF{}']])('%j is no JSON body', async (body) => {
-    expect((await refusalOf(await postBytes(path, body), path)).status).toBe(400)
-  })
+  test.each([['\uFEFF'], [`${JSON.stringify({})}\uFEFF`], ['\uFEFF\uFEFF{}']])(
+    '%j is not a JSON body',
+    async (body) => {
+      expect((await refusalOf(await postBytes(path, body), path)).status).toBe(400)
+    },
+  )
 })
 
 describe.each(PATHS)('a body too large for POST %s', (path) => {
@@ -311,7 +315,7 @@ describe.each(PATHS)('a body too large for POST %s', (path) => {
     expect(refusal.code ?? refusal.type).toBe('request_too_large')
   })
 
-  it.concurrent('is refused while it still comes in chunks, and cut when it does not end', async () => {
+  it.concurrent('is refused while its chunks arrive, and cut if it does not end', async () => {
     using client = await openRaw(small.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'transfer-encoding: chunked']))
     const drip = setInterval(() => client.send(`4000\r\n${' '.repeat(0x4000)}\r\n`), 20)
@@ -323,7 +327,7 @@ describe.each(PATHS)('a body too large for POST %s', (path) => {
     }
   })
 
-  it('does not cost the connection when its rest arrives in time', async () => {
+  it('does not cost the connection if the rest arrives in time', async () => {
     using client = await openRaw(small.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 150000']))
     expect((await client.answer()).status).toBe(413)
@@ -332,7 +336,7 @@ describe.each(PATHS)('a body too large for POST %s', (path) => {
     expect((await client.answer(1)).status).toBe(200)
   })
 
-  it.concurrent('is told once, and the service lives on, when the upload stalls after the refusal', async () => {
+  it.concurrent('gets one response, and the service survives a stall of the upload afterwards', async () => {
     using client = await openRaw(small.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'transfer-encoding: chunked']))
     client.send(`30000\r\n${' '.repeat(0x30000)}`)
@@ -344,7 +348,7 @@ describe.each(PATHS)('a body too large for POST %s', (path) => {
 })
 
 describe.each(PATHS)('an upload to %s that stops', (path) => {
-  it.concurrent('is given up with 408 that SDKs repeat, and its connection is cut', async () => {
+  it.concurrent('is ended with 408, which SDKs retry, and its connection is cut', async () => {
     using client = await openRaw(stack.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 1000']))
     client.send('{"model":')
@@ -355,7 +359,7 @@ describe.each(PATHS)('an upload to %s that stops', (path) => {
     await until(() => client.isEnded)
   })
 
-  it.concurrent('may be slow as long as it goes on', async () => {
+  it.concurrent('may be slow if it makes progress', async () => {
     using client = await openRaw(stack.url)
     const body = JSON.stringify(valid())
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, `content-length: ${body.length}`]))
@@ -366,7 +370,7 @@ describe.each(PATHS)('an upload to %s that stops', (path) => {
     expect((await client.answer()).status).toBe(200)
   })
 
-  it('leaves nothing behind when the client leaves in the middle', async () => {
+  it('leaves no data when the client disconnects in the middle', async () => {
     const client = await openRaw(stack.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 1000', 'content-encoding: gzip']))
     client.send(gzipSync('{"model":'))
@@ -399,7 +403,7 @@ describe('routes and methods', () => {
     ['GET', 'http://[::1'],
     ['OPTIONS', '*'],
     ['DELETE', '/v1/nothing'],
-  ])('%s %s is 404 in the shape of its path', async (method, path) => {
+  ])('%s %s is 404 in the format of its path', async (method, path) => {
     using client = await openRaw(stack.url)
     client.send(rawRequest(`${method} ${path}`, [KEY]))
     const refusal = await refusalOf(await client.answer(), path)
@@ -419,7 +423,7 @@ describe('routes and methods', () => {
     ['PROPFIND', '/v1/embeddings', 'POST'],
     ['POST', '/v1/models', 'GET, HEAD'],
     ['PATCH', '/v1/models/echo-1', 'GET, HEAD'],
-  ])('%s %s is 405 and says what is allowed', async (method, path, allow) => {
+  ])('%s %s is 405 and lists the allowed methods', async (method, path, allow) => {
     using client = await openRaw(stack.url)
     client.send(rawRequest(`${method} ${path}`, [KEY]))
     const refusal = await refusalOf(await client.answer(), path)
@@ -427,7 +431,7 @@ describe('routes and methods', () => {
     expect(refusal.headers.get('allow')).toBe(allow)
   })
 
-  it('takes the whole URL as a target, as a proxy sends it', async () => {
+  it('accepts an absolute URL as a target, as a proxy sends it', async () => {
     using client = await openRaw(stack.url)
     client.send(rawRequest('GET http://elsewhere/v1/models?x=1', [KEY]))
     expect((await client.answer()).status).toBe(200)
@@ -474,7 +478,7 @@ describe('keys', () => {
     }
   })
 
-  it('are looked at before the body', async () => {
+  it('are checked before the body', async () => {
     using client = await openRaw(stack.url)
     client.send(rawRequest(`POST ${CHAT}`, ['authorization: Bearer sk-nobody', JSON_TYPE, 'content-length: 1000000']))
     expect((await client.answer()).status).toBe(401)
@@ -542,13 +546,13 @@ describe('HTTP itself', () => {
     await until(() => client.isEnded)
   })
 
-  it('refuses a request without Host in the shape of its path', async () => {
+  it('refuses a request without Host in the format of its path', async () => {
     using client = await openRaw(stack.url)
     client.send(`POST ${MESSAGES} HTTP/1.1\r\n${KEY}\r\n\r\n`)
     expect(await refusalOf(await client.answer(), MESSAGES)).toMatchObject({ status: 400 })
   })
 
-  it('goes on after Expect: 100-continue, and ignores any other expectation', async () => {
+  it('continues after Expect: 100-continue, and ignores any other expectation', async () => {
     const body = JSON.stringify(valid())
     for (const expectation of ['100-continue', 'a-miracle']) {
       using client = await openRaw(stack.url)
@@ -573,7 +577,7 @@ describe('HTTP itself', () => {
     expect(answers[0]?.body).toContain('slow')
   })
 
-  it('never answers garbage in the place of an earlier request, nor in the middle of a stream', async () => {
+  it('never sends an error for garbage in place of an earlier response, nor in the middle of a stream', async () => {
     for (const stream of [false, true]) {
       using client = await openRaw(stack.url)
       const body = JSON.stringify(
@@ -589,13 +593,13 @@ describe('HTTP itself', () => {
     }
   })
 
-  it('takes an Upgrade that it does not know as a plain request', async () => {
+  it('treats an unknown Upgrade as a plain request', async () => {
     using client = await openRaw(stack.url)
     client.send(rawRequest('GET /v1/models', [KEY, 'connection: upgrade', 'upgrade: h2c']))
     expect((await client.answer()).status).toBe(200)
   })
 
-  it('cuts a connection it gave up, though the client keeps its side open', async () => {
+  it('cuts a refused connection although the client keeps its side open', async () => {
     using client = await openRaw(stack.url)
     client.send('GARBAGE\r\n\r\n')
     await until(() => client.isEnded)

@@ -5,10 +5,7 @@ import { recordOf } from '#schemas/record.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import { CHAT, errorOf, type Service, say, startService } from '../../support/jobs/api.ts'
 
-/*
- * Maps whose keys a caller chooses have every key that JSON can have, checked, and change nothing else: also the names of
- * members that every object inherits.
- */
+/* Maps with caller-chosen keys accept every key that JSON can have, validated, without side effects, including names of inherited members. */
 
 const NAMES = ['__proto__', 'constructor', 'toString', 'hasOwnProperty', 'valueOf', '', 'a]b', '😀'.repeat(64)]
 
@@ -16,12 +13,12 @@ const NAMES = ['__proto__', 'constructor', 'toString', 'hasOwnProperty', 'valueO
 const mapOf = (name: string, value: unknown): unknown =>
   JSON.parse(`{${JSON.stringify(name)}:${JSON.stringify(value)}}`)
 
-// biome-ignore lint/suspicious/noExplicitAny: answers of several endpoints
+// biome-ignore lint/suspicious/noExplicitAny: responses of several endpoints
 const jsonOf = async (response: Response): Promise<any> => await response.json()
 
 const inAnHour = () => Math.floor(Date.now() / 1_000) + 3_600
 
-/** Every place that takes metadata: a request with it, and how the metadata is read back. */
+/** Every endpoint with metadata: a request with it, and how to read it back. */
 const PLACES: Readonly<Record<string, (service: Service, metadata: unknown) => Promise<Response>>> = {
   'POST /v1/jobs': (service, metadata) =>
     service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), run_at: inAnHour(), metadata }),
@@ -41,7 +38,7 @@ const PLACES: Readonly<Record<string, (service: Service, metadata: unknown) => P
 
 describe('metadata', () => {
   test.each(Object.keys(PLACES))(
-    'of %s has every key, and its values are checked',
+    'of %s accepts every key, and its values are validated',
     async (place) => {
       await using service = await startService()
       const send = PLACES[place] ?? expect.fail()
@@ -62,7 +59,7 @@ describe('metadata', () => {
     120_000,
   )
 
-  it('is found by each key that it was stored with', async () => {
+  it('is found by each stored key', async () => {
     await using service = await startService()
     const body = { endpoint: CHAT, body: say('x'), run_at: inAnHour() }
     for (const name of [...NAMES, '[', ']', 'a&b=c', 'é', '\n']) {
@@ -72,7 +69,7 @@ describe('metadata', () => {
     }
   })
 
-  it('with a key of 65 code points is refused, and the message counts and cuts by code points', async () => {
+  it('with a key of 65 code points is refused; the message counts and truncates by code points', async () => {
     await using service = await startService()
     const metadata = mapOf(`a${'😀'.repeat(64)}`, 'x')
     const error = await errorOf((await PLACES['POST /v1/jobs']?.(service, metadata)) as Response)
@@ -97,7 +94,7 @@ describe('the names of other maps', () => {
     expect([name, Object.hasOwn(called, name)]).toEqual([name, true])
   })
 
-  it('are own keys of every record that crosses a wire, also where a newer version wrote it', () => {
+  it('are own keys of every record on the wire, also of a newer version', () => {
     const schema = z.strictObject({ map: recordOf(z.string().max(11), z.int()).nullish() })
     const given = JSON.parse('{"map":{"__proto__":1,"constructor":2}}')
     for (const reader of [schema, tolerant(schema)]) {

@@ -5,14 +5,14 @@ import { ConfigError, parseConfig } from '#shared/config/config.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../support/stack.ts'
 import { openWs, refusalOf } from '../../support/ws.ts'
 
-/** Pages of other origins (docs/internals/protocol.md). */
+/** CORS: pages of other origins (docs/internals/protocol.md). */
 
 const PAGE = 'https://app.example.com'
 const OTHER = 'https://evil.example.com'
 const KEY = { authorization: `Bearer ${TEST_KEY}` }
 const CHAT = { model: ECHO_MODEL.id, messages: [{ role: 'user', content: 'hi' }] }
 
-/** Sends a request as a browser does for a page: fetch of Node would not let the header be set. */
+/** Sends a request as a browser does for a page: Node's fetch does not allow the header. */
 function ask(stack: Stack, method: string, path: string, headers: Record<string, string>) {
   return new Promise<{ status: number; headers: Record<string, unknown>; text: string }>((resolve, reject) => {
     const sent = request(stack.url + path, { method, headers, agent: false }, (response) => {
@@ -27,7 +27,7 @@ function ask(stack: Stack, method: string, path: string, headers: Record<string,
   })
 }
 
-/** The question of a browser whose page wants to call with a key. */
+/** The preflight of a browser whose page calls with a key. */
 const preflight = (stack: Stack, origin: string, path = '/v1/chat/completions') =>
   ask(stack, 'OPTIONS', path, {
     origin,
@@ -35,7 +35,7 @@ const preflight = (stack: Stack, origin: string, path = '/v1/chat/completions') 
     'access-control-request-headers': 'authorization,content-type,x-stainless-lang',
   })
 
-describe('where CORS_ORIGINS names some', () => {
+describe('with origins in CORS_ORIGINS', () => {
   let stack: Stack
   beforeAll(async () => {
     stack = await startStack({
@@ -44,7 +44,7 @@ describe('where CORS_ORIGINS names some', () => {
   })
   afterAll(() => stack[Symbol.asyncDispose]())
 
-  test('a preflight needs no key, and may ask for any header', async () => {
+  test('a preflight needs no key, and may request any header', async () => {
     for (const path of ['/v1/chat/completions', '/v1/files', '/healthz', '/nothing']) {
       const { status, headers, text } = await preflight(stack, PAGE, path)
       expect([status, text]).toEqual([204, ''])
@@ -58,7 +58,7 @@ describe('where CORS_ORIGINS names some', () => {
     expect((await preflight(stack, 'http://localhost:5173')).status).toBe(204)
   })
 
-  test('answers and errors can be read, also when a limit is reached, for which preflights do not count', async () => {
+  test('responses and errors are readable, also over a limit, for which preflights do not count', async () => {
     const call = () => stack.post('/v1/chat/completions', CHAT, { headers: { origin: PAGE } })
     const answers = [
       await call(),
@@ -71,7 +71,7 @@ describe('where CORS_ORIGINS names some', () => {
       expect(headers.get('access-control-allow-origin')).toBe(PAGE)
       const exposed = headers.get('access-control-expose-headers')?.split(', ') ?? []
       const own = [...headers.keys()].filter((name) => /^(x-|request-id|retry|anthropic|openai)/.test(name))
-      // Browsers obey nosniff themselves: no script reads it.
+      // Browsers apply nosniff themselves: no script reads it.
       const readable = own.filter((name) => name !== 'x-content-type-options')
       expect(readable.filter((name) => !exposed.includes(name))).toEqual([])
     }
@@ -80,14 +80,14 @@ describe('where CORS_ORIGINS names some', () => {
     })
   })
 
-  test('other origins are told nothing, and their preflights are no calls', async () => {
+  test('other origins get no CORS headers, and their preflights are no calls', async () => {
     const { status, headers } = await preflight(stack, OTHER)
     expect([status, headers['access-control-allow-origin'], headers.vary]).toEqual([405, undefined, 'Origin'])
     const models = await stack.get('/v1/models', { headers: { origin: OTHER } })
     expect([models.status, models.headers.get('access-control-allow-origin')]).toEqual([200, null])
   })
 
-  test('WebSockets are for these origins, the own one, and programs', async () => {
+  test('WebSockets are accepted from these origins, the same origin, and programs', async () => {
     expect(await refusalOf(stack, { headers: { origin: OTHER } })).toMatchObject({
       status: 403,
       body: { error: { code: 'permission_denied' } },
@@ -100,7 +100,7 @@ describe('where CORS_ORIGINS names some', () => {
   })
 })
 
-test('an origin that names no host is not that of a request without one', () => {
+test('an origin without a host does not match a request without an origin', () => {
   const allows = (headers: IncomingHttpHeaders) => new Cors(PAGE).allowsSocket({ headers } as IncomingMessage)
   for (const origin of ['null', 'garbage', '', 'file:///tmp/page.html', 'http://']) {
     expect([origin, allows({ origin }), allows({ origin, host: '' })]).toEqual([origin, false, false])
@@ -108,7 +108,7 @@ test('an origin that names no host is not that of a request without one', () => 
   expect(allows({ origin: 'http://127.0.0.1:8080', host: '127.0.0.1:8080' })).toBe(true)
 })
 
-test('* is for every page', async () => {
+test('* allows every page', async () => {
   await using stack = await startStack({ settings: { CORS_ORIGINS: '*' } })
   const { status, headers } = await preflight(stack, OTHER)
   expect([status, headers['access-control-allow-origin'], headers.vary]).toEqual([204, '*', undefined])
@@ -116,7 +116,7 @@ test('* is for every page', async () => {
   expect(client.frames).toHaveLength(1)
 })
 
-test('without the setting no page may read an answer', async () => {
+test('without the setting no page can read a response', async () => {
   await using stack = await startStack()
   const { status, headers } = await preflight(stack, PAGE)
   expect([status, headers['access-control-allow-origin']]).toEqual([405, undefined])
@@ -125,7 +125,7 @@ test('without the setting no page may read an answer', async () => {
 })
 
 test.each(['app.example.com', 'https://app.example.com/', 'https://a.example, *', 'https://*.example.com', 'null'])(
-  'what is no origin is refused at the start: %s',
+  'an invalid origin is refused at the start: %s',
   (origins) => {
     expect(() => parseConfig({ CORS_ORIGINS: origins })).toThrow(ConfigError)
   },

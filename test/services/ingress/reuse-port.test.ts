@@ -3,10 +3,10 @@ import { connect } from 'node:net'
 import { describe, expect, it } from 'vitest'
 import { listen } from '#services/ingress/server.ts'
 
-/** How often a caller comes: that every connection of so many falls to the same server has a chance of one in a billion. */
+/** Number of callers. The probability that all of their connections reach one server is one in a billion. */
 const CALLERS = 31
 
-/** Starts a server that answers with its name. */
+/** Starts a server that returns its name. */
 async function start(name: string, port: number, reusePort: boolean) {
   return await listen((_req, res) => res.end(name), { host: '127.0.0.1', port, reusePort })
 }
@@ -21,7 +21,7 @@ async function ask(port: number): Promise<string> {
 }
 
 describe.skipIf(process.platform !== 'linux')('REUSE_PORT', () => {
-  it('spreads the callers of one port over all ingresses that have it', async () => {
+  it('spreads the callers of one port over all ingresses that share it', async () => {
     const first = await start('1', 0, true)
     const second = await start('2', first.port, true)
     const answers = await Promise.all(Array.from({ length: CALLERS }, () => ask(first.port)))
@@ -30,7 +30,7 @@ describe.skipIf(process.platform !== 'linux')('REUSE_PORT', () => {
     second.server.close()
   })
 
-  it('leaves a port to whoever has it without that', async () => {
+  it('is off by default: a second listener on the port fails', async () => {
     const first = await start('1', 0, false)
     await expect(start('2', first.port, true)).rejects.toThrow('EADDRINUSE')
     first.server.close()

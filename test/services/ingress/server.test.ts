@@ -4,14 +4,14 @@ import { setImmediate as turn } from 'node:timers/promises'
 import { expect, it } from 'vitest'
 import { listen } from '#services/ingress/server.ts'
 
-it('begins no request whose caller has left while it waited for its turn', async () => {
+it('a request is not started if its caller disconnected while it was queued', async () => {
   const begun: (string | undefined)[] = []
   const { server, port } = await listen((req) => void begun.push(req.url), {
     host: '127.0.0.1',
     port: 0,
     reusePort: false,
   })
-  // All of one packet come in one turn, of which those beyond the eighth wait; a turn later the server knows that the socket is closed.
+  // Requests of one packet are throttled per tick, and those beyond the eighth wait; a tick later the server sees the closed socket.
   server.on('request', (req) => {
     if (req.url === '/39') req.socket.destroy()
   })

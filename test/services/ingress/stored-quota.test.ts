@@ -1,4 +1,4 @@
-/** One quota of stored bytes per project, whatever is stored, and the floor of free disk space. */
+/** One quota of stored bytes per project over all kinds of objects, and the minimum of free disk space. */
 import { readdir, stat } from 'node:fs/promises'
 import { request } from 'node:http'
 import { join } from 'node:path'
@@ -8,7 +8,7 @@ import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
 const MIB = 1024 ** 2
 const QUOTA = 20 * MIB
-/** Of each stream: what it may exceed the quota by. */
+/** Amount by which each stream may exceed the quota. */
 const CHUNK = MIB
 const settings = { FILES_BYTES_MAX_PER_PROJECT: String(QUOTA) }
 
@@ -20,7 +20,7 @@ async function bytesOnDisk(stack: Stack): Promise<number> {
   return (await Promise.all(sizes)).reduce((sum, size) => sum + size, 0)
 }
 
-/** An upload that sends so many bytes and does not end. @param length Of its body; undefined: not told */
+/** An upload that sends `bytes` and does not end. @param length Content-Length; undefined: none */
 function upload(stack: Stack, bytes: number, length?: number) {
   const boundary = 'b0undary'
   const headers = {
@@ -38,40 +38,37 @@ function upload(stack: Stack, bytes: number, length?: number) {
   return { answered, abort: () => sending.destroy() }
 }
 
-describe('what a project stores', () => {
+describe('the stored bytes of a project', () => {
   it.each([
     ['in pieces', undefined, 8, 0],
     ['with their length', 6 * MIB, 9, 3],
-  ])(
-    'includes uploads %s that have not ended, and gives their room back when they break off',
-    async (_, length, refused, open) => {
-      await using stack = await startStack({ settings })
-      const uploads = Array.from({ length: 12 }, () => upload(stack, 5 * MIB, length))
-      const statuses = await Promise.all(
-        uploads.map(({ answered }) =>
-          Promise.race([answered, new Promise((resolve) => setTimeout(resolve, 3_000, 'open'))]),
-        ),
-      )
-      expect(statuses.filter((status) => status === 429).length, 'refused uploads').toBeGreaterThanOrEqual(refused)
-      expect(statuses.filter((status) => status === 'open').length, 'uploads under way').toBeGreaterThanOrEqual(open)
-      expect(await bytesOnDisk(stack)).toBeLessThanOrEqual(QUOTA + 12 * CHUNK)
-      for (const { abort } of uploads) abort()
-      await until(async () => (await bytesOnDisk(stack)) === 0)
-      const body = new FormData()
-      body.append('purpose', 'user_data')
-      body.append('file', new Blob([Buffer.alloc(15 * MIB)]), 'a')
-      await until(async () => {
-        const response = await fetch(`${stack.url}/v1/files`, {
-          method: 'POST',
-          body,
-          headers: { authorization: `Bearer ${TEST_KEY}` },
-        })
-        return response.status === 200
+  ])('include unfinished uploads %s, which are freed when they break off', async (_, length, refused, open) => {
+    await using stack = await startStack({ settings })
+    const uploads = Array.from({ length: 12 }, () => upload(stack, 5 * MIB, length))
+    const statuses = await Promise.all(
+      uploads.map(({ answered }) =>
+        Promise.race([answered, new Promise((resolve) => setTimeout(resolve, 3_000, 'open'))]),
+      ),
+    )
+    expect(statuses.filter((status) => status === 429).length, 'refused uploads').toBeGreaterThanOrEqual(refused)
+    expect(statuses.filter((status) => status === 'open').length, 'uploads in progress').toBeGreaterThanOrEqual(open)
+    expect(await bytesOnDisk(stack)).toBeLessThanOrEqual(QUOTA + 12 * CHUNK)
+    for (const { abort } of uploads) abort()
+    await until(async () => (await bytesOnDisk(stack)) === 0)
+    const body = new FormData()
+    body.append('purpose', 'user_data')
+    body.append('file', new Blob([Buffer.alloc(15 * MIB)]), 'a')
+    await until(async () => {
+      const response = await fetch(`${stack.url}/v1/files`, {
+        method: 'POST',
+        body,
+        headers: { authorization: `Bearer ${TEST_KEY}` },
       })
-    },
-  )
+      return response.status === 200
+    })
+  })
 
-  it('includes bodies of scheduled jobs and results of ended ones, until these are deleted', async () => {
+  it('include bodies of scheduled jobs and results of ended ones until these are deleted', async () => {
     await using stack = await startStack({ settings })
     const run_at = Math.ceil(Date.now() / 1_000) + 3_600
     const job = (content: string, more: object) => ({
@@ -100,19 +97,19 @@ describe('what a project stores', () => {
       await stack.post(`/v1/jobs/${id}/cancel`, {})
       await fetch(`${stack.url}/v1/jobs/${id}`, { method: 'DELETE', headers: { authorization: `Bearer ${TEST_KEY}` } })
     }
-    // An answer of 6 MiB next to a request of 6 MiB.
+    // A response of 6 MiB next to a request of 6 MiB.
     const sent = await stack.post('/v1/jobs', job('y'.repeat(6 * MIB), {}))
     const { id } = (await sent.json()) as { id: string }
     await until(
       async () => ((await (await stack.get(`/v1/jobs/${id}`)).json()) as { status: string }).status === 'completed',
     )
-    expect((await stack.post('/v1/jobs', job('z'.repeat(9 * MIB), { run_at }))).status, 'beside its result').toBe(429)
+    expect((await stack.post('/v1/jobs', job('z'.repeat(9 * MIB), { run_at }))).status, 'next to its result').toBe(429)
     expect((await stack.post('/v1/jobs', job('z'.repeat(5 * MIB), { run_at }))).status).toBe(202)
   })
 })
 
-describe('a disk that is nearly full', () => {
-  it('takes nothing new, and says how much is free', async () => {
+describe('a nearly full disk', () => {
+  it('accepts no new objects, and reports the free space', async () => {
     await using stack = await startStack({ settings: { DISK_FREE_BYTES_MIN: String(2 ** 52) } })
     const body = { model: 'echo-1', messages: [{ role: 'user', content: 'hi' }] }
     expect((await stack.post('/v1/chat/completions', body)).status, 'a call that stores nothing').toBe(200)
@@ -125,7 +122,7 @@ describe('a disk that is nearly full', () => {
     ])
   })
 
-  it('is one with less free than 5 %, or than 1 GiB of a large one, unless the setting names an amount', async () => {
+  it('is one with less free than 5 %, or than 1 GiB of a large one, unless the setting gives an amount', async () => {
     const isFull = async (free: number, size: number, min?: number) =>
       await Promise.resolve(new DiskFloor(['/'], min, async () => ({ free, size })).require()).then(
         () => false,

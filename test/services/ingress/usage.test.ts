@@ -1,4 +1,4 @@
-/** What the ledger shows to its callers, and what happens when a budget is spent (docs/operate/usage.md). */
+/** Usage that callers can read, and exhausted budgets (docs/operate/usage.md). */
 import { createHash } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -34,7 +34,7 @@ async function usageOf(stack: Stack, secret: string, query = ''): Promise<UsageR
 }
 
 describe('usage', () => {
-  it('has each call and each job once, for the project of its key, and nothing of others', async () => {
+  it('has each call and each job once, for the project of its key, and none of other projects', async () => {
     await using stack = await startPriced(
       { secret: 'sk-one', project: 'proj' },
       { secret: 'sk-two', project: 'proj' },
@@ -77,7 +77,7 @@ describe('usage', () => {
     ['?project=of-somebody-else', 403, 'project'],
   ] as const
 
-  it('refuses what it is asked badly, and says which', async () => {
+  it('refuses an invalid query and names the parameter', async () => {
     await using stack = await startPriced({ secret: 'sk-one' })
     for (const [query, status, param] of BAD) {
       const response = await stack.get(`/v1/usage${query}`, as('sk-one'))
@@ -85,7 +85,7 @@ describe('usage', () => {
     }
   })
 
-  it('shows who asks for a day that does not exist what one looks like', async () => {
+  it('shows an example of a valid day for an invalid one', async () => {
     await using stack = await startPriced({ secret: 'sk-one' })
     const refused = await stack.get('/v1/usage?from=2026-02-30', as('sk-one'))
     const message = "Invalid 'from': expected a day of the calendar such as 2030-01-31."
@@ -93,8 +93,8 @@ describe('usage', () => {
   })
 })
 
-describe('a budget that is spent', () => {
-  it('refuses further calls of each kind in the shape of the path, and lets jobs that wait run', async () => {
+describe('an exhausted budget', () => {
+  it('refuses further calls of each kind in the format of the path, and lets waiting jobs run', async () => {
     await using stack = await startPriced({ secret: 'sk-one', limits: { budget_usd_per_month: 1.3 } })
     await (await stack.post(CHAT, say('!echo tokens=10'), as('sk-one'))).text()
     const soon = Math.ceil(Date.now() / 1_000) + 3
@@ -167,7 +167,7 @@ describe('budgets', () => {
   }
   const refusal = { code: 'insufficient_quota' }
 
-  it('count what all keys of a project have spent, and begin anew with each month of UTC', async () => {
+  it('count the spending of all keys of a project, and restart each month in UTC', async () => {
     const { ledger, clock, budgets } = await open('2030-01-31T23:59:00Z', (project) =>
       project === 'proj' ? BUDGET : {},
     )
@@ -178,12 +178,12 @@ describe('budgets', () => {
     clock.ms = Date.parse('2030-02-01T00:00:00Z')
     await budgets.require(key)
     expect(await budgets.stateOf(key)).toMatchObject([{ month: '2030-02', spent_usd: 0, remaining_usd: 2 }])
-    // A clock that is set back into a month that was spent.
+    // A clock that is set back into a month with an exhausted budget.
     clock.ms = Date.parse('2030-01-15T00:00:00Z')
     await expect(budgets.require(key)).rejects.toMatchObject(refusal)
   })
 
-  it('that were spent meanwhile refuse the first call after a pause', async () => {
+  it('exhausted by other processes meanwhile refuse the first call after a pause', async () => {
     const { ledger, clock, budgets } = await open('2030-01-31T00:00:00Z')
     const key = { id: 'key_a', limits: BUDGET }
     await budgets.require(key)
@@ -193,20 +193,20 @@ describe('budgets', () => {
     expect(burst).toMatchObject([{ reason: refusal }, { reason: refusal }])
   })
 
-  it('of nothing let nothing through', async () => {
+  it('of zero refuse every call', async () => {
     const { budgets } = await open('2030-01-31T00:00:00Z')
     await expect(budgets.require({ id: 'key_a', limits: { budget_usd_per_month: 0 } })).rejects.toMatchObject(refusal)
   })
 
-  it('let calls go on while the ledger is away', async () => {
+  it('admit calls while the ledger is down', async () => {
     const { link, budgets } = await open('2030-01-31T00:00:00Z')
     link.isAway = true
     await budgets.require({ id: 'key_a', limits: BUDGET })
   })
 })
 
-describe('usage on its way to the ledger', () => {
-  it('waits while that is away, and is written in one piece when it is back', async () => {
+describe('unwritten usage', () => {
+  it('waits while the ledger is down, and is written in one batch afterwards', async () => {
     const { ledger, link } = await openLedger()
     const batches = new UsageBatches(ledger, 'ing', silentLog)
     link.isAway = true

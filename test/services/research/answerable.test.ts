@@ -15,7 +15,7 @@ const cites = async (question: string) => {
   return annotations.length > 0
 }
 
-describe('sources answer', () => {
+describe('sources answer a question', () => {
   test.each([
     'Which engineer planned the harbour of Wexley?',
     'Who planned the harbour of Wexley?',
@@ -26,7 +26,7 @@ describe('sources answer', () => {
   })
 })
 
-describe('sources do not answer', () => {
+describe('sources do not answer a question', () => {
   test.each([
     ['what is asked of a name is said of nothing near it', 'What salary did Tilda Marlow of Wexley earn?'],
     ['nobody is named where a person is asked for', 'Who painted the lamp of the lighthouse of Ardmoor?'],
@@ -52,9 +52,6 @@ test.each([
   }
 })
 
-test.each(['Who may read a job?', 'When should I retry?', 'Why is it slow?'])(
-  '"%s" asks for no such thing',
-  (question) => {
-    expect(requiredOf(answerTypesOf(question))).toEqual([])
-  },
-)
+test.each(['Who may read a job?', 'When should I retry?', 'Why is it slow?'])('"%s" asks for no value', (question) => {
+  expect(requiredOf(answerTypesOf(question))).toEqual([])
+})

@@ -10,7 +10,7 @@ const quotesOf = ({ annotations }: RunResult) => annotations.map(({ url_citation
 const ask = (question: string, pages: Record<string, string>) =>
   researched({ backends: [new PagesBackend(pages)] }, { question })
 
-/** A document as a reader of Word files takes it apart. */
+/** A document split into blocks, as the reader of Word files does. */
 class BlocksBackend extends PagesBackend implements SearchBackend {
   readonly #snapshot: Snapshot
 
@@ -43,7 +43,7 @@ The default is eight, and zero disables parallel queries.
 `
 
 describe('the answer', () => {
-  test('is the row of a table that the question is about, with the header, which is never quoted', async () => {
+  test('is the row of the relevant table, with the header, which is never quoted', async () => {
     const run = await researched(
       {
         backends: [
@@ -65,26 +65,26 @@ describe('the answer', () => {
     expect(quotesOf(run).some((quote) => quote.startsWith('Goods'))).toBe(false)
   })
 
-  test('is the text of a definition whose term is asked for', async () => {
+  test('is the definition of the requested term', async () => {
     const run = await ask('What is the default of buffers_shared?', { 'https://a.example/settings': SETTINGS })
     expect(answerOf(run)).toMatch(/^buffers_shared \(integer\): The default is typically 128 megabytes/)
   })
 
-  test('includes a sentence that hangs on the one before', async () => {
+  test('includes a sentence that depends on the previous one', async () => {
     const page = `# Constitution\n\nThe Harbour Office supervises all pilots of the bay. The head of that Office is elected every four years by the
 captains.\n\n# Pilots\n\nPilots are examined once, and the bay has nineteen pilots.\n`
     const run = await ask('How often is the head of the Harbour Office elected?', { 'https://a.example/law': page })
     expect(answerOf(run)).toContain('elected every four years')
   })
 
-  test('uses another word for the same', async () => {
+  test('matches synonyms', async () => {
     const page = `# Bridge\n\nThe bridge of Wexley was constructed in iron. Work on the bridge commenced in 1874 under Tilda Marlow.\n
 # Ferry\n\nThe ferry of Wexley is painted blue, and was sold in 1990.\n`
     const run = await ask('When did work on the bridge of Wexley begin?', { 'https://a.example/bridge': page })
     expect(answerOf(run)).toContain('commenced in 1874')
   })
 
-  test('is no line of code', async () => {
+  test('is not a line of code', async () => {
     const page = `# Films\n\nINSERT INTO films VALUES ('UA502', 'Bananas', 105, '1971-07-13', 'Comedy', '82 minutes');\n
 A row of films is added by the statement INSERT, whose columns are named in parentheses before the word VALUES.\n`
     const run = await ask('How are rows of films added by INSERT?', { 'https://a.example/films': page })
@@ -104,7 +104,7 @@ A row of films is added by the statement INSERT, whose columns are named in pare
   })
 })
 
-test('a year that no source has is a gap, and not answered by another year', async () => {
+test('a year that no source has is a gap, and is not answered by another year', async () => {
   const page = '# Harbour of Wexley\n\nIn 2024 the harbour of Wexley had a revenue of 9 million.\n'
   const run = await ask('What revenue did the harbour of Wexley have in 2021?', { 'https://a.example/harbour': page })
   expect(run.annotations).toEqual([])
@@ -113,7 +113,7 @@ test('a year that no source has is a gap, and not answered by another year', asy
   expect(answerOf(same)).toContain('9 million')
 })
 
-test('sections follow the questions of a question, and no quote contains another', async () => {
+test('sections follow the parts of a question, and no quote contains another', async () => {
   const run = await ask('How often is a lease renewed, and who revokes a key?', {
     'https://a.example/leases': `# Leases\n\nA lease is renewed three times in nine seconds. It ends without a renewal. A lease that is not renewed frees its
 job.\n\nA worker loses its lease when its clock stops. Each lease names one worker.\n`,
@@ -130,7 +130,7 @@ A revoked key is refused at once. Each key belongs to one project.\n`,
   expect(spansOf(run).every(({ marker }) => /^\[\d+\]$/.test(marker))).toBe(true)
 })
 
-test('sources that give different values are said to differ', async () => {
+test('sources with different values are reported as contradictory', async () => {
   const run = await ask('How high is the tower of Ardmoor?', {
     'https://a.example/tower': '# Tower\n\nThe tower of Ardmoor is 61 metres high.\n',
     'https://b.example/guide': '# Guide\n\nThe tower of Ardmoor is 64 metres high and open on Sundays.\n',
@@ -139,7 +139,7 @@ test('sources that give different values are said to differ', async () => {
   expect(differing).toMatch(/6[14] metre here, 6[14] metre in the answer/)
 })
 
-test('headings and terms of definitions are never quoted', async () => {
+test('headings and defined terms are never quoted', async () => {
   const page = `# Buffers of the server\n\n${SETTINGS}\nMemory of shared buffers of the server\n\nA server that shares its buffers starts sooner than others do.\n`
   const run = await ask('Which buffers of memory does the server share?', { 'https://a.example/settings': page })
   for (const quote of quotesOf(run)) expect(quote).not.toMatch(/^(?:Memory of shared buffers|buffers_shared)/)

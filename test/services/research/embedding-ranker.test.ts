@@ -7,7 +7,7 @@ import { type CompositionOptions, Killed, MemoryComposition } from '../../suppor
 import { scriptedModel } from '../../support/research/model.ts'
 import { PagesBackend, researched } from '../../support/research/run.ts'
 
-/** By its words the first answers better: it says each of them more often. */
+/** By words alone the first page ranks higher, because it repeats them more often. */
 const PAGES = {
   'https://a.example/doors': '# Doors\n\nA worker opens a lease, a worker closes a lease, and a lease has a worker.',
   'https://b.example/clocks': '# Clocks\n\nThe lease of a worker is renewed every three seconds while it has a job.',
@@ -16,7 +16,7 @@ const PAGES = {
 const QUESTION = 'What about a worker and its lease?'
 const NEAR = 'every three seconds'
 
-/** Answers as the embeddings pool does. Texts without a title are what is asked: near them is {@link NEAR}, far the page on doors. */
+/** Answers like the embeddings pool. Texts without a title are queries: {@link NEAR} is similar to them, the page on doors is not. */
 async function embed({ key, body }: ChildJob): Promise<ChildEnd> {
   const { inputs } = body as EmbedRequest
   const data = inputs.map((text, index) => {
@@ -40,8 +40,8 @@ async function ranked(options: CompositionOptions, request: object = {}) {
 const byWords = () => researched(setup({}), { question: QUESTION })
 const REMARK = 'Passages were ranked by words alone, because '
 
-describe('passages that are ranked by vectors too', () => {
-  test('stand before those that only share more words with the question', async () => {
+describe('passages ranked by vectors', () => {
+  test('rank above those that only share more words with the question', async () => {
     expect((await byWords()).annotations[0]?.url_citation.url).toBe('https://a.example/doors')
     const { composition, first, report, usage } = await ranked({ runChild: embed })
     expect(first).toBe('https://b.example/clocks')
@@ -52,7 +52,7 @@ describe('passages that are ranked by vectors too', () => {
     ])
   })
 
-  test('have the same order in a run that is killed after any of its steps and taken up again', async () => {
+  test('have equal order in a run that is killed after any step and resumed', async () => {
     const whole = await ranked({ runChild: embed })
     for (let killAfter = 1; killAfter <= whole.composition.ran.length; killAfter++) {
       const first = new MemoryComposition({ runChild: embed, killAfter })
@@ -62,7 +62,7 @@ describe('passages that are ranked by vectors too', () => {
     }
   })
 
-  test('are embedded by one child of bounded texts, in a part of the time that is left', async () => {
+  test('are embedded by one child with bounded texts, in a part of the remaining time', async () => {
     const { composition } = await ranked({ runChild: embed }, { question: `${QUESTION} ${'🌧'.repeat(2_000)}` })
     const [child, ...others] = composition.children
     const inputs = (child?.body as EmbedRequest | undefined)?.inputs ?? []
@@ -74,7 +74,7 @@ describe('passages that are ranked by vectors too', () => {
     expect(short.composition.children[0]?.deadlineInMs).toBeLessThanOrEqual(2_000)
   })
 
-  test('are embedded once where a model was to write and the report is made of quotes after all', async () => {
+  test('are embedded once even if the model fails and the report consists of quotes', async () => {
     const plan = { parts: [{ question: 'How often is the lease of a worker renewed?', queries: ['lease renewed'] }] }
     const model = scriptedModel({ plan: () => plan })
     const runChild = (child: ChildJob) => (child.kind === 'embed' ? embed(child) : model.run(child))
@@ -86,7 +86,7 @@ describe('passages that are ranked by vectors too', () => {
     expect(run.annotations[0]?.url_citation.url).toBe('https://b.example/clocks')
   })
 
-  test('are not embedded where no source answers by its words, which stays the report', async () => {
+  test('are not embedded if no source matches by words, and the report stays empty', async () => {
     const question = 'Which treaty ended the war of the roses?'
     const { composition, report } = await ranked({ runChild: embed }, { question })
     expect(composition.children).toEqual([])
@@ -94,7 +94,7 @@ describe('passages that are ranked by vectors too', () => {
   })
 })
 
-describe('where there are no vectors, the report is the one by words and says so:', () => {
+describe('without vectors, the report is ranked by words and mentions it:', () => {
   const ended = (state: 'expired' | 'cancelled', code: 'job_expired' | 'job_cancelled') => {
     return async ({ key }: ChildJob): Promise<ChildEnd> => {
       return { id: key, state, error: { code, message: 'It ended.', param: null } }
@@ -130,13 +130,13 @@ describe('where there are no vectors, the report is the one by words and says so
     expect(end).toMatchObject({ stop_reason: 'answered', finish_reason: 'stop' })
   })
 
-  test('the tokens of the request do not pay for them', async () => {
+  test('the remaining token budget is too small', async () => {
     const { composition, report } = await ranked({ runChild: embed }, { limits: { max_tokens: 20 } })
     expect(report).toContain(`${REMARK}the tokens of the research do not pay for embeddings.`)
     expect(composition.children).toEqual([])
   })
 
-  test('the run is cancelled while it waits for them, also when they are there in its next attempt', async () => {
+  test('the run is cancelled during the embedding, also if vectors exist in its next attempt', async () => {
     const cancel = new AbortController()
     const runChild = () => {
       cancel.abort()
@@ -150,7 +150,7 @@ describe('where there are no vectors, the report is the one by words and says so
   })
 })
 
-test('the catalogue refuses a research that ranks by what embeds nothing', () => {
+test('the catalogue refuses a research model whose ranking model is no embeddings model', () => {
   const chat = { id: 'm-1', engine: { type: 'echo' } }
   const vectors = { id: 'e-1', pool: 'embeddings', engine: { type: 'local', model: 'all-minilm-l6-v2' } }
   const catalogue = (embeddings: string) => {
@@ -159,7 +159,5 @@ test('the catalogue refuses a research that ranks by what embeds nothing', () =>
   }
   expect(catalogue('e-1').find('dr')?.engine).toEqual({ type: 'research', embeddings: 'e-1' })
   for (const wrong of ['m-1', 'dr', 'e-2'])
-    expect(() => catalogue(wrong)).toThrow(
-      `dr has the embeddings model ${wrong}, which is not a model that embeds texts`,
-    )
+    expect(() => catalogue(wrong)).toThrow(`dr has the embeddings model ${wrong}, which is not an embeddings model`)
 })

@@ -1,4 +1,4 @@
-/** Researches on real processes: their workers are killed, and their writers are slow, or never answer. */
+/** Researches in child processes, whose workers are killed, and whose models are slow or hang. */
 import { readdirSync, readlinkSync } from 'node:fs'
 import { afterAll, afterEach, beforeAll, describe, expect, inject, it } from 'vitest'
 import {
@@ -14,22 +14,22 @@ import { until } from '../../support/stack.ts'
 
 const kafka = inject('kafka')
 const postgres = inject('postgres')
-/** On a machine that has many other things to do, each worker that is killed is replaced in ten seconds. */
+/** On a busy machine, each killed worker is replaced in ten seconds. */
 const TEST_MS = 400_000
 const WORKERS = 3
 const WAITING = 100
-/** What one attempt asks for outside at once. */
+/** Concurrent outside requests of one attempt. */
 const AT_ONCE = 4
-/** One search and one page: nothing is asked for at once. */
+/** One search and one page: no concurrent requests. */
 const IN_SERIES = { max_tool_calls: 1, max_sources: 1 }
 
-/** When the worker of a research is killed. */
+/** The moment at which the worker of a research is killed. */
 interface KillPoint {
   readonly name: string
   readonly more: object
-  /** At the n-th thing of a sort that is asked for outside, before it is answered. */
+  /** Before the nth outside request of a sort is answered. */
   readonly at?: { readonly sort: string; readonly nth: number }
-  /** As soon as the job shows so many. */
+  /** As soon as the job shows this many steps or children. */
   readonly shown?: { readonly steps: number } | { readonly children: number }
 }
 
@@ -47,7 +47,7 @@ function calling(sort: string, nth: number, more: object): KillPoint {
   return { name: `${more === IN_SERIES ? 'in series, ' : ''}${sort} ${nth} is asked for`, more, at: { sort, nth } }
 }
 
-describe.skipIf(!kafka || !postgres)('researches in processes of their own', () => {
+describe.skipIf(!kafka || !postgres)('researches in child processes', () => {
   let fleet: ResearchFleet
   beforeAll(async () => {
     fleet = await ResearchFleet.open(kafka ?? '', postgres ?? '', WORKERS)
@@ -58,7 +58,7 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
   })
 
   it(
-    'are taken up by another worker wherever theirs is killed, and say the same without asking for it again',
+    'are resumed by another worker wherever theirs is killed, with equal reports and without repeated requests',
     async ({ annotate }) => {
       const tags = KILL_POINTS.map((_, at) => `Tarn${at + 10}`)
       for (const tag of tags) fleet.outside.countsOf(tag).clear()
@@ -85,7 +85,7 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
         kills += Number(isKilled && crashes > 0)
         repeated += sum
       }
-      // Those that ask outside are run by somebody for certain; the others may wait, or have ended, when somebody looks.
+      // A research with an outside request certainly has an owner; the others may be waiting or have ended.
       const sure = KILL_POINTS.filter(({ at }) => at && !at.sort.startsWith('model')).length
       expect(kills).toBeGreaterThanOrEqual(sure)
       await annotate(
@@ -126,7 +126,7 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
   )
 
   it.each(['search', 'page'])(
-    'go on elsewhere where their worker is stopped while a %s is under way, and say the same',
+    'continue on another worker when theirs is stopped during a %s, with equal reports',
     async (sort) => {
       const tag = sort === 'search' ? 'Tarn4000' : 'Tarn4001'
       const whole = await runWhole(tag, {})
@@ -137,7 +137,7 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
         if (own !== tag || !what.startsWith(sort) || stopped) return
         const owner = await until(async () => await fleet.ownerOf(await id))
         stopped ??= fleet.stop(owner)
-        // It waits no longer for this call than it may.
+        // The stopped worker does not wait for this call.
         await stopped
       }
       resolve(await fleet.submit(tag))
@@ -155,7 +155,7 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
   )
 
   it(
-    'end their children when they are cancelled while they wait',
+    'end their children when cancelled while waiting',
     async () => {
       const hung = hangAt('Tarn2000', 'model note')
       const id = await fleet.submit('Tarn2000')
@@ -174,11 +174,11 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
   )
 
   it.each([
-    // A plan has a part of the time: without one the question's own words are searched for.
+    // A plan has a part of the time; without one the words of the question are searched.
     { hangs: 'model plan', tag: 'Tarn3000', end: 'stop' },
     { hangs: 'model note', tag: 'Tarn3001', end: 'length' },
   ])(
-    'write what there is in their time when $hangs has no answer',
+    'report partial results in time when $hangs hangs',
     async ({ hangs, tag, end }) => {
       const hung = hangAt(tag, hangs)
       const id = await fleet.submit(tag, { max_duration_seconds: 5 })
@@ -193,14 +193,14 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
       const choice = job.result?.choices[0]
       expect(choice?.finish_reason).toBe(end)
       expect(choice?.message.annotations.length).toBeGreaterThan(0)
-      // Nobody waits for it any more.
+      // No process waits for the response any more.
       await call.aborted
     },
     TEST_MS,
   )
 
   it(
-    'write what there is when they are cancelled, at once where a model works, and also when their worker is dead',
+    'report partial results when cancelled, at once while a model works, and also when their worker is dead',
     async () => {
       const hung = hangAt('Tarn4000', 'model note')
       const id = await fleet.submit('Tarn4000', { on_cancel: 'partial' })
@@ -221,7 +221,7 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
       const partial = await fleet.ended(other)
       expectPartial(partial)
       await killed
-      // What was cut there is not in the record, and is cut in its replay as well.
+      // Interrupted steps are not recorded, and are interrupted in the replay as well.
       fleet.outside.onCall = () => {}
       const asked = JSON.stringify([...fleet.outside.countsOf('Tarn4001')])
       const { id: replay } = (await (await fleet.post(`/v1/jobs/${other}/replay`, {})).json()) as ResearchJob
@@ -282,7 +282,7 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
     return ends
   }
 
-  /** Lets a call hang for ever, and gives it when it is there. */
+  /** Makes a call hang forever, and returns it when it arrives. */
   function hangAt(tag: string, what: string): Promise<OutsideCall> {
     return new Promise((resolve) => {
       fleet.outside.onCall = (call) => {
@@ -293,7 +293,7 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
     })
   }
 
-  /** What was asked for more than once, and how many times more. */
+  /** Repeated requests, with the number of repetitions. */
   function repeatsOf(tag: string): [string, number][] {
     return [...fleet.outside.countsOf(tag)].flatMap(([what, times]) => (times > 1 ? [[what, times - 1]] : []))
   }
@@ -303,7 +303,7 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
     return (await fleet.database.query(`SELECT state FROM jobs WHERE id IN (${list})`)).map(({ state }) => state)
   }
 
-  /** Each child is shown once, and no two of them were asked for the same. */
+  /** Each child is listed once, and no two children have equal requests. */
   async function expectNoneDoubled({ id, children = [] }: ResearchJob): Promise<void> {
     const rows = await fleet.database.query(`SELECT id, request FROM jobs WHERE parent_id = '${id}'`)
     expect(children.map((child) => child.id).toSorted()).toEqual(rows.map((row) => row.id).toSorted())
@@ -321,14 +321,14 @@ function kindsOf({ steps = [] }: ResearchJob): string[] {
   return steps.map(({ kind }) => kind).toSorted()
 }
 
-/** What a stored request asks for, without what names the job. */
+/** A stored request without the job id. */
 function bodyOf(request: string): string {
   const { body } = JSON.parse(request) as { body?: unknown }
   expect(body).toBeDefined()
   return JSON.stringify(body)
 }
 
-/** Connections that a process has open. */
+/** Open connections of a process. */
 function socketsOf({ pid }: Researcher): number {
   return readdirSync(`/proc/${pid}/fd`).filter((fd) => {
     try {

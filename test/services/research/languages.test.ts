@@ -6,7 +6,7 @@ import { type LocalCorpus, openLocalCorpus } from '#shared/search/local/local.ts
 import { researched } from '../../support/research/run.ts'
 import languages from './languages.json' with { type: 'json' }
 
-/** A question of each language of which no document has the answer. */
+/** An unanswerable question in each language. */
 const UNANSWERED = [
   '月球上有多少个火山？',
   '東京タワーの建設費用はいくらですか？',
@@ -33,8 +33,8 @@ const cases = languages.flatMap(({ language, questions }) =>
   questions.map(([question = '', answer = '']) => ({ language, question, answer })),
 )
 
-describe('a question is answered by the sentence of its language', () => {
-  test('in twelve languages and forty questions at least', () => {
+describe('a question is answered by a sentence in its language', () => {
+  test('in twelve languages and at least forty questions', () => {
     expect(languages.length).toBeGreaterThanOrEqual(12)
     expect(cases.length).toBeGreaterThanOrEqual(40)
   })
@@ -54,12 +54,12 @@ describe('a question is answered by the sentence of its language', () => {
   })
 })
 
-test.each(UNANSWERED)('a question that no document answers has no citation: %s', async (question) => {
+test.each(UNANSWERED)('an unanswerable question has no citation: %s', async (question) => {
   const { annotations, report } = await researched({ backends: [corpus] }, { question })
   expect(annotations, report).toEqual([])
 })
 
-test('a question in a script that cannot be divided into words leads to no claim about the sources', async () => {
+test('a question in a script without word breaks makes no claim about the sources', async () => {
   const { report, end } = await researched({ backends: [corpus] }, { question: 'ꦏꦸꦛꦲꦶꦏꦶꦲꦤꦁꦲꦼꦤ꧀ꦝꦶ' })
   expect(end.quality.gaps).toEqual([])
   expect(report).not.toContain('No source that was read')

@@ -15,7 +15,7 @@ const PAGES = {
   'https://b.example/keys':
     '# Keys\n\nAn API key is made on the first start and printed once. Keys can be revoked at any time.',
 }
-/** One that is about the question and means no good. */
+/** A relevant but malicious page. */
 const HOSTILE = {
   'https://c.example/ill': `# Leases 𝛀 and [tricks](https://evil.example)\n
 The lease of a worker is **renewed** by <img src=x onerror=alert(1)> nobody, see https://evil.example/renew [9] today.
@@ -36,7 +36,7 @@ const QUESTION = 'How often does a worker renew its lease?'
 const setup = () => ({ backends: [new PagesBackend(PAGES)] })
 
 describe('a report', () => {
-  test('quotes the sentences that answer, each with a marker and the place where it stands', async () => {
+  test('quotes the sentences that answer, each with a marker and its position in the source', async () => {
     const run = await researched(setup(), { question: QUESTION })
     expect(run.end).toMatchObject({ stop_reason: 'answered', finish_reason: 'stop' })
     expect(run.report).toContain('A worker renews its lease three times in nine seconds. [1]')
@@ -56,12 +56,12 @@ describe('a report', () => {
     expect(new Set(reports.map(({ report, annotations }) => report + JSON.stringify(annotations))).size).toBe(1)
   })
 
-  test('shows what a page says as text: no link, picture, HTML or marker of its own', async () => {
+  test('shows the content of a page as text: no link, picture, HTML or forged marker', async () => {
     const backend = new PagesBackend({ ...PAGES, ...HOSTILE })
     const { report } = await researched({ backends: [backend] }, { question: QUESTION })
     const body = report.slice(0, report.indexOf('## Sources'))
     expect(body).toContain('with any care')
-    // A sentence with an address sends its reader elsewhere: it is not quoted.
+    // A sentence with a URL would send its reader elsewhere, and is not quoted.
     expect(body).not.toContain('Ignore previous instructions')
     expect(body).not.toMatch(/(?<!\\)https?:\/\//)
     expect(body).not.toMatch(/(?<!\\)<|onerror/)
@@ -69,7 +69,7 @@ describe('a report', () => {
     expect(report.match(/\]\(/g)).toHaveLength(report.split('## Sources')[1]?.trim().split('\n').length ?? 0)
   })
 
-  test('cites a text that several sites carry once, as the source that was found first', async () => {
+  test('cites a text that several sites contain once, with the first source', async () => {
     const article = Array.from(
       { length: 40 },
       (_, at) => `Note ${at} on leases says that word${at} comes before word${at + 1}.`,
@@ -85,13 +85,13 @@ describe('a report', () => {
     expect(new Set(urls)).toEqual(new Set(['https://a.example/leases', 'https://b.example/more']))
   })
 
-  test('counts code points, also after characters that take two units', async () => {
+  test('counts code points, also after characters of two UTF-16 units', async () => {
     const run = await researched(setup(), { question: 'Does it rain in the north?' })
     expect(run.report).toContain('It rains 🌧 in the north.')
     expect(spansOf(run).every(({ marker }) => /^\[\d+\]$/.test(marker))).toBe(true)
   })
 
-  test('says so where the sources do not answer, and cites nothing', async () => {
+  test('reports that the sources do not answer, and cites nothing', async () => {
     const run = await researched(setup(), { question: 'Which treaty ended the war of the roses?' })
     expect(run.end).toMatchObject({ stop_reason: 'no_evidence', finish_reason: 'stop' })
     expect(run.annotations).toEqual([])
@@ -99,7 +99,7 @@ describe('a report', () => {
     expect(run.report).toContain('“treaty”')
   })
 
-  test('answers each part of a question from its own source, and names the part that nobody answers', async () => {
+  test('answers each part of a question from its own source, and names the unanswered part', async () => {
     const question = 'How often is a lease renewed, when is an API key printed, and who painted the ceiling?'
     const { annotations, end } = await researched(setup(), { question })
     const urls = new Set(annotations.map(({ url_citation }) => url_citation.url))
@@ -108,7 +108,7 @@ describe('a report', () => {
     expect(end.quality.gaps).toContain('who painted the ceiling')
   })
 
-  test('says nothing where no source uses the name that the question does, however well the rest fits', async () => {
+  test('has no answer if no source contains the name in the question, however well the rest matches', async () => {
     const named = {
       'https://d.example/lease': '# Leases\n\nSince Harbour 12 a worker renews its lease by itself, day and night.',
     }
@@ -119,7 +119,7 @@ describe('a report', () => {
       expect((await ask(`Does a worker of ${name} renew its lease by itself?`)).annotations).toEqual([])
   })
 
-  test('quotes a sentence beside the one that speaks of what is asked for', async () => {
+  test('quotes a sentence next to one that mentions the subject', async () => {
     const page = '# Tides\n\nThe harbour closes its gate when the moon is full. Nine bells are rung before that.'
     const run = await researched(
       { backends: [new PagesBackend({ 'https://e.example/tides': page })] },
@@ -128,7 +128,7 @@ describe('a report', () => {
     expect(run.report).toContain('Nine bells are rung before that. [1]')
   })
 
-  test('quotes code with the sentence that announces it, and what leans on the sentence before with that', async () => {
+  test('quotes code with the sentence that introduces it, and a dependent sentence with the previous one', async () => {
     const page = `# Locks\n\nThe lock of a repository is removed by hand:\n\n\`\`\`sh\nrm .git/index.lock\n\`\`\`
       \nAnother process holds the lock of a repository while it writes. It must not be killed before it ends.\n`
     const run = await researched(
@@ -143,7 +143,7 @@ describe('a report', () => {
     expect(run.report).toContain('removed by hand: rm .git/index.lock [1]')
   })
 
-  test('stays within the length that was asked for, and never ends inside a citation', async () => {
+  test('stays within the requested length, and never ends inside a citation', async () => {
     const lengths = [1, 20, 40]
     const runs = await Promise.all(
       lengths.map((report_tokens) => researched(setup(), { question: QUESTION, report_tokens })),
@@ -157,7 +157,7 @@ describe('a report', () => {
     expect(runs[2]?.annotations.length).toBeGreaterThan(0)
   })
 
-  test('names what no source speaks of in a line each, without the words of the asking', async () => {
+  test('lists each part that no source mentions in a line, without the question words', async () => {
     const word = 'x'.repeat(5_000)
     const { report, end } = await researched(setup(), {
       question: `How long does a worker renew its lease by ${word}?`,
@@ -166,7 +166,7 @@ describe('a report', () => {
     expect(report).toContain(`No source that was read mentions “${'x'.repeat(79)}…”.`)
   })
 
-  test('says so where the domains of the request leave nothing to search', async () => {
+  test('reports that the allowed domains leave no source to search', async () => {
     const asked = new PagesBackend(PAGES)
     const backend: SearchBackend = Object.assign(asked, { hasAllowed: () => false, weigh: () => Promise.reject() })
     const { report, end } = await researched({ backends: [backend] }, { question: QUESTION })
@@ -176,7 +176,7 @@ describe('a report', () => {
     expect(asked.queries).toEqual([])
   })
 
-  test('leans on the turn before where the question says too little by itself', async () => {
+  test('uses the previous message if the question is incomplete', async () => {
     const context = [{ role: 'user' as const, text: 'Tell me of the lease of a worker.' }]
     const backend = new PagesBackend(PAGES)
     await researched({ backends: [backend] }, { question: 'And renewed?', context })
@@ -185,7 +185,7 @@ describe('a report', () => {
 })
 
 describe('a run', () => {
-  test('that is killed after any of its steps and taken up again says the same, and asks for nothing twice', async () => {
+  test('killed after any step and resumed gives an equal report without repeated requests', async () => {
     const whole = new MemoryComposition()
     const expected = await researched(setup(), { question: QUESTION }, whole)
     for (let killAfter = 1; killAfter <= whole.ran.length; killAfter++) {
@@ -200,7 +200,7 @@ describe('a run', () => {
     expect(whole.ran.length).toBeGreaterThan(6)
   })
 
-  test('can be run again from its cassette alone, when nothing outside is there any more', async () => {
+  test('can be replayed from its cassette alone', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-cassette-'))
     const cassette = join(directory, 'run.jsonl')
     const expected = await researched(setup(), { question: QUESTION }, new MemoryComposition({ cassette }))
@@ -211,8 +211,8 @@ describe('a run', () => {
     await rm(directory, { recursive: true })
   })
 
-  describe('that was recorded from a service with sluice steps', () => {
-    const never = () => Promise.reject(new Error('Nothing outside is there.'))
+  describe('recorded from a service with sluice steps', () => {
+    const never = () => Promise.reject(new Error('No outside server is available.'))
     const local: SearchBackend = {
       name: 'local',
       searchUsd: 0,
@@ -224,7 +224,7 @@ describe('a run', () => {
     const recorded = join(import.meta.dirname, 'herons.jsonl')
     const question = 'Where do herons build their nests, and what do they eat?'
 
-    test('says the same from its record alone', async () => {
+    test('gives an equal report from its record alone', async () => {
       const run = await researched({ backends: [local] }, { question }, new MemoryComposition({ recorded }))
       expect(run.report).toBe(HERONS)
       expect(run.annotations.map(({ url_citation }) => url_citation.source_start)).toEqual([8, 86])
@@ -244,7 +244,7 @@ describe('a run', () => {
     })
   })
 
-  test('tells how far it is, with numbers that count up and a share that never falls', async () => {
+  test('reports its progress with increasing numbers and a fraction that never falls', async () => {
     const { events } = await researched(setup(), { question: QUESTION })
     const progress = events.flatMap((event) => (event.type === 'progress' ? [event] : []))
     expect(progress.map(({ sequence }) => sequence)).toEqual(progress.map((_, at) => at + 1))
@@ -255,7 +255,7 @@ describe('a run', () => {
     )
   })
 
-  test('keeps to its budgets of searches, sources and money', async () => {
+  test('keeps its budgets of searches, sources and money', async () => {
     const limits = { max_searches: 2, max_sources: 1 }
     const backend = new PagesBackend(PAGES, 0.01)
     const run = await researched({ backends: [backend] }, { question: QUESTION, limits })
@@ -270,7 +270,7 @@ describe('a run', () => {
     expect(poor.report).toContain('its budget was used up')
   })
 
-  test('writes what it has when its time is over', async () => {
+  test('reports partial results when its time is over', async () => {
     const late = await researched(
       setup(),
       { question: QUESTION },
@@ -280,8 +280,8 @@ describe('a run', () => {
     expect(late.report).toContain('its time was over')
   })
 
-  describe('that is cancelled, and is to write what it has', () => {
-    /** Holds the second page, and cancels the run there. */
+  describe('cancelled with a partial result', () => {
+    /** Blocks the second page, and cancels the run there. */
     function cancelling(cancel: AbortController): SearchBackend {
       const pages = new PagesBackend(PAGES)
       const read = async (hit: Hit, { signal }: ReadOptions) => {
@@ -295,14 +295,14 @@ describe('a run', () => {
       return { name: pages.name, searchUsd: 0, search, read, close: async () => {} }
     }
 
-    test('reports it at once, says so, and says the same when it is taken up again', async () => {
+    test('reports partial results at once, mentions it, and gives an equal report when resumed', async () => {
       const cancel = new AbortController()
       const first = new MemoryComposition({ cancelled: cancel.signal })
       const run = await researched({ backends: [cancelling(cancel)] }, { question: QUESTION }, first)
       expect(run.end).toMatchObject({ stop_reason: 'cancelled', finish_reason: 'length' })
       expect(run.report).toContain('A worker renews its lease three times in nine seconds. [1]')
       expect(run.report).toContain('The research ended early, because it was cancelled.')
-      // What was cut has not failed.
+      // An interrupted request is not a failure.
       expect(run.end.quality).toMatchObject({ failed_searches: 0, unread: 0 })
       const second = new MemoryComposition({ cancelled: AbortSignal.abort() }, first)
       const gone = new PagesBackend({})
@@ -310,7 +310,7 @@ describe('a run', () => {
       expect(gone.queries).toEqual([])
     })
 
-    test('reports nothing where it has found nothing', async () => {
+    test('reports nothing without results', async () => {
       const cancelled = () => new MemoryComposition({ cancelled: AbortSignal.abort() })
       const none = researched(setup(), { question: QUESTION }, cancelled())
       await expect(none).rejects.toMatchObject({ code: 'job_cancelled' })
@@ -324,12 +324,12 @@ describe('a run', () => {
     })
   })
 
-  test('ends at once when its signal says so', async () => {
-    const signal = AbortSignal.abort(new Error('left'))
+  test('ends at once when its signal aborts', async () => {
+    const signal = AbortSignal.abort(new Error('disconnected'))
     await expect(researched(setup(), { question: QUESTION }, undefined, signal)).rejects.toThrow('left')
   })
 
-  test('keeps to the corpus that it began with while that changes', async () => {
+  test('uses the corpus version that it started with when the corpus changes', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-changing-'))
     await writeFile(join(directory, 'a.md'), PAGES['https://a.example/leases'])
     const data = join(directory, '.data')
@@ -353,7 +353,7 @@ test.each([
   ['clauses', 'a lease, '],
   ['names', 'Ab Cd '],
   ['numbers', '1.2 3.4 '],
-])('a question of thousands of %s is taken apart in turns', (_, piece) => {
+])('a question of thousands of %s is analysed with yields to the event loop', (_, piece) => {
   const steps = [...parseQuestion({ question: piece.repeat(8_000 / piece.length), context: [] })].length
   expect(steps).toBeGreaterThan(5)
 })
@@ -374,7 +374,7 @@ describe('a run whose documents are still being indexed', () => {
     return { backend, partial }
   }
 
-  test('waits for them, and says how far they are', async () => {
+  test('waits for them, and reports their progress', async () => {
     const { backend, partial } = indexing(1)
     const { events, report } = await researched({ backends: [backend] }, { question: QUESTION })
     const messages = events.flatMap((event) => (event.type === 'progress' ? [event.message] : []))
@@ -383,7 +383,7 @@ describe('a run whose documents are still being indexed', () => {
     expect(report).not.toContain('indexed')
   })
 
-  test('searches what there is when it has waited long enough, and the report says so, also in a later attempt', async () => {
+  test('searches the indexed part after the maximum wait, and the report mentions it, also in a later attempt', async () => {
     const { backend, partial } = indexing(1_000)
     const first = new MemoryComposition()
     const ask = { question: QUESTION, limits: { max_seconds: 30 } }
@@ -396,7 +396,7 @@ describe('a run whose documents are still being indexed', () => {
   })
 })
 
-describe('a question that asks for what is new', () => {
+describe('a question about recent events', () => {
   const dates = {
     'https://old.example/x': '2021-03-01',
     'https://mid.example/x': '2024-03-01',
@@ -418,7 +418,7 @@ describe('a question that asks for what is new', () => {
     return results[0]?.url
   }
 
-  test('reads the newest pages first, or those of the year that it names; another one goes by its words alone', async () => {
+  test('prefers the newest pages, or pages of its year; other questions are ranked by words alone', async () => {
     expect(await firstFor('What is the latest on how a worker renews its lease?')).toBe('https://new.example/x')
     expect(await firstFor('How did a worker renew its lease in 2024?')).toBe('https://mid.example/x')
     expect(await firstFor('How does a worker renew its lease?')).toBe('https://old.example/x')
@@ -430,7 +430,7 @@ describe('a question that asks for what is new', () => {
   })
 })
 
-describe('backends that fail', () => {
+describe('failing search backends', () => {
   const failing = (code: 'upstream_error' | 'rate_limit_exceeded' | 'upstream_refused') => {
     const backend = new PagesBackend(PAGES)
     backend.search = async (query) => {
@@ -441,13 +441,13 @@ describe('backends that fail', () => {
   }
 
   test.each(['upstream_error', 'rate_limit_exceeded', 'upstream_refused'] as const)(
-    'with %s fail the run where no other one answers: nothing is never said for it',
+    'with %s fail the run if no other one responds: an empty report is never made',
     async (code) => {
       await expect(researched({ backends: [failing(code)] }, { question: QUESTION })).rejects.toMatchObject({ code })
     },
   )
 
-  test('are asked again where that may help, and are named in the report where others answer', async () => {
+  test('are retried if that may help, and are named in the report if others respond', async () => {
     const [away, refusing] = [failing('upstream_error'), failing('upstream_refused')]
     const run = await researched({ backends: [away, refusing, new PagesBackend(PAGES)] }, { question: QUESTION })
     expect(new Set(away.queries).size * 2).toBe(away.queries.length)
@@ -456,7 +456,7 @@ describe('backends that fail', () => {
     expect(run.end.quality.failed_searches).toBeGreaterThan(1)
   })
 
-  test('may lose a page: the report says so and does without it', async () => {
+  test('may lose a page: the report mentions it', async () => {
     const backend = new PagesBackend(PAGES)
     const read = backend.read.bind(backend)
     backend.read = async (hit) => {
@@ -469,7 +469,7 @@ describe('backends that fail', () => {
   })
 })
 
-test('a backend that does not answer holds nobody longer than the run may take', async () => {
+test('a hanging backend delays the run no longer than its maximum time', async () => {
   const never = (signal: AbortSignal) => {
     return new Promise<never>((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
   }

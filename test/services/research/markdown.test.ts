@@ -13,10 +13,10 @@ test.each([
   ['turned\u202e around', 'turned around'],
   ['www.evil.example, a@b.example', String.raw`www\.evil.example, a\@b.example`],
   ['back\\slash', String.raw`back\\slash`],
-])('%j is shown as it is', (text, markdown) => {
+])('%j is shown unchanged', (text, markdown) => {
   expect(escapeMarkdown(text)).toBe(markdown)
 })
 
-test('an address ends nowhere but at its end', () => {
+test('a URL ends only at its end', () => {
   expect(linkTo('a]\nb', 'https://a.example/x>(y) z')).toBe(String.raw`[a\] b](<https://a.example/x%3E(y)%20z>)`)
 })

@@ -10,7 +10,7 @@ import { openWs } from '../../support/ws.ts'
 
 const PATH = '/v1/deep-research'
 const MODEL = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
-/** Its answers keep to the schema that is asked for, and say nothing that a source says. */
+/** Matches the requested schema, but repeats no statement of a source. */
 const WRITTEN = { id: 'deep-research-written', pool: 'research', engine: { type: 'research', writer: 'echo-1' } }
 const QUESTION = 'Where do herons build their nests, and what do they eat?'
 const kafka = inject('kafka') ?? undefined
@@ -91,7 +91,7 @@ for (const mode of ['embedded', 'Kafka']) {
       }
     })
 
-    it('says that the sources do not answer, and cites nothing', async () => {
+    it('reports that the sources do not answer, and cites nothing', async () => {
       const response = await stack.post(PATH, ask('What is the melting point of tungsten?'))
       const { choices } = (await response.json()) as Completion
       expect(choices[0]?.message.annotations).toEqual([])
@@ -114,7 +114,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(chunks.indexOf(cited[0])).toBeGreaterThan(chunks.lastIndexOf(progress.at(-1)))
     })
 
-    it('works in the background, remembers its steps, and gives the same report to whoever asks later', async () => {
+    it('runs in the background, stores its steps, and returns an equal report later', async () => {
       const accepted = await stack.post(PATH, ask(QUESTION, { background: true }))
       expect(accepted.status).toBe(202)
       const { id } = (await accepted.json()) as WireJob
@@ -148,7 +148,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(again.choices[0]?.message).toEqual(result.choices[0]?.message)
     })
 
-    it('has a model plan and write by jobs of their own, and cites nothing that it made up', async () => {
+    it('lets a model plan and write in child jobs, and cites none of its inventions', async () => {
       const accepted = await stack.post(PATH, ask(QUESTION, { model: WRITTEN.id, background: true }))
       const { id } = (await accepted.json()) as WireJob
       const job = await jobOf(id)
@@ -157,7 +157,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(new Set(job.children.map(({ model, status }) => `${model} ${status}`))).toEqual(
         new Set(['echo-1 completed']),
       )
-      // Each wait leaves the slot, and is one more execution.
+      // Each wait releases the slot, and the continuation is one more attempt.
       expect(job.attempt).toBeGreaterThan(1)
       const replay = (await (await stack.post(`/v1/jobs/${id}/replay`, {})).json()) as WireJob
       const { status, result, attempt, children } = await jobOf(replay.id)
@@ -168,7 +168,7 @@ for (const mode of ['embedded', 'Kafka']) {
       }
     })
 
-    it('streams each progress once, however often the run waits for a model', async () => {
+    it('streams each progress event once, however often the run waits for a model', async () => {
       const response = await stack.post(PATH, ask(QUESTION, { model: WRITTEN.id, stream: true }))
       const chunks = dataOf(await response.text()).map((frame) => JSON.parse(frame))
       const told = chunks.flatMap((chunk) => chunk.research_progress?.sequence ?? [])
@@ -176,7 +176,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join('')).toContain('fish and frogs')
     })
 
-    it('shows nothing of a research to another key', async () => {
+    it('is not visible to another key', async () => {
       const secret = 'sk-of-somebody-else'
       const hash = createHash('sha256').update(secret).digest('hex')
       const key = { id: 'key_else', hash, hint: 'sk-...', created_at: 1_790_000_000 }
@@ -198,7 +198,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(listed.data).toEqual([])
     })
 
-    it('streams over a WebSocket what it streams over HTTP', async () => {
+    it('streams equal events over a WebSocket and over HTTP', async () => {
       using client = await openWs(stack)
       client.send({ type: 'request.create', id: 'r1', endpoint: PATH, body: ask(QUESTION, { stream: true }) })
       expect((await client.end('r1')).type).toBe('request.completed')
@@ -212,7 +212,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(chunks.map(({ choices }) => choices[0]?.delta.content ?? '').join('')).toContain('fish and frogs')
     })
 
-    it('keeps to the sources that the caller allows', async () => {
+    it('uses only the sources that the caller allows', async () => {
       const response = await stack.post(PATH, ask(QUESTION, { domains: { deny: ['local'] } }))
       const { choices } = (await response.json()) as Completion
       expect(choices[0]?.message.annotations).toEqual([])
@@ -221,7 +221,7 @@ for (const mode of ['embedded', 'Kafka']) {
   })
 }
 
-describe('a research whose writer says too much', () => {
+describe('a research whose writer makes unsupported claims', () => {
   let stack: Stack
   let folder: string
   let upstream: ScriptedUpstream
@@ -242,7 +242,7 @@ describe('a research whose writer says too much', () => {
   it.each([
     ['10 MB', 160],
     ['without an end', Number.POSITIVE_INFINITY],
-  ])('is written by quotes: %s', async (_, pieces) => {
+  ])('falls back to quotes: %s', async (_, pieces) => {
     upstream.script((call, answer) => flood(call, answer, pieces))
     const more = { model: 'deep-research-flooded', max_duration_seconds: 6 }
     const response = await stack.post(PATH, ask(QUESTION, more))
@@ -250,7 +250,7 @@ describe('a research whose writer says too much', () => {
     const { choices } = (await response.json()) as Completion
     expect(choices[0]?.message.content).toContain('fish and frogs')
     expect(choices[0]?.message.annotations.length).toBeGreaterThan(0)
-    // Nobody listens any more.
+    // No reader is left.
     await until(() => upstream.connections === 0, { withinMs: 20_000 })
   })
 
@@ -271,12 +271,12 @@ describe('a research whose writer says too much', () => {
   }
 })
 
-describe('a research whose caller leaves', () => {
+describe('a research whose caller disconnects', () => {
   let stack: Stack
   let folder: string
   beforeAll(async () => {
     folder = await mkdtemp(join(tmpdir(), 'sluice-many-'))
-    // The first question waits until they are indexed, which takes far longer than to leave.
+    // The first question waits for the index, which takes far longer than the disconnection.
     const text = 'A sentence about herons that nest in trees. '.repeat(100)
     for (let at = 0; at < 3_000; at++) await writeFile(join(folder, `${at}.txt`), `${at} ${text}`)
     stack = await startStack({ models: [ECHO_MODEL, MODEL], settings: { RESEARCH_CORPUS: folder } })
@@ -288,7 +288,7 @@ describe('a research whose caller leaves', () => {
 
   const statusOf = async (id: string) => ((await (await stack.get(`/v1/jobs/${id}`)).json()) as WireJob).status
 
-  it('is cancelled, unless it was asked for in the background', async () => {
+  it('is cancelled, unless it runs in the background', async () => {
     const accepted = await stack.post(PATH, ask(QUESTION, { background: true }))
     const { id: kept } = (await accepted.json()) as WireJob
     const leave = new AbortController()

@@ -39,7 +39,7 @@ describe('a claim', () => {
     ['says it in other words', 'A worker prolongs its right.'],
     ['takes pieces from both ends', 'A worker of Sluice keeps 1,000 records.'],
     ['turns it around', 'The lease renews its worker.'],
-  ])('that %s is left to the judge', (_, claim) => {
+  ])('that %s is left to the judge model', (_, claim) => {
     expect(verifyClaim(claim, [QUOTE]).verdict).toBe('undecided')
   })
 
@@ -53,11 +53,11 @@ describe('a claim', () => {
     ['The first stage comes before the last stage.', 'The last stage comes before the last one.'],
     ['A lock is removed by hand.', 'Ferries cross the bay in winter by night.'],
     ['Perens led it in 1996 and Jackson in 1998.', 'Jackson led the project before Perens did.'],
-  ])('that turns "%s" around in other words is refused', (quote, claim) => {
+  ])('that reverses "%s" in other words is refused', (quote, claim) => {
     expect(verifyClaim(claim, [quote]).verdict).toBe('refused')
   })
 
-  test('that leaves out the condition of its quote is left to the judge, and one that leaves out its denial is refused', () => {
+  test('without the condition of its quote is left to the judge model, and one without its negation is refused', () => {
     const quote = 'The job is cancelled only if the key was revoked, and never deleted.'
     expect(verifyClaim('The key was never revoked.', [quote]).verdict).toBe('undecided')
     expect(verifyClaim('The job is cancelled.', [quote]).verdict).toBe('refused')
@@ -66,19 +66,19 @@ describe('a claim', () => {
     )
   })
 
-  test('is held against each quote by itself, not against what two of them say together', () => {
+  test('is compared with each quote separately, not with their combination', () => {
     expect(verifyClaim('The queue holds 7 jobs.', ['The queue holds jobs.', 'The lane has 7.']).verdict).toBe(
       'undecided',
     )
   })
 
-  test('reads numbers with separators as the same', () => {
+  test('normalises numbers with separators', () => {
     expect(verifyClaim('Kafka keeps 1000 records.', [QUOTE]).verdict).toBe('undecided')
     expect(verifyClaim('Kafka keeps 1001 records.', [QUOTE]).verdict).toBe('refused')
   })
 })
 
-describe('over the sentences of real pages', () => {
+describe('sentences of real pages', () => {
   const root = join(import.meta.dirname, '../../..')
   const all = ['design', 'jobs', 'protocol', 'operations'].flatMap((page) => {
     const snapshot = snapshotOf(page, readFileSync(join(root, `docs/${page}.md`), 'utf8'))
@@ -87,23 +87,23 @@ describe('over the sentences of real pages', () => {
   const sentences = all.map(({ text }) => text)
   const prose = all.filter(({ isCode }) => !isCode).map(({ text }) => text)
 
-  test('each supports itself', () => {
+  test('support themselves', () => {
     expect(sentences.length).toBeGreaterThan(300)
     expect(sentences.filter((sentence) => verifyClaim(sentence, [sentence]).verdict !== 'supported')).toEqual([])
   })
 
-  test('none supports itself with another number', () => {
+  test('do not support themselves with another number', () => {
     const changed = sentences.filter((each) => /(?<![\w.,])\d{2,4}(?![\w.,])/.test(each))
     const claims = changed.map((each) => each.replace(/(?<![\w.,])\d{2,4}(?![\w.,])/, '73921'))
     expect(changed.length).toBeGreaterThan(30)
     expect(claims.filter((claim, at) => verifyClaim(claim, [changed[at] ?? '']).verdict !== 'refused')).toEqual([])
   })
 
-  test('none supports its denial, nor the sentence after it', () => {
+  test('support neither their negation nor the next sentence', () => {
     const denied = sentences.filter((each) => / (is|are|has) /.test(each))
     const claims = denied.map((each) => each.replace(/ (is|are|has) /, ' $1 not '))
     expect(claims.filter((claim, at) => verifyClaim(claim, [denied[at] ?? '']).verdict === 'supported')).toEqual([])
-    // A command may well stand within the one before it.
+    // A command may be part of the previous one.
     const next = prose.filter(
       (claim, at) => at > 0 && verifyClaim(claim, [prose[at - 1] ?? '']).verdict === 'supported',
     )

@@ -18,7 +18,7 @@ const quotesOf = (data: Record<string, unknown>) => data.quotes as QuoteData[]
 const idOf = (data: Record<string, unknown>, start: string) =>
   quotesOf(data).find(({ text }) => text.startsWith(start))?.id ?? ''
 
-/** A model that does what it is told; each test changes what it gets wrong. */
+/** A model that follows its instructions; each test changes one behaviour. */
 const GOOD: Script = {
   plan: () => ({
     parts: [{ question: 'How often is the lease of a worker renewed?', queries: ['worker lease renew'] }],
@@ -51,8 +51,8 @@ const run = async (script: Script, request: object = {}) => {
 const extractive = () => researched({ backends: [new PagesBackend(PAGES)] }, { question: QUESTION })
 const keys = ({ calls }: { calls: { key: string }[] }) => calls.map(({ key }) => key)
 
-describe('a model', () => {
-  test('plans, notes and writes by child jobs, and every sentence cites its quote', async () => {
+describe('a research model', () => {
+  test('plans, takes notes and writes in child jobs, and every sentence cites its quote', async () => {
     const result = await run({})
     expect(keys(result)).toEqual(['plan', 'note.1', 'write', 'judge.first.1'])
     expect(result.report).toContain('Workers prolong their lease thrice within nine seconds. [1]')
@@ -62,7 +62,7 @@ describe('a model', () => {
     expect(result.usage).toMatchObject({ input_tokens: 400, output_tokens: 40 })
   })
 
-  test('that names the wrong quote for what a source says is put right', async () => {
+  test('that cites the wrong quote of a source is corrected', async () => {
     const text = 'A lease that is over frees the job at once.'
     const result = await run({
       note: ({ data }) => ({ claims: [{ text, quotes: [idOf(data, 'A worker renews')] }] }),
@@ -73,7 +73,7 @@ describe('a model', () => {
     expect(keys(result)).toEqual(['plan', 'note.1', 'write'])
   })
 
-  test('has as long as the run has, and its plan leaves time to search and write', async () => {
+  test('has as much time as the run, and its plan leaves time to search and write', async () => {
     const { composition } = await run({}, { limits: { max_seconds: 10 } })
     const [plan = 0, note = 0, write = 0] = composition.children.map(({ deadlineInMs }) => deadlineInMs)
     expect(plan).toBeLessThanOrEqual(3_000)
@@ -82,7 +82,7 @@ describe('a model', () => {
     expect(write).toBeLessThanOrEqual(note)
   })
 
-  test('that still works when the run is cancelled leaves a report of quotes, which says so', async () => {
+  test('still working when the run is cancelled leaves a report of quotes, which mentions it', async () => {
     const cancel = new AbortController()
     const model = scriptedModel(GOOD)
     const runChild: typeof model.run = (child) => {
@@ -99,7 +99,7 @@ describe('a model', () => {
     expect(composition.children.map(({ key }) => key)).toEqual(['plan', 'note.1'])
   })
 
-  test('that is too slow leaves a report of quotes, which says that it ended early', async () => {
+  test('that is too slow leaves a report of quotes, which mentions the early end', async () => {
     const model = scriptedModel({ ...GOOD, note: () => undefined })
     let wrapUpAtMs = Number.POSITIVE_INFINITY
     const slow = new MemoryComposition({
@@ -115,14 +115,14 @@ describe('a model', () => {
     expect(end).toMatchObject({ stop_reason: 'deadline', finish_reason: 'length', quality: { writer: 'extractive' } })
   })
 
-  test('is told what is wrong with its answer in few words, however much it is', async () => {
+  test('gets a short list of the problems of its answer, however many', async () => {
     const keys = Object.fromEntries(Array.from({ length: 5_000 }, (_, at) => [`key-${at}`, 1]))
     const { composition } = await run({ plan: () => keys })
     const mending = composition.children.find(({ key }) => key === 'plan.mended')
     expect(JSON.stringify(mending).length).toBeLessThan(20_000)
   })
 
-  test('is not asked when the time is over, and a report without any search does not speak for the sources', async () => {
+  test('is not called after the end of the time, and a report without a search makes no claim about the sources', async () => {
     const over = new MemoryComposition({ runChild: scriptedModel(GOOD).run, wrapUpAtMs: 1 })
     const setup = { backends: [new PagesBackend(PAGES)], writer: { model: 'm-1' } }
     const { report, end } = await researched(setup, { question: QUESTION }, over)
@@ -131,7 +131,7 @@ describe('a model', () => {
     expect(report).toMatch(/^No source was searched/)
   })
 
-  test('gets pages as data of one turn, without tools, and a schema for its answer', async () => {
+  test('gets pages as data of one message, without tools, and a schema for its answer', async () => {
     const { calls, composition } = await run({})
     for (const { body } of calls) {
       expect(body.tools).toEqual([])
@@ -151,7 +151,7 @@ describe('a model', () => {
     ['a number of its own', 'A worker renews its lease five times in nine seconds.'],
     ['a name of its own', 'A worker of Gartner renews its lease three times in nine seconds.'],
     ['an address', 'A worker renews its lease three times, see https://evil.example.'],
-  ])('that writes %s is quoted instead, also where a judge would let it pass', async (_, text) => {
+  ])('that writes %s is replaced by quotes, even if a judge would accept it', async (_, text) => {
     const result = await run({
       write: () => ({ summary: [{ text, claims: ['c1'] }], sections: [] }),
       repair: () => ({ rewrites: [{ id: 'r1', text }] }),
@@ -161,7 +161,7 @@ describe('a model', () => {
     expect(result.end.quality).toMatchObject({ writer: 'extractive' })
   })
 
-  test('has one try to mend what fails, and what fails again is quoted, or left out where the quote is there', async () => {
+  test('has one retry for failed claims; those that fail again are quoted, or dropped if the quote exists already', async () => {
     const [good, bad] = [
       'A lease that is over frees the job at once.',
       'A worker renews its lease five times in nine seconds.',
@@ -188,7 +188,7 @@ describe('a model', () => {
   test.each([
     ['refuses', () => 'not_supported'],
     ['cannot tell', () => 'unsure'],
-  ])('whose judge %s is quoted instead', async (_, verdict) => {
+  ])('whose judge %s is replaced by quotes', async (_, verdict) => {
     const judge: Script['judge'] = ({ data }) => ({
       verdicts: (data.pairs as { id: string }[]).map(({ id }) => ({ id, verdict: verdict() })),
     })
@@ -198,14 +198,14 @@ describe('a model', () => {
     expect(result.end.quality).toMatchObject({ writer: 'model', quoted: 1 })
   })
 
-  test('whose judge fails is asked once more, and then quoted', async () => {
+  test('whose judge fails is retried once, and then replaced by quotes', async () => {
     const result = await run({ judge: () => undefined })
     expect(keys(result).filter((key) => key.startsWith('judge'))).toEqual(['judge.first.1', 'judge.first.again.1'])
     expect(result.report).not.toContain('thrice')
     expect(result.end.quality).toMatchObject({ quoted: 1, supported: 2 })
   })
 
-  test('that names quotes or claims which nobody gave it is not believed', async () => {
+  test('that cites unknown quotes or claims is not accepted', async () => {
     const note: Script['note'] = () => ({ claims: [{ text: 'A worker renews its lease.', quotes: ['q99'] }] })
     expect((await run({ note })).end.quality.writer).toBe('extractive')
     const write: Script['write'] = () => ({ summary: [{ text: 'Nobody said this.', claims: ['c77'] }], sections: [] })
@@ -214,7 +214,7 @@ describe('a model', () => {
     expect(result.end.quality.writer).toBe('model')
   })
 
-  test('that answers in other words than JSON is told what is wrong, once', async () => {
+  test('that answers without JSON gets the problem, once', async () => {
     let tries = 0
     const plan: Script['plan'] = (call) => (++tries === 1 ? 'Sure! Here is a plan.' : GOOD.plan?.(call))
     const result = await run({ plan })
@@ -223,7 +223,7 @@ describe('a model', () => {
     expect(result.end.quality.writer).toBe('model')
   })
 
-  test('may put its JSON into a fence', async () => {
+  test('may wrap its JSON in a code fence', async () => {
     const plan: Script['plan'] = (call) => `\`\`\`json\n${JSON.stringify(GOOD.plan?.(call))}\n\`\`\``
     expect(keys(await run({ plan }))).not.toContain('plan.mended')
   })
@@ -232,7 +232,7 @@ describe('a model', () => {
     ['cannot follow', () => 'I am a small model.'],
     ['is away', () => undefined],
     ['gives JSON of another shape', () => ({ answer: 42 })],
-  ])('that %s leaves the report that there is without it', async (_, answer) => {
+  ])('that %s leaves the existing report unchanged', async (_, answer) => {
     const script = { plan: answer, note: answer, write: answer, judge: answer, repair: answer }
     const [result, plain] = [await run(script), await extractive()]
     expect(result.report).toBe(plain.report)
@@ -246,21 +246,21 @@ describe('a model', () => {
     expect(result.end.quality.writer).toBe('extractive')
   })
 
-  test('is not asked to write about what no source answers', async () => {
+  test('is not asked to write if no source answers', async () => {
     const result = await run({ plan: () => undefined }, { question: 'Which treaty ended the war of the roses?' })
     expect(keys(result)).toEqual(['plan'])
     expect(result.end.stop_reason).toBe('no_evidence')
   })
 
-  test('is asked for the same again under the same keys by a run that is taken up again', async () => {
+  test('gets equal requests with equal keys from a resumed run', async () => {
     const [first, second] = [await run({}), await run({})]
-    // The time that is left counts from when a child is first submitted; it is no part of what makes it the same child.
+    // The remaining time counts from the first submission of a child, and is not part of its identity.
     const asked = first.composition.children.map((child) => ({ ...child, deadlineInMs: expect.any(Number) }))
     expect(second.composition.children).toEqual(asked)
     expect(second.events).toEqual(first.events)
   })
 
-  test('that is still at work when the time is over is left, and what there is is written', async () => {
+  test('still working when the time is over is abandoned, and the partial report is written', async () => {
     const model = scriptedModel(GOOD)
     const composition = new MemoryComposition({ runChild: model.run })
     const { waitFor } = composition

@@ -14,7 +14,7 @@ import { stopAll } from '#shared/process/lifecycle.ts'
 import { silentLog } from '../../support/jobs/jobs.ts'
 import { ECHO_MODEL, TEST_KEY, until } from '../../support/stack.ts'
 
-/** Each way to carry jobs: a record that nobody can read must not stop any of them. */
+/** Each transport of jobs: an unreadable record must not block any of them. */
 const MODES = [
   { mode: 'embedded', settings: () => ({}) },
   { mode: 'Kafka, share groups', settings: () => ({ KAFKA_CLIENT: 'share', ...kafka() }) },
@@ -30,7 +30,7 @@ function kafka(): Record<string, string> {
 
 const OPERATOR = 'sk-operator-0123456789'
 
-/** The whole service, with its broker in the test's hands. */
+/** The whole service, with a broker that the test controls. */
 async function startWithBroker(settings: Record<string, string>) {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-test-'))
   const modelsFile = join(dataDir, 'models.yaml')
@@ -81,8 +81,8 @@ const JOB = {
 }
 
 for (const { mode, settings } of MODES) {
-  describe.skipIf(mode !== 'embedded' && !inject('kafka'))(`records that nobody can read, ${mode}`, () => {
-    it('go to dead as they are, and the calls behind them are answered', async () => {
+  describe.skipIf(mode !== 'embedded' && !inject('kafka'))(`unreadable records, ${mode}`, () => {
+    it('are dead-lettered unchanged, and the calls behind them are answered', async () => {
       await using service = await startWithBroker(settings())
       const queue = jobsTopic('inference')
       for (const [index, value] of UNREADABLE.entries()) {
@@ -96,12 +96,12 @@ for (const { mode, settings } of MODES) {
       await until(async () => !(await service.broker.lag(queue)))
     })
 
-    it('are shown to operators with their place and a reason, and go back once they can be read', async () => {
+    it('are listed to operators with their position and a reason, and can be requeued once readable', async () => {
       await using service = await startWithBroker(settings())
       const call = { ...JOB, kind: 'dream', reply: { boot: 'ing_x', shard: 0 } }
       await service.broker.submit(jobsTopic('inference'), Buffer.from('{"secret":1}'))
       await until(() => service.dead.length === 1)
-      // What a worker of another version could not read, and this one can.
+      // Records that a worker of another version could not read, and this one can.
       for (const job of [call, { ...JOB, id: 'job_2' }]) {
         await service.broker.send(DEAD_LETTERS, 0, 'inference jobs.inference/0@9', Buffer.from(JSON.stringify(job)))
       }
@@ -121,7 +121,7 @@ for (const { mode, settings } of MODES) {
       expect(await redriven({ dry_run: true })).toMatchObject({ dry_run: true, data: [{ job_id: 'job_2' }] })
       expect(await redriven({ pool: 'code' })).toMatchObject({ data: [] })
       expect(await redriven({ max: 1 })).toMatchObject({ data: [{ job_id: 'job_2' }], has_more: false })
-      // Nobody knows it in the store, so that its worker lets it go.
+      // The store has no such job, so its worker drops it.
       await until(async () => !(await service.broker.lag(jobsTopic('inference'))))
       expect(service.dead).toHaveLength(3)
       const [mine, unknown] = listed.data.map(({ id }) => id)
@@ -137,7 +137,7 @@ for (const { mode, settings } of MODES) {
       })
     })
 
-    it('are passed over on the channels, too', async () => {
+    it('are skipped on the channels, too', async () => {
       await using service = await startWithBroker(settings())
       for (const value of UNREADABLE) {
         await service.broker.send(CONTROL, 0, 'ing_x', value)

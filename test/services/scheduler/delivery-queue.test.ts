@@ -14,7 +14,7 @@ function added(queue: DeliveryQueue, number: number, tenant: string, host: strin
   return all.filter((one) => queue.add(one) !== one)
 }
 
-/** Everything that may be sent now. */
+/** All deliveries that may be sent now. */
 function sendable(queue: DeliveryQueue): Taken[] {
   const all: Taken[] = []
   for (let one = queue.next(); one; one = queue.next()) all.push(one)
@@ -24,7 +24,7 @@ function sendable(queue: DeliveryQueue): Taken[] {
 const of = (all: readonly Taken[], name: string) =>
   all.filter(({ delivery, host }) => delivery.tenant === name || host === name).length
 
-describe('the queue of webhook messages', () => {
+describe('the queue of webhook deliveries', () => {
   it('sends four to one host, sixteen of one tenant and thirty-two in all', () => {
     const queue = new DeliveryQueue()
     added(queue, 10, 'a', 'a.example')
@@ -36,7 +36,7 @@ describe('the queue of webhook messages', () => {
     expect([rest.length, of(rest, 'b'), of(rest, 'c')]).toEqual([16, 8, 8])
   })
 
-  it('sends the next message of a host for each permit that is given back, in the order of their arrival', () => {
+  it('sends the next delivery of a host for each released permit, in order of arrival', () => {
     const queue = new DeliveryQueue()
     const all = added(queue, 10, 'a', 'a.example')
     const sent = sendable(queue)
@@ -47,7 +47,7 @@ describe('the queue of webhook messages', () => {
     expect(sent).toEqual(all)
   })
 
-  it('gives a host that two tenants use to both in turn', () => {
+  it('alternates between two tenants that use one host', () => {
     const queue = new DeliveryQueue()
     added(queue, 400, 'a', 'shared.example')
     added(queue, 3, 'b', 'shared.example')
@@ -55,7 +55,7 @@ describe('the queue of webhook messages', () => {
     expect([of(sent, 'a'), of(sent, 'b')]).toEqual([2, 2])
   })
 
-  it('holds fewer messages of a host that answers slowly, and sends its others back for longer and longer', () => {
+  it('holds fewer deliveries of a slow host, and backs off its others for longer and longer', () => {
     const queue = new DeliveryQueue()
     added(queue, 4, 'a', 'slow.example')
     for (const one of sendable(queue)) {
@@ -73,7 +73,7 @@ describe('the queue of webhook messages', () => {
     expect(added(queue, 100, 'a', 'quick.example')).toHaveLength(100)
   })
 
-  it('takes a message of another tenant although one has filled it, and sends back the last of the fattest flow', () => {
+  it('accepts a delivery of another tenant when one has filled the queue, and returns the last of the largest flow', () => {
     const queue = new DeliveryQueue()
     for (let i = 0; i < 8; i++) added(queue, 400, 'a', `a${i}.example`)
     const other = taken('b', 'b.example')
@@ -81,7 +81,7 @@ describe('the queue of webhook messages', () => {
     expect(sendable(queue)).toContain(other)
   })
 
-  it('is empty once it was cleared', () => {
+  it('is empty after a clear', () => {
     const queue = new DeliveryQueue()
     const all = [...added(queue, 3, 'a', 'a.example'), ...added(queue, 3, 'b', 'b.example')]
     expect(new Set(queue.clear())).toEqual(new Set(all))

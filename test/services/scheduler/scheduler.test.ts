@@ -50,7 +50,7 @@ afterEach(async () => {
   await rm(dataDir, { recursive: true, force: true })
 })
 
-/** A scheduler over the store and the broker of the test, with ports of its own otherwise. */
+/** A scheduler over the store and the broker of the test, with other ports of its own. */
 async function start(
   changes: Partial<Ports> = {},
   settings: Record<string, string> = {},
@@ -66,7 +66,7 @@ async function start(
   return { ...scheduler, ports }
 }
 
-/** Collects what a worker would find on the queue. */
+/** Collects the records of a queue as a worker does. */
 async function takeAll(): Promise<JobEnvelope[]> {
   const taken: JobEnvelope[] = []
   const stop = new AbortController()
@@ -89,7 +89,7 @@ async function takeAll(): Promise<JobEnvelope[]> {
   return taken
 }
 
-/** Collects the types of the events that followers of a job hear. */
+/** Collects the events that followers of a job receive. */
 async function follow(jobId: string): Promise<DurableEvent[]> {
   const events: DurableEvent[] = []
   const receiver = await broker.receive(EVENTS, [eventPartition(jobId)], ({ key, value }) => {
@@ -128,7 +128,7 @@ describe('the scheduler', () => {
     })
   })
 
-  it('publishes a job when its time has come, once, however many schedulers there are', async () => {
+  it('queues a scheduled job at its time, once, however many schedulers there are', async () => {
     const taken = await takeAll()
     const id = await create({ runAtMs: Date.now() + 60_000 })
     const other = await create({ runAtMs: Date.now() + 7_200_000, deadlineInMs: 7_200_000 })
@@ -141,7 +141,7 @@ describe('the scheduler', () => {
     expect(await store.find(EVERY_TENANT, other)).toMatchObject({ state: 'scheduled' })
   })
 
-  it('ends jobs that waited too long and tells their followers', async () => {
+  it('ends jobs that waited too long and notifies their followers', async () => {
     const id = await create({ startInMs: 60_000 })
     const events = await follow(id)
     const { ports } = await start()
@@ -151,7 +151,7 @@ describe('the scheduler', () => {
     expect(await ports.metrics.registry.metrics()).toContain('sluice_jobs_expired_total{pool="inference"} 1')
   })
 
-  it('hands the job of a lost worker to another, three times at most', async () => {
+  it('requeues the job of a lost worker, three times at most', async () => {
     const taken = await takeAll()
     const id = await create()
     const events = await follow(id)
@@ -159,7 +159,7 @@ describe('the scheduler', () => {
     for (let attempt = 1; attempt <= 3; attempt++) {
       const worker = await alive(store, `wrk_${attempt}`, LEASE_MS)
       await claimed(store, id, worker)
-      // Nobody renews the lease.
+      // No process renews the lease.
       await until(async () => (await store.find(EVERY_TENANT, id))?.state !== 'in_progress')
     }
     expect(await store.find(EVERY_TENANT, id)).toMatchObject({
@@ -176,14 +176,14 @@ describe('the scheduler', () => {
     expect(metrics).toContain('sluice_jobs_total{pool="inference",outcome="failed",code="worker_lost"} 1')
   })
 
-  it('ends a running job long past its deadline, and one whose cancel nobody honours', async () => {
+  it('ends a running job long past its deadline, and one whose worker ignores its cancel', async () => {
     const worker = await alive(store, 'wrk_1', 3_600_000)
     const late = await running(store, { request: REQUEST, deadlineInMs: 60_000 }, worker)
     const cancelled = await running(store, { request: REQUEST }, worker)
     await store.cancel(EVERY_TENANT, cancelled.id)
     await start()
     await database.advance(71_000)
-    // The owner is alive; the reaper waits one whole lease of its, for it cannot know how long the store was gone.
+    // The owner is alive; the sweep waits for one whole lease, because the store may have been down.
     await alive(store, worker, LEASE_MS)
     const renewing = setInterval(() => void alive(store, worker, LEASE_MS), 20)
     try {
@@ -195,7 +195,7 @@ describe('the scheduler', () => {
     expect(await store.find(EVERY_TENANT, late.id)).toMatchObject({ error: { code: 'timeout' } })
   })
 
-  it('publishes every queued job again, once, when the broker lost them all', { timeout: 60_000 }, async () => {
+  it('republishes every queued job once when the broker lost all records', { timeout: 60_000 }, async () => {
     const ids = new Set<string>()
     for (let i = 0; i < 700; i++) ids.add(await create())
     await database.advance(6_000)
@@ -211,7 +211,7 @@ describe('the scheduler', () => {
     expect(await ports.metrics.registry.metrics()).toContain('sluice_jobs_republished_total{pool="inference"} 700')
   })
 
-  it('leaves due jobs scheduled while the broker is away, and publishes them at once when it is back', async () => {
+  it('leaves due jobs scheduled while the broker is down, and queues them when it is back', async () => {
     const taken = await takeAll()
     let isReachable = false
     const away = new Proxy(broker, {
@@ -231,7 +231,7 @@ describe('the scheduler', () => {
     await until(() => taken.some((envelope) => envelope.id === id))
   })
 
-  it('works on after an outage of the store, which it names meanwhile', async () => {
+  it('continues after an outage of the store, which it logs once', async () => {
     const fragile = fragileStore()
     const scheduler = await start({ store: fragile.store })
     expect(scheduler.problems()).toEqual([])
@@ -244,7 +244,7 @@ describe('the scheduler', () => {
     expect(scheduler.problems()).toEqual([])
   })
 
-  it('does nothing after a drain, and lets another reap at once', async () => {
+  it('does nothing after a drain, and lets another scheduler sweep at once', async () => {
     const calls: string[] = []
     const watched = new Proxy(store, {
       get: (target, name) => {
@@ -266,7 +266,7 @@ describe('the scheduler', () => {
     expect(calls).toEqual([])
   })
 
-  it('forgets jobs whose time is over', async () => {
+  it('deletes expired jobs', async () => {
     const run = await running(store, { request: REQUEST, retentionMs: 1_000 })
     await store.complete(run, { result: null })
     const kept = await create()
@@ -276,7 +276,7 @@ describe('the scheduler', () => {
     expect(await database.query('SELECT id FROM jobs')).toEqual([{ id: kept }])
   })
 
-  it('deletes the blobs of what it forgets, and those that a crash had left', async () => {
+  it('deletes the blobs of deleted jobs, and those that a crash had left', async () => {
     const { ports, ...first } = await start()
     await first.drain(AbortSignal.timeout(10_000))
     const put = (key: string) => ports.blobs.put(key, Buffer.from('x'))
@@ -298,7 +298,7 @@ describe('the scheduler', () => {
     expect((await readdir(ports.config.blobDir)).toSorted()).toEqual([kept.id, `${kept.id}-audio000`])
   })
 
-  it('forgets all that is past in one turn, step by step, while no other scheduler does', async () => {
+  it('deletes all expired rows in one sweep, step by step, while no other scheduler does', async () => {
     const boot = await alive(store)
     for (let i = 0; i < 300; i++) {
       const run = await running(store, { request: REQUEST, retentionMs: 1_000 }, boot)
@@ -329,7 +329,7 @@ describe('the scheduler', () => {
     expect(await database.query('SELECT id FROM jobs')).toEqual([])
   })
 
-  it('deletes blobs that nobody can need any more', async () => {
+  it('deletes unreferenced blobs', async () => {
     const { ports, ...first } = await start()
     await first.drain(AbortSignal.timeout(10_000))
     await ports.blobs.put('old', Buffer.from('x'))
@@ -340,7 +340,7 @@ describe('the scheduler', () => {
     expect((await ports.blobs.get('new')).toString()).toBe('x')
   })
 
-  it('shows how many jobs wait and run', async () => {
+  it('reports the number of waiting and running jobs in its metrics', async () => {
     await create()
     await create({ priority: 'low' })
     await running(store, { request: REQUEST })
@@ -357,7 +357,7 @@ describe('the scheduler', () => {
   })
 })
 
-describe('publishing again', () => {
+describe('republishing', () => {
   it.each([
     [
       'an empty queue: everything soon',
@@ -401,7 +401,7 @@ describe('publishing again', () => {
     expect(republishPlan({ ...view, hasClaimer: true })).toEqual(search)
   })
 
-  /** Turns that are ours, over the store and the broker of the test, with one worker whose heartbeat we send. */
+  /** Sweeps controlled by the test, over its store and broker, with one worker whose heartbeat the test sends. */
   async function openTurns(worker: { slots: number; running: number }) {
     const self = {
       boot: 'sch_1',
@@ -436,7 +436,7 @@ describe('publishing again', () => {
     }
   }
 
-  it('leaves jobs alone whose records wait behind busy workers', async () => {
+  it('skips jobs whose records wait behind busy workers', async () => {
     await createMany(200, true)
     const { turn } = await openTurns({ slots: 4, running: 4 })
     for (let i = 0; i < 5; i++) {
@@ -446,7 +446,7 @@ describe('publishing again', () => {
     expect(await broker.lag(jobsTopic('inference'))).toBe(200)
   })
 
-  it('leaves jobs of low priority alone that wait although a quarter of the slots is kept free of them', async () => {
+  it('skips waiting jobs of low priority although a quarter of the slots is reserved', async () => {
     await createMany(20, true)
     const { turn } = await openTurns({ slots: 4, running: 3 })
     for (let i = 0; i < 5; i++) {
@@ -455,7 +455,7 @@ describe('publishing again', () => {
     }
   })
 
-  it('fills a queue that lost some of its records, although its workers are busy', async () => {
+  it('refills a queue that lost some of its records, although its workers are busy', async () => {
     await createMany(30, true)
     await createMany(70, false)
     const { turn } = await openTurns({ slots: 4, running: 4 })
@@ -467,7 +467,7 @@ describe('publishing again', () => {
     expect(await broker.lag(jobsTopic('inference'))).toBe(100)
   })
 
-  it('gives idle workers what the queue seems to hold and does not', async () => {
+  it('publishes jobs for idle workers although their records seem to exist', async () => {
     await createMany(10, true)
     const { turn } = await openTurns({ slots: 4, running: 1 })
     await database.advance(31_000)
@@ -492,8 +492,8 @@ describe('publishing again', () => {
   })
 })
 
-describe('a loop', () => {
-  it('never overlaps itself, and goes on at once while there is more', async () => {
+describe('a scheduler loop', () => {
+  it('never overlaps itself, and continues at once while work remains', async () => {
     let [running, overlaps, turns] = [0, 0, 0]
     const loop = new Loop({
       name: 'test',
@@ -515,7 +515,7 @@ describe('a loop', () => {
     expect(turns).toBe(5)
   })
 
-  it('tells of an outage once, goes on, and waits for the turn under way when it is stopped', async () => {
+  it('logs an outage once, continues, and finishes the current iteration when stopped', async () => {
     const lines: string[] = []
     const say = (_fields: object, message: string) => lines.push(message)
     const log = { error: say, info: say } as unknown as typeof silentLog

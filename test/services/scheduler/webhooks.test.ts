@@ -22,7 +22,7 @@ import { until } from '../../support/stack.ts'
 const SECRET = `whsec_${Buffer.from('a secret of thirty-two characters').toString('base64')}`
 const client = new OpenAI({ apiKey: 'none', webhookSecret: SECRET })
 
-/** One request as a receiver got it. */
+/** One request as the receiver got it. */
 interface Received {
   readonly path: string
   readonly headers: IncomingHttpHeaders
@@ -65,7 +65,7 @@ async function openReceiver(answer: Answer = (res) => void res.end()): Promise<R
   }
 }
 
-/** How many of something there were over time. */
+/** A number that changes over time. */
 class Usage {
   #now = 0
   #sum = 0
@@ -88,13 +88,13 @@ class Usage {
   }
 }
 
-/** A store, and a sender whose turns are ours. */
+/** A store, and a sender whose iterations the test controls. */
 interface Setup extends AsyncDisposable {
   readonly store: Store
   readonly database: TestDatabase
   readonly sender: WebhookSender
   readonly metrics: Metrics
-  /** One turn, and everything it started. Gives the deliveries of a job after it. */
+  /** One iteration and everything it started. Returns the deliveries of a job. */
   deliver(jobId: string): ReturnType<Store['listDeliveries']>
 }
 
@@ -122,15 +122,15 @@ async function openSetup(changes: Partial<WebhookOptions> = {}): Promise<Setup> 
   }
 }
 
-/** A finished job whose end a webhook wants to know. */
+/** A finished job with a webhook. */
 async function completed(store: Store, url: string, changes: Partial<NewJob> = {}): Promise<string> {
   const run = await running(store, { webhook: { url, events: ['job.completed'] }, ...changes })
   await store.complete(run, { result: { ok: true } })
   return run.id
 }
 
-describe('webhooks', () => {
-  it('reach the receiver as the official SDK verifies them', async () => {
+describe('webhook deliveries', () => {
+  it('are verified by the official SDK', async () => {
     await using receiver = await openReceiver()
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url, { metadata: { order: '17' } })
@@ -148,7 +148,7 @@ describe('webhooks', () => {
     })
   })
 
-  it('do not verify when a byte was changed, or under another secret', async () => {
+  it('do not verify with a changed byte, or with another secret', async () => {
     await using receiver = await openReceiver()
     await using setup = await openSetup()
     await setup.deliver(await completed(setup.store, receiver.url))
@@ -159,7 +159,7 @@ describe('webhooks', () => {
     await expect(client.webhooks.unwrap(body, plain, other)).rejects.toThrow('signature')
   })
 
-  it('are tried again after each wait of the contract, then have failed', async () => {
+  it('are retried after each documented delay, then fail', async () => {
     await using receiver = await openReceiver((res) => res.writeHead(500).end('no'))
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url, { retentionMs: 48 * 3_600_000 })
@@ -178,7 +178,7 @@ describe('webhooks', () => {
     expect(new Set(receiver.received.map(({ body }) => body)).size).toBe(1)
   })
 
-  it('are delivered by a later try, signed anew', async () => {
+  it('succeed in a later attempt with a new signature', async () => {
     await using receiver = await openReceiver((res) => res.writeHead(receiver.received.length < 3 ? 503 : 204).end())
     await using setup = await openSetup({ retriesMs: [1, 1, 1] })
     const id = await completed(setup.store, receiver.url)
@@ -189,7 +189,7 @@ describe('webhooks', () => {
     }
   })
 
-  it('end at once when the receiver is gone', async () => {
+  it('end at once when the receiver returns 410', async () => {
     await using receiver = await openReceiver((res) => res.writeHead(410).end())
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url)
@@ -205,7 +205,7 @@ describe('webhooks', () => {
     expect(receiver.received.map(({ path }) => path)).toEqual(['/hook'])
   })
 
-  it('wait as long as a busy receiver asks', async () => {
+  it('wait as long as a busy receiver requests', async () => {
     await using receiver = await openReceiver((res) => res.writeHead(429, { 'retry-after': '120' }).end())
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url)
@@ -218,7 +218,7 @@ describe('webhooks', () => {
     expect(receiver.received).toHaveLength(2)
   })
 
-  it('go to no private address, whatever the name said when the job was submitted', async () => {
+  it('go to no private address, whatever the name resolved to at submission', async () => {
     await using receiver = await openReceiver()
     const resolve = async () => [{ address: '127.0.0.1', family: 4 }]
     await using setup = await openSetup({ policy: { allowPrivate: false }, resolve })
@@ -231,7 +231,7 @@ describe('webhooks', () => {
     expect(receiver.received).toHaveLength(0)
   })
 
-  it('of one job arrive in order, a failing one first', async () => {
+  it('of one job arrive in order, with a failing one first', async () => {
     await using receiver = await openReceiver((res) => res.writeHead(receiver.received.length === 1 ? 500 : 200).end())
     await using setup = await openSetup({ retriesMs: [1] })
     const { store } = setup
@@ -243,7 +243,7 @@ describe('webhooks', () => {
     expect(types).toEqual(['job.started', 'job.started', 'job.completed'])
   })
 
-  it('to one host are at most four at once, and leave room for others', async () => {
+  it('to one host are at most four at once, and do not block others', async () => {
     const held: ServerResponse[] = []
     let isSlow = true
     await using receiver = await openReceiver((res, { headers }) => {
@@ -289,7 +289,7 @@ describe('webhooks', () => {
     await until(() => held.length === 33)
   })
 
-  it('of a burst to one host go out as soon as one of its four permits is free, each tried once', async () => {
+  it('of a burst to one host are sent as soon as one of its four permits is free, each with one attempt', async () => {
     const answerMs = 100
     const sending = new Usage()
     await using receiver = await openReceiver((res) => {
@@ -320,7 +320,7 @@ describe('webhooks', () => {
     expect(deliveries.filter(({ state, tries }) => state !== 'delivered' || tries !== 1)).toEqual([])
   })
 
-  it('that a drain finds unsent are due at once, untried', async () => {
+  it('that a drain finds unsent are due at once, without an attempt', async () => {
     const held: ServerResponse[] = []
     await using receiver = await openReceiver((res) => void held.push(res))
     await using setup = await openSetup()
@@ -334,7 +334,7 @@ describe('webhooks', () => {
     expect(await setup.store.takeDeliveries(10, 1_000)).toMatchObject([{ tries: 0 }, { tries: 0 }])
   })
 
-  it('of a start carry the status of their event, however late they are sent', async () => {
+  it('of a start have the status of their event, however late they are sent', async () => {
     await using receiver = await openReceiver()
     await using setup = await openSetup()
     const run = await running(setup.store, { webhook: { url: receiver.url, events: ['job.started', 'job.completed'] } })
@@ -347,7 +347,7 @@ describe('webhooks', () => {
     ])
   })
 
-  it('that hang are interrupted by a drain and tried again', async () => {
+  it('that hang are interrupted by a drain and retried', async () => {
     await using receiver = await openReceiver((res) => {
       if (receiver.received.length > 1) res.end()
     })
@@ -361,7 +361,7 @@ describe('webhooks', () => {
     expect(await after.deliver(id)).toMatchObject([{ state: 'delivered', tries: 2 }])
   })
 
-  it('of an erased job are not sent', async () => {
+  it('of a deleted job are not sent', async () => {
     await using receiver = await openReceiver()
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url)
@@ -371,7 +371,7 @@ describe('webhooks', () => {
   })
 })
 
-/** Another sender over the same store, as after a restart. */
+/** Another sender over the store, as after a restart. */
 async function openSetupOver({ store, database, metrics }: Setup): Promise<Setup> {
   const keysOf = async () => [webhookKeyOf(SECRET)]
   const policy = { allowPrivate: true }
@@ -387,14 +387,14 @@ async function openSetupOver({ store, database, metrics }: Setup): Promise<Setup
   }
 }
 
-describe('what becomes of a message', () => {
+describe('the outcome of a delivery', () => {
   const answered = (status: number, headers: IncomingHttpHeaders = {}) => ({ status, headers })
 
-  it.each([200, 201, 204, 299])('%d delivers it', (status) => {
+  it.each([200, 201, 204, 299])('%d is delivered', (status) => {
     expect(outcomeOf(answered(status), 1, RETRIES_MS, 0.5)).toEqual({ state: 'delivered', status })
   })
 
-  it.each([301, 307, 400, 401, 404, 408, 429, 500, 502, 503])('%d sends it again', (status) => {
+  it.each([301, 307, 400, 401, 404, 408, 429, 500, 502, 503])('%d is retried', (status) => {
     expect(outcomeOf(answered(status), 1, RETRIES_MS, 0.5)).toMatchObject({
       state: 'pending',
       status,
@@ -402,7 +402,7 @@ describe('what becomes of a message', () => {
     })
   })
 
-  it('waits between 90 and 110 % of a wait', () => {
+  it('the delay varies by 10 %', () => {
     const error = new ServiceError('upstream_timeout', 'silence')
     const wait = (random: number) => outcomeOf(error, 1, RETRIES_MS, random)
     expect(wait(0)).toMatchObject({ state: 'pending', retryInMs: 4_500, error: 'silence' })
@@ -426,14 +426,14 @@ describe('what becomes of a message', () => {
   })
 })
 
-describe('the secrets of webhooks', () => {
+describe('webhook secrets', () => {
   async function openKeys() {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-secret-'))
     onTestFinished(() => rm(directory, { recursive: true, force: true }))
     return { directory, keys: openFileKeys(join(directory, 'keys')) }
   }
 
-  /** Whether the official SDK takes a message for one that a secret has signed. */
+  /** Whether the official SDK accepts the signature of a delivery by a secret. */
   async function verifies({ body, headers }: Received, webhookSecret: string): Promise<boolean> {
     const receiver = new OpenAI({ apiKey: 'none', webhookSecret })
     const unwrapped = receiver.webhooks.unwrap(body, headers as Record<string, string>)
@@ -446,7 +446,7 @@ describe('the secrets of webhooks', () => {
   const secretsOf = async (keys: KeyStore, project: string) =>
     (await webhookSecretsOf(keys, project)).map(({ secret }) => secret)
 
-  it('are of one project each from the start: that of one does not verify the messages of another', async () => {
+  it('belong to one project: the secret of one does not verify deliveries of another', async () => {
     const { keys } = await openKeys()
     await using receiver = await openReceiver()
     await using setup = await openSetup({ keysOf: signingKeys(keys, undefined) })
@@ -458,7 +458,7 @@ describe('the secrets of webhooks', () => {
     expect([await verifies(mine, secret), await verifies(other, secret)]).toEqual([true, false])
   })
 
-  it('are changed without a gap: two sign at once', async () => {
+  it('are rotated without a gap: two sign at once', async () => {
     const { keys } = await openKeys()
     await using receiver = await openReceiver()
     await using setup = await openSetup({ keysOf: signingKeys(keys, undefined) })
@@ -477,7 +477,7 @@ describe('the secrets of webhooks', () => {
     expect([await verifies(last, old), await verifies(last, next.secret)]).toEqual([false, true])
   })
 
-  it('leave that of WEBHOOK_SECRET, or of the file that was made before projects, valid beside them', async () => {
+  it('of projects do not replace WEBHOOK_SECRET, or the file from before projects', async () => {
     const { keys, directory } = await openKeys()
     await using receiver = await openReceiver()
     const deliver = async (webhookSecret: string | undefined) => {
@@ -502,7 +502,7 @@ describe('the secrets of webhooks', () => {
     await expect(deliver(undefined)).rejects.toMatchObject({ name: 'ConfigError', problems })
   })
 
-  it('that cannot be read now put a message back, which is sent once they can', async () => {
+  it('that cannot be read postpone a delivery, which is sent once they can', async () => {
     await using receiver = await openReceiver()
     let isAway = true
     const keysOf = async () => {

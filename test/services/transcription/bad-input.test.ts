@@ -28,7 +28,7 @@ beforeAll(async () => {
 })
 afterAll(() => service[Symbol.asyncDispose]())
 
-/** What the service says about a form that it refuses; nothing of it may be left. */
+/** The error of a refused form; no blob of the upload may remain. */
 async function refusal(parts: readonly Part[]): Promise<object> {
   return await errorOf(await service.uploadParts(parts))
 }
@@ -83,7 +83,7 @@ describe('the file is refused', () => {
     expect(await refusal(parts)).toMatchObject({ status: 400, type: 'invalid_request_error', param: 'file', ...error })
   })
 
-  it('when it is one byte over the limit, and not when it has just that', async () => {
+  it('if it is one byte over the limit, and accepted at the limit', async () => {
     const largest = Buffer.concat([AUDIO, Buffer.alloc(200_000 - AUDIO.length)])
 
     expect((await service.uploadParts([MODEL, audio(largest)])).status).toBe(200)
@@ -94,7 +94,7 @@ describe('the file is refused', () => {
     })
   })
 
-  it('at once when its Content-Length is over the limit', async () => {
+  it('at once if its Content-Length is over the limit', async () => {
     using client = await openRaw(service.url)
 
     client.send(rawRequest(`POST ${TRANSCRIPTIONS}`, [...HEADERS, 'content-length: 99000000'], '--'))
@@ -102,7 +102,7 @@ describe('the file is refused', () => {
     expect((await client.answer()).status).toBe(413)
   })
 
-  it('under another name', async () => {
+  it('under another field name', async () => {
     const parts = [{ name: 'audio', filename: 'a.wav', value: AUDIO }, MODEL]
 
     expect(await refusal(parts)).toMatchObject({ status: 400, param: 'audio', code: 'invalid_value' })
@@ -151,7 +151,7 @@ describe('a field is refused', () => {
     expect(await fields({ [param]: value })).toMatchObject({ status: 400, param, ...error })
   })
 
-  it('model, when it is missing, unknown, or does something else', async () => {
+  it('model, if it is missing, unknown, or has another task', async () => {
     expect(await refusal([FILE])).toMatchObject({ status: 400, param: 'model', code: 'missing_required_parameter' })
     expect(await refusal(partsOf({ model: '' }))).toMatchObject({ status: 400, param: 'model' })
     expect(await refusal(partsOf({ model: 'no-such' }))).toMatchObject({ status: 404, code: 'model_not_found' })
@@ -163,25 +163,25 @@ describe('a field is refused', () => {
     ['response_format', { response_format: 'diarized_json' }],
     ['include', { 'include[]': 'logprobs' }],
     ['timestamp_granularities', { response_format: 'verbose_json', 'timestamp_granularities[]': 'word' }],
-  ])('%s that the model cannot do: %j', async (param, more) => {
+  ])('%s that the model does not support: %j', async (param, more) => {
     const error = await refusal(partsOf({ model: PLAIN, ...more }))
 
     expect(error).toMatchObject({ status: 400, param, code: 'unsupported_value' })
   })
 
-  it('when there are too many', async () => {
+  it('if there are too many', async () => {
     const many = Array.from({ length: 300 }, (_, index) => ({ name: `x${index}`, value: 'y' }))
 
     expect(await refusal([FILE, ...many, MODEL])).toMatchObject({ status: 400, message: /too many parts/ })
   })
 
-  it('when they are too large together', async () => {
+  it('if they are too large together', async () => {
     const many = Array.from({ length: 6 }, () => ({ name: 'x', value: Buffer.alloc(4_000_000, 'a') }))
 
     expect(await refusal([FILE, ...many, MODEL])).toMatchObject({ status: 413, code: 'request_too_large' })
   })
 
-  it('when it has no name', async () => {
+  it('if it has no name', async () => {
     expect(await refusal([FILE, { value: 'x' }, MODEL])).toMatchObject({ status: 400, message: /no name/ })
   })
 })
@@ -206,7 +206,7 @@ describe('known speakers are refused', () => {
     expect(await speakers(names, voices)).toMatchObject({ status: 400, ...error })
   })
 
-  it('where speakers are not told apart', async () => {
+  it('if the model does not diarize', async () => {
     expect(await speakers(['a'], [VOICE], 'json')).toMatchObject({ status: 400, param: 'known_speaker_names' })
   })
 })
@@ -232,7 +232,7 @@ describe('a body is refused', () => {
     expect(await sendBytes(body, headers)).toMatchObject({ status: 400, type: 'invalid_request_error', ...error })
   })
 
-  it('of JSON whose file was made to look like a stored one', async () => {
+  it('of JSON whose file imitates a stored one', async () => {
     const file = { blob: 'upl_of_somebody_else', sha256: '00', bytes: 1, format: 'wav' }
 
     const response = await service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body: { model: SPEECH, file } })

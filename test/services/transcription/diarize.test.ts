@@ -24,7 +24,7 @@ async function* transcript(...events: TranscribeEvent[]) {
   yield* events
 }
 
-/** What passes, and when the turns are known: after the events that were given by then. */
+/** Events that passed, and when the speaker turns were found: after the events before. */
 async function run(diarize: (passed: string[]) => Promise<Turn[]>, events: TranscribeEvent[], more: object = {}) {
   const passed: string[] = []
   const progress: Progress[] = []
@@ -49,7 +49,7 @@ async function run(diarize: (passed: string[]) => Promise<Turn[]>, events: Trans
 }
 
 describe('segments wait for their speakers, texts do not', () => {
-  test('and people who wait hear what takes so long', async () => {
+  test('while waiting callers receive progress', async () => {
     const known = async (passed: string[]) => {
       while (passed.length < 3) await new Promise(setImmediate)
       return TURNS
@@ -59,7 +59,7 @@ describe('segments wait for their speakers, texts do not', () => {
     expect(progress.map(({ phase, percent }) => [phase, percent])).toEqual([['diarizing', null]])
   })
 
-  test('which go first on the machine that does both', async () => {
+  test('which has priority on the machine that does both', async () => {
     let before: string[] | undefined
     const diarize = async (passed: string[]) => {
       before = [...passed]
@@ -71,20 +71,20 @@ describe('segments wait for their speakers, texts do not', () => {
     expect(before).toEqual([])
   })
 
-  test('and nobody is looked for where nobody speaks', async () => {
-    const diarize = () => Promise.reject(new Error('should not be asked'))
+  test('but without speech there is no diarization', async () => {
+    const diarize = () => Promise.reject(new Error('unexpected diarization'))
     const { passed } = await run(diarize, [START, ...END])
     expect(passed).toEqual(['start', 'usage', 'finish'])
   })
 
-  test('with their words where those were asked for', async () => {
+  test('with their words if requested', async () => {
     const request = { speakers: [], words: true }
     const { passed } = await run(() => Promise.resolve(TURNS), [START, ...say('one', 0), ...END], { request })
     expect(passed).toContain('A words')
   })
 })
 
-describe('progress', () => {
+describe('transcription progress', () => {
   test.each([
     [30, 60, 50, '30 of 60 seconds'],
     [60, 60, 99, '60 of 60 seconds'],
@@ -96,7 +96,7 @@ describe('progress', () => {
   })
 })
 
-test('four hours of quick talk fit into an answer, words and log probabilities included', () => {
+test('four hours of fast speech fit into a response, including words and log probabilities', () => {
   const [seconds, wordsASecond, tokensAWord] = [4 * 3_600, 3, 1.4]
   const word = { word: 'something', start: 12_345.67, end: 12_345.99 }
   const logprob = { token: ' something', logprob: -0.123_456_789, bytes: [...Buffer.from(' something')] }

@@ -42,7 +42,7 @@ const DIARIZED = [
   { type: 'transcript.text.segment', id: 'seg_002', start: 1.3, end: 2.6, text: 'How are you?', speaker: 'B' },
 ]
 
-describe('over HTTP an answer is', () => {
+describe('over HTTP a response is', () => {
   let service: Transcriptions
   beforeAll(async () => {
     service = await startTranscriptions()
@@ -57,7 +57,7 @@ describe('over HTTP an answer is', () => {
     return await response.json()
   }
 
-  it('json unless another is wanted, with every field of the spec', async () => {
+  it('json by default, with every field of the API reference', async () => {
     expect(await askJson({})).toEqual({
       text: 'Hello world. How are you?',
       logprobs: null,
@@ -97,7 +97,7 @@ describe('over HTTP an answer is', () => {
     expect(both).toMatchObject({ words: words.words, segments: [SEGMENT, {}] })
   })
 
-  it('diarized_json with speakers in the text', async () => {
+  it('diarized_json with speaker labels in the text', async () => {
     expect(await askJson({ response_format: 'diarized_json' })).toEqual({
       task: 'transcribe',
       duration: 2.71,
@@ -107,7 +107,7 @@ describe('over HTTP an answer is', () => {
     })
   })
 
-  it('diarized_json with the names of those whose voices are known', async () => {
+  it('diarized_json with the names of known speakers', async () => {
     const answer = await askJson({
       response_format: 'diarized_json',
       'known_speaker_names[]': 'agent',
@@ -128,7 +128,7 @@ describe('over HTTP an answer is', () => {
     expect(await response.text()).toBe(text)
   })
 
-  it.each(['json', 'text'])('a stream of deltas and one done, for %s', async (format) => {
+  it.each(['json', 'text'])('a stream of deltas and one done event, for %s', async (format) => {
     const response = await ask({ response_format: format, stream: 'true' })
     const events = eventsOf(await response.text())
 
@@ -142,7 +142,7 @@ describe('over HTTP an answer is', () => {
     })
   })
 
-  it('a stream with segments for diarized_json, whose deltas name theirs', async () => {
+  it('a stream with segments for diarized_json, whose deltas refer to theirs', async () => {
     const events = eventsOf(await (await ask({ response_format: 'diarized_json', stream: 'true' })).text())
 
     expect(events.filter(({ type }) => type === 'transcript.text.segment')).toEqual(DIARIZED)
@@ -151,7 +151,7 @@ describe('over HTTP an answer is', () => {
     expect(events.at(-1)).toMatchObject({ text: 'Hello world. How are you?' })
   })
 
-  it('a stream with log probabilities, which join to those of the whole answer', async () => {
+  it('a stream with log probabilities, which concatenate to those of the whole response', async () => {
     const events = eventsOf(await (await ask({ 'include[]': 'logprobs', stream: 'true' })).text())
     const whole = (await askJson({ 'include[]': 'logprobs' })) as { logprobs: object[] }
 
@@ -160,7 +160,7 @@ describe('over HTTP an answer is', () => {
   })
 })
 
-describe('a transcription that fails', () => {
+describe('a failing transcription', () => {
   const failing = (text?: string) =>
     startTranscriptions({
       async *script() {
@@ -205,7 +205,7 @@ describe('a transcription that fails', () => {
     expect(text).not.toContain('[DONE]')
   })
 
-  it('to say that it finished is never taken for a whole one', async () => {
+  it('before its end event is never returned as complete', async () => {
     await using service = await startTranscriptions({
       async *script() {
         yield { type: 'start', language: 'en', duration: 9, input_tokens: 90 }
@@ -238,12 +238,12 @@ describe('a transcript without speech', () => {
     expect(encodeTranscript(silence, contextOf({ format }))).toEqual(answer)
   })
 
-  it('streams no delta and one done', () => {
+  it('streams no delta and one done event', () => {
     expect(eventsOf(streamOf(silence, contextOf({})))).toMatchObject([{ type: 'transcript.text.done', text: '' }])
   })
 })
 
-describe('numbers that JSON does not have', () => {
+describe('numbers without a JSON form', () => {
   it('are zeros, and times are whole milliseconds', () => {
     const segment = segmentOf({
       start: 0.1 + 0.2,
@@ -258,8 +258,8 @@ describe('numbers that JSON does not have', () => {
   })
 })
 
-describe('a speaker who goes on', () => {
-  it('is named once', () => {
+describe('a speaker with several segments', () => {
+  it('is labelled once', () => {
     const said = [
       ['A', ' One.'],
       ['A', ' Two. '],
@@ -281,7 +281,7 @@ describe('a speaker who goes on', () => {
 })
 
 describe('languages', () => {
-  it('have names, those of the rest of ISO-639-1 too', () => {
+  it('have names, including the rest of ISO-639-1', () => {
     expect(['en', 'jw', 'jv', 'nb', 'yue', 'ht', 'ga', '', 'english'].map(languageName)).toEqual([
       'english',
       'javanese',
@@ -295,7 +295,7 @@ describe('languages', () => {
     ])
   })
 
-  it('are every code of ISO-639-1 that people use, in any case, and nothing else', () => {
+  it('are every code of ISO-639-1 in any case, and nothing else', () => {
     const known = 'aa af de en eo fr ga he iu ja jv ko lb mi nb nn no om pt qu rw sw ti uk vi wo xh yi za zh zu'.split(
       ' ',
     )
@@ -337,7 +337,7 @@ describe('for any transcript', () => {
         for (const [index, { start, end }] of said.entries()) {
           const shown = cues[index]?.times[1] ?? 0
           const spoken = Math.max(ms(start), ms(end))
-          // A cue of less than 0.8 s stays a little longer, to be read.
+          // A cue of less than 0.8 s is shown longer, so that it can be read.
           expect(shown).toBeGreaterThanOrEqual(spoken)
           expect(shown).toBeLessThanOrEqual(Math.max(spoken, ms(start) + 800))
         }
@@ -345,12 +345,12 @@ describe('for any transcript', () => {
     )
   })
 
-  /** Texts of segments cut anywhere, also within surrogate pairs, each with the log probability of its piece. */
+  /** Texts of segments split anywhere, also within surrogate pairs, each with the log probability of its piece. */
   const pieces = fc.array(
     fc.tuple(fc.array(fc.string({ unit: fc.constantFrom(' ', 'a', '\ud83d', '\ude00', '\n'), maxLength: 4 })), text),
   )
 
-  it('its deltas join to the text of done, which is that of the whole answer, however they were cut and merged', () => {
+  it('its deltas concatenate to the done event and to the whole response, however they were split and merged', () => {
     fc.assert(
       fc.property(pieces, fc.boolean(), (given, isMerged) => {
         const events = eventsOfPieces(given.map(([cut]) => cut))
@@ -370,7 +370,7 @@ describe('for any transcript', () => {
   })
 
   it.each<TranscriptFormat>(['json', 'text', 'srt', 'vtt', 'verbose_json', 'diarized_json'])(
-    'merging changes nothing of the %s answer',
+    'merging does not change the %s response',
     async (format) => {
       const request = { speakers: [], diarize: true, words: true, logprobs: true, temperature: 0 }
       const events = await Array.fromAsync(speak(request as unknown as Parameters<typeof speak>[0]))
@@ -382,8 +382,8 @@ describe('for any transcript', () => {
   )
 })
 
-describe('the kind of a file', () => {
-  it('is found however the file was cut while it arrived', () => {
+describe('the format of a file', () => {
+  it('is detected however the file was split on arrival', () => {
     const tag = Buffer.concat([Buffer.from('ID3\x03\0\0\0\0\x01\x10'), Buffer.alloc(144, 0x55)])
     const file = Buffer.concat([tag, Buffer.from('fLaC'), Buffer.alloc(200)])
     fc.assert(
@@ -397,7 +397,7 @@ describe('the kind of a file', () => {
     )
   })
 
-  it('is not looked for behind tags without end', () => {
+  it('is not searched behind endless tags', () => {
     const sniffer = new AudioSniffer('a.mp3')
 
     expect(() => {
@@ -439,7 +439,7 @@ function eventsFrom(segments: readonly TranscriptSegment[]): TranscribeEvent[] {
   ]
 }
 
-/** One segment each. */
+/** One segment per list of pieces. */
 function eventsOfPieces(all: readonly (readonly string[])[]): TranscribeEvent[] {
   const texts = all.flatMap((pieces, segment) =>
     pieces.map((text): TranscribeEvent => {
@@ -464,7 +464,7 @@ function ms(seconds: number): number {
   return Math.round(seconds * 1_000)
 }
 
-/** Reads a file of subtitles by its grammar; throws where it is broken. */
+/** Parses a subtitle file by its grammar; throws if it is invalid. */
 function parseCues(file: string, format: string): { times: number[]; text: string; point: string }[] {
   const blocks = file.split('\n\n')
   if (blocks.pop() !== '') throw new Error('no blank line at the end')

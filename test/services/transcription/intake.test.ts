@@ -25,14 +25,14 @@ const AUDIO = wav(1.5)
 const MODEL: Part = { name: 'model', value: SPEECH }
 const FILE: Part = { name: 'file', filename: 'a.wav', type: 'audio/x-wav', value: AUDIO }
 
-describe('a transcription arrives as a form', () => {
+describe('a transcription uploaded as a form', () => {
   let service: Transcriptions
   beforeAll(async () => {
     service = await startTranscriptions()
   })
   afterAll(() => service[Symbol.asyncDispose]())
 
-  /** Uploads, and gives what the worker got. */
+  /** Uploads, and returns the request that the worker received. */
   const received = async (parts: readonly Part[], init?: RequestInit): Promise<SeenRequest> => {
     const response = await service.uploadParts(parts, init)
     expect({ status: response.status, text: await response.text() }).toMatchObject({ status: 200 })
@@ -44,7 +44,7 @@ describe('a transcription arrives as a form', () => {
     ['first', [FILE, MODEL]],
     ['last', [MODEL, FILE]],
     ['in the middle', [MODEL, FILE, { name: 'prompt', value: 'Names' }]],
-  ])('with the file %s', async (_place, parts) => {
+  ])('accepts the file %s', async (_place, parts) => {
     const request = await received(parts)
 
     expect(request.heard).toBe(sha256(AUDIO))
@@ -57,13 +57,13 @@ describe('a transcription arrives as a form', () => {
     ['blob', undefined],
     ['notes.txt', 'text/plain'],
     ['speech.mp3', 'audio/mpeg'],
-  ])('with a file named %s of type %s, which its content overrules', async (filename, type) => {
+  ])('accepts a file named %s of type %s, which its content overrides', async (filename, type) => {
     const file = { name: 'file', filename, value: AUDIO, ...(type !== undefined && { type }) }
 
     expect((await received([file, MODEL])).audio.format).toBe('wav')
   })
 
-  it('in chunks without a length, byte by byte at its start', async () => {
+  it('accepts chunks without a length, byte by byte at its start', async () => {
     const bytes = formBytes([FILE, MODEL])
     const pieces = [...Array.from(bytes.subarray(0, 300), (byte) => Buffer.of(byte)), bytes.subarray(300)]
     const init = { method: 'POST', body: Readable.from(pieces), duplex: 'half' } as unknown as RequestInit
@@ -91,7 +91,7 @@ describe('a transcription arrives as a form', () => {
     ['mp3 behind a tag', Buffer.concat([id3(40_000), Buffer.from([0xff, 0xfb, 0x90, 0x64])]), 'mp3'],
     ['mp3 behind two tags', Buffer.concat([id3(5), id3(90_000), Buffer.from([0xff, 0xfb, 0x90, 0x64])]), 'mp3'],
     ['flac behind a tag', Buffer.concat([id3(200), Buffer.from('fLaC')]), 'flac'],
-  ])('as %s, found by its content', async (_what, head, format) => {
+  ])('accepts %s, detected by its content', async (_what, head, format) => {
     const value = Buffer.concat([head, Buffer.alloc(500)])
 
     const request = await received([{ name: 'file', filename: 'upload', value }, MODEL])
@@ -104,24 +104,24 @@ describe('a transcription arrives as a form', () => {
     ['mpga', 'mp3'],
     ['M4A', 'mp4'],
     ['mpeg', 'mpeg'],
-  ])('with content that says nothing and a name that ends in .%s', async (extension, format) => {
+  ])('accepts unknown content with a name that ends in .%s', async (extension, format) => {
     const file = { name: 'file', filename: `a.b.${extension}`, value: Buffer.alloc(500) }
 
     expect((await received([file, MODEL])).audio.format).toBe(format)
   })
 
-  it('keeps the blob until the call ends, and no longer', async () => {
+  it('deletes the blob at the end of the call', async () => {
     expect((await fields({})).audio.blob).toMatch(/^job_\w{32}-\w{8}$/)
     expect(await until(async () => (await service.blobs()).length === 0)).toBe(true)
   })
 
-  it('knows a model by its alias', async () => {
+  it('accepts the alias of a model', async () => {
     const request = await received(partsOf({ model: 'plain' }))
 
     expect(request.model).toBe(PLAIN)
   })
 
-  it('has defaults for all that is not said', async () => {
+  it('has defaults for all optional fields', async () => {
     const { heard: _heard, blob: _blob, audio: _audio, ...request } = await fields({})
 
     expect(request).toEqual({
@@ -135,7 +135,7 @@ describe('a transcription arrives as a form', () => {
     })
   })
 
-  it('reads numbers and booleans that are texts, and takes empty fields for absent ones', async () => {
+  it('parses numbers and booleans from text, and treats empty fields as absent', async () => {
     const request = await fields({
       temperature: '0.40',
       stream: 'True',
@@ -149,13 +149,13 @@ describe('a transcription arrives as a form', () => {
   })
 
   it.each([['timestamp_granularities[]'], ['timestamp_granularities'], ['timestamp_granularities[0]']])(
-    'reads a list written as %s',
+    'parses a list written as %s',
     async (name) => {
       expect((await fields({ response_format: 'verbose_json', [name]: 'word' })).words).toBe(true)
     },
   )
 
-  it('puts items with an index into their order', async () => {
+  it('orders items by their index', async () => {
     const request = await fields({
       response_format: 'diarized_json',
       'known_speaker_names[1]': 'customer',
@@ -191,7 +191,7 @@ describe('a transcription arrives as a form', () => {
       { threshold: 0.4, silence_duration_ms: 900, prefix_padding_ms: 10 },
     ],
     ['nothing, while speakers are told apart', { response_format: 'diarized_json' }, { threshold: 0.5 }],
-  ])('reads a chunking strategy written as %s', async (_how, strategy, vad) => {
+  ])('parses a chunking strategy written as %s', async (_how, strategy, vad) => {
     expect((await fields(strategy)).vad).toMatchObject(vad)
   })
 
@@ -201,21 +201,21 @@ describe('a transcription arrives as a form', () => {
     ['nb', 'no'],
     ['haw', 'haw'],
     ['ga', 'ga'],
-  ])('takes the language code %s for %s', async (given, code) => {
+  ])('accepts the language code %s as %s', async (given, code) => {
     expect((await fields({ language: given })).language).toBe(code)
   })
 
-  it('takes one hinted language for the language, and hinted words into the prompt', async () => {
+  it('uses one hinted language as the language, and adds hinted words to the prompt', async () => {
     const request = await fields({ 'languages[]': 'fr', prompt: 'Earlier.', 'keywords[]': ['Sluice', 'Kafka'] })
 
     expect(request).toMatchObject({ language: 'fr', prompt: 'Earlier.\nSluice, Kafka' })
   })
 
-  it('ignores fields that nobody knows', async () => {
+  it('ignores unknown fields', async () => {
     expect(await fields({ 'x[y][z]': '1', constructor: 'a', task: 'translate' })).toBeDefined()
   })
 
-  it('takes the same call in JSON as a job, with the audio in base64', async () => {
+  it('accepts the call as JSON in a job, with the audio in base64', async () => {
     const body = { model: SPEECH, file: dataUrl(AUDIO), response_format: 'verbose_json', language: 'en' }
 
     const job = await jobOf(service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body }))
@@ -225,7 +225,7 @@ describe('a transcription arrives as a form', () => {
     expect(service.seen.at(-1)).toMatchObject({ heard: sha256(AUDIO), audio: { format: 'wav', bytes: AUDIO.length } })
   })
 
-  it('takes base64 with the name of a file', async () => {
+  it('accepts base64 with a file name', async () => {
     const file = { data: Buffer.alloc(200).toString('base64'), filename: 'a.mp3' }
 
     const job = await jobOf(service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body: { model: SPEECH, file } }))
@@ -235,8 +235,8 @@ describe('a transcription arrives as a form', () => {
   })
 })
 
-describe('what an upload leaves behind', () => {
-  it('is nothing when the client goes in the middle of the file', async () => {
+describe('an interrupted upload', () => {
+  it('leaves no blob when the client disconnects in the middle of the file', async () => {
     await using service = await startTranscriptions()
     const form = formBytes([FILE, MODEL])
     using client = await openRaw(service.url)
@@ -250,7 +250,7 @@ describe('what an upload leaves behind', () => {
     expect(service.seen).toEqual([])
   })
 
-  it('is nothing when the client goes between the file and the fields', async () => {
+  it('leaves no blob when the client disconnects between the file and the fields', async () => {
     await using service = await startTranscriptions()
     const form = formBytes([FILE, MODEL])
     using client = await openRaw(service.url)
@@ -264,7 +264,7 @@ describe('what an upload leaves behind', () => {
     expect(service.seen).toEqual([])
   })
 
-  it('is nothing when the client stops sending: 408 after the longest pause', async () => {
+  it('leaves no blob when the client stops sending: 408 after the maximum pause', async () => {
     await using service = await startTranscriptions({ settings: { BODY_STALL_MS: '100' } })
     const form = formBytes([FILE, MODEL])
     using client = await openRaw(service.url)
@@ -278,7 +278,7 @@ describe('what an upload leaves behind', () => {
     await until(async () => (await service.blobs()).length === 0)
   })
 
-  it('is nothing of a file over the limit, which is refused while the client is still sending', async () => {
+  it('leaves no blob of a file over the limit, which is refused while the client is still sending', async () => {
     await using service = await startTranscriptions({ settings: { AUDIO_BYTES_MAX: '30000' } })
     const [start = Buffer.alloc(0), rest = Buffer.alloc(0)] = splitAt(formBytes([FILE, MODEL]), 40_000)
     using client = await openRaw(service.url)
@@ -293,7 +293,7 @@ describe('what an upload leaves behind', () => {
     await until(async () => (await service.blobs()).length === 0)
   })
 
-  it('is nothing of a file whose fields are refused', async () => {
+  it('leaves no blob of a file whose fields are refused', async () => {
     await using service = await startTranscriptions()
 
     const response = await service.uploadParts(partsOf({ model: SPEECH, temperature: '5' }))
@@ -302,7 +302,7 @@ describe('what an upload leaves behind', () => {
     await until(async () => (await service.blobs()).length === 0)
   })
 
-  it('is nothing when the caller leaves while the worker is at it', async () => {
+  it('leaves no blob when the caller disconnects during the transcription', async () => {
     const { promise: isAborted, resolve } = Promise.withResolvers<void>()
     await using service = await startTranscriptions({
       async *script(_request, { signal }) {
@@ -326,7 +326,7 @@ const ask = (service: Transcriptions, headers: Record<string, string>, more: Rec
   service.uploadParts(partsOf({ model: SPEECH, ...more }, AUDIO), { headers })
 
 describe('a durable transcription', () => {
-  it('is accepted at once, and its blob is kept until the job is deleted', async () => {
+  it('is accepted at once, and its blob is stored until the job is deleted', async () => {
     await using service = await startTranscriptions()
 
     const response = await ask(service, { prefer: 'respond-async' }, { response_format: 'srt' })
@@ -343,13 +343,13 @@ describe('a durable transcription', () => {
     await until(async () => (await service.blobs()).length === 0)
   })
 
-  it('is done once for equal uploads with one idempotency key, whose second blob is deleted', async () => {
+  it('runs once for equal uploads with one idempotency key, whose second blob is deleted', async () => {
     await using service = await startTranscriptions()
 
     const first = await ask(service, { 'idempotency-key': 'k1' }, { temperature: '0' })
     const firstText = await first.text()
     const [blob] = await service.blobs()
-    // Another order of parts, another name, another spelling of the same number: the same call.
+    // Another order of parts, another file name, another spelling of a number: an equal call.
     const parts = [{ name: 'temperature', value: '0.0' }, MODEL, { ...FILE, filename: 'other.wav' }]
     const second = await service.uploadParts(parts, { headers: { 'idempotency-key': 'k1' } })
 
@@ -375,7 +375,7 @@ describe('a durable transcription', () => {
     await until(async () => (await service.blobs()).length === 1)
   })
 
-  it('runs again with a copy of its audio', async () => {
+  it('is rerun with a copy of its audio', async () => {
     let tries = 0
     await using service = await startTranscriptions({
       async *script(request) {
@@ -395,7 +395,7 @@ describe('a durable transcription', () => {
     expect(service.seen.every(({ heard }) => heard === sha256(AUDIO))).toBe(true)
   })
 
-  it('records its stream as events, and streams it as the plain call would', async () => {
+  it('stores its stream as events, and streams them like the plain call', async () => {
     await using service = await startTranscriptions()
 
     const plain = await (await ask(service, {}, { stream: 'true' })).text()
@@ -408,10 +408,10 @@ describe('a durable transcription', () => {
   })
 })
 
-describe('over a WebSocket', () => {
+describe('transcription over a WebSocket', () => {
   const file = dataUrl(AUDIO)
 
-  it('a transcription streams the events of the HTTP stream unless its body says otherwise', async () => {
+  it('streams the events of the HTTP stream unless its body requests otherwise', async () => {
     await using service = await startTranscriptions()
     using client = await openWs(service)
 
@@ -426,7 +426,7 @@ describe('over a WebSocket', () => {
     expect(service.seen.map(({ heard }) => heard)).toEqual([sha256(AUDIO), sha256(AUDIO)])
   })
 
-  it('subtitles come whole, as text', async () => {
+  it('returns subtitles whole, as text', async () => {
     await using service = await startTranscriptions()
     using client = await openWs(service)
 
@@ -436,7 +436,7 @@ describe('over a WebSocket', () => {
     expect(await client.end('a')).toMatchObject({ status: 200, body: expect.stringContaining('00:00:00,000 --> ') })
   })
 
-  it('a body that is refused is told by its path', async () => {
+  it('reports the path of a problem in its body', async () => {
     await using service = await startTranscriptions()
     using client = await openWs(service)
     const body = { model: SPEECH, file, response_format: 'vtt', stream: true }
@@ -459,7 +459,7 @@ describe('the tokens of a transcription', () => {
     expect([await left('srt'), await left('verbose_json'), await left('json')]).toEqual([1_000, 965, 930])
   })
 
-  it('stand in a durable job, also where its answer is text', async () => {
+  it('are in the usage of a durable job, also if its result is text', async () => {
     await using service = await startTranscriptions()
     const usageOf = async (format: string) => {
       const response = await ask(service, { 'idempotency-key': format }, { response_format: format })
@@ -473,7 +473,7 @@ describe('the tokens of a transcription', () => {
     expect(await usageOf('verbose_json')).toEqual({ ...counted, type: 'duration', seconds: 3 })
   })
 
-  it('are estimated when the caller leaves in the middle', async () => {
+  it('are estimated when the caller disconnects in the middle', async () => {
     await using service = await startTranscriptions({
       settings: { RATE_LIMIT_TOKENS: '1000' },
       async *script(_request, { signal }) {
@@ -494,7 +494,7 @@ describe('the tokens of a transcription', () => {
   })
 })
 
-/** A job of an answer. */
+/** The job of a response. */
 async function jobOf(response: Response | Promise<Response>): Promise<WireJob> {
   return (await (await response).json()) as WireJob
 }
@@ -528,7 +528,7 @@ function bearer(): Record<string, string> {
   return { authorization: `Bearer ${TEST_KEY}` }
 }
 
-/** The head of an upload over a raw connection. @param length Undefined: in chunks. */
+/** The request head of an upload over a raw connection. @param length Undefined: chunked */
 function head(length: number | undefined): string {
   const framing = length === undefined ? 'transfer-encoding: chunked' : `content-length: ${length}`
   const lines = ['host: test', `authorization: Bearer ${TEST_KEY}`, `content-type: ${FORM_TYPE}`, framing]

@@ -5,7 +5,7 @@ import { SpeakerLabels } from '#services/transcription/speakers.ts'
 import type { Turn } from '#shared/engines/audio-tools.ts'
 import { NO_FIGURES } from '#shared/engines/openai/transcript/shapes.ts'
 
-/** A segment of words that take a second each, from `start` on. */
+/** A segment of words of one second each, from `start`. */
 function say(text: string, start = 0): TranscriptSegment {
   const words = text.split(' ').map((word, at): Word => ({ word, start: start + at, end: start + at + 1 }))
   return { ...NO_FIGURES, start, end: start + words.length, text: ` ${text}`, words }
@@ -15,12 +15,12 @@ function turn(speaker: string, start: number, end: number): Turn {
   return { speaker, start, end }
 }
 
-/** Who says what. */
+/** Speakers and texts. */
 function shown(pieces: readonly TranscriptSegment[]): string[] {
   return pieces.map(({ speaker, text }) => `${speaker}:${text}`)
 }
 
-describe('a segment is cut where the speaker changes', () => {
+describe('a segment is split at a change of speakers', () => {
   test('and each piece has its own words, times and number', () => {
     const labels = new SpeakerLabels([turn('x', 0, 2.1), turn('y', 2.1, 4)], [])
     const [first, second] = labels.split({ ...say('How are you? Fine'), tokens: [1, 2] })
@@ -31,21 +31,21 @@ describe('a segment is cut where the speaker changes', () => {
     expect(second?.words?.map(({ word }) => word)).toEqual(['you?', 'Fine'])
   })
 
-  test('but not at a stray word at the edge of a turn', () => {
+  test('but not at a single word at the edge of a turn', () => {
     const short = say('one two three')
     const words = short.words?.map((word, at) => (at === 1 ? { ...word, start: 1.2, end: 1.5 } : word))
     const labels = new SpeakerLabels([turn('x', 0, 1.1), turn('y', 1.1, 1.6), turn('x', 1.6, 3)], [])
     expect(shown(labels.split({ ...short, ...(words && { words }) }))).toEqual(['A: one two three'])
   })
 
-  test('and a word belongs to who talks during most of it, or next to it', () => {
+  test('and a word belongs to the speaker of most of its duration, or to the nearest one', () => {
     const labels = new SpeakerLabels([turn('x', 0, 0.4), turn('y', 0.4, 1.2), turn('z', 9, 10)], [])
     expect(shown(labels.split(say('mine yours theirs')))).toEqual(['A: mine yours theirs'])
     expect(shown(labels.split(say('far', 8)))).toEqual(['B: far'])
   })
 })
 
-describe('a segment without words is its speaker’s who talks during most of it', () => {
+describe('a segment without words belongs to the speaker of most of its duration', () => {
   test.each([
     ['one of two', [turn('x', 0, 1), turn('y', 1, 4)], 'y'],
     ['several turns that sum up', [turn('x', 0, 1), turn('y', 1, 2.5), turn('x', 2.5, 4)], 'x'],
@@ -61,15 +61,15 @@ describe('a segment without words is its speaker’s who talks during most of it
   })
 })
 
-describe('names', () => {
-  test('of known speakers stay, the others are letters in the order of what is said', () => {
+describe('speaker names', () => {
+  test('of known speakers are kept, others are letters in order of appearance', () => {
     const turns = [turn('B', 0, 1), turn('agent', 1, 2), turn('A', 2, 3), turn('B', 3, 4)]
     const labels = new SpeakerLabels(turns, ['agent'])
     const pieces = [say('one', 0), say('two', 1), say('three', 2), say('four', 3)].flatMap((each) => labels.split(each))
     expect(pieces.map(({ speaker }) => speaker)).toEqual(['A', 'agent', 'B', 'A'])
   })
 
-  test('never take a letter that is somebody’s name', () => {
+  test('never use a letter that is the name of a known speaker', () => {
     const labels = new SpeakerLabels([turn('x', 0, 1), turn('A', 1, 2)], ['A'])
     expect([say('one', 0), say('two', 1)].flatMap((each) => labels.split(each)).map(({ speaker }) => speaker)).toEqual([
       'B',
@@ -77,7 +77,7 @@ describe('names', () => {
     ])
   })
 
-  test('go on after Z', () => {
+  test('continue after Z', () => {
     const turns = Array.from({ length: 28 }, (_, at) => turn(`s${at}`, at, at + 1))
     const labels = new SpeakerLabels(turns, [])
     const names = turns.flatMap((_, at) => labels.split(say('x', at))).map(({ speaker }) => speaker)
@@ -85,7 +85,7 @@ describe('names', () => {
   })
 })
 
-describe('whatever the turns and the words', () => {
+describe('for any turns and words', () => {
   const turns = fc.array(
     fc.record({
       start: fc.integer({ min: 0, max: 60 }),
@@ -102,11 +102,11 @@ describe('whatever the turns and the words', () => {
     start: fc.integer({ min: 0, max: 60 }),
   })
 
-  test('all text is kept in order, pieces follow each other, each with one speaker and its words', () => {
+  test('all text is kept in order, in consecutive pieces, each with one speaker and its words', () => {
     fc.assert(
       fc.property(labelled, ({ turns, texts, hasWords, lost, start }) => {
         const segment = say(texts.join(' '), start)
-        // An engine may tell words otherwise than it writes them.
+        // An engine may return words in another spelling than in the text.
         const words = segment.words
           ?.map((word, at) => (at === lost ? { ...word, word: '?' } : word))
           .filter(({ word }) => word !== '')

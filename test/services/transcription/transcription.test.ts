@@ -10,8 +10,8 @@ import { framesOf } from '../../support/speech/worker.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
 /*
- * Recorded speech through the whole service: upload, queue, worker, the real local model server, and back. How uploads are
- * read and answers written in every form: intake.test.ts and its neighbours.
+ * Recorded speech through the whole service: upload, queue, worker, the real local model server, and back. Uploads and response formats are
+ * tested in intake.test.ts and formats.test.ts.
  */
 
 const MODEL = 'whisper-tiny.en'
@@ -29,7 +29,7 @@ const MODES = [
 
 type Json = Record<string, unknown>
 
-/** What the model gives for one call is the same however the call came to it: once is enough, unless all is asked for. */
+/** The result of the model does not depend on the transport of the call, so one mode is enough by default. */
 const isLong = Boolean(process.env.SLUICE_TEST_LONG)
 
 for (const [mode, kafka] of MODES) {
@@ -38,7 +38,7 @@ for (const [mode, kafka] of MODES) {
     let dataDir: string
     beforeAll(async () => {
       dataDir = await mkdtemp(join(tmpdir(), 'sluice-speech-'))
-      // What is prepared once a machine.
+      // Files that are prepared once per machine.
       await symlink(MODELS_DIR, join(dataDir, 'models'))
       stack = await startStack({ models: MODELS, settings: { DATA_DIR: dataDir }, kafka: kafka ?? undefined })
     }, 60_000)
@@ -57,7 +57,7 @@ for (const [mode, kafka] of MODES) {
       })
     }
 
-    test('becomes text, in json', async () => {
+    test('is transcribed, in json', async () => {
       const { bytes, text } = clip('two-cities')
       const answer = (await (await upload(bytes, {})).json()) as { text: string; duration: number; usage: Json }
       expect(errorRate(text, answer.text)).toBeLessThan(0.05)
@@ -68,7 +68,7 @@ for (const [mode, kafka] of MODES) {
 
     const testOnce = test.skipIf(mode !== 'embedded' && !isLong)
 
-    testOnce('in verbose_json has segments with all keys, and words whose times fit', async () => {
+    testOnce('in verbose_json has segments with all keys, and words with matching times', async () => {
       const fields = { response_format: 'verbose_json', 'timestamp_granularities[]': ['word', 'segment'] }
       const answer = (await (await upload(clip('beckett').bytes, fields)).json()) as {
         text: string
@@ -85,14 +85,14 @@ for (const [mode, kafka] of MODES) {
       expect(times.at(-1)).toBeLessThanOrEqual(answer.duration)
     })
 
-    test('streams, text before the end is known', async () => {
+    test('is streamed, with text before the end', async () => {
       const frames = await framesOf(await upload(clip('two-cities').bytes, { stream: 'true' }))
       const deltas = frames.filter(({ type }) => type === 'transcript.text.delta').map(({ delta }) => delta)
       expect(deltas.length).toBeGreaterThan(1)
       expect(frames.at(-1)).toMatchObject({ type: 'transcript.text.done', text: deltas.join('') })
     })
 
-    testOnce('gives the log probability of each token', async () => {
+    testOnce('has the log probability of each token', async () => {
       const fields = { 'include[]': 'logprobs' }
       const answer = (await (await upload(clip('austen-0880').bytes, fields)).json()) as {
         text: string
@@ -106,7 +106,7 @@ for (const [mode, kafka] of MODES) {
       ).toBe(answer.text)
     })
 
-    testOnce('of two people in turn says who speaks, one of them known by a sample', async () => {
+    testOnce('of two people in turn has speakers, one of them known by a sample', async () => {
       const { file, truth, sample } = await conversation()
       const fields = {
         response_format: 'diarized_json',
@@ -119,8 +119,8 @@ for (const [mode, kafka] of MODES) {
       expect(text).toMatch(/^Jane: .+\nA: .+\nJane: /)
     })
 
-    test('is one job when it is durable, which tells how far it is', { timeout: 420_000 }, async () => {
-      // Beyond its first minute, with a pause between, so that there is less to hear than it is long.
+    test('is one durable job, which reports progress', { timeout: 420_000 }, async () => {
+      // Longer than a minute, with a pause in between, so that there is less speech than audio.
       const reading = await readingOfDickens()
       const file = waveOf(joined([reading.slice(0, 20 * RATE), silence(35), reading.slice(0, 15 * RATE)]))
       const headers = { prefer: 'respond-async' }
@@ -142,7 +142,7 @@ for (const [mode, kafka] of MODES) {
       expect(JSON.stringify(done.result)).toContain('00:01:')
     })
 
-    test('that is not audio after all, too short, or a voice too short for a sample, is refused', async () => {
+    test('that is no audio, too short, or has a voice sample that is too short, is refused', async () => {
       const refusal = async (file: Buffer, fields: Record<string, string>) => {
         const response = await upload(file, fields)
         return { status: response.status, ...((await response.json()) as { error: Json }).error }
@@ -181,14 +181,14 @@ for (const [mode, kafka] of MODES) {
       expect(statuses, 'German with language, English without').toEqual([200, 200])
     })
 
-    test('that nobody waits for any more frees the model for the next caller', async () => {
+    test('whose caller disconnected frees the model for the next caller', async () => {
       const stop = new AbortController()
       const long = waveOf(joined(Array(15).fill(await readingOfDickens())))
       const response = await upload(long, { stream: 'true' }, { signal: stop.signal })
       expect(response.status).toBe(200)
       await response.body?.getReader().read()
       stop.abort()
-      // With one model in memory a call that went on would keep this one waiting for a minute and more.
+      // With one model in memory, a call that ran on would delay this one for more than a minute.
       const answer = (await (
         await upload(clip('beckett').bytes, {}, { signal: AbortSignal.timeout(30_000) })
       ).json()) as Json
@@ -226,7 +226,7 @@ function readingOfDickens(): Promise<Int16Array> {
   return dickens
 }
 
-/** Two people in turn, who speaks when, and a sample of one of them. */
+/** Two people in turn, the speaker turns, and a sample of one of them. */
 async function conversation(): Promise<{ file: Buffer; truth: Turn[]; sample: Buffer }> {
   const cities = await readingOfDickens()
   const stretch = (from: number, to: number) => cities.slice(from * RATE, to * RATE)

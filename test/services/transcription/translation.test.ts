@@ -49,7 +49,7 @@ afterAll(async () => {
 
 const file = () => toFile(WAVE, 'speech.wav')
 
-test('speech is written in English by a server that translates, which gets the file byte for byte', async () => {
+test('speech is translated to English by a server that gets the file byte for byte', async () => {
   const answer = await client.audio.translations.create({
     file: await file(),
     model: 'whisper-1',
@@ -67,7 +67,7 @@ test('speech is written in English by a server that translates, which gets the f
   await until(async () => (await service.blobs()).length === 0)
 })
 
-test('it comes in every format of the SDK', async () => {
+test('a translation is available in every format of the SDK', async () => {
   const ask = async (response_format: 'text' | 'srt' | 'vtt') =>
     (await client.audio.translations.create({
       file: await file(),
@@ -91,19 +91,19 @@ test('it comes in every format of the SDK', async () => {
   })
 })
 
-test('a server that knows json alone is asked for that, and subtitles are one piece', async () => {
+test('a server that supports only json is asked for json, and subtitles are one cue', async () => {
   const srt = await client.audio.translations.create({ file: await file(), model: 'short', response_format: 'srt' })
   expect(srt).toBe(`1\n00:00:00,000 --> 00:00:04,000\n${TEXT}\n\n`)
   expect(speech.calls.at(-1)?.fields.response_format).toEqual(['json'])
 })
 
-test('a model that fails falls back to one that translates, and to no other', async () => {
+test('a failing model falls back only to one that translates', async () => {
   expect((await client.audio.translations.create({ file: await file(), model: 'broken' })).text).toBe(TEXT)
   expect(speech.calls.at(-1)?.fields.model).toEqual(['short'])
   expect(speech.calls.every(({ path }) => path === TRANSLATE)).toBe(true)
 })
 
-test('a caller who leaves stops the call of the server', async () => {
+test('a caller that disconnects cancels the call of the server', async () => {
   const leave = new AbortController()
   const before = speech.calls.length
   const asked = { file: await file(), model: 'whisper-1', prompt: 'STALL' }
@@ -113,7 +113,7 @@ test('a caller who leaves stops the call of the server', async () => {
   await Promise.all([speech.calls.at(-1)?.closed, call])
 })
 
-test('what cannot be done is refused by name', async () => {
+test('unsupported requests are refused by name', async () => {
   const failure = async (more: object) =>
     (await client.audio.translations
       .create({ file: await file(), model: 'whisper-1', ...more })

@@ -14,8 +14,8 @@ import { framesOf, startTranscriptionWorker, WAVE, type WorkerOptions } from '..
 import { until } from '../../support/stack.ts'
 
 /*
- * The transcription worker behind the API, with a speech server and a local model server that do what a test says. The
- * real ones: transcription.test.ts.
+ * The transcription worker behind the API, with a scripted speech server and a scripted local model server. The real ones are in
+ * transcription.test.ts.
  */
 
 const TRANSCRIBE = '/v1/audio/transcriptions'
@@ -44,7 +44,7 @@ function sends(body: unknown, status = 200, headers: Record<string, string> = {}
   return (_, answer) => answer.json(body, status, headers)
 }
 
-/** Does one thing after the other, the last one again and again. */
+/** Runs scripts in order, and repeats the last one. */
 function inTurn(...scripts: SpeechScript[]): SpeechScript {
   return (call, answer) => (scripts.length > 1 ? scripts.shift() : scripts[0])?.(call, answer)
 }
@@ -85,21 +85,24 @@ describe.each([
   ['embedded', undefined],
   ['through Kafka', inject('kafka')],
 ])('an upload, %s', { timeout: 60_000 }, (mode, kafka) => {
-  test.skipIf(mode !== 'embedded' && !kafka)('goes to its model byte for byte, and its answer comes back', async () => {
-    await using service = await startOn({}, { kafka: kafka ?? undefined })
-    const fields = { model: 's1', response_format: 'verbose_json', 'timestamp_granularities[]': ['word', 'segment'] }
-    const answer = (await (await service.upload(fields)).json()) as typeof VERBOSE
-    expect(answer).toMatchObject({ language: 'english', duration: 4, text: VERBOSE.text, words: VERBOSE.words })
-    expect(answer.segments.map(({ text }) => text)).toEqual([' How are you?', ' Fine.'])
-    expect([service.speech.calls[0]?.file.equals(WAVE), service.audio.calls[0]?.file.equals(WAVE)]).toEqual([
-      true,
-      true,
-    ])
-    await until(async () => (await service.blobs()).length === 0)
-  })
+  test.skipIf(mode !== 'embedded' && !kafka)(
+    'is sent to its model byte for byte, and its response is returned',
+    async () => {
+      await using service = await startOn({}, { kafka: kafka ?? undefined })
+      const fields = { model: 's1', response_format: 'verbose_json', 'timestamp_granularities[]': ['word', 'segment'] }
+      const answer = (await (await service.upload(fields)).json()) as typeof VERBOSE
+      expect(answer).toMatchObject({ language: 'english', duration: 4, text: VERBOSE.text, words: VERBOSE.words })
+      expect(answer.segments.map(({ text }) => text)).toEqual([' How are you?', ' Fine.'])
+      expect([service.speech.calls[0]?.file.equals(WAVE), service.audio.calls[0]?.file.equals(WAVE)]).toEqual([
+        true,
+        true,
+      ])
+      await until(async () => (await service.blobs()).length === 0)
+    },
+  )
 })
 
-describe('audio is looked at before any model has work with it', () => {
+describe('audio is checked before any model processes it', () => {
   test.each([
     ['damaged', { error: { message: 'It is damaged.', code: 'invalid_audio', param: 'file' } }, 400, 'invalid_audio'],
     ['too short', { error: { message: 'x', code: 'audio_too_short', param: 'file' } }, 400, 'audio_too_short'],
@@ -123,7 +126,7 @@ describe('audio is looked at before any model has work with it', () => {
     ['1 s long', { duration: 1 }, 200],
     ['11 s long', { duration: 11 }, 200],
     ['damaged', { error: { message: 'x', code: 'invalid_audio', param: 'file' } }, 400],
-  ])('and so are samples of voices: the second one is %s', async (_, body, status) => {
+  ])('and so are voice samples: the second one is %s', async (_, body, status) => {
     const probe = inTurn(sends({ duration: 60 }), sends({ duration: 2 }), sends(body, status))
     await using service = await startOn({ local: { '/audio/probe': probe } })
     const sample = `data:audio/wav;base64,${WAVE.toString('base64')}`
@@ -138,13 +141,13 @@ describe('audio is looked at before any model has work with it', () => {
     expect([service.speech.calls.length, pathsOf(service.audio)]).toEqual([0, Array(3).fill('/audio/probe')])
   })
 
-  test('and its duration is that of the decoded audio, whatever the model says', async () => {
+  test('and its duration is that of the decoded audio, whatever the model reports', async () => {
     await using service = await startOn({ local: { '/audio/probe': sends({ duration: 4.321 }) } })
     const answer = await (await service.upload({ model: 's1' })).json()
     expect(answer).toMatchObject({ duration: 4.321, usage: { seconds: 5, input_tokens: 50, output_tokens: 4 } })
   })
 
-  test('but where nothing decodes here the model has the last word, and the log says so once', async () => {
+  test('but without a decoder the model decides, and the log has it once', async () => {
     const warned: unknown[] = []
     await using service = await startOn(
       {},
@@ -159,7 +162,7 @@ describe('audio is looked at before any model has work with it', () => {
     expect(warned).toEqual([['audio sent to the model without a local check', 'install python3']])
   })
 
-  test('and speakers cannot be told apart where nothing decodes here', async () => {
+  test('and diarization is unavailable without a decoder', async () => {
     const connect = () => Promise.reject(new ServiceError('model_loading', 'install python3', { retryAfterMs: 60_000 }))
     await using service = await startOn({}, { connect })
     const response = await service.upload({ model: 's1', response_format: 'diarized_json' })
@@ -170,7 +173,7 @@ describe('audio is looked at before any model has work with it', () => {
 })
 
 describe('audio of one key', () => {
-  /** A worker of two slots on whose models the first call hangs until it may go. */
+  /** A worker of two slots; the first call of its models hangs until `go` settles. */
   async function startHanging(go: Promise<void>) {
     const hangs: SpeechScript = async (_, answer) => {
       await go
@@ -201,7 +204,7 @@ describe('audio of one key', () => {
     return await startOn({ local }, { models })
   }
 
-  test('over what it may have in work is refused or waits its turn, and short audio goes', async () => {
+  test('over its share of the work in progress is refused or queued, and short audio runs', async () => {
     const go = Promise.withResolvers<void>()
     await using service = await startHanging(go.promise)
     const first = service.upload({ model: 's1' })
@@ -226,7 +229,7 @@ describe('audio of one key', () => {
 describe('the share of a key', () => {
   const share = () => new AudioQuota({ secondsPerKey: 100, secondsMax: 1_000 })
 
-  test('is all there is while no other file of it is here, and what is left then', () => {
+  test('is the whole amount for its only file, and the remainder otherwise', () => {
     const files = share()
     const one = files.enter('key_1')
     expect(one.room).toBe(1_000)
@@ -234,7 +237,7 @@ describe('the share of a key', () => {
     expect([files.enter('key_1').room, files.enter('key_2').room]).toEqual([70, 1_000])
   })
 
-  test('is never less than a minute, and free again when the work has ended', () => {
+  test('is never less than a minute, and is released when the work has ended', () => {
     const files = share()
     const one = files.enter('key_1')
     one.take(900)
@@ -248,7 +251,7 @@ describe('the share of a key', () => {
     expect(files.enter('key_1').room).toBe(1_000)
   })
 
-  test('is not taken twice by files that are decoded at the same time', () => {
+  test('is not granted twice to files that are decoded concurrently', () => {
     const files = share()
     const [one, other] = [files.enter('key_1'), files.enter('key_1')]
     one.take(90)
@@ -256,7 +259,7 @@ describe('the share of a key', () => {
   })
 })
 
-describe('who speaks', () => {
+describe('diarization', () => {
   const fields = {
     model: 's1',
     response_format: 'diarized_json',
@@ -265,7 +268,7 @@ describe('who speaks', () => {
   }
   const local = { ...LASTS_4, '/diarize': sends({ duration: 4, turns: TURNS }) }
 
-  test('is in the segments, which are cut where speakers change', async () => {
+  test('labels segments, which are split at a change of speakers', async () => {
     await using service = await startOn({ local })
     const answer = (await (await service.upload(fields)).json()) as { text: string; segments: object[] }
     expect(answer.text).toBe('A: How are\nagent: you? Fine.')
@@ -278,7 +281,7 @@ describe('who speaks', () => {
     expect([diarize?.file.equals(WAVE), diarize?.fields['known_speaker_names[]']]).toEqual([true, ['agent']])
   })
 
-  test('follows in a stream as soon as it is known, after the bare text', async () => {
+  test('follows in a stream as soon as it is complete, after the bare text', async () => {
     await using service = await startOn({ local })
     const frames = await framesOf(await service.upload({ ...fields, stream: 'true' }))
     const texts = frames.filter(({ type }) => type === 'transcript.text.delta').map(({ delta }) => delta)
@@ -287,7 +290,7 @@ describe('who speaks', () => {
     expect(frames.at(-1)).toMatchObject({ type: 'transcript.text.done', text: VERBOSE.text })
   })
 
-  test('that cannot be found ends the call, and the model’s work with it', async () => {
+  test("that fails ends the call, and the model's work with it", async () => {
     const hanging = Promise.withResolvers<SpeechCall>()
     const hangs: SpeechScript = (call) => hanging.resolve(call)
     const refuses: SpeechScript = async (_, answer) => {
@@ -305,7 +308,7 @@ describe('who speaks', () => {
     await (await hanging.promise).closed
   })
 
-  test('is not looked for any longer when the model fails', async () => {
+  test('is cancelled when the model fails', async () => {
     const hanging = Promise.withResolvers<SpeechCall>()
     const hangs: SpeechScript = (call) => hanging.resolve(call)
     const refuses: SpeechScript = async (_, answer) => {
@@ -321,18 +324,18 @@ describe('who speaks', () => {
   })
 })
 
-describe('a model that fails', () => {
+describe('a failing model', () => {
   test.each([
     ['429', sends({ error: { message: 'slow down' } }, 429, { 'retry-after-ms': '10' })],
     ['500', sends({ error: { message: 'oops' } }, 500)],
     ['a cut connection', ((_, answer) => answer.cut()) as SpeechScript],
-  ])('with %s is asked again, with the whole file', async (_, fails) => {
+  ])('with %s is retried with the whole file', async (_, fails) => {
     await using service = await startOn({ upstream: { [TRANSCRIBE]: inTurn(fails, sends(VERBOSE)) } })
     expect(await (await service.upload({ model: 's1' })).json()).toMatchObject({ text: VERBOSE.text })
     expect(service.speech.calls.map(({ file }) => file.equals(WAVE))).toEqual([true, true])
   })
 
-  test('is not asked again about a request that it refuses', async () => {
+  test('is not retried for a request that it refuses', async () => {
     const refusal = { error: { message: 'No such prompt.', param: 'prompt' } }
     await using service = await startOn({ upstream: { [TRANSCRIBE]: sends(refusal, 400) } })
     expect(await errorOf(await service.upload({ model: 's1' }))).toMatchObject({
@@ -343,7 +346,7 @@ describe('a model that fails', () => {
     expect(service.speech.calls).toHaveLength(1)
   })
 
-  test('hands over to its fallback', async () => {
+  test('is replaced by its fallback', async () => {
     const engine = (url: string, path: string) => ({ type: 'openai', base_url: `${url}/${path}` })
     const models = (url: string) => [
       { id: 's1', pool: 'transcription', engine: engine(url, 'v1'), fallbacks: ['s2'] },
@@ -355,7 +358,7 @@ describe('a model that fails', () => {
     expect(service.speech.calls.map(({ fields }) => fields.model)).toEqual([['s1'], ['s2']])
   })
 
-  test('after its first words fails the stream, which says so', async () => {
+  test('after its first words fails the stream with an error', async () => {
     const seen = Promise.withResolvers<void>()
     const breaks: SpeechScript = async (_, answer) => {
       answer.open()
@@ -375,8 +378,8 @@ describe('a model that fails', () => {
   })
 })
 
-describe('a caller who leaves', () => {
-  test('stops the model and the decoder within a second', async () => {
+describe('a caller that disconnects', () => {
+  test('cancels the model and the decoder within a second', async () => {
     const received = Promise.withResolvers<{ closed: Promise<void> }>()
     await using service = await startOn({ upstream: { [TRANSCRIBE]: (call) => received.resolve(call) } })
     const stop = new AbortController()
@@ -389,7 +392,7 @@ describe('a caller who leaves', () => {
   })
 })
 
-describe('a durable job', () => {
+describe('a durable transcription', () => {
   const durable = { headers: { prefer: 'respond-async' } }
   type Job = {
     id: string
@@ -401,7 +404,7 @@ describe('a durable job', () => {
   const jobOf = async (service: { get(path: string): Promise<Response> }, id: string) =>
     (await (await service.get(`/v1/jobs/${id}`)).json()) as Job
 
-  test('tells how far it is, and keeps its answer', async () => {
+  test('reports its progress, and stores its result', async () => {
     const go = Promise.withResolvers<void>()
     const speaks: SpeechScript = async (_, answer) => {
       answer.open()
@@ -435,7 +438,7 @@ describe('a durable job', () => {
     expect(done.result).toMatchObject({ text: 'How are you? Fine.', duration: 4 })
   })
 
-  test('whose audio is gone fails, and says that it is not the caller’s fault', async () => {
+  test('whose audio is deleted fails, with an error of the service', async () => {
     const go = Promise.withResolvers<void>()
     const waits: SpeechScript = async (_, answer) => {
       await go.promise
@@ -454,7 +457,7 @@ describe('a durable job', () => {
     expect(service.speech.calls).toHaveLength(0)
   })
 
-  test('that is cancelled stops its model', async () => {
+  test('stops its model when cancelled', async () => {
     const received = Promise.withResolvers<{ closed: Promise<void> }>()
     await using service = await startOn({ upstream: { [TRANSCRIBE]: (call) => received.resolve(call) } })
     const { id } = (await (await service.upload({ model: 's1' }, WAVE, durable)).json()) as Job

@@ -4,13 +4,13 @@ import { Spoken } from '#services/inference/hosted/hosted.ts'
 import { ResumableStream } from '#services/inference/hosted/resumable-stream.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 
-/** What callers are told of a round while a model speaks, over attempts that die in it (docs/internals/design.md, Composed jobs). */
+/** Events that callers receive of one model round, over attempts that die during it (docs/internals/design.md, Composed jobs). */
 
 const text = (said: string): GenerateEvent => ({ type: 'text', choice: 0, text: said })
 const START: GenerateEvent = { type: 'start', model: 'm', input_tokens: 3 }
 const CUT: GenerateEvent = { type: 'cut', choice: 0 }
 
-/** Keeps what is told, each key once, as the store does from attempt to attempt. */
+/** Stores published events, each key once, as the store does across attempts. */
 class Record {
   readonly kept = new Map<string, readonly unknown[]>()
 
@@ -27,7 +27,7 @@ class Record {
   }
 }
 
-/** One attempt: hears all events, each a while after the one before, and gives what is left to tell. */
+/** One attempt: receives all events with delays, and returns the events still to publish. */
 async function attempt(record: Record, said: readonly GenerateEvent[], at = 0): Promise<GenerateEvent[]> {
   const round = await ResumableStream.begin(record.composition, at, { pieces: 0 })
   for (const event of said) {
@@ -37,7 +37,7 @@ async function attempt(record: Record, said: readonly GenerateEvent[], at = 0): 
   return round.rest(said)
 }
 
-it('tells each word once where the next attempt says the same in other pieces', async () => {
+it('streams each word once if the next attempt generates the same text in other pieces', async () => {
   const record = new Record()
   await attempt(record, [START, text('The her'), text('on bui')])
   expect(record.told).toEqual([START, text('The her'), text('on bui')])
@@ -48,7 +48,7 @@ it('tells each word once where the next attempt says the same in other pieces', 
   ])
 })
 
-it('cuts what was told where the next attempt says something else, and says all of that, also when it dies in turn', async () => {
+it('resets published output if the next attempt generates other text, and streams that text, even if it dies too', async () => {
   const record = new Record()
   await attempt(record, [START, text('The heron')])
   await attempt(record, [START, text('The '), text('owl')])
@@ -57,13 +57,13 @@ it('cuts what was told where the next attempt says something else, and says all 
   expect([...record.told, ...rest]).toEqual([START, text('The heron'), CUT, text('The owl'), text(' hunts.')])
 })
 
-it('cuts what is longer than what was said in the end', async () => {
+it('resets output that is longer than the final text', async () => {
   const record = new Record()
   await attempt(record, [START, text('The heron')])
   expect(await attempt(record, [START, text('The')])).toEqual([CUT, text('The')])
 })
 
-it('knows what is left of a round that has ended, though its attempt dies before it tells it', async () => {
+it('publishes the rest of an ended round although its attempt dies before', async () => {
   const record = new Record()
   const thought: GenerateEvent = { type: 'reasoning', choice: 0, text: 'Hm', signature: 'sig' }
   await attempt(record, [START, { type: 'reasoning', choice: 0, text: 'Hm' }])
@@ -72,7 +72,7 @@ it('knows what is left of a round that has ended, though its attempt dies before
   expect(record.kept.size).toBe(1)
 })
 
-it('names the round that says more than a step can keep', () => {
+it('names the round whose text is larger than a step can store', () => {
   const spoken = new Spoken()
   const say = () => spoken.push(text('\u0001'.repeat(16 * 1024)))
   for (let n = 0; n < 10; n++) say()

@@ -14,21 +14,21 @@ const of = (...[models, bounds]: Parameters<typeof worker>) => {
   return capacityOf({ slots, capacity: { ...capacity, parkedCalls: 0, host: undefined, pid: undefined } }, idOf)
 }
 
-it('is what the models of a worker take together', () => {
+it('sums the limits of the models of a worker', () => {
   expect(of(['small'], { 'generate small': 2, 'count_tokens small': 2 })).toBe(2)
   expect(of(['small', 'large'], { 'generate small': 2, 'generate large': 32 })).toBe(34)
 })
 
-it('counts a model once that has other names, and nothing that is no model of the catalogue', () => {
+it('counts a model with aliases once, and ignores names that are not in the catalogue', () => {
   expect(of(['small', 'tiny', 'word-list'], { 'generate small': 2 })).toBe(2)
 })
 
-it('is every slot where a model has no bound, or the bounds are wider', () => {
+it('is every slot if a model has no limit, or if the limits are larger', () => {
   expect(of(['small', 'echo'], { 'generate small': 2 })).toBe(256)
   expect(of(['small', 'large'], { 'generate small': 200, 'generate large': 200 })).toBe(256)
 })
 
-it('is every slot of a worker that names no models, or has said nothing yet', () => {
+it('is every slot of a worker that reports no models, or has not reported yet', () => {
   expect(of(undefined)).toBe(256)
   expect(of([])).toBe(256)
   expect(capacityOf({ slots: 4, capacity: undefined }, idOf)).toBe(4)

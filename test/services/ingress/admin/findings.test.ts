@@ -1,4 +1,4 @@
-/** What is wrong now, as the service tells operators: with the words of the doctor, and nothing that is not so. */
+/** Health checks for operators: current problems in the words of `sluice doctor`, and no false alarms. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -17,8 +17,8 @@ interface Finding {
 }
 const dataOf = async (response: Response) => ((await response.json()) as { data: Finding[] }).data
 
-describe('the findings of the service', () => {
-  it('are for operators, and say that nothing is wrong, what is paused, and what is dead', async () => {
+describe('the health checks of the service', () => {
+  it('are for operators, and report no problems, paused models, and dead letters', async () => {
     await using admin = await openAdmin()
     const found = async (of = '') => await dataOf(await admin.as('op').get(`/v1/admin/findings${of}`))
     expect((await admin.as('alice').get('/v1/admin/findings')).status).toBe(403)
@@ -40,7 +40,7 @@ describe('the findings of the service', () => {
     )
   })
 
-  it('look at the disk of the blobs where that is not the one of the data', async () => {
+  it('check the disk of the blobs if it differs from the disk of the data', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'sluice-blobs-'))
     onTestFinished(() => rmSync(directory, { recursive: true }))
     await using admin = await openAdmin({ settings: { BLOB_DIR: directory } })
@@ -48,7 +48,7 @@ describe('the findings of the service', () => {
     expect(machine.find(({ check }) => check === 'blobs')?.message).toMatch(/^\/.*(free|full)$/)
   })
 
-  it('come with what the process counts, also where METRICS_PORT hides that from those who may call', async () => {
+  it('include the metrics of the process, also if METRICS_PORT hides the metrics from callers', async () => {
     await using admin = await openAdmin({ settings: { METRICS_PORT: '0' } })
     expect((await admin.as('op').get('/metrics')).status).toBe(404)
     expect((await admin.as('alice').get('/v1/admin/metrics')).status).toBe(403)
@@ -79,7 +79,7 @@ describe('the findings of the service', () => {
   })
 })
 
-describe('the findings of a fleet', () => {
+describe('the health checks of a fleet', () => {
   const pool = {
     id: 'inference',
     workers: 2,
@@ -125,7 +125,7 @@ describe('the findings of a fleet', () => {
       { paused: [{ target: 'pool', id: 'code' }], failing: [{ model: 'm', workers: 1 }] },
       ['upstream fail', 'pause warn'],
     ],
-  ])('where %s', (_, more, checks) => {
+  ])('report %s', (_, more, checks) => {
     expect(checksOf(more)).toEqual(checks)
     for (const { status, remediation } of fleetFindings({ ...facts, ...more }))
       expect(status === 'ok' || Boolean(remediation)).toBe(true)

@@ -1,4 +1,4 @@
-/** The operator's door: who works, what is paused, who is drained, and what webhooks could not be told. */
+/** The admin API: workers, pauses, drains, and webhook deliveries that failed. */
 import { once } from 'node:events'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { type AddressInfo, createServer } from 'node:net'
@@ -21,7 +21,7 @@ async function entries(response: Response): Promise<Entry[]> {
   return ((await response.json()) as { data: Entry[] }).data
 }
 
-/** A port on which nobody listens. */
+/** A port without a listener. */
 async function closedPort(): Promise<AddressInfo> {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')
@@ -30,7 +30,7 @@ async function closedPort(): Promise<AddressInfo> {
   return address
 }
 
-it('shows who works, with their slots and models, and what waits in each pool', async () => {
+it('lists workers with their slots and models, and the backlog of each pool', async () => {
   await using door = await openAdmin()
   const op = door.as('op')
   const id = await door.submit('alice', ENDLESS)
@@ -56,7 +56,7 @@ it('shows who works, with their slots and models, and what waits in each pool', 
   await door.as('alice').post(`/v1/jobs/${id}/cancel`)
 })
 
-it('drains one worker, which finishes what it has and takes jobs again when it is told', async () => {
+it('drains one worker, which finishes its jobs, and undrains it', async () => {
   await using door = await openAdmin()
   const op = door.as('op')
   const running = await door.submit('alice', ENDLESS)
@@ -81,7 +81,7 @@ it('drains one worker, which finishes what it has and takes jobs again when it i
   ])
 })
 
-it('starts nothing of a paused model or pool, lets others go on, and remembers it over a restart', async () => {
+it('starts no job of a paused model or pool, runs others, and keeps the pause across a restart', async () => {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-pause-'))
   onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
   let waiting = ''
@@ -123,7 +123,7 @@ it('starts nothing of a paused model or pool, lets others go on, and remembers i
   expect(await entries(await op.get('/v1/admin/pauses'))).toEqual([])
 })
 
-it('lists the messages that no receiver took, without their addresses, and sends them again', async () => {
+it('lists failed deliveries without their URLs, and resends them', async () => {
   await using door = await openAdmin({ settings: { WEBHOOK_ALLOW_PRIVATE: 'true' } })
   const op = door.as('op')
   const { port } = await closedPort()

@@ -1,10 +1,10 @@
-/** The operator's door: the jobs of all projects, why they wait, and what may be done to them. */
+/** The admin API: the jobs of all projects, why they are pending, and actions on them. */
 import { describe, expect, it } from 'vitest'
 import { openAdmin, type Page } from '../../../support/admin.ts'
 import { until } from '../../../support/stack.ts'
 
-describe("the operator's door", () => {
-  it('opens to keys with the scope admin alone, and says how to get one', async () => {
+describe('the admin API', () => {
+  it('is open only to keys with the scope admin, and reports how to create one', async () => {
     await using door = await openAdmin()
     for (const path of ['jobs', 'workers', 'pools', 'pauses', 'deliveries', 'jobs/job_00000000']) {
       const refused = await door.as('alice').get(`/v1/admin/${path}`)
@@ -15,11 +15,11 @@ describe("the operator's door", () => {
     }
     expect((await door.as('alice').post('/v1/admin/pools/inference/pause')).status).toBe(403)
     expect((await door.as('op').get('/v1/admin/workers')).status).toBe(200)
-    // And the other way round: it is no key for calls.
+    // Conversely, an admin key cannot make calls.
     expect((await door.as('op').get('/v1/jobs')).status).toBe(403)
   })
 
-  it('refuses what it cannot understand and names it', async () => {
+  it('refuses invalid parameters and names them', async () => {
     await using door = await openAdmin()
     const op = door.as('op')
     const codeOf = async (response: Response) =>
@@ -50,7 +50,7 @@ describe("the operator's door", () => {
 })
 
 describe('the jobs of all projects', () => {
-  it('are listed with their project, filtered and page by page, without what was asked and answered', async () => {
+  it('are listed with their project, filtered and page by page, without input and output', async () => {
     await using door = await openAdmin()
     const [first, second] = [await door.submit('alice', 'a secret'), await door.submit('bob', 'a secret')]
     const failed = await door.submit('bob', '!echo fail=upstream_refused')
@@ -77,7 +77,7 @@ describe('the jobs of all projects', () => {
     expect(page.data[2]).toMatchObject({ id: second, project: 'bob', model: 'echo-1', status: 'completed' })
   })
 
-  it('are cancelled and run again for their project, with a line of the log for each', async () => {
+  it('are cancelled and rerun for their project, with an audit event for each', async () => {
     await using door = await openAdmin()
     const op = door.as('op')
     const running = await door.submit('alice', '!echo tokens=100000 delay_ms=40')
@@ -105,7 +105,7 @@ describe('the jobs of all projects', () => {
     ])
   })
 
-  it('are moved in bulk: as many as asked for, each once, or none in a dry run', async () => {
+  it('are changed in bulk: up to the requested number, each once, or none in a dry run', async () => {
     await using door = await openAdmin()
     const op = door.as('op')
     const failed: string[] = []
@@ -137,8 +137,8 @@ describe('the jobs of all projects', () => {
   })
 })
 
-describe('why a job waits', () => {
-  it('is said in a word and a sentence', async () => {
+describe('the reason why a job is pending', () => {
+  it('has a code and a sentence', async () => {
     await using door = await openAdmin({ models: 2 })
     const op = door.as('op')
     const waits = async (id: string) =>

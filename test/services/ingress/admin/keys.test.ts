@@ -1,4 +1,4 @@
-/** Keys and projects through the operator's door: what it tells and changes, whom it lets, and what it refuses. */
+/** Keys and projects in the admin API: responses, changes, permissions, and refusals. */
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { parseConfig } from '#shared/config/config.ts'
 import { keyOf } from '#shared/keys/keys.ts'
@@ -28,7 +28,7 @@ const CHAT = { model: 'echo-1', max_tokens: 20, messages: [{ role: 'user', conte
 const HOUR = 3_600
 const seconds = () => Math.floor(Date.now() / 1_000)
 
-/** A service with a key for everything, one for the operator's door alone, one with few rights, and a caller. */
+/** A service with four keys: all permissions, admin only, few permissions, and a caller. */
 async function openWith(settings: Readonly<Record<string, string>> = {}) {
   const stack = await startStack({ settings, models: [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }] })
   onTestFinished(() => stack[Symbol.asyncDispose]())
@@ -54,15 +54,15 @@ async function openWith(settings: Readonly<Record<string, string>> = {}) {
 describe.each(ADAPTERS)('on $name', ({ isHere, open }) => {
   const openDoor = async () => await openWith(await open())
 
-  it.skipIf(!isHere)('makes a key whose secret is told once, changes, rotates and revokes it', async () => {
+  it.skipIf(!isHere)('creates a key whose secret is shown once, updates, rotates and revokes it', async () => {
     const door = await openDoor()
     const project = await door.post('boss', '/v1/admin/projects', {
       name: 'search',
       limits: { budget_usd_per_month: 5 },
     })
     expect(project).toMatchObject({ status: 201, json: { object: 'project', name: 'search', keys: 0 } })
-    const wishes = { name: 'laptop', project: 'search', models: ['echo-1'], limits: { running: 2, queued: 5 } }
-    const made = await door.post('boss', '/v1/admin/keys', wishes)
+    const body = { name: 'laptop', project: 'search', models: ['echo-1'], limits: { running: 2, queued: 5 } }
+    const made = await door.post('boss', '/v1/admin/keys', body)
     expect(made).toMatchObject({ status: 201, json: { name: 'laptop', project: project.json.id, state: 'valid' } })
     const { id, secret } = made.json
     expect((await door.chat(secret)).status).toBe(200)
@@ -80,7 +80,7 @@ describe.each(ADAPTERS)('on $name', ({ isHere, open }) => {
     expect(revoked).toMatchObject({ status: 200, json: { id, state: 'revoked' } })
     expect(await door.chat(secret)).toMatchObject({ status: 401, json: { error: { code: 'invalid_api_key' } } })
     const { json: list } = await door.get('boss', '/v1/admin/keys?project=search')
-    // Those of one second are in no order of their own.
+    // Keys created in one second have no defined order.
     const states = Object.fromEntries(list.data.map((key: Json) => [key.id, key.state]))
     expect(states).toEqual({ [rotated.json.id]: 'valid', [id]: 'revoked' })
     expect(JSON.stringify(list)).not.toContain(secret)
@@ -94,7 +94,7 @@ describe.each(ADAPTERS)('on $name', ({ isHere, open }) => {
     ])
   })
 
-  it.skipIf(!isHere)('tells when a key was last used and what it used, by day', async () => {
+  it.skipIf(!isHere)('reports when a key was last used and its usage by day', async () => {
     const door = await openDoor()
     const today = new Date().toISOString().slice(0, 10)
     expect((await door.get('op', '/v1/admin/keys/alice')).json).toMatchObject({
@@ -110,7 +110,7 @@ describe.each(ADAPTERS)('on $name', ({ isHere, open }) => {
     expect((await door.get('op', '/v1/usage?key=boss')).json.data).toEqual([])
   })
 
-  it.skipIf(!isHere)('lists page by page, with the key that is a setting', async () => {
+  it.skipIf(!isHere)('lists page by page, with the key of the settings', async () => {
     const door = await openDoor()
     const seen: string[] = []
     let after = ''
@@ -127,8 +127,8 @@ describe.each(ADAPTERS)('on $name', ({ isHere, open }) => {
   })
 })
 
-describe('whom it lets', () => {
-  it('gives no key a right that the caller has not', async () => {
+describe('delegation of permissions', () => {
+  it('grants no permission to a key that the caller lacks', async () => {
     const door = await openWith()
     const refused = async (who: string, path: string, body: object) => {
       const { status, json } = await door.post(who, path, body)
@@ -144,7 +144,7 @@ describe('whom it lets', () => {
     expect(await refused('few', '/v1/admin/keys', { ...own, models: ['echo-2'] })).toEqual(no('models'))
     expect(await refused('few', '/v1/admin/keys', { ...own, expires_at: null })).toEqual(no('expires_at'))
     expect((await refused('few', '/v1/admin/keys', own))[0]).toBe(201)
-    // What a key has already may stay, and be made less.
+    // Permissions that the key already has may stay, or be reduced.
     expect((await refused('few', '/v1/admin/keys/alice', { models: ['echo-2'] }))[0]).toBe(200)
     expect(await refused('few', '/v1/admin/keys/alice', { models: null })).toEqual(no('models'))
     expect(await refused('few', '/v1/admin/keys/alice', { scopes: ['calls', 'admin'] })).toEqual([
@@ -154,7 +154,7 @@ describe('whom it lets', () => {
     ])
   })
 
-  it('tells every key what it may do itself', async () => {
+  it('reports to every key its own permissions', async () => {
     const door = await openWith()
     const own = async (who: string) => (await door.get(who, '/v1/key')).json
     expect(await own('op')).toMatchObject({ id: 'op', project: 'op', scopes: ['admin'], endpoints: null })
@@ -163,7 +163,7 @@ describe('whom it lets', () => {
     expect(Object.keys(await own('alice'))).not.toContain('hash')
   })
 
-  it("tells a key the tightest of its own limits, its project's and those that hold for all", async () => {
+  it('reports to a key the tightest of its own limits, the limits of its project and the global limits', async () => {
     const door = await openWith({ RATE_LIMIT_REQUESTS: '100', RATE_LIMIT_TOKENS: '5000' })
     const limits = { requests_per_minute: 20, running: 3, queued: 7, budget_usd_per_month: 1.5 }
     const project = (await door.post('boss', '/v1/admin/projects', { name: 'team', limits })).json
@@ -185,7 +185,7 @@ describe('whom it lets', () => {
     })
   })
 
-  it('refuses whoever is no operator, with 403', async () => {
+  it('refuses keys without the admin scope, with 403', async () => {
     const door = await openWith()
     for (const path of ['keys', 'keys/alice', 'projects', 'audit']) {
       const { status, json } = await door.get('alice', `/v1/admin/${path}`)
@@ -196,7 +196,7 @@ describe('whom it lets', () => {
     expect((await door.post('alice', '/v1/admin/keys/alice/revoke')).status).toBe(403)
   })
 
-  it('says what is wrong with what was asked', async () => {
+  it('names the problem of an invalid request', async () => {
     const door = await openWith()
     const wrong = async (path: string, body: object) => {
       const { status, json } = await door.post('boss', `/v1/admin/${path}`, body)

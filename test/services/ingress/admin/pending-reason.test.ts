@@ -1,10 +1,10 @@
-/** Why a job waits, for each state of the fleet. */
+/** Why a job is pending, for each state of the fleet. */
 import { expect, it } from 'vitest'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { pendingReason } from '#services/ingress/admin/pending-reason.ts'
 import { Peers } from '#shared/jobs/peers.ts'
 
-/** Peers that were heard, without a channel. */
+/** Peers with received heartbeats, without a channel. */
 class Heard extends Peers {
   worker(boot: string, changes: { slots?: number; running?: number; draining?: boolean } = {}): this {
     this.setAlive({ boot, role: 'inference', version: 'test', slots: 2, running: 0, draining: false, ...changes })
@@ -38,17 +38,17 @@ it.each([
   { is: 'slots_taken', of: new Heard().worker('wrk_1', busy).tells('wrk_1', ['echo-1']) },
   { is: 'model_full', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 1, true) },
   { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 1) },
-  // A bound that is the slots is none: a slot is free, so the job is about to have it.
+  // A limit equal to the slots is no limit: a slot is free, so the job is about to start.
   { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 2, true) },
   { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1']) },
   { is: 'batch_lane', of: new Heard().worker('wrk_1'), job: job({ priority: 'low' }) },
-])('is $is', ({ is, of, job: asked = job() }) => {
+])('reports $is', ({ is, of, job: asked = job() }) => {
   const waits = pendingReason(asked, fleet(of), 3)
   expect(waits).toMatchObject({ reason: is, ahead: 3, until: null })
   expect(waits?.message).toMatch(/^[A-Z].*\. 3 jobs of its model and lane are older\.$/)
 })
 
-it('is the broker before the workers, and nothing for a job that runs or has ended', () => {
+it('checks the broker before the workers, and reports nothing for a running or ended job', () => {
   expect(pendingReason(job(), fleet(new Heard(), false), 1)).toMatchObject({ reason: 'broker_away' })
   expect(pendingReason(job({ state: 'waiting' }), fleet(new Heard()), 0)).toMatchObject({
     reason: 'children',

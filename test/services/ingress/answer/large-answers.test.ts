@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Stack, startStack } from '../../../support/stack.ts'
 
-/** More than one record may carry in one piece, and more than an answer may have. */
+/** Larger than one record, and larger than the response limit. */
 const LARGE = 'abcdefg '.repeat(80_000)
 const TOO_LARGE = `${'abcdefg'.repeat(30)} `.repeat(45_000)
 
@@ -12,7 +12,7 @@ const APIS = [
   ['/v1/responses', (text: string) => ({ input: text })],
 ] as const
 
-describe('an answer', () => {
+describe('a response', () => {
   let stack: Stack
   beforeAll(async () => {
     stack = await startStack()
@@ -37,13 +37,13 @@ describe('an answer', () => {
     )
   }
 
-  it.each(APIS)('that an engine gives in one large piece comes whole from %s', async (path, bodyOf) => {
+  it.each(APIS)('that an engine returns in one large piece arrives complete from %s', async (path, bodyOf) => {
     const { status, text } = await ask(path, bodyOf(LARGE))
     expect(status).toBe(200)
     expect(said(text) === LARGE).toBe(true)
   })
 
-  it.each(APIS)('of more bytes than it may have is refused by %s, for good', async (path, bodyOf) => {
+  it.each(APIS)('larger than the limit is refused by %s, without retry', async (path, bodyOf) => {
     const { status, text } = await ask(path, bodyOf(TOO_LARGE))
     expect(status).toBe(400)
     const { error } = JSON.parse(text)
@@ -52,7 +52,7 @@ describe('an answer', () => {
     if (path !== '/v1/messages') expect(error.code).toBe('answer_too_large')
   })
 
-  it('has no such bound where it is streamed', async () => {
+  it('has no such limit if streamed', async () => {
     const [, bodyOf] = APIS[0]
     const { status, text } = await ask('/v1/chat/completions', { ...bodyOf(TOO_LARGE), stream: true })
     expect(status).toBe(200)

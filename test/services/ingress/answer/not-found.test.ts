@@ -38,11 +38,11 @@ describe('a path that is no endpoint', () => {
     ['/jobs/job_1/result', '/v1/jobs/job_1/result'],
     ['/models/echo-1', '/v1/models/echo-1'],
     ['/responses/resp_1/cancel', '/v1/responses/resp_1/cancel'],
-  ])('names the one that was meant: %s', async (path, meant) => {
+  ])('suggests the most similar endpoint: %s', async (path, meant) => {
     expect(await messageOf(await stack.post(path, {}))).toBe(`Invalid URL (POST ${path}). Did you mean ${meant}?`)
   })
 
-  test('is told without a path where the API, its reference and the console are', async () => {
+  test('lists the API, its reference and the console for an empty path', async () => {
     const answer = await fetch(`${stack.url}/`, { headers: { accept: '*/*' } })
     expect(answer.status).toBe(404)
     expect(await answer.json()).toMatchObject({ error: { type: 'invalid_request_error' } })
@@ -55,7 +55,7 @@ describe('a path that is no endpoint', () => {
   })
 
   test.each(['/nothing/like/it', `/${'x'.repeat(5_000)}`])(
-    'names all that is served where none is near: %.30s',
+    'lists all endpoints if none is similar: %.30s',
     async (path) => {
       const message = await messageOf(await stack.post(path, {}))
       expect(message).toMatch(
@@ -72,11 +72,11 @@ describe('a path that is no endpoint', () => {
     ['/v1/threads/thread_1/runs', '/v1/chat/completions'],
     ['/v1/images/generations', 'not supported'],
     ['/v1/realtime', '/v1/ws'],
-  ])('of another API says what to do instead: %s', async (path, hint) => {
+  ])('of another API returns what to use instead: %s', async (path, hint) => {
     expect(await messageOf(await stack.post(path, {}))).toContain(hint)
   })
 
-  test('is told in the words of the SDK that asked', async () => {
+  test('returns the error in the format of the SDK that called', async () => {
     const anthropic = new Anthropic({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1`, maxRetries: 0 })
     const body = { model: 'echo-1', max_tokens: 9, messages: [{ role: 'user' as const, content: 'hi' }] }
     await expect(anthropic.messages.create(body)).rejects.toMatchObject({
@@ -88,10 +88,10 @@ describe('a path that is no endpoint', () => {
   })
 })
 
-describe('a model that does not exist', () => {
+describe('an unknown model', () => {
   const chat = (model: string) => ({ model, messages: [{ role: 'user', content: 'hi' }] })
 
-  test('is answered with those that do the work, the nearest first and at most ten', async () => {
+  test('gets suggestions of models for the task, the most similar first and at most ten', async () => {
     const message = await messageOf(await stack.post('/v1/chat/completions', chat('ecko-1')))
     expect(message).toMatch(
       /^The model 'ecko-1' does not exist or you do not have access to it\. This key may use: echo-1, /,
@@ -102,7 +102,7 @@ describe('a model that does not exist', () => {
     expect(await messageOf(await stack.get('/v1/models/vectorz'))).toMatch(/This key may use: vectors, /)
   })
 
-  test('is answered so in the messages format, behind its name', async () => {
+  test('gets suggestions after its name in the Anthropic format', async () => {
     const body = { ...chat('ecko-1'), max_tokens: 9 }
     expect(await messageOf(await stack.post('/v1/messages', body))).toMatch(
       /^model: ecko-1\. This key may use: echo-1, /,
@@ -110,8 +110,8 @@ describe('a model that does not exist', () => {
   })
 })
 
-describe('a key of an upstream that is not set', () => {
-  test('is warned of at the start, and each call names the variable', async () => {
+describe('an unset API key of an upstream', () => {
+  test('is logged at the start, and each call names the variable', async () => {
     const engine = (type: string) => ({ type, base_url: 'http://127.0.0.1:9/v1', api_key_env: 'NOT_SET_ANYWHERE' })
     const models = [
       { id: 'o', engine: engine('openai') },
@@ -156,7 +156,7 @@ describe('a mistake in models.yaml', () => {
     [model('type: echo', ', pool: inferense'), /models\[0\]\.pool: .*, got 'inferense'/],
     [model('type: echo', ', limits: { context_tokens: -5 }'), /limits\.context_tokens: .*, got -5/],
     [model('type: openai, base_url: "not a url"'), /engine\.base_url: .*, got 'not a url'/],
-  ])('is told with the field and what stands there: %s', async (yaml, problem) => {
+  ])('is reported with the field and its value: %s', async (yaml, problem) => {
     expect(await problemsOf(yaml)).toMatch(problem)
   })
 
@@ -166,7 +166,7 @@ describe('a mistake in models.yaml', () => {
     model('type: openai, base_url: "http://h/v1", api_key: sk-secret-0123'),
     model('type: openai, base_url: "::http://user:sk-secret-0123@h/v1"'),
     'models:\n  - id: "sk-secret-0123\n    engine: {',
-  ])('is told without what may be a secret: %#', async (yaml) => {
+  ])('is reported without values that may be secret: %#', async (yaml) => {
     const problems = await problemsOf(yaml)
     expect(problems).toContain('MODELS_FILE: FILE: ')
     expect(problems).not.toContain('sk-secret')

@@ -2,7 +2,7 @@ import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
-/** How often the official SDK sends what failed: what `x-should-retry` says counts for more than the status. */
+/** How often the official SDK sends a failed call: `x-should-retry` overrides the status. */
 
 const CHAT = '/v1/chat/completions'
 const ENDLESS = '!echo first_ms=60000 tokens=9'
@@ -21,7 +21,7 @@ beforeAll(async () => {
 })
 afterAll(() => stack[Symbol.asyncDispose]())
 
-/** Fails, and gives the status and how often it was sent. */
+/** Fails, and returns the status and the number of requests. */
 async function attempt(call: () => Promise<unknown>): Promise<[status: unknown, times: number]> {
   sent.length = 0
   const error = await call().then(
@@ -43,7 +43,7 @@ describe('the OpenAI SDK', () => {
     ['upstream_timeout', 504],
     ['upstream_refused', 502],
     ['worker_lost', 500],
-  ])('does not repeat a call that failed with %s after the service has', async (code, status) => {
+  ])('does not retry a call that failed with %s after the retries of the service', async (code, status) => {
     const body = { model: 'echo-1', messages: messages(`!echo fail=${code}`) }
     expect(await attempt(() => client.chat.completions.create(body))).toEqual([status, 1])
   })
@@ -53,8 +53,8 @@ describe('the OpenAI SDK', () => {
     ['worker_lost', 500],
     ['overloaded', 503],
     ['internal_error', 500],
-  ])('does not repeat the question for a result that is a stored %s', async (code, status) => {
-    // What a job is tried again for would take minutes, so it is run once.
+  ])('does not retry a request for a result that is a stored %s', async (code, status) => {
+    // Retries of the job would take minutes, so it runs once.
     const id = await submit(`!echo fail=${code} after=1 retry_after_ms=1\none two`)
     const isEnded = async () =>
       ((await client.get(`/jobs/${id}`, { query: { wait: 20 } })) as { failed_at: unknown }).failed_at
@@ -62,14 +62,14 @@ describe('the OpenAI SDK', () => {
     expect(await attempt(() => client.get(`/jobs/${id}/result`))).toEqual([status, 1])
   })
 
-  it('does not repeat a deletion or a redrive of a job that has not ended', async () => {
+  it('does not retry a deletion or a redrive of a job that has not ended', async () => {
     const id = await submit(ENDLESS)
     expect(await attempt(() => client.delete(`/jobs/${id}`))).toEqual([409, 1])
     expect(await attempt(() => client.post(`/jobs/${id}/redrive`))).toEqual([409, 1])
     await client.post(`/jobs/${id}/cancel`)
   })
 
-  it('comes back for a result that is not there yet', async () => {
+  it('polls again for a result that is not ready', async () => {
     const id = await submit('!echo first_ms=1000\nlate')
     sent.length = 0
     await client.get(`/jobs/${id}/result`)

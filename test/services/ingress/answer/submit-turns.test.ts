@@ -2,11 +2,11 @@ import { expect, it } from 'vitest'
 import { SubmitTurns } from '#services/ingress/answer/submit-turns.ts'
 import { until } from '../../../support/stack.ts'
 
-/** Submits of durable jobs take turns while other projects call (docs/guides/jobs.md, Limits). */
+/** Fair queueing of durable submissions while other projects make calls (docs/guides/jobs.md, Limits). */
 
 const never = new AbortController().signal
 
-/** Submits that run until they are let go. */
+/** Submissions that run until they are released. */
 function openSubmits(turns: SubmitTurns) {
   const begun: string[] = []
   const ends: (() => void)[] = []
@@ -22,7 +22,7 @@ function openSubmits(turns: SubmitTurns) {
   return { begun, submit, end: () => ends.shift()?.() }
 }
 
-it('take none while no other project calls', async () => {
+it('submissions pass directly while no other project makes calls', async () => {
   const turns = new SubmitTurns()
   turns.noteCall('a')
   const { begun, submit } = openSubmits(turns)
@@ -30,7 +30,7 @@ it('take none while no other project calls', async () => {
   await until(() => begun.length === 50)
 })
 
-it('run few at once beside calls of others, and projects in turn however many each has waiting', async () => {
+it('submissions run few at once next to calls of others, and round robin over projects whatever their backlog', async () => {
   const turns = new SubmitTurns()
   turns.noteCall('caller')
   const { begun, submit, end } = openSubmits(turns)
@@ -46,7 +46,7 @@ it('run few at once beside calls of others, and projects in turn however many ea
   expect(begun).toEqual(['many', 'many', 'many', 'few', 'many', 'few', 'many', 'many'])
 })
 
-it('are refused beyond a bound, and give their turn on when their caller leaves', async () => {
+it('submissions are refused beyond a bound, and pass on their slot when their caller disconnects', async () => {
   const turns = new SubmitTurns()
   turns.noteCall('caller')
   const { begun, submit, end } = openSubmits(turns)

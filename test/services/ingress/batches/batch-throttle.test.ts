@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { BatchThrottle } from '#services/ingress/batches/batch-throttle.ts'
 
-/** How fast lines of batches become jobs (docs/internals/design.md, Composed jobs). */
+/** Rate at which lines of batches become jobs (docs/internals/design.md, Composed jobs). */
 
 beforeEach(() => {
   vi.useFakeTimers()
@@ -15,7 +15,7 @@ const taking = (ms: number) => async () => {
   await vi.advanceTimersByTimeAsync(ms)
   return ms
 }
-/** Milliseconds until a line is begun. */
+/** Milliseconds until a line starts. */
 async function waited(pace: BatchThrottle): Promise<number> {
   const from = performance.now()
   let at = Number.NaN
@@ -27,13 +27,13 @@ async function waited(pace: BatchThrottle): Promise<number> {
   return Math.round(at - from)
 }
 
-it('lines wait for nothing while no calls come, however long each takes', async () => {
+it('lines do not wait while no calls arrive, whatever their duration', async () => {
   const pace = new BatchThrottle()
   expect(await pace.line(taking(200), never)).toBe(200)
   expect(await waited(pace)).toBe(0)
 })
 
-it('a line that takes long beside calls is followed by a rest, which is bounded', async () => {
+it('a slow line next to calls is followed by a bounded pause', async () => {
   const pace = new BatchThrottle()
   pace.noteCall()
   await pace.line(taking(2), never)
@@ -48,7 +48,7 @@ it('a line that takes long beside calls is followed by a rest, which is bounded'
   expect(await waited(pace)).toBeLessThanOrEqual(500)
 })
 
-it('calls of a while ago hold back no line', async () => {
+it('earlier calls do not delay a line', async () => {
   const pace = new BatchThrottle()
   pace.noteCall()
   await pace.line(taking(300), never)
@@ -57,7 +57,7 @@ it('calls of a while ago hold back no line', async () => {
   expect(await waited(pace)).toBe(0)
 })
 
-it('a line that fails rests as well, and one that waits ends with its signal', async () => {
+it('a failing line is followed by a pause as well, and a waiting line ends with its signal', async () => {
   const pace = new BatchThrottle()
   pace.noteCall()
   const failing = async () => {

@@ -44,7 +44,7 @@ describe('batches', () => {
     return text.split('\n').flatMap((each) => (each === '' ? [] : [JSON.parse(each)]))
   }
 
-  it('answer every request of a file, though it is deleted at once', async () => {
+  it('run every request of a file, even if the file is deleted at once', async () => {
     const lines = Array.from({ length: 250 }, (_, i) => line(`r${i}`, say(`number ${i}`)))
     const file = await upload(lines)
     const made = await create(file.id, { metadata: { report: '2026-11' } })
@@ -75,7 +75,7 @@ describe('batches', () => {
     expect((await client.batches.list({ limit: 1 })).data[0]?.id).toBe(batch.id)
   })
 
-  it('tell for each request why it failed', async () => {
+  it('report for each request why it failed', async () => {
     const file = await upload([
       line('good', say('hello')),
       line('bad', { model: 'echo-1', messages: 'none' }),
@@ -94,7 +94,7 @@ describe('batches', () => {
     expect(errors[1]).toMatchObject({ response: { status_code: 400, body: { error: { param: 'stream' } } } })
   })
 
-  it('make embeddings', async () => {
+  it('create embeddings', async () => {
     const url = '/v1/embeddings'
     const file = await upload(['one', 'two'].map((input) => line(input, { model: 'embed-1', input }, url)))
     const batch = await ended((await create(file.id, { endpoint: url })).id)
@@ -114,7 +114,7 @@ describe('batches', () => {
       CHAT,
       { code: 'model_not_supported', line: 1 },
     ],
-  ])('are not begun where a line names %s', async (_, first, endpoint, problem) => {
+  ])('are not started if a line names %s', async (_, first, endpoint, problem) => {
     const file = await upload([first])
     const batch = await ended((await create(file.id, { endpoint })).id)
     expect(batch).toMatchObject({
@@ -127,7 +127,7 @@ describe('batches', () => {
     expect(batch.failed_at).toBeGreaterThanOrEqual(batch.created_at)
   })
 
-  it('are refused for files and times that cannot be', async () => {
+  it('are refused for invalid files and completion windows', async () => {
     const other = await client.files.create({ file: await toFile(Buffer.from('x'), 'x'), purpose: 'user_data' })
     const { id } = await upload([line('a', say('hi'))])
     await expect(create(other.id)).rejects.toMatchObject({ status: 400, param: 'input_file_id' })
@@ -141,14 +141,14 @@ describe('batches', () => {
     await expect(client.batches.retrieve('batch_none')).rejects.toMatchObject({ status: 404 })
   })
 
-  it('are one batch where they are created twice with one Idempotency-Key', async () => {
+  it('created twice with one Idempotency-Key are one batch', async () => {
     const { id } = await upload([line('a', say('hi'))])
     const body = { input_file_id: id, endpoint: CHAT, completion_window: '24h' } as const
     const options = { headers: { 'idempotency-key': 'twice' } }
     const [first, second] = [await client.batches.create(body, options), await client.batches.create(body, options)]
     expect(second.id).toBe(first.id)
     const { output_file_id } = await ended(first.id)
-    // Neither its end nor that of its file makes it another one.
+    // The end of the batch, or of its file, does not free the key.
     await client.files.delete(id)
     const { data: third, response } = await client.batches.create(body, options).withResponse()
     expect(third).toMatchObject({ id: first.id, status: 'completed', output_file_id })
@@ -158,7 +158,7 @@ describe('batches', () => {
   })
 
   const ENDLESS = '!echo tokens=1000 delay_ms=1000'
-  /** The first ones end, the others never do. */
+  /** The first lines end, the others never do. */
   const MIXED = Array.from({ length: 120 }, (_, i) => line(`r${i}`, say(i < 5 ? 'quick' : ENDLESS)))
   const quickAreDone = (id: string) =>
     until(async () => {
@@ -175,12 +175,12 @@ describe('batches', () => {
     expect(batch.request_counts).toEqual({ total: 120, completed: 5, failed: 115 })
   }
 
-  it('write what has ended when they are cancelled', async () => {
+  it('write the finished results when cancelled', async () => {
     const { id } = await create((await upload(MIXED)).id)
     await quickAreDone(id)
     // Long before a part has ended.
     expect((await client.batches.retrieve(id)).request_counts).toEqual({ total: 120, completed: 5, failed: 0 })
-    // Whoever asks at the same moment is no second cancel, which would end the writing.
+    // A concurrent read is not a second cancel, which would abort the writing.
     using raw = await openRaw(stack.url)
     const cancel = rawRequest(`POST /v1/batches/${id}/cancel`, [`Authorization: Bearer ${TEST_KEY}`])
     raw.send(cancel.repeat(5))
@@ -194,7 +194,7 @@ describe('batches', () => {
     await expect(client.batches.cancel(id)).rejects.toMatchObject({ status: 409 })
   })
 
-  it('write what has ended at the end of their time', async () => {
+  it('write the finished results when the completion window ends', async () => {
     const { id } = await create((await upload(MIXED)).id, { completion_window: '4s' })
     const batch = await ended(id)
     expect(batch.status).toBe('expired')

@@ -10,7 +10,7 @@ import { type ScriptedUpstream, startUpstream } from '../../../support/processes
 import { wav } from '../../../support/speech/service.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
 
-/** Batches over every endpoint that makes jobs (docs/guides/batches.md, Lines); that of code is tested with its sandbox. */
+/** Batches over every endpoint with jobs (docs/guides/batches.md, Lines); code is tested with its sandbox. */
 
 let stack: Stack
 let client: OpenAI
@@ -48,7 +48,7 @@ afterAll(async () => {
 
 const messages = [{ role: 'user', content: 'hello' }]
 const file = `data:audio/wav;base64,${wav(1).toString('base64')}`
-/** What is asked of each, and what its answer has. */
+/** Request of each endpoint, and expected fields of its response. */
 const ASKED: Readonly<Record<string, readonly [body: object, answer: object | string]>> = {
   '/v1/chat/completions': [{ model: 'echo-1', messages }, { choices: [{ message: { content: 'hello' } }] }],
   '/v1/completions': [{ model: 'echo-1', prompt: 'hello' }, { choices: [{ text: 'hello' }] }],
@@ -71,7 +71,7 @@ const ASKED: Readonly<Record<string, readonly [body: object, answer: object | st
   '/v1/deep-research': [{ model: 'deep-research', messages: [{ role: 'user', content: 'Where do herons nest?' }] }, {}],
 }
 
-it.concurrent.each(Object.entries(ASKED))('a batch has calls of %s done', async (endpoint, [body, answer]) => {
+it.concurrent.each(Object.entries(ASKED))('a batch runs calls of %s', async (endpoint, [body, answer]) => {
   const { batch, output, errors } = await runBatch(client, endpoint, [body, {}])
   expect(batch).toMatchObject({ status: 'completed', request_counts: { total: 2, completed: 1, failed: 1 } })
   expect(output).toMatchObject([{ custom_id: 'r0', response: { status_code: 200 }, error: null }])
@@ -81,12 +81,12 @@ it.concurrent.each(Object.entries(ASKED))('a batch has calls of %s done', async 
   expect(errors).toMatchObject([{ custom_id: 'r1', response: { status_code: 400, body: { error: {} } } }])
 })
 
-it('every endpoint that makes jobs is one of them, but that of code', () => {
+it('every endpoint with jobs is covered, except code', () => {
   const known = JOB_ENDPOINTS.map(({ path }) => path).filter((path) => path !== '/v1/tools/code')
   expect(Object.keys(ASKED).sort()).toEqual(known.toSorted())
 })
 
-it('a response of a batch is kept, and another one goes on from it', async () => {
+it('a response of a batch is stored, and another one continues from it', async () => {
   const { output } = await runBatch(client, '/v1/responses', [{ model: 'echo-1', input: 'first' }])
   const id = String(output[0]?.response?.body.id)
   expect(await client.responses.retrieve(id)).toMatchObject({ id, status: 'completed', output_text: 'first' })
@@ -94,7 +94,7 @@ it('a response of a batch is kept, and another one goes on from it', async () =>
   expect(next.output_text).toBe('second')
 })
 
-it('calls that have no place in a batch are refused by name', async () => {
+it('calls that are not allowed in a batch are refused by name', async () => {
   const { id } = await client.conversations.create()
   const { errors } = await runBatch(client, '/v1/responses', [
     { model: 'echo-1', input: 'hi', stream: true },
@@ -107,7 +107,7 @@ it('calls that have no place in a batch are refused by name', async () => {
   expect(errors).toMatchObject(named)
 })
 
-it('an endpoint that makes no jobs is refused with those that do', async () => {
+it('an endpoint without jobs is refused with a list of those with jobs', async () => {
   const refused = runBatch(client, '/v1/images/generations', [{}])
   await expect(refused).rejects.toMatchObject({ status: 400, param: 'endpoint', message: /\/v1\/deep-research/ })
 })

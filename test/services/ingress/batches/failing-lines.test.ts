@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { createBatch, endOf } from '../../../support/batches.ts'
 import { type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
 
-/** Batches of which every line is wrong, and files that go away (docs/guides/batches.md, Lines). */
+/** Batches in which every line fails, and files deleted meanwhile (docs/guides/batches.md, Lines). */
 
 const CHAT = '/v1/chat/completions'
 const LINES = 1_200
@@ -21,8 +21,8 @@ const lineOf = (i: number, body: object, name = `r${i}`) =>
   JSON.stringify({ custom_id: name, method: 'POST', url: CHAT, body })
 const linesOf = (body: (i: number) => object) => Array.from({ length: LINES }, (_, i) => lineOf(i, body(i)))
 
-describe('a batch of which each line fails', () => {
-  it('tells of each once, in order, why: refused before it ran, and failed as it ran', async () => {
+describe('a batch in which each line fails', () => {
+  it('reports each failure once, in order: refused before the run, or failed during it', async () => {
     const wrong = [
       { model: 'echo-1', messages: 'none' },
       say('!echo fail=upstream_refused'),
@@ -60,7 +60,7 @@ describe('a batch of which each line fails', () => {
       (i: number) => lineOf(i, say('x'), 'same'),
       /^Line 2.*'same' was used in line 1 already/,
     ],
-  ])('is refused as a file with the number of the first of the lines %s', async (_, line, message) => {
+  ])('is refused at the upload with the number of the first invalid line %s', async (_, line, message) => {
     const lines = Array.from({ length: LINES }, (_, i) => line(i))
     await expect(createBatch(client, CHAT, lines)).rejects.toMatchObject({
       status: 400,
@@ -69,7 +69,7 @@ describe('a batch of which each line fails', () => {
     })
   })
 
-  it('is not begun where all name a model that is not there', async () => {
+  it('is not started if all lines name an unknown model', async () => {
     const { batch } = await endOf(
       client,
       await createBatch(
@@ -83,7 +83,7 @@ describe('a batch of which each line fails', () => {
   })
 })
 
-it('a batch loses nothing of its file, or of its results, when either is deleted', async () => {
+it('a batch keeps its input and its results if either file is deleted', async () => {
   const made = await createBatch(client, CHAT, [
     lineOf(0, say('!echo first_ms=300 text=slow')),
     lineOf(1, say('quick')),

@@ -1,4 +1,4 @@
-/** Lines of a batch wait for the limits and budgets of their key and project, as calls do. */
+/** Lines of a batch wait for the limits and budgets of their key and project, like calls. */
 import { createHash } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -34,17 +34,17 @@ async function spentBy(stack: Stack): Promise<number> {
   return total.cost_usd
 }
 
-/** Whether the children of a batch's parts are no more than `most`, also a moment later. */
+/** Number of child jobs of the parts of a batch. */
 async function jobsOf(stack: Stack, id: string): Promise<number> {
   const page = (await (await stack.get(`/v1/jobs?group=${id}&limit=100`, { headers })).json()) as { data: unknown[] }
   return page.data.length
 }
 
 describe('a batch', () => {
-  it('submits no more lines a minute than its key may make requests, and says what the others wait for', async () => {
+  it('submits no more lines per minute than the request limit of its key, and reports why others wait', async () => {
     const { stack, client } = await startLimited({ requests_per_minute: 5 })
     await using _ = stack
-    // The upload and the batch are two of the five.
+    // The upload and the batch use two of the five requests.
     const { id } = await createBatch(client, CHAT, linesOf(30, 'hi'))
     await until(async () => (await jobsOf(stack, id)) >= 3)
     const waiting = await until(async () => {
@@ -59,7 +59,7 @@ describe('a batch', () => {
     expect(batch).toMatchObject({ status: 'cancelled', request_counts: { total: 30, completed: 3 } })
   })
 
-  it('spends at most one line more than the budget, and its calls at most one call', async () => {
+  it('exceeds a budget by at most one line, and its calls by at most one call', async () => {
     const { stack, client } = await startLimited({ budget_usd_per_month: 0.05 })
     await using _ = stack
     const burst = await Promise.all(

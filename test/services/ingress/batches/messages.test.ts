@@ -31,7 +31,7 @@ describe('batches of messages', () => {
       body,
     })
 
-  it('are made, followed, read and deleted by the SDK', async () => {
+  it('are created, followed, read and deleted by the SDK', async () => {
     const requests = [
       { custom_id: 'good', params: params('one\n{"two"]') },
       { custom_id: 'bad', params: params('x', { max_tokens: -1 }) },
@@ -71,7 +71,7 @@ describe('batches of messages', () => {
     expect((await post(`{\uFEFF${body.slice(1)}`)).status).toBe(400)
   })
 
-  it('are one batch where they are sent twice with one Idempotency-Key, also behind its end', async () => {
+  it('sent twice with one Idempotency-Key are one batch, also after the end', async () => {
     const body = { requests: [{ custom_id: 'a', params: params('once') }] }
     const headers = { 'anthropic-version': '2023-06-01', 'idempotency-key': 'sent-twice' }
     const send = async () =>
@@ -81,7 +81,7 @@ describe('batches of messages', () => {
     expect(await send()).toMatchObject({ id, processing_status: 'ended', results_url })
   })
 
-  it('tell which requests were canceled', async () => {
+  it('report which requests were canceled', async () => {
     const requests = ['a', 'b'].map((custom_id) => ({ custom_id, params: params('!echo tokens=40 delay_ms=1000') }))
     const { id } = await client.messages.batches.create({ requests })
     await expect(client.messages.batches.results(id)).rejects.toThrow(/results_url|not ended/)
@@ -122,7 +122,7 @@ describe('batches of messages', () => {
     expect([response.status, error.message]).toEqual([status, expect.stringContaining(where)])
   })
 
-  it('that are refused amid their body leave the connection to the next request', async () => {
+  it('refused during their upload keep the connection usable for the next request', async () => {
     using raw = await openRaw(stack.url)
     const key = `x-api-key: ${TEST_KEY}`
     const bad = `{"requests":[7${',{}'.repeat(200_000)}]}`
@@ -132,7 +132,7 @@ describe('batches of messages', () => {
     expect((await raw.answer(1)).status).toBe(200)
   })
 
-  it('are refused as another type', async () => {
+  it('are refused as another content type', async () => {
     expect((await post('{}', 'text/plain')).status).toBe(415)
   })
 })

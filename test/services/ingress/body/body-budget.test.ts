@@ -6,18 +6,18 @@ import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
 import { ByteBudget } from '#shared/byte-budget.ts'
 import { BodyBudget } from '#shared/jobs/worker/body-budget.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
-import { OTHER_KEY, startSingleProcess, type SingleProcess } from '../../../support/processes/single-process.ts'
+import { OTHER_KEY, type SingleProcess, startSingleProcess } from '../../../support/processes/single-process.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
-/** What the bodies and messages of callers hold of a process's memory, all together. */
+/** Memory that the bodies and messages of callers hold in a process. */
 
 const MIB = 1024 * 1024
 const CHAT = '/v1/chat/completions'
 
-describe('the budget of bodies', () => {
+describe('the budget of request bodies', () => {
   const budget = () => new ByteBudget({ bytesMax: 100, keyBytesMax: 50 })
 
-  it('refuses what is too much with 503 and a time to come back, and counts it no more', () => {
+  it('refuses excess with 503 and a Retry-After, and does not count it', () => {
     const all = budget()
     const [a, b, c] = [all.open('a'), all.open('b'), all.open('c')]
     a.hold(50)
@@ -28,7 +28,7 @@ describe('the budget of bodies', () => {
     expect(all.held).toBe(100)
   })
 
-  it('keeps half of it from any one key', () => {
+  it('reserves half of the memory for other keys', () => {
     const all = budget()
     const [one, more, other] = [all.open('a'), all.open('a'), all.open('b')]
     one.hold(30)
@@ -37,13 +37,13 @@ describe('the budget of bodies', () => {
     other.hold(50)
   })
 
-  it('lets one that is alone hold more: it would be refused for ever otherwise', () => {
+  it('lets a single body exceed it, which would be refused forever otherwise', () => {
     const all = budget()
     all.open('a').hold(1_000)
     expect(() => all.open('b').hold(1)).toThrow(expect.objectContaining({ code: 'overloaded' }))
   })
 
-  it('has again what is given back, once', () => {
+  it('is released once', () => {
     const all = budget()
     const one = all.open('a')
     one.hold(50)
@@ -63,7 +63,7 @@ describe('bytes that arrive in small pieces', () => {
     { sizes: [1, ...Array(9_000).fill(7)] },
     { sizes: [3_000_000, 2] },
     { sizes: [] },
-  ])('are the same once $sizes.length of them are joined', async ({ sizes }) => {
+  ])('are equal once $sizes.length of them are joined', async ({ sizes }) => {
     const blocks = new ByteBlocks()
     const pieces = sizes.map((size, i) => Buffer.alloc(size, i))
     for (const piece of pieces) blocks.push(piece)
@@ -72,12 +72,12 @@ describe('bytes that arrive in small pieces', () => {
   })
 })
 
-describe('the room of a worker for bodies', () => {
+describe('the memory of a worker for bodies', () => {
   const never = new AbortController().signal
   const blobs = memoryBlobs(new Map([40, 10].map((size) => [`b${size}`, Buffer.from(`"${'x'.repeat(size - 2)}"`)])))
   const [large, small] = [{ blob: 'b40' }, { blob: 'b10' }]
 
-  it('lets bodies wait for each other in the order of their coming', async () => {
+  it('is granted to bodies in order of arrival', async () => {
     const room = new BodyBudget(150)
     const first = await room.fetch(large, blobs, never)
     const entered: string[] = []
@@ -91,13 +91,13 @@ describe('the room of a worker for bodies', () => {
     expect(entered).toEqual(['second', 'third'])
   })
 
-  it('always has room for one alone, and for bodies without a blob', async () => {
+  it('always suffices for a single body, and for bodies without a blob', async () => {
     const room = new BodyBudget(1)
     await room.fetch(large, blobs, never)
     expect((await room.fetch({ body: 'x' }, blobs, never)).body).toBe('x')
   })
 
-  it('keeps nobody waiting for who has left', async () => {
+  it('is not reserved for a caller that disconnected', async () => {
     const room = new BodyBudget(150)
     await room.fetch(large, blobs, never)
     const leaving = new AbortController()
@@ -109,7 +109,7 @@ describe('the room of a worker for bodies', () => {
     expect((await third).body).toBe('xxxxxxxx')
   })
 
-  it('has again what a body would have taken that is gone', async () => {
+  it('is released when the blob of a body is gone', async () => {
     const room = new BodyBudget(1)
     await expect(room.fetch({ blob: 'gone' }, blobs, never)).rejects.toMatchObject({ code: 'internal_error' })
     await room.fetch(large, blobs, never)
@@ -139,14 +139,14 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
   }
   const held = () => gauge('sluice_request_body_bytes')
 
-  it('survives 40 calls of 28 MB of one key, and serves another meanwhile', async () => {
+  it('survives 40 calls of 28 MB of one key, and serves another key meanwhile', async () => {
     const body = say(`!echo tokens=5 first_ms=2000\n${'日本'.repeat((28 * MIB) / 6)}`)
     const calls = Array.from({ length: 40 }, () => post(TEST_KEY, CHAT, body).catch(() => undefined))
     await until(async () => (await held()) > 0)
     await expectOthersServed()
     const answers = await Promise.all(calls)
     for (const answer of answers) {
-      // Refused before its end a body may be cut: then its client sees no answer.
+      // A body refused before its end may be cut, so its client sees no response.
       if (answer?.status === 503) expect(answer.headers.get('retry-after')).toBe('2')
       else if (answer) expect([200, 400]).toContain(answer.status)
     }
@@ -156,7 +156,7 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
     expect(service.rssMib()).toBeLessThan(1_500)
   })
 
-  it('holds no more than its budget of 60 unfinished bodies of 31 MiB', async () => {
+  it('holds no more than its budget with 60 unfinished bodies of 31 MiB', async () => {
     const answers: string[] = []
     for (let i = 0; i < 60; i++) {
       const socket = connect(Number(new URL(service.url).port), '127.0.0.1')
@@ -180,7 +180,7 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
     await expectOthersServed()
   })
 
-  it('holds no more than its budget of 40 WebSockets with unfinished messages of 31 MiB', async () => {
+  it('holds no more than its budget with 40 WebSockets with unfinished messages of 31 MiB', async () => {
     const codes: number[] = []
     const sockets: WebSocket[] = []
     for (let i = 0; i < 40; i++) {
@@ -193,13 +193,13 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
       ws.on('error', () => {})
       ws.on('close', (code) => codes.push(code))
       ws.on('open', () => {
-        // In fragments of which none is the last.
+        // Fragments without a final one.
         ws.send(CHUNK, { fin: false, binary: false })
         for (let mib = 1; mib < 31; mib++) ws.send(CHUNK, { fin: false, binary: false })
       })
     }
     await until(() => codes.length > 25, { withinMs: 150_000 })
-    // Who has not read why within two seconds, while it still sends, is cut: on a busy machine some are.
+    // A client that keeps sending and does not read the close frame within two seconds is cut; on a busy machine some are.
     const cut = 1006
     expect(codes.filter((code) => code !== WS_CLOSE.overloaded && code !== cut)).toEqual([])
     expect(codes).toContain(WS_CLOSE.overloaded)

@@ -4,12 +4,12 @@ import { JsonSyntaxError, PIECE_BYTES, readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
 import { runToEnd, runYielding } from '#shared/yielding.ts'
 
-/** Large JSON in pieces: what JSON.parse and JSON.stringify do at once, and exactly that. */
+/** Incremental JSON parsing and writing, with exactly the results of JSON.parse and JSON.stringify. */
 
 const read = (text: string) => runToEnd(readJson(Buffer.from(text)))
 const write = (value: unknown) => [...writeJson(value)].join('')
 
-/** Any JSON, so large that it is cut in other places each time. */
+/** Any JSON, large enough to be split at different positions. */
 const large = fc
   .record({ value: fc.jsonValue({ maxDepth: 4 }), unit: fc.string({ unit: 'grapheme', minLength: 1 }), at: fc.nat(9) })
   .map(({ value, unit, at }) => {
@@ -21,8 +21,8 @@ const large = fc
     }
   })
 
-describe('JSON read in pieces', () => {
-  it('is what JSON.parse gives', () => {
+describe('incremental JSON parsing', () => {
+  it('equals JSON.parse', () => {
     fc.assert(
       fc.property(large, fc.constantFrom(0, 1, 3), (value, indent) => {
         const text = JSON.stringify(value, undefined, indent)
@@ -43,13 +43,13 @@ describe('JSON read in pieces', () => {
     ['blanks', `${' '.repeat(PIECE_BYTES)}[ 1 ,\n${' '.repeat(PIECE_BYTES)}2\t]\r\n`],
     ['an empty list after a long text', `["${'x'.repeat(PIECE_BYTES)}",[],{},[ ]]`],
     ['a long number', `[${'1'.repeat(300)},${'2,'.repeat(PIECE_BYTES)}3e5]`],
-  ])('knows %s', (_, text) => {
+  ])('accepts %s', (_, text) => {
     expect(read(text)).toEqual(JSON.parse(text))
     expect(Object.keys(read(text) as object)).toEqual(Object.keys(JSON.parse(text)))
   })
 
   it.each(['\\u00e9', '\\\\', '\\"', 'a\\\\\\"', 'é', '😀', '\\ud83d\\ude00', '\\n\\\\u0041'])(
-    'cuts a string of %s where none of them is broken',
+    'splits a string of %s between characters',
     (unit) => {
       for (let at = 0; at < 12; at++) {
         const text = `["${'x'.repeat(at)}${unit.repeat((PIECE_BYTES + 64) / unit.length)}",${at}]`
@@ -73,7 +73,7 @@ describe('JSON read in pieces', () => {
     '{"a"',
     '[tru]',
     '',
-  ])('refuses %j, wherever it is cut', (wrong) => {
+  ])('refuses %j, wherever it is split', (wrong) => {
     const long = `"${'x'.repeat(PIECE_BYTES)}"`
     for (const text of [
       `[${long},${wrong}]`,
@@ -86,7 +86,7 @@ describe('JSON read in pieces', () => {
     }
   })
 
-  it('refuses what JSON.parse refuses, when a byte is missing or too many', () => {
+  it('refuses the same texts as JSON.parse, with a missing or extra byte', () => {
     fc.assert(
       fc.property(large, fc.nat(), fc.constantFrom('', ',', ']', '}', '"', ':', '\\'), (value, place, put) => {
         const text = JSON.stringify(value)
@@ -99,7 +99,7 @@ describe('JSON read in pieces', () => {
   })
 })
 
-/** The value as text, or that there is none. */
+/** The value as text, or an error. */
 function outcome(parse: () => unknown): string {
   try {
     return JSON.stringify(parse())
@@ -108,8 +108,8 @@ function outcome(parse: () => unknown): string {
   }
 }
 
-describe('JSON written in pieces', () => {
-  it('is what JSON.stringify gives', () => {
+describe('incremental JSON writing', () => {
+  it('equals JSON.stringify', () => {
     fc.assert(
       fc.property(large, (value) => {
         expect(write(value)).toBe(JSON.stringify(value))
@@ -118,19 +118,19 @@ describe('JSON written in pieces', () => {
     )
   })
 
-  it('leaves out what has no text, and asks toJSON', () => {
+  it('omits values without a JSON form, and calls toJSON', () => {
     const value = { a: undefined, b: [undefined, () => {}], c: new Date(0), d: 'x'.repeat(PIECE_BYTES), e: '\ud800' }
     expect(write(value)).toBe(JSON.stringify(value))
   })
 
-  it('has no piece that is large', () => {
+  it('has no large piece', () => {
     const value = { a: 'x'.repeat(5_000_000), b: Array(100_000).fill({ c: 'd' }) }
     for (const piece of writeJson(value)) expect(piece.length).toBeLessThan(300_000)
   })
 })
 
-describe('work that is done in turns', () => {
-  it('is done by one after the other, each for some milliseconds', async () => {
+describe('cooperative work', () => {
+  it('is interleaved in slices of some milliseconds', async () => {
     const busy = (ms: number) => {
       const end = performance.now() + ms
       while (performance.now() < end);
@@ -147,7 +147,7 @@ describe('work that is done in turns', () => {
     }
     await Promise.all(Array.from({ length: 10 }, () => runYielding(work())))
     areDone = true
-    // Two hundred milliseconds of work in turns of five; all in each round would be four rounds.
+    // Two hundred milliseconds of work in slices of five; without slices it would be four rounds.
     expect(rounds).toBeGreaterThan(20)
   })
 

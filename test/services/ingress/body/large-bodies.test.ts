@@ -14,7 +14,7 @@ const MODEL = ModelConfig.parse({ id: 'm1', engine: { type: 'echo' } })
 
 const CONTEXT = { getModel: () => MODEL, strictTurns: false, remoteImages: false }
 
-/** Bodies in which everything is wrong: the whole of it was looked through and told, for 0.3 to 1 s. */
+/** Bodies in which every value is invalid: collecting all problems took 0.3 to 1 s. */
 const WRONG_BODIES: readonly [string, object][] = [
   ['messages of an unknown role', { messages: Array(100_000).fill({ role: 'x', content: 1 }) }],
   ['numbers where messages belong', { messages: Array(100_000).fill(1) }],
@@ -22,7 +22,7 @@ const WRONG_BODIES: readonly [string, object][] = [
 ]
 
 describe('a large body', () => {
-  test.each(WRONG_BODIES)('is checked as far as its first problem: %s', (_, fields) => {
+  test.each(WRONG_BODIES)('is validated up to its first problem: %s', (_, fields) => {
     const body = { model: 'm1', max_tokens: 1, ...fields }
     for (const check of [
       () => parseBody(ChatRequest, body, 'openai'),
@@ -34,7 +34,7 @@ describe('a large body', () => {
     }
   })
 
-  test.each(['logit_bias', 'metadata'])('is checked as far as the first problem of its %s', (field) => {
+  test.each(['logit_bias', 'metadata'])('is validated up to the first problem of its %s', (field) => {
     const map = Object.fromEntries(
       Array.from({ length: 50_000 }, (_, index) => [`${index}`, index < 3 ? undefined : {}]),
     )
@@ -45,7 +45,7 @@ describe('a large body', () => {
     expect(cpuMs() - startedMs).toBeLessThan(250)
   })
 
-  test('may not have objects of very many keys, wherever they are', () => {
+  test('must not have objects of very many keys, wherever they are', () => {
     const wide = Object.fromEntries(Array.from({ length: 50_001 }, (_, index) => [`k${index}`, 1]))
     const message = /more than 50000 keys/
     expect(() => doAll(refuseShape(Buffer.from(JSON.stringify({ a: [1, { b: wide }] }))))).toThrow(message)
@@ -53,7 +53,7 @@ describe('a large body', () => {
     expect(() => doAll(refuseShape(Buffer.from(JSON.stringify(lists))))).not.toThrow()
   })
 
-  test('of legacy results costs as much a result as a small one', () => {
+  test('of legacy function results costs as much per result as a small one', () => {
     const tool_calls = Array.from({ length: 30_000 }, (_, index) => ({
       id: `call_${index}`,
       function: { name: index % 2 ? 'f' : 'g', arguments: '{}' },
@@ -75,14 +75,14 @@ describe('a large body', () => {
     expect(() => doAll(decodeMessages({ model: 'm1', max_tokens: 1, messages }, CONTEXT))).toThrow(error)
   })
 
-  test('of many messages decodes to what its pieces do', () => {
+  test('of many messages decodes to the sum of its pieces', () => {
     const messages = Array.from({ length: 2_500 }, (_, index) => ({ role: 'user', content: `${index}`, x: 1 }))
     const { turns } = doAll(decodeChat({ model: 'm1', messages }, CONTEXT))
     const few = messages.flatMap((message) => doAll(decodeChat({ model: 'm1', messages: [message] }, CONTEXT)).turns)
     expect(turns).toEqual(few)
   })
 
-  test('of 100,000 messages is answered while others are served', async () => {
+  test('of 100,000 messages is answered while other requests are served', async () => {
     await using stack = await startStack()
     const messages = Array.from({ length: 100_000 }, (_, index) => ({
       role: index % 2 ? 'assistant' : 'user',

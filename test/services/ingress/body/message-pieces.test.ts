@@ -4,7 +4,7 @@ import { decodeChat } from '#services/ingress/endpoints/chat/decode.ts'
 import { decodeMessages } from '#services/ingress/endpoints/messages/decode.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Messages of many parts are checked and decoded in pieces, with yields between them. */
+/** Messages of many parts are validated and decoded in pieces, with yields between them. */
 
 const model = (type: string) => ModelConfig.parse({ id: 'm', engine: { type, base_url: 'http://127.0.0.1:9/v1' } })
 const context = (type: string) => ({ getModel: () => model(type), strictTurns: false, remoteImages: false })
@@ -47,7 +47,7 @@ function decoded(name: string, messages: object[]) {
 }
 
 describe.each(BODIES)('%s', (name, messagesOf) => {
-  it('is decoded as a message of few parts is', () => {
+  it('is decoded like a message of few parts', () => {
     const { turns, steps } = decoded(name, messagesOf(texts(5_500)))
     const few = decoded(name, messagesOf(texts(2)))
     const said = turns.find(({ parts }) => parts.length >= 5_500)

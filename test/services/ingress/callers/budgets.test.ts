@@ -1,4 +1,4 @@
-/** Reservations of budgets: of one ingress, of several that share a Postgres, and of durable jobs. */
+/** Budget reservations: of one ingress, of several that share a Postgres, and of durable jobs. */
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { type BudgetReservation, Budgets } from '#services/ingress/callers/limits/budgets.ts'
 import { Fleet } from '#services/ingress/callers/limits/fleet.ts'
@@ -36,7 +36,7 @@ async function openOne() {
 }
 
 describe('a budget', () => {
-  it('admits of a burst what fits into it, and refuses the rest with a time to come again', async () => {
+  it('admits the part of a burst that fits, and refuses the rest with a Retry-After', async () => {
     const { budgets } = await openOne()
     const burst = Array.from({ length: 40 }, () => budgets.reserve(key, CALL))
     const refusal = await Promise.all(burst).catch((error: unknown) => error)
@@ -44,7 +44,7 @@ describe('a budget', () => {
     expect(refusal).toMatchObject({ code: 'rate_limit_exceeded', retryAfterMs: 2_000 })
   })
 
-  it('admits one call that is larger than all of it, and nothing beside that', async () => {
+  it('admits a single call that is larger than the whole budget, and no other next to it', async () => {
     const { budgets } = await openOne()
     const [large, ...others] = await reserved(Array.from({ length: 9 }, () => budgets.reserve(key, USD)))
     expect(others).toEqual([])
@@ -52,7 +52,7 @@ describe('a budget', () => {
     expect(await reserved([budgets.reserve(key, CALL), budgets.reserve(key, CALL)])).toHaveLength(2)
   })
 
-  it('is spent as soon as a call has ended, before the ledger has its cost, and counts it once when it has', async () => {
+  it('is reserved until the ledger has the cost of an ended call, and then counted once', async () => {
     const { store, clock, budgets } = await openOne()
     const { promise: entered, resolve } = Promise.withResolvers<void>()
     const call = await budgets.reserve(key, CALL)
@@ -70,7 +70,7 @@ describe('a budget', () => {
     expect(await reserved([budgets.reserve(key, CALL), budgets.reserve(key, CALL)]), 'of $0.02 left').toHaveLength(1)
   })
 
-  it('is held by durable jobs that have not ended, also after a restart of the ingress', async () => {
+  it('is reserved by unfinished durable jobs, also after a restart of the ingress', async () => {
     const { store, clock, budgets } = await openOne()
     const first = await budgets.reserve(key, CALL)
     await submit(store, first.nanos)
@@ -79,10 +79,10 @@ describe('a budget', () => {
     clock.ms += 10_000
     const restarted = new Budgets({ ledger: store.usage, log: silentLog, limitsOf: () => ({}) })
     const after = Array.from({ length: 9 }, () => restarted.reserve(key, CALL))
-    expect(await reserved(after), 'beside the job').toHaveLength(1)
+    expect(await reserved(after), 'next to the job').toHaveLength(1)
   })
 
-  it.skipIf(!postgres)('admits of a burst through several ingresses no more than through one', async () => {
+  it.skipIf(!postgres)('admits the same part of a burst through several ingresses as through one', async () => {
     const database = await openPostgresDatabase(postgres ?? '')
     onTestFinished(() => database[Symbol.asyncDispose]())
     const store = await database.open()
@@ -104,7 +104,7 @@ describe('the estimate of a call', () => {
   const of = async (pool: 'inference' | 'code' | 'transcription', body: object) =>
     await runYielding(estimateOf({ pool, body }, price))
 
-  it('counts the prompt by its characters, media apart, and the output by what is allowed of it', async () => {
+  it('counts the prompt by characters, media separately, and the output by its maximum', async () => {
     const turns = [
       {
         role: 'user',

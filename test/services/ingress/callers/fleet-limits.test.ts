@@ -34,7 +34,7 @@ class Headers {
 const key = (limits: Limits = {}, id = 'key_a', project?: string) => ({ id, limits, ...(project && { project }) })
 type Key = ReturnType<typeof key>
 
-/** Calls; gives what ends the call, or the refusal. */
+/** Calls; returns the release of the call, or the refusal. */
 async function call(limits: RateLimits, of: Key, res = new Headers()) {
   return await limits.enter(of, 'openai', res).catch((error: unknown) => error as Error & { retryAfterMs?: number })
 }
@@ -45,19 +45,19 @@ async function spend(limits: RateLimits, of: Key, tokens: number): Promise<void>
   settle(tokens)
 }
 
-/** How many of some calls that come at once are let in. */
+/** Number of admitted calls among concurrent ones. */
 async function admitted(calls: readonly Promise<unknown>[]): Promise<number> {
   return (await Promise.all(calls)).filter((outcome) => typeof outcome === 'function').length
 }
 
-describe('limits of one ingress', () => {
+describe('limits of a single ingress', () => {
   function open(ofProject: Limits | undefined, settings = {}) {
     const clock = { ms: 1_000_000 }
     const limitsOf = (project: string) => (project === 'proj' ? ofProject : undefined)
     return { clock, limits: new RateLimits({ ...NONE, ...settings }, { limitsOf, clock: () => clock.ms }) }
   }
 
-  it('of a project count all its keys together, beside those of each key', async () => {
+  it('of a project count all its keys together, in addition to the limits of each key', async () => {
     const { limits } = open({ requests_per_minute: 3 })
     const a = key({ requests_per_minute: 2 }, 'key_a', 'proj')
     const b = key({}, 'key_b', 'proj')
@@ -71,7 +71,7 @@ describe('limits of one ingress', () => {
     expect(await admitted([call(limits, key({}, 'key_c', 'other'))])).toBe(1)
   })
 
-  it('are told as those that are reached first', async () => {
+  it('are reported for the one that is reached first', async () => {
     const { limits } = open({ requests_per_minute: 3, tokens_per_minute: 100 })
     const a = key({ requests_per_minute: 10, tokens_per_minute: 50 }, 'key_a', 'proj')
     await spend(limits, key({}, 'key_b', 'proj'), 70)
@@ -85,8 +85,13 @@ describe('limits of one ingress', () => {
     })
   })
 
+<<<<<<< /tmp/names/m.ours
+  it('of a key replace the settings, and 0 blocks every call', async () => {
+    const { limits } = open(undefined, { rateLimitRequests: 1, rateLimitTokens: 1, runningMaxPerKey: 1 })
+=======
   it('of a key stand in the place of the settings, and 0 is nothing at all', async () => {
     const { limits } = open(undefined, { rateLimitRequests: 1, rateLimitTokens: 1, concurrencyMaxPerKey: 1 })
+>>>>>>> /tmp/names/m.theirs
     const free = key({ requests_per_minute: 5, tokens_per_minute: 1_000, running: 5 })
     expect(await admitted(Array.from({ length: 6 }, () => call(limits, free)))).toBe(5)
     expect(await admitted([call(limits, key({}, 'key_b')), call(limits, key({}, 'key_b'))])).toBe(1)
@@ -95,7 +100,7 @@ describe('limits of one ingress', () => {
     }
   })
 
-  it('on tokens hold what calls under way may use, and let one through that is larger than the rest', async () => {
+  it('on tokens reserve the maximum of calls in flight, and admit one call larger than the rest', async () => {
     const { limits } = open({ tokens_per_minute: 100 })
     const a = key({}, 'key_a', 'proj')
     const b = key({}, 'key_b', 'proj')
@@ -112,7 +117,7 @@ describe('limits of one ingress', () => {
     await expect(limits.reserveTokens(a, 1)).rejects.toMatchObject({ code: 'token_limit_exceeded' })
   })
 
-  it('on calls at once are given back once, whatever refused the call', async () => {
+  it('on concurrency are released once, whatever refused the call', async () => {
     const { limits } = open({ running: 2, tokens_per_minute: 10 })
     const a = key({}, 'key_a', 'proj')
     const b = key({ running: 1 }, 'key_b', 'proj')
@@ -129,7 +134,7 @@ describe('limits of one ingress', () => {
     expect(await call(limits, a)).toMatchObject({ code: 'token_limit_exceeded' })
   })
 
-  it('name the time until the minute is over, and let calls in again then', async () => {
+  it('report the time until the end of the minute, and admit calls again then', async () => {
     const { limits, clock } = open(undefined)
     const a = key({ requests_per_minute: 1 })
     await call(limits, a)
@@ -160,13 +165,13 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
   const spread = (all: readonly RateLimits[], calls: number, of: Key) =>
     Array.from({ length: calls }, (_, i) => call(all[i % all.length] as RateLimits, of))
 
-  it('are exact where a burst comes first, through all of them at once', async () => {
+  it('are exact if a burst is first, through all ingresses at once', async () => {
     const { all } = await openFleet(3)
     expect(await admitted(spread(all, 60, key({ requests_per_minute: 20 })))).toBe(20)
     expect(await admitted(spread(all, 60, key({ running: 10 }, 'key_b')))).toBe(10)
   })
 
-  it('grant at most a quarter too much when each goes by what it last heard', async () => {
+  it('exceed by at most a quarter when each ingress uses its last known counts', async () => {
     const { all } = await openFleet(3)
     const of = key({ requests_per_minute: 120 })
     let count = 0
@@ -176,7 +181,7 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
     await until(async () => (await admitted(spread(all, 3, of))) === 0)
   })
 
-  it('count tokens and calls at once of the others', async () => {
+  it('include tokens and concurrent calls of other ingresses', async () => {
     const { all } = await openFleet(2)
     const [one, two] = all as [RateLimits, RateLimits]
     const of = key({ tokens_per_minute: 100, running: 1 })
@@ -191,7 +196,7 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
     })
   })
 
-  it('go on counting alone while Postgres is away, and settle with the others when it is back', async ({ skip }) => {
+  it('are counted locally while Postgres is down, and merged with the others when it is back', async ({ skip }) => {
     if (noLocal) skip(noLocal)
     await using server = await startLocalPostgres()
     const store = await openPostgresStore({ url: server.url, onProblem: () => undefined })
@@ -206,14 +211,14 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
     await server.down('SIGINT')
     expect(await admitted(Array.from({ length: 12 }, () => call(one, of)))).toBeGreaterThanOrEqual(6)
     expect(await call(one, of)).toMatchObject({ code: 'rate_limit_exceeded' })
-    // Whoever said that it runs a call is not heard any more.
+    // Concurrency reports of other ingresses expire.
     clock.aheadMs += RUNNING_MS
     expect(await admitted([call(two, alone)])).toBe(1)
     await server.resume()
     await until(async () => (await admitted([call(two, of)])) === 0)
   })
 
-  it('do not wait for a Postgres that answers no more', async () => {
+  it('do not wait for a hanging Postgres', async () => {
     const { all, database } = await openFleet(1)
     const admin = new Client({ connectionString: database?.url })
     await admin.connect()
@@ -228,7 +233,7 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
 })
 
 describe.skipIf(!postgres)('services that share a database', () => {
-  it('share the limits of a key and one ledger, which has all that a service did before it ended', async () => {
+  it('share the limits of a key and one ledger, which has all calls from before a service ended', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const settings = { DATABASE_URL: database.url, RATE_LIMIT_REQUESTS: '6' }
     await using one = await startStack({ settings })
@@ -246,7 +251,7 @@ describe.skipIf(!postgres)('services that share a database', () => {
     const answered = statuses.filter((status) => status === 200).length
     expect(statuses).toContain(429)
     expect(answered).toBeGreaterThanOrEqual(6)
-    // A quarter of what was left when they last heard of each other.
+    // A quarter of the remainder at the last exchange.
     expect(answered).toBeLessThanOrEqual(7)
     const calls = async () => {
       const report = (await (await one.get('/v1/usage')).json()) as { total: { calls: number } }

@@ -9,25 +9,25 @@ import { openFileKeys } from '#shared/keys/file.ts'
 import { ADMIN_PATH, coversPath, KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 
-/** What the rights of a key cover, and what can be no key. */
+/** Permissions of a key, and values that are refused as a key. */
 
 const MESSAGES = '/v1/messages'
 
-describe('the rights of a key', () => {
-  it('are to the endpoints there are, and each route belongs to one of them', () => {
+describe('the permissions of a key', () => {
+  it('are for existing endpoints, and each route belongs to one of them', () => {
     const paths = ROUTES.filter(({ scope }) => scope !== 'admin').map(({ path }) => path)
     expect(KEY_ENDPOINTS.filter((endpoint) => !paths.includes(endpoint))).toEqual([])
     expect(paths.filter((path) => !coversPath(KEY_ENDPOINTS, path))).toEqual([])
   })
 
-  it("are none to the operator's door, which asks for its own scope on every path below it, and there alone", () => {
+  it('exclude the admin API, which requires its own scope on every path below it, and only there', () => {
     const isAdmin = ({ path }: { path: string }) => path.startsWith(`${ADMIN_PATH}/`)
     expect(ROUTES.filter((route) => isAdmin(route) !== (route.scope === 'admin'))).toEqual([])
     expect(ROUTES.filter(isAdmin).length).toBeGreaterThan(10)
     expect(coversPath(KEY_ENDPOINTS, `${ADMIN_PATH}/jobs`)).toBe(false)
   })
 
-  it('cover what is below an endpoint, and nothing beside it', async () => {
+  it('cover the paths below an endpoint, and nothing else', async () => {
     await using stack = await startStack()
     const hash = (secret: string) => createHash('sha256').update(secret).digest('hex')
     const keyOf = (secret: string, endpoints: string[]) => ({
@@ -53,7 +53,7 @@ describe('the rights of a key', () => {
     expect(await statuses('sk-count')).toEqual([403, 403, 200, 403])
   })
 
-  it('are those of the tools that a response runs, also in a job', async () => {
+  it('include the tools that a response runs, also in a job', async () => {
     const research = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
     await using stack = await startStack({ models: [ECHO_MODEL, research] })
     const keyOf = (secret: string, endpoints: string[]) => ({
@@ -101,7 +101,7 @@ describe('the rights of a key', () => {
   })
 })
 
-describe('what can be no key', () => {
+describe('an invalid key', () => {
   it.each(['sk-with a space', ' sk-leading', 'sk-trailing ', 'sk-tab\there', 'sk-schlüssel', 'sk-line\nbreak'])(
     'is refused as SLUICE_API_KEY: %j',
     (secret) => {

@@ -11,7 +11,7 @@ import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 import { openWs } from '../../../support/ws.ts'
 
-/** Who may call, how much and when: keys, their rights, the limits and the turns of each. */
+/** Authentication, permissions, limits and fair queueing of keys. */
 
 const CHAT = '/v1/chat/completions'
 const MESSAGES = '/v1/messages'
@@ -46,7 +46,7 @@ describe('the key file', () => {
     return { keys: await open(), path: join(place, 'keys.json'), open }
   }
 
-  it('is made on the first run, for its owner only, without the secret that is shown once', async () => {
+  it('is created on the first run, private, without the secret that is shown once', async () => {
     const { keys, path, open } = await openKeys()
     const secret = keys.created as string
     expect(secret).toMatch(/^sk-[\w-]{40}$/)
@@ -58,7 +58,7 @@ describe('the key file', () => {
     expect(again.find(secret)?.id).toBe('key_first')
   })
 
-  it('is not made where the settings give a key', async () => {
+  it('is not created if the settings define a key', async () => {
     const { keys, path } = await openKeys('sk-from-the-settings')
     expect(keys.created).toBeUndefined()
     expect(existsSync(path)).toBe(false)
@@ -66,24 +66,24 @@ describe('the key file', () => {
   })
 
   it.each(['', 'sk', 'sk-from-the-setting', 'SK-FROM-THE-SETTINGS', '__proto__', '\u0000', 'x'.repeat(100_000)])(
-    'has no key %j',
+    'does not accept the key %j',
     async (secret) => {
       const { keys } = await openKeys('sk-from-the-settings')
       expect(keys.find(secret)).toBeUndefined()
     },
   )
 
-  it('that is broken at the start is an error, and later changes nothing', async () => {
+  it('that is corrupt at the start is an error, and later changes nothing', async () => {
     const { keys, path, open } = await openKeys()
     const secret = keys.created as string
     writeFileSync(path, '{"keys": [{"id":')
     await expect(open()).rejects.toThrow(path)
-    // Two looks of the watcher.
+    // Two polls of the watcher.
     await new Promise((resolve) => setTimeout(resolve, 2_100))
     expect(keys.find(secret)?.id).toBe('key_first')
   })
 
-  it('is read again when it changes, also right after the start, and when it goes', async () => {
+  it('is reloaded when it changes, also right after the start, and when it is deleted', async () => {
     const { keys, path } = await openKeys()
     const first = keys.created as string
     writeFileSync(path, JSON.stringify({ keys: [storedKey('sk-changed')] }))
@@ -92,7 +92,7 @@ describe('the key file', () => {
     await until(() => !keys.find('sk-changed'))
   })
 
-  it('takes and revokes keys while the service runs', async () => {
+  it('adds and revokes keys while the service runs', async () => {
     await using stack = await startStack()
     const status = async () => (await stack.get('/v1/models', as('sk-added-later'))).status
     expect(await status()).toBe(401)
@@ -104,7 +104,7 @@ describe('the key file', () => {
   })
 })
 
-describe('a key with few rights', () => {
+describe('a key with few permissions', () => {
   async function startLimited(): Promise<Stack> {
     const stack = await startStack({ models: [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }] })
     writeKeys(
@@ -116,7 +116,7 @@ describe('a key with few rights', () => {
     return stack
   }
 
-  it('gets 403 for other endpoints and other models, in the shape of the path', async () => {
+  it('gets 403 for other endpoints and models, in the format of the path', async () => {
     await using stack = await startLimited()
     expect((await stack.post(CHAT, say('hi'), as('sk-only-chat'))).status).toBe(200)
     const endpoint = await stack.post(MESSAGES, say('hi'), as('sk-only-chat'))
@@ -131,7 +131,7 @@ describe('a key with few rights', () => {
     ])
   })
 
-  it('is told what it may do instead', async () => {
+  it('gets its allowed endpoints and models', async () => {
     await using stack = await startLimited()
     const said = async (answer: Promise<Response>) =>
       ((await (await answer).json()) as { error: { message: string } }).error.message
@@ -141,7 +141,7 @@ describe('a key with few rights', () => {
     expect(await model).toBe("This API key may not use the model 'echo-2'. This key may use: echo-1.")
   })
 
-  it('sees only its models', async () => {
+  it('lists only its models', async () => {
     await using stack = await startLimited()
     const list = (await (await stack.get('/v1/models', as('sk-only-echo-1'))).json()) as { data: { id: string }[] }
     expect(list.data.map(({ id }) => id)).toEqual(['echo-1'])
@@ -149,8 +149,8 @@ describe('a key with few rights', () => {
   })
 })
 
-describe('requests a minute', () => {
-  it('are told with each answer and refused with 429 beyond, in the OpenAI format', async () => {
+describe('the limit on requests per minute', () => {
+  it('is in the headers of each response, and excess gets 429 in the OpenAI format', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_REQUESTS: '3' } })
     for (const remaining of ['2', '1', '0']) {
       const response = await stack.post(CHAT, say('hi'))
@@ -169,7 +169,7 @@ describe('requests a minute', () => {
     expect(Number(refused.headers.get('retry-after'))).toBeLessThanOrEqual(60)
   })
 
-  it('are told and refused in the messages format', async () => {
+  it('is reported in the Anthropic format', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_REQUESTS: '1' } })
     const response = await stack.post(MESSAGES, say('hi'))
     const refused = await stack.post(MESSAGES, say('hi'))
@@ -182,7 +182,7 @@ describe('requests a minute', () => {
     expect(refused.headers.get('retry-after')).toMatch(/^\d+$/)
   })
 
-  it('count for each key on its own', async () => {
+  it('is counted per key', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_REQUESTS: '1' } })
     writeKeys(stack.dataDir, storedKey('sk-other-key'))
     await until(async () => (await stack.get('/v1/models', as('sk-other-key'))).status === 200)
@@ -192,8 +192,8 @@ describe('requests a minute', () => {
   })
 })
 
-describe('tokens a minute', () => {
-  it('refuse the next call once they are used up, and say so', async () => {
+describe('the limit on tokens per minute', () => {
+  it('refuses the next call once it is used up, and reports it', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_TOKENS: '20' } })
     const first = await stack.post(CHAT, say('!echo tokens=50'))
     expect(first.headers.get('x-ratelimit-remaining-tokens')).toBe('20')
@@ -208,7 +208,7 @@ describe('tokens a minute', () => {
     expect(messages.headers.get('anthropic-ratelimit-tokens-remaining')).toBe('0')
   })
 
-  it('count what was made for a caller who left before the end', async () => {
+  it('counts tokens generated for a caller that disconnected', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_TOKENS: '20' } })
     const leave = new AbortController()
     const script = say('!echo tokens=1000 delay_ms=5', { stream: true })
@@ -221,7 +221,7 @@ describe('tokens a minute', () => {
 })
 
 describe('tokens of durable jobs', () => {
-  it('count like those of calls that are waited for', async () => {
+  it('count like those of synchronous calls', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_TOKENS: '20' } })
     const accepted = await stack.post(CHAT, say('!echo tokens=50'), { headers: { prefer: 'respond-async' } })
     expect(accepted.status).toBe(202)
@@ -229,18 +229,28 @@ describe('tokens of durable jobs', () => {
   })
 })
 
-describe('calls at once', () => {
+describe('the limit on concurrent calls', () => {
   const SLOW = say('!echo first_ms=300 text=done')
 
+<<<<<<< /tmp/names/m.ours
+  it('refuses excess calls of a key, and admits them again when one ended', async () => {
+    await using stack = await startStack({ settings: { RUNNING_MAX_PER_KEY: '2' } })
+=======
   it('are refused beyond the limit of their key, and allowed again when one ended', async () => {
     await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '2' } })
+>>>>>>> /tmp/names/m.theirs
     const all = await Promise.all(Array.from({ length: 6 }, () => stack.post(CHAT, SLOW)))
     expect(all.map(({ status }) => status).sort()).toEqual([200, 200, 429, 429, 429, 429])
     expect((await stack.post(CHAT, say('hi'))).status).toBe(200)
   })
 
+<<<<<<< /tmp/names/m.ours
+  it('counts calls that arrive in one packet', async () => {
+    await using stack = await startStack({ settings: { RUNNING_MAX_PER_KEY: '2' } })
+=======
   it('are counted even when they come in one packet', async () => {
     await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '2' } })
+>>>>>>> /tmp/names/m.theirs
     using client = await openRaw(stack.url)
     const headers = [`authorization: Bearer ${TEST_KEY}`, 'content-type: application/json']
     client.send(rawRequest(`POST ${CHAT}`, headers, JSON.stringify(SLOW)).repeat(6))
@@ -249,8 +259,13 @@ describe('calls at once', () => {
     expect(statuses).toEqual(['200', '200', '429', '429', '429', '429'])
   })
 
+<<<<<<< /tmp/names/m.ours
+  it('is released when a caller disconnects, sends invalid data, or is refused', async () => {
+    await using stack = await startStack({ settings: { RUNNING_MAX_PER_KEY: '1', RATE_LIMIT_REQUESTS: '100' } })
+=======
   it('are given back when a caller leaves, sends nonsense, or is refused', async () => {
     await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '1', RATE_LIMIT_REQUESTS: '100' } })
+>>>>>>> /tmp/names/m.theirs
     for (const body of [{}, say('hi', { model: 'none' }), say('!echo fail=upstream_refused')]) {
       expect((await stack.post(CHAT, body)).status).toBeGreaterThanOrEqual(400)
     }
@@ -264,8 +279,13 @@ describe('reads, polls, follows and cancels', () => {
   const ENDLESS = { endpoint: CHAT, body: say('!echo first_ms=60000 tokens=9') }
   const ASYNC = { headers: { prefer: 'respond-async' } }
 
+<<<<<<< /tmp/names/m.ours
+  it('are no calls: a key over all of its limits can read and cancel', async () => {
+    const settings = { RATE_LIMIT_REQUESTS: '1', RUNNING_MAX_PER_KEY: '1', RATE_LIMIT_TOKENS: '10' }
+=======
   it('are no calls: a key that has used up all its limits goes on reading, and cancels', async () => {
     const settings = { RATE_LIMIT_REQUESTS: '1', CONCURRENCY_MAX_PER_KEY: '1', RATE_LIMIT_TOKENS: '10' }
+>>>>>>> /tmp/names/m.theirs
     await using stack = await startStack({ settings })
     const { id } = (await (await stack.post('/v1/jobs', ENDLESS)).json()) as { id: string }
     for (const [path, init] of [
@@ -302,7 +322,7 @@ describe('reads, polls, follows and cancels', () => {
     await until(async () => (await forget()) === 200)
   })
 
-  it('have a bound of their own on what stays open, which a cancel passes', async () => {
+  it('have a separate limit on open requests, which a cancel bypasses', async () => {
     await using stack = await startStack({ settings: { FOLLOWS_MAX_PER_KEY: '2' } })
     const { id } = (await (await stack.post('/v1/jobs', ENDLESS)).json()) as { id: string }
     const leave = new AbortController()
@@ -328,10 +348,10 @@ describe('reads, polls, follows and cancels', () => {
   })
 })
 
-describe.each(['embedded', 'Kafka'])('turns of keys, %s', (mode) => {
+describe.each(['embedded', 'Kafka'])('fair queueing of keys, %s', (mode) => {
   const kafka = mode === 'Kafka' ? (inject('kafka') ?? undefined) : undefined
 
-  it.skipIf(mode === 'Kafka' && !kafka)('let a call of one key pass those that another key has waiting', async () => {
+  it.skipIf(mode === 'Kafka' && !kafka)('lets a call of one key overtake the waiting calls of another', async () => {
     await using stack = await startStack({ kafka, settings: { INFERENCE_SLOTS: '2' } })
     writeKeys(stack.dataDir, storedKey('sk-other-key'))
     await until(async () => (await stack.get('/v1/models', as('sk-other-key'))).status === 200)
@@ -343,7 +363,7 @@ describe.each(['embedded', 'Kafka'])('turns of keys, %s', (mode) => {
     })
     await until(() => answered > 0)
     expect((await stack.post(CHAT, say('hi'), as('sk-other-key'))).status).toBe(200)
-    // Behind those that are in the queue already, and one in turn.
+    // After the calls that are already in the queue, and one round.
     expect(answered).toBeLessThan(20)
     expect(await Promise.all(many)).toEqual(Array(40).fill(200))
   })

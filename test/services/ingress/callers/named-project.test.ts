@@ -12,7 +12,7 @@ const keyOf = (id: string, more: object = {}) => ({
 })
 const projectOf = (id: string, name: string) => ({ id, name, created_at: 1_790_000_000, limits: {} })
 
-it('are found by either, and what no project or more than one is called is refused with those that may be meant', () => {
+it('projects are found by id and by name; an unknown or ambiguous one is refused with suggestions', () => {
   const keys = [keyOf('key_1', { name: 'laptop' }), keyOf('key_2', { project: 'made-by-hand' }), keyOf('key_3')]
   const projects = [
     projectOf('proj_1', 'Büro 🚀'),
@@ -24,11 +24,11 @@ it('are found by either, and what no project or more than one is called is refus
   expect(['proj_2', 'Büro 🚀', 'laptop', 'key_3', 'made-by-hand', 'proj_1', 'proj_of_old'].map(find)).toEqual([
     ...['proj_2', 'proj_1', 'key_1', 'key_3', 'made-by-hand', 'proj_1', 'proj_of_old'],
   ])
-  expect(() => find('twin')).toThrow("2 projects have the name 'twin': proj_2, proj_3. Give the id of one.")
+  expect(() => find('twin')).toThrow("2 projects have the name 'twin': proj_2, proj_3. Use the id of one.")
   expect(() => find('lapto')).toThrow("No project 'lapto' exists. Known projects: laptop (key_1), ")
 })
 
-it('are the same in usage, in lists of jobs and messages, and where many are cancelled', async () => {
+it('id and name are equivalent in usage, in lists of jobs and deliveries, and for bulk cancels', async () => {
   await using stack = await startStack()
   const keys = [keyOf('a', { project: 'proj_1' }), keyOf('root', { scopes: ['admin'] })]
   const text = JSON.stringify({ keys, projects: [projectOf('proj_1', 'Büro 🚀')] })

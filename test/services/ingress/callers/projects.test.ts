@@ -1,4 +1,4 @@
-/** Keys that share a project, that end by themselves, and that are for the operator alone. */
+/** Keys that share a project, expire, or have the admin scope only. */
 import { createHash } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
@@ -31,7 +31,7 @@ const keyOf = (id: string, more: object = {}) => ({
   ...more,
 })
 
-/** A service whose keys are those given, each with the secret `sk-` and its id. */
+/** A service with the given keys, each with the secret `sk-` and its id. */
 async function startWith(...keys: { id: string }[]): Promise<Stack> {
   const stack = await startStack()
   writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys }))
@@ -47,7 +47,7 @@ async function submit(stack: Stack, secret: string, headers: Record<string, stri
 }
 
 describe('the keys of one project', () => {
-  it('share their jobs, idempotency keys and streams of events; those of another project see nothing', async () => {
+  it('share their jobs, idempotency keys and event streams; other projects see nothing', async () => {
     const shared = { project: 'proj_1' }
     await using stack = await startWith(
       keyOf('old', shared),
@@ -74,7 +74,7 @@ describe('the keys of one project', () => {
     expect((await fetch(`${stack.url}/v1/jobs/${id}`, forget)).status).toBe(200)
   })
 
-  it('go on from its responses in batches as well; those of another project do not', async () => {
+  it('continue from responses of the project in batches as well; keys of other projects do not', async () => {
     await using stack = await startWith(keyOf('one', { project: 'proj_1' }), keyOf('alien', { project: 'proj_2' }))
     const said = await stack.post('/v1/responses', { model: 'echo-1', input: 'first' }, as('sk-one'))
     const { id: previous_response_id } = (await said.json()) as { id: string }
@@ -98,7 +98,7 @@ describe('the keys of one project', () => {
     expect(await counts('sk-alien')).toEqual({ total: 1, completed: 0, failed: 1 })
   })
 
-  it('are those of a key that named none, where they name that key', async () => {
+  it('include a key without a project if they name that key as their project', async () => {
     await using stack = await startWith(keyOf('key_old'), keyOf('heir', { project: 'key_old' }))
     const id = await submit(stack, 'sk-key_old')
     expect((await stack.get(`/v1/jobs/${id}`, as('sk-heir'))).status).toBe(200)
@@ -107,7 +107,7 @@ describe('the keys of one project', () => {
 })
 
 describe('the webhook secrets of a project', () => {
-  it('are read with its keys, and are what the store has', async () => {
+  it('are loaded with its keys, as in the store', async () => {
     const shared = { project: 'proj_1' }
     const few = { ...shared, endpoints: [CHAT] }
     await using stack = await startWith(keyOf('one', shared), keyOf('few', few), keyOf('alien', { project: 'proj_2' }))
@@ -127,8 +127,8 @@ describe('the webhook secrets of a project', () => {
   })
 })
 
-describe('a key with an end', () => {
-  it('is refused from then on with its date, and what is open under it ends', async () => {
+describe('a key with an expiry', () => {
+  it('is refused from then on with the date, and its open streams end', async () => {
     const expires_at = Math.floor(Date.now() / 1_000) + 6
     await using stack = await startWith(keyOf('gone', { expires_at: 1_790_000_000 }), keyOf('brief', { expires_at }))
     const refused = await stack.get('/v1/models', as('sk-gone'))
@@ -144,10 +144,10 @@ describe('a key with an end', () => {
     expect(socket.closed).toMatchObject({ code: 4401 })
   })
 
-  describe('whatever the clock does', () => {
+  describe('whatever the clock does:', () => {
     afterEach(() => vi.useRealTimers())
 
-    it('ends when it says that the time has come, also at once, and is valid again where that was a mistake', async () => {
+    it('expires by the clock, also at once, and is valid again if the clock is set back', async () => {
       const directory = await mkdtemp(join(tmpdir(), 'sluice-keys-'))
       onTestFinished(() => rm(directory, { recursive: true, force: true }))
       const store = openFileKeys(directory)
@@ -169,8 +169,8 @@ describe('a key with an end', () => {
   })
 })
 
-describe('a key for the operator', () => {
-  it('makes no calls, over HTTP or a WebSocket, unless it is for calls too', async () => {
+describe('a key with the admin scope only', () => {
+  it('makes no calls, over HTTP or a WebSocket, unless it has other permissions', async () => {
     await using stack = await startWith(
       keyOf('admin', { scopes: ['admin'] }),
       keyOf('nothing', { scopes: [] }),

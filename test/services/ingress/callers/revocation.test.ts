@@ -9,15 +9,15 @@ import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { type Stack, startStack, until } from '../../../support/stack.ts'
 import { openWs } from '../../../support/ws.ts'
 
-/** What becomes of open connections when their key is revoked: each ends within seconds, in the words of its protocol. */
+/** Open connections of a revoked key end within seconds, in the format of their protocol. */
 
 const CHAT = '/v1/chat/completions'
 const MESSAGES = '/v1/messages'
 const SECRET = 'sk-to-be-revoked-0123'
 const AS = { headers: { authorization: `Bearer ${SECRET}` } }
-/** Speaks for an hour. */
+/** Streams for an hour. */
 const ENDLESS = '!echo tokens=100000 delay_ms=40'
-/** The store is asked each second; the rest is for a machine with other work. */
+/** The store is polled each second; the rest is for a busy machine. */
 const WITHIN_MS = 8_000
 
 const say = (content: string, more: object = {}) => ({
@@ -65,7 +65,7 @@ async function isValid(stack: Stack): Promise<void> {
   await until(async () => (await stack.get('/v1/models', AS)).status === 200)
 }
 
-/** A response whose text is read as it comes. */
+/** A response whose text is read as it arrives. */
 function reading(response: Response): { text: string; isEnded: boolean; isCut: boolean } {
   const state = { text: '', isEnded: false, isCut: false }
   const read = async () => {
@@ -111,8 +111,8 @@ const stores = [
   { name: 'Postgres', start: startWithPostgres, isThere: postgres !== null && postgres !== undefined },
 ]
 
-describe.each(stores)('a key that is revoked in $name', ({ start, isThere }) => {
-  it.skipIf(!isThere)('ends its streams with the error frame of their protocol, and their work', async () => {
+describe.each(stores)('a key revoked in $name', ({ start, isThere }) => {
+  it.skipIf(!isThere)('ends its streams with the error frame of their protocol, and cancels their work', async () => {
     await using own = await start()
     const { stack, revoke } = own
     const chat = await follow(stack, CHAT, say(ENDLESS, { stream: true }))
@@ -129,7 +129,7 @@ describe.each(stores)('a key that is revoked in $name', ({ start, isThere }) => 
   })
 
   it.skipIf(!isThere)(
-    'ends what waits with 401, and what follows a job with an error event; the jobs go on',
+    'ends waiting requests with 401 and event streams with an error event; the jobs continue',
     async () => {
       await using own = await start()
       const { stack, revoke } = own
@@ -154,12 +154,12 @@ describe.each(stores)('a key that is revoked in $name', ({ start, isThere }) => 
       expect([events.isCut, recorded.isCut]).toEqual([false, false])
       expect(lastFrame(events.text)).toEqual({ event: 'error', data: { type: 'error', error: ERROR } })
       expect(lastFrame(recorded.text)).toEqual({ event: undefined, data: { error: ERROR } })
-      // The job of /v1/jobs, and those of `Prefer`, `Idempotency-Key` and `store`; the plain call has stopped.
+      // The jobs of /v1/jobs, `Prefer`, `Idempotency-Key` and `store`; the plain call has stopped.
       await until(async () => (await running(stack)) === 4)
     },
   )
 
-  it.skipIf(!isThere)('closes its WebSockets with 4401, and stops the calls on them', async () => {
+  it.skipIf(!isThere)('closes its WebSockets with 4401, and cancels their calls', async () => {
     await using own = await start()
     using idle = await openWs(own.stack, AS)
     using busy = await openWs(own.stack, AS)
@@ -172,8 +172,8 @@ describe.each(stores)('a key that is revoked in $name', ({ start, isThere }) => 
   })
 })
 
-describe('a key that is gone', () => {
-  it('ends a call whose body still arrives with 401, and closes its connection', async () => {
+describe('a deleted key', () => {
+  it('ends a call with 401 whose body is still arriving, and closes its connection', async () => {
     await using own = await startWithFile()
     using client = await openRaw(own.stack.url)
     const headers = [`authorization: Bearer ${SECRET}`, 'content-type: application/json', 'content-length: 1000']
@@ -185,7 +185,7 @@ describe('a key that is gone', () => {
     await until(() => client.isEnded, { withinMs: WITHIN_MS })
   })
 
-  it('holds nothing any more of a body that still arrives, as soon as its connection is cut', async () => {
+  it('frees the memory of a body that is still arriving when its connection is cut', async () => {
     await using own = await startWithFile()
     const held = async () =>
       Number(/^sluice_request_body_bytes (\d+)$/m.exec(await (await own.stack.get('/metrics')).text())?.[1])
@@ -204,7 +204,7 @@ describe('a key that is gone', () => {
     }
   })
 
-  it('ends its streams also where it was taken out of the file, and where nobody reads them', async () => {
+  it('ends its streams also when deleted from the file, and without a reader', async () => {
     await using own = await startWithFile()
     using deaf = await openRaw(own.stack.url)
     const more = { stream: true, logprobs: true, top_logprobs: 20 }
@@ -220,7 +220,7 @@ describe('a key that is gone', () => {
     await until(async () => (await running(own.stack)) === 0, { withinMs: WITHIN_MS })
   })
 
-  it('leaves the connections of other keys alone', async () => {
+  it('does not affect the connections of other keys', async () => {
     await using own = await startWithFile()
     const mine = reading(await own.stack.post(CHAT, say(ENDLESS, { stream: true })))
     const chat = await follow(own.stack, CHAT, say(ENDLESS, { stream: true }))

@@ -1,4 +1,4 @@
-/** What a project may run at once, calls and durable jobs together, in one service and in a fleet that races over it. */
+/** Concurrency limits of projects over calls and durable jobs, in one service and in a fleet with races. */
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
@@ -21,7 +21,7 @@ const keyOf = (id: string, more: object = {}) => ({
 })
 const projectOf = (id: string, limits: object) => ({ id, created_at: 1_790_000_000, limits })
 
-/** A model's server that answers after a while, and knows how many requests it ran at once at most. */
+/** A model server that answers after a delay, and records its maximum concurrency. */
 async function startUpstream() {
   const seen = { now: 0, most: 0 }
   const server = createServer((req, res) => {
@@ -50,7 +50,7 @@ async function startUpstream() {
   }
 }
 
-/** How a call ended: 200, or 429 with the time to come again. */
+/** Outcome of a call: 200, or 429 with its Retry-After. */
 async function call(stack: Stack, secret: string, model = 'echo-1'): Promise<number> {
   const response = await stack.post(CHAT, say(RUN, model), as(secret))
   await response.text()
@@ -69,7 +69,7 @@ async function hasEnded(stack: Stack, secret: string, id: string): Promise<boole
   return ((await response.json()) as { status: string }).status === 'completed'
 }
 
-/** Jobs and calls of a project come from all sides until all jobs have ended. Gives how the calls ended. */
+/** Jobs and calls of a project arrive at all services until all jobs have ended. Returns the outcomes of the calls. */
 async function load(stacks: readonly Stack[], secret: string, jobs: number): Promise<Set<number>> {
   const stackOf = (nth: number) => stacks[nth % stacks.length] as Stack
   const ids = await Promise.all(Array.from({ length: jobs }, (_, nth) => submit(stackOf(nth), secret, 'up-1')))
@@ -87,8 +87,8 @@ async function load(stacks: readonly Stack[], secret: string, jobs: number): Pro
   return statuses
 }
 
-describe('what a project may run at once', () => {
-  it('holds for its calls and durable jobs together: calls beyond it are refused, jobs wait', async () => {
+describe('the concurrency limit of a project', () => {
+  it('holds for calls and durable jobs together: excess calls are refused, excess jobs wait', async () => {
     await using upstream = await startUpstream()
     await using stack = await startStack({ models: upstream.models })
     const keys = [keyOf('a', { project: 'proj' }), keyOf('other')]
@@ -99,7 +99,7 @@ describe('what a project may run at once', () => {
     expect(upstream.seen.most).toBe(3)
   })
 
-  it('keeps nobody else waiting, and says so of the jobs that wait', async () => {
+  it('does not delay other projects, and is the pending reason of waiting jobs', async () => {
     await using stack = await startStack()
     const keys = [
       keyOf('a', { project: 'proj' }),
@@ -130,7 +130,7 @@ describe('what a project may run at once', () => {
           'at its concurrency limit: 0 calls and 1 job are running, and 1 may run at once.',
         ),
       })
-      // An equal call that waits for a job of its own takes no place from it.
+      // A duplicate call that waits for its own job uses no slot.
       if (whose === 'a') {
         keep([projectOf('proj', { running: 2 })])
         await until(() => hasEnded(stack, 'sk-a', next))
@@ -144,7 +144,7 @@ describe('what a project may run at once', () => {
   })
 })
 
-describe.skipIf(!postgres)('what a project may run at once in a fleet', () => {
+describe.skipIf(!postgres)('the concurrency limit of a project in a fleet', () => {
   it('holds for calls and jobs through three ingresses, claimed by three workers and swept by three schedulers', async () => {
     await using upstream = await startUpstream()
     await using database = await openPostgresDatabase(postgres ?? '')

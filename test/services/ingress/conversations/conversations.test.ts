@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { failureOf, openStranger, WEATHER } from '../../../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
-/** Conversations, and the responses that go on in them (docs/guides/responses.md, Conversations). */
+/** Conversations, and responses that continue them (docs/guides/responses.md, Conversations). */
 
 let stack: Stack
 let client: OpenAI
@@ -34,7 +34,7 @@ async function textsOf(id: string): Promise<(string | undefined)[]> {
 }
 
 describe('a conversation', () => {
-  test('is made, read, changed and deleted', async () => {
+  test('is created, read, updated and deleted', async () => {
     const made = await client.conversations.create({ metadata: { topic: 'rivers' } })
     expect(made).toMatchObject({ object: 'conversation', id: expect.stringMatching(/^conv_/) })
     expect(await client.conversations.retrieve(made.id)).toEqual(made)
@@ -46,7 +46,7 @@ describe('a conversation', () => {
     expect(await failureOf(client.conversations.retrieve(made.id))).toMatchObject({ status: 404 })
   })
 
-  test('keeps items, each of which can be read and deleted', async () => {
+  test('stores items, each of which can be read and deleted', async () => {
     const { id } = await client.conversations.create({ items: [{ role: 'user', content: 'one' }] })
     const added = await client.conversations.items.create(id, {
       items: [
@@ -65,7 +65,7 @@ describe('a conversation', () => {
     })
   })
 
-  test('is gone on in by responses, whole, streamed and in the background', async () => {
+  test('is continued by responses: whole, streamed and in the background', async () => {
     const { id } = await client.conversations.create({ items: [{ role: 'user', content: 'zero' }] })
     const first = await say(id, 'one', { instructions: 'Be brief.' })
     expect(first.conversation).toEqual({ id })
@@ -78,7 +78,7 @@ describe('a conversation', () => {
     expect(input.data).toHaveLength(6)
   })
 
-  test('takes the call of a function and its output', async () => {
+  test('stores the call of a function and its output', async () => {
     const { id } = await client.conversations.create()
     const tools = [{ type: 'function' as const, name: WEATHER.name, parameters: WEATHER.schema, strict: true }]
     const called = await say(id, `Ask ${WEATHER.name}.`, { tools })
@@ -89,7 +89,7 @@ describe('a conversation', () => {
     expect(await textsOf(id)).toEqual([`Ask ${WEATHER.name}.`, 'function_call', 'function_call_output', 'sunny'])
   })
 
-  test('has one response at a time, and nothing of one that failed or was cancelled', async () => {
+  test('has one running response at a time, and no items of a failed or cancelled one', async () => {
     const { id } = await client.conversations.create()
     const running = await say(id, ENDLESS, { background: true })
     expect(await failureOf(say(id, 'me too'))).toMatchObject({
@@ -101,7 +101,7 @@ describe('a conversation', () => {
     expect(await textsOf(id)).toEqual(['at last', 'at last'])
   })
 
-  test('has one response of two that begin at once', async () => {
+  test('accepts one of two concurrent responses', async () => {
     const { id } = await client.conversations.create()
     const ends = await Promise.allSettled([say(id, 'a'), say(id, 'b'), say(id, 'c')])
     const said = ends.flatMap((end) => (end.status === 'fulfilled' ? [end.value.output_text] : []))
@@ -109,7 +109,7 @@ describe('a conversation', () => {
     expect(await textsOf(id)).toEqual(said.flatMap((text) => [text, text]))
   })
 
-  test('is nobody else’s', async () => {
+  test('is private to its project', async () => {
     const { id } = await client.conversations.create({ items: [{ role: 'user', content: 'secret' }] })
     const body = { model: 'echo-1', input: 'what was said?', conversation: id }
     const calls = [
@@ -124,7 +124,7 @@ describe('a conversation', () => {
     expect(await textsOf(id)).toEqual(['secret'])
   })
 
-  test('is for keys that may call it, by responses too', async () => {
+  test('requires the conversations permission, also for responses', async () => {
     await using limited = await startStack()
     const key = await openStranger(limited, ['/v1/models', '/v1/responses'])
     const asked = { model: 'echo-1', input: 'hi' }
@@ -134,7 +134,7 @@ describe('a conversation', () => {
     expect(refused.message).toContain('/v1/conversations')
   })
 
-  test('refuses items that no response could go on from, with their path, and stores what an upstream may use', async () => {
+  test('refuses items that no response could continue from, with their path, and stores those that an upstream may use', async () => {
     const post = async (path: string, items: unknown[]) => (await stack.post(path, { items })).json()
     const call = { type: 'function_call', call_id: 'call_1', name: 'f', arguments: '{}' }
     const output = (call_id: string) => ({ type: 'function_call_output', call_id, output: 'x' })
@@ -170,7 +170,7 @@ describe('a conversation', () => {
     expect(await post('/v1/conversations', native)).toMatchObject({ object: 'conversation' })
   })
 
-  test('refuses by name what it cannot hold or go on from', async () => {
+  test('refuses unsupported items and fields by name', async () => {
     const { id } = await client.conversations.create()
     const { id: response } = await client.responses.create({ model: 'echo-1', input: 'one' })
     const post = async (path: string, body: unknown) => (await stack.post(path, body)).json()
@@ -205,7 +205,7 @@ test('conversations count against the stored bytes of their project', async () =
   const first = await open()
   const { id } = await first.client.conversations.create({ items: [item] })
   await first.own[Symbol.asyncDispose]()
-  // As if there were very much: the process that had the file has ended.
+  // Simulates large usage: the process that had the file open has ended.
   const db = new DatabaseSync(join(dataDir, 'store.db'))
   expect(Number(db.prepare('SELECT chars FROM conversations').get()?.chars)).toBeGreaterThan(50)
   db.exec('UPDATE conversations SET chars = 10 * 1024 * 1024 * 1024')
@@ -223,7 +223,7 @@ test('conversations count against the stored bytes of their project', async () =
   await rm(dataDir, { recursive: true, force: true })
 })
 
-test('making and filling conversations counts against the limits of a key, as calls do', async () => {
+test('creating and extending conversations counts against the limits of a key, like calls', async () => {
   const own = await startStack()
   const secret = 'sk-limited-0123456789'
   const { createHash } = await import('node:crypto')

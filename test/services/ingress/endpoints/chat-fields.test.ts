@@ -6,17 +6,17 @@ import { ANSWERS, chunksOf, REQUESTS } from '../../../support/wire/chat-samples.
 import { declaredFields, fieldsIn } from '../../../support/wire/declared.ts'
 
 /*
- * Every field that the types of the `openai` package declare for chat completions, between a caller of chat completions and an
- * upstream of the same API: requests, whole answers and streams.
+ * Every field of chat completions in the types of the `openai` package, between a caller and an upstream of the same API. Covers requests, whole
+ * responses and streams.
  */
 
 type Json = Record<string, unknown>
 
-/** Fields that end in Sluice, or belong to its own answer (docs/reference/compatibility.md, Fields that do not arrive unchanged). */
+/** Fields that Sluice handles itself (docs/reference/compatibility.md, Fields that do not arrive unchanged). */
 const EXCEPTIONS = new Set(['max_tokens', 'metadata', 'store', 'stream', 'obfuscation', 'include_obfuscation'])
 /** Interfaces of other endpoints, and of helpers that run in the client. */
 const OTHER = /^(Completions|ChatCompletionDeleted|ChatCompletionStoreMessage|ChatCompletionListParams|Parsed.*)(\.|$)/
-/** Fields of the answer that are ours. */
+/** Fields of the response that Sluice sets. */
 const OWN = { id: expect.any(String), created: expect.any(Number), model: 'm1' }
 
 let stack: Stack
@@ -30,7 +30,7 @@ beforeAll(async () => {
     to.frame('[DONE]')
     to.end()
   })
-  // The second address is asked only if the first is busy; by it the upstream counts as one of OpenAI's own.
+  // A second URL is used only if the first is busy; with it the upstream counts as one of OpenAI's own.
   const engine = {
     type: 'openai',
     base_urls: [`${upstream.url}/v1`, { url: 'https://sluice-test.openai.com/v1', weight: 0.01 }],
@@ -93,7 +93,7 @@ describe('requests', () => {
     },
   )
 
-  test('options of the stream arrive, with the question for usage', async () => {
+  test('options of the stream arrive, with the request for usage', async () => {
     await (await ask({ stream: true, stream_options: { include_obfuscation: false, include_usage: false } })).text()
     expect(upstream.calls.at(-1)?.body.stream_options).toEqual({ include_obfuscation: false, include_usage: true })
   })
@@ -124,24 +124,24 @@ describe('requests', () => {
   })
 })
 
-describe.each(ANSWERS.map((given, index) => [index, given] as const))('answer %i', (_, { asked, answer: given }) => {
+describe.each(ANSWERS.map((given, index) => [index, given] as const))('response %i', (_, { asked, answer: given }) => {
   const [choice] = given.choices as Json[]
 
-  test('arrives unchanged as a whole', async () => {
+  test('arrives unchanged, whole', async () => {
     answer = given
     const got = (await (await ask(asked as Json)).json()) as Json
     const choices = [{ ...choice, content_filter_results: expect.anything() }]
     expect(got).toEqual({ ...given, ...OWN, choices })
   })
 
-  test('arrives unchanged as a stream', async () => {
+  test('arrives unchanged, streamed', async () => {
     answer = given
     const chunks = await askStream(asked as Json)
     expect(joined(chunks)).toEqual(joined(chunksOf(given)))
     expect(chunks.at(-1)?.usage).toEqual(given.usage)
   })
 
-  test('is accepted in the next turn, with a result for each call', async () => {
+  test('is accepted as input of the next request, with a result for each call', async () => {
     answer = given
     const got = (await (await ask(asked as Json)).json()) as { choices: { message: Json }[] }
     const message = got.choices[0]?.message ?? {}
@@ -156,7 +156,7 @@ describe.each(ANSWERS.map((given, index) => [index, given] as const))('answer %i
   })
 })
 
-/** The fields of the chunks of a stream as one object, without those of a chunk alone. */
+/** Merges the fields of the chunks of a stream, without those of single chunks. */
 function joined(chunks: readonly Json[]): Json {
   const answered: Json = {}
   const choice: Json = {}

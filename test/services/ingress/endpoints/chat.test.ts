@@ -36,7 +36,7 @@ function context(model: object = {}, more: Partial<DecodeContext> = {}): DecodeC
 
 const hello = { model: 'm1', messages: [{ role: 'user', content: 'Hi' }] }
 
-/** Decodes a body, and checks that what comes out survives the queue as it is: a worker beside the ingress gets it unread. */
+/** Decodes a body, and checks that the result survives the queue unchanged, as for an in-process worker. */
 function decode(body: unknown, given: DecodeContext = context()): GenerateRequest {
   const request = doAll(decodeChat(body, given))
   const read = GenerateRequest.parse(JSON.parse(JSON.stringify(request)))
@@ -55,7 +55,7 @@ function problem(body: unknown, given: DecodeContext = context()): [string, stri
 }
 
 describe('decoding', () => {
-  test('a plain question gets the defaults', () => {
+  test('a minimal request gets the defaults', () => {
     expect(decode(hello)).toEqual({
       dialect: 'openai',
       model: 'm1',
@@ -68,7 +68,7 @@ describe('decoding', () => {
     })
   })
 
-  test('null stands for absent in every optional field', () => {
+  test('null means absent in every optional field', () => {
     const fields = [
       'stream',
       'stream_options',
@@ -85,7 +85,7 @@ describe('decoding', () => {
     expect(decode({ ...hello, ...nulls })).toEqual(decode(hello))
   })
 
-  test('sampling fields travel, and max_completion_tokens wins over max_tokens', () => {
+  test('sampling fields are forwarded, and max_completion_tokens overrides max_tokens', () => {
     const sampling = { temperature: 0.5, top_p: 0.9, n: 2, seed: 7, presence_penalty: 1, frequency_penalty: -1 }
     const more = {
       logit_bias: { '50256': -100 },
@@ -109,11 +109,11 @@ describe('decoding', () => {
     expect(problem({ ...hello, seed: 1.5 })).toEqual(['invalid_type', 'seed', 400])
   })
 
-  test('an alias is answered under the id of its model', () => {
+  test('an alias is resolved to the id of its model', () => {
     expect(decode({ ...hello, model: 'gpt' }, context({ aliases: ['gpt'] })).model).toBe('m1')
   })
 
-  test('parts of every kind travel to a model that reads them', () => {
+  test('parts of every kind are forwarded to a model that supports them', () => {
     const content = [
       { type: 'text', text: 'See', prompt_cache_breakpoint: { mode: 'x' } },
       { type: 'image_url', image_url: { url: PNG, detail: 'low' } },
@@ -134,7 +134,7 @@ describe('decoding', () => {
     ])
   })
 
-  test('unknown fields of the request, a message, a call and a tool go along; job fields do not', () => {
+  test('unknown fields of the request, a message, a call and a tool are forwarded; job fields are not', () => {
     const request = decode({
       model: 'm1',
       messages: [
@@ -185,7 +185,7 @@ describe('decoding', () => {
     expect(request.parallel_tool_calls).toBe(false)
   })
 
-  test('without tools, words about choosing among them are left out', () => {
+  test('without tools, tool_choice and related fields are dropped', () => {
     const request = decode({ ...hello, tool_choice: 'auto', parallel_tool_calls: false })
     expect([request.tool_choice, request.parallel_tool_calls]).toEqual([undefined, undefined])
   })
@@ -200,12 +200,12 @@ describe('decoding', () => {
     expect(decode({ ...hello, response_format: { type: 'text' } }).response_format).toBeUndefined()
   })
 
-  test('reasoning effort reaches only models that reason', () => {
+  test('reasoning effort is forwarded only to reasoning models', () => {
     expect(decode({ ...hello, reasoning_effort: 'high' }).reasoning).toBeUndefined()
     expect(decode({ ...hello, reasoning_effort: 'high' }, context(SEEING)).reasoning).toEqual({ effort: 'high' })
   })
 
-  test('a legacy function result follows the call it implies', () => {
+  test('a legacy function result is matched to its implied call', () => {
     const call = { name: 'f', arguments: '{"a":1}' }
     const extra = { implied_call: true }
     const turns = (messages: unknown[]) => decode({ model: 'm1', messages }).turns
@@ -233,7 +233,7 @@ describe('decoding', () => {
     ])
   })
 
-  test('remote images pass only where the deployment fetches them, and only by https', () => {
+  test('remote images are allowed only if the deployment fetches them, and only by https', () => {
     const image = (url: string) => ({
       model: 'm1',
       messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url } }] }],
@@ -253,7 +253,7 @@ describe('requests of agents', () => {
   const call = (id: string, name = 'f') => ({ id, type: 'function', function: { name, arguments: '{}' } })
   const result = (id: string, content: unknown = 'ok') => ({ role: 'tool', tool_call_id: id, content })
 
-  test('the result of a tool has images, files and sound', () => {
+  test('the result of a tool may have images, files and audio', () => {
     const content = [
       { type: 'text', text: 'see' },
       { type: 'image_url', image_url: { url: PNG } },
@@ -267,7 +267,7 @@ describe('requests of agents', () => {
     ])
   })
 
-  test('calls of one id become calls of their own, with their results in order', () => {
+  test('calls with one id become separate calls, with their results in order', () => {
     const calls = { role: 'assistant', tool_calls: [call('a', 'f'), call('a_2', 'g'), call('a', 'h')] }
     const turns = turnsOf([calls, result('a', '1'), result('a_2', '2'), result('a', '3')])
     expect(turns[0]?.parts).toMatchObject([
@@ -278,13 +278,13 @@ describe('requests of agents', () => {
     expect(turns.slice(1)).toMatchObject(['a', 'a_2', 'a_3'].map((call_id) => ({ role: 'tool', call_id })))
   })
 
-  test('one result for two calls of one id leaves one of the calls', () => {
+  test('one result for two calls with one id removes one of the calls', () => {
     const turns = turnsOf([{ role: 'assistant', tool_calls: [call('a'), call('a')] }, result('a')])
     expect(turns).toMatchObject([{ parts: [{ id: 'a' }] }, { call_id: 'a' }])
     expect(turns[0]?.parts).toHaveLength(1)
   })
 
-  test('very many calls of one id are matched in linear time', () => {
+  test('very many calls with one id are matched in linear time', () => {
     const ids = Array.from({ length: 30_000 }, (_, index) => (index % 2 === 0 ? 'a' : `a_${index}`))
     const made = ids.map((id) => ({ type: 'tool_call' as const, id, name: 'f', arguments: '{}' }))
     const startedMs = performance.now()
@@ -301,11 +301,11 @@ describe('requests of agents', () => {
     [{ role: 'assistant', content: null, refusal: 'No.' }],
     [{ role: 'assistant', content: null, function_call: { name: 'f', arguments: '' } }],
     [{ role: 'assistant', content: [{ type: 'refusal', refusal: 'No.' }] }],
-  ])('%j is an answer', (message) => {
+  ])('%j is an assistant message', (message) => {
     expect(turnsOf([message, { role: 'user', content: 'Go on.' }])).toHaveLength(2)
   })
 
-  test('a custom tool stands next to its function, and its calls keep their text', () => {
+  test('a custom tool is forwarded next to its function form, and its calls keep their text', () => {
     const custom = {
       name: 'sql',
       description: 'Runs SQL.',
@@ -331,7 +331,7 @@ describe('requests of agents', () => {
     ])
   })
 
-  test('tools, parts and formats of unknown types go along to an upstream of the same API', () => {
+  test('tools, parts and formats of unknown types are forwarded to an upstream of the same API', () => {
     const video = { type: 'video_url', video_url: { url: 'data:video/mp4;base64,AA' } }
     const tools = [{ type: 'web_search' }, { type: 'mcp', server_label: 'a' }, { type: 'mcp', server_label: 'b' }]
     const response_format = { type: 'structural_tag', structures: [] }
@@ -347,7 +347,7 @@ describe('requests of agents', () => {
   })
 
   test.each(['http://10.0.0.1/a.mp4', 'https://a.example/a.mp4', 'FILE:/etc/passwd', ' gopher://x'])(
-    'the address %s inside a part of an unknown type is refused',
+    'the URL %s inside a part of an unknown type is refused',
     (url) => {
       const open = context(CHAT, { remoteImages: true })
       for (const part of [
@@ -360,7 +360,7 @@ describe('requests of agents', () => {
     },
   )
 
-  test('fields that only an upstream of the same API knows go along to it', () => {
+  test('fields that only an upstream of the same API supports are forwarded to it', () => {
     const fields = {
       functions: [{ name: 'f' }],
       function_call: 'auto',
@@ -382,7 +382,7 @@ describe('requests of agents', () => {
     })
   })
 
-  test('top_k reaches every upstream, and names of tools may be long', () => {
+  test('top_k is forwarded to every upstream, and tool names may be long', () => {
     const name = `mcp.${'x'.repeat(78)}`
     const request = decode({ ...hello, top_k: 7, tools: [{ type: 'function', function: { name } }] })
     expect(request).toMatchObject({ top_k: 7, tools: [{ name }] })
@@ -486,7 +486,7 @@ describe('refusals', () => {
     expect(problem({ ...hello, model: 'nope' })).toEqual(['model_not_found', 'model', 404])
   })
 
-  test('whatever JSON is put wherever, the answer is a request or a 400 or 404', () => {
+  test('any JSON in any field gives a valid request, a 400 or a 404', () => {
     const full = {
       ...hello,
       messages: [user, asks, { role: 'tool', tool_call_id: 'c1', content: [{ type: 'text', text: 'x' }] }],
@@ -501,7 +501,7 @@ describe('refusals', () => {
     const paths = pathsOf(full)
     fc.assert(
       fc.property(fc.constantFrom(...paths), fc.jsonValue({ maxDepth: 4 }), (path, value) => {
-        // JSON has no -0.
+        // JSON has no negative zero.
         const found = problem(replaced(full, path, JSON.parse(JSON.stringify(value))))
         expect([undefined, 400, 404]).toContain(found?.[2])
       }),
@@ -510,7 +510,7 @@ describe('refusals', () => {
   })
 })
 
-/** Every path into a JSON value, its root included. */
+/** Every path into a JSON value, including its root. */
 function pathsOf(value: unknown, path: string[] = []): string[][] {
   const inner = typeof value === 'object' && value !== null ? Object.entries(value) : []
   return [path, ...inner.flatMap(([key, child]) => pathsOf(child, [...path, key]))]
@@ -574,8 +574,8 @@ function chunks(text: string): ChatChunk[] {
 const deltas = (text: string) => chunks(text).map((chunk) => chunk.choices[0]?.delta)
 const whole = (events: readonly GenerateEvent[]) => chatAnswer.whole(events, encoding()) as ChatCompletion
 
-describe('the whole answer', () => {
-  test('a text answer has every field of the specification', () => {
+describe('the whole response', () => {
+  test('a text response has every field of the API reference', () => {
     expect(whole([start, say('Hel'), say('lo.'), stop, usage])).toEqual({
       id: 'chatcmpl-abc',
       object: 'chat.completion',
@@ -602,7 +602,7 @@ describe('the whole answer', () => {
     })
   })
 
-  test('calls make the content null, finish tool_calls, keep foreign ids and have arguments that parse', () => {
+  test('with tool calls content is null, finish_reason is tool_calls, ids are kept and arguments are valid JSON', () => {
     const [choice] = whole(twoCalls).choices
     expect(choice?.finish_reason).toBe('tool_calls')
     expect(choice?.message).toEqual({
@@ -617,7 +617,7 @@ describe('the whole answer', () => {
     })
   })
 
-  test('choices come in order, with refusal, reasoning and filter results of their own', () => {
+  test('choices are in order, each with its refusal, reasoning and filter results', () => {
     const answer = whole([
       start,
       say('b', 1),
@@ -639,13 +639,13 @@ describe('the whole answer', () => {
     })
   })
 
-  test('an answer without a finish is an error, not a short answer', () => {
+  test('a response without a finish reason is an error, not a short response', () => {
     expect(() => whole([start, say('Hel')])).toThrow(ServiceError)
   })
 })
 
 describe('the stream', () => {
-  test('the frames are exactly those of the contract', () => {
+  test('the frames are exactly those of the API reference', () => {
     const head =
       'data: {"id":"chatcmpl-abc","object":"chat.completion.chunk","created":1,"model":"m1","system_fingerprint":"fp_1","choices":['
     const tail = ',"logprobs":null,"finish_reason":null}],"usage":null}\n\n'
@@ -662,7 +662,7 @@ describe('the stream', () => {
     expect(frames([start, say('a'), stop, usage])).not.toContain('usage')
   })
 
-  test('a tool call names itself once, after a role chunk with null content', () => {
+  test('a tool call is named once, after a role chunk with null content', () => {
     expect(deltas(frames(twoCalls))).toEqual([
       { role: 'assistant', content: null, refusal: null },
       { tool_calls: [{ index: 0, id: 'toolu_7', type: 'function', function: { name: 'weather', arguments: '' } }] },
@@ -674,7 +674,7 @@ describe('the stream', () => {
     ])
   })
 
-  test('logprobs ride on the chunk of their text', () => {
+  test('logprobs are in the chunk of their text', () => {
     const logprob = { token: 'Hel', logprob: -0.1, bytes: [72, 101, 108], top_logprobs: [] }
     const text = frames([start, { type: 'text', choice: 0, text: 'Hel', logprobs: [logprob] }, stop])
     expect(chunks(text)[1]?.choices[0]).toEqual({
@@ -685,31 +685,31 @@ describe('the stream', () => {
     })
   })
 
-  test('choices interleave, each with one role and one finish', () => {
+  test('choices interleave, each with one role and one finish reason', () => {
     const ends: GenerateEvent = { type: 'finish', choice: 1, reason: 'length' }
     const all = chunks(frames([start, say('a'), say('b', 1), say('c'), ends, stop])).map((chunk) => chunk.choices[0])
     expect(all.filter((choice) => choice?.delta.role)).toHaveLength(2)
     expect(all.filter((choice) => choice?.finish_reason).map((choice) => choice?.index)).toEqual([1, 0])
   })
 
-  test('an empty answer still has its role', () => {
+  test('an empty response still has its role', () => {
     expect(deltas(frames([start, stop]))).toEqual([{ role: 'assistant', content: '', refusal: null }, {}])
   })
 
-  test('a failure is one frame of its own, and no [DONE] follows', () => {
+  test('a failure is a separate frame without [DONE] after it', () => {
     expect(sseFailure(new ServiceError('internal_error', 'The worker failed.'))).toBe(
       'data: {"error":{"message":"The worker failed.","type":"server_error","param":null,"code":"internal_error"}}\n\n',
     )
     expect(SSE_KEEP_ALIVE.openai).toBe(': keep-alive\n\n')
   })
 
-  test('a stream that ends without a finish ends as failed', () => {
+  test('a stream that ends without a finish reason fails', () => {
     const text = frames([start, say('Hel')])
     expect(text).toContain('"code":"upstream_error"')
     expect(text).not.toContain('[DONE]')
   })
 
-  test('any split of a text joins to it, and no delta splits a character', () => {
+  test('any split of a text concatenates to it, and no delta splits a character', () => {
     const split = fc.array(fc.string({ unit: 'binary', maxLength: 6 }), { maxLength: 8 })
     fc.assert(
       fc.property(split, fc.infiniteStream(fc.nat(3)), (texts, cuts) => {
@@ -725,7 +725,7 @@ describe('the stream', () => {
   })
 })
 
-/** Cuts a text into pieces of 1 to 4 UTF-16 units. */
+/** Splits a text into pieces of 1 to 4 UTF-16 units. */
 function cut(text: string, lengths: Iterator<number>): string[] {
   const pieces: string[] = []
   for (let at = 0; at < text.length; ) {
@@ -821,7 +821,7 @@ describe('the Vercel AI SDK', () => {
     expect((await result.usage).inputTokens).toBe(12)
   })
 
-  test('its version before reads a stream of tool calls', async () => {
+  test('the previous version reads a stream of tool calls', async () => {
     const provider = createOpenAICompatible2({ name: 's', baseURL: options.baseURL, fetch: streaming(twoCalls) })
     const tools = {
       weather: tool6({ inputSchema: z.object({ city: z.string() }) }),

@@ -5,7 +5,7 @@ import { type Script, type ScriptedUpstream, startUpstream } from '../../../supp
 import { UNICODE } from '../../../support/sdk.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
 
-/** POST /v1/completions as its callers see it (docs/reference/compatibility.md, Completions). */
+/** POST /v1/completions from the caller's point of view (docs/reference/compatibility.md, Completions). */
 
 let stack: Stack
 let upstream: ScriptedUpstream
@@ -68,14 +68,14 @@ describe('a completion', () => {
     expect((await stream({ prompt: 'a b' })).every((chunk) => !('usage' in chunk))).toBe(true)
   })
 
-  test('stops after 16 tokens unless more are asked for, and at stop strings', async () => {
+  test('stops after 16 tokens by default, and at stop strings', async () => {
     const long = 'word '.repeat(40).trim()
     const { choices, usage } = await client.completions.create({ model: 'echo-1', prompt: long })
     expect([choices[0]?.finish_reason, usage?.completion_tokens]).toEqual(['length', 16])
     expect((await complete({ prompt: 'one two three', stop: [' three'] })).choices[0]?.text).toBe('one two')
   })
 
-  test('has n choices of each prompt, in their order, which repeat it where that is asked for', async () => {
+  test('has n choices of each prompt in order, with an echo of the prompt if requested', async () => {
     const body = { prompt: ['one', 'two'], n: 2 }
     const whole = await complete({ ...body, echo: true })
     expect(whole.choices.map(({ index, text }) => [index, text])).toEqual([
@@ -89,7 +89,7 @@ describe('a completion', () => {
     expect((await complete({ prompt: 'only this', echo: true, max_tokens: 0 })).choices[0]?.text).toBe('only this')
   })
 
-  test('lists log probabilities as the old format does, whole as streamed', async () => {
+  test('lists log probabilities in the legacy format, whole and streamed', async () => {
     const body = { prompt: 'one 🎉 two', logprobs: 2 }
     const { logprobs } = (await complete(body)).choices[0] ?? {}
     expect(logprobs?.tokens?.join('')).toBe(body.prompt)
@@ -100,7 +100,7 @@ describe('a completion', () => {
     expect(streamed).toEqual(logprobs?.text_offset)
   })
 
-  test('is handed in as a durable job too', async () => {
+  test('can be submitted as a durable job', async () => {
     const prefer = { headers: { prefer: 'respond-async, wait=20' } }
     const body = { model: 'echo-1', prompt: 'later', metadata: { a: 'b' } }
     const response = await stack.post('/v1/completions', body, prefer)
@@ -127,7 +127,7 @@ describe('a completion', () => {
     expect(await refusal(body)).toEqual({ status, param, code })
   })
 
-  test('that is to be ranked is not streamed', async () => {
+  test('with best_of cannot be streamed', async () => {
     const body = { model: 'raw', stream: true, n: 1, best_of: 2 }
     expect(await refusal(body)).toEqual({ status: 400, param: 'best_of', code: 'invalid_value' })
   })
@@ -136,7 +136,7 @@ describe('a completion', () => {
 describe('an upstream with raw completions', () => {
   const choice = (index: number, text: string, more: object = {}) => ({ index, text, finish_reason: 'stop', ...more })
 
-  test('gets all that was asked, and prompts as they are', async () => {
+  test('gets all requested fields, and prompts unchanged', async () => {
     upstream.script((_call, answer) => answer.json({ choices: [choice(1, 'b'), choice(0, 'a')], usage: USAGE }))
     const body = {
       model: 'raw',
@@ -154,7 +154,7 @@ describe('an upstream with raw completions', () => {
     expect([path, sent]).toEqual(['/v1/completions', { ...body, stream: false }])
   })
 
-  test('is streamed on, with the log probabilities of a prompt, the first of which is none', async () => {
+  test('is forwarded as a stream, with the log probabilities of a prompt, the first of which is null', async () => {
     const logprobs = { tokens: ['a', ' b'], token_logprobs: [null, -1], top_logprobs: [null, { ' b': -1 }] }
     const script: Script = (_call, answer) => {
       answer.open()
@@ -176,7 +176,7 @@ describe('an upstream with raw completions', () => {
     })
   })
 
-  test('that gives fewer choices than prompts has not answered', async () => {
+  test('fails the call if it returns fewer choices than prompts', async () => {
     upstream.script((_call, answer) => answer.json({ choices: [choice(0, 'a')] }))
     expect((await refusal({ model: 'raw', prompt: ['a', 'b'] })).status).toBe(502)
   })
@@ -189,7 +189,7 @@ describe('a model without raw completions', () => {
       'claude',
       { type: 'message', role: 'assistant', content: [{ type: 'text', text: 'yes' }], stop_reason: 'end_turn' },
     ],
-  ])('reads each prompt as a turn of the user: %s', async (model, answered) => {
+  ])('gets each prompt as a user message: %s', async (model, answered) => {
     upstream.script((_call, answer) => answer.json(answered))
     const before = upstream.calls.length
     const whole = await complete({ model, prompt: ['one', 'two'], echo: true })

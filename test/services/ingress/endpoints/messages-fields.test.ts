@@ -5,8 +5,8 @@ import { type Frame, messageOf } from '../../../support/wire/messages.ts'
 import { SdkTypes } from '../../../support/wire/sdk-types.ts'
 
 /**
- * Every field that the types of `@anthropic-ai/sdk` declare, between a caller of the Messages API and an upstream of the same API:
- * requests, answers and streams. A field that a new version of the SDK adds is tested as soon as the SDK is installed.
+ * Every field of messages in the types of `@anthropic-ai/sdk`, between a caller and an upstream of the same API. Covers requests,
+ * whole responses and streams. A field that a new version of the SDK adds is tested as soon as the SDK is installed.
  *
  * Exceptions: docs/reference/compatibility.md, Fields of messages that do not arrive unchanged.
  */
@@ -26,7 +26,7 @@ const VALUES = {
 const types = new SdkTypes('node_modules/@anthropic-ai/sdk/resources/messages/messages.d.ts', VALUES)
 const beta = new SdkTypes('node_modules/@anthropic-ai/sdk/resources/beta/messages/messages.d.ts', VALUES)
 
-/** Fields of the answer that are ours. */
+/** Fields of the response that Sluice sets. */
 const OWN = ['id', 'model']
 const VERSION = '2026-10-21'
 
@@ -68,7 +68,7 @@ function message(content: unknown[], more: object = {}): Json {
   }
 }
 
-/** The answer as a stream of the same API. */
+/** The response as a stream of the same API. */
 function streamed(whole: Json, to: Answer): void {
   const { content, stop_reason, stop_sequence, stop_details, container, usage, context_management, ...start } = whole
   const { input_transformations, ...fields } = start
@@ -108,7 +108,7 @@ function piecesOf(block: Json): { opening: Json; deltas: Json[] } {
   }
 }
 
-/** The body that the upstream gets of a call, after it was accepted. */
+/** The body that the upstream receives for an accepted call. */
 async function sent(body: object, path = '/v1/messages'): Promise<Json> {
   const before = upstream.calls.length
   const headers = { 'anthropic-version': VERSION, 'anthropic-beta': 'mid-conversation-output-config-2026-07-01' }
@@ -198,7 +198,7 @@ describe('requests', () => {
   })
 })
 
-/** A conversation around one block: calls are answered, results answer a call. */
+/** A conversation around one block: calls get results, results get a call. */
 function conversationWith(block: Json): Json[] {
   const use = { type: 'tool_use', id: 'toolu_1', name: 'f', input: {} }
   const result = { type: 'tool_result', tool_use_id: 'toolu_1' }
@@ -218,13 +218,13 @@ function conversationWith(block: Json): Json[] {
   return [{ role: 'user', content: [block, { type: 'text', text: 'A' }] }]
 }
 
-/** An answer around one block. Its stop reason is that of its calls. */
+/** A response around one block, with the matching stop reason. */
 function around(block: unknown): Json {
   const isCall = (block as Json).type === 'tool_use'
   return message([block, { type: 'text', text: 'A' }], { stop_reason: isCall ? 'tool_use' : 'end_turn' })
 }
 
-describe('answers', () => {
+describe('responses', () => {
   const usage = (sample: unknown) => message([{ type: 'text', text: 'A' }], { usage: sample })
   const whole = (sample: unknown): Json => {
     const { content, stop_reason, stop_sequence, ...fields } = sample as Json
@@ -247,7 +247,7 @@ describe('answers', () => {
     ['beta usage', beta.samples('BetaUsage').map(usage)],
     ['messages', types.samples('Message').map(whole)],
     ['beta messages', beta.samples('BetaMessage').map(whole)],
-  ])('%s arrive whole and streamed, and are accepted in the next turn', async (_, answers) => {
+  ])('%s arrive whole and streamed, and are accepted in the next request', async (_, answers) => {
     for (const given of answers) {
       answer = given
       const expected = omit(given)

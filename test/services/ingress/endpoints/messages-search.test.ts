@@ -4,7 +4,7 @@ import { type Outside, startOutside } from '../../../support/research/outside.ts
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
 import { type Frame, messageOf } from '../../../support/wire/messages.ts'
 
-/** The tool web_search on a model that does not speak the Messages API: the service searches. */
+/** The tool web_search on a model without the Messages API: the service searches. */
 
 const RESEARCH = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
 const WEB = { type: 'web_search_20250305' as const, name: 'web_search' as const, max_uses: 8 }
@@ -42,7 +42,7 @@ const BLOCKS = (query: string) => [
   },
 ]
 
-it('searches, shows the search as Anthropic does, and counts it', async () => {
+it("searches, returns the search in Anthropic's form, and counts it", async () => {
   const query = 'How do herons at Tarn1 build their nests?'
   const message = await client.messages.create(ask(query, { tool_choice: { type: 'tool', name: 'web_search' } }))
   expect(message.content.slice(0, -1)).toMatchObject(BLOCKS(query))
@@ -61,7 +61,7 @@ it('streams the same blocks', async () => {
   expect(JSON.parse(JSON.stringify(await stream.finalMessage())).content).toEqual(message.content)
 })
 
-it('accepts its blocks in the next turn, where the model reads what was found', async () => {
+it('accepts its blocks in the next request; the model gets the search results', async () => {
   const first = ask('How do herons at Tarn3 build their nests?')
   const { content } = await client.messages.create(first)
   const messages = [
@@ -73,13 +73,13 @@ it('accepts its blocks in the next turn, where the model reads what was found', 
   expect(await client.messages.countTokens({ model: 'echo-1', messages, tools: [WEB] })).toHaveProperty('input_tokens')
 })
 
-it('respects the domains that may be searched', async () => {
+it('respects the allowed and blocked domains', async () => {
   const tools = [{ ...WEB, blocked_domains: ['127.0.0.1/path', 'localhost'] }]
   const { content } = await client.messages.create(ask('How do herons at Tarn4 build their nests?', { tools }))
   expect(content[1]).toMatchObject({ type: 'web_search_tool_result', content: [] })
 })
 
-it('leaves the tool out if nothing searches', async () => {
+it('drops the tool if no search backend is configured', async () => {
   await using alone = await startStack()
   const other = new Anthropic({ apiKey: TEST_KEY, baseURL: alone.url, maxRetries: 0 })
   const message = await other.messages.create(ask('x', { tool_choice: { type: 'tool', name: 'web_search' } }))

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { type Stack, startStack } from '../../../support/stack.ts'
 
-/** Newer tools, blocks and turns of the Messages API, on upstreams of the chat API and of the Messages API. */
+/** Newer tools, blocks and system messages of the Messages API, on upstreams of the chat API and of the Messages API. */
 
 type Json = Record<string, unknown>
 
@@ -56,7 +56,7 @@ test.each([
     { type: 'computer_20250124', name: 'computer', display_width_px: 800, display_height_px: 600 },
     ['action', 'coordinate'],
   ],
-])('%j is a function, and the caller gets a call of the tool', async (tool, fields) => {
+])('%j becomes a function, and the caller gets a call of the tool', async (tool, fields) => {
   const { answer, sent } = await ask({ tools: [tool], tool_choice: { type: 'tool', name: tool.name } })
   const [offered] = functionsOf(sent)
   expect(offered?.name).toBe(tool.name)
@@ -70,7 +70,7 @@ test.each([
   })
 })
 
-test('tools that only the upstream of the API runs are left out, and deferred tools are offered', async () => {
+test('tools that only an upstream of the API runs are dropped, and deferred tools are offered', async () => {
   const deferred = { name: 'f', input_schema: { type: 'object', properties: {} }, defer_loading: true }
   const tools = [
     { type: 'tool_search_tool_regex_20251119', name: 'tool_search_tool_regex' },
@@ -89,7 +89,7 @@ test('tools that only the upstream of the API runs are left out, and deferred to
   expect(alone.sent).not.toHaveProperty('tools')
 })
 
-test('a name that the upstream would refuse is shortened for it only', async () => {
+test('a tool name that the upstream would refuse is shortened for it only', async () => {
   const name = `mcp__server.${'a'.repeat(150)}`
   const { answer, sent } = await ask({ tools: [{ name, input_schema: { type: 'object' } }] })
   expect(String(functionsOf(sent)[0]?.name).length).toBeLessThanOrEqual(64)
@@ -134,7 +134,7 @@ test('blocks of the history become text', async () => {
   expect(JSON.stringify(tool)).toContain('The tool f is available.')
 })
 
-test('a block of an unknown type is refused only if the model does not speak the API', async () => {
+test('a block of an unknown type is refused only if the model does not support the API', async () => {
   const messages = [{ role: 'user', content: [{ type: 'of_next_month', data: 1 }] }]
   expect((await ask({ model: 'claude', messages })).sent.messages).toEqual(messages)
   const response = await stack.post('/v1/messages', { model: 'chat', max_tokens: 1, messages })
@@ -146,7 +146,7 @@ const SYSTEM = { role: 'system', content: 'Be brief.' }
 const TURNS = [{ role: 'user', content: 'A' }, SYSTEM, { role: 'user', content: 'B' }]
 const BETA = { 'anthropic-beta': 'mid-conversation-tool-changes-2026-07-01' }
 
-test('system turns stay in place, so that what stands before them stays cached', async () => {
+test('system messages stay in place, so that the prompt before them stays cached', async () => {
   const prompt = [{ type: 'text', text: 'P', cache_control: { type: 'ephemeral' } }]
   for (const on of [stack, lenient]) {
     const { sent } = await ask({ model: 'claude', system: prompt, messages: TURNS }, on, BETA)
@@ -170,7 +170,7 @@ test('system turns stay in place, so that what stands before them stays cached',
   expect((onChat.sent.messages as Json[]).map(({ role }) => role)).toEqual(['system', 'user', 'system', 'user'])
 })
 
-test('thinking without a signature stays away from an upstream of the API', async () => {
+test('thinking without a signature is not forwarded to an upstream of the API', async () => {
   const content = [
     { type: 'thinking', thinking: 'Hm.', signature: '' },
     { type: 'text', text: 'A' },
@@ -184,7 +184,7 @@ test('thinking without a signature stays away from an upstream of the API', asyn
   expect((sent.messages as Json[])[1]?.content).toBe('A')
 })
 
-test('output_format, the older name, holds on any upstream', async () => {
+test('output_format, the older name, works on any upstream', async () => {
   const format = { type: 'json_schema', schema: { type: 'object', properties: {} } }
   expect((await ask({ model: 'claude', output_format: format })).sent.output_format).toEqual(format)
   expect((await ask({ output_format: format })).sent).toMatchObject({

@@ -40,7 +40,7 @@ function context(model: object = {}, more: Partial<MessagesContext> = {}): Messa
 
 const hello = { model: 'm1', max_tokens: 64, messages: [{ role: 'user', content: 'Hi' }] }
 
-/** Decodes a body, and checks that what comes out survives the queue as it is: a worker beside the ingress gets it unread. */
+/** Decodes a body, and checks that the result survives the queue unchanged, as for an in-process worker. */
 function decode(body: unknown, given: MessagesContext = context()): GenerateRequest {
   const request = doAll(decodeMessages(body, given))
   const read = GenerateRequest.parse(JSON.parse(JSON.stringify(request)))
@@ -52,7 +52,7 @@ function decodeCount(body: unknown, given: MessagesContext): GenerateRequest {
   return doAll(decodeCountTokens(body, given))
 }
 
-/** What the caller of a refused body sees: status and message. */
+/** Status and message that the caller of a refused body gets. */
 function problem(
   body: unknown,
   given: MessagesContext = context(),
@@ -76,11 +76,11 @@ const assistant = (content: unknown) => ({ role: 'assistant', content })
 
 const BLANK_LINE = { type: 'native', dialect: 'anthropic', value: {}, text: '\n\n' }
 
-/** The text that an upstream of another API reads of a turn. */
+/** The text of a message for an upstream of another API. */
 const textFor = (turn: Turn | undefined) => turn?.parts.map((part) => ('text' in part ? part.text : '')).join('')
 
 describe('decoding', () => {
-  test('a plain question gets the defaults', () => {
+  test('a minimal request gets the defaults', () => {
     expect(decode(hello)).toEqual({
       dialect: 'anthropic',
       model: 'm1',
@@ -94,14 +94,14 @@ describe('decoding', () => {
     })
   })
 
-  test('null stands for absent in every optional field', () => {
+  test('null means absent in every optional field', () => {
     const fields = ['system', 'temperature', 'top_p', 'top_k', 'stop_sequences', 'stream', 'tools', 'tool_choice']
     const others = ['metadata', 'thinking', 'output_config', 'service_tier', 'container']
     const nulls = Object.fromEntries([...fields, ...others].map((field) => [field, null]))
     expect(decode({ ...hello, ...nulls })).toEqual(decode(hello))
   })
 
-  test('sampling fields, user and unknown fields travel; max_tokens is clamped', () => {
+  test('sampling fields, user and unknown fields are forwarded; max_tokens is clamped', () => {
     const body = { ...hello, temperature: 0.5, top_k: 40, stop_sequences: ['END'], metadata: { user_id: 'u' } }
     const limited = context({ limits: { max_output_tokens: 10 } })
     expect(decode({ ...body, container: 'c', service_tier: 'auto' }, limited)).toMatchObject({
@@ -111,14 +111,14 @@ describe('decoding', () => {
     expect(decode({ ...hello, top_k: 0 }).top_k).toBeUndefined()
   })
 
-  test('system blocks stay apart, with blank lines between them for other upstreams', () => {
+  test('system blocks stay separate, and are joined by blank lines for other upstreams', () => {
     const cache_control = { type: 'ephemeral' }
     const system = decode({ ...hello, system: [{ ...text('A'), cache_control }, text('B')] }).turns[0]
     expect(system?.parts).toEqual([{ ...text('A'), extra: { cache_control } }, BLANK_LINE, text('B')])
     expect(textFor(system)).toBe('A\n\nB')
   })
 
-  test('a tool round trip becomes a call and a tool turn in front of what the user says', () => {
+  test("a tool round trip becomes a call and a tool message before the user's text", () => {
     const image = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'iVBORw0K' } }
     const failed = { ...result('t2', [text('no'), image]), is_error: true, cache_control: { type: 'ephemeral' } }
     const messages = [
@@ -147,7 +147,7 @@ describe('decoding', () => {
     ])
   })
 
-  test('documents of text and search results become text, other documents files', () => {
+  test('text documents and search results become text, other documents files', () => {
     const document = (source: object, more: object = {}) => ({ type: 'document', source, ...more })
     const content = [
       document({ type: 'text', media_type: 'text/plain', data: 'D1' }, { title: 'T', cache_control: { type: 'e' } }),
@@ -188,7 +188,7 @@ describe('decoding', () => {
     ])
   })
 
-  test('thinking and effort reach models that think; structured output reaches all', () => {
+  test('thinking and effort are forwarded to reasoning models; structured output to all', () => {
     const format = { type: 'json_schema', schema: { type: 'object' } }
     const thinking = { type: 'enabled', budget_tokens: 1024, display: 'omitted' }
     const body = { ...hello, max_tokens: 2048, thinking, output_config: { format, effort: 'high' } }
@@ -201,7 +201,7 @@ describe('decoding', () => {
     expect(decode({ ...hello, thinking: { type: 'disabled' } }, context(ABLE)).reasoning).toEqual({ enabled: false })
   })
 
-  test('without strict turns repeated roles pass, and system turns stay in place with their fields', () => {
+  test('without strict alternation repeated roles are allowed, and system messages stay in place with their fields', () => {
     const lenient = context({}, { strictTurns: false })
     const cached = { ...text('C'), cache_control: { type: 'ephemeral' } }
     const messages = [
@@ -220,7 +220,7 @@ describe('decoding', () => {
     })
   })
 
-  test('system turns are accepted from a caller that names the beta feature for them', () => {
+  test('system messages are accepted from a caller that names the beta feature', () => {
     const messages = [user('A'), { role: 'system', content: 'S' }, assistant('B'), user('C')]
     expect(problem({ ...hello, messages }, context())).toMatchObject([400, expect.any(String)])
     const asking = context({}, { beta: 'x,mid-conversation-tool-changes-2026-07-01' })
@@ -229,7 +229,7 @@ describe('decoding', () => {
     ])
   })
 
-  test('count_tokens takes the same body without max_tokens', () => {
+  test('count_tokens accepts the same body without max_tokens', () => {
     const { max_tokens: _, ...body } = hello
     const request = decodeCount({ ...body, system: 'S' }, context())
     expect(request.turns.map((turn) => turn.role)).toEqual(['system', 'user'])
@@ -239,7 +239,7 @@ describe('decoding', () => {
 })
 
 describe('refusals', () => {
-  /** Agents such as Claude Code read these words and put the text elsewhere. */
+  /** Agents such as Claude Code parse this message and move the text elsewhere. */
   const SYSTEM_REFUSED = "messages.1.role: role 'system' is not supported in messages; use the top-level system field"
   const tools = [{ name: 'f', input_schema: { type: 'object' } }]
   const image = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'iVBORw0K' } }
@@ -326,11 +326,11 @@ describe('refusals', () => {
     expect(problem({ ...hello, ...change })).toEqual([400, message])
   })
 
-  test('an unknown model is 404 and named', () => {
+  test('an unknown model is 404 with its name', () => {
     expect(problem({ ...hello, model: 'no-such-model' })).toEqual([404, 'model: no-such-model'])
   })
 
-  test('whatever JSON is put wherever, the answer is a request or a 400 or 404', () => {
+  test('any JSON in any field gives a valid request, a 400 or a 404', () => {
     const full = {
       ...hello,
       system: [text('S')],
@@ -341,7 +341,7 @@ describe('refusals', () => {
       output_config: { format: { type: 'json_schema', schema: {} } },
       metadata: { user_id: 'u' },
     }
-    // JSON has no -0.
+    // JSON has no negative zero.
     const sentJson = fc.jsonValue({ maxDepth: 4 }).map((value) => JSON.parse(JSON.stringify(value)) as unknown)
     fc.assert(
       fc.property(fc.constantFrom(...pathsOf(full)), sentJson, (path, value) => {
@@ -355,7 +355,7 @@ describe('refusals', () => {
   })
 })
 
-/** Every path into a JSON value, its root included. */
+/** Every path into a JSON value, including its root. */
 function pathsOf(value: unknown, path: string[] = []): string[][] {
   const inner = typeof value === 'object' && value !== null ? Object.entries(value) : []
   return [path, ...inner.flatMap(([key, child]) => pathsOf(child, [...path, key]))]
@@ -441,8 +441,8 @@ function parsed(given: string): Frame[] {
 const whole = (events: readonly GenerateEvent[], version = OLD) =>
   messagesAnswer.whole(events, encoding(version)) as Message
 
-describe('the whole answer', () => {
-  test('a text answer under the older version has its fields and no others', () => {
+describe('the whole response', () => {
+  test('a text response in the older version has exactly its fields', () => {
     expect(whole([start, say('Hel'), say('lo.'), stop, usage])).toEqual({
       id: 'msg_abc',
       type: 'message',
@@ -466,7 +466,7 @@ describe('the whole answer', () => {
     })
   })
 
-  test('blocks come in the order in which they began, with foreign ids kept', () => {
+  test('blocks are in order of their start, with ids kept', () => {
     const message = whole(agent)
     expect(message.stop_reason).toBe('tool_use')
     expect(message.content).toEqual([
@@ -492,7 +492,7 @@ describe('the whole answer', () => {
     )
   })
 
-  test('cached tokens are counted apart', () => {
+  test('cached tokens are counted separately', () => {
     const counted = { input_tokens: 10, output_tokens: 1, cached_tokens: 6, cache_write_tokens: 3 }
     expect(whole([start, stop, { type: 'usage', usage: counted }]).usage).toEqual({
       input_tokens: 1,
@@ -502,7 +502,7 @@ describe('the whole answer', () => {
     })
   })
 
-  test('arguments that were cut leave the input empty; an answer without a finish is an error', () => {
+  test('truncated arguments leave the input empty; a response without a finish reason is an error', () => {
     expect(whole([start, begin(0, 'f', 't'), argue(0, '{"a":'), finish('length')]).content).toEqual([
       { type: 'tool_use', id: 't', name: 'f', input: {} },
     ])
@@ -511,7 +511,7 @@ describe('the whole answer', () => {
 })
 
 describe('the stream', () => {
-  test('the frames are exactly those of the contract', () => {
+  test('the frames are exactly those of the API reference', () => {
     const counts = '"cache_creation_input_tokens":0,"cache_read_input_tokens":0}'
     expect(frames([start, say('Hel'), stop, usage])).toBe(
       [
@@ -543,7 +543,7 @@ describe('the stream', () => {
     expect(end?.delta).toEqual({ stop_reason: 'tool_use', stop_sequence: null, stop_details: null, container: null })
   })
 
-  test('the signature comes just before the stop of its thought, and a thought after it is another block', () => {
+  test('the signature is right before the stop of its thinking block, and later thinking is another block', () => {
     const all = parsed(frames([start, think('a'), think('', { signature: 's' }), think('b'), stop]))
     expect(all.slice(1).map((frame) => [frame.index, frame.delta?.type ?? frame.type])).toEqual([
       [0, 'content_block_start'],
@@ -560,19 +560,19 @@ describe('the stream', () => {
     ])
   })
 
-  test('a redacted thought is a block without deltas', () => {
+  test('redacted thinking is a block without deltas', () => {
     const all = parsed(frames([start, think('', { redacted: 'xyz' }), say('A'), stop]))
     expect(all[1]?.content_block).toEqual({ type: 'redacted_thinking', data: 'xyz' })
     expect(all[3]).toEqual({ type: 'content_block_stop', index: 0 })
   })
 
-  test('the next call is sent as soon as the arguments of the one before are whole', () => {
+  test('the next call is sent as soon as the arguments of the previous one are complete', () => {
     const stream = messagesAnswer.open?.(encoding(OLD))
     for (const event of [start, begin(0, 'f', 'a'), argue(0, '{}')]) stream?.push(event)
     expect(sseOf(stream?.push(begin(1, 'g', 'b')) ?? [])).toContain('"id":"b"')
   })
 
-  test('a failure is an error frame and no message_stop follows; a stream without a finish is one', () => {
+  test('a failure, or a stream without a finish reason, is an error frame without message_stop', () => {
     expect(sseFailure(new ServiceError('overloaded', 'Overloaded'), 'anthropic')).toBe(
       'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"req_1"}\n\n',
     )
@@ -580,7 +580,7 @@ describe('the stream', () => {
     expect(frames([start, say('a')])).not.toContain('message_stop')
   })
 
-  test('however calls interleave, blocks follow one another and join to their arguments', () => {
+  test('interleaved calls become consecutive blocks with complete arguments', () => {
     const inputs = fc.array(fc.dictionary(fc.string({ unit: 'binary' }), fc.string()), { minLength: 1, maxLength: 4 })
     fc.assert(
       fc.property(inputs, fc.infiniteStream(fc.nat(1_000)), (given, random) => {
@@ -596,7 +596,7 @@ describe('the stream', () => {
     )
   })
 
-  test('any split of a text joins to it, and no delta splits a character', () => {
+  test('any split of a text concatenates to it, and no delta splits a character', () => {
     const split = fc.array(fc.string({ unit: 'binary', maxLength: 6 }), { maxLength: 8 })
     fc.assert(
       fc.property(split, fc.infiniteStream(fc.nat(3)), (texts, cuts) => {
@@ -611,7 +611,7 @@ describe('the stream', () => {
   })
 })
 
-/** Starts all calls in order, then gives pieces of their arguments in a random order. */
+/** Starts all calls in order, then yields pieces of their arguments in random order. */
 function interleaved(inputs: readonly object[], random: Iterator<number>): GenerateEvent[] {
   const left = inputs.map((input) => JSON.stringify(input))
   const events: GenerateEvent[] = []
@@ -643,7 +643,7 @@ function expectSequential(all: readonly Frame[]): void {
   expect(isOpen).toBe(false)
 }
 
-/** Cuts a text into pieces of 1 to 4 UTF-16 units. */
+/** Splits a text into pieces of 1 to 4 UTF-16 units. */
 function cut(given: string, lengths: Iterator<number>): string[] {
   const pieces: string[] = []
   for (let at = 0; at < given.length; ) {

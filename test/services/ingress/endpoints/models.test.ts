@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
-/** What these tests call has the same types in both majors, so the newest stands for them. */
+/** The calls of these tests have equal types in both major versions, so the newest one represents both. */
 const ANTHROPICS = [
   { major: 1, Client: Anthropic },
   { major: 0, Client: Anthropic0 as unknown as typeof Anthropic },
@@ -32,7 +32,7 @@ afterAll(() => stack[Symbol.asyncDispose]())
 describe.each(ANTHROPICS)('the models of @anthropic-ai/sdk $major', ({ Client }) => {
   const open = () => new Client({ apiKey: TEST_KEY, baseURL: stack.url, maxRetries: 0 })
 
-  test('are listed over all pages, aliases included', async () => {
+  test('are listed over all pages, including aliases', async () => {
     const ids: string[] = []
     for await (const model of open().models.list()) ids.push(model.id)
     expect(ids).toEqual(IDS)
@@ -79,11 +79,11 @@ describe.each(ANTHROPICS)('the models of @anthropic-ai/sdk $major', ({ Client })
     expect([last.data.map(({ id }) => id), last.has_more]).toEqual([['more-21'], false])
   })
 
-  test('are found by an alias, under which the model is given', async () => {
+  test('are found by an alias, which is returned as the id', async () => {
     expect(await open().models.retrieve('org/echo')).toMatchObject({ id: 'org/echo', type: 'model' })
   })
 
-  test('that do not exist are refused in the shape of the SDK', async () => {
+  test('that do not exist get an error in the format of the SDK', async () => {
     const error = await open()
       .models.retrieve('no/such')
       .catch((thrown: unknown) => thrown)
@@ -97,7 +97,7 @@ describe.each(ANTHROPICS)('the models of @anthropic-ai/sdk $major', ({ Client })
 })
 
 describe.each(OPENAIS)('the models of openai $major', ({ Client }) => {
-  test('have the shape of the OpenAI format, aliases included, on one page', async () => {
+  test('have the OpenAI format, including aliases, on one page', async () => {
     const client = new Client({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1`, maxRetries: 0 })
     const models = []
     for await (const model of client.models.list()) models.push(model)
@@ -119,7 +119,7 @@ test.each([
   ['before_id=no-such', 'before_id'],
   ['after_id=plain&before_id=plain', 'before_id'],
   ['after_id=a&after_id=b', 'after_id'],
-])('a page that cannot be given is refused: %s', async (query, param) => {
+])('an invalid page is refused: %s', async (query, param) => {
   const response = await stack.get(`/v1/models?${query}`, { headers: { 'anthropic-version': '2023-06-01' } })
   expect(response.status).toBe(400)
   expect(await response.json()).toMatchObject({
@@ -128,7 +128,7 @@ test.each([
   })
 })
 
-describe('the headers of the messages format', () => {
+describe('the headers of the Anthropic format', () => {
   const ANSWER = { type: 'message', content: [{ type: 'text', text: 'hi' }], stop_reason: 'end_turn', usage: {} }
   const SENT = {
     'anthropic-version': '2026-10-21',
@@ -150,7 +150,7 @@ describe('the headers of the messages format', () => {
     return { upstream, own, seen: () => upstream.calls.map(({ headers }) => headers) }
   }
 
-  test('reach an upstream of that format: from plain calls, durable ones, jobs and counts', async () => {
+  test('are forwarded to an upstream of that format from plain calls, durable calls, jobs and counts', async () => {
     const { upstream, own, seen } = await startBoth()
     await using _upstream = upstream
     await using _own = own
@@ -163,7 +163,7 @@ describe('the headers of the messages format', () => {
     expect(seen()).toMatchObject([SENT, SENT, SENT, SENT])
   })
 
-  test('are those of the oldest version without features where the caller names none', async () => {
+  test('default to the oldest version without beta features', async () => {
     const { upstream, own, seen } = await startBoth()
     await using _upstream = upstream
     await using _own = own
@@ -175,7 +175,7 @@ describe('the headers of the messages format', () => {
     ])
   })
 
-  test('add to the features of the catalogue, whose version holds', async () => {
+  test('are added to the beta features of the catalogue, whose version is kept', async () => {
     const { upstream, own, seen } = await startBoth()
     await using _upstream = upstream
     await using _own = own
@@ -186,7 +186,7 @@ describe('the headers of the messages format', () => {
   })
 
   test.each(['a b', 'a,,b', 'x'.repeat(2_001), 'é'])(
-    'are refused when they are no list of features: %.20s',
+    'are refused if they are not a list of features: %.20s',
     async (beta) => {
       const response = await stack.post(
         '/v1/messages',

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
-/** POST /v1/moderations as its callers see it (docs/guides/moderations.md). */
+/** POST /v1/moderations from the caller's point of view (docs/guides/moderations.md). */
 
 const IMAGE = { type: 'image_url' as const, image_url: { url: 'data:image/png;base64,iVBORw0KGgo=' } }
 
@@ -43,7 +43,7 @@ afterAll(async () => {
 
 describe('the word list', () => {
   test.each([undefined, 'omni-moderation-latest', 'omni-moderation-2024-09-26', 'text-moderation-latest', 'word-list'])(
-    'judges what is sent with the model %s, where the catalogue has no such model',
+    'moderates input for the model %s, if the catalogue has no such model',
     async (model) => {
       const answer = await client.moderations.create({ input: 'you are a bastard', ...(model && { model }) })
       expect(answer).toMatchObject({ id: expect.stringMatching(/^modr-/), model: 'word-list' })
@@ -55,7 +55,7 @@ describe('the word list', () => {
     },
   )
 
-  test('gives one result for each of many texts, in their order', async () => {
+  test('returns one result for each of many texts, in order', async () => {
     const input = Array.from({ length: 200 }, (_, at) =>
       at % 3 === 0 ? 'what the f u c k, sh1t' : `text ${at} of a class`,
     )
@@ -63,7 +63,7 @@ describe('the word list', () => {
     expect(results.map(({ flagged }) => flagged)).toEqual(input.map((_, at) => at % 3 === 0))
   })
 
-  test('judges the parts of one input together, and refuses images with what reads them', async () => {
+  test('moderates the parts of one input together, and refuses images with a hint about models for images', async () => {
     const text = { type: 'text' as const, text: 'a whore' }
     const { results } = await client.moderations.create({ input: [{ type: 'text', text: 'hello' }, text] })
     expect(results).toHaveLength(1)
@@ -74,7 +74,7 @@ describe('the word list', () => {
     expect((refused as Error).message).toMatch(/does not read images.*guard/)
   })
 
-  test('works as a durable job, which can be run again', async () => {
+  test('works as a durable job, which can be rerun', async () => {
     const headers = { prefer: 'respond-async, wait=30' }
     const answered = await stack.post('/v1/moderations', { input: 'porn' }, { headers })
     expect(await answered.json()).toMatchObject({ results: [{ flagged: true, categories: { sexual: true } }] })
@@ -91,14 +91,14 @@ describe('the word list', () => {
 })
 
 describe('a model that moderates', () => {
-  test('judges texts on its server, by its name there; what it does not look for is null', async () => {
+  test('runs on its server by its upstream name; unsupported categories are null', async () => {
     const { model, results } = await client.moderations.create({ model: 'guard', input: ['bad', 'good'] })
     expect([model, results.map(({ flagged }) => flagged)]).toEqual(['guard', [true, false]])
     expect(results[0]).toMatchObject({ categories: { violence: true, hate: null }, category_scores: { violence: 0.9 } })
     expect(upstream.calls.at(-1)?.body).toEqual({ model: 'guard-7b', input: ['bad', 'good'] })
   })
 
-  test('gets images where it reads them', async () => {
+  test('gets images if the model supports them', async () => {
     const input = [{ type: 'text' as const, text: 'bad' }, IMAGE]
     expect((await client.moderations.create({ model: 'guard', input })).results).toHaveLength(1)
     expect(upstream.calls.at(-1)?.body.input).toEqual(input)
@@ -106,7 +106,7 @@ describe('a model that moderates', () => {
     await expect(refused).rejects.toMatchObject({ status: 400, param: 'input[1]', code: 'unsupported_value' })
   })
 
-  test('is stopped when its caller leaves', async () => {
+  test('is cancelled when its caller disconnects', async () => {
     const leave = new AbortController()
     const before = upstream.calls.length
     const call = client.moderations.create({ model: 'guard', input: 'STALL' }, { signal: leave.signal })
@@ -116,7 +116,7 @@ describe('a model that moderates', () => {
     await upstream.calls.at(-1)?.closed
   })
 
-  test('fails the call when it does not give a result for each input', async () => {
+  test('fails the call without a result for each input', async () => {
     const call = client.moderations.create({ model: 'guard', input: ['SHORT', 'b'] })
     await expect(call).rejects.toMatchObject({ status: 502, code: 'upstream_error' })
   })
@@ -124,12 +124,12 @@ describe('a model that moderates', () => {
   test.each([
     ['MANY', 'one result for each of 1 inputs'],
     ['LONG', 'too long'],
-  ])('fails the call before it reads what cannot be the answer: %s', async (input, message) => {
+  ])('fails the call before it reads an oversized or invalid response: %s', async (input, message) => {
     const call = client.moderations.create({ model: 'guard', input: [input] })
     await expect(call).rejects.toMatchObject({ status: 502, message: expect.stringContaining(message) })
   })
 
-  test('is listed as what it is, and does nothing else', async () => {
+  test('is listed by its task, and does nothing else', async () => {
     const { data } = await client.models.list()
     const own = data.find(({ id }) => id === 'guard') as unknown as { capabilities: string[] }
     expect(own.capabilities).toEqual(['moderation', 'images'])

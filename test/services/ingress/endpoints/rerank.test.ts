@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Answer, type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack, until } from '../../../support/stack.ts'
 
-/** POST /v1/rerank as its callers see it (docs/guides/embeddings.md, Reranking). */
+/** POST /v1/rerank from the caller's point of view (docs/guides/embeddings.md, Reranking). */
 
 const VECTORS: Readonly<Record<string, number[]>> = {
   north: [0, 2],
@@ -35,7 +35,7 @@ afterAll(async () => {
   await upstream[Symbol.asyncDispose]()
 })
 
-/** As vLLM, Jina and Cohere answer, by what the query says; the score is the length of the document. */
+/** Responds like vLLM, Jina and Cohere, by a word in the query; the score is the length of the document. */
 function answerRanked({ query, documents }: Record<string, unknown>, answer: Answer): void {
   const texts = documents as string[]
   if (query === 'STALL') return
@@ -67,7 +67,7 @@ const ask = (more: object = {}, init?: RequestInit) =>
 const rank = async (more?: object, init?: RequestInit) => (await (await ask(more, init)).json()) as Ranking
 
 describe('documents', () => {
-  test('are sorted by how near they are to the query, equally near ones in their order', async () => {
+  test('are sorted by similarity to the query, equal ones in input order', async () => {
     const { results, usage, ...rest } = await rank()
     expect(results.map(({ index }) => index)).toEqual([4, 3, 1, 2, 0])
     const scores = [1, Math.SQRT1_2, 0, 0, -1]
@@ -76,7 +76,7 @@ describe('documents', () => {
     expect([usage.total_tokens, rest]).toMatchObject([6, { object: 'list', model: 'compass' }])
   })
 
-  test('are cut to the nearest, and repeated where that is asked for', async () => {
+  test('are cut to the top n, and returned if requested', async () => {
     const { results } = await rank({ top_n: 2, return_documents: true })
     expect(results).toMatchObject([
       { index: 4, document: { text: 'north' } },
@@ -86,7 +86,7 @@ describe('documents', () => {
     expect((await rank({ top_n: 99 })).results).toHaveLength(5)
   })
 
-  test('are reranked as a durable job too, with the same answer', async () => {
+  test('are reranked as a durable job, with the same response', async () => {
     const asked = { top_n: 3, return_documents: true }
     const durable = await rank(asked, { headers: { prefer: 'respond-async, wait=30' } })
     expect(durable.results).toEqual((await rank(asked)).results)
@@ -127,7 +127,7 @@ describe('documents', () => {
 })
 
 describe('a model that reranks', () => {
-  test('is asked by its name there, and answers in the order of its scores', async () => {
+  test('is called by its upstream name, and returns results by score', async () => {
     const { results, usage, ...rest } = await rank({ model: 'reader', top_n: 3, return_documents: true })
     expect(results).toEqual([
       { index: 3, document: { text: 'northeast' }, relevance_score: 0.9 },
@@ -139,22 +139,22 @@ describe('a model that reranks', () => {
     expect(upstream.calls.at(-1)?.body).toEqual({ model: 'reranker-v2', query: 'north', documents, top_n: 3 })
   })
 
-  test('may count tokens as Cohere does, or not at all', async () => {
+  test('may report tokens like Cohere, or not at all', async () => {
     expect((await rank({ model: 'reader', query: 'cohere' })).usage.total_tokens).toBe(77)
     expect((await rank({ model: 'reader', query: 'plain' })).usage.total_tokens).toBeGreaterThan(5)
   })
 
-  test.each(['SHORT', 'WRONG'])('fails the call when its answer does not rank the documents: %s', async (query) => {
+  test.each(['SHORT', 'WRONG'])('fails the call if its response does not rank the documents: %s', async (query) => {
     const response = await ask({ model: 'reader', query })
     expect([response.status, await response.json()]).toMatchObject([502, { error: { code: 'upstream_error' } }])
   })
 
-  test('fails the call before it reads more results than there are documents', async () => {
+  test('fails the call before it reads more results than documents', async () => {
     const response = await ask({ model: 'reader', query: 'MANY' })
     expect([response.status, await response.text()]).toEqual([502, expect.stringContaining('more than 5 documents')])
   })
 
-  test('is stopped when its caller leaves', async () => {
+  test('is cancelled when its caller disconnects', async () => {
     const leave = new AbortController()
     const before = upstream.calls.length
     const call = ask({ model: 'reader', query: 'STALL' }, { signal: leave.signal }).catch(() => {})
@@ -163,7 +163,7 @@ describe('a model that reranks', () => {
     await Promise.all([upstream.calls.at(-1)?.closed, call])
   })
 
-  test('is listed as what it is, and embeds nothing', async () => {
+  test('is listed by its task, and cannot embed', async () => {
     const listed = await (await stack.get('/v1/models/reader')).json()
     expect(listed).toMatchObject({ capabilities: ['rerank'] })
     const embedded = await stack.post('/v1/embeddings', { model: 'reader', input: 'a' })

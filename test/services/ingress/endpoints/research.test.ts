@@ -5,7 +5,7 @@ const PATH = '/v1/deep-research'
 const RESEARCH_MODEL = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
 const ask = (text: unknown) => [{ role: 'user', content: text }]
 
-describe('a research that cannot be', () => {
+describe('an invalid research', () => {
   let stack: Stack
   beforeAll(async () => {
     stack = await startStack({ models: [ECHO_MODEL, RESEARCH_MODEL] })

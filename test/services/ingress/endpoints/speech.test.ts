@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Answer, type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
-/** POST /v1/audio/speech as its callers see it (docs/guides/speech.md), with a server that speaks. */
+/** POST /v1/audio/speech from the caller's point of view (docs/guides/speech.md), with a speech server. */
 
 const AUDIO = Buffer.from(Array.from({ length: 200_001 }, (_, at) => (at * 7) % 251))
 const MIB = 1024 * 1024
@@ -51,7 +51,7 @@ const ask = (input: string, more: object = {}) =>
 const bytesOf = async (response: { arrayBuffer(): Promise<ArrayBuffer> }) => Buffer.from(await response.arrayBuffer())
 
 describe('speech', () => {
-  test('comes byte for byte, with the type of its format, of a server that gets the fields', async () => {
+  test('arrives byte for byte with the content type of its format, from a server that gets the fields', async () => {
     const response = await ask('hello', { response_format: 'wav', speed: 1.5, instructions: 'softly' })
     expect(response.headers.get('content-type')).toBe('audio/wav')
     expect((await bytesOf(response)).equals(AUDIO)).toBe(true)
@@ -61,7 +61,7 @@ describe('speech', () => {
   })
 
   test.each(['GZIP', 'GZIP in name only'])(
-    'is the audio itself, whatever the coding of the answer: %s',
+    'is plain audio, whatever the encoding of the upstream response: %s',
     async (input) => {
       const response = await ask(input)
       expect(response.headers.get('content-encoding')).toBeNull()
@@ -69,7 +69,7 @@ describe('speech', () => {
     },
   )
 
-  test('is heard while it is made', async () => {
+  test('is streamed while it is generated', async () => {
     const response = await ask('WAIT', { model: 'tts-1' })
     expect(response.headers.get('content-type')).toBe('audio/mpeg')
     const reader = (response.body as ReadableStream<Uint8Array>).getReader()
@@ -88,7 +88,7 @@ describe('speech', () => {
     expect(Buffer.concat(pieces).equals(AUDIO)).toBe(true)
   })
 
-  test('comes as events where these are asked for', async () => {
+  test('is returned as events if requested', async () => {
     const text = await (await ask('hello', { stream_format: 'sse' })).text()
     const data = text.split('\n\n').filter((frame) => frame.startsWith('data: {'))
     const events = data.map((frame) => JSON.parse(frame.slice('data: '.length)) as { type: string; audio?: string })
@@ -98,7 +98,7 @@ describe('speech', () => {
     expect(done).toMatchObject({ type: 'speech.audio.done', usage: { input_tokens: 1, output_tokens: 0 } })
   })
 
-  test('is kept by a durable job as JSON', async () => {
+  test('is stored as JSON by a durable job', async () => {
     const body = { model: 'kokoro', voice: 'alloy', input: 'hello', response_format: 'opus' }
     const kept = await stack.post('/v1/audio/speech', body, { headers: { prefer: 'respond-async, wait=30' } })
     const answer = (await kept.json()) as { audio: string }
@@ -106,13 +106,13 @@ describe('speech', () => {
     expect(Buffer.from(answer.audio, 'base64').equals(AUDIO)).toBe(true)
   })
 
-  test('ends at its server when its caller leaves', async () => {
+  test('is cancelled on its server when the caller disconnects', async () => {
     const response = await ask('STALL')
     await response.body?.cancel()
     await upstream.calls.at(-1)?.closed
   })
 
-  test('is counted', async () => {
+  test('is counted in usage', async () => {
     const used = async () => {
       const report = (await (await stack.get('/v1/usage?group_by=model')).json()) as {
         data: { group: string; input_tokens: number }[]
@@ -125,11 +125,11 @@ describe('speech', () => {
 })
 
 describe('a failure', () => {
-  test.each(['JSON', 'EMPTY'])('of a server that sends no audio is told as one: %s', async (input) => {
+  test.each(['JSON', 'EMPTY'])('of a server that sends no audio is reported: %s', async (input) => {
     await expect(ask(input)).rejects.toMatchObject({ status: 502, code: 'upstream_error' })
   })
 
-  test('that the server tells of the request is that of the call', async () => {
+  test('of the request, as reported by the server, is the error of the call', async () => {
     await expect(ask('REFUSE')).rejects.toMatchObject({ status: 400 })
   })
 
@@ -147,12 +147,12 @@ test.each([
   [{ voice: 7 }, 400, 'voice', 'invalid_type'],
   [{ model: 'echo-1' }, 400, 'model', 'model_not_supported'],
   [{ model: 'nothing' }, 404, 'model', 'model_not_found'],
-])('what cannot be spoken is refused: %.60j', async (more, status, param, code) => {
+])('an invalid speech request is refused: %.60j', async (more, status, param, code) => {
   const response = await stack.post('/v1/audio/speech', { model: 'kokoro', voice: 'alloy', input: 'a', ...more })
   expect([response.status, await response.json()]).toMatchObject([status, { error: { param, code } }])
 })
 
-test('where no model speaks, the error says what to configure', async () => {
+test('without a speech model, the error describes how to configure one', async () => {
   await using mute = await startStack()
   const response = await mute.post('/v1/audio/speech', { model: 'tts-1', voice: 'alloy', input: 'a' })
   expect(response.status).toBe(404)

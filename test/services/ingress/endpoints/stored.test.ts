@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { UNICODE, WEATHER } from '../../../support/sdk.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
-/** Stored chat completions as their callers see them (docs/internals/protocol.md). */
+/** Stored chat completions from the caller's point of view (docs/internals/protocol.md). */
 
 let stack: Stack
 let client: OpenAI
@@ -31,7 +31,7 @@ const idsOf = async (query: OpenAI.ChatCompletionListParams) => {
 }
 
 describe('a stored chat completion', () => {
-  test('is read again as its caller got it, whole as streamed', async () => {
+  test('is read back as its caller got it, whole or streamed', async () => {
     const whole = await store(UNICODE, { metadata: { a: 'b' } })
     expect(await client.chat.completions.retrieve(whole.id)).toEqual({ ...whole, metadata: { a: 'b' } })
     const chunks = await client.chat.completions.create({
@@ -43,7 +43,7 @@ describe('a stored chat completion', () => {
     expect(streamed).toMatchObject({ id, object: 'chat.completion', choices: [{ message: { content: UNICODE } }] })
   })
 
-  test('has its metadata replaced, and can be deleted', async () => {
+  test('has replaceable metadata, and can be deleted', async () => {
     const { id } = await store('changing', { metadata: { a: 'b' } })
     const changed = await client.chat.completions.update(id, { metadata: { c: 'd' } })
     expect(changed).toMatchObject({ id, metadata: { c: 'd' } })
@@ -69,7 +69,7 @@ describe('a stored chat completion', () => {
     expect(await idsOf({ metadata: { batch: 'x2' } })).toEqual([])
   })
 
-  test('lists the messages that the model was given', async () => {
+  test('lists the messages of its request', async () => {
     const url = 'data:image/png;base64,iVBORw0KGgo='
     const call = { id: 'call_1', type: 'function', function: { name: WEATHER.name, arguments: '{}' } }
     const messages = [
@@ -98,7 +98,7 @@ describe('a stored chat completion', () => {
     await expect(client.chat.completions.messages.list(id, { after: 'no' })).rejects.toMatchObject({ param: 'after' })
   })
 
-  test('of another project, of another kind, or that has not completed, is none', async () => {
+  test('is not found in another project, for another kind, or before it has completed', async () => {
     const { id } = await store('mine')
     const created = await fetch(`${stack.url}/v1/responses`, {
       method: 'POST',
@@ -118,7 +118,7 @@ describe('a stored chat completion', () => {
     expect(await idsOf({})).not.toContain(`${failed?.id}`.replace('job_', 'chatcmpl-'))
   })
 
-  test('was kept only where that was asked for', async () => {
+  test('exists only if `store` was requested', async () => {
     const { id } = await store('not kept', { store: false })
     await expect(client.chat.completions.retrieve(id)).rejects.toMatchObject({ status: 404 })
   })
@@ -128,13 +128,13 @@ describe('a stored chat completion', () => {
     ['/v1/chat/completions?order=up', 'order'],
     ['/v1/chat/completions?after=job_1', 'after'],
     ['/v1/chat/completions?colour=red', 'colour'],
-  ])('is not listed for a query that is wrong: %s', async (path, param) => {
+  ])('is not listed for an invalid query: %s', async (path, param) => {
     const response = await stack.get(path)
     expect([400, 404]).toContain(response.status)
     expect(await response.json()).toMatchObject({ error: { param } })
   })
 
-  test('takes no other change than that of its metadata', async () => {
+  test('accepts no change except its metadata', async () => {
     const { id } = await store('fixed')
     const wrong: [object, string][] = [
       [{ metadata: { a: 1 } }, 'metadata.a'],
@@ -148,7 +148,7 @@ describe('a stored chat completion', () => {
   })
 })
 
-test('stored completions are those of their project', async () => {
+test('stored completions are private to their project', async () => {
   const { id } = await store('private')
   const { createHash } = await import('node:crypto')
   const { writeFile } = await import('node:fs/promises')

@@ -27,7 +27,7 @@ describe('files', () => {
   const headers = { authorization: `Bearer ${TEST_KEY}` }
   const upload = async (text: string, purpose: OpenAI.FilePurpose = 'batch') =>
     await client.files.create({ file: await toFile(Buffer.from(text), 'in.jsonl'), purpose })
-  /** Uploads files until there is no room for another one of the size. Gives their ids. */
+  /** Uploads files until the quota has no space for another one of the size. Returns their ids. */
   const fill = async (bytes: number) => {
     const ids: string[] = []
     for (;;) {
@@ -89,7 +89,7 @@ describe('files', () => {
     for (const id of ids) await client.files.delete(id)
   })
 
-  it('keep for as long as they are asked to', async () => {
+  it('are kept for the requested time', async () => {
     const file = await toFile(Buffer.from('x'), 'x.txt')
     const kept = await client.files.create({
       file,
@@ -103,7 +103,7 @@ describe('files', () => {
     await client.files.delete(kept.id)
   })
 
-  it('come one in a form', async () => {
+  it('are one per form', async () => {
     const form = new FormData()
     form.set('purpose', 'evals')
     for (const name of ['1', '2']) form.append('file', new Blob(['x'.repeat(1_000)]), name)
@@ -131,13 +131,13 @@ describe('files', () => {
       line('b', { body: { model: 'echo-1', pad: 'x'.repeat(110_000) } }),
       /Line 3: The line is longer than 100000 bytes/,
     ],
-  ])('for batches are refused by the number of a line that %s', async (_, broken, message) => {
-    // The second line is blank: it counts, and is no request.
+  ])('for batches are refused with the number of the first line that %s', async (_, broken, message) => {
+    // The second line is blank: counted, but not a request.
     await expect(upload(`${line('a')}\n\n${broken}\n${line('c')}\n`)).rejects.toThrow(message)
     expect(await blobs()).toEqual([])
   })
 
-  it('are counted with what batches were made of, until these have ended, or are deleted', async () => {
+  it('count together with the inputs of batches until these have ended or are deleted', async () => {
     const pad = 'x'.repeat(90_000)
     const lines = (content: string) =>
       Array.from({ length: 12 }, (_, i) =>
@@ -163,7 +163,7 @@ describe('files', () => {
     }
     const { ids: fillers } = await fill(900_000)
     await expect(make(slow.id)).rejects.toMatchObject(full)
-    // The batch that was made first: there is no room for a second one.
+    // The batch that was created first: the quota has no space for a second one.
     expect(await make(slow.id, once)).toMatchObject({ id: running.id, input_file_id: slow.id })
     expect((await client.files.list()).data.map(({ id }) => id)).not.toContain(running.id)
     expect((await client.files.list({ purpose: 'batch' })).data).toHaveLength(1)
@@ -193,7 +193,7 @@ describe('files', () => {
     expect((await readdir(join(stack.dataDir, 'blobs'))).filter((name) => name.includes('-'))).toEqual([])
   })
 
-  it('are refused where they are too large, too many, empty, or for nothing that is known', async () => {
+  it('are refused if too large, too many, empty, or for an unknown purpose', async () => {
     await expect(upload('x'.repeat(2_000_001), 'vision')).rejects.toMatchObject({ status: 413 })
     const { ids, refusal } = await fill(1_900_000)
     expect(refusal).toMatchObject({ status: 429, code: 'insufficient_quota' })

@@ -29,14 +29,14 @@ import { TEST_KEY, until } from '../../../support/stack.ts'
 
 const ASYNC = { headers: { prefer: 'respond-async' } }
 const ENDPOINTS = [CHAT, MESSAGES, COUNT] as const
-/** Speaks for minutes: whoever ends it sooner, stopped it. */
+/** Streams for minutes, so an earlier end means that it was cancelled. */
 const ENDLESS = say('!echo tokens=1000 delay_ms=1000', { stream: true })
 const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
 
 const ask = (path: string, content = 'one two three', more: object = {}) =>
   say(content, path === MESSAGES ? { max_tokens: 50, ...more } : more)
 
-/** Every field of the job object, and nothing else. */
+/** All fields of the job object. */
 const JOB_FIELDS = [
   ...['id', 'object', 'endpoint', 'model', 'status', 'created_at', 'run_at', 'started_at', 'completed_at', 'failed_at'],
   ...[
@@ -92,7 +92,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
 
   const calls = ENDPOINTS.flatMap((path) => [false, true].map((stream) => ({ path, stream })))
   test.each(calls)(
-    'a job for $path, stream $stream, ends with the answer of the plain call',
+    'a job for $path, stream $stream, ends with the response of the plain call',
     async ({ path, stream }) => {
       const body = ask(path, 'one two three', path === COUNT ? {} : { stream })
       const plain = await (await service.post(path, { ...body, stream: false })).json()
@@ -109,7 +109,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     },
   )
 
-  test.each(ENDPOINTS)('%s refuses a bad body with the same error plainly and in a job', async (path) => {
+  test.each(ENDPOINTS)('%s refuses an invalid body with the same error plainly and in a job', async (path) => {
     const bad = [
       ...[{}, say('x', { model: 'nope' }), say('x', { model: 7 }), { model: 'echo-1', messages: [] }],
       ...[{ model: 'echo-1', messages: [{ role: 'robot', content: 'x' }] }, say('x', { tools: [{ type: 5 }] })],
@@ -124,13 +124,13 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
       expect([job.status, asked.status]).toEqual([plain.status, plain.status])
       expect(await errorOf(asked)).toEqual(error)
       const { message, param } = await errorOf(job)
-      // The messages format puts the path, in its own form, into the message; in a job it is the param.
+      // The Anthropic format has the path in its message; a job has it in param.
       if (path === CHAT) expect({ message, param }).toEqual({ message: error.message, param: `body.${error.param}` })
       else expect(`${String(param).replace(/\[(\d+)\]/g, '.$1')}: ${message}`).toBe(`body.${error.message}`)
     }
   })
 
-  it('answers like a plain call when the result is there within the wait that was asked for', async () => {
+  it('returns the result like a plain call if it is ready within the requested wait', async () => {
     const response = await service.post(CHAT, say('soon'), { headers: { prefer: 'respond-async, wait=20' } })
     expect(response.status).toBe(200)
     expect(await response.json()).toMatchObject({
@@ -143,7 +143,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect([failed.status, (await errorOf(failed)).code]).toEqual([502, 'upstream_refused'])
   })
 
-  it('streams like a plain call when a stream was asked for and has ended within the wait', async () => {
+  it('streams like a plain call if a stream was requested and ended within the wait', async () => {
     const body = say('one two', { stream: true })
     const plain = await (await service.post(CHAT, body)).text()
     const response = await service.post(CHAT, body, { headers: { prefer: 'wait=20, respond-async' } })
@@ -163,7 +163,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await service.post(`/v1/jobs/${job.id}/cancel`, {})).status).toBe(200)
   })
 
-  it('waits for the end of a job when asked to, and says when to come back when it has not ended', async () => {
+  it('waits for the end of a job if requested, and returns Retry-After if it has not ended', async () => {
     const { id } = await service.submit(say('!echo first_ms=300\nlater'))
     const early = await service.get(`/v1/jobs/${id}`)
     expect(early.headers.get('retry-after')).toBe('2')
@@ -183,7 +183,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     await service.post(`/v1/jobs/${id}/cancel`, {})
   })
 
-  it('keeps what a job failed with, and says it in the format of its endpoint', async () => {
+  it('stores the error of a failed job, and returns it in the format of its endpoint', async () => {
     const chat = await service.ended((await service.submit(say('!echo fail=upstream_refused'))).id)
     expect(chat).toMatchObject({ status: 'failed', result: null, attempt: 1, completed_at: null })
     expect(chat.failed_at).toEqual(expect.any(Number))
@@ -204,7 +204,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     })
   })
 
-  it('tries a job again whose engine fails, as a new attempt', async () => {
+  it('retries a job whose engine failed, as a new attempt', async () => {
     const { id } = await service.submit(say('!echo fail=upstream_error failures=1\nback again'))
     const waiting = await until(async () => {
       const found = await service.job(id)
@@ -216,7 +216,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(JSON.stringify(job.result)).toContain('back again')
   })
 
-  it('makes a job of every call that is to be kept', async () => {
+  it('turns every call to be stored into a job', async () => {
     const inBackground = await service.post(CHAT, say('x', { background: true }))
     expect(inBackground.status).toBe(202)
     const plain = await service.post(CHAT, say('kept', { store: true }))
@@ -232,26 +232,23 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     }
   })
 
-  test.each([CHAT, MESSAGES])(
-    'answers a stream of %s that is to be kept as the plain one, failures included',
-    async (path) => {
-      const streamed = (script: string) => ask(path, script, { stream: true, store: true })
-      const early = await service.post(path, streamed('!echo fail=upstream_refused'))
-      expect([early.status, early.headers.get('content-type')]).toEqual([502, 'application/json'])
-      expect(early.headers.get('x-job-id')).toMatch(/^job_/)
-      const late = await (await service.post(path, streamed('!echo fail=upstream_refused after=1\none two'))).text()
-      expect(late).toContain('one')
-      expect(late).toContain('"error"')
-      expect(late).not.toMatch(/\[DONE\]|message_stop/)
-      const again = await service.post(path, streamed('!echo fail=upstream_error failures=1\nback again'))
-      expect(again.status).toBe(200)
-      const text = await again.text()
-      expect(text).toContain('back')
-      expect(text).toMatch(/\[DONE\]|message_stop/)
-    },
-  )
+  test.each([CHAT, MESSAGES])('streams %s to be stored like the plain call, including failures', async (path) => {
+    const streamed = (script: string) => ask(path, script, { stream: true, store: true })
+    const early = await service.post(path, streamed('!echo fail=upstream_refused'))
+    expect([early.status, early.headers.get('content-type')]).toEqual([502, 'application/json'])
+    expect(early.headers.get('x-job-id')).toMatch(/^job_/)
+    const late = await (await service.post(path, streamed('!echo fail=upstream_refused after=1\none two'))).text()
+    expect(late).toContain('one')
+    expect(late).toContain('"error"')
+    expect(late).not.toMatch(/\[DONE\]|message_stop/)
+    const again = await service.post(path, streamed('!echo fail=upstream_error failures=1\nback again'))
+    expect(again.status).toBe(200)
+    const text = await again.text()
+    expect(text).toContain('back')
+    expect(text).toMatch(/\[DONE\]|message_stop/)
+  })
 
-  it('lets a call that is to be kept go on when its caller leaves', async () => {
+  it('keeps a call to be stored running when its caller disconnects', async () => {
     const leave = new AbortController()
     const key = { 'idempotency-key': `leaves-${service.urls[0]}` }
     const body = say('!echo first_ms=400\nstill here', { metadata: { is: 'left' } })
@@ -263,14 +260,14 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(await service.ended(job.id)).toMatchObject({ status: 'completed', metadata: { is: 'left' } })
   })
 
-  it('keeps metadata of the submission, or of the chat body', async () => {
+  it('stores metadata of the submission, or of the chat body', async () => {
     const outer = await service.submit(say('x', { metadata: { in: 'body' } }), { metadata: { run: '7', ünï: 'ç' } })
     const inner = await service.submit(say('x', { metadata: { in: 'body' } }))
     expect(outer.metadata).toEqual({ run: '7', ünï: 'ç' })
     expect(inner.metadata).toEqual({ in: 'body' })
   })
 
-  it('lists newest first, in pages that join without gap or repeat, in both directions', async () => {
+  it('lists newest first, in pages without gap or duplicate, in both directions', async () => {
     await using own = await start({})
     const made: string[] = []
     for (let i = 0; i < 5; i++) made.push((await own.submit(say(`${i}`))).id)
@@ -307,7 +304,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     await own.post(`/v1/jobs/${running.id}/cancel`, {})
   })
 
-  it('refuses a query that a list of jobs does not know, and ignores what SDKs put everywhere', async () => {
+  it('refuses unknown query parameters of a list, and ignores those that SDKs always send', async () => {
     for (const query of ['stat=failed', 'limit=1&wait=3', 'Status=failed']) {
       const response = await service.get(`/v1/jobs?${query}`)
       const param = query.split(/[&=]/).at(-2)
@@ -317,7 +314,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await service.get('/v1/jobs?beta=true')).status).toBe(200)
   })
 
-  it('shows how far a job is, and that a completed one has come to its end', async () => {
+  it('shows the progress of a job, which is complete at its end', async () => {
     const script = say('!echo tokens=40 delay_ms=50', { stream: true, max_tokens: 1_000 })
     const { id } = await service.submit(script)
     const running = await until(async () => (await service.job(id)).progress)
@@ -330,7 +327,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(told?.progress).toMatchObject({ phase: 'generating', message: expect.any(String) })
   })
 
-  it('says to whoever develops on one machine how to allow a webhook there', async () => {
+  it('explains how to allow a webhook on a development machine', async () => {
     for (const url of ['http://example.com/hook', 'https://localhost:8443/hook']) {
       const response = await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), webhook: { url } })
       const { message, param } = await errorOf(response)
@@ -341,7 +338,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await errorOf(await service.post('/v1/jobs', forbidden))).message).not.toContain('WEBHOOK_ALLOW_PRIVATE')
   })
 
-  it('cancels a job that waits, at once and for good', async () => {
+  it('cancels a waiting job, at once and permanently', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     const cancelled = await service.post(`/v1/jobs/${id}/cancel`, {})
     expect(cancelled.status).toBe(200)
@@ -354,12 +351,12 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(await errorOf(result)).toMatchObject({ code: 'job_cancelled' })
   })
 
-  it('takes a cancel without any body', async () => {
+  it('accepts a cancel without a body', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     expect(await jobOf(await service.call('POST', `/v1/jobs/${id}/cancel`))).toMatchObject({ status: 'cancelled' })
   })
 
-  it('does not cancel a job that has ended', async () => {
+  it('does not cancel an ended job', async () => {
     const { id } = await service.submit(say('x'))
     await service.ended(id)
     const response = await service.post(`/v1/jobs/${id}/cancel`, {})
@@ -390,7 +387,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     },
   )
 
-  it('forgets a finished job when it is deleted, and none that is not', async () => {
+  it('deletes a finished job, and refuses to delete any other', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     const early = await service.call('DELETE', `/v1/jobs/${id}`)
     expect(early.status).toBe(409)
@@ -407,7 +404,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await listed(service, 'limit=100')).map((job) => job.id)).not.toContain(id)
   })
 
-  it('runs a failed, cancelled or expired job again as a new one, and no other', async () => {
+  it('reruns a failed, cancelled or expired job as a new one, and no other', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE(), metadata: { run: '1' } })
     const early = await service.post(`/v1/jobs/${id}/redrive`, {})
     expect([early.status, (await errorOf(early)).code]).toEqual([409, 'job_not_finished'])
@@ -423,7 +420,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect([completed.status, (await errorOf(completed)).code]).toEqual([409, 'job_already_finished'])
   })
 
-  it('starts a job no earlier than it was asked to', async () => {
+  it('starts a scheduled job no earlier than its time', async () => {
     const runAt = Math.floor(Date.now() / 1_000) + 2
     const job = await service.submit(say('x'), { run_at: runAt, expires_after_seconds: 60 })
     expect(job).toMatchObject({ status: 'queued', run_at: runAt, expires_at: runAt + 60 })
@@ -432,7 +429,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(ended.started_at).toBeGreaterThanOrEqual(runAt)
   })
 
-  it('expires a job that was not started in the time it was given', async () => {
+  it('expires a job that did not start in time', async () => {
     await using own = await start({ settings: { INFERENCE_SLOTS: '1' } })
     const running = await own.submit(ENDLESS)
     await until(async () => (await own.job(running.id)).status === 'in_progress')
@@ -461,7 +458,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(await service.ended(id)).toMatchObject({ status: 'completed', priority: 'low' })
   })
 
-  it('keeps bodies and results far larger than a record of the broker', async () => {
+  it('stores bodies and results far larger than a record of the broker', async () => {
     const words = 'word '.repeat(300_000)
     const { id } = await service.submit(say(words, { max_tokens: 200_000 }))
     const job = await service.ended(id)
@@ -485,8 +482,8 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
   })
 })
 
-describe('keys with limited rights', () => {
-  it('submit jobs for the endpoints they may call, and see them', async () => {
+describe('keys with limited permissions', () => {
+  it('submit jobs for the endpoints that they may call, and see them', async () => {
     await using service = await startService()
     const init = { key: CHAT_KEY }
     const job = await service.submit(say('x'), {}, init)
@@ -496,8 +493,8 @@ describe('keys with limited rights', () => {
   })
 })
 
-describe('a job whose worker has not yet heard of a cancel', () => {
-  it('is cancelling, and found as such', async () => {
+describe('a job whose worker has not yet received a cancel', () => {
+  it('has the status cancelling, and is listed by it', async () => {
     const { promise: heard, resolve: hear } = Promise.withResolvers<void>()
     await using service = await startService({ wrapStore: (store) => slowToCancel(store, heard) })
     const [kept, cancelled] = [await service.submit(ENDLESS), await service.submit(ENDLESS)]
@@ -515,8 +512,8 @@ describe('a job whose worker has not yet heard of a cancel', () => {
   })
 })
 
-describe('a result that was not looked up', () => {
-  it('is left out of a list, where null would say that there is none, and stands in the 202 of a repeated submit', async () => {
+describe('a result that was not loaded', () => {
+  it('is absent from a list, where null would mean that there is none, and present in the 202 of a repeated submission', async () => {
     await using service = await startService()
     const init = { headers: { 'idempotency-key': 'once' } }
     const { id } = await service.submit(say('x'), {}, init)
@@ -530,8 +527,8 @@ describe('a result that was not looked up', () => {
   })
 })
 
-describe('a result that is kept no longer', () => {
-  it('is gone together with its job, and told from one that never was', async () => {
+describe('an expired result', () => {
+  it('is deleted together with its job, and distinguished from one that never existed', async () => {
     await using service = await startService({
       settings: { JOB_RETENTION_MS: '1000' },
       wrapStore: withoutPurge,
@@ -551,7 +548,7 @@ function upstreamModels(upstream: ScriptedUpstream) {
   return [{ id: 'up', engine: { type: 'openai', base_url: `${upstream.url}/v1` } }]
 }
 
-/** A store in which a worker's word that it has stopped takes its time. */
+/** A store in which the acknowledgement of a cancel is delayed. */
 function slowToCancel(store: Store, heard: Promise<void>): Store {
   return new Proxy(store, {
     get(target, name) {
@@ -562,7 +559,7 @@ function slowToCancel(store: Store, heard: Promise<void>): Store {
   })
 }
 
-/** A store that still knows of what it keeps no longer: a purge comes when it comes. */
+/** A store that still has expired rows: the purge is periodic. */
 function withoutPurge(store: Store): Store {
   return new Proxy(store, {
     get(target, name) {
@@ -573,7 +570,7 @@ function withoutPurge(store: Store): Store {
   })
 }
 
-/** Everything that can be asked of one job. */
+/** Every action on a job. */
 function actionsOn(id: string): [method: string, path: string][] {
   const posts = ['cancel', 'redrive'].map((verb): [string, string] => ['POST', `/v1/jobs/${id}/${verb}`])
   const gets = ['', '/result', '/events'].map((end): [string, string] => ['GET', `/v1/jobs/${id}${end}`])

@@ -1,4 +1,4 @@
-/** Attacks on durable jobs that once got through. */
+/** Regression tests of attacks on durable jobs that once succeeded. */
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
@@ -33,7 +33,7 @@ import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { openBroker, silentLog } from '../../../support/jobs/jobs.ts'
 import { until } from '../../../support/stack.ts'
 
-/** How each service of this file has stopped. */
+/** Whether each service of this file has stopped. */
 const stops = vi.hoisted((): boolean[] => [])
 vi.mock('#shared/process/lifecycle.ts', async (original) => {
   const lifecycle = await original<typeof import('#shared/process/lifecycle.ts')>()
@@ -63,7 +63,7 @@ function storeWith(store: Store, through: Partial<Record<keyof Store, (call: () 
   })
 }
 
-describe('a job that runs again', () => {
+describe('a rerun job', () => {
   it('is one job for one Idempotency-Key', async () => {
     await using service = await startService()
     const { id } = await service.ended((await service.submit(say(REFUSED))).id)
@@ -74,7 +74,7 @@ describe('a job that runs again', () => {
     expect((await jobOf(second)).id).toBe((await jobOf(first)).id)
   })
 
-  it('keeps its body when the jobs before it are deleted', async () => {
+  it('keeps its body when earlier jobs are deleted', async () => {
     await using service = await startService()
     const first = await service.ended((await service.submit(say(`${REFUSED}${'x'.repeat(100_000)}`))).id)
     const second = await service.ended((await jobOf(await redrive(service, first.id))).id)
@@ -84,12 +84,12 @@ describe('a job that runs again', () => {
     expect(last.error).toMatchObject({ code: 'invalid_value' })
   })
 
-  it('is refused when there are too many jobs', async () => {
+  it('is refused beyond the maximum number of jobs', async () => {
     await using service = await startService({
       settings: { DURABLE_JOBS_MAX: '2', DURABLE_JOBS_MAX_PER_PROJECT: '3', INFERENCE_SLOTS: '1' },
     })
     const { id } = await service.ended((await service.submit(say(REFUSED))).id)
-    // A count serves for a second, in which the ended job still counts.
+    // A count is cached for a second, in which the ended job still counts.
     const slow = { endpoint: CHAT, body: say('!echo first_ms=60000\nx') }
     const fill = async () => (await service.post('/v1/jobs', slow)).status
     await until(async () => (await fill()) === 202)
@@ -98,7 +98,7 @@ describe('a job that runs again', () => {
     expect([refused.status, (await errorOf(refused)).code]).toEqual([503, 'overloaded'])
   })
 
-  it('is refused when its key has lost the right to its endpoint', async () => {
+  it('is refused if its key has lost the permission for its endpoint', async () => {
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-attack-'))
     onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
     await using service = await startService({ dataDir })
@@ -113,7 +113,7 @@ describe('a job that runs again', () => {
   })
 })
 
-it('a job cancelled while the answer to its claim is on the way does not run', async () => {
+it('a job cancelled while the response to its claim is in flight does not run', async () => {
   const claimed = Promise.withResolvers<void>()
   const goOn = Promise.withResolvers<void>()
   const claimNext = async (call: () => unknown) => {
@@ -123,7 +123,7 @@ it('a job cancelled while the answer to its claim is on the way does not run', a
     await goOn.promise
     return moved
   }
-  // No renewal tells the worker: it must have heard.
+  // No lease renewal reports the cancel: the worker must have received the notification.
   const settings = { JOB_LEASE_MS: '86400000' }
   await using service = await startService({ wrapStore: (store) => storeWith(store, { claimNext }), settings })
   const { id } = await service.submit(say('!echo delay_ms=100 tokens=10000', { stream: true }))
@@ -135,7 +135,7 @@ it('a job cancelled while the answer to its claim is on the way does not run', a
   expect([ended.status, ended.last_sequence_number]).toEqual(['cancelled', 4])
 })
 
-it('a process with running jobs ends while the store is away', async () => {
+it('a process with running jobs exits while the store is down', async () => {
   const outage = switchedStore()
   const service = await startService({ wrapStore: outage.wrap })
   const { id } = await service.submit(say('!echo delay_ms=20 tokens=100000', { stream: true }))
@@ -145,7 +145,7 @@ it('a process with running jobs ends while the store is away', async () => {
   expect(stops.at(-1)).toBe(true)
 })
 
-it('a job without retry budget waits longer rather than fail', async () => {
+it('a job without retry budget waits longer instead of failing', async () => {
   const delays: number[] = []
   const store = {
     retry: async (_run: unknown, { delayMs }: { delayMs: number }) => void delays.push(delayMs),
@@ -164,7 +164,7 @@ it('a job without retry budget waits longer rather than fail', async () => {
   expect(delays[0]).toBeGreaterThanOrEqual(30_000)
 })
 
-it('the output of a job that starts over is let go of', async () => {
+it('the output of a restarted job is released from memory', async () => {
   let open = 0
   const original = DurableJobs.prototype.follow
   vi.spyOn(DurableJobs.prototype, 'follow').mockImplementation(async function* (this: DurableJobs, ...given) {
@@ -183,7 +183,7 @@ it('the output of a job that starts over is let go of', async () => {
   await until(() => open === 0)
 })
 
-it('jobs that wait for days are seldom asked for when only their tokens are to be counted', async () => {
+it('jobs that wait for days are polled rarely if only their tokens must be counted', async () => {
   const broker = await openBroker()
   const live = await LiveEvents.open(broker, silentLog)
   vi.useFakeTimers()
@@ -205,7 +205,7 @@ it('jobs that wait for days are seldom asked for when only their tokens are to b
   expect(asked).toBeLessThan(200)
 })
 
-it('receivers that hang do not hold up the webhooks of another tenant', async () => {
+it('hanging receivers do not delay the webhooks of another tenant', async () => {
   const received: string[] = []
   const servers = Array.from({ length: 9 }, (_, i) =>
     createServer((_req, res) => {
@@ -230,19 +230,19 @@ it('receivers that hang do not hold up the webhooks of another tenant', async ()
   expect(received.filter((who) => who === 'slow')).toHaveLength(16)
 })
 
-it('a URL with NUL, which Postgres would refuse, is refused as a webhook', async () => {
+it('a webhook URL with NUL, which Postgres would refuse, is refused', async () => {
   await using service = await startService()
   const body = { endpoint: CHAT, body: say('x'), webhook: { url: 'https://example.com/\u0000' } }
   expect((await service.post('/v1/jobs', body)).status).toBe(400)
 })
 
-it('a webhook names its events, not one of them a million times', async () => {
+it('a webhook must not repeat an event a million times', async () => {
   await using service = await startService()
   const webhook = { url: 'https://example.com/', events: Array(100).fill('job.completed') }
   expect((await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), webhook })).status).toBe(400)
 })
 
-it('a loop of the scheduler that hangs says so', async () => {
+it('a hanging loop of the scheduler is logged', async () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   onTestFinished(() => void vi.useRealTimers())
   const goOn = Promise.withResolvers<void>()
@@ -255,7 +255,7 @@ it('a loop of the scheduler that hangs says so', async () => {
   expect(loop.problem).toBeUndefined()
 })
 
-it('an Idempotency-Key does not outlive the jobs that are kept for less than a day', async () => {
+it('an Idempotency-Key does not outlive jobs that are kept for less than a day', async () => {
   await using service = await startService({ settings: { JOB_RETENTION_MS: '1000' } })
   const init = { headers: { 'idempotency-key': 'k', prefer: 'respond-async' } }
   const { id } = await jobOf(await service.post(CHAT, say('x'), init))
@@ -263,7 +263,7 @@ it('an Idempotency-Key does not outlive the jobs that are kept for less than a d
   expect((await service.post(CHAT, say('x'), init)).status).toBe(202)
 })
 
-it('the command line goes on after a page whose jobs have another status', async () => {
+it('the command line continues after a page whose jobs have another status', async () => {
   const pages = [
     { data: [], has_more: true, last_id: 'job_b' },
     { data: [{ id: 'job_a', status: 'in_progress', created_at: 1 }], has_more: false, last_id: 'job_a' },
@@ -274,7 +274,7 @@ it('the command line goes on after a page whose jobs have another status', async
   expect(found).toEqual(['job_a'])
 })
 
-it('a stream whose first attempt broke is replayed whole to who comes again with its Idempotency-Key', async () => {
+it('a stream whose first attempt failed is replayed completely for its Idempotency-Key', async () => {
   await using service = await startService()
   const body = say('!echo fail=overloaded after=3 failures=1\none two three four five', { stream: true })
   const init = { headers: { 'idempotency-key': 'k' } }
@@ -286,7 +286,7 @@ it('a stream whose first attempt broke is replayed whole to who comes again with
   expect(text.join('')).toBe('one two three four five')
 })
 
-it('a status that is asked for many times is asked of the store once', async () => {
+it('a status that is requested many times is read from the store once', async () => {
   const asked: unknown[] = []
   const wrapStore = (store: Store) =>
     new Proxy(store, {

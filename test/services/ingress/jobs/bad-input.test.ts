@@ -20,16 +20,13 @@ import {
 import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
-/*
- * What a hostile or broken client sends to the jobs API, what it learns about the jobs of others (nothing), and what it is
- * told while the store is away or where there is none.
- */
+/* Hostile or broken requests to the jobs API, isolation between projects, and errors while the store is down or absent. */
 
 const ASYNC = { headers: { prefer: 'respond-async' } }
 const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
 const DAY = 24 * 3_600
 
-/** Everything that can be asked of one job. */
+/** Every action on a job. */
 const actionsOn = (id: string): [method: string, path: string][] => [
   ...['', '/result', '/events', '?wait=1', '/events?starting_after=1'].map((end): [string, string] => [
     'GET',
@@ -93,7 +90,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     }
   })
 
-  it('names the bound of a deadline that holds, however far it is exceeded', async () => {
+  it('reports the effective maximum of a deadline, however far it is exceeded', async () => {
     for (const expires_after_seconds of [DAY + 1, 7 * DAY, 1_000_000_000]) {
       const error = await errorOf(await service.post('/v1/jobs', submission({ expires_after_seconds })))
       const message = expect.stringContaining(`Expected a value <= ${DAY}, but got ${expires_after_seconds}`)
@@ -101,7 +98,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     }
   })
 
-  it('cuts no character in half where a message repeats what was sent', async () => {
+  it('cuts no character in half where a message quotes the request', async () => {
     const long = `${'x'.repeat(63)}😀${'y'.repeat(200)}`
     const answers = [
       await service.get(`/v1/jobs/${encodeURIComponent(long)}`),
@@ -120,7 +117,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     }
   })
 
-  it('takes an id for itself however it is escaped, and with nothing added', async () => {
+  it('accepts an id however it is escaped, but with nothing added', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     expect((await service.get(`/v1/jobs/${id.replace('_', '%5F')}`)).status).toBe(200)
     for (const other of [`${id}%20`, `%20${id}`, `${id}%00`, `${id}/`, `${id}%2Fresult`, id.toLowerCase()]) {
@@ -145,7 +142,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
   ])('refuses ?%s', async (query) => {
     const { id } = await service.submit(say('x'))
     const response = await service.get(`/v1/jobs/${id}?${query}`)
-    // A parameter of another name is none of ours.
+    // A parameter of another name is not validated.
     if (query.startsWith('wait[')) return void expect(response.status).toBe(200)
     expect(response.status).toBe(400)
     expect(await errorOf(response)).toMatchObject({ code: 'invalid_value', param: 'wait' })
@@ -181,7 +178,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     expect(await errorOf(response)).toMatchObject({ code, param })
   })
 
-  it('lists nothing for an endpoint that has no jobs, whatever is asked', async () => {
+  it('lists nothing for an endpoint without jobs, whatever the query', async () => {
     for (const endpoint of ['/v1/nothing', '', '%ff', "'%20OR%201=1", '%25', '\u{1f600}']) {
       const response = await service.get(`/v1/jobs?endpoint=${endpoint}`)
       expect([endpoint, response.status]).toEqual([endpoint, 200])
@@ -302,19 +299,19 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     expect(await errorOf(response)).toMatchObject({ code: 'string_above_max_length', param: 'webhook.url' })
   })
 
-  it('takes null for every optional field', async () => {
+  it('accepts null for every optional field', async () => {
     const fields = ['metadata', 'webhook', 'priority', 'expires_after_seconds', 'start_within_seconds', 'run_at']
     const nulls = Object.fromEntries([...fields, 'parent_id'].map((field) => [field, null]))
     const { id } = await service.submit(say('x'), nulls)
     expect(await service.ended(id)).toMatchObject({ status: 'completed', metadata: {}, webhook: null, parent_id: null })
   })
 
-  it('starts a job at once whose time has passed', async () => {
+  it('starts a job at once whose scheduled time is in the past', async () => {
     const { id } = await service.submit(say('x'), { run_at: 0 })
     expect(await service.ended(id)).toMatchObject({ status: 'completed' })
   })
 
-  it('keeps NUL, lone surrogates and keys of prototypes in texts as well as JSON can', async () => {
+  it('stores NUL, lone surrogates and prototype keys in texts as exactly as JSON can', async () => {
     const metadata = JSON.parse('{"nul":"a\\u0000b","lone":"\\ud800","constructor":"c","toString":"t"}') as object
     const { id } = await service.submit(say('say \u0000 this \ud800', { stream: true }), { metadata })
     const job = await service.ended(id)
@@ -324,7 +321,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
   })
 
   test.each(['5', '18446744073709551616', '-1', 'x', '1.5', '0x1', '1 2', `${'9'.repeat(5_000)}`])(
-    'a position %.30s that no event has is refused while a job may say more',
+    'a position %.30s beyond the last event is refused while a job may add events',
     async (position) => {
       const { id } = await service.submit(say('x'), { run_at: FUTURE() })
       const byHeader = await service.get(`/v1/jobs/${id}/events`, { headers: { 'last-event-id': position } })
@@ -337,7 +334,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     },
   )
 
-  it('ignores preferences that make no sense, as RFC 7240 has it', async () => {
+  it('ignores invalid preferences, as in RFC 7240', async () => {
     for (const prefer of ['respond-asynchronously', 'wait=5', '', ',;,', 'return=minimal', 'x'.repeat(4_000)]) {
       expect([prefer, (await service.post(CHAT, say('x'), { headers: { prefer } })).status]).toEqual([prefer, 200])
     }
@@ -351,20 +348,20 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     ['background', 1],
     ['store', 'false'],
     ['store', {}],
-  ])('refuses %s that is no boolean but %j', async (field, value) => {
+  ])('refuses %s with the non-boolean value %j', async (field, value) => {
     const response = await service.post(CHAT, say('x', { [field]: value }))
     expect(response.status).toBe(400)
     expect(await errorOf(response)).toMatchObject({ code: 'invalid_type', param: field })
   })
 
-  it('refuses bodies that are no JSON object', async () => {
+  it('refuses bodies that are not a JSON object', async () => {
     for (const body of [[], 'x', 7, null]) {
       expect((await service.post('/v1/jobs', body)).status).toBe(400)
       expect((await service.post(CHAT, body, ASYNC)).status).toBe(400)
     }
   })
 
-  it('answers HEAD at once, also where GET would go on until a job ends', async () => {
+  it('answers HEAD at once, even where GET would wait for the end of a job', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     for (const path of ['', `/${id}`, `/${id}/events`]) {
       expect((await service.call('HEAD', `/v1/jobs${path}`)).status).toBe(200)
@@ -372,7 +369,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     await service.post(`/v1/jobs/${id}/cancel`, {})
   })
 
-  it('names the methods of its paths', async () => {
+  it('lists the allowed methods of its paths', async () => {
     const allowed = async (method: string, path: string) => {
       const response = await service.call(method, path)
       return [response.status, response.headers.get('allow')]
@@ -382,7 +379,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     expect(await allowed('GET', '/v1/jobs/job_000000000000/cancel')).toEqual([405, 'POST'])
   })
 
-  it('ends the work of a client who cuts its connection in the middle of an event stream', async () => {
+  it('ends the work of a client that disconnects in the middle of an event stream', async () => {
     await using own = await start({})
     const { id } = await own.submit(say('x'), { run_at: FUTURE() })
     for (let i = 0; i < 20; i++) {
@@ -395,7 +392,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
 })
 
 describe('the jobs of another key', () => {
-  it('do not exist, whatever is asked', async () => {
+  it('do not exist for any request', async () => {
     await using service = await startService()
     const mine = await service.submit(say('mine'), { run_at: FUTURE() })
     const done = await service.submit(say('done'))
@@ -421,7 +418,7 @@ describe('the jobs of another key', () => {
     expect(await service.job(done.id)).toMatchObject({ status: 'completed' })
   })
 
-  it('are not to be seen without a key, nor with a wrong one', async () => {
+  it('are not visible without a key, nor with a wrong one', async () => {
     await using service = await startService()
     const { id } = await service.submit(say('x'))
     for (const [method, path] of [...actionsOn(id), ['GET', '/v1/jobs'], ['POST', '/v1/jobs']] as const) {
@@ -430,8 +427,8 @@ describe('the jobs of another key', () => {
   })
 })
 
-describe('while the store is away', () => {
-  it('what needs it gets 503 with a time to come back, and plain calls go on', async () => {
+describe('while the store is down', () => {
+  it('requests that need it get 503 with a Retry-After, and plain calls succeed', async () => {
     const outage = switchedStore()
     await using service = await startService({ wrapStore: outage.wrap })
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
@@ -457,11 +454,11 @@ describe('while the store is away', () => {
     expect(await service.job(id)).toMatchObject({ status: 'queued' })
   })
 
-  it('nothing is kept of what is refused, however large it is', async () => {
+  it('no blob of a refused request remains, however large', async () => {
     const outage = switchedStore()
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-refused-'))
     await using service = await startService({ wrapStore: outage.wrap, dataDir })
-    // Whether there is room for a job was asked a moment ago, and is not asked again for each.
+    // The job count is cached for a moment, not read for each request.
     await service.submit(say('x'), { run_at: FUTURE() })
     outage.isDown = true
     const large = say('x'.repeat(100_000))
@@ -487,7 +484,7 @@ describe('while the store is away', () => {
 })
 
 describe('a deployment without a store', () => {
-  it('says that it keeps no jobs, and that trying again is of no use', async () => {
+  it('reports that it stores no jobs, and that a retry will not help', async () => {
     await using service = await startService({ isWhole: false })
     const asked: Promise<Response>[] = [
       ...actionsOn(newJobId()).map(([method, path]) => service.call(method, path)),
@@ -510,13 +507,13 @@ describe('a deployment without a store', () => {
     }
     expect((await service.post(CHAT, say('plain'))).status).toBe(200)
     const refused = await service.post('/v1/jobs', {})
-    // Coming back would not help.
+    // A retry would not help.
     expect([refused.headers.get('x-should-retry'), refused.headers.get('retry-after')]).toEqual(['false', null])
   })
 })
 
-describe('too many jobs', () => {
-  it('are refused with 503 and a time to come back', async () => {
+describe('beyond the maximum number of jobs', () => {
+  it('submissions are refused with 503 and a Retry-After', async () => {
     await using service = await startService({
       settings: { SCHEDULED_JOBS_MAX: '2', SCHEDULED_JOBS_MAX_PER_PROJECT: '3' },
     })
@@ -532,7 +529,7 @@ describe('too many jobs', () => {
     await until(async () => (await service.post('/v1/jobs', later)).status === 202)
   })
 
-  it('of one project are refused with 429: neither jobs of others nor those that are to run now', async () => {
+  it('of one project submissions are refused with 429, but neither jobs of others nor those that run now', async () => {
     await using service = await startService({ settings: { SCHEDULED_JOBS_MAX: '5', DURABLE_JOBS_MAX: '5' } })
     const park = async (key: string) => {
       return await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), run_at: FUTURE() }, { key })
@@ -554,7 +551,7 @@ describe('too many jobs', () => {
   })
 })
 
-it('jobs of a key are no more than its limits say', async () => {
+it('jobs of a key are bounded by its limits', async () => {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-limits-'))
   onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
   await using service = await startService({ dataDir })
@@ -572,7 +569,7 @@ async function cancelAll(service: Service, jobs: readonly { id: string }[]): Pro
   for (const { id } of jobs) expect(await jobOf(await service.post(`/v1/jobs/${id}/cancel`, {}))).toMatchObject({ id })
 }
 
-/** So many pairs of metadata. */
+/** `count` pairs of metadata. */
 function many(count: number): Record<string, string> {
   return Object.fromEntries(Array.from({ length: count }, (_, i) => [`k${i}`, 'v']))
 }

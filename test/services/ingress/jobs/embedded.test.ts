@@ -6,8 +6,8 @@ import { CHAT, errorOf, jobOf, readEvents, type Service, say, startService, text
 import { until } from '../../../support/stack.ts'
 
 /*
- * The embedded service keeps the promise of durable jobs as well: with its queue in memory, everything it accepted is in
- * its data directory, and goes on when it is started there again.
+ * The embedded service is durable as well. The queue is in memory, but every accepted job is in its data directory and continues after a
+ * restart there.
  */
 
 let dataDir: string
@@ -18,8 +18,8 @@ afterEach(() => rm(dataDir, { recursive: true, force: true }))
 
 const start = (settings: Record<string, string> = {}) => startService({ dataDir, settings })
 
-describe('an embedded service that is stopped and started again', () => {
-  it('finishes every job it had accepted, running and waiting ones', { timeout: 60_000 }, async () => {
+describe('an embedded service that is stopped and restarted', () => {
+  it('finishes every accepted job, running and waiting ones', { timeout: 60_000 }, async () => {
     const slots = { INFERENCE_SLOTS: '40' }
     const before = await start(slots)
     const submitted = Array.from({ length: 100 }, (_, i) => before.submit(say(slow(i), { stream: i % 2 === 0 })))
@@ -41,7 +41,7 @@ describe('an embedded service that is stopped and started again', () => {
     expect(Math.max(...attempts)).toBe(2)
   })
 
-  it('shows what it finished before, answers its keys with it, and starts what is due', async () => {
+  it('returns jobs finished before, also by idempotency key, and starts due ones', async () => {
     const init = { headers: { 'idempotency-key': 'over the restart'.replaceAll(' ', '-') } }
     const before = await start()
     const answer = await (await before.post(CHAT, say('kept'), init)).json()
@@ -57,7 +57,7 @@ describe('an embedded service that is stopped and started again', () => {
     expect(await after.ended(later.id)).toMatchObject({ status: 'completed', attempt: 1 })
   })
 
-  it('lets a reader of events go on where it was', async () => {
+  it('resumes an event stream at its position', async () => {
     const before = await start()
     const { id } = await before.submit(say('!echo tokens=60 delay_ms=50', { stream: true }))
     const reading = before.get(`/v1/jobs/${id}/events`).then((response) => readEvents(response))
@@ -75,7 +75,7 @@ describe('an embedded service that is stopped and started again', () => {
     expect(events.at(-1)?.job).toMatchObject({ status: 'completed', attempt: 2, result })
   })
 
-  it('tells a caller who waits that the job goes on, and finishes it', async () => {
+  it('reports to a waiting caller that the job continues, and finishes it', async () => {
     const before = await start()
     const init = { headers: { 'idempotency-key': 'waits' } }
     const waiting = before.post(CHAT, say('!echo first_ms=4000\nin the end'), init)
@@ -96,7 +96,7 @@ describe('an embedded service that is stopped and started again', () => {
     expect(await answered.json()).toMatchObject({ choices: [{ message: { content: 'in the end' } }] })
   })
 
-  it('refuses a second service on its directory', async () => {
+  it('refuses a second service on its data directory', async () => {
     await using first = await start()
     await expect(start()).rejects.toThrow(/DATA_DIR/)
     expect(await jobOf(await first.get('/v1/jobs'))).toMatchObject({ object: 'list' })

@@ -4,24 +4,23 @@ import {
   describeJobs,
   jobOf,
   MESSAGES,
-  withoutPosition,
   readEvents,
   type Service,
   say,
   startService,
   textOf,
   type WireEvent,
+  withoutPosition,
 } from '../../../support/jobs/api.ts'
 import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
 /*
- * The event stream of a job (docs/guides/jobs.md, Follow it): numbered without gaps, resumed from any position on any replica,
- * and over when the job is.
+ * The event stream of a job (docs/guides/jobs.md, Follow it). Events are numbered without gaps, resumable from any position on any replica, and end with the job.
  */
 
 const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
-/** Says many things that cannot be joined, with pauses: a few hundred events over some seconds. */
+/** Streams many events that cannot be merged, with pauses: a few hundred events over some seconds. */
 const MANY = say('!echo call=look calls=100 delay_ms=40 args="{}"', { max_tokens: 100_000, stream: true })
 
 afterEach(() => {
@@ -29,7 +28,7 @@ afterEach(() => {
 })
 
 describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
-  it('tell the life of a job, numbered from 1, and end with the whole job', async () => {
+  it('describe the life of a job, numbered from 1, and end with the whole job', async () => {
     const { id } = await service.submit(say('one two', { stream: true }))
     const response = await service.get(`/v1/jobs/${id}/events`)
     expect(response.status).toBe(200)
@@ -40,7 +39,7 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     expectWhole(events)
     expect(events.every((event) => event.job_id === id && Number.isInteger(event.created_at))).toBe(true)
     expect(events[0]).toMatchObject({ type: 'job.queued', queue: { pool: 'inference' } })
-    // Where it stands, or nothing where it has started before that was told.
+    // Queue position, or none if the job started before that event was sent.
     const { position } = (events[0] as { queue?: { position?: unknown } }).queue ?? {}
     expect(position === null || Number.isInteger(position)).toBe(true)
     expect(events[1]).toMatchObject({ type: 'job.started', attempt: 1 })
@@ -55,7 +54,7 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     })
   })
 
-  it('begin with the time after which to come back', async () => {
+  it('begin with the retry delay for reconnects', async () => {
     const { id } = await service.submit(say('x'))
     await service.ended(id)
     expect(await (await service.get(`/v1/jobs/${id}/events`)).text()).toMatch(
@@ -63,25 +62,25 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     )
   })
 
-  it.each([CHAT, MESSAGES])('carry the very chunks that %s would have streamed', async (path) => {
+  it.each([CHAT, MESSAGES])('contain exactly the chunks that %s would have streamed', async (path) => {
     const body = say('one two three', { stream: true, max_tokens: 50, stream_options: { include_usage: true } })
     const plain = await (await service.post(path, body)).text()
     const { id } = await service.submit(body, { endpoint: path })
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
     const chunks = events.filter(({ type }) => type === 'job.output.delta').map(({ chunk }) => chunk as object)
     const said = plain.split('\n').filter((line) => line.startsWith('data: {'))
-    // How many words share a chunk is a matter of time; which kinds of chunks there are is not.
+    // The number of words per chunk depends on timing; the kinds of chunks do not.
     expect(kindsOf(chunks)).toEqual(kindsOf(said.map((line) => JSON.parse(line.slice('data: '.length)) as object)))
   })
 
-  it('leave the output out that nobody asked to have streamed', async () => {
+  it('omit output for a job that is not streamed', async () => {
     const { id } = await service.submit(say('one two'))
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
     expect(events.map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.completed'])
     expect(events.at(-1)?.job?.result).toMatchObject({ choices: [{ message: { content: 'one two' } }] })
   })
 
-  it('come as they happen', async () => {
+  it('arrive as they happen', async () => {
     const { id } = await service.submit(say('!echo tokens=1000 delay_ms=1000', { stream: true }))
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events`), (read) => textOf(read) !== '')
     expect(events.slice(0, 2).map(({ type }) => type)).toEqual(['job.queued', 'job.started'])
@@ -91,7 +90,7 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     expect(rest.slice(-2).map(({ type }) => type)).toEqual(['job.cancelling', 'job.cancelled'])
   })
 
-  it('go on after a position, and say 204 when there is nothing after it', async () => {
+  it('resume after a position, and return 204 if there is nothing after it', async () => {
     const { id } = await service.submit(say('one two', { stream: true }))
     const all = await readEvents(await service.get(`/v1/jobs/${id}/events`))
     for (let after = 0; after < all.length; after++) {
@@ -109,7 +108,7 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     }
   })
 
-  it('go on after Last-Event-ID rather than starting_after, for it is the fresher of the two', async () => {
+  it('resume after Last-Event-ID rather than starting_after, because the header is newer', async () => {
     const { id } = await service.submit(say('x'))
     await service.ended(id)
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events?starting_after=0`, lastEventId(2)))
@@ -119,7 +118,7 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     expect(more.map((event) => event.sequence_number)).toEqual([2, 3])
   })
 
-  it('say that output starts over when a job is tried again that had streamed some', async () => {
+  it('report a reset of the output when a job with streamed output is retried', async () => {
     const script = '!echo fail=upstream_error after=2 failures=1 delay_ms=60\none two three four'
     const { id } = await service.submit(say(script, { stream: true }))
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
@@ -133,7 +132,7 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     expect(events.at(-1)?.job).toMatchObject({ status: 'completed', attempt: 2 })
   })
 
-  it('do not say so when there was no output to drop', async () => {
+  it('report no reset without output to drop', async () => {
     const { id } = await service.submit(say('!echo fail=upstream_error failures=1\nx', { stream: true }))
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
     const retry = events.find(({ type }) => type === 'job.retrying')
@@ -153,24 +152,26 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     expect(events.at(-1)).toMatchObject({ type: `job.${status}`, job: { id, status, result: null } })
   })
 
-  it('wait for a job that is to start later', async () => {
+  it('wait for a scheduled job', async () => {
     const { id } = await service.submit(say('x', { stream: true }), { run_at: Math.floor(Date.now() / 1_000) + 1 })
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
     expectWhole(events)
     expect(events.at(-1)?.type).toBe('job.completed')
   })
 
-  it('end without an answer when the job is deleted meanwhile', async () => {
+  it('end without a response when the job is deleted meanwhile', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     await service.post(`/v1/jobs/${id}/cancel`, {})
     await service.call('DELETE', `/v1/jobs/${id}`)
     expect((await service.get(`/v1/jobs/${id}/events`, lastEventId(1))).status).toBe(404)
   })
 
-  it('reach a client once each who changes the replica at any point of a stream', { timeout: 60_000 }, async () => {
+  it('reach a client exactly once that switches the replica at any point of a stream', {
+    timeout: 60_000,
+  }, async () => {
     await using two = await start({ replicas: 2 })
     const { id } = await two.submit(MANY)
-    // Every client leaves one replica after another event, while the job runs, and goes on at the other.
+    // Every client leaves one replica after a different event, while the job runs, and continues on the other.
     const clients = Array.from({ length: 202 }, (_, cut) => readWithCut(two, id, cut))
     const whole = await readEvents(await two.get(`/v1/jobs/${id}/events`))
     expectWhole(whole)
@@ -211,7 +212,7 @@ describe('an event stream', () => {
     await until(() => client.received.split('\n: keep-alive\n\n').length === 3)
   })
 
-  it('ends when its replica does, without a last event, so that its reader goes on elsewhere', async () => {
+  it('ends with its replica, without a terminal event, so that its reader reconnects elsewhere', async () => {
     const service = await startService()
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     const reading = service.get(`/v1/jobs/${id}/events`).then((response) => readEvents(response))
@@ -223,14 +224,14 @@ describe('an event stream', () => {
 
 const lastEventId = (after: number) => ({ headers: { 'last-event-id': String(after) } })
 
-/** Checks that events are numbered from 1 without gaps and end as a job ends, once. */
+/** Checks that events are numbered from 1 without gaps and end with one terminal event. */
 function expectWhole(events: readonly WireEvent[]): void {
   expect(events.map((event) => event.sequence_number)).toEqual(events.map((_, i) => i + 1))
   const ends = events.map(({ type }) => /^job\.(completed|failed|cancelled|expired)$/.test(type))
   expect(ends.indexOf(true)).toBe(events.length - 1)
 }
 
-/** Reads so many events from the first replica, leaves it, and reads the rest from the second. `status` is as it left. */
+/** Reads `cut` events from the first replica, and the rest from the second. `status` is that of the second response. */
 async function readWithCut(service: Service, id: string, cut: number) {
   const leave = new AbortController()
   const first = await service.get(`/v1/jobs/${id}/events`, { signal: leave.signal })
@@ -241,7 +242,7 @@ async function readWithCut(service: Service, id: string, cut: number) {
   return { before, status, after }
 }
 
-/** What kinds of chunks there are, in order, repeated ones once. */
+/** The kinds of chunks in order, without adjacent duplicates. */
 function kindsOf(chunks: readonly object[]): string[] {
   const kinds = chunks.map((chunk) => {
     const { type, choices, usage } = chunk as {

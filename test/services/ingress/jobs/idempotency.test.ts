@@ -18,8 +18,8 @@ import {
 import { until } from '../../../support/stack.ts'
 
 /*
- * One key is one job (docs/internals/protocol.md, Idempotency): a request that is made again, because nobody knows what came of
- * it, is answered with what came of it.
+ * One key is one job (docs/internals/protocol.md, Idempotency). A request that is repeated because its outcome is unknown gets the outcome of
+ * the first.
  */
 
 const keyed = (key = newId('k')) => ({ headers: { 'idempotency-key': key } })
@@ -27,7 +27,7 @@ const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
 
 describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
   const forms = [CHAT, MESSAGES].flatMap((path) => [false, true].map((stream) => ({ path, stream })))
-  test.each(forms)('gives the answer of $path again, byte for byte, stream $stream', async ({ path, stream }) => {
+  test.each(forms)('returns the response of $path again, byte for byte, stream $stream', async ({ path, stream }) => {
     const init = keyed()
     const body = say('one two three', { stream, max_tokens: 50 })
     const first = await service.post(path, body, init)
@@ -40,14 +40,14 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(sound(await again.text())).toEqual(sound(answer))
   })
 
-  it('gives the count of tokens again', async () => {
+  it('returns the count of tokens again', async () => {
     const init = keyed()
     const first = await (await service.post(COUNT, say('one two three'), init)).json()
     const again = await service.post(COUNT, say('one two three'), init)
     expect([await again.json(), again.headers.get('idempotency-replayed')]).toEqual([first, 'true'])
   })
 
-  it('knows a request again whose JSON is written in another order, with quotes around the key', async () => {
+  it('matches a repeated request with JSON in another order, and with quotes around the key', async () => {
     const key = newId('k')
     const first = await service.post(CHAT, { model: 'echo-1', messages: [{ role: 'user', content: 'x' }] }, keyed(key))
     const other = { messages: [{ content: 'x', role: 'user' }], model: 'echo-1' }
@@ -56,7 +56,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(again.headers.get('idempotency-replayed')).toBe('true')
   })
 
-  it('is of one request whether fields of it, its body or its webhook are null or absent', async () => {
+  it('matches a request whether its optional fields, body or webhook are null or absent', async () => {
     const webhook = { url: 'https://example.com/hook' }
     const plain = { endpoint: CHAT, body: say('x'), webhook }
     const nulls = { metadata: null, priority: null, run_at: null, parent_id: null, expires_after_seconds: null }
@@ -72,7 +72,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect([replayed.status, replayed.headers.get('idempotency-replayed')]).toEqual([200, 'true'])
   })
 
-  it('is of another request if null has a meaning, as in a JSON Schema', async () => {
+  it('does not match another request if null has a meaning, as in a JSON Schema', async () => {
     const init = keyed()
     const tools = (constant: object) => [{ type: 'function', function: { name: 'f', parameters: constant } }]
     expect((await service.post(CHAT, say('x', { tools: tools({ const: null }) }), init)).status).toBe(200)
@@ -94,7 +94,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect((await service.post(CHAT, say('x'), init)).headers.get('idempotency-replayed')).toBe('true')
   })
 
-  test.each([false, true])('says that a request is still being processed, stream %s', async (stream) => {
+  test.each([false, true])('reports that a request is still in progress, stream %s', async (stream) => {
     const init = keyed()
     const body = say('!echo first_ms=500\nslow', { stream, metadata: { is: `slow ${stream}` } })
     const first = service.post(CHAT, body, init)
@@ -108,7 +108,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect((await service.post(CHAT, body, init)).headers.get('idempotency-replayed')).toBe('true')
   })
 
-  it('makes one job of many submissions at the same time', async () => {
+  it('makes one job of many concurrent submissions', async () => {
     const init = keyed()
     const submission = { endpoint: CHAT, body: say('x', { metadata: { of: 'many' } }) }
     const responses = await Promise.all(Array.from({ length: 30 }, () => service.post('/v1/jobs', submission, init)))
@@ -119,7 +119,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(await service.ended(jobs[0]?.id ?? '')).toMatchObject({ status: 'completed', attempt: 1 })
   })
 
-  it('makes one job of many calls at the same time, whose answers agree', async () => {
+  it('makes one job of many concurrent calls, whose responses are equal', async () => {
     const init = keyed()
     const calls = Array.from({ length: 20 }, () => service.post(CHAT, say('!echo first_ms=50\nonce'), init))
     const responses = await Promise.all(calls)
@@ -128,7 +128,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(ids.size).toBe(1)
   })
 
-  it('is free again after an answer that trying again may mend', async () => {
+  it('is free again after an error that a retry may resolve', async () => {
     const init = keyed()
     const failing = say('!echo fail=upstream_refused')
     const first = await service.post(CHAT, failing, init)
@@ -139,7 +139,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(after).not.toBe(before)
   })
 
-  it('keeps an answer that blames the request', async () => {
+  it('stores an error that the request caused', async () => {
     const init = keyed()
     const refused = say('!echo fail=context_length_exceeded')
     const first = await service.post(CHAT, refused, init)
@@ -149,7 +149,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(await errorOf(again)).toEqual(await errorOf(first))
   })
 
-  it('stands for the job it was accepted with, even after that has failed or was cancelled', async () => {
+  it('refers to its job even after that has failed or was cancelled', async () => {
     const failed = await submitTwice(service, { endpoint: CHAT, body: say('!echo fail=upstream_refused') })
     expect(failed.again).toMatchObject({ id: failed.first.id, status: 'failed' })
     const body = say('!echo fail=upstream_refused')
@@ -159,7 +159,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(await jobOf(await service.post(CHAT, body, init))).toMatchObject({ id: accepted.id, status: 'failed' })
   })
 
-  it('is not free when its job was deleted', async () => {
+  it('is not free after its job was deleted', async () => {
     const [init, other] = [keyed(), keyed()]
     const first = await service.post(CHAT, say('x'), init)
     const submission = { endpoint: CHAT, body: say('x') }
@@ -178,7 +178,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect((await service.post(CHAT, say('x'), init)).status).toBe(200)
   })
 
-  it('stands for one job of each path', async () => {
+  it('is one job per path', async () => {
     const init = keyed()
     const ids = []
     for (const [path, body] of [
@@ -227,7 +227,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect([first.status, again.headers.get('idempotency-replayed')]).toEqual([200, 'true'])
   })
 
-  it('of two replicas is the same', async () => {
+  it('is equal on two replicas', async () => {
     await using two = await start({ replicas: 2 })
     const init = keyed()
     const calls = Array.from({ length: 20 }, (_, i) => {
@@ -240,7 +240,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
 })
 
 describe('the Idempotency-Key of another API key', () => {
-  it('is another one', async () => {
+  it('is independent', async () => {
     await using service = await startService()
     const init = keyed()
     const mine = await service.submit(say('x'), {}, init)
@@ -251,7 +251,7 @@ describe('the Idempotency-Key of another API key', () => {
 })
 
 describe('the Idempotency-Key of a cancelled job', () => {
-  it('is not free: its owner wanted it to end', async () => {
+  it('is not free: its owner ended the job deliberately', async () => {
     await using service = await startService()
     const init = keyed()
     const submission = { endpoint: CHAT, body: say('x'), run_at: FUTURE() }
@@ -276,7 +276,7 @@ describe('the fingerprint of a request', () => {
   const path = { method: 'POST', path: CHAT }
   const fingerprint = async (body: unknown) => (await idempotencyOf('k', path, body))?.fingerprint
 
-  it('is the same for the same JSON, in whatever order its keys are', async () => {
+  it('is equal for equal JSON, in any order of keys', async () => {
     await fc.assert(
       fc.asyncProperty(fc.jsonValue(), async (body) => {
         const own = await fingerprint(body)
@@ -286,7 +286,7 @@ describe('the fingerprint of a request', () => {
     )
   })
 
-  it('differs for other JSON', async () => {
+  it('differs for different JSON', async () => {
     await fc.assert(
       fc.asyncProperty(fc.jsonValue(), fc.jsonValue(), async (one, other) => {
         const isSame = isDeepStrictEqual(JSON.parse(JSON.stringify(one)), JSON.parse(JSON.stringify(other)))
@@ -298,7 +298,7 @@ describe('the fingerprint of a request', () => {
   })
 })
 
-/** The same JSON with the keys of every object in reverse. */
+/** Equal JSON with the keys of every object in reverse. */
 function reversed(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(reversed)
   if (typeof value !== 'object' || value === null) return value
@@ -309,7 +309,7 @@ function reversed(value: unknown): unknown {
   )
 }
 
-/** Submits the same once more, after the first job has ended. */
+/** Submits the same job once more, after the first has ended. */
 async function submitTwice(service: Service, submission: object) {
   const init = keyed()
   const first = await jobOf(await service.post('/v1/jobs', submission, init))
@@ -319,7 +319,7 @@ async function submitTwice(service: Service, submission: object) {
   return { first, again: await jobOf(response) }
 }
 
-/** A whole body, or what a stream said: joined texts, since a recording may be cut into other frames. */
+/** A whole body, or the joined texts of a stream, because a replay may have other frames. */
 function sound(text: string): unknown {
   const frames = text.split('\n').filter((line) => line.startsWith('data: '))
   if (frames.length === 0) return text

@@ -14,7 +14,7 @@ import {
 import { until } from '../../../support/stack.ts'
 import { openWs } from '../../../support/ws.ts'
 
-/** What is asked of a job beside its call: the same on every way of submitting, or a 400 that names what said it. */
+/** Job options in addition to the call: equal on every way of submitting, or a 400 that names their source. */
 
 const CHAT = '/v1/chat/completions'
 const MESSAGES = '/v1/messages'
@@ -33,10 +33,10 @@ beforeAll(async () => {
 })
 afterAll(() => service[Symbol.asyncDispose]())
 
-/** Never run, so that what was asked can be looked at. */
+/** Never runs, so that its options can be inspected. */
 const RUN_AT = Math.floor(Date.now() / 1_000) + 3_600
 
-const wishes = (parent: string) => ({
+const jobOptions = (parent: string) => ({
   metadata: { report: '2026-11', Größe: '“x”' },
   webhook: { url: HOOK, events: EVENTS },
   priority: 'low',
@@ -47,7 +47,7 @@ const wishes = (parent: string) => ({
 
 const headersOf = (parent: string) => ({
   prefer: 'respond-async',
-  'x-job-metadata': JSON.stringify(wishes(parent).metadata).replace(
+  'x-job-metadata': JSON.stringify(jobOptions(parent).metadata).replace(
     /[^ -~]/g,
     (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, '0')}`,
   ),
@@ -64,7 +64,13 @@ const upload = (fields: Record<string, string | string[]>, headers: Record<strin
 
 async function overWebSocket(parent: string): Promise<WireJob> {
   using client = await openWs(service)
-  const frame = { type: 'request.create', id: 'r1', endpoint: CHAT, body: say({ background: true }), ...wishes(parent) }
+  const frame = {
+    type: 'request.create',
+    id: 'r1',
+    endpoint: CHAT,
+    body: say({ background: true }),
+    ...jobOptions(parent),
+  }
   client.send(frame)
   const end = await client.end('r1')
   if (end.type !== 'request.completed') throw new Error(JSON.stringify(end))
@@ -80,20 +86,20 @@ const accepted = async (sent: Promise<Response>) => {
 const ASYNC = { prefer: 'respond-async' }
 const WAYS: Record<string, (parent: string) => Promise<WireJob>> = {
   'the body of POST /v1/jobs': (parent) =>
-    accepted(service.post('/v1/jobs', { endpoint: CHAT, body: say(), ...wishes(parent) })),
+    accepted(service.post('/v1/jobs', { endpoint: CHAT, body: say(), ...jobOptions(parent) })),
   'headers of POST /v1/jobs': (parent) =>
     accepted(service.post('/v1/jobs', { endpoint: CHAT, body: say() }, { headers: headersOf(parent) })),
   'headers of a chat': (parent) => accepted(service.post(CHAT, say(), { headers: headersOf(parent) })),
   'headers of a message': (parent) => accepted(service.post(MESSAGES, say(), { headers: headersOf(parent) })),
   'headers of an upload': (parent) => accepted(upload({}, headersOf(parent))),
   'fields of an upload': (parent) => {
-    const { metadata, webhook, run_at, expires_after_seconds, ...texts } = wishes(parent)
+    const { metadata, webhook, run_at, expires_after_seconds, ...texts } = jobOptions(parent)
     const numbers = { run_at: String(run_at), expires_after_seconds: String(expires_after_seconds) }
     const objects = { metadata: JSON.stringify(metadata), webhook: JSON.stringify(webhook) }
     return accepted(upload({ ...texts, ...numbers, ...objects }, ASYNC))
   },
   'members of fields of an upload': (parent) => {
-    const { metadata, webhook, run_at, ...texts } = wishes(parent)
+    const { metadata, webhook, run_at, ...texts } = jobOptions(parent)
     const members = Object.entries(metadata).map(([key, value]) => [`metadata[${key}]`, value])
     const numbers = { run_at: String(run_at), expires_after_seconds: '7200' }
     const hook = { 'webhook[url]': webhook.url, 'webhook[events][]': [...webhook.events] }
@@ -102,13 +108,13 @@ const WAYS: Record<string, (parent: string) => Promise<WireJob>> = {
   'the frame of a WebSocket': overWebSocket,
 }
 
-describe('what is asked of a job', () => {
-  it.each(Object.keys(WAYS))('is granted where it stands in %s', async (way) => {
+describe('a job option', () => {
+  it.each(Object.keys(WAYS))('is applied from %s', async (way) => {
     const parent = await accepted(service.post(CHAT, say(), { headers: ASYNC }))
     const job = await WAYS[way]?.(parent.id)
     expect(job).toMatchObject({
       status: 'queued',
-      metadata: wishes('').metadata,
+      metadata: jobOptions('').metadata,
       webhook: { url: HOOK, events: EVENTS, deliveries: [] },
       priority: 'low',
       run_at: RUN_AT,
@@ -117,7 +123,7 @@ describe('what is asked of a job', () => {
     })
   })
 
-  it('in headers reaches a webhook when the job ends, also of a plain call that is kept', async () => {
+  it('in headers reaches a webhook at the end of the job, also of a stored plain call', async () => {
     const told: unknown[] = []
     const server = createServer((req, res) => {
       let text = ''
@@ -140,15 +146,15 @@ describe('what is asked of a job', () => {
     server.close()
   })
 
-  it('in start_within_seconds expires a job that is not started', async () => {
+  it('start_within_seconds expires a job that is not started', async () => {
     const headers = { ...ASYNC, 'x-job-start-within-seconds': '60', 'x-job-run-at': String(RUN_AT) }
     const job = await accepted(service.post(CHAT, say(), { headers }))
     expect(job.expires_at).toBe(RUN_AT + 3_600)
   })
 
-  it('is part of the request that an idempotency key stands for', async () => {
+  it('is part of the request that an idempotency key matches', async () => {
     const call = (more: Record<string, string>) =>
-      service.post(CHAT, say(), { headers: { ...ASYNC, 'idempotency-key': 'wishes', ...more } })
+      service.post(CHAT, say(), { headers: { ...ASYNC, 'idempotency-key': 'jobOptions', ...more } })
     const first = await accepted(call({ 'x-job-priority': 'low' }))
     expect((await accepted(call({ 'x-job-priority': 'low' }))).id).toBe(first.id)
     expect((await call({ 'x-job-priority': 'normal' })).status).toBe(422)
@@ -182,7 +188,7 @@ const BAD: readonly [header: string, value: string, code: string][] = [
   ['x-job-webhok-url', HOOK, 'unsupported_parameter'],
 ]
 
-describe('a bad wish', () => {
+describe('an invalid job option', () => {
   it.each(BAD)('in %s: %j is a 400 %s that names the header', async (header, value, code) => {
     for (const path of ['/v1/jobs', CHAT]) {
       const body = path === CHAT ? say() : { endpoint: CHAT, body: say() }
@@ -196,7 +202,7 @@ describe('a bad wish', () => {
     expect([response.status, error.message.startsWith(`${header}: `)]).toEqual([400, true])
   })
 
-  it('names the header of a webhook that has events only', async () => {
+  it('reports the header of a webhook that has only events', async () => {
     const headers = { ...ASYNC, 'x-job-webhook-events': 'job.failed' }
     expect(await errorOf(await service.post(CHAT, say(), { headers }))).toMatchObject({ param: 'x-job-webhook-url' })
     const unknown = { ...headers, 'x-job-webhook-url': HOOK, 'x-job-webhook-events': 'job.failed,job.lost' }
@@ -222,7 +228,7 @@ describe('a bad wish', () => {
     await until(async () => (await service.blobs()).length === before)
   })
 
-  it('over a WebSocket is the 400 that POST /v1/jobs gives', async () => {
+  it('over a WebSocket is the 400 of POST /v1/jobs', async () => {
     using client = await openWs(service)
     const bad = [
       { priority: 'urgent' },
@@ -242,8 +248,8 @@ describe('a bad wish', () => {
   })
 })
 
-describe('a wish given twice', () => {
-  it('is fine where both say the same, and a 400 where they differ', async () => {
+describe('a job option given twice', () => {
+  it('is accepted if both values are equal, and a 400 otherwise', async () => {
     const body = { endpoint: CHAT, body: say(), priority: 'low' }
     const twice = (priority: string) => service.post('/v1/jobs', body, { headers: { 'x-job-priority': priority } })
     expect((await accepted(twice('low'))).priority).toBe('low')
@@ -254,10 +260,10 @@ describe('a wish given twice', () => {
   })
 })
 
-describe('a wish for a call that is no durable job', () => {
+describe('a job option for a call that is not durable', () => {
   const MAKE_DURABLE = /Prefer: respond-async/
 
-  it('is refused with a sentence that says how to make it one', async () => {
+  it('is refused with a description of how to make it durable', async () => {
     const plain = await service.post(CHAT, say(), { headers: { 'x-job-webhook-url': HOOK } })
     expect([plain.status, await errorOf(plain)]).toMatchObject([
       400,
@@ -278,7 +284,7 @@ describe('a wish for a call that is no durable job', () => {
     expect(await client.end('r2')).toMatchObject({ status: 400, error: { param: 'run_at' } })
   })
 
-  it('is refused for who waits until a job is to start, and on a redrive', async () => {
+  it('is refused for a scheduled job with a wait, and on a redrive', async () => {
     const headers = { 'idempotency-key': 'waits', 'x-job-run-at': String(RUN_AT) }
     const waits = await service.post(CHAT, say(), { headers })
     expect([waits.status, await errorOf(waits)]).toMatchObject([400, { param: 'x-job-run-at' }])
@@ -287,7 +293,7 @@ describe('a wish for a call that is no durable job', () => {
     expect([again.status, await errorOf(again)]).toMatchObject([400, { param: 'x-job-priority' }])
   })
 
-  it('is none in a header of somebody else that only looks like ours', async () => {
+  it('is not read from a third-party header with a similar name', async () => {
     const response = await service.post(CHAT, say(), { headers: { 'x-job-id': 'build-7', 'x-job-name': 'nightly' } })
     expect(response.status).toBe(200)
   })

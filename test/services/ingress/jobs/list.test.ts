@@ -4,7 +4,7 @@ import { firstPage, pageOf } from '#services/ingress/jobs/list.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import type { ListQuery } from '#shared/store/store.ts'
 
-/** A store of so many jobs, newest first, whose ids are their numbers. */
+/** A store of `count` jobs, newest first, whose ids are their numbers. */
 function jobsUpTo(count: number): DurableJobs {
   const list = async (_tenant: string, { after, limit }: ListQuery) => {
     const from = after === undefined ? count : Number(after)
@@ -45,7 +45,7 @@ describe('a page of jobs', () => {
     expect([page.jobs, page.hasMore]).toEqual([[], false])
   })
 
-  it('that finds none within its bounds is an error that has the cursor of the next look', async () => {
+  it('that finds none within its bounds is an error with the cursor to continue from', async () => {
     const looking = pageOf(
       jobsUpTo(200_000),
       'a',

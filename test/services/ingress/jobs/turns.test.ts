@@ -1,6 +1,6 @@
 /**
- * A tenant with a backlog of durable jobs keeps nobody waiting. What is measured is how many jobs of it begin meanwhile: a busy
- * machine is slow for all alike.
+ * A tenant with a backlog of durable jobs does not delay others. The test counts its starts in between, because a busy machine slows down all
+ * tenants alike.
  */
 import { afterEach, beforeEach, describe, expect, inject, it, vi } from 'vitest'
 import type { JobEnvelope } from '#schemas/job.ts'
@@ -17,7 +17,7 @@ const WORK = say('!echo delay_ms=20 tokens=10')
 /** Jobs of the other tenant, and plain calls. */
 const OWN = 6
 
-/** Whose jobs began, in order. */
+/** Tenants in order of the starts of their jobs. */
 let began: string[]
 const begunBy = (tenant: string) => began.filter((one) => one === tenant).length
 beforeEach(() => {
@@ -34,8 +34,8 @@ afterEach(() => void vi.restoreAllMocks())
 describe.each([
   { mode: 'embedded', isHere: true, kafka: undefined },
   { mode: 'Kafka', isHere: inject('kafka') !== null, kafka: inject('kafka') ?? undefined },
-])('turns of tenants, $mode', ({ isHere, kafka }) => {
-  it('are kept whoever accepted the jobs: those of another tenant begin, and its calls, in the middle of a backlog', {
+])('fair queueing of tenants, $mode', ({ isHere, kafka }) => {
+  it('lets jobs and calls of another tenant start in the middle of a backlog, whichever ingress accepted it', {
     timeout: 240_000,
   }, async (context) => {
     if (!isHere) context.skip('no Kafka')
@@ -51,7 +51,7 @@ describe.each([
     await until(() => begunBy('other') === OWN, { withinMs: 60_000 })
     const place = began.lastIndexOf('other')
     const between = began.slice(0, place).filter((one) => one === 'crowd').length - before
-    // One of the crowd for each of its own, what begins while they are accepted, and twice what runs at once.
+    // One start of the backlog for each own job, starts during their acceptance, and twice the slots.
     expect(between).toBeLessThanOrEqual(OWN + (accepted - before) + 2 * SLOTS)
 
     const calls: number[] = []
@@ -61,7 +61,7 @@ describe.each([
       expect(response.status).toBe(200)
       calls.push(began.indexOf('other call', at) - at)
     }
-    // Of the crowd there begin no more than two rounds before a call does, the first of which shows that there are any.
+    // At most two rounds of the backlog start before a call does; the first round shows that there is a backlog.
     expect(calls.length).toBeGreaterThan(1)
     for (const passed of calls) expect(passed).toBeLessThanOrEqual(3 * SLOTS)
   })

@@ -25,7 +25,7 @@ function sayAll(res: ServerResponse): void {
 }
 
 describe('chunks that are written as one string each', () => {
-  it('read as what was written, whatever characters it has, and leave the connection to the next call', async () => {
+  it('arrive unchanged with any characters, and keep the connection usable for the next call', async () => {
     const url = await startServer(sayAll)
     for (let call = 0; call < 2; call++) {
       const response = await fetch(url)
@@ -38,13 +38,13 @@ describe('chunks that are written as one string each', () => {
     expect(client.isEnded).toBe(false)
   })
 
-  it('end with nothing but the last one where nothing more is said', async () => {
+  it('end with only the last chunk if no data remains', async () => {
     using client = await openRaw(await startServer((res) => res.end()))
     client.send(rawRequest('GET /'))
     await until(() => client.received.endsWith('\r\n\r\n0\r\n\r\n'))
   })
 
-  it('wait for a client that reads slowly, who hears all of them in the end', async () => {
+  it('wait for a slow client, which finally receives all of them', async () => {
     const piece = 'x'.repeat(60_000)
     const drained = Promise.withResolvers<void>()
     let written = 0
@@ -66,7 +66,7 @@ describe('chunks that are written as one string each', () => {
     expect(client.received.split('ea60\r\n')).toHaveLength(written + 1)
   })
 
-  it('are none for a client of HTTP/1.0, who reads to the end of the connection', async () => {
+  it('are not used for a client of HTTP/1.0, which reads until the connection closes', async () => {
     using client = await openRaw(await startServer(sayAll))
     client.send('GET / HTTP/1.0\r\n\r\n')
     await until(() => client.isEnded)

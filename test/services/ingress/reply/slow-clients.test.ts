@@ -5,10 +5,7 @@ import { closeServer, listen, SERVER_BOUNDS, type ServerBounds } from '#services
 import { openRaw, type RawClient, rawRequest } from '../../../support/raw-http.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
-/*
- * Clients that send or read as slowly as they can. Each has a bound; at the bound it is told, where it still can be, and
- * its connection is cut.
- */
+/* Clients that send or read as slowly as they can. Each hits a bound, gets an error if one can still be sent, and is disconnected. */
 
 const MIB = 1024 * 1024
 const KEY = `authorization: Bearer ${TEST_KEY}`
@@ -26,22 +23,22 @@ async function startServer(handler: Handler, bounds: Partial<ServerBounds> = {})
 
 const ok: Handler = (_req, res) => void res.setHeader('content-length', 2).end('ok')
 
-/** Sends one character each `everyMs`, for ever. */
+/** Sends one character every `everyMs`, endlessly. */
 function drip(client: RawClient, text: string, everyMs: number): void {
   let at = 0
   const timer = setInterval(() => client.send(text[at++ % text.length] ?? ''), everyMs)
   onTestFinished(() => clearInterval(timer))
 }
 
-describe('the bounds of the server', () => {
-  it('are what pooled clients need: idle connections over 75 s, heads longer, uploads ten minutes', () => {
+describe('the timeouts of the server', () => {
+  it('suit pooled clients: idle connections over 75 s, request heads longer, uploads ten minutes', () => {
     expect(SERVER_BOUNDS.keepAliveMs).toBeGreaterThanOrEqual(75_000)
     expect(SERVER_BOUNDS.headersMs).toBeGreaterThan(SERVER_BOUNDS.keepAliveMs)
     expect(SERVER_BOUNDS.requestMs).toBeGreaterThanOrEqual(600_000)
     expect(SERVER_BOUNDS.silenceMs).toBeGreaterThan(240_000)
   })
 
-  it('give up a head that comes byte by byte', async () => {
+  it('end a request head that arrives byte by byte', async () => {
     const server = await startServer(ok, { headersMs: 150 })
     using client = await openRaw(server.url)
     client.send('GET / HTTP/1.1\r\nhost: x\r\nx-slow: ')
@@ -54,7 +51,7 @@ describe('the bounds of the server', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('give up a body that comes byte by byte, in the shape of its path', async () => {
+  it('end a body that arrives byte by byte, in the format of its path', async () => {
     const server = await startServer((req) => void req.resume(), { headersMs: 100, requestMs: 200 })
     using client = await openRaw(server.url)
     client.send(rawRequest('POST /v1/messages?beta=true', ['content-length: 100000']))
@@ -69,7 +66,7 @@ describe('the bounds of the server', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('cut a connection that never says anything, and one that is kept too long', async () => {
+  it('end an idle connection, and one that is open for too long', async () => {
     const server = await startServer(ok, { keepAliveMs: 50, headersMs: 150 })
     using silent = await openRaw(server.url)
     using idle = await openRaw(server.url)
@@ -79,7 +76,7 @@ describe('the bounds of the server', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('cut a client that pipelines requests and reads no answer', async () => {
+  it('end a client that pipelines requests and reads no response', async () => {
     const big = Buffer.alloc(64 * 1024, 'x')
     const server = await startServer((_req, res) => void res.end(big), { silenceMs: 200 })
     using client = await openRaw(server.url)
@@ -89,7 +86,7 @@ describe('the bounds of the server', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('cut a body that goes on after it was answered', async () => {
+  it('end a body that continues after its response', async () => {
     const server = await startServer((_req, res) => void res.writeHead(413).end())
     using client = await openRaw(server.url)
     client.send(rawRequest('POST /', ['transfer-encoding: chunked']))
@@ -100,7 +97,7 @@ describe('the bounds of the server', () => {
 })
 
 describe('a response that is read slowly', () => {
-  it('is cut when its client takes nothing, and its memory is given back piece by piece', async () => {
+  it('is cut if its client reads nothing, and its memory is freed piece by piece', async () => {
     const outcome = Promise.withResolvers<unknown>()
     let mostBuffered = 0
     const server = await startServer(async (_req, res) => {
@@ -121,7 +118,7 @@ describe('a response that is read slowly', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('is cut when its client reads a byte now and then', async () => {
+  it('is cut if its client reads a byte now and then', async () => {
     const outcome = Promise.withResolvers<unknown>()
     const server = await startServer(async (_req, res) => {
       await writePieces(res, bytePieces(Buffer.alloc(64 * MIB)), 300).then(
@@ -138,7 +135,7 @@ describe('a response that is read slowly', () => {
     expect(await outcome.promise).toMatchObject({ code: 'slow_reader' })
   })
 
-  it('comes whole to a client that is slow but goes on', async () => {
+  it('arrives completely at a client that is slow but makes progress', async () => {
     const server = await startServer(async (_req, res) => {
       res.setHeader('content-length', 8 * MIB)
       await writePieces(res, bytePieces(Buffer.alloc(8 * MIB, 'x')), 2_000)
@@ -155,7 +152,7 @@ describe('a response that is read slowly', () => {
     expect((await client.answer()).body).toHaveLength(8 * MIB)
   })
 
-  it('is cut when its client never takes the end of it', async () => {
+  it('is cut if its client never reads the end', async () => {
     const server = await startServer((_req, res) => endWithin(res, 200, 'x'.repeat(64 * MIB)))
     using client = await openRaw(server.url)
     client.socket.pause()
@@ -164,7 +161,7 @@ describe('a response that is read slowly', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('is given up at once when its client leaves', async () => {
+  it('is ended at once when its client disconnects', async () => {
     const outcome = Promise.withResolvers<unknown>()
     const server = await startServer(async (_req, res) => {
       await writePieces(res, bytePieces(Buffer.alloc(64 * MIB)), 60_000).then(
@@ -180,7 +177,7 @@ describe('a response that is read slowly', () => {
     expect(await outcome.promise).toBe('left')
   })
 
-  it('is cut into pieces only between frames, while they are short', () => {
+  it('is split only between frames, if they are short', () => {
     const frames = Array.from({ length: 3_000 }, (_, i) => `data: ${'é😀'.repeat(i % 90)}${i}\n\n`)
     for (const text of [frames.join(''), 'no end', '']) {
       const pieces = [...framePieces(text)]
@@ -191,7 +188,7 @@ describe('a response that is read slowly', () => {
   })
 })
 
-/** Ends of connections that this process holds, of clients and servers alike. */
+/** Open sockets of this process, of clients and servers. */
 function openSockets(): number {
   return process.getActiveResourcesInfo().filter((type) => type === 'TCPSocketWrap').length
 }
@@ -199,7 +196,7 @@ function openSockets(): number {
 describe('streams to clients that do not read', () => {
   const CLIENTS = 4
   const model = { ...ECHO_MODEL, limits: { ...ECHO_MODEL.limits, max_output_tokens: 1_000_000 } }
-  // Log probabilities make much of little: some 40 MB a stream, far beyond what two kernels buffer.
+  // Log probabilities are large: some 40 MB per stream, far beyond the buffers of two kernels.
   const body = (stream: boolean) =>
     JSON.stringify({
       model: 'echo-1',
@@ -228,7 +225,7 @@ describe('streams to clients that do not read', () => {
     return client
   }
 
-  it('pause their workers, stay bounded in memory, and are cut at the bound', async () => {
+  it('pause their workers, bound their memory, and are cut at the bound', async () => {
     expect(await running()).toBe(0)
     const [before, socketsBefore] = [process.memoryUsage(), openSockets()]
     const clients = await Promise.all(Array.from({ length: CLIENTS }, openUnread))
@@ -240,10 +237,10 @@ describe('streams to clients that do not read', () => {
       most = Math.max(most, now.heapUsed + now.external - before.heapUsed - before.external)
       return (await running()) === 0
     })
-    // Unpaused, the streams would be 160 MB of text alone.
+    // Without backpressure, the streams would be 160 MB of text alone.
     expect(most / MIB).toBeLessThan(120)
     await until(async () => (await gauge('sluice_pool_running')) === 0)
-    // The clients' ends are open still; the server's are not.
+    // The clients' sockets are still open; the server's are not.
     await until(() => openSockets() === socketsBefore + CLIENTS)
     for (const client of clients) {
       client.socket.resume()
@@ -253,7 +250,7 @@ describe('streams to clients that do not read', () => {
     }
   })
 
-  it('end in an error frame, if the client reads again in time to see it', async () => {
+  it('end with an error frame, if the client reads again in time', async () => {
     using client = await openUnread()
     await until(async () => (await running()) === 1)
     await until(async () => (await running()) === 0)
@@ -263,7 +260,7 @@ describe('streams to clients that do not read', () => {
     expect(frames.at(-1)).toContain('"code":"slow_reader"')
   })
 
-  it('cost a client that reads nothing of the others', async () => {
+  it('do not delay other streams', async () => {
     using client = await openUnread()
     await until(async () => (await running()) === 1)
     const say = { model: 'echo-1', messages: [{ role: 'user', content: 'hi' }] }

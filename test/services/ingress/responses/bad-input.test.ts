@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { failureOf, openStranger, WEATHER } from '../../../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
 
-/** What cannot be gone on from, and what never ends (docs/guides/responses.md, Stored responses). */
+/** Responses that cannot be continued, and endless loops (docs/guides/responses.md, Stored responses). */
 
 let stack: Stack
 let client: OpenAI
@@ -16,7 +16,7 @@ beforeAll(async () => {
 afterAll(() => stack[Symbol.asyncDispose]())
 
 describe('a response', () => {
-  test('of another project is not there, whichever way it is asked for', async () => {
+  test('of another project is not found by any request', async () => {
     const made = await client.responses.create({ model: 'echo-1', input: 'secret', background: true, stream: true })
     let id = ''
     for await (const event of made) if (event.type === 'response.created') id = event.response.id
@@ -37,7 +37,7 @@ describe('a response', () => {
     expect((await client.responses.retrieve(id)).output_text).toBe('secret')
   })
 
-  test('is referred to as often as a body has room for what it says', async () => {
+  test('is referenced as often as its content fits into a body', async () => {
     const { output } = await client.responses.create({ model: 'echo-1', input: 'x'.repeat(6_000) })
     const reference = { type: 'item_reference' as const, id: output[0]?.id ?? '' }
     const input = (times: number) => [...Array(times).fill(reference), { role: 'user' as const, content: 'go on' }]
@@ -47,7 +47,7 @@ describe('a response', () => {
     expect(await failureOf(often)).toMatchObject({ status: 400, code: 'context_length_exceeded', param: 'input' })
   })
 
-  test('cannot come before itself', async () => {
+  test('cannot precede itself', async () => {
     const idempotent = { headers: { 'idempotency-key': 'loop' } }
     const body = { model: 'echo-1', input: 'round' }
     const { id } = await client.responses.create(body, idempotent)
@@ -57,7 +57,7 @@ describe('a response', () => {
     expect(await failureOf(unborn)).toMatchObject({ status: 400, param: 'previous_response_id' })
   })
 
-  test('is streamed from none but its own events', async () => {
+  test('is streamed from its own events only', async () => {
     const made = await client.responses.create({ model: 'echo-1', input: 'a b c', background: true, stream: true })
     let [id, last] = ['', 0]
     for await (const event of made) {
@@ -77,7 +77,7 @@ describe('a response', () => {
     expect((await rest.text()).includes('response.')).toBe(false)
   })
 
-  test('ends a loop of tool calls that never ends by itself, when what was said is longer than a request may be', async () => {
+  test('ends an endless loop of tool calls when the conversation exceeds the size of a request', async () => {
     const tools = [{ type: 'function' as const, name: WEATHER.name, parameters: WEATHER.schema, strict: true }]
     const [body, output] = [{ model: 'echo-1', tools }, 'x'.repeat(4_000)]
     let called = await client.responses.create({ ...body, input: `!echo call=${WEATHER.name}` })

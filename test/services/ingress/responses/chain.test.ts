@@ -1,4 +1,4 @@
-/** Chains of responses share their history: its bytes are stored once, and outlive the responses that wrote them. */
+/** Chains of responses share their history: each message is stored once, and outlives the response that wrote it. */
 import { readdir, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import OpenAI from 'openai'
@@ -19,7 +19,7 @@ async function bytesOnDisk(stack: Stack): Promise<number> {
 
 const filler = (nth: number) => `!echo text=answer-${nth}\n${'x'.repeat(200 * KIB)}`
 
-it('store what was said once, however long they are, and without those before', async () => {
+it('store each message once, whatever their length, without the messages before it', async () => {
   await using stack = await startStack()
   const client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
   const say = async (nth: number, previous_response_id: string | null) =>
@@ -57,7 +57,7 @@ it('store what was said once, however long they are, and without those before', 
   await until(async () => (await bytesOnDisk(stack)) === 0)
 })
 
-it('of short responses stay within their turns', async () => {
+it('of short responses yield to the event loop in time', async () => {
   await using stack = await startStack()
   const client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
   let previous_response_id: string | null = null

@@ -6,7 +6,7 @@ import { z } from 'zod'
 import { failureOf, UNICODE, WEATHER, WEATHER_ARGUMENTS } from '../../../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
 
-/** POST /v1/responses as its callers see it (docs/guides/responses.md). */
+/** POST /v1/responses from the caller's point of view (docs/guides/responses.md). */
 
 let stack: Stack
 let client: OpenAI
@@ -25,7 +25,7 @@ const TOOL = {
 }
 const PIXEL = 'data:image/png;base64,iVBORw0KGgo='
 
-/** Kept and answered at once, or neither. */
+/** Stored or not stored. */
 const KEEPING = [{ store: true }, { store: false }]
 
 async function collect(stream: AsyncIterable<ResponseStreamEvent>): Promise<ResponseStreamEvent[]> {
@@ -45,7 +45,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
   const create = (body: Omit<OpenAI.Responses.ResponseCreateParamsNonStreaming, 'model'>) =>
     client.responses.create({ model: 'echo-1', ...kept, ...body })
 
-  test('answers a text, and repeats what it was asked', async () => {
+  test('returns text, and echoes its parameters', async () => {
     const response = await create({ input: UNICODE, instructions: 'Be brief.', metadata: { a: 'b' }, temperature: 0.5 })
     expect(response).toMatchObject({
       ...{ object: 'response', status: 'completed', error: null, incomplete_details: null, model: 'echo-1' },
@@ -73,7 +73,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect(answered.output_text).toBe('sunny')
   })
 
-  test('keeps to a schema', async () => {
+  test('returns JSON of a schema', async () => {
     const Forecast = z.object({ city: z.string(), days: z.number().int() })
     const parsed = await client.responses.parse({
       ...{ model: 'echo-1', input: 'A forecast.', ...kept },
@@ -83,7 +83,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect(parsed.text?.format).toMatchObject({ type: 'json_schema', name: 'forecast' })
   })
 
-  test('thinks before it speaks: as it came, or as the summary that was asked for', async () => {
+  test('reasons before it answers: with the original reasoning, or with the requested summary', async () => {
     const input = '!echo reasoning=hmm text=done'
     const { output: plain } = await create({ input })
     expect(plain).toMatchObject([{ type: 'reasoning', summary: [], content: [{ text: 'hmm' }] }, { type: 'message' }])
@@ -93,7 +93,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect(again.output_text).toBe('and now?')
   })
 
-  test('is incomplete where a limit ended it, and refuses in words of its own', async () => {
+  test('is incomplete if a limit ended it, and returns a refusal as such', async () => {
     const cut = await create({ input: '!echo tokens=50', max_output_tokens: 3 })
     expect(cut).toMatchObject({ status: 'incomplete', incomplete_details: { reason: 'max_output_tokens' } })
     expect(cut.output).toMatchObject([{ status: 'incomplete' }])
@@ -101,7 +101,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect(refused.output).toMatchObject([{ content: [{ type: 'refusal', refusal: 'no' }] }])
   })
 
-  test('takes images and files, and says log probabilities', async () => {
+  test('accepts images and files, and returns log probabilities', async () => {
     const content = [
       { type: 'input_text' as const, text: 'What is this?' },
       { type: 'input_image' as const, image_url: PIXEL, detail: 'low' as const },
@@ -118,7 +118,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect(part?.type === 'output_text' ? part.logprobs?.[0]?.top_logprobs : undefined).toHaveLength(2)
   })
 
-  test('streams typed events whose sum is the response', async () => {
+  test('streams typed events that add up to the response', async () => {
     const stream = client.responses.stream({
       ...{ model: 'echo-1', ...kept, tools: [TOOL], reasoning: { summary: 'auto' } },
       input: `!echo reasoning=hmm call=${WEATHER.name} args={}`,
@@ -141,7 +141,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect((await stream.finalResponse()).output).toMatchObject(done)
   })
 
-  test('that fails before it says anything is an HTTP error, later an event', async () => {
+  test('that fails before any output is an HTTP error, later an event', async () => {
     const early = await failureOf(create({ input: '!echo fail=context_length_exceeded' }))
     expect(early).toMatchObject({ status: 400, code: 'context_length_exceeded' })
     const input = '!echo tokens=20 after=5 fail=context_length_exceeded'
@@ -153,7 +153,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
   })
 })
 
-describe('a request that cannot be granted', () => {
+describe('an unsupported request', () => {
   test.each([
     [{ conversation: {} }, 'conversation.id'],
     [{ prompt: { id: 'pmpt_1' } }, 'prompt'],
@@ -180,13 +180,13 @@ describe('a request that cannot be granted', () => {
     expect((await refusal(body)).param).toBe(param)
   })
 
-  test('is told which models and tools there are', async () => {
+  test('gets the available models and tools', async () => {
     expect((await refusal({ tools: [{ type: 'web_search' }] })).message).toContain('need a research model')
     expect((await stack.post('/v1/responses', { model: 'gpt-9', input: 'hi' })).status).toBe(404)
   })
 })
 
-test('the tokens of a prompt are counted', async () => {
+test('the tokens of an input are counted', async () => {
   const counted = await client.responses.inputTokens.count({
     model: 'echo-1',
     input: 'one two three',

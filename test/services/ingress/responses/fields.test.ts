@@ -36,7 +36,7 @@ const types = new SdkTypes('node_modules/openai/resources/responses/responses.d.
   ...{ max_output_tokens: 50, temperature: 0.5, top_p: 0.5, top_logprobs: 2, encrypted_content: 'gAAAA', metadata: {} },
 })
 
-/** Fields that Sluice handles, and those that are tested below. */
+/** Fields that Sluice handles, and fields that are tested below. */
 const OWN = [
   ...['background', 'conversation', 'previous_response_id', 'metadata', 'store', 'stream', 'stream_options', 'model'],
   ...['input', 'instructions', 'tools', 'tool_choice', 'include', 'reasoning', 'text', 'parallel_tool_calls'],
@@ -77,7 +77,7 @@ function responseOf(output: readonly unknown[], fields: Json = {}): Json {
   return { id: 'resp_1', object: 'response', status: 'completed', output, usage, ...fields }
 }
 
-/** The answer as a stream: each item is added without its texts, which come as deltas, and then is done. */
+/** The response as a stream: each item is added without its texts, which arrive as deltas, and then is done. */
 function streamed(whole: Json, to: Answer): void {
   to.open()
   const frame = (type: string, fields: Json) => to.frame({ type, ...fields }, type)
@@ -100,7 +100,7 @@ function streamed(whole: Json, to: Answer): void {
   to.end()
 }
 
-/** The body that the upstream gets of a call, after it was accepted. */
+/** The body that the upstream receives for an accepted call. */
 async function sent(body: object): Promise<Json> {
   const before = upstream.calls.length
   const response = await stack.post('/v1/responses', { model: 'm1', input: [HELLO], store: false, ...body })
@@ -124,7 +124,7 @@ describe('requests', () => {
       const format = text.format as Json | undefined
       const isText = format?.type === 'text'
       const body = isText ? { ...text, format: { type: 'text' } } : text
-      // A format that is the default is left out.
+      // The default format is omitted.
       const { format: _, ...others } = body
       expect((await sent({ text: body })).text, JSON.stringify(body)).toEqual(isText ? others : body)
     }
@@ -177,7 +177,7 @@ function withOneSource(value: unknown): Json {
   )
 }
 
-/** A conversation around one item: a call has an output, an output has a call. */
+/** A conversation around one item: a call gets an output, an output gets a call. */
 function conversationWith(item: Json): Json[] {
   const call_id = item.call_id ?? 'call_1'
   const output = { call_id, output: 'x' }
@@ -197,7 +197,7 @@ function conversationWith(item: Json): Json[] {
   }
 }
 
-/** An item as it is compared: a message has a type, and the text of one plain part is a string. */
+/** An item in normal form: a message has a type, and the text of a single plain part is a string. */
 function plain(item: Json): Json {
   const { content, output } = item
   return {
@@ -208,7 +208,7 @@ function plain(item: Json): Json {
   }
 }
 
-/** Null stands for absent. */
+/** Null means absent. */
 function withoutNull(item: Json): Json {
   return Object.fromEntries(Object.entries(item).filter(([, value]) => value !== null))
 }
@@ -226,7 +226,7 @@ function plainContent(content: unknown): unknown {
   return isPlain && typeof only?.text === 'string' ? only.text : parts
 }
 
-describe('answers', () => {
+describe('responses', () => {
   const ECHOED = [
     ...[
       'id',
@@ -244,7 +244,7 @@ describe('answers', () => {
     ...['reasoning', 'safety_identifier', 'status', 'text', 'top_logprobs', 'truncation', 'usage', 'user'],
   ]
 
-  /** What a caller gets, whole and as the last event of a stream. */
+  /** The response that a caller gets, whole and as the last event of a stream. */
   async function given(): Promise<Json[]> {
     const body = { model: 'm1', input: 'hi', store: false, tools: [FUNCTION] }
     const whole = await stack.post('/v1/responses', body)
@@ -269,7 +269,7 @@ describe('answers', () => {
     }
   })
 
-  test('items, which are accepted in the next turn', async () => {
+  test('items, which are accepted in the next request', async () => {
     const items = (types.samples('ResponseOutputItem') as Json[]).filter(
       ({ type, id, tools }) =>
         type !== undefined &&
@@ -293,7 +293,7 @@ describe('answers', () => {
   })
 })
 
-/** Items of the model, whose ids and states are Sluice's. */
+/** Items of the model, whose ids and states Sluice sets. */
 const OWN_ITEMS = ['message', 'reasoning', 'function_call', 'custom_tool_call']
 
 function unnamed(item: Json): Json {

@@ -1,4 +1,4 @@
-/** Responses in the background on a real fleet: several ingresses, workers that die, Kafka and Postgres. */
+/** Background responses on a real fleet: several ingresses, workers that die, Kafka and Postgres. */
 import { dirname, join } from 'node:path'
 import OpenAI from 'openai'
 import type { ResponseStreamEvent } from 'openai/resources/responses/responses'
@@ -11,33 +11,33 @@ import { TEST_KEY, until } from '../../../support/stack.ts'
 const kafka = inject('kafka')
 const postgres = inject('postgres')
 
-/** Each call of a function is four events that are never said as one, however busy the machine is. */
+/** Each tool call is four events that are never merged, however busy the machine is. */
 const CALLS = 49
 /** Created, queued, in progress, the calls, completed. */
 const EVENTS = 4 + 4 * CALLS
 const SCRIPT = `!echo call=look args=1 calls=${CALLS} delay_ms=10`
-/** At which events the stream is cut: every one of them with `SLUICE_TEST_EVERY_EVENT=1`. */
+/** Every nth event at which the stream is cut; `SLUICE_TEST_EVERY_EVENT=1` cuts at every one. */
 const EVERY = process.env.SLUICE_TEST_EVERY_EVENT === '1' ? 1 : 10
 const CUTS = Array.from({ length: EVENTS }, (_, at) => at + 1).filter((cut) => cut <= 4 || cut % EVERY === 0)
-/** Responses that run at once. */
+/** Concurrent responses. */
 const AT_ONCE = 10
-/** Begun one after the other, so that each is at another event when their process is killed. */
+/** Responses started one after the other, so that each is at a different event when their process is killed. */
 const STAGGERED = 40
 const STAGGER_MS = 150
 const SLOW_SCRIPT = `!echo call=look args=1 calls=20 first_ms=${5 * STAGGER_MS} delay_ms=${STAGGER_MS}`
-/** Runs code three times, and is asked four times; each time it says something first, which takes longer than two tellings. */
+/** Three code runs and four model calls; each first streams text for longer than two publishing intervals. */
 const RUNS = 3
 const SAID = 'Let me see what the code says of it.'
 const CODE = "import time\ntime.sleep(0.3)\nprint('done')"
 const CODE_SCRIPT = `!echo call=code_interpreter rounds=${RUNS} first_ms=300 delay_ms=60 text=${JSON.stringify(SAID)} args=${JSON.stringify(JSON.stringify({ code: CODE }))}`
 /** On a busy machine each process takes ten seconds to start. */
 const TEST_MS = 300_000
-/** Longer than any stream stays quiet here. */
+/** Longer than any pause of a stream here. */
 const SETTLES_MS = 120_000
 
 type Event = ResponseStreamEvent
 
-describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', () => {
+describe.skipIf(!kafka || !postgres)('a background response on a fleet', () => {
   let database: TestDatabase & { url: string }
   let fleet: Fleet
   let settings: Record<string, string>
@@ -54,7 +54,7 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
     await database?.[Symbol.asyncDispose]()
   }, TEST_MS)
 
-  /** @param leaseMs After which the jobs of a worker that is dead, or stopped for as long on a busy machine, run again. */
+  /** @param leaseMs Time after which the jobs of a dead or stopped worker run again */
   const start = (role: 'ingress' | 'scheduler' | 'inference' | 'code', leaseMs = 60_000, more = {}) =>
     fleet.start(role, { ...settings, JOB_LEASE_MS: String(leaseMs), ...more })
   const clientOf = (at: number) =>
@@ -63,7 +63,7 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
     clientOf(at).responses.create({ model: 'echo-1', input, background: true, stream: true })
   const goOn = (at: number, id: string, starting_after?: number) =>
     clientOf(at).responses.retrieve(id, { stream: true, ...(starting_after !== undefined && { starting_after }) })
-  /** Begins responses one after the other and reads their streams, until the first has said nearly all of it. */
+  /** Starts responses one after the other and reads their streams, until the first is nearly complete. */
   const beginMany = async (at: number) => {
     const reads: Reading[] = []
     for (let begun = 0; begun < STAGGERED; begun++) {
@@ -74,14 +74,14 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
     await until(() => reads.every(({ events }) => events.length > 0), { withinMs: SETTLES_MS })
     return reads
   }
-  /** Ends without a word what runs jobs. */
+  /** Kills a process that runs jobs. */
   const kill = async (process: RoleProcess) => {
     process.kill('SIGKILL')
     await process.exited
   }
 
   it(
-    'goes on at another ingress from every event at which its stream is cut, with each event once and in order',
+    'resumes at another ingress from every event at which its stream is cut, with each event once and in order',
     async () => {
       const worker = await start('inference')
       const cutAt = async (cut: number) => {
@@ -101,7 +101,7 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
   )
 
   it(
-    'goes on at another ingress when its own is killed',
+    'resumes at another ingress when its own is killed',
     async ({ annotate }) => {
       const [worker, doomed] = await Promise.all([start('inference'), start('ingress')])
       ingresses.push(doomed)
@@ -122,7 +122,7 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
       await until(async () => (await clientOf(0).responses.retrieve(last)).status === 'completed', {
         withinMs: SETTLES_MS,
       })
-      // What nobody was there to add to the conversation is added by who reads it.
+      // A reader adds the items that the dead process did not add to the conversation.
       const items = await Promise.all(
         [0, 1].map(async (at) => await clientOf(at).conversations.items.list(conversation)),
       )
@@ -135,7 +135,7 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
   )
 
   it(
-    'is told whole though its worker is killed, at whichever event',
+    'is streamed completely although its worker is killed, at any event',
     async ({ annotate }) => {
       const doomed = await start('inference', 5_000)
       const reads = await beginMany(0)
@@ -145,7 +145,7 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
       let broke = 0
       for (const [{ events, broken }, place] of places) {
         const error = await broken
-        // Output that was told is not told again in the same stream: that one breaks off, and the next tells all of it.
+        // Published output is not repeated in one stream: that stream ends with an error, and the next one has all of it.
         if (error) expect(error.message).toContain('started over')
         else requireWhole(events)
         if (error) broke++
@@ -167,7 +167,7 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
   )
 
   it.skipIf(SANDBOX_MISSING !== undefined)(
-    'that talks and runs code is told without a break though its worker is killed, wherever it is, and does nothing twice',
+    'with text and code runs is streamed without a break although its worker is killed at any point, and repeats no code run',
     async ({ annotate }) => {
       const sandbox = { SANDBOX: 'zygote', DATA_DIR: dirname(SANDBOX_DIR), BLOB_DIR: join(fleet.dataDir, 'blobs') }
       const coding = await start('code', 60_000, sandbox)
@@ -208,10 +208,10 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
   )
 })
 
-/** What is told of one run of code. */
+/** Events of one code run. */
 const EVENTS_A_RUN = 7
 
-/** What the deltas of an item join to, and what is said at its end. */
+/** The concatenated deltas of an item, and its final text. */
 function saidOf(events: readonly Event[], at: number): [deltas: string, done: string] {
   let [deltas, done] = ['', '']
   for (const event of events) {
@@ -230,10 +230,10 @@ async function read(stream: AsyncIterable<Event>, most = Number.POSITIVE_INFINIT
   return events
 }
 
-/** A stream that is read as it comes. */
+/** A stream that is read as it arrives. */
 interface Reading {
   readonly events: Event[]
-  /** Settles when it ends; why, where it broke off. */
+  /** Settles at the end; with an error if the stream broke. */
   readonly broken: Promise<Error | undefined>
 }
 

@@ -15,7 +15,7 @@ const SLEEP = 'import time\ntime.sleep(100)'
 const PLOT = 'import matplotlib.pyplot as plt\nplt.plot([1, 4])\nplt.show()'
 const LOGS = 'code_interpreter_call.outputs' as const
 
-/** What echo-1 is told so that it calls the tool. */
+/** Prompt that makes echo-1 call the tool. */
 function script(code: string, more = 'rounds=1'): string {
   return `!echo call=code_interpreter args=${JSON.stringify(JSON.stringify({ code }))} ${more}`
 }
@@ -25,7 +25,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
   const ask = (input: string, more: Partial<ResponseCreateParamsNonStreaming> = {}) =>
     client().responses.create({ model: 'echo-1', input, tools: [TOOL], ...more })
 
-  it('runs what the model wrote, and the model goes on with what it printed', async () => {
+  it('runs the code of the model, and the model continues with the output', async () => {
     const response = await ask(script('print(6 * 7)'), { include: [LOGS], instructions: 'Be exact.' })
     expect(response).toMatchObject({ status: 'completed', tools: [TOOL], output_text: '42' })
     const [call, message] = response.output
@@ -42,7 +42,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(again.output).toMatchObject([{ type: 'code_interpreter_call', outputs: null }, { type: 'message' }])
   })
 
-  it('does so in a batch, where code runs by itself as well', async () => {
+  it('runs code in a batch, too, also with code jobs of its own', async () => {
     const asked = { model: 'echo-1', input: script('print(6 * 7)'), tools: [TOOL] }
     const responses = await runBatch(client(), '/v1/responses', [asked])
     expect(responses.output).toMatchObject([
@@ -53,7 +53,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(runs.errors).toMatchObject([{ custom_id: 'r1', response: { body: { error: { param: 'code' } } } }])
   })
 
-  it('says each event once and in order, live and from its record, whole or from any number', async () => {
+  it('has each event once and in order, live and from the store, whole or from any number', async () => {
     const stream = await client().responses.create({
       ...{ model: 'echo-1', input: script('print(1)', 'rounds=2'), tools: [TOOL] },
       ...{ stream: true, background: true, include: [LOGS] },
@@ -84,7 +84,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(events.at(-1)).toMatchObject({ response: { id, output: ended.output } })
   })
 
-  it('stops the program when it is cancelled, and when its caller leaves', async () => {
+  it('stops the program when cancelled, and when its caller disconnects', async () => {
     const response = await ask(script(SLEEP), { background: true })
     await untilBusy(stack(), 1)
     expect(await client().responses.retrieve(response.id)).toMatchObject({ status: 'in_progress' })
@@ -101,7 +101,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     await untilBusy(stack(), 0)
   })
 
-  it('tells the model what went wrong, and shows figures', async () => {
+  it('reports errors to the model, and returns figures', async () => {
     const wrong = await ask('!echo call=code_interpreter args=[] rounds=1')
     expect(wrong.output).toMatchObject([{ status: 'failed', code: '[]' }, { type: 'message' }])
     expect(wrong.output_text).toContain('JSON object')
@@ -113,7 +113,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(drawn.output_text).toContain('plot_1.png')
   })
 
-  it('comes to an end though the model never stops calling', async () => {
+  it('ends although the model never stops calling', async () => {
     const bounded = await ask(script('print(1)', ''), { max_tool_calls: 2 })
     const ends = { status: 'incomplete', incomplete_details: { reason: 'max_tool_calls' } }
     expect(bounded).toMatchObject(ends)
@@ -127,7 +127,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     })
   })
 
-  it('leaves the calls of functions to its caller, who goes on with their outputs', async () => {
+  it('leaves function calls to its caller, who continues with their outputs', async () => {
     const look = { type: 'function' as const, name: 'look', parameters: { type: 'object' }, strict: false }
     const input = 'Ask code_interpreter and look.'
     const called = await ask(input, { tools: [TOOL, look] })
@@ -138,7 +138,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect((await client().responses.create(went)).output_text).toBe('seen')
   })
 
-  it('refuses options that it cannot grant, and leaves out tools that it does not run', async () => {
+  it('refuses unsupported options, and drops tools that it does not run', async () => {
     const refused = async (body: object) => {
       const response = await stack().post('/v1/responses', { model: 'echo-1', input: 'hi', ...body })
       const { error } = (await response.json()) as { error: { param: string; message: string } }
@@ -155,7 +155,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(await refused({ tools: [TOOL, TOOL] })).toEqual(says('tools[1].name', 'twice'))
   })
 
-  it('puts files into the directory of each run, as long as they are kept', async () => {
+  it('puts files into the directory of each run while they are stored', async () => {
     const upload = async (text: string | Buffer, name: string) =>
       (await client().files.create({ file: await toFile(Buffer.from(text), name), purpose: 'user_data' })).id
     const [first, second] = [
@@ -202,7 +202,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect((await ask(sized, { tools: withFiles(large) })).output_text).toBe(String(RUN_FILES_BYTES_MAX))
   })
 
-  it('is what the Vercel AI SDK makes of its code interpreter, whole and streamed', async () => {
+  it('matches the code interpreter of the Vercel AI SDK, whole and streamed', async () => {
     const openai = createOpenAI({ apiKey: TEST_KEY, baseURL: `${stack().url}/v1` })
     const tools = { code_interpreter: openai.tools.codeInterpreter({}) }
     const asked = { model: openai('echo-1'), prompt: script('print(3)'), tools, maxRetries: 0 }
@@ -215,7 +215,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(await streamed.toolResults).toMatchObject([{ output: { outputs: [{ type: 'logs', logs: '3\n' }] } }])
   })
 
-  it('adds the run to its conversation, and others go on from it', async () => {
+  it('adds the run to its conversation, and other responses continue from it', async () => {
     const { id } = await client().conversations.create()
     await ask(script('print(5)'), { conversation: id })
     await until(async () => (await client().conversations.items.list(id)).data.length === 3)

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { failureOf, WEATHER } from '../../../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
-/** What is kept of responses, and what can be done with it (docs/guides/responses.md, Stored responses). */
+/** Stored responses and the requests on them (docs/guides/responses.md, Stored responses). */
 
 let stack: Stack
 let client: OpenAI
@@ -29,8 +29,8 @@ async function collect(stream: AsyncIterable<ResponseStreamEvent>, most = Number
   return events
 }
 
-describe('a kept response', () => {
-  test('can be read again, with its input, until it is deleted', async () => {
+describe('a stored response', () => {
+  test('can be read back with its input until it is deleted', async () => {
     const made = await say('first', { instructions: 'Be brief.', metadata: { a: 'b' } })
     expect(await client.responses.retrieve(made.id)).toEqual(made)
     const items = await client.responses.inputItems.list(made.id)
@@ -42,7 +42,7 @@ describe('a kept response', () => {
     expect(await failureOf(say('next', { previous_response_id: made.id }))).toMatchObject({ status: 400 })
   })
 
-  test('is gone on from, without its instructions', async () => {
+  test('can be continued, without its instructions', async () => {
     const first = await say('one', { instructions: 'Be brief.' })
     const second = await say('two', { previous_response_id: first.id })
     expect(second.previous_response_id).toBe(first.id)
@@ -67,7 +67,7 @@ describe('a kept response', () => {
     expect(await failureOf(client.responses.inputItems.list(id, { after: 'msg_none' }))).toMatchObject({ status: 400 })
   })
 
-  test('takes the output of the function that it called', async () => {
+  test('accepts the output of the function that it called', async () => {
     const tools = [{ type: 'function' as const, name: WEATHER.name, parameters: WEATHER.schema, strict: true }]
     const called = await say(`Ask ${WEATHER.name}.`, { tools })
     const call = called.output.find((item) => item.type === 'function_call')
@@ -79,7 +79,7 @@ describe('a kept response', () => {
     })
   })
 
-  test('can be referred to item by item', async () => {
+  test('can be referenced item by item', async () => {
     const { output } = await say('one')
     const input = [
       { type: 'item_reference' as const, id: output[0]?.id ?? '' },
@@ -88,7 +88,7 @@ describe('a kept response', () => {
     expect((await client.responses.create({ model: 'echo-1', input })).output_text).toBe('two')
   })
 
-  test('is nothing to go on from where it failed, was cancelled, runs, or was never kept', async () => {
+  test('cannot be continued if it failed, was cancelled, is running, or was never stored', async () => {
     const input = '!echo fail=context_length_exceeded'
     const { id: failed } = await client.responses.create({ model: 'echo-1', input, background: true })
     await until(async () => (await client.responses.retrieve(failed)).status === 'failed')
@@ -104,7 +104,7 @@ describe('a kept response', () => {
   })
 })
 
-describe('a response in the background', () => {
+describe('a background response', () => {
   test('is queued at once and completes', async () => {
     const made = await client.responses.create({ model: 'echo-1', input: 'later', background: true })
     expect(made).toMatchObject({ background: true, output: [], status: expect.stringMatching(/queued|in_progress/) })
@@ -113,7 +113,7 @@ describe('a response in the background', () => {
     expect(await client.responses.cancel(made.id)).toMatchObject({ status: 'completed' })
   })
 
-  test('is cancelled once and for all', async () => {
+  test('is cancelled permanently', async () => {
     const { id } = await client.responses.create({ model: 'echo-1', input: ENDLESS, background: true })
     await until(async () => (await client.responses.retrieve(id)).status === 'in_progress')
     expect(await failureOf(client.responses.delete(id))).toMatchObject({ status: 409 })
@@ -123,7 +123,7 @@ describe('a response in the background', () => {
     expect(await failureOf(client.responses.cancel(plain))).toMatchObject({ status: 400 })
   })
 
-  test('goes on from every event of its stream with each of the others once', async () => {
+  test('resumes from every event of its stream with each later event once', async () => {
     const input = '!echo tokens=40 delay_ms=1'
     const stream = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     const events = await collect(stream)
@@ -141,7 +141,7 @@ describe('a response in the background', () => {
     expect(await failureOf(beyond)).toMatchObject({ status: 400, param: 'starting_after' })
   })
 
-  test('goes on when its reader leaves, and is heard live by the next', async () => {
+  test('continues when its reader disconnects, and can be read live by the next one', async () => {
     const input = '!echo tokens=20 delay_ms=20'
     const stream = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     const seen = await collect(stream, 6)
@@ -152,7 +152,7 @@ describe('a response in the background', () => {
     expect(text.join('')).toBe((await client.responses.retrieve(id)).output_text)
   })
 
-  test('says that its output is made again, and is streamed whole from the beginning', async () => {
+  test('reports that its output starts over, and is streamed from the beginning', async () => {
     const input = '!echo tokens=12 delay_ms=30 after=6 fail=upstream_error failures=1'
     const stream = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     const seen: ResponseStreamEvent[] = []
@@ -167,7 +167,7 @@ describe('a response in the background', () => {
     expect(whole.filter(({ type }) => type === 'response.output_item.added')).toHaveLength(1)
   })
 
-  test('tells its stream that it failed, or was cancelled', async () => {
+  test('reports in its stream that it failed, or was cancelled', async () => {
     const input = '!echo tokens=20 after=5 fail=context_length_exceeded'
     const failing = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     expect((await collect(failing)).at(-1)).toMatchObject({ type: 'response.failed', response: { status: 'failed' } })
@@ -181,7 +181,7 @@ describe('a response in the background', () => {
   })
 })
 
-test('a plain stream whose reader leaves stops its work', async () => {
+test('a plain stream is cancelled when its reader disconnects', async () => {
   const leave = new AbortController()
   const stream = await client.responses.create(
     { model: 'echo-1', input: '!echo tokens=1000 delay_ms=50', stream: true },

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack } from '../../../support/stack.ts'
 
-/** Requests of real clients, and their ways to upstreams of this API and of others (docs/guides/responses.md, Tools and Items). */
+/** Requests of real clients, forwarded to upstreams of this API and of others (docs/guides/responses.md, Tools and Items). */
 
 type Json = Record<string, unknown>
 
@@ -60,7 +60,7 @@ async function stream(body: Json): Promise<Json[]> {
   })
 }
 
-/** The whole answer of a Responses upstream. */
+/** The whole response of an upstream. */
 function answerOf(output: readonly Json[], fields: Json = {}): Json {
   const usage = { input_tokens: 3, output_tokens: 2, total_tokens: 5 }
   return { id: 'resp_1', object: 'response', status: 'completed', output, usage, ...fields }
@@ -75,7 +75,7 @@ const message = (text: string, fields: Json = {}) => ({
   ...fields,
 })
 
-describe('a model inside the service', () => {
+describe('an in-process model', () => {
   const call = (type: string, fields: Json) => [
     { role: 'user', content: 'go' },
     { type, call_id: 'c1', ...fields },
@@ -133,7 +133,7 @@ describe('a model inside the service', () => {
     expect(status).toBe('completed')
   })
 
-  test('is offered the functions of a namespace, and its calls name the namespace', async () => {
+  test('gets the functions of a namespace, and its calls name the namespace', async () => {
     const input = '!echo call=g'
     const { output } = await post({ model: 'echo-1', input, tools: [NAMESPACE] })
     const called = expect.objectContaining({ type: 'function_call', name: 'g', namespace: 'mcp__x' })
@@ -144,7 +144,7 @@ describe('a model inside the service', () => {
     )
   })
 
-  test('is offered a custom tool as a function of one text, and calls the custom tool', async () => {
+  test('gets a custom tool as a function of one text, and calls the custom tool', async () => {
     const input = '!echo call=apply_patch'
     const { output } = await post({ model: 'echo-1', input, tools: [PATCH] })
     const called = {
@@ -162,7 +162,7 @@ describe('a model inside the service', () => {
     expect(String(done?.input)).not.toContain('"input"')
   })
 
-  test('tells two functions of one name apart by their namespaces', async () => {
+  test('distinguishes two functions of one name by their namespaces', async () => {
     const other = { ...NAMESPACE, name: 'mcp__y' }
     const tools = [NAMESPACE, other]
     const { output } = await post({ model: 'echo-1', input: '!echo call=mcp__y__g', tools })
@@ -226,7 +226,7 @@ describe('an upstream of this API', () => {
     { type: 'tool_of_next_month', options: { deep: true } },
   ]
 
-  test('gets items, tools and fields as they came', async () => {
+  test('gets items, tools and fields unchanged', async () => {
     responses.script((_call, to) => to.json(answerOf([message('Done.')])))
     const body = {
       input: INPUT,
@@ -251,7 +251,7 @@ describe('an upstream of this API', () => {
     const { include, ...others } = body
     expect(sent).toMatchObject({ ...others, input: expect.anything(), model: 'far', store: false })
     expect(sent?.include).toEqual([...include, 'reasoning.encrypted_content'])
-    // A single text may arrive as a string, which every server reads.
+    // A single text may arrive as a string, which every server accepts.
     const simplified = INPUT.map((item) => {
       const content = (item as { content?: unknown }).content
       return item.role === 'developer' && Array.isArray(content) ? { ...item, content: 'Rules.' } : item
@@ -260,7 +260,7 @@ describe('an upstream of this API', () => {
     expect(sent?.tools).toEqual(TOOLS)
   })
 
-  test('does not get fields that address its engine, unless the model passes them', async () => {
+  test('gets no fields that address its engine, unless the model allows them', async () => {
     responses.script((_call, to) => to.json(answerOf([message('Done.')])))
     await post({ model: 'far', input: 'hi', priority: -1000, cache_salt: 'x', kv_transfer_params: {}, other: 1 })
     const sent = responses.calls.at(-1)?.body ?? {}
@@ -281,7 +281,7 @@ describe('an upstream of this API', () => {
         { role: 'user', content: 'hi' },
       ],
     },
-  ])('gets no URL of its own network, nor of a remote image that is not allowed: %j', async (body) => {
+  ])('gets no URL of its own network, nor of a disallowed remote image: %j', async (body) => {
     const answer = await stack.post('/v1/responses', { model: 'far', input: 'hi', store: false, ...body })
     expect(answer.status).toBe(400)
   })
@@ -340,12 +340,12 @@ describe('an upstream of this API', () => {
     },
   }
 
-  /** Output without the ids of items that Sluice names itself. */
+  /** Output without the ids of items that Sluice assigns. */
   const unnamed = (output: unknown) =>
     (output as Json[]).map(({ id, ...item }) => (OWN_NAMES.has(String(item.type)) ? item : { id, ...item }))
   const OWN_NAMES = new Set(['message', 'reasoning', 'function_call', 'custom_tool_call'])
 
-  /** The stream by which such an answer comes. */
+  /** The stream of such a response. */
   function framesOf(answer: Json): Json[] {
     const frames: Json[] = [{ type: 'response.created', response: { ...answer, status: 'in_progress', output: [] } }]
     for (const [output_index, item] of (answer.output as Json[]).entries()) {
@@ -373,7 +373,7 @@ describe('an upstream of this API', () => {
     return [...frames, { type: 'response.completed', response: answer }]
   }
 
-  test('answers in items of any type, whole', async () => {
+  test('returns items of any type, whole', async () => {
     const answer = answerOf(OUTPUT, FIELDS)
     responses.script((_call, to) => to.json(answer))
     const told = await post({ model: 'gpt-5-codex', input: 'hi', tools: TOOLS })
@@ -382,7 +382,7 @@ describe('an upstream of this API', () => {
     expect(told).toMatchObject(FIELDS)
   })
 
-  test('answers in items of any type, streamed, and the next turn takes all of them', async () => {
+  test('returns items of any type, streamed, and the next request accepts all of them', async () => {
     const answer = answerOf(OUTPUT, FIELDS)
     responses.script((_call, to) => {
       to.open()
@@ -416,7 +416,7 @@ describe('an upstream of this API', () => {
     )
   })
 
-  test('gets the session headers of the caller and those that the model names, never the key', async () => {
+  test('gets the session headers of the caller and those that the model allows, never the key', async () => {
     responses.script((_call, to) => to.json(answerOf([message('Done.')])))
     const headers = { 'x-session-id': 's1', tracestate: 'a=b', baggage: 'k=v', 'x-other': 'no' }
     await post({ model: 'far', input: 'hi' }, { headers })
@@ -434,7 +434,7 @@ describe('an upstream of this API', () => {
       framesOf(answerOf([message('Hello')])).map(({ output_index: _, item_id: __, ...frame }) => frame),
     ],
     ['[DONE] instead of response.completed', [...framesOf(answerOf([message('Hello')])).slice(0, -1), '[DONE]']],
-  ])('is read with %s', async (_name, frames) => {
+  ])('is parsed with %s', async (_name, frames) => {
     responses.script((_call, to) => {
       to.open()
       for (const frame of frames) to.frame(frame)
@@ -445,7 +445,7 @@ describe('an upstream of this API', () => {
     expect([end.status, (end.output as Json[])[0]?.content]).toMatchObject(['completed', [{ text: 'Hello' }]])
   })
 
-  test('that counted output and sent none is an error', async () => {
+  test('that reports output tokens without output is an error', async () => {
     responses.script((_call, to) => to.json(answerOf([], { usage: { input_tokens: 3, output_tokens: 20 } })))
     const answer = await stack.post('/v1/responses', { model: 'far', input: 'hi', store: false })
     expect(answer.status).toBe(502)
@@ -453,7 +453,7 @@ describe('an upstream of this API', () => {
 })
 
 describe('an upstream of chat completions', () => {
-  test('gets the tools that items add, and calls of them are mapped back', async () => {
+  test('gets the tools that items add, and their calls are mapped back', async () => {
     const namespace = { type: 'namespace', name: 'functions', tools: [{ ...PATCH, name: 'exec' }] }
     const input = [
       { type: 'additional_tools', id: 'at_1', role: 'developer', tools: [namespace] },
@@ -483,7 +483,7 @@ describe('an upstream of chat completions', () => {
     usage: { prompt_tokens: 3, completion_tokens: 2, total_tokens: 5 },
   })
 
-  test('gets custom tools and namespaces as functions, and its calls are mapped back', async () => {
+  test('gets custom tools and namespaces as functions, and their calls are mapped back', async () => {
     const tools = [PATCH, NAMESPACE, { type: 'web_search' }, { type: 'local_shell' }]
     chat.script((_call, to) => to.json(callOf('apply_patch', '{"input":"*** Begin Patch"}')))
     const patched = await post({
@@ -522,7 +522,7 @@ describe('an upstream of chat completions', () => {
     ])
   })
 
-  test('gets its thoughts back from a client that returns sealed ones only', async () => {
+  test('gets its reasoning back from a client that returns only encrypted reasoning', async () => {
     const thought = { role: 'assistant', content: 'Done.', reasoning_content: 'Hm.' }
     const answer = { choices: [{ index: 0, message: thought, finish_reason: 'stop' }] }
     chat.script((_call, to) => to.json(answer))
@@ -536,7 +536,7 @@ describe('an upstream of chat completions', () => {
     expect(chat.calls.at(-1)?.body.messages).toMatchObject([{}, { reasoning_content: 'Hm.' }, {}])
   })
 
-  test('gets names of tools that it takes, and the caller gets its own', async () => {
+  test('gets tool names that it accepts, and the caller gets the original ones', async () => {
     const name = `mcp__${'a_long_server_'.repeat(4)}.${'tool'.repeat(4)}`
     expect(name.length).toBeGreaterThan(64)
     chat.script((call, to) => {

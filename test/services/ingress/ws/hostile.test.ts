@@ -8,8 +8,8 @@ import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.
 import { isEnd, openWs, type WsClient } from '../../../support/ws.ts'
 
 /**
- * WebSocket clients that send what they may not, or read as slowly as they can. Each meets a bound and the close code that
- * names it; the process and its other clients go on.
+ * WebSocket clients that send forbidden data, or read as slowly as they can. Each hits a bound with its close code; the process and other
+ * clients continue.
  */
 
 const CHAT = '/v1/chat/completions'
@@ -20,7 +20,7 @@ beforeAll(async () => {
   stack = await startStack({ settings: { BODY_BYTES_MAX: '1000000' }, sockets: { lingerMs: 500 } })
 })
 afterAll(async () => {
-  // Whatever was sent, others are still served.
+  // Other clients are still served.
   using client = await openWs(stack)
   client.chat('last', 'hi')
   expect(await client.end('last')).toMatchObject({ type: 'request.completed' })
@@ -61,7 +61,7 @@ describe('a frame', () => {
     ['of too many values', `{"type":"ping","id":"p","x":[${'1,'.repeat(450_000)}1]}`],
   ]
 
-  it.each(MALFORMED)('%s is told so', async (_what, frame) => {
+  it.each(MALFORMED)('%s gets an error', async (_what, frame) => {
     using client = await openWs(stack)
     client.ws.send(frame)
     expect(await client.frame('error')).toMatchObject({ error: { type: 'invalid_request_error' } })
@@ -89,9 +89,9 @@ describe('a frame', () => {
     ['an endpoint every object has', { endpoint: 'constructor', body: {} }, 'endpoint', 'invalid_value'],
     ['a stream that is a number', { endpoint: CHAT, body: { model: 'echo-1', messages: [], stream: 1 } }, null, null],
     ['an empty body', { endpoint: CHAT, body: {} }, null, null],
-  ])('that begins a request with %s fails that request', async (_what, more, param, code) => {
+  ])('that starts a request with %s fails that request', async (_what, more, param, code) => {
     using client = await openWs(stack)
-    // More often than malformed frames may come.
+    // More often than malformed frames are allowed.
     for (const id of ['r1', 'r2', 'r3', 'r4']) client.send({ type: 'request.create', id, ...more })
     const error = param === null ? {} : { param, code }
     for (const id of ['r1', 'r2', 'r3', 'r4']) {
@@ -101,14 +101,14 @@ describe('a frame', () => {
     await client.frame('pong')
   })
 
-  it('may have any id, also one that every object has', async () => {
+  it('may have any id, also the name of an inherited member', async () => {
     using client = await openWs(stack)
     const ids = ['__proto__', 'constructor', '"}', '\u2028\u0000', '😀', 'x'.repeat(64)]
     for (const id of ids) client.chat(id, 'hi')
     for (const id of ids) expect(await client.end(id)).toMatchObject({ type: 'request.completed', id })
   })
 
-  it('with an id that is in use closes the connection with 4409', async () => {
+  it('with an id in use closes the connection with 4409', async () => {
     using client = await openWs(stack)
     client.chat('r1', '!echo first_ms=60000 tokens=9')
     client.send({ type: 'job.subscribe', id: 'r1', job_id: 'job_0123456789abcdef' })
@@ -123,13 +123,13 @@ describe('a frame', () => {
     expect(await client.closing()).toMatchObject({ code: 1009 })
   })
 
-  it('that is just small enough is taken', async () => {
+  it('just below the maximum is accepted', async () => {
     using client = await openWs(stack)
     client.chat('r1', `!echo text=ok\n${'x'.repeat(999_000)}`)
     expect(await client.end('r1')).toMatchObject({ type: 'request.completed' })
   })
 
-  it('that is too big in pieces closes the connection with 1009', async () => {
+  it('that is too big in fragments closes the connection with 1009', async () => {
     using client = await openWs(stack)
     for (let i = 0; i < 20; i++) client.ws.send('x'.repeat(100_000), { fin: false })
     expect(await client.closing()).toMatchObject({ code: 1009 })
@@ -157,21 +157,21 @@ describe('an upgrade', () => {
     ['malformed protocols', [auth, key, version, 'sec-websocket-protocol: inference.v1,,x']],
     ['a protocol twice', [auth, key, version, 'sec-websocket-protocol: inference.v1, inference.v1']],
     ['a protocol of another case', [auth, key, version, 'sec-websocket-protocol: Inference.V1']],
-  ])('with %s is refused with 400, a body and our version', async (_what, lines) => {
+  ])('with %s is refused with 400, a body and the supported version', async (_what, lines) => {
     using client = await openRaw(stack.url)
     client.send(upgrade(lines))
     const answer = await client.answer()
     expect(answer.status).toBe(400)
     expect(answer.headers).toMatchObject({ 'sec-websocket-version': '13', connection: 'close' })
     expect(JSON.parse(answer.body)).toMatchObject({ error: { type: 'invalid_request_error' } })
-    // Its own side stays open, and is cut all the same.
+    // The client's side stays open, and is cut as well.
     await until(() => {
       client.send('?')
       return client.isCut
     })
   })
 
-  it('that is cut in the middle does no harm', async () => {
+  it('cut in the middle has no effect', async () => {
     for (const bytes of [60, 120]) {
       const client = await openRaw(stack.url)
       client.send(upgrade([auth, key, protocol, version]).slice(0, bytes))
@@ -183,7 +183,7 @@ describe('an upgrade', () => {
     expect((await stack.get('/v1/models')).status).toBe(200)
   })
 
-  it('is followed by garbage, which closes the connection with 1002', async () => {
+  it('followed by garbage closes the connection with 1002', async () => {
     using client = await openRaw(stack.url)
     client.send(upgrade([auth, key, protocol, version]))
     client.send(Buffer.alloc(200, 0xff))
@@ -194,7 +194,7 @@ describe('an upgrade', () => {
     expect(client.received).toContain('\x03\xea')
   })
 
-  it('never echoes the key it was offered', async () => {
+  it('never echoes its key', async () => {
     using client = await openRaw(stack.url)
     client.send(upgrade([key, version, `sec-websocket-protocol: bearer.${TEST_KEY}, inference.v1`]))
     await until(() => client.received.includes('session.created'))
@@ -202,14 +202,14 @@ describe('an upgrade', () => {
     expect(client.received.toLowerCase()).toContain('sec-websocket-protocol: inference.v1\r\n')
   })
 
-  it('does not compress, though it is offered', async () => {
+  it('does not compress, even if offered', async () => {
     using client = await openRaw(stack.url)
     client.send(upgrade([auth, key, protocol, version, 'sec-websocket-extensions: permessage-deflate']))
     await until(() => client.received.includes('session.created'))
     expect(client.received.toLowerCase()).not.toContain('sec-websocket-extensions')
   })
 
-  it('to another method is not one', async () => {
+  it('with another method is not an upgrade', async () => {
     const headers = { connection: 'upgrade', upgrade: 'websocket', authorization: `Bearer ${TEST_KEY}` }
     const status = await new Promise((resolve, reject) => {
       const req = request(`${stack.url}/v1/ws`, { method: 'POST', headers }, (res) => resolve(res.resume().statusCode))
@@ -220,7 +220,7 @@ describe('an upgrade', () => {
 })
 
 describe('a connection', () => {
-  it('that says nothing and answers no ping is closed with 4408', async () => {
+  it('without messages and pongs is closed with 4408', async () => {
     await using own = await startStack({ sockets: { heartbeatMs: 50, idleMs: 150 } })
     using client = await openWs(own, { autoPong: false })
     client.chat('r1', '!echo first_ms=60000 tokens=9')
@@ -228,7 +228,7 @@ describe('a connection', () => {
     await until(async () => (await running(own)) === 0)
   })
 
-  it('that only answers pings lives', async () => {
+  it('that only answers pings stays open', async () => {
     await using own = await startStack({ sockets: { heartbeatMs: 50, idleMs: 150 } })
     using client = await openWs(own)
     let pings = 0
@@ -248,7 +248,7 @@ describe('a connection', () => {
 })
 
 describe('a client that does not read', () => {
-  // Log probabilities make much of little: some 2 KB a token.
+  // Log probabilities are large: some 2 KB per token.
   const loud = { logprobs: true, top_logprobs: 20 }
   const open = async (own: Stack): Promise<WsClient> => {
     const client = await openWs(own)
@@ -275,21 +275,21 @@ describe('a client that does not read', () => {
       },
       { withinMs: 25_000 },
     )
-    // Unpaused, the streams would be 320 MB of text alone.
+    // Without backpressure, the streams would be 320 MB of text alone.
     expect(most / MIB).toBeLessThan(160)
     await until(async () => (await gauge(own, 'sluice_pool_running')) === 0)
     client.ws.resume()
     expect(await client.closing()).toMatchObject({ code: 1013 })
-    // What waited for it: the bound, and what two kernels buffer.
+    // Buffered data: the bound, and the buffers of two kernels.
     expect(bytes / MIB).toBeLessThan(16)
   })
 
-  it('gets all of it when it reads again in time, each event once', async () => {
+  it('gets all data if it reads again in time, each event once', async () => {
     await using own = await startStack()
     using client = await open(own)
     client.chat('r1', '!echo tokens=3000', loud)
     client.chat('r2', '!echo tokens=100', { ...loud, stream: false })
-    // The first stands still, and its worker with it; the second waits with its whole answer.
+    // The first response is stalled, and its worker with it; the second waits with its whole response.
     await until(async () => (await running(own)) === 1)
     client.ws.resume()
     expect(await client.end('r1')).toMatchObject({ type: 'request.completed' })
@@ -300,7 +300,7 @@ describe('a client that does not read', () => {
     expect(numbers).toEqual(numbers.map((_, i) => i + 1))
   })
 
-  it('costs the others nothing', async () => {
+  it('does not delay other clients', async () => {
     await using own = await startStack()
     using quiet = await open(own)
     quiet.chat('r1', '!echo tokens=20000', loud)
@@ -310,7 +310,7 @@ describe('a client that does not read', () => {
     expect(await client.end('r1')).toMatchObject({ type: 'request.completed' })
   })
 
-  it('can cancel what it does not read', async () => {
+  it('can cancel a request that it does not read', async () => {
     await using own = await startStack()
     using client = await open(own)
     client.chat('r1', '!echo tokens=20000', loud)
@@ -321,19 +321,19 @@ describe('a client that does not read', () => {
     expect(await client.end('r1')).toMatchObject({ type: 'request.cancelled' })
   })
 
-  it('is not listened to while its answers pile up', async () => {
+  it('is not read from while its responses pile up', async () => {
     await using own = await startStack({ sockets: { repliesMax: 100 } })
     using client = await open(own)
     const FRAMES = 30_000
     let unsent = 0
     for (let i = 0; i < FRAMES; i++) {
       unsent++
-      // Ids that are long as JSON make the answers long, which say them again.
+      // Ids whose JSON is long make the responses long, which repeat the ids.
       const id = `${i}`.padEnd(64, '\u0001')
       const frame = { type: 'request.create', id, endpoint: 'x'.repeat(300), body: {} }
       client.ws.send(JSON.stringify(frame), () => unsent--)
     }
-    // What the server does not read stays with the client.
+    // Data that the server does not read stays with the client.
     const read = () => gauge(own, 'sluice_http_requests_total{route="none",status="400",model=""}')
     let last = -1
     await until(async () => {
@@ -349,7 +349,7 @@ describe('a client that does not read', () => {
   })
 })
 
-describe('the memory for messages', () => {
+describe('the memory budget for messages', () => {
   const held = (of: Stack) => gauge(of, 'sluice_request_body_bytes ')
   const head = [
     'GET /v1/ws HTTP/1.1',
@@ -380,25 +380,25 @@ describe('the memory for messages', () => {
     client.send(frame(0x89, 'all read?'))
     await until(() => client.received.includes('all read?'))
     expect(await held(stack)).toBe(0)
-    // A message that is cut by one is whole all the same.
+    // A message interrupted by a control frame is complete all the same.
     client.send(Buffer.concat([FRAGMENT, frame(0x8a, ''), frame(0x80, '"type":"ping","id":"p1"}')]))
     await until(() => client.received.includes('"pong"'))
     expect(await held(stack)).toBe(0)
   })
 
-  it('is not used beyond one message by who is alone, and given back as soon as that is refused', async () => {
+  it('allows one message of a single client beyond it, and is released when that is refused', async () => {
     await using own = await startStack({ settings: { BODY_BYTES_MAX: '1000000' }, sockets: { lingerMs: 60_000 } })
     using client = await openHalf(own)
     client.send(FRAGMENT)
     for (let i = 0; i < 20; i++) client.send(PONGS)
-    // 0x03f5: 1013. The connection is there still, since its client has not closed its side.
+    // 0x03f5: 1013. The connection still exists, because its client has not closed its side.
     await until(() => client.received.includes('\x03\xf5'), { withinMs: 20_000 })
     expect(await held(own)).toBe(0)
     expect(await gauge(own, 'sluice_websockets')).toBe(1)
     expect(client.isCut).toBe(false)
   })
 
-  it('counts what there is of a message, until its client is gone', async () => {
+  it('counts the received part of a message until its client is gone', async () => {
     await using own = await startStack({ settings: { BODY_BYTES_MAX: '1000000' } })
     {
       using client = await openWs(own)
@@ -411,7 +411,7 @@ describe('the memory for messages', () => {
 })
 
 describe('reading from a client', () => {
-  it('is not resumed by a reply that was flushed while a message is read', () => {
+  it('is not resumed by a flushed reply during the read of a message', () => {
     const flushes: (() => void)[] = []
     const ws = {
       isPaused: false,

@@ -40,7 +40,7 @@ async function gauge(of: Stack, name: string): Promise<number> {
   return Number(line?.split(' ').at(-1))
 }
 
-/** Events of a stream without what differs from call to call. */
+/** Events of a stream without the values that differ between calls. */
 function plain(events: readonly unknown[]): unknown {
   const text = JSON.stringify(events)
   return JSON.parse(text.replace(/"(id|created)":("(chatcmpl|msg)[^"]*"|\d+),/g, ''))
@@ -59,7 +59,7 @@ function bodyOf(frame: ServerFrame): unknown {
   return frame.body
 }
 
-describe('a session', () => {
+describe('a WebSocket session', () => {
   it('begins with its limits', async () => {
     using client = await openWs(stack)
     expect(client.ws.protocol).toBe('inference.v1')
@@ -88,7 +88,7 @@ describe('a session', () => {
     ['x-api-key', { headers: { 'x-api-key': TEST_KEY } }],
     ['an offered protocol', { headers: {}, protocols: ['inference.v1', `bearer.${TEST_KEY}`] }],
     ['an offered protocol, named first', { headers: {}, protocols: [`bearer.${TEST_KEY}`, 'inference.v1'] }],
-  ])('takes the key from %s, and never echoes it', async (_from, options) => {
+  ])('accepts the key from %s, and never echoes it', async (_from, options) => {
     using client = await openWs(stack, options)
     expect(client.frames[0]?.type).toBe('session.created')
     expect(client.ws.protocol).toBe('inference.v1')
@@ -116,13 +116,13 @@ describe('a session', () => {
     if (status === 401) expect(refusal.headers['www-authenticate']).toBe('Bearer')
   })
 
-  it('is not what a plain GET gets', async () => {
+  it('is not started by a plain GET', async () => {
     const response = await stack.get('/v1/ws')
     expect(response.status).toBe(400)
     expect(response.headers.get('upgrade')).toBe('websocket')
   })
 
-  it('leaves calls alone that offer another upgrade', async () => {
+  it('ignores calls that offer another upgrade', async () => {
     const { request } = await import('node:http')
     const body = JSON.stringify(say('hello'))
     const headers = {
@@ -142,7 +142,7 @@ describe('a session', () => {
 })
 
 describe('a request', () => {
-  it('streams what the HTTP stream of a chat completion has', async () => {
+  it('streams the events of the HTTP stream of a chat completion', async () => {
     const body = say('one two three', { stream: true, stream_options: { include_usage: true } })
     const http = dataOf(await (await stack.post(CHAT, body)).text()).map((text) => JSON.parse(text))
     using client = await openWs(stack)
@@ -159,7 +159,7 @@ describe('a request', () => {
     expect(frames).toHaveLength(numbers.length + 2)
   })
 
-  it('streams the events of the messages format', async () => {
+  it('streams the events of the Anthropic format', async () => {
     const body = say('hello', { max_tokens: 100 })
     const http = dataOf(await (await stack.post(MESSAGES, { ...body, stream: true })).text())
     using client = await openWs(stack)
@@ -171,7 +171,7 @@ describe('a request', () => {
   it.each([
     [CHAT, say('hello there')],
     [MESSAGES, say('hello there', { max_tokens: 100 })],
-  ])('that does not stream gets the body of %s', async (endpoint, body) => {
+  ])('without streaming gets the body of %s', async (endpoint, body) => {
     const http = await (await stack.post(endpoint, body)).json()
     using client = await openWs(stack)
     client.send({ type: 'request.create', id: 'r1', endpoint, body: { ...body, stream: false } })
@@ -187,7 +187,7 @@ describe('a request', () => {
     expect(await client.end('r1')).toMatchObject({ body: { input_tokens: expect.any(Number) } })
   })
 
-  it('runs among others, each with its own events in order', async () => {
+  it('runs concurrently with others, each with its own events in order', async () => {
     using client = await openWs(stack)
     const ids = Array.from({ length: 12 }, (_, i) => `r${i}`)
     for (const id of ids) client.chat(id, `!echo delay_ms=5 text="${id} a b c d e f g"`)
@@ -196,7 +196,7 @@ describe('a request', () => {
       expect(textOf(eventsOf(client, id))).toBe(`${id} a b c d e f g`)
       expect(client.about(id).filter(isEnd)).toHaveLength(1)
     }
-    // Nobody waited for another: the last began before the first ended.
+    // Concurrent: the last request started before the first ended.
     const at = (type: string, id: string) => client.frames.findIndex((f) => f.type === type && 'id' in f && f.id === id)
     expect(at('request.accepted', 'r11')).toBeLessThan(at('request.completed', 'r0'))
   })
@@ -222,7 +222,7 @@ describe('a request', () => {
     expect(await client.end('r1')).toEqual({ type: 'request.failed', id: 'r1', status, error })
   })
 
-  it('fails after events as well, once', async () => {
+  it('fails after some events as well, once', async () => {
     using client = await openWs(stack)
     client.chat('r1', '!echo fail=upstream_error after=2\none two three four')
     expect(await client.end('r1')).toMatchObject({ type: 'request.failed', status: 502 })
@@ -231,13 +231,13 @@ describe('a request', () => {
     await until(() => client.about('r1').filter(isEnd).length === 2)
   })
 
-  it('is told when to come back', async () => {
+  it('gets a retry delay with an overload error', async () => {
     using client = await openWs(stack)
     client.chat('r1', '!echo fail=overloaded retry_after_ms=9000')
     expect(await client.end('r1')).toMatchObject({ type: 'request.failed', status: 503, retry_after: 9 })
   })
 
-  it('that is cancelled ends so, and stops its engine', async () => {
+  it('ends when cancelled, and stops its engine', async () => {
     using client = await openWs(stack)
     client.chat('r1', '!echo tokens=10000 delay_ms=20')
     await client.frame('request.event', 'r1')
@@ -253,7 +253,7 @@ describe('a request', () => {
   })
 
   it.each(['!echo first_ms=60000 tokens=9', '!echo tokens=10'])(
-    'cancelled in the same breath ends once (%s)',
+    'cancelled immediately ends once (%s)',
     async (script) => {
       using client = await openWs(stack)
       client.chat('r1', script, { stream: false })
@@ -280,7 +280,7 @@ describe('a request', () => {
 describe('a durable request', () => {
   const job = async (id: string) => (await (await stack.get(`/v1/jobs/${id}`)).json()) as { status: string }
 
-  it('goes on when the connection is lost, and is found again by its key, over HTTP as well', async () => {
+  it('continues when the connection is lost, and is found again by its idempotency key, over HTTP as well', async () => {
     using client = await openWs(stack)
     client.chat('r1', '!echo tokens=30 delay_ms=10', {}, { idempotency_key: 'durable-1' })
     const { job_id } = await client.frame('request.accepted', 'r1')
@@ -298,13 +298,13 @@ describe('a durable request', () => {
     expect(eventsOf(again, 'r2')).toEqual(recorded)
   })
 
-  it('gives its whole result when it does not stream', async () => {
+  it('returns its whole result without streaming', async () => {
     using client = await openWs(stack)
     client.chat('r1', 'hello', { stream: false }, { idempotency_key: 'durable-2' })
     expect(bodyOf(await client.end('r1'))).toMatchObject({ choices: [{ message: { content: 'hello' } }] })
   })
 
-  it('is refused while the first with its key runs, which is named, and cancelled with its request', async () => {
+  it('is refused while the first one with its key is running, which is named, and cancelled with its request', async () => {
     using client = await openWs(stack)
     const script = '!echo tokens=1000 delay_ms=20'
     client.chat('r1', script, {}, { idempotency_key: 'durable-3' })
@@ -320,7 +320,7 @@ describe('a durable request', () => {
     expect((await job(job_id)).status).toBe('cancelled')
   })
 
-  it('in the background is answered with its job at once', async () => {
+  it('in the background returns its job at once', async () => {
     using client = await openWs(stack)
     client.chat('r1', '!echo first_ms=300 tokens=3', { background: true })
     const frame = await client.end('r1')
@@ -344,7 +344,7 @@ describe('a subscription', () => {
   const seqs = (client: WsClient, id: string) =>
     client.about(id).flatMap((frame) => (frame.type === 'job.event' ? [Number(frame.event.sequence_number)] : []))
 
-  it('gives every event of a job once, also when it is resumed on another connection', async () => {
+  it('returns every event of a job once, also when resumed on another connection', async () => {
     const job_id = await submit('!echo tokens=40 delay_ms=10')
     using first = await openWs(stack)
     first.send({ type: 'job.subscribe', id: 's1', job_id })
@@ -365,7 +365,7 @@ describe('a subscription', () => {
     expect(over.at(-1)).toMatchObject({ type: 'job.completed', job: { status: 'completed' } })
   })
 
-  it('ends when it is not wanted any more, and the job goes on', async () => {
+  it('ends when cancelled, and the job continues', async () => {
     const job_id = await submit('!echo tokens=50 delay_ms=20')
     using client = await openWs(stack)
     client.send({ type: 'job.subscribe', id: 's1', job_id })
@@ -398,7 +398,7 @@ describe('a subscription', () => {
     expect(await client.end('s1')).toMatchObject({ type: 'request.failed', status, error: { code } })
   })
 
-  it('fails for a position that the job has not reached', async () => {
+  it('fails for a position beyond the last event', async () => {
     const job_id = await submit('!echo first_ms=2000 tokens=9')
     using client = await openWs(stack)
     client.send({ type: 'job.subscribe', id: 's1', job_id, starting_after: 500 })
@@ -407,9 +407,15 @@ describe('a subscription', () => {
   })
 })
 
+<<<<<<< /tmp/names/m.ours
+describe('WebSocket limits', () => {
+  it('of a key apply to each request, and tokens are counted', async () => {
+    await using own = await startStack({ settings: { RATE_LIMIT_REQUESTS: '3', RUNNING_MAX_PER_KEY: '2' } })
+=======
 describe('limits', () => {
   it('of a key hold for each request, and tokens are counted', async () => {
     await using own = await startStack({ settings: { RATE_LIMIT_REQUESTS: '3', CONCURRENCY_MAX_PER_KEY: '2' } })
+>>>>>>> /tmp/names/m.theirs
     using client = await openWs(own)
     client.chat('r1', '!echo first_ms=60000 tokens=9')
     client.chat('r2', '!echo first_ms=60000 tokens=9')
@@ -425,7 +431,7 @@ describe('limits', () => {
     expect(await client.end('r5')).toMatchObject({ status: 429, error, retry_after: expect.any(Number) })
   })
 
-  it('of a connection hold for what runs at once', async () => {
+  it('of a connection apply to concurrent requests', async () => {
     await using own = await startStack({ sockets: { inFlightMax: 2 } })
     using client = await openWs(own)
     for (const id of ['r1', 'r2', 'r3']) client.chat(id, '!echo first_ms=60000 tokens=9')
@@ -436,7 +442,7 @@ describe('limits', () => {
     expect(await client.end('r4')).toMatchObject({ type: 'request.completed' })
   })
 
-  it('of a key close its surplus connections with 4429, and make room again', async () => {
+  it('of a key close its surplus connections with 4429, and accept new ones later', async () => {
     await using own = await startStack({ sockets: { connectionsMaxPerKey: 2 } })
     using first = await openWs(own)
     using _second = await openWs(own)
@@ -486,7 +492,7 @@ describe('a key', () => {
     await until(async () => (await slots(own)) === 0)
   })
 
-  it('may do over a WebSocket what it may over HTTP', async () => {
+  it('has equal permissions over a WebSocket and over HTTP', async () => {
     await using own = await startStack({ models: [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }] })
     using client = await openWithKey(own, { endpoints: [CHAT, '/v1/models'], models: ['echo-1'] })
     client.chat('r1', 'hi')
@@ -506,8 +512,8 @@ describe('a key', () => {
   })
 })
 
-describe('a server that drains', () => {
-  it('says so, lets requests end, takes none, and closes with 1012', async () => {
+describe('a draining server', () => {
+  it('announces it, finishes running requests, refuses new ones, and closes with 1012', async () => {
     const own = await startStack({ settings: { DRAIN_MS: '5000' } })
     using client = await openWs(own)
     client.chat('r1', '!echo tokens=10 delay_ms=30')
@@ -523,7 +529,7 @@ describe('a server that drains', () => {
     await stopped
   })
 
-  it('fails what is left at its deadline before it closes', async () => {
+  it('fails the remaining requests at its deadline before it closes', async () => {
     const own = await startStack()
     using client = await openWs(own)
     client.chat('r1', '!echo first_ms=60000 tokens=9')
@@ -535,7 +541,7 @@ describe('a server that drains', () => {
 })
 
 describe('the access log', () => {
-  it('has one line for each id, in the frame of those for HTTP, without what was said', async () => {
+  it('has one line per id, in the form of HTTP lines, without content', async () => {
     const lines: object[] = []
     const metrics = new Metrics()
     const context = { metrics, log: { info: (line: object) => lines.push(line) } } as unknown as IngressContext
