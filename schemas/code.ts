@@ -73,7 +73,6 @@ export const CodePlot = z.strictObject({
 })
 export type CodePlot = z.infer<typeof CodePlot>
 
-/** Response of `POST /v1/tools/code`. */
 export const CodeResult = z.strictObject({
   success: z.boolean().describe('false: exception, security violation, timeout or exceeded limit'),
   stdout: z.string(),

@@ -114,7 +114,6 @@ export const DeliveryTry = z.strictObject({
 })
 export type DeliveryTry = z.infer<typeof DeliveryTry>
 
-/** A webhook message with its delivery state. */
 export const WebhookDelivery = z.strictObject({
   id: z
     .string()

@@ -22,7 +22,6 @@ export const FileForm = z.object({
 })
 export type FileForm = z.infer<typeof FileForm>
 
-/** Maximum files per page. */
 const PAGE_MAX = 10_000
 
 export const ListFiles = z.object({

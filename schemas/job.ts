@@ -5,7 +5,6 @@ import { ResponsesForm } from './responses/response.ts'
 import { SpeechForm } from './speech.ts'
 import { TranscriptForm } from './transcription/transcription.ts'
 
-/** Pools with a description for display. */
 export const POOLS = {
   inference: 'generate text',
   embeddings: 'make embeddings',

@@ -141,7 +141,6 @@ export type ModelTask = z.infer<typeof ModelTask>
 /** Work of a model: its task, otherwise the work of its pool. */
 export type ModelWork = ModelPool | ModelTask
 
-/** One entry of `models` in models.yaml. */
 export const ModelConfig = z
   .strictObject({
     id: z.string().min(1),

@@ -65,7 +65,6 @@ export const ModerateRequest = z.strictObject({
 })
 export type ModerateRequest = z.infer<typeof ModerateRequest>
 
-/** Classification of one input. */
 export const ModerationResult = z.object({
   flagged: z.boolean(),
   categories: z

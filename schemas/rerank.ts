@@ -43,7 +43,6 @@ export const RerankEvent = z.discriminatedUnion('type', [
 ])
 export type RerankEvent = z.infer<typeof RerankEvent>
 
-/** Format of the response. */
 export const RerankForm = z.strictObject({
   documents: z
     .array(z.string())

@@ -46,5 +46,4 @@ export const SpeakEvent = z.discriminatedUnion('type', [
 ])
 export type SpeakEvent = z.infer<typeof SpeakEvent>
 
-/** Format of the response. */
 export const SpeechForm = z.strictObject({ format: SpeechFormat })

@@ -28,7 +28,6 @@ export type ReadUsage = z.infer<typeof ReadUsage>
 
 const Count = z.int().min(0)
 
-/** Usage totals. */
 export const UsageSums = z.object({
   calls: Count.describe('Calls and jobs that have ended'),
   failed: Count.describe('Calls and jobs that failed'),

@@ -54,7 +54,6 @@ export const ListFindings = z.object({
     .describe('Only checks of this process (machine) or of all processes (fleet). Default: both'),
 })
 
-/** Body of `POST /v1/admin/dead-letters/redrive`. */
 export const RedriveDeadLetters = z.object({
   pool: PoolName.optional().describe('Pool name'),
   max: z.int().min(1).max(1_000).default(100).describe('Maximum number of objects, newest first'),

@@ -66,7 +66,6 @@ export const CreateKey = z.object({
 export const UpdateKey = z.object(Permissions)
 export type UpdateKey = z.infer<typeof UpdateKey>
 
-/** Body of `POST /v1/admin/keys/{id}/rotate`. */
 export const RotateKey = z.object({
   grace_period_seconds: z
     .int()
@@ -92,7 +91,6 @@ export const ListKeys = z.object({
 
 export const ListProjects = z.object(page)
 
-/** Body of `POST /v1/admin/projects` and `…/{id}`. */
 export const ChangeProject = z.object({
   name: Text.nullable().optional(),
   limits: ChangeLimits.optional().describe('Limits for all keys of the project together'),

@@ -20,7 +20,6 @@ export const FileListAnswer = listOf(FileAnswer)
 
 export const FileDeletedAnswer = z.object({ id: z.string(), object: z.literal('file'), deleted: z.literal(true) })
 
-/** A batch (docs/guides/batches.md). */
 export const BatchAnswer = z.object({
   id: z.string(),
   object: z.literal('batch'),
@@ -75,7 +74,6 @@ export const BatchListAnswer = listOf(BatchAnswer)
 
 const Time = z.string().describe('RFC 3339 timestamp')
 
-/** A batch in the Anthropic format. */
 export const MessageBatchAnswer = z.object({
   id: z.string(),
   type: z.literal('message_batch'),

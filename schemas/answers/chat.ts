@@ -14,7 +14,6 @@ const FilterResults = z
   .record(z.string(), z.unknown())
   .describe('Results by category. An upstream server may add categories')
 
-/** Token usage in the chat completions format. */
 export const Usage = z.looseObject({
   prompt_tokens: Count,
   completion_tokens: Count,

@@ -30,7 +30,6 @@ export const BatchRequest = z.strictObject({
 })
 export type BatchRequest = z.infer<typeof BatchRequest>
 
-/** A range of lines of the input. */
 export const BatchPartRange = z.strictObject({
   start: z.int().min(0).describe('Byte offset of the first line'),
   end: z.int().min(0).describe('Byte offset after the last line'),

@@ -25,6 +25,5 @@ export const ListItems = z.object({
 /** Field `conversation` of `POST /v1/responses`: an id, or an object with an id. */
 export const ConversationParam = z.union([z.string().min(1), z.looseObject({ id: z.string().min(1) })])
 
-/** A stored item. */
 export const ConversationItem = z.looseObject({ id: z.string(), type: z.string() })
 export type ConversationItem = z.infer<typeof ConversationItem>

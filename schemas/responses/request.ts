@@ -17,7 +17,6 @@ const Name = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
 const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
 const JsonObject = recordOf(z.string(), z.unknown())
 
-/** Maximum items per request. */
 export const ITEMS_MAX = 100_000
 
 const InputText = z.looseObject({ type: z.literal('input_text'), text: z.string() })

@@ -106,7 +106,6 @@ export type TranscribeEvent = z.infer<typeof TranscribeEvent>
 export const TranscriptFormat = z.enum(['json', 'text', 'srt', 'verbose_json', 'vtt', 'diarized_json'])
 export type TranscriptFormat = z.infer<typeof TranscriptFormat>
 
-/** Options of the response format. */
 export const TranscriptForm = z.strictObject({
   format: TranscriptFormat,
   words: z.boolean().describe('verbose_json: include words'),

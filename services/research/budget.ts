@@ -10,7 +10,6 @@ export interface Bounds {
   readonly seconds: number
   /** Maximum rounds of searching and reading. Each round adds queries from the results of the previous one. */
   readonly rounds: number
-  /** Maximum queries per round. */
   readonly queries: number
   /** Maximum claims of a report that is written without a model. */
   readonly claims: number

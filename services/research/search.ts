@@ -9,7 +9,6 @@ import { runYielding } from '#shared/yielding.ts'
 const READ_MAX = 5
 /** Time limit for reading all pages, in milliseconds. A page that is not read by then returns its snippet. */
 const READ_MS_MAX = 15_000
-/** Maximum passages in the excerpt of one source. */
 const PASSAGES_MAX = 3
 
 interface BackendHit {

@@ -1,7 +1,6 @@
 /** Concurrent calls if the catalogue sets no `concurrency`: enough to keep a server busy, few enough to fill batches. */
 export const CALLS_MAX = 4
 
-/** Result of one embedding call. */
 export interface Embedded {
   /** One vector per text, in the order of the texts, all of one length. */
   readonly vectors: readonly Float32Array[]

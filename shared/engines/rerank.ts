@@ -1,4 +1,3 @@
-/** Relevance of one document to the query. */
 export interface RankedDocument {
   /** Position among the documents of the call. */
   readonly index: number

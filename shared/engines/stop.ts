@@ -116,7 +116,6 @@ class StopMatcher {
   }
 }
 
-/** Limit of an answer's length. */
 export interface Budget {
   /** Maximum output tokens of one choice, at least 1. */
   readonly tokens: number

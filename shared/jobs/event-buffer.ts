@@ -37,7 +37,6 @@ export class EventBuffer<Event = unknown> {
     return events
   }
 
-  /** The first events, at most `max`. */
   take(max: number): Event[] {
     if (this.#events.length <= max) return this.takeAll()
     const events = this.#events.splice(0, max)

@@ -45,7 +45,6 @@ export class Pauses {
     return this.#store !== undefined
   }
 
-  /** All pauses, oldest first. */
   get all(): readonly Pause[] {
     return [...this.#paused.values()]
   }

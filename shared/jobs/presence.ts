@@ -234,7 +234,7 @@ export class Presence extends Peers {
     if (isOwn) this.#onEcho(Date.now())
     const isNew = !isOwn && !this.peers.has(heartbeat.boot)
     this.setAlive(heartbeat)
-    // A new process would otherwise wait up to two seconds for the capacity of this worker.
+    // Publish at once to a new process, which would otherwise wait up to two seconds for the next capacity record.
     if (!isNew || !this.#self.capacity) return
     this.#isIntroducing = true
     this.publishCapacity()

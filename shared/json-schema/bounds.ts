@@ -170,7 +170,6 @@ class Walk {
   }
 }
 
-/** @param times Minimum repetitions; at least 1 */
 function add(to: Cost, cost: Cost | undefined, times = 1): void {
   if (!cost) return
   to.nodes += cost.nodes * Math.max(1, times)

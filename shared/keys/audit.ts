@@ -19,5 +19,4 @@ export type AuditAction = Pick<AuditEntry, 'action' | 'subject' | 'project' | 'c
 /** Author of changes that no operator requested, such as the first key. */
 export const SERVICE = 'service'
 
-/** Maximum entries per request. */
 export const AUDIT_LIMIT_MAX = 1_000

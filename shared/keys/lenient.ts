@@ -10,7 +10,6 @@ export type StoredKey = z.infer<typeof StoredKey>
 export const StoredProject = Project.extend({ limits: z.unknown().default({}) }).loose()
 export type StoredProject = z.infer<typeof StoredProject>
 
-/** The valid keys and projects of a store. */
 export interface ValidKeys {
   readonly keys: readonly ApiKey[]
   readonly projects: readonly Project[]

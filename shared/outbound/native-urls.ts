@@ -9,7 +9,6 @@ import { ServiceError } from '#shared/error.ts'
  * quotations of pages that a model cited are skipped.
  */
 
-/** A URL found in a request. */
 export interface NativeUrl {
   readonly url: string
   /** An image or file of the prompt; an operator may prohibit remote ones entirely. */

@@ -18,7 +18,6 @@ import {
 /** Written last into a directory: facts for its users, as JSON. */
 const READY = 'ready.json'
 
-/** Final path and work directory. */
 export interface PreparedPlace {
   readonly tag: string
   readonly directory: string

@@ -24,7 +24,6 @@ export interface SandboxFile {
   readonly bytes: Buffer
 }
 
-/** Output of a run, in order. */
 export type SandboxEvent =
   | { readonly type: 'output'; readonly stream: 'stdout' | 'stderr'; readonly text: string }
   | { readonly type: 'plot'; readonly png: Uint8Array }

@@ -116,7 +116,6 @@ export interface SearchBackend {
 
 /** Host name of the local corpus in lists of domains. */
 export const LOCAL_HOST = 'local'
-/** Maximum hits per search. */
 export const HITS_MAX = 20
 /** Maximum UTF-16 units of a snapshot. A longer document becomes several sources; a longer page is cut. */
 export const SNAPSHOT_CHARS_MAX = 48 * 1024

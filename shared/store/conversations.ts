@@ -15,7 +15,6 @@ export interface StoredConversation {
   readonly created_at_ms: number
 }
 
-/** Fields that a change may replace. */
 export type ConversationChange = Partial<Pick<StoredConversation, 'metadata' | 'items' | 'job_id' | 'pending'>>
 
 /** Conversations, which responses continue. Each is one row, so every change is atomic. */

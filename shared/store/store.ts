@@ -198,7 +198,6 @@ export interface HeldAttempt {
 
 /** A job to accept. Times are durations, because only the clock of the database counts. */
 export interface NewJob {
-  /** See `job-id.ts`. */
   readonly id: string
   readonly tenant: string
   /** The key it is submitted with, for the ledger; default: the tenant. */

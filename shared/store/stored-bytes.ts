@@ -13,7 +13,6 @@ export interface StoredBytes {
   readonly keepMs: number
   /** Sets the reservation of the process `boot` for a project. An increase is granted only if the project then stores at most `most` bytes. */
   hold(tenant: string, boot: string, bytes: number, most: number): Promise<HeldBytes>
-  /** Merges the count rows. */
   tidy(): Promise<void>
 }
 

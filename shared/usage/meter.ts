@@ -42,7 +42,6 @@ export class Meter {
   #chars = 0
   #isCounted = false
 
-  /** Processes the next event of any kind. */
   see(event: unknown): void {
     const { type, input_tokens = 0, duration, execution_time, usage, text } = event as CountedEvent
     if (type === 'start') {

@@ -2,7 +2,6 @@ import type { Values } from '#services/cli/command.ts'
 import { usageError } from '#services/cli/failure.ts'
 import type { Limits } from '#shared/keys/project.ts'
 
-/** Options and their fields in {@link Limits}. */
 const OPTIONS = {
   'requests-per-minute': 'requests_per_minute',
   'tokens-per-minute': 'tokens_per_minute',

@@ -148,7 +148,6 @@ class Screen implements Disposable {
     void out.write(ENTER)
   }
 
-  /** Replaces the screen content. */
   async draw(lines: readonly string[]): Promise<void> {
     const text = lines.map((line) => line + TO_LINE_END).join('\r\n')
     if (!this.#isDisposed) await this.#out.write(FRAME.begin + text + FRAME.end)

@@ -23,12 +23,10 @@ export type Pool = z.infer<typeof PoolListAnswer>['data'][number]
 /** A process of the fleet that sends heartbeats. */
 export type Worker = z.infer<typeof WorkerAnswer>
 export type Pause = z.infer<typeof PauseListAnswer>['data'][number]
-/** A record that no worker could process. */
 export type DeadLetter = z.infer<typeof DeadLetterListAnswer>['data'][number]
 export type Finding = z.infer<typeof FindingListAnswer>['data'][number]
 export type Model = z.infer<typeof ModelListAnswer>['data'][number]
 
-/** A webhook delivery with its attempts. */
 export type Delivery = z.infer<typeof DeliveryAnswer>
 export type ApiKey = z.infer<typeof KeyAnswer>
 export type OwnKey = z.infer<typeof OwnKeyAnswer>

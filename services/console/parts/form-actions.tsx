@@ -3,7 +3,6 @@ import { ErrorText } from './error-text.tsx'
 
 interface FormActionsProps {
   readonly action: Action
-  /** Label of the submit button, such as `Create`. */
   readonly verb: string
   readonly close: () => void
 }

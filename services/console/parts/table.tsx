@@ -4,7 +4,6 @@ interface TableProps {
   readonly label: string
   /** Column heads; an empty one is a column of buttons. */
   readonly columns: readonly string[]
-  /** Rows of {@link Cell}. */
   readonly children: ComponentChildren
 }
 

@@ -1,7 +1,6 @@
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
-/** Operations that are logged. */
 type Action =
   | 'cancel_job'
   | 'redrive_job'

@@ -1,7 +1,6 @@
 import type { IncomingMessage } from 'node:http'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 
-/** Path of {@link readMetrics}. */
 export const ADMIN_METRICS = '/v1/admin/metrics'
 
 const LOOPBACK_ADDRESS = /^(127\.|::1$|::ffff:127\.)/

@@ -26,7 +26,6 @@ export interface FormField {
   readonly value: string
 }
 
-/** A file part, while it arrives. */
 export interface FormFile {
   readonly name: string
   /** Without directories; undefined if the part has none, empty if it is empty. */

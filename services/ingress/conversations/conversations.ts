@@ -14,7 +14,6 @@ import { keptItems } from './item-form.ts'
 
 const CONVERSATIONS_MAX = 10_000
 
-/** POST /v1/conversations (docs/guides/responses.md, Conversations). */
 export async function createConversation(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateConversation, body)
   const asked = parseBody(CreateConversation, body ?? {}, 'openai')

@@ -54,7 +54,6 @@ export function failureOf(
   return answerOf({ description, json, headers })
 }
 
-/** The OpenAPI Response Object of an answer. */
 export function answerOf({ description, json, media = [], events, headers = [] }: Answer): JsonSchema {
   const content: Record<string, JsonSchema> = {}
   if (json) content['application/json'] = { schema: schemaOf(json) }

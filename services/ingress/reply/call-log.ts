@@ -22,7 +22,6 @@ const PATH_CHARS_MAX = 200
 export class CallLog {
   readonly requestId = newId('req_')
   readonly startedAt = performance.now()
-  /** Filled by the handlers. */
   readonly facts: CallFacts = {}
   readonly #context: Pick<IngressContext, 'log' | 'metrics'>
 

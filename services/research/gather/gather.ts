@@ -21,7 +21,6 @@ const RETRY_AFTER_MS_MAX = 5_000
 /** Timeout of one try of a search or a page, in milliseconds. */
 const ATTEMPT_TIMEOUT_MS = 20_000
 
-/** Maximum backend calls in flight per run. */
 const CALLS_IN_FLIGHT_MAX = 4
 /** Constant k of reciprocal rank fusion (RRF). */
 const RRF_K = 60

@@ -8,7 +8,6 @@ export type Judgement = 'supported' | 'not_supported' | 'unchecked'
 /** Decides on claims that the mechanical check leaves undecided. @returns One judgement per claim, in order */
 export type Judge = (claims: readonly Claim[], round: string) => Promise<Judgement[]>
 
-/** Maximum claims per call. */
 const PAIRS_MAX = 10
 
 const Verdicts = z.strictObject({

@@ -123,7 +123,6 @@ export class Batch {
     this.#tokens += text.tokens
   }
 
-  /** Delivers the vector of each input. */
   done(answer: Embedded): void {
     const tokens = tokensEach(answer, this.#slots)
     for (const [place, { inputs }] of this.#slots.entries()) {

@@ -1,6 +1,5 @@
 import type { ModelConfig } from '#schemas/models.ts'
 
-/** Variables of an environment, by name. */
 type Environment = Readonly<Record<string, string | undefined>>
 
 /** The key in the variable that a model's `api_key_env` names; undefined if there is no such name or the variable is not set. */

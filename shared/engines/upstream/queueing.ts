@@ -14,7 +14,6 @@ const FUTILE_DECREASES_MAX = 2
  */
 const TOLERATED_DELAY = { times: 2, ms: 250 }
 
-/** The first byte of one stream. */
 export interface FirstByte {
   readonly startedAtMs: number
   readonly waitedMs: number

@@ -24,7 +24,6 @@ export interface ReportedError {
 
 const NO_ERROR: ReportedError = { message: undefined, type: undefined, code: undefined, param: null, status: undefined }
 
-/** Maximum nesting depth of errors. */
 const DEPTH_MAX = 6
 /** Maximum characters of a plain-text message; longer texts are web pages. */
 const PLAIN_CHARS_MAX = 500

@@ -17,7 +17,6 @@ const RETRY_AFTER_MS = 10_000
  * ones.
  */
 export interface JobBounds {
-  /** Limits of the whole service. */
   readonly jobsMax: number
   readonly scheduledMax: number
   /** Limits per tenant; undefined: as many as remain free for others. */

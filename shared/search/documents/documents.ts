@@ -12,11 +12,9 @@ import { FairSemaphore } from '#shared/fair-semaphore.ts'
 import type { ReadDocument } from '#shared/search/text/builder.ts'
 import type { DocumentInput, RobotsQuestion, ThreadReply, ThreadTask } from './message.ts'
 
-/** Timeout per document. */
 const DOCUMENT_TIMEOUT_MS = 10_000
 /** Maximum threads of one reader. */
 const THREADS_MAX = 4
-/** Timeout per robots.txt. */
 const ROBOTS_TIMEOUT_MS = 2_000
 /** Heap of a thread: a page of 5 MB takes about 100 MB. */
 const HEAP_MB = 384

@@ -3,7 +3,6 @@ import type { ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { readPlain } from '#shared/search/text/plain.ts'
 import { Unreadable } from './charset.ts'
 
-/** Maximum pages of a PDF. */
 const PAGES_MAX = 1_000
 
 /** Reads the text of a PDF page by page. Scanned pages have no text. @throws Unreadable */

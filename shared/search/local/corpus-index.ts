@@ -17,7 +17,6 @@ const UNREFERENCED_TTL_MS = 8 * 24 * 3_600_000
 /** Longer than adding one file takes. Older incomplete sources are remnants of a crash. */
 const INCOMPLETE_TTL_MS = 3_600_000
 const BUSY_TIMEOUT_MS = 5_000
-/** Passages per transaction. */
 const PASSAGES_PER_TRANSACTION = 8
 /** Version of the tables below. An index of another version is deleted and built again. */
 const VERSION = 6

@@ -22,9 +22,7 @@ export interface FoundFile {
 
 /** Maximum documents of a corpus, in the order of their paths. */
 export const FILES_MAX = 5_000
-/** Maximum bytes of one file. */
 const FILE_BYTES_MAX = 20 * 1024 * 1024
-/** Maximum depth of folders. */
 const DEPTH_MAX = 12
 /** Maximum folder entries that are examined. */
 const ENTRIES_MAX = 100_000

@@ -15,7 +15,6 @@ export interface Sentence extends Span {
 
 /** Maximum UTF-16 units of a quote. Longer texts are tables, code or noise. */
 export const QUOTE_CHARS_MAX = 480
-/** Maximum sentences of one block. */
 const SENTENCES_MAX = 400
 /** Maximum lines of a code block that can be quoted, from its beginning. */
 const CODE_LINES_MAX = 12

@@ -23,7 +23,6 @@ interface FailureClass {
   /** Class of the failure, for logs and tests. */
   readonly name: string
   readonly effect: Effect
-  /** Retries cannot succeed. */
   readonly isPermanent?: boolean
   /** SQLSTATE (Postgres, appendix A), or Node's code for network and TLS. */
   readonly states?: RegExp

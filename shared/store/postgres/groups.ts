@@ -11,7 +11,6 @@ const WAITING_MAX = 5_000
 /** Maximum wait of a call until its statement starts, in ms. */
 const WAIT_MS_MAX = 10_000
 
-/** One job to change, insert or find. */
 export interface Item {
   readonly id: string
   readonly params: Params

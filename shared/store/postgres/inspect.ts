@@ -34,7 +34,6 @@ export async function inspectPostgres(url: string): Promise<PostgresFacts> {
     url,
     connectionsMax: 1,
     statementTimeoutMs: STATEMENT_TIMEOUT_MS,
-    // The caller receives the error.
     onProblem: () => undefined,
   })
   try {

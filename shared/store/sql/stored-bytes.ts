@@ -3,7 +3,6 @@ import type { SqlDatabase } from './sql.ts'
 import type { Statement } from './statements.ts'
 
 const COUNT_TTL_MS = 60_000
-/** Maximum rows merged per statement. */
 const ROWS_MAX = 500
 
 const HOLD: Statement = {

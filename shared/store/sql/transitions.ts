@@ -22,7 +22,7 @@ export interface Move {
   readonly givesRequest?: boolean
   /** Other rows that `set` reads, under a name; they are locked until the commit. */
   readonly reads?: { readonly name: string; readonly sql: (from: string) => string; readonly lock: string }
-  /** Further inserts. @param moved Name of the changed row's source, as `moved` */
+  /** Additional inserts that read the changed rows. @param moved Name of the table expression with these rows */
   readonly also?: readonly ((moved: string) => string)[]
 }
 

@@ -4,7 +4,6 @@ import { ServiceError } from '#shared/error.ts'
 /** Maximum writes per transaction, which blocks the event loop; and time after which no further write joins a transaction, in ms. */
 const GROUP_MAX = 128
 const GROUP_MS_MAX = 10
-/** Maximum waiting writes; more are refused. */
 const WAITING_MAX = 5_000
 
 /** SQLite's result codes for external causes: SQLITE_BUSY, IOERR, FULL, CANTOPEN. */

@@ -1,6 +1,5 @@
 import type { BatchCounts, BatchUsage } from '#schemas/batches/batch.ts'
 
-/** Numbers of outcomes and summed usage of requests. */
 export interface Sums {
   readonly counts: BatchCounts
   readonly usage: BatchUsage

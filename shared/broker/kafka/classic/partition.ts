@@ -69,7 +69,6 @@ export class ClassicPartition {
     this.#advance()
   }
 
-  /** Delivers at most `max` records, oldest first. */
   take(max: number): ClassicRecord[] {
     const taken = this.#waiting.splice(0, max)
     for (const { offset, value } of taken) {

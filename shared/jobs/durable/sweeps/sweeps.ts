@@ -126,7 +126,7 @@ export class Sweeps {
     return moved.length === BATCH_MAX
   }
 
-  /** Wakes parents whose time to wait for children is over, and notifies families of ended jobs. */
+  /** Wakes parents whose wait for children has timed out, and reports ended jobs to their parents and children. */
   async families(): Promise<boolean> {
     const { store, dispatcher, log } = this.#context
     const [late, woken, unsettled] = await Promise.all([

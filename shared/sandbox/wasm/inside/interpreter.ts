@@ -44,7 +44,7 @@ export const SOURCES = '/sandbox'
 
 /** Data that all interpreters read; shared by threads. */
 export interface Library {
-  /** The standard library and the five libraries: a zip archive that Python reads itself. */
+  /** Python's standard library and the packages for callers (numpy, pandas and others): a zip archive that Python reads itself. */
   readonly python: Uint8Array
   /** Fonts and styles of matplotlib: a zip archive. */
   readonly plotData: Uint8Array

@@ -1,6 +1,5 @@
 import { ServiceError } from '#shared/error.ts'
 
-/** Maximum depth of error causes. */
 const CAUSES_MAX = 5
 
 /**

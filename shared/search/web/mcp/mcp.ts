@@ -21,7 +21,6 @@ import { hitsOf, type RawHit } from '#shared/search/web/web.ts'
 import { failed } from './failure.ts'
 import { type McpServer, McpSession, NAME, type ToolAnswer } from './session.ts'
 
-/** Maximum results that are read. */
 const RESULTS_MAX = 100
 const ID_CHARS_MAX = 2_048
 const Id = z.union([z.string().min(1).max(ID_CHARS_MAX), z.number()]).transform(String)

@@ -21,7 +21,6 @@ export const NAME = 'mcp'
 const TIMEOUT_MS = 15_000
 /** Maximum bytes of one answer, because JSON is parsed in one step. Texts are cut at 48 Ki characters anyway. */
 const BYTES_MAX = 512 * 1024
-/** Maximum pages of the list of tools. */
 const TOOL_PAGES_MAX = 5
 /** Statuses that refuse every request, such as a wrong token or a rate limit. */
 const REFUSALS: ReadonlySet<number> = new Set([401, 403, 429, 503])

@@ -64,7 +64,6 @@ export function stepOf({ key, kind, cost, attempt, at_ms, output }: Row): DoneSt
   return { key, kind, cost: jsonOf(cost), attempt, at_ms, blob } as DoneStep
 }
 
-/** A row of `job_steps` with its output. */
 export function keptStepOf(row: Row): DoneStep & { readonly output: StepOutput } {
   return { ...stepOf(row), output: jsonOf(row.output) as StepOutput }
 }

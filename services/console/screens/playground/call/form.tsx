@@ -27,9 +27,7 @@ interface CallFormProps {
   /** Content next to the submit button. */
   readonly extra?: ComponentChildren
   readonly outcome?: ComponentChildren
-  /** Content above the options. */
   readonly hint?: ComponentChildren
-  /** Result below the form, at full width. */
   readonly below?: ComponentChildren
 }
 

@@ -2,7 +2,6 @@ import type { Signal } from '@preact/signals'
 import { modelsFor } from '#services/console/screens/playground/catalog.ts'
 
 interface ModelChoiceProps {
-  /** Required capability, such as `chat`. */
   readonly capability: string
   readonly model: Signal<string>
   readonly label?: string

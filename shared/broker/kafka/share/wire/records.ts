@@ -144,7 +144,6 @@ export interface ShareAcknowledgeRequest {
   readonly topics: readonly ShareTopic[]
 }
 
-/** Results of the acknowledgements at one leader. */
 export interface ShareAcknowledgeResponse extends Status {
   readonly partitions: readonly {
     readonly topicId: string
