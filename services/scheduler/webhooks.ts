@@ -1,4 +1,4 @@
-import { DELIVERY_TRIES_MAX, type DeliveryTry, type WebhookDelivery } from '#schemas/durable-job.ts'
+import { DELIVERY_TRIES_MAX, type DeliveryTry, type WebhookDelivery, type DurableEventType, type DurableJob } from '#schemas/durable-job.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
@@ -7,9 +7,29 @@ import { type OutboundAnswer, postOutbound } from '#shared/outbound/outbound.ts'
 import { EVERY_TENANT, type StoreView } from '#shared/store/store.ts'
 import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
 import { DeliveryQueue, type Taken } from './delivery-queue.ts'
-import { messageOf, signedHeaders } from './webhook-message.ts'
-import { outcomeOf, RETRIES_MS } from './webhook-outcome.ts'
 import type { SigningKeys } from './webhook-secret.ts'
+import { createHmac } from 'node:crypto'
+
+const SECOND_MS = 1_000
+const MINUTE_MS = 60 * SECOND_MS
+const HOUR_MS = 60 * MINUTE_MS
+
+/** Waits between the tries of one message (docs/guides/webhooks.md). After the last one the message has failed. */
+export const RETRIES_MS: readonly number[] = [
+  5 * SECOND_MS,
+  MINUTE_MS,
+  5 * MINUTE_MS,
+  30 * MINUTE_MS,
+  2 * HOUR_MS,
+  5 * HOUR_MS,
+  10 * HOUR_MS,
+]
+const JITTER = 0.1
+const RETRY_AFTER_MS_MAX = 10 * HOUR_MS
+const GONE = 410
+
+/** Statuses whose Retry-After is honoured. */
+const BUSY = new Set([429, 503])
 
 const TIMEOUT_MS = 15_000
 const ANSWER_BYTES_MAX = 64 * 1024
@@ -192,4 +212,80 @@ function fieldsOf(outcome: DeliveryOutcome): object {
   if (outcome.state !== 'pending') return outcome
   const { retryInMs, ...rest } = outcome
   return { ...rest, retry_in_ms: Math.round(retryInMs) }
+}
+
+/**
+ * Body of a message (docs/guides/webhooks.md, What arrives). The body is equal in every try: its status is that of the event and not the current
+ * one of the job.
+ */
+function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
+  return JSON.stringify({
+    id: delivery.id,
+    object: 'event',
+    type: delivery.type,
+    created_at: Math.floor(delivery.created_at_ms / 1_000),
+    data: { id: job.id, status: statusOf(delivery.type), endpoint: job.endpoint, metadata: job.metadata },
+  })
+}
+
+/**
+ * Headers of one try by Standard Webhooks 1.0.
+ *
+ * The signature is `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`. There is one signature per key, separated by spaces, so
+ * that a key can be rotated without a gap.
+ *
+ * @param nowMs Time of this try: receivers refuse messages older than five minutes.
+ */
+function signedHeaders(
+  id: string,
+  body: string,
+  keys: readonly Buffer[],
+  nowMs: number,
+): Record<string, string> {
+  const timestamp = String(Math.floor(nowMs / 1_000))
+  const sign = (key: Buffer) => createHmac('sha256', key).update(`${id}.${timestamp}.${body}`).digest('base64')
+  return {
+    'content-type': 'application/json',
+    'webhook-id': id,
+    'webhook-timestamp': timestamp,
+    'webhook-signature': keys.map((key) => `v1,${sign(key)}`).join(' '),
+  }
+}
+
+/** Webhook events are named after the status that they begin, except `job.started`. */
+function statusOf(type: DurableEventType): string {
+  return type === 'job.started' ? 'in_progress' : type.replace(/^job\./, '')
+}
+
+/**
+ * Outcome of a try. A 2xx status means delivered. A 410 means failed, since the receiver wants no further try. After any other answer or
+ * error the next try follows after a wait; if all waits are used up, then the message has failed.
+ *
+ * @param result The answer, or the error instead of one.
+ * @param tries Tries of the message, including this one.
+ * @param random In [0, 1).
+ */
+export function outcomeOf(
+  result: OutboundAnswer | ServiceError,
+  tries: number,
+  waitsMs: readonly number[],
+  random: number,
+): DeliveryOutcome {
+  const status = result instanceof ServiceError ? undefined : result.status
+  if (status !== undefined && status >= 200 && status < 300) return { state: 'delivered', status }
+  const error = result instanceof ServiceError ? result.message : `The receiver answered ${result.status}.`
+  const failure = { error, ...(status !== undefined && { status }) }
+  const waitMs = waitsMs[tries - 1]
+  if (waitMs === undefined || status === GONE) return { state: 'failed', ...failure }
+  const jittered = waitMs * (1 - JITTER + 2 * JITTER * random)
+  return { state: 'pending', retryInMs: Math.max(jittered, askedMs(result)), ...failure }
+}
+
+/** The wait that the receiver requests: `Retry-After` in seconds or as an HTTP date (RFC 9110 §10.2.3); 0 if there is none to honour. */
+function askedMs(result: OutboundAnswer | ServiceError): number {
+  if (result instanceof ServiceError || !BUSY.has(result.status)) return 0
+  const value = result.headers['retry-after'] ?? ''
+  const seconds = Number(value)
+  const ms = Number.isFinite(seconds) ? seconds * SECOND_MS : Date.parse(value) - Date.now()
+  return Number.isFinite(ms) ? Math.min(Math.max(ms, 0), RETRY_AFTER_MS_MAX) : 0
 }

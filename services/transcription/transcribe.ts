@@ -1,15 +1,24 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
-import type { AudioTools } from '#shared/engines/audio-tools.ts'
+import { type AudioTools, aboutReference } from '#shared/engines/audio-tools.ts'
 import { chainOf, withFallbacks } from '#shared/engines/engine-registry.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { AttemptContext, Progress } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
-import { audioOf } from './audio.ts'
 import type { AudioPlace, AudioQuota } from './audio-quota.ts'
 import { withSpeakers } from './diarize.ts'
-import { inspectAudio } from './inspect.ts'
+import { Readable } from 'node:stream'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+
+/** How long a sample of a voice must be, in seconds (docs/guides/transcription.md, Fields). */
+const SAMPLE_SECONDS = { min: 2, max: 10 }
+
+/** Limit of decoding a sample. For a sample between 10 and 60 s the error message thus contains its exact length. */
+const SAMPLE_SECONDS_DECODED = 60
+
+/** Decoders may return some milliseconds more or less than the recording. */
+const TOLERANCE_SECONDS = 0.05
 
 /** Minimum interval of progress events (docs/internals/protocol.md, Job events). */
 const PROGRESS_MS = 500
@@ -132,4 +141,66 @@ export function tellProgress(
     const message = duration ? `${done} of ${Math.ceil(duration)} seconds` : `${done} seconds`
     onProgress({ phase: 'transcribing', percent, message })
   }
+}
+
+/**
+ * Decodes and checks the caller's audio and voice samples before any engine runs.
+ *
+ * @param secondsMax Maximum length of the audio.
+ * @returns Seconds of the audio.
+ * @throws ServiceError `invalid_audio`, `audio_too_short`, `audio_too_long`; `invalid_value` for a sample of a voice;
+ *   `model_loading` when the local model server is not there
+ */
+async function inspectAudio(
+  tools: AudioTools,
+  { speakers }: TranscribeRequest,
+  audio: AudioFile,
+  options: { readonly secondsMax: number; readonly signal: AbortSignal },
+): Promise<number> {
+  const duration = await tools.probe(audio, options)
+  if (duration > options.secondsMax) {
+    const message = `The audio lasts ${duration.toFixed(1)} s; at most ${options.secondsMax} s are accepted.`
+    throw new ServiceError('audio_too_long', message, { param: 'file' })
+  }
+  for (const [index, speaker] of speakers.entries()) {
+    const bounds = { secondsMax: SAMPLE_SECONDS_DECODED, signal: options.signal }
+    const seconds = await tools.probe(sampleOf(speaker), bounds).catch((error: unknown) => {
+      throw aboutReference(error, index)
+    })
+    requireSampleLength(seconds, index)
+  }
+  return duration
+}
+
+function requireSampleLength(seconds: number, index: number): void {
+  const { min, max } = SAMPLE_SECONDS
+  if (seconds >= min - TOLERANCE_SECONDS && seconds <= max + TOLERANCE_SECONDS) return
+  const param = `known_speaker_references[${index}]`
+  const message = `Invalid '${param}': the sample lasts ${seconds.toFixed(1)} s; ${min} to ${max} s are needed.`
+  throw new ServiceError('invalid_value', message, { param })
+}
+
+/** The audio of a request: its blob, read piece by piece each time it is asked for, or what the request itself holds. */
+function audioOf({ audio }: TranscribeRequest, blobs: Blobs): AudioFile {
+  const { blob, base64, bytes, format } = audio
+  const filename = `audio.${format}`
+  if (blob === undefined) return { ...inMemory(base64 ?? ''), filename }
+  return {
+    filename,
+    bytes,
+    open: () =>
+      blobs.open(blob).catch((cause: unknown) => {
+        // Not caused by the caller: the blob directory is not shared by the processes, or was emptied.
+        throw new ServiceError('internal_error', 'The audio of the request could not be read by its worker.', { cause })
+      }),
+  }
+}
+
+function sampleOf({ reference }: TranscribeRequest['speakers'][number]): AudioFile {
+  return { ...inMemory(reference), filename: 'sample' }
+}
+
+function inMemory(base64: string): Omit<AudioFile, 'filename'> {
+  const content = Buffer.from(base64, 'base64')
+  return { bytes: content.length, open: () => Promise.resolve(Readable.from([content])) }
 }

@@ -1,23 +1,16 @@
-import { dirname } from 'node:path'
+import { dirname, join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
-import { makePrivateFile } from '#shared/directory.ts'
+import { makePrivateFile, giveToOwnerOf, makeDirectory } from '#shared/directory.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { AUDIT_LIMIT_MAX, type AuditAction, type AuditEntry, SERVICE } from './audit.ts'
-import {
-  keyChanged,
-  keyCreated,
-  projectChanged,
-  projectCreated,
-  rotationAction,
-  secretCreated,
-  secretDeleted,
-} from './audit-actions.ts'
+import { keyChanged, keyCreated, projectChanged, projectCreated, rotationAction, secretCreated, secretDeleted } from './audit-actions.ts'
 import { type ApiKey, KEYS_MAX, type KeyChange, type KeyStore } from './keys.ts'
 import { KeysFile, type StoredKeys } from './keys-file.ts'
 import { changed, readKnownVersion, type ValidKeys } from './lenient.ts'
 import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
-import { webhookRootIn } from './webhook-root.ts'
-import { WEBHOOK_SECRETS_MAX, type WebhookSecret } from './webhook-secrets.ts'
+import { WEBHOOK_SECRETS_MAX, type WebhookSecret, randomSecret, SecretText } from './webhook-secrets.ts'
+import { link, readFile, rm, writeFile } from 'node:fs/promises'
+import { newId } from '#shared/id.ts'
 
 /** Maximum wait for another writer. A write takes milliseconds. */
 const LOCK_TIMEOUT_MS = 5_000
@@ -209,4 +202,42 @@ function lock(path: string): () => void {
 
 function full(path: string, most: number, what: string): string {
   return `${path} has reached the maximum of ${most} ${what}.`
+}
+
+/**
+ * The secret in the file `webhook-root` of the data directory, created once and readable by its owner only. A separate file is needed: the existence
+ * of `keys.json` means that a key was once created.
+ *
+ * @throws Error if the file does not hold a secret
+ */
+async function webhookRootIn(directory: string): Promise<string> {
+  const path = join(directory, 'webhook-root')
+  const secret = await readSecret(path).catch(async (error: NodeJS.ErrnoException) => {
+    if (error.code !== 'ENOENT') throw error
+    await createSecret(directory, path)
+    return await readSecret(path)
+  })
+  if (SecretText.safeParse(secret).success) return secret
+  throw new Error(
+    `${path} contains no secret. Delete the file to create a new one; this changes all default webhook secrets.`,
+  )
+}
+
+async function readSecret(path: string): Promise<string> {
+  return (await readFile(path, 'utf8')).trim()
+}
+
+/** Writes a draft, then links it to its path. If several processes start together, then one link succeeds and all read the same secret. */
+async function createSecret(directory: string, path: string): Promise<void> {
+  const partial = join(directory, newId('.partial-'))
+  makeDirectory(directory)
+  await writeFile(partial, `${randomSecret()}\n`, { mode: 0o600 })
+  giveToOwnerOf(directory, partial)
+  try {
+    await link(partial, path)
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+  } finally {
+    await rm(partial)
+  }
 }

@@ -1,8 +1,14 @@
 import type { PoolView, WorkerView } from '#services/cli/client/admin-api.ts'
-import { type Command, noArguments } from '#services/cli/command.ts'
+import { type Command, noArguments, type Invocation } from '#services/cli/command.ts'
 import { ageOf } from '#services/cli/text/job-text.ts'
 import { tableOf } from '#services/cli/text/output.ts'
-import { showRows } from './watch.ts'
+import { setTimeout as delay } from 'node:timers/promises'
+import { EXIT, type ExitCode } from '#services/cli/failure.ts'
+
+const REFRESH_INTERVAL_MS = 2_000
+
+/** Clears the screen and moves the cursor to the top left. */
+const CLEAR = '\x1b[2J\x1b[H'
 
 export const workers: Command = {
   summary: 'List the processes of the fleet',
@@ -96,4 +102,20 @@ function poolTable(found: readonly PoolView[], columnsMax: number): string {
   })
   const head = ['pool', 'workers', 'slots', 'free', 'calls here', 'jobs', 'low', 'scheduled', 'oldest', 'paused']
   return tableOf({ head, rows, spare: ['scheduled', 'low'] }, columnsMax)
+}
+
+/** Prints a table once, or with --watch every two seconds until Ctrl-C. */
+async function showRows<Row>(
+  { out, values }: Invocation,
+  read: () => Promise<readonly Row[]>,
+  tableOfRows: (rows: readonly Row[], columnsMax: number) => string,
+): Promise<ExitCode> {
+  const isWatching = values.has('watch')
+  for (;;) {
+    const rows = await read()
+    if (!out.isHumanReadable) for (const row of rows) await out.json(row)
+    else await out.write((isWatching ? CLEAR : '') + tableOfRows(rows, out.columns))
+    if (!isWatching) return EXIT.ok
+    await delay(REFRESH_INTERVAL_MS)
+  }
 }

@@ -6,17 +6,17 @@ import { idempotencyOf, readIdempotencyKey } from '#services/ingress/answer/pref
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
-import { childCountsOf, childCountsOfPage } from '#services/ingress/jobs/child-counts.ts'
+import { childCountsOf, childCountsOfPage, type ChildCounts } from '#services/ingress/jobs/child-counts.ts'
 import { firstPage } from '#services/ingress/jobs/list.ts'
-import { statusOf } from '#services/ingress/jobs/object.ts'
+import { statusOf, jobObject } from '#services/ingress/jobs/object.ts'
 import { isJobId, jobIdOf, requireJobs } from '#services/ingress/jobs/paths.ts'
 import { statesOfAll } from '#services/ingress/jobs/statuses.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { OperatorJobs, OperatorStore } from '#shared/store/operator.ts'
 import { EVERY_TENANT } from '#shared/store/store.ts'
 import { audit } from './audit.ts'
-import { operatorJob } from './job-object.ts'
-import { pendingReason } from './pending-reason.ts'
+import { type Pauses, sentenceOf } from '#shared/jobs/pauses.ts'
+import type { Peers } from '#shared/jobs/peers.ts'
 
 /** Filters of an operator on the jobs of all projects, from a query or a body. */
 interface Asked {
@@ -148,4 +148,127 @@ async function sendJob(context: IngressContext, call: Call, job: DurableJob): Pr
   const taken = isQueued ? await places.takenOf(job.tenant) : undefined
   const fleet = { presence: jobs.presence, pauses, isBrokerReachable: broker.isReachable }
   await call.reply.whole(operatorJob(job, pendingReason(job, fleet, ahead, taken), await childCountsOf(context, job)))
+}
+
+/**
+ * A job as operators see it: its project, its state and the reason of a wait. Content of callers is left out: the
+ * result, messages of the progress, and the URL of the webhook, which may contain a secret.
+ *
+ * @param waits Reason of its wait; null: it does not wait; undefined: not determined.
+ * @param counts Progress of its child jobs; undefined: none, or not determined.
+ */
+function operatorJob(job: DurableJob, waits?: Wait | null, counts?: ChildCounts): Record<string, unknown> {
+  const { result: _, progress, webhook, urls: __, ...shown } = jobObject(job, { counts })
+  const url = `/v1/admin/jobs/${job.id}`
+  return {
+    ...shown,
+    project: job.tenant,
+    kind: job.kind,
+    worker: job.owner,
+    tries: job.tries,
+    crashes: job.crashes,
+    progress: numbersOf(progress),
+    webhook:
+      webhook === null ? null : { host: URL.parse(job.webhook_url ?? '')?.host ?? null, events: job.webhook_events },
+    ...(waits !== undefined && { waits }),
+    urls: { get: url, cancel: `${url}/cancel`, redrive: `${url}/redrive` },
+  }
+}
+
+function numbersOf(progress: unknown): object | null {
+  const { phase = null, percent = null } = (progress ?? {}) as { phase?: unknown; percent?: unknown }
+  return progress ? { phase, percent } : null
+}
+
+interface Wait {
+  readonly reason:
+    | 'scheduled'
+    | 'retry_backoff'
+    | 'children'
+    | 'broker_away'
+    | 'model_paused'
+    | 'pool_paused'
+    | 'no_worker'
+    | 'no_worker_for_model'
+    | 'project_full'
+    | 'slots_taken'
+    | 'model_full'
+    | 'batch_lane'
+    | 'in_turn'
+  readonly message: string
+  /** Unix seconds at which the wait ends, if known. */
+  readonly until: number | null
+  readonly ahead: number | null
+}
+
+type Taken = { readonly most: number; readonly calls: number; readonly jobs: number } | undefined
+
+interface Fleet {
+  readonly presence: Pick<Peers, 'workers' | 'hasModel' | 'slots' | 'freeSlots' | 'capacityOf'>
+  readonly pauses: Pick<Pauses, 'of'>
+  readonly isBrokerReachable: boolean
+}
+
+/**
+ * Reason why a durable job waits; null if it runs or has ended.
+ *
+ * @param ahead See {@link Wait}
+ */
+export function pendingReason(job: DurableJob, fleet: Fleet, ahead: number, taken?: Taken): Wait | null {
+  if (job.state === 'scheduled') return timed(job)
+  if (job.state === 'waiting') return wait('children', 'The job waits for its child jobs.')
+  if (job.state !== 'queued') return null
+  const [reason, message] = whyQueued(job, fleet, taken)
+  return { ...wait(reason, `${message}${aheadOf(ahead)}`), ahead }
+}
+
+function timed({ attempt, run_at_ms }: DurableJob): Wait {
+  const until = Math.floor(run_at_ms / 1_000)
+  const at = new Date(until * 1_000).toISOString().replace('.000', '')
+  if (attempt === 0) return { ...wait('scheduled', `The job is scheduled for ${at}.`), until }
+  return { ...wait('retry_backoff', `Attempt ${attempt} failed; the next one is due at ${at}.`), until }
+}
+
+/** Returns the first reason that applies. Later ones may apply too. */
+function whyQueued(
+  job: DurableJob,
+  { presence, pauses, isBrokerReachable }: Fleet,
+  taken: Taken,
+): [Wait['reason'], string] {
+  const { pool, model, kind } = job
+  const pause = pauses.of(job)
+  if (pause) return [`${pause.target}_paused`, sentenceOf(pause)]
+  if (!isBrokerReachable) return ['broker_away', 'The broker cannot be reached.']
+  const workers = presence.workers(pool)
+  const slots = presence.slots(pool)
+  if (workers.length === 0) return ['no_worker', `No ${pool} worker is running.`]
+  if (slots === 0) return ['no_worker', `Each of the ${workers.length} ${pool} workers is draining.`]
+  if (!presence.hasModel(pool, model)) return ['no_worker_for_model', `No ${pool} worker has the model '${model}'.`]
+  if (taken && taken.calls + taken.jobs >= taken.most) return ['project_full', fullText(taken)]
+  if (presence.freeSlots(pool) === 0) return ['slots_taken', `All ${slots} slots of the pool ${pool} are taken.`]
+  if (job.priority === 'low') return ['batch_lane', 'Jobs of low priority may use only a part of the slots.']
+  const capacity = presence.capacityOf(pool, { kind, model })
+  if (capacity !== undefined && capacity < slots && isFull(job, presence))
+    return ['model_full', `Workers run at most ${capacity} jobs of the model '${model}' at once.`]
+  return ['in_turn', 'A worker is about to claim the job.']
+}
+
+/** Whether a worker with free slots reports that its bulkhead for such jobs is full. */
+function isFull({ pool, kind, model, priority }: DurableJob, presence: Fleet['presence']): boolean {
+  const isAlike = (one: { kind: string; model: string; priority: string }) =>
+    one.kind === kind && one.model === model && one.priority === priority
+  return presence.workers(pool).some(({ capacity }) => capacity?.backlog.some(isAlike))
+}
+
+function fullText({ most, calls, jobs }: NonNullable<Taken>): string {
+  const [ofCalls, ofJobs] = [calls === 1 ? '1 call' : `${calls} calls`, jobs === 1 ? '1 job' : `${jobs} jobs`]
+  return `The project is at its concurrency limit: ${ofCalls} and ${ofJobs} are running, and ${most} may run at once.`
+}
+
+function aheadOf(ahead: number): string {
+  return ` ${ahead === 1 ? '1 job' : `${ahead} jobs`} of its model and lane ${ahead === 1 ? 'is' : 'are'} older.`
+}
+
+function wait(reason: Wait['reason'], message: string): Wait {
+  return { reason, message, until: null, ahead: null }
 }

@@ -3,8 +3,42 @@ import { answerError } from '#shared/engines/upstream/error.ts'
 import { nativeEvent } from '#shared/native-output.ts'
 import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { Calls } from './calls.ts'
-import { pieces } from './content.ts'
-import { readFinish, type WireFinish } from './finish.ts'
+
+/** Finish reasons of other servers, in lower case without punctuation. Any other value means `stop`. */
+const SYNONYMS: Readonly<Record<Exclude<WireFinish, 'stop'>, readonly string[]>> = {
+  length: [
+    ...['length', 'maxtokens', 'maxtokensreached', 'maxoutputtokens', 'maxnewtokens', 'maxlength', 'modellength'],
+    ...['modelcontextwindowexceeded', 'contextlength', 'contextlengthexceeded', 'contextwindowexceeded', 'tokenlimit'],
+    ...['limit', 'errorlimit', 'truncated', 'incomplete', 'lengthlimit', 'lengthcapped', 'outoftokens'],
+  ],
+  content_filter: [
+    ...['contentfilter', 'contentfiltered', 'safety', 'recitation', 'blocklist', 'prohibitedcontent', 'spii'],
+    ...[
+      'imagesafety',
+      'guardrailintervened',
+      'guardrail',
+      'guardrails',
+      'refusal',
+      'refused',
+      'sensitive',
+      'moderation',
+    ],
+    ...['blocked', 'filtered', 'filter', 'errortoxic', 'language', 'contentpolicy', 'contentpolicyviolation'],
+  ],
+  tool_calls: ['toolcalls', 'toolcall', 'tooluse', 'functioncall', 'functioncalls', 'toolscalls'],
+  failed: [
+    ...['abort', 'aborted', 'error', 'failed', 'failure', 'cancelled', 'canceled', 'timeout', 'networkerror'],
+    ...['insufficientsystemresource', 'malformedfunctioncall', 'internalerror', 'servererror', 'engineoverloaded'],
+  ],
+}
+const FINISHES = new Map(
+  Object.entries(SYNONYMS).flatMap(([finish, words]) => words.map((word) => [word, finish as WireFinish] as const)),
+)
+
+/** Values that mean "no finish reason yet". */
+const NO_REASON = new Set(['', 'null', 'none', 'unspecified', 'finishreasonunspecified'])
+
+const DEPTH_MAX = 4
 
 /** The fields of a choice that are read, from a chunk or from a whole answer, which has `message` instead of `delta`. */
 export interface WireChoice {
@@ -211,4 +245,45 @@ function readToken({ token, logprob, bytes }: WireLogprob): Omit<Logprob, 'top_l
     logprob: typeof logprob === 'number' ? logprob : null,
     bytes: Array.isArray(bytes) && bytes.every(Number.isInteger) ? bytes : null,
   }
+}
+
+interface Piece {
+  readonly isThought: boolean
+  readonly text: string
+}
+
+/**
+ * The texts of a content that is no string. Such contents are the parts of Mistral's models and of other APIs, numbers, and JSON that a
+ * server parsed into an object.
+ */
+function pieces(content: unknown): Piece[] {
+  if (content === null || content === undefined) return []
+  const found: Piece[] = []
+  collect(content, false, 0, found)
+  if (found.length > 0 || typeof content !== 'object' || Array.isArray(content) || 'type' in content) return found
+  return [{ isThought: false, text: JSON.stringify(content) }]
+}
+
+function collect(content: unknown, isThought: boolean, depth: number, found: Piece[]): void {
+  if (typeof content === 'string') found.push({ isThought, text: content })
+  else if (typeof content === 'number' || typeof content === 'boolean') found.push({ isThought, text: String(content) })
+  else if (typeof content !== 'object' || content === null || depth >= DEPTH_MAX) return
+  else if (Array.isArray(content)) for (const part of content) collect(part, isThought, depth + 1, found)
+  else {
+    const { type, text, thinking, reasoning, value } = content as Record<string, unknown>
+    const isInner = isThought || (typeof type === 'string' && /think|reason/i.test(type))
+    collect(thinking ?? reasoning, true, depth + 1, found)
+    // Parts of the Assistants API have their text in `text.value`.
+    collect(text ?? (depth > 0 ? value : undefined), isInner, depth + 1, found)
+  }
+}
+
+/** Finish reason of an upstream as one of the four internal values. `failed`: the server gave up. */
+type WireFinish = FinishReason | 'failed'
+
+/** The finish reason of a choice; undefined if there is none yet. */
+function readFinish(reason: unknown): WireFinish | undefined {
+  if (typeof reason !== 'string') return undefined
+  const word = reason.toLowerCase().replaceAll(/[^a-z]/g, '')
+  return NO_REASON.has(word) ? undefined : (FINISHES.get(word) ?? 'stop')
 }

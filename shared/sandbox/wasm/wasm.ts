@@ -4,18 +4,17 @@ import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import { probed } from '#shared/sandbox/probe.ts'
-import type {
-  Sandbox,
-  SandboxAdapter,
-  SandboxEnd,
-  SandboxEvent,
-  SandboxJob,
-  SandboxStats,
-} from '#shared/sandbox/sandbox.ts'
+import type { Sandbox, SandboxAdapter, SandboxEnd, SandboxEvent, SandboxJob, SandboxStats } from '#shared/sandbox/sandbox.ts'
 import { Slots } from '#shared/slots.ts'
 import { prepareWasmFiles, type WasmFiles } from './files.ts'
 import { WasmProcess } from './process.ts'
-import { Restarts } from './restarts.ts'
+import { type Backoff, backoffMs } from '#shared/backoff.ts'
+
+const BACKOFF: Backoff = { baseMs: 250, maxMs: 10_000 }
+
+/** Maximum crashes within the window. After that, nothing is started until the oldest crash has left the window. */
+const CRASHES_MAX = 5
+const WINDOW_MS = 5 * 60_000
 
 /*
  * The sandbox for machines with neither containers nor namespaces, and for macOS and Windows: CPython as WebAssembly in a confined Node
@@ -23,7 +22,7 @@ import { Restarts } from './restarts.ts'
  *
  * service ── frames ── confined process ── a thread per run ── WebAssembly ── Python
  *
- * The first barrier is WebAssembly: the code has a memory of its own and only the calls of shared/sandbox/wasm/inside/wasi/wasi.ts. The
+ * The first barrier is WebAssembly: the code has a memory of its own and only the calls of shared/sandbox/wasm/inside/interpreter.ts. The
  * second barrier is the confined process.
  */
 
@@ -137,5 +136,34 @@ class WasmSandbox implements Sandbox {
     const duration_ms = Math.round(performance.now() - startedMs)
     this.#log.info({ pid: this.#running.pid, duration_ms }, 'sandbox process started')
     return this.#running
+  }
+}
+
+export class Restarts {
+  readonly #now: () => number
+  #crashesMs: number[] = []
+
+  /** @param now Milliseconds of a monotonic clock. */
+  constructor(now: () => number = () => performance.now()) {
+    this.#now = now
+  }
+
+  note(): void {
+    this.#crashesMs.push(this.#now())
+  }
+
+  /**
+   * Milliseconds to wait before the next start; 0 if there was no recent crash.
+   *
+   * @throws ServiceError `sandbox_unavailable` after too many crashes
+   */
+  delayMs(random: number): number {
+    const now = this.#now()
+    this.#crashesMs = this.#crashesMs.filter((atMs) => now - atMs < WINDOW_MS)
+    const [oldest, count] = [this.#crashesMs[0], this.#crashesMs.length]
+    if (oldest === undefined) return 0
+    if (count < CRASHES_MAX) return backoffMs(count, BACKOFF, random)
+    const retryAfterMs = oldest + WINDOW_MS - now
+    throw new ServiceError('sandbox_unavailable', 'The WebAssembly sandbox crashed too often.', { retryAfterMs })
   }
 }

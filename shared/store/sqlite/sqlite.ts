@@ -1,38 +1,21 @@
 import { join } from 'node:path'
-import type { DatabaseSync, StatementSync } from 'node:sqlite'
+import { DatabaseSync, type StatementSync } from 'node:sqlite'
 import { abortable } from '#shared/abortable.ts'
-import { makeDirectory } from '#shared/directory.ts'
+import { makeDirectory, makePrivateFile } from '#shared/directory.ts'
 import { ServiceError } from '#shared/error.ts'
 import { type Compiled, compile, valuesOf } from '#shared/store/sql/compile.ts'
 import { CREATE_KEY, type Insert } from '#shared/store/sql/create/inserts.ts'
 import { loadMigrations, missingMigrations } from '#shared/store/sql/migrations.ts'
-import {
-  type EventRow,
-  eventRows,
-  type Params,
-  pickOf,
-  type Row,
-  type SqlDatabase,
-  type TransitionRow,
-  updateOf,
-  type Write,
-  type WrittenOutput,
-} from '#shared/store/sql/sql.ts'
+import { type EventRow, eventRows, type Params, pickOf, type Row, type SqlDatabase, type TransitionRow, updateOf, type Write, type WrittenOutput } from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
-import {
-  ERASE_DELIVERIES,
-  ERASE_EVENTS,
-  ERASE_JOB,
-  ERASE_STEPS,
-  IS_IDLE,
-  JOB_COLUMNS,
-  type Statement,
-} from '#shared/store/sql/statements.ts'
+import { ERASE_DELIVERIES, ERASE_EVENTS, ERASE_JOB, ERASE_STEPS, IS_IDLE, JOB_COLUMNS, type Statement } from '#shared/store/sql/statements.ts'
 import type { Move } from '#shared/store/sql/transitions.ts'
 import type { Store } from '#shared/store/store.ts'
 import type { RunningLimits } from '#shared/store/tenants.ts'
 import { GroupCommit, translated } from './commit.ts'
-import { openExclusively } from './lock.ts'
+import { readFileSync, rmSync, writeFileSync } from 'node:fs'
+
+const SQLITE_BUSY = 5
 
 /** One fsync per commit. A larger cache and a longer log than the defaults, so that pages are written less often. */
 const PRAGMAS = 'PRAGMA synchronous = FULL; PRAGMA cache_size = -16000; PRAGMA wal_autocheckpoint = 4000'
@@ -276,4 +259,41 @@ function returning({ event, data, givesRequest }: Pick<Move, 'event' | 'data' | 
   const request = givesRequest ? ', request' : ''
   return ` RETURNING ${JOB_COLUMNS}${request}, ${event ?? 'NULL'} AS event_type, ${data ?? 'NULL'} AS event_data,
     now_ms() AS event_at_ms`
+}
+
+/**
+ * Opens a database file exclusively. A new file is readable by its user only.
+ *
+ * The kernel's lock on the file is authoritative. The lock ends with its process, so it is never stale. The file `<path>.owner` only names the owner.
+ *
+ * @param boot Name of this process in the error of the next one.
+ * @throws Error with the process that has the file open
+ */
+function openExclusively(path: string, boot: string): { db: DatabaseSync; unlock: () => void } {
+  const ownerFile = `${path}.owner`
+  // SQLite would create a file that others may read; its log inherits the mode.
+  makePrivateFile(path)
+  const db = new DatabaseSync(path, { timeout: 0 })
+  try {
+    // Without WAL's shared memory, no other process can even read. The first write takes the lock, which is kept.
+    db.exec('PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; BEGIN EXCLUSIVE; COMMIT')
+  } catch (error) {
+    db.close()
+    if ((error as { errcode?: number }).errcode !== SQLITE_BUSY) throw error
+    throw new Error(`${path} is open in ${ownerOf(ownerFile)}. Stop it, or give this process another DATA_DIR.`, {
+      cause: error,
+    })
+  }
+  writeFileSync(ownerFile, JSON.stringify({ pid: process.pid, boot }), { mode: 0o600 })
+  return { db, unlock: () => rmSync(ownerFile, { force: true }) }
+}
+
+function ownerOf(file: string): string {
+  try {
+    const { pid, boot } = JSON.parse(readFileSync(file, 'utf8'))
+    return `process ${pid} (${boot})`
+  } catch {
+    // Between taking the lock and writing the file.
+    return 'another process'
+  }
 }

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { watchBytes } from '#shared/prepare/watch.ts'
+import { watchBytes } from '#shared/prepare/pip.ts'
 import { until } from '../../support/stack.ts'
 
 const [DIRECTORIES, FILES, BYTES] = [100, 150, 10]

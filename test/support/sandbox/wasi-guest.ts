@@ -5,7 +5,7 @@ import { GuestMemory } from '#shared/sandbox/wasm/inside/guest/memory.ts'
 import { Descriptors } from '#shared/sandbox/wasm/inside/wasi/descriptors.ts'
 import { Directory } from '#shared/sandbox/wasm/inside/wasi/file-tree.ts'
 import { Quota, StoredFile } from '#shared/sandbox/wasm/inside/wasi/stored-files.ts'
-import { wasiCalls } from '#shared/sandbox/wasm/inside/wasi/wasi.ts'
+import { wasiCalls } from '#shared/sandbox/wasm/inside/interpreter.ts'
 
 /** Offsets in the memory of the guest: strings below, data above. */
 const [PATHS, OUT, DATA] = [1_024, 8_192, 16_384]

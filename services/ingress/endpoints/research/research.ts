@@ -1,9 +1,10 @@
-import { ResearchBody } from '#schemas/research/body.ts'
+import { ResearchBody, type ResearchMessage } from '#schemas/research/body.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
 import { research as kind } from '#shared/kinds/research.ts'
-import { decodeResearch } from './decode.ts'
+import { CONTEXT_CHARS_MAX, CONTEXT_TURNS_MAX, QUESTION_CHARS_MAX, type ResearchEffort, type ResearchRequest } from '#schemas/research/research.ts'
+import { refuse } from '#services/ingress/endpoints/decode.ts'
 
 /** Default maximum duration of a research, and the time for the report that is added to it, in milliseconds. */
 const DURATION_MS = 1_800_000
@@ -36,4 +37,86 @@ export const research: JobEndpoint = {
       ...(asked.on_cancel === 'partial' && { partialMs: PARTIAL_MS }),
     }
   },
+}
+
+/**
+ * Internal form of a research request. The last message is the question; the messages before it are context.
+ *
+ * @param model Id of the research model in the catalogue
+ * @throws ServiceError for options that a report does not support, and if the last message is not a question
+ */
+function decodeResearch(body: ResearchBody, model: string): ResearchRequest {
+  requireSupported(body)
+  const { allow, deny } = body.domains ?? {}
+  const report = body.max_completion_tokens ?? body.max_tokens
+  const { temperature } = body
+  return {
+    model,
+    question: questionOf(body.messages),
+    context: contextOf(body.messages),
+    effort: effortOf(body.reasoning_effort),
+    limits: limitsOf(body),
+    domains: { allow: allow ?? [], deny: deny ?? [] },
+    citations: 'strict',
+    ...(report != null && { report_tokens: report }),
+    ...(temperature != null && { temperature }),
+  }
+}
+
+function requireSupported({ n, tools, logprobs }: ResearchBody): void {
+  if (n != null && n > 1) refuse('unsupported_value', 'n', "A research returns one report: 'n' must be 1.")
+  if (tools != null && tools.length > 0) {
+    refuse('unsupported_parameter', 'tools', 'Research does not support tools. Use POST /v1/chat/completions instead.')
+  }
+  if (logprobs === true) refuse('unsupported_parameter', 'logprobs', 'A report has no log probabilities.')
+}
+
+function questionOf(messages: readonly ResearchMessage[]): string {
+  const at = messages.length - 1
+  const last = messages[at] as ResearchMessage
+  if (last.role !== 'user') {
+    refuse('invalid_value', `messages[${at}].role`, "The last message must be the question, of role 'user'.")
+  }
+  const param = `messages[${at}].content`
+  const question = textOf(last).trim()
+  if (question === '') refuse('invalid_value', param, 'The question is empty. Send the question as the last message.')
+  if (question.length <= QUESTION_CHARS_MAX) return question
+  const rule = `Expected a question with maximum length ${QUESTION_CHARS_MAX}, but got one with length ${question.length}.`
+  return refuse('string_above_max_length', param, `Invalid '${param}': string too long. ${rule}`)
+}
+
+/** The latest non-empty messages, each cut to the maximum length for the planner. */
+function contextOf(messages: readonly ResearchMessage[]): ResearchRequest['context'] {
+  const turns = messages.slice(0, -1).map((message) => {
+    const role = message.role === 'developer' ? 'system' : message.role
+    return { role, text: textOf(message).trim().slice(0, CONTEXT_CHARS_MAX) }
+  })
+  return turns.filter(({ text }) => text !== '').slice(-CONTEXT_TURNS_MAX)
+}
+
+function textOf({ content }: ResearchMessage): string {
+  return typeof content === 'string' ? content : content.map(({ text }) => text).join('\n')
+}
+
+function limitsOf({ max_sources, max_duration_seconds, max_tool_calls }: ResearchBody): ResearchRequest['limits'] {
+  return {
+    ...(max_sources != null && { max_sources }),
+    ...(max_duration_seconds != null && { max_seconds: max_duration_seconds }),
+    ...(max_tool_calls != null && { max_searches: max_tool_calls }),
+  }
+}
+
+function effortOf(asked: ResearchBody['reasoning_effort']): ResearchEffort {
+  switch (asked) {
+    case 'none':
+    case 'minimal':
+    case 'low':
+      return 'low'
+    case 'high':
+    case 'xhigh':
+    case 'max':
+      return 'high'
+    default:
+      return 'medium'
+  }
 }

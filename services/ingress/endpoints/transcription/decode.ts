@@ -1,18 +1,27 @@
 import type { ModelConfig } from '#schemas/models.ts'
-import { TranscriptionBody } from '#schemas/transcription/body.ts'
-import {
-  type TranscribeRequest,
-  type TranscriptForm,
-  type TranscriptFormat,
-  VoiceActivity,
-} from '#schemas/transcription/transcription.ts'
+import { TranscriptionBody, JsonAudioBody } from '#schemas/transcription/body.ts'
+import { type TranscribeRequest, type TranscriptForm, type TranscriptFormat, VoiceActivity } from '#schemas/transcription/transcription.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { findLanguage } from '#shared/protocols/transcript/languages.ts'
-import { audioOfJson } from './json.ts'
-import { decodeSpeakers } from './speakers.ts'
-import { UploadedAudio } from './upload.ts'
+import { UploadedAudio, tooLarge } from './upload.ts'
+import { ServiceError } from '#shared/error.ts'
+import { AudioSniffer } from './sniff.ts'
+import { createHash } from 'node:crypto'
+import { requireBase64 } from '#services/ingress/body/media.ts'
+
+/**
+ * Beginning of a data URL (RFC 2397): data:<type>/<subtype>[;attribute=value]*;base64,<data>. The type is optional,
+ * because the content determines the format.
+ */
+const HEAD = /^data:(?:[a-z]+\/[a-z0-9.+-]+)?(?:;[a-z0-9-]+=[^;,]*)*;base64,/i
+
+/** Maximum characters before the data; a longer URL is refused. */
+const HEAD_CHARS_MAX = 256
+
+const NAMES = 'known_speaker_names'
+const REFERENCES = 'known_speaker_references'
 
 export interface DecodeContext {
   /** @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported` */
@@ -146,4 +155,82 @@ function vadOf({ chunking_strategy: strategy }: TranscriptionBody, diarize: bool
   }
   const { type: _type, ...given } = strategy
   return VoiceActivity.parse(Object.fromEntries(Object.entries(given).filter(([, value]) => value !== null)))
+}
+
+/**
+ * Pairs the names of known speakers with samples of their voices (docs/reference/compatibility.md, Transcription
+ * fields). The worker checks the duration of a sample when it decodes the sample.
+ *
+ * @throws ServiceError `invalid_value`, `unsupported_value`, `invalid_audio` with the path of the first problem
+ */
+function decodeSpeakers(asked: TranscriptionBody, diarize: boolean): TranscribeRequest['speakers'] {
+  const names = asked.known_speaker_names ?? []
+  const references = asked.known_speaker_references ?? []
+  if (!diarize && names.length + references.length > 0) {
+    const message = "Known speakers need response_format 'diarized_json'."
+    refuse('unsupported_value', names.length > 0 ? NAMES : REFERENCES, message)
+  }
+  if (names.length !== references.length) {
+    const message = `Expected a reference for each name, but got ${names.length} names and ${references.length} references.`
+    refuse('invalid_value', names.length > references.length ? REFERENCES : NAMES, message)
+  }
+  requireUnique(names)
+  return references.map((url, index) => ({ name: names[index] as string, reference: referenceOf(url, index) }))
+}
+
+function requireUnique(names: readonly string[]): void {
+  const second = names.findIndex((name, index) => names.indexOf(name) !== index)
+  if (second === -1) return
+  const message = `Names of speakers must be unique, but '${excerpt(names[second] as string)}' occurs twice.`
+  refuse('invalid_value', `${NAMES}[${second}]`, message)
+}
+
+function referenceOf(url: string, index: number): string {
+  const param = `${REFERENCES}[${index}]`
+  const base64 = base64OfUrl(url, param)
+  const sniffer = new AudioSniffer(undefined)
+  try {
+    sniffer.push(Buffer.from(base64, 'base64'))
+    sniffer.end()
+  } catch (cause) {
+    throw new ServiceError('invalid_audio', `Invalid '${param}': not audio in a known format.`, { cause, param })
+  }
+  return base64
+}
+
+/**
+ * Audio in a JSON body: `data:audio/wav;base64,…`, or an object with the base64 text and the file name.
+ *
+ * @param file Field `file` of the body
+ * @throws ServiceError `missing_required_parameter`, `invalid_type`, `invalid_value`, `request_too_large`,
+ * `invalid_audio`
+ */
+function audioOfJson(file: unknown, bytesMax: number): TranscribeRequest['audio'] {
+  const given = parseBody(JsonAudioBody, { file }, 'openai').file
+  const { data, filename } = typeof given === 'string' ? { data: base64OfUrl(given, 'file'), filename: null } : given
+  if (data === '') throw new ServiceError('invalid_audio', 'The audio file is empty.', { param: 'file' })
+  if (typeof given !== 'string') requireBase64(data, 'file.data')
+  if (data.length > Math.ceil(bytesMax / 3) * 4) throw tooLarge(bytesMax)
+  const bytes = Buffer.from(data, 'base64')
+  if (bytes.length > bytesMax) throw tooLarge(bytesMax)
+  const sniffer = new AudioSniffer(filename ?? undefined)
+  sniffer.push(bytes)
+  const format = sniffer.end()
+  return { base64: data, sha256: createHash('sha256').update(bytes).digest('hex'), bytes: bytes.length, format }
+}
+
+/**
+ * Base64 content of a data URL.
+ *
+ * @throws ServiceError `invalid_value`
+ */
+function base64OfUrl(url: string, param: string): string {
+  const [head] = HEAD.exec(url.slice(0, HEAD_CHARS_MAX)) ?? []
+  if (head === undefined) {
+    const message = `Invalid '${param}': expected a base64-encoded data URL, such as data:audio/wav;base64,UklGRg….`
+    throw new ServiceError('invalid_value', message, { param })
+  }
+  const data = url.slice(head.length)
+  requireBase64(data, param)
+  return data
 }

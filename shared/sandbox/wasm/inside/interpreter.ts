@@ -6,7 +6,10 @@ import { PAGE_BYTES } from './module.ts'
 import { type Descriptor, Descriptors } from './wasi/descriptors.ts'
 import { Directory } from './wasi/file-tree.ts'
 import { Quota, StoredFile } from './wasi/stored-files.ts'
-import { wasiCalls } from './wasi/wasi.ts'
+import { WasiError } from './wasi/abi.ts'
+import { fileCalls } from './wasi/files.ts'
+import { pathCalls } from './wasi/paths.ts'
+import { systemCalls } from './wasi/system.ts'
 
 const END_MAGIC = 0x06054b50
 const END_BYTES = 22
@@ -210,4 +213,38 @@ function unpack(bytes: Buffer, entry: { method: number; packed: number; local: n
   const start = entry.local + LOCAL_BYTES + bytes.readUInt16LE(entry.local + 26) + bytes.readUInt16LE(entry.local + 28)
   const data = bytes.subarray(start, start + entry.packed)
   return entry.method === DEFLATED ? inflateRawSync(data) : data
+}
+
+type Call = (...args: never[]) => unknown
+
+/**
+ * WASI preview 1 for one guest, implemented on JavaScript memory: the calls by name, each returning an errno.
+ *
+ * `node:wasi` is not used, since its documentation rules out untrusted code. No call here opens a file, a socket or a process of the host,
+ * so no argument of the guest can name one.
+ */
+export function wasiCalls(
+  memory: GuestMemory,
+  descriptors: Descriptors,
+  variables: Readonly<Record<string, string>>,
+): Record<string, Call> {
+  const calls: Record<string, Call> = {
+    ...fileCalls(memory, descriptors),
+    ...pathCalls(memory, descriptors),
+    ...systemCalls(memory, variables),
+  }
+  return Object.fromEntries(Object.entries(calls).map(([name, call]) => [name, withErrno(call)]))
+}
+
+/** Other errors are rethrown: the guest's exit, a stack overflow, a defect of ours. */
+function withErrno(call: Call): Call {
+  return (...args) => {
+    try {
+      call(...args)
+      return 0
+    } catch (error) {
+      if (error instanceof WasiError) return error.errno
+      throw error
+    }
+  }
 }

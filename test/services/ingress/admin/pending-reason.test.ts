@@ -1,7 +1,7 @@
 /** Why a job is pending, for each state of the fleet. */
 import { expect, it } from 'vitest'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import { pendingReason } from '#services/ingress/admin/pending-reason.ts'
+import { pendingReason } from '#services/ingress/admin/jobs.ts'
 import { Peers } from '#shared/jobs/peers.ts'
 
 /** Peers with received heartbeats, without a channel. */

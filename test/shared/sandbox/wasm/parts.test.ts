@@ -6,7 +6,7 @@ import { findSegments } from '#shared/sandbox/wasm/inside/image.ts'
 import { limitModule } from '#shared/sandbox/wasm/inside/module.ts'
 import { makeOutputBuffer, OutputBuffers, SharedOutput } from '#shared/sandbox/wasm/inside/shared-output.ts'
 import { GuestChannel } from '#shared/sandbox/wasm/inside/worker.ts'
-import { Restarts } from '#shared/sandbox/wasm/restarts.ts'
+import { Restarts } from '#shared/sandbox/wasm/wasm.ts'
 
 const verdict = (...violations: string[]) => encodeFrame('V', Buffer.from(JSON.stringify({ violations })))
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 1, 2, 3])
