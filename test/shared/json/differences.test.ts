@@ -7,7 +7,7 @@ test('differences are named by their paths, in few and short lines', () => {
     'c: 3 ≠ nothing',
     'd: nothing ≠ null',
   ])
-  expect(differencesOf([1], { 0: 1 })).toEqual(['it: [1] ≠ {"0":1}'])
+  expect(differencesOf([1], { 0: 1 })).toEqual(['the value: [1] ≠ {"0":1}'])
   const many = differencesOf(Array(100).fill('x'), Array(100).fill('y'.repeat(10_000)))
   expect(many).toHaveLength(9)
   expect(Math.max(...many.map((line) => line.length))).toBeLessThan(200)
