@@ -12,7 +12,7 @@ import { type WebhookSecret, webhookSecretsOf } from '#shared/keys/webhook-secre
 import type { Log } from '#shared/log/log.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Maximum ids per kind of change in a log line; beyond it, only a count is added. */
+/** Maximum ids per kind of change in a log line; the rest are only counted. */
 const IDS_MAX = 20
 
 export type { ApiKey } from '#shared/keys/keys.ts'
@@ -21,8 +21,9 @@ export type { ApiKey } from '#shared/keys/keys.ts'
 type OnEnd = (error: ServiceError) => void
 
 /**
- * Interval of store reads. A revoked key stops working within this interval plus one query. Expired keys are found by
- * the same check, which reads the clock: a timer set to the expiry would be wrong after a clock change.
+ * Interval at which keys are read from the store. A revoked key stops working within this interval plus one query.
+ * Expired keys are found at the same interval by the clock. A timer set to the expiry would be late or early after a
+ * clock change.
  */
 const REFRESH_MS = 1_000
 const NO_LIMITS: Limits = {}
@@ -31,8 +32,8 @@ export const FIXED_KEY_ID = 'key_env'
 /**
  * API keys that this ingress accepts: those of the key store, and SLUICE_API_KEY.
  *
- * No call waits for the store: keys are refreshed every {@link REFRESH_MS}. If the store is unreachable, then the last
- * known keys stay valid.
+ * Calls never wait for the store, because keys are read every {@link REFRESH_MS} and cached. If the store is
+ * unreachable, then the cached keys stay valid.
  */
 export class ApiKeys {
   readonly #store: KeyStore
@@ -44,18 +45,18 @@ export class ApiKeys {
   #alone = new Map<string, Limits>()
   #inProjects = new Map<string, Limits>()
   #byHash = new Map<string, ApiKey>()
-  /** Callbacks of open connections, by hash of their key. */
+  /** Callbacks of open connections, by the hash of their key. */
   readonly #watchers = new Map<string, Set<OnEnd>>()
   #timer: NodeJS.Timeout | undefined
   #isStale = false
   #isClosed = false
 
   /**
-   * Reads the keys. If none was ever created and SLUICE_API_KEY is unset, then a random one is created and stored.
+   * Reads the keys. If no key was ever created and SLUICE_API_KEY is unset, then a random key is created and stored.
    *
-   * @param store Closed with the keys, also if they cannot be opened.
-   * @param fixedSecret SLUICE_API_KEY: always valid, never stored.
-   * @throws the store's error if it cannot be reached or read
+   * @param store Closed together with the keys, or if reading the keys fails
+   * @param fixedSecret SLUICE_API_KEY: always valid, never stored
+   * @throws the store's error if the store cannot be reached or read
    */
   static async open(store: KeyStore, fixedSecret: string | undefined, log: Log): Promise<ApiKeys> {
     const keys = new ApiKeys(store, fixedSecret, log)
@@ -76,13 +77,16 @@ export class ApiKeys {
     this.#fixed = fixedSecret === undefined ? undefined : keyOf(fixedSecret, { id: FIXED_KEY_ID })
   }
 
-  /** Secret created at the first start, to be shown once; undefined if this process created none. */
+  /**
+   * Secret of the key that this process created at the first start, to be shown once; undefined if none was created.
+   */
   get created(): string | undefined {
     return this.#created
   }
 
   /**
-   * Key of a secret; undefined if there is none, or it was revoked or has expired. The comparison takes constant time.
+   * Key with a secret; undefined if no key has the secret, or if the key was revoked or has expired. The comparison
+   * takes constant time.
    */
   find(secret: string): ApiKey | undefined {
     const key = this.#withSecret(secret)
@@ -97,10 +101,11 @@ export class ApiKeys {
   }
 
   /**
-   * Calls `onEnd` once if the key is revoked, deleted or expires. Needed because a connection may stay open for hours.
+   * Calls `onEnd` once when the key is revoked, deleted or expires. Open connections need this, because they may last
+   * for hours.
    *
-   * @param key Currently valid key, from {@link find}.
-   * @returns function that ends the watch; must be called, or the watcher leaks
+   * @param key Valid key, from {@link find}
+   * @returns function that ends the watch; must be called, or the callback is never freed
    */
   watch({ hash }: ApiKey, onEnd: OnEnd): () => void {
     const watchers = this.#watchers.get(hash) ?? new Set()
@@ -125,7 +130,7 @@ export class ApiKeys {
   }
 
   limited(id: string, project: string): Pick<ApiKey, 'id' | 'project' | 'limits'> {
-    // A key without a project has the same id as its tenant.
+    // The key has no project, so its id is also the tenant.
     if (id === project) return { id, limits: this.limitsOfTenant(id) }
     return { id, project, limits: this.limitsOfKey(id) }
   }
@@ -189,7 +194,7 @@ export class ApiKeys {
   async #load(): Promise<void> {
     const before = this.#known
     const known = { keys: await this.#store.list(), projects: await this.#store.listProjects() }
-    // The store returns identical arrays while nothing has changed.
+    // While nothing has changed, the store returns the same arrays.
     if (known.keys === before?.keys && known.projects === before.projects) return
     this.#known = known
     const keys = this.#fixed ? [this.#fixed, ...known.keys] : known.keys
@@ -234,17 +239,17 @@ export class ApiKeys {
         this.#log.error({ err: error, key_store: this.#store.name }, 'key store not readable; keeping the known keys')
       this.#isStale = true
     }
-    // Keys also expire while the store is unreachable, because only the clock decides.
+    // Keys also expire while the store is unreachable.
     this.#reportEnds()
     this.#refreshLater()
   }
 }
 
 /**
- * Key of a request: `Authorization: Bearer` or `x-api-key`, on every endpoint (docs/internals/protocol.md, Authentication). If
- * both are present, then the header of the endpoint's own format takes precedence.
+ * Finds the key of a request: `Authorization: Bearer` or `x-api-key`, on every endpoint (docs/internals/protocol.md,
+ * Authentication). If both are present, then the header that the API of the endpoint uses takes precedence.
  *
- * @param scope Scope that the key must have. Endpoint restrictions apply to calls.
+ * @param scope Scope that the key must have. The endpoints that a key may call are checked unless the scope is `admin`.
  * @throws ServiceError `missing_api_key`, `invalid_api_key`, `permission_denied`
  */
 export function authenticate(
@@ -263,17 +268,12 @@ export function authenticate(
   }
   const key = keys.get(secret)
   if (scope !== 'any') requireScope(key, scope)
-  // Exempt: /v1/key, which every key may call, and jobs, files, batches and WebSockets. Their calls to other endpoints
-  // are checked one by one at submission, and only the own project sees them.
+  // Exempt: /v1/key, which every key may call, and jobs, files, batches and WebSockets. A call inside these is checked
+  // when it is submitted, and they show only data of the project.
   if (scope !== 'admin' && !/^\/v1\/((jobs|files|batches)($|\/)|(ws|key)$)/.test(path)) requireEndpoint(key, path)
   return key
 }
 
-/**
- * Requires a scope of the key.
- *
- * @throws ServiceError `permission_denied`
- */
 export function requireScope(key: ApiKey, scope: KeyScope): void {
   if (hasScope(key, scope)) return
   const how = `Create a key with it where the service runs: sluice keys create --scopes ${scope}`
@@ -283,18 +283,13 @@ export function requireScope(key: ApiKey, scope: KeyScope): void {
   )
 }
 
-/**
- * Requires that the key may call an endpoint.
- *
- * @throws ServiceError `permission_denied`
- */
 export function requireEndpoint(key: ApiKey, path: string): void {
   if (!key.endpoints || coversPath(key.endpoints, path)) return
   const may = key.endpoints.length > 0 ? `It may call ${key.endpoints.join(', ')}.` : 'No endpoint is allowed for it.'
   throw new ServiceError('permission_denied', `This API key may not call ${path}. ${may}`)
 }
 
-/** Reason why a key is invalid now; undefined while it is valid. */
+/** Error for the caller of a revoked or expired key; undefined while the key is valid. */
 function endOf({ revoked: isRevoked, expires_at }: ApiKey): ServiceError | undefined {
   if (isRevoked) return revoked()
   if (expires_at === undefined || Date.now() < expires_at * 1_000) return undefined
@@ -306,16 +301,18 @@ function revoked(): ServiceError {
   return new ServiceError('invalid_api_key', 'This API key was revoked.')
 }
 
-/** Shows enough of a key to recognise it (docs/internals/protocol.md, Authentication). */
+/**
+ * Returns the first and last characters of a secret, for error messages (docs/internals/protocol.md, Authentication).
+ */
 function mask(secret: string): string {
   return secret.length < 12 ? '***' : `${secret.slice(0, 3)}...${secret.slice(-4)}`
 }
 
-/** Kinds of change of a key. `projects` stands for any change of a project. */
+/** Kinds of change; `projects` stands for any change of a project. */
 type What = 'created' | 'gone' | 'revoked' | 'changed' | 'projects'
 
 /**
- * Changes of keys and projects as fields of a log line: ids by kind of change. A generator that yields, because there
+ * Changes of keys and projects as fields of a log line: ids by kind of change. Yields to the event loop, because there
  * may be many keys.
  */
 function* keyChanges(before: ValidKeys, after: ValidKeys): Generator<undefined, Record<string, string[] | number>> {

@@ -3,12 +3,12 @@ import type { ValidKeys } from '#shared/keys/lenient.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { similarNameOf } from '#shared/similar-name.ts'
 
-/** Maximum projects that an error lists: the most similar ones. */
+/** Maximum projects that an error message lists, most similar first. */
 const SHOWN_MAX = 10
 
 /**
- * Project id for an id or name that an operator gave. A key without a project has its own id as project. An id takes
- * precedence over a name. An unknown id is accepted, because its jobs and usage may still be stored.
+ * Returns the id of a project that an operator gave by id or name. If a text is both, then the id takes precedence. A
+ * key without a project is its own project. An unknown id is accepted, because its jobs and usage may still be stored.
  *
  * @throws ServiceError `invalid_value` if no project, or more than one, has the name
  */
@@ -26,7 +26,7 @@ export function projectIdNamed(known: ValidKeys, text: string): string {
   throw refusal(`No project '${text}' exists. ${knownProjects(names, text)}`)
 }
 
-/** Names of all projects by id: created ones, ones that keys name, and keys that are projects of their own. */
+/** Names of all projects by id: created projects, projects that only keys mention, and keys without a project. */
 function namesById({ keys, projects }: ValidKeys): Map<string, string | undefined> {
   const names = new Map<string, string | undefined>()
   for (const key of keys) names.set(projectIdOf(key), key.project === undefined ? key.name : undefined)

@@ -5,11 +5,11 @@ import { newId } from '#shared/id.ts'
 interface EndedCall {
   readonly method: string
   readonly path: string
-  /** Metrics label: a known route, never the raw path. */
+  /** Route pattern as a metrics label, never the raw path. */
   readonly route: string
   readonly status: number | string
   readonly more?: object
-  /** True for a connection instead of a call. The duration of a connection is not counted as that of a call. */
+  /** True for a WebSocket connection, whose duration is not counted as the duration of a call. */
   readonly isConnection?: boolean
 }
 
@@ -17,7 +17,7 @@ const PATH_CHARS_MAX = 200
 
 /**
  * Writes one access-log line per call and updates its metrics: route, outcome, duration. Bodies, prompts and keys are
- * never logged. Failures are classified here and in the job's attempt, nowhere else.
+ * never logged. Failures are classified only here and in the attempt of the job.
  */
 export class CallLog {
   readonly requestId = newId('req_')
@@ -31,7 +31,7 @@ export class CallLog {
 
   /** Converts any thrown value into the error that the caller receives. Internal errors are logged with their cause. */
   classify(thrown: unknown): ServiceError {
-    // Express decodes path parameters with decodeURIComponent, whose URIError it passes on.
+    // Express decodes path parameters with decodeURIComponent, and passes on its URIError.
     const error = thrown instanceof URIError ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)
     if (error.code === 'internal_error')
       this.#context.log.error({ err: error, request_id: this.requestId }, 'internal error')
@@ -39,10 +39,10 @@ export class CallLog {
   }
 
   /**
-   * Records the failure that the caller receives. If the head was sent already, then metrics count the failure's own
-   * status.
+   * Records the failure that the caller receives. If the head was already sent with another status, then metrics count
+   * the status of the failure.
    *
-   * @param sentStatus Status in the head that was already sent.
+   * @param sentStatus Status in the head that was already sent
    */
   failed({ code }: ServiceError, status: number, sentStatus?: number): void {
     const { facts } = this

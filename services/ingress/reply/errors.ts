@@ -9,7 +9,7 @@ import {
 } from '#shared/protocols/errors.ts'
 import { retryMsMaxOf } from './retry.ts'
 
-/** API family of a path, which decides the shape of errors and headers (docs/internals/protocol.md, Errors). */
+/** API whose error format and headers a path uses (docs/internals/protocol.md, Errors). */
 export type WireFormat = 'openai' | 'anthropic'
 
 export function errorBody(error: ServiceError, format: WireFormat, requestId: string): object {
@@ -21,9 +21,10 @@ export function statusOf(error: ServiceError, format: WireFormat): number {
 }
 
 /**
- * Sends an error response. No part of a response may have been sent yet.
+ * Sends an error response. Nothing of the response may have been sent before.
  *
- * @param isFinal True if a repeated request would return the same stored failure, so a retry is pointless.
+ * @param isFinal True for a stored failure, which a repeated request would receive again. A header then prevents
+ * retries of SDKs.
  */
 export function sendError(
   res: ServerResponse,
@@ -41,15 +42,15 @@ export function sendError(
   res.end(body)
 }
 
-/** Format of a path: everything below /v1/messages is Anthropic's (docs/internals/protocol.md, Errors). */
+/** Format of a path: Anthropic below /v1/messages, otherwise OpenAI (docs/internals/protocol.md, Errors). */
 export function formatOf(path: string): WireFormat {
   return path === '/v1/messages' || path.startsWith('/v1/messages/') ? 'anthropic' : 'openai'
 }
 
 /**
- * Format of a request. Paths that both SDK families call, and misspelt ones, use Anthropic's format if the request has
- * the header `anthropic-version`, which its SDKs always send. Every other path has one format (docs/internals/protocol.md,
- * Errors).
+ * Format of a request. If the SDKs of both vendors call a path, or the path is unknown, then the header
+ * `anthropic-version` decides: Anthropic SDKs always send it. Every other path has one format
+ * (docs/internals/protocol.md, Errors).
  */
 export function formatOfRequest({ path, headers }: Pick<IncomingMessage, 'headers'> & { path: string }): WireFormat {
   const isShared = /(^|\/)(messages|models)(\/|$)/.test(path)

@@ -11,26 +11,26 @@ import { type Outcome, type Reply, type ReplyForm, refusalOf } from './reply.ts'
 import { bytePieces, endWithin, writeFrames, writePieces } from './slow-reader.ts'
 import { failureFrame, historyFailureFrame, SSE_END, SSE_KEEP_ALIVE, sseText } from './sse.ts'
 
-/** Final chunk: an empty body and no trailers. */
+/** Final chunk of a chunked response, without trailers. */
 const LAST_CHUNK = '0\r\n\r\n'
 
 /**
- * Time for which a stream delays its head until the first output. Failures in that time become HTTP errors
+ * Maximum time that a stream delays its head while there is no output. A failure in that time becomes an HTTP error
  * (docs/internals/protocol.md, Failures after the head).
  */
 const HEAD_WAIT_MS = 5_000
 /** Silence after which a stream sends a keep-alive (docs/internals/protocol.md, Event streams). */
 const KEEP_ALIVE_MS = 15_000
 /**
- * Time after which the head of a whole answer is sent early, with newlines as keep-alives. Clients give up after 300 s
- * (docs/internals/protocol.md, Long answers).
+ * Time after which the head of a JSON answer is sent before its body, with newlines as keep-alives. Kept below 300 s,
+ * at which clients give up (docs/internals/protocol.md, Long answers).
  */
 const EARLY_HEAD_MS = 240_000
 /** Maximum characters of an answer that is written in one piece. */
 const SMALL_BODY = 16 * 1024
-/** Time in which a slow reader may take the final error before its socket is cut. */
+/** Time that a slow reader has to read the final error before its connection is cut. */
 const SLOW_LAST_WORDS_MS = 1_000
-/** Time in which a caller with a revoked key may read the error before its connection is cut. */
+/** Time that a caller with a revoked key has to read the error before its connection is cut. */
 const REVOKED_LAST_WORDS_MS = 2_000
 const RECONNECT_MS = 3_000
 
@@ -55,11 +55,11 @@ export interface RoutedRequest extends IncomingMessage {
 /**
  * The answer to one HTTP request.
  *
- * A failure before the first output becomes an HTTP error. A later one becomes the error frame of the format, or the
- * body after a head that was sent early.
+ * A failure before the first output becomes an HTTP error. A later failure becomes an error frame of the stream, or the
+ * body if the head was sent early.
  *
- * Memory stays bounded: output waits for a slow reader. After `slowReaderMs` without progress the connection is closed.
- * The access-log line is written when the response closes.
+ * Memory is bounded, because output waits while the client reads slowly. After `slowReaderMs` without progress, the
+ * connection is closed. The access-log line is written when the response closes.
  */
 export class HttpReply implements Reply {
   readonly log: CallLog
@@ -100,7 +100,10 @@ export class HttpReply implements Reply {
     return this.#res.destroyed
   }
 
-  /** Ends the call with an error if its key is revoked. A connection that is still open afterwards is cut. */
+  /**
+   * Ends the call with an error when its key is revoked. If the connection is still open after {@link
+   * REVOKED_LAST_WORDS_MS}, then it is cut.
+   */
   watch(key: ApiKey): void {
     this.#unwatch = this.#context.keys.watch(key, (error) => {
       this.#left.abort(error)
@@ -108,9 +111,11 @@ export class HttpReply implements Reply {
     })
   }
 
-  /** The handler has finished. The key watch stays active until the socket has sent the rest. */
+  /**
+   * Called when the handler has finished. The watch of the key continues until the rest of the answer has been sent.
+   */
   release(): void {
-    // Without a socket, the answer is sent or queued behind an earlier one, and no close event would follow.
+    // Without a socket, the answer was sent already or waits behind an earlier response, and no close event follows.
     if (!this.#res.socket || this.#res.destroyed) this.#stopWatching()
   }
 
@@ -153,7 +158,7 @@ export class HttpReply implements Reply {
       res.writeHead(status, { 'content-type': type, 'content-length': bytes })
     }
     this.#isWhole = true
-    // Text passed to end() leaves in one packet with its head.
+    // A text that is passed to end() is sent in one packet with the head.
     if (body.length <= SMALL_BODY) return this.#endWith(body, bytes === body.length ? 'latin1' : 'utf8')
     await writePieces(res, bytePieces(Buffer.from(body)), this.#slowReaderMs)
     this.#endWith('')
@@ -193,7 +198,7 @@ export class HttpReply implements Reply {
     const { format, log } = this
     const res = this.#res
     const error = log.classify(thrown)
-    // A client that disconnected first did not receive the failure, so it is not recorded.
+    // A client that already disconnected does not receive the failure, so it is not recorded.
     if (res.destroyed || res.writableEnded) return
     log.failed(error, statusOf(error, format), res.headersSent ? res.statusCode : undefined)
     if (!res.headersSent) return sendError(res, error, keptAs ?? format, log.requestId, keptAs !== undefined)
@@ -202,13 +207,17 @@ export class HttpReply implements Reply {
     endWithin(res, error.code === 'slow_reader' ? SLOW_LAST_WORDS_MS : this.#slowReaderMs, words)
   }
 
-  /** Final bytes for a failure after the head; undefined if only a cut can signal the failure. */
+  /**
+   * Final bytes of a response that fails after its head was sent. Undefined if the only possible signal is a cut
+   * connection.
+   */
   #lastWords(error: ServiceError): string | undefined {
     const { requestId } = this.log
     if (this.#form === 'stream') {
       return this.#held + sseText(this.#failed?.(error) ?? failureFrame(error, this.format, requestId))
     }
-    // A reader of a job's history reconnects with its position and receives the error then, unless its key was revoked.
+    // A client of an event history reconnects at its last position and then receives the error. A client with a revoked
+    // key cannot, so an error frame is sent.
     if (this.#form === 'events') return refusalOf(this.left) && sseText(historyFailureFrame(error))
     return this.#isWhole ? undefined : JSON.stringify(errorBody(error, this.format, requestId))
   }
@@ -232,15 +241,15 @@ export class HttpReply implements Reply {
   #openHistory(): void {
     const res = this.#res
     res.writeHead(200, STREAM_HEAD)
-    // Express routes HEAD here too, and such a client must not wait for a body.
+    // Express passes HEAD requests to the GET handler. Their response has no body, so it ends now.
     if (this.#req.method === 'HEAD') return void res.end()
     res.write(`retry: ${RECONNECT_MS}\n\n`)
     this.#keepAlive(SSE_KEEP_ALIVE.openai)
   }
 
   /**
-   * Sends the head of a JSON answer before its body, and newlines, which JSON allows before a value. A later failure
-   * can be reported only in the body (docs/internals/protocol.md, Long answers).
+   * Sends the head of a JSON answer before its body, followed by newlines as keep-alives. JSON allows newlines before a
+   * value. A later failure can be reported only in the body (docs/internals/protocol.md, Long answers).
    */
   #openEarly(): void {
     this.#res.writeHead(200, { 'content-type': JSON_TYPE })
@@ -282,11 +291,11 @@ export class HttpReply implements Reply {
 }
 
 /**
- * Replaces Node's chunked encoding (RFC 9112 §7.1) of a response by one string per chunk. Node writes four pieces per
- * chunk, which costs a stream of short messages more than all other work on them.
+ * Writes the chunks of a response (RFC 9112 §7.1) as one string each. Node's own encoding writes four pieces per chunk,
+ * which costs a stream of short messages more than all other work on them.
  *
- * The head must have been sent. A response that is not chunked (HTTP/1.0 clients) is left unchanged. After this call
- * only text may be written.
+ * The head must have been sent. Responses that are not chunked, to HTTP/1.0 clients, are left unchanged. After this
+ * call only text may be written.
  */
 export function ownChunks(res: ServerResponse): void {
   if (!res.chunkedEncoding) return
@@ -299,7 +308,7 @@ export function ownChunks(res: ServerResponse): void {
   })
 }
 
-/** ASCII text is written as `latin1`, which needs no encoding. */
+/** Writes a chunk. ASCII text is written as `latin1`, because that needs no encoding. */
 function writeChunk(write: (text: string, encoding: BufferEncoding) => boolean, text: string): boolean {
   const bytes = Buffer.byteLength(text)
   return write(chunkOf(text, bytes), bytes === text.length ? 'latin1' : 'utf8')

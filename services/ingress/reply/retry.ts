@@ -1,6 +1,6 @@
-/** Maximum `Retry-After` that known SDKs obey, in milliseconds. If it is longer, then they retry at their own pace. */
+/** Maximum `Retry-After` that known SDKs obey, in milliseconds. For a longer one, SDKs use their own retry delay. */
 const SDK_RETRY_AFTER_MS_MAX = 60_000
-/** Known SDKs, by their `User-Agent`: those of OpenAI and Anthropic, and libraries that embed them. */
+/** Matches the `User-Agent` of the SDKs of OpenAI and Anthropic, and of libraries that contain them. */
 const SDKS = /openai|anthropic|ai-sdk|litellm/i
 /** Maximum `Retry-After` for any caller, in milliseconds. */
 export const CLIENT_RETRY_AFTER_MS_MAX = 3_600_000

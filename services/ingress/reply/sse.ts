@@ -4,8 +4,8 @@ import { openaiErrorBody } from '#shared/protocols/errors.ts'
 import { errorBody, type WireFormat } from './errors.ts'
 
 /*
- * Server-sent events (WHATWG HTML, section 9.2) in two formats: OpenAI's are nameless and end with `[DONE]`,
- * Anthropic's are named (docs/internals/protocol.md, Event streams).
+ * Server-sent events (WHATWG HTML, section 9.2) in two formats. Events of OpenAI have no name, and a stream ends with
+ * `[DONE]`. Events of Anthropic have names (docs/internals/protocol.md, Event streams).
  */
 
 export function sseText({ id, event, data }: Frame): string {
@@ -14,10 +14,10 @@ export function sseText({ id, event, data }: Frame): string {
   return id === undefined ? text : `id: ${id}\n${text}`
 }
 
-/** Text after the last frame of a stream that ended well. */
+/** Text after the last frame of a stream that did not fail. */
 export const SSE_END: Readonly<Record<WireFormat, string>> = { openai: 'data: [DONE]\n\n', anthropic: '' }
 
-/** Keep-alive during silence, so that proxies do not close the connection as idle. */
+/** Keep-alive for streams without output, so that proxies do not close an idle connection. */
 export const SSE_KEEP_ALIVE: Readonly<Record<WireFormat, string>> = {
   openai: ': keep-alive\n\n',
   anthropic: 'event: ping\ndata: {"type":"ping"}\n\n',
@@ -30,8 +30,8 @@ export function failureFrame(error: ServiceError, format: WireFormat, requestId:
 }
 
 /**
- * Frame that ends the history of a job with a failure. The frame is not an event of the job, so it has no id, and an
- * EventSource that reconnects receives the error as a status.
+ * Last frame of an event history that fails. The frame is not an event of the job, so it has no id. When the
+ * EventSource reconnects, it receives the error as an HTTP status.
  */
 export function historyFailureFrame(error: ServiceError): Frame {
   return { event: 'error', data: JSON.stringify({ type: 'error', ...openaiErrorBody(error) }) }

@@ -15,28 +15,28 @@ export interface SocketReplyOptions {
   readonly kind: 'request' | 'subscription'
   readonly key: Call['key']
   readonly outbox: Outbox
-  /** Memory reservation of the frame that began the request. */
+  /** Memory reservation of the frame that started the request. */
   readonly held: HeldBytes
   readonly sessionId: string
   readonly path: string
-  /** Metrics label: a known route. */
+  /** Route pattern as a metrics label. */
   readonly route: string
 }
 
 /**
- * The answer to one id of a WebSocket, from the frame that begins it to the frame that ends it.
+ * The answer to one request or subscription on a WebSocket, which the client identifies by an id.
  *
- * If the client cancels or the connection closes, then attached work stops. Durable jobs continue.
+ * If the client cancels or the connection closes, then attached jobs are cancelled. Durable jobs continue.
  */
 export class SocketReply implements Reply {
   readonly kind: SocketReplyOptions['kind']
   readonly log: CallLog
-  /** Set while a job is attached to the connection: a drain waits for it. */
+  /** True while an attached job runs for the connection. A drain waits for it. */
   isAttached = false
   readonly #options: SocketReplyOptions
   readonly #left = new AbortController()
   readonly left = this.#left.signal
-  /** The client cancelled before the job was accepted as one that outlives the call. */
+  /** True if the client cancelled before the job was accepted. A durable job is then cancelled when it is accepted. */
   #isCancelled = false
   #hasLeft = false
   #askToCancel: (() => void) | undefined
@@ -53,7 +53,7 @@ export class SocketReply implements Reply {
     this.#options = options
   }
 
-  /** On a drain, the connection is closed only after its calls had time to end. */
+  /** A drain does not abort this: the connection stays open until its calls had time to end. */
   get leaving(): AbortSignal {
     return this.left
   }
@@ -73,16 +73,14 @@ export class SocketReply implements Reply {
     this.#left.abort()
   }
 
-  /** WebSocket frames have no headers. */
+  /** Has no effect, because WebSocket frames have no headers. */
   setHeader(): void {}
 
   /**
-   * Reports the job. From here on, a cancel of a job that outlives the call only requests its end: the job may still
-   * complete.
+   * Sets the job. From now on, the client can only request the cancellation of a durable job, which may still complete.
    */
   accepted(jobId: string, cancel?: () => void): void {
     this.log.facts.job_id = jobId
-    // The client cancelled while the job was being accepted.
     if (this.#isCancelled) return cancel?.()
     this.#askToCancel = cancel
     this.isAttached = cancel === undefined
@@ -90,7 +88,7 @@ export class SocketReply implements Reply {
     if (!this.hasLeft) outbox.reply(frameText({ type: 'request.accepted', id, job_id: jobId }))
   }
 
-  /** WebSocket connections have their own pings. */
+  /** Has no effect: WebSocket pings are the keep-alives. */
   open(_form: ReplyForm): void {}
 
   frames(frames: readonly Frame[]): Promise<void> | undefined {
@@ -103,13 +101,13 @@ export class SocketReply implements Reply {
     return undefined
   }
 
-  /** Stores the body, which is sent with the end. A large body waits for buffer space like any output. */
+  /** Stores the body, which is sent with `request.completed`. A large body waits for buffer space like other output. */
   async whole(value: unknown, status = 200): Promise<void> {
     this.#body = { status, text: jsonTextOf(value) }
     await this.#options.outbox.room(this.left)
   }
 
-  /** No WebSocket call has a binary answer. */
+  /** Destroys the source and throws, because a WebSocket call cannot have a binary answer. */
   async bytes(source: Readable): Promise<void> {
     source.destroy()
     throw new ServiceError(

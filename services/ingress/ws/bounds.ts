@@ -1,20 +1,22 @@
-/** Limits of WebSockets per connection, key and process, and their timeouts. */
+/** Limits per WebSocket connection, key and process, and timeouts. */
 export interface SocketBounds {
   readonly connectionsMax: number
   readonly connectionsMaxPerKey: number
   /** Maximum concurrent ids per connection, including subscriptions. */
   readonly inFlightMax: number
-  /** Bytes waiting for the client at which the connection takes no more output from its requests. */
+  /** Maximum unsent bytes per connection. Above it, the connection takes no more output from its requests. */
   readonly bufferedBytesMax: number
-  /** Replies waiting for the client at which no more frames are read from it. */
+  /** Maximum unsent replies per connection. At the maximum, no more frames are read from the client. */
   readonly repliesMax: number
-  /** Time after which a client that reads nothing is disconnected, while more than {@link bufferedBytesMax} wait. */
+  /**
+   * Time after which a client is disconnected if it reads nothing while more than {@link bufferedBytesMax} are unsent.
+   */
   readonly drainMs: number
   readonly heartbeatMs: number
-  /** Time without any bytes from the client after which the connection is closed. Checked with each ping. */
+  /** Time without received bytes after which the connection is closed. Checked with each ping. */
   readonly idleMs: number
   readonly malformedMax: number
-  /** Time in which a client may complete the closing handshake. */
+  /** Time that a client has to complete the closing handshake. */
   readonly lingerMs: number
 }
 

@@ -9,22 +9,25 @@ import { refuseShape } from '#shared/json/shape.ts'
 import { errorHeaders, openaiErrorBody } from '#shared/protocols/errors.ts'
 
 /**
- * Result of reading a client's frame: the frame, or an error. The error has an id if the frame would have begun one.
+ * Result of reading a frame of the client: the frame, or an error. The error has an id if the frame would have started
+ * a request with that id.
  */
 export type ReadFrame =
   | { readonly frame: ClientFrame }
   | { readonly error: ServiceError; readonly id: string | undefined }
 
-/** Frame types that begin an id. Their errors are reported as failures of that id. */
+/**
+ * Frame types that start a request or subscription under a new id. An error in such a frame is reported for that id.
+ */
 const BEGINNINGS: ReadonlySet<unknown> = new Set(['request.create', 'job.subscribe'])
 const ID_CHARS_MAX = 64
-/** Bytes of invalid JSON that are decoded for an error message. */
+/** Maximum bytes of invalid JSON that an error message quotes. */
 const SHOWN_BYTES = 1_024
 
 /**
- * Reads a frame. Must be run by `runYielding` if the frame is large. Never throws: the result is a frame or an error.
+ * Reads a frame. A large frame must be read with `runYielding`. Errors are returned, never thrown.
  *
- * @param held Memory reservation of the frame, extended here by the parsed values.
+ * @param held Memory reservation of the frame; grows here by the size of the parsed values
  */
 export function* readFrame(data: Buffer, isBinary: boolean, held: HeldBytes): Generator<undefined, ReadFrame> {
   let value: unknown
@@ -51,7 +54,7 @@ function* parse(data: Buffer): Generator<undefined, object> {
   throw new ServiceError('invalid_request', 'The frame is not a JSON object.')
 }
 
-/** Undefined if the frame has no readable id. */
+/** Id of a frame that would start a request; undefined if there is none. */
 function beginningOf(value: unknown): string | undefined {
   const { type, id } = (value ?? {}) as { type?: unknown; id?: unknown }
   const isId = typeof id === 'string' && id.length > 0 && id.length <= ID_CHARS_MAX
@@ -62,29 +65,29 @@ export function frameText(frame: ServerFrame): string {
   return JSON.stringify(frame)
 }
 
-/** `request.event` around JSON text. Runs once per token, so the JSON is inserted without parsing. */
+/** Frame `request.event` with an event in JSON text. Runs once per token, so the text is inserted without parsing. */
 export function requestEventText(id: string, sequence: number, event: string): string {
   return `{"type":"request.event","id":${JSON.stringify(id)},"sequence_number":${sequence},"event":${event}}`
 }
 
-/** `job.event` around JSON text. */
+/** Frame `job.event` with an event in JSON text. */
 export function jobEventText(id: string, event: string): string {
   return `{"type":"job.event","id":${JSON.stringify(id)},"event":${event}}`
 }
 
-/** `request.completed` around the JSON text of a body. */
+/** Frame `request.completed` with a body in JSON text. */
 export function completedText(id: string, status: number, body: string): string {
   return `{"type":"request.completed","id":${JSON.stringify(id)},"status":${status},"body":${body}}`
 }
 
-/** `request.failed`, with the error in OpenAI's format on every endpoint (docs/guides/websocket.md, Frames). */
+/** Frame `request.failed`, with an error in the OpenAI format on every endpoint (docs/guides/websocket.md, Frames). */
 export function failedFrame(id: string, error: ServiceError): ServerFrame {
   const retryAfter = errorHeaders(error, false, CLIENT_RETRY_AFTER_MS_MAX)['retry-after']
   const more = retryAfter === undefined ? {} : { retry_after: Number(retryAfter) }
   return { type: 'request.failed', id, status: error.status, error: openaiErrorBody(error).error, ...more }
 }
 
-/** `error`: a problem that belongs to no id. */
+/** Frame `error`, for a problem that belongs to no request. */
 export function errorFrame(error: ServiceError): ServerFrame {
   return { type: 'error', error: openaiErrorBody(error).error }
 }

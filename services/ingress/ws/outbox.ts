@@ -4,9 +4,9 @@ import type { SocketBounds } from './bounds.ts'
 /**
  * Send queue of one connection, with backpressure.
  *
- * Two kinds of frames have two limits. Output of requests is taken only while the buffer has space, so a slow client
- * pauses its workers. Replies to frames of the client cannot wait. At their limit, no more frames are read from the
- * client.
+ * Output of requests and replies to client frames have separate limits. Output is taken only while the buffer has
+ * space, so that a slow client pauses its workers. Replies cannot wait. At their limit, no more frames are read from
+ * the client.
  */
 export class Outbox {
   readonly #ws: WebSocket
@@ -25,7 +25,6 @@ export class Outbox {
     this.#onStalled = onStalled
   }
 
-  /** Whether no more output should be taken from requests. */
   get isFull(): boolean {
     return this.#ws.bufferedAmount > this.#bounds.bufferedBytesMax
   }
@@ -39,13 +38,13 @@ export class Outbox {
     if (!this.#isOpen) return
     if (++this.#replies > this.#bounds.repliesMax) this.#pause.begin('replies')
     this.#send(text, () => {
-      // Resumes at half the limit: otherwise reading would pause and resume with every frame.
+      // Reading resumes at half the limit. Otherwise it would pause and resume with every frame.
       if (--this.#replies <= this.#bounds.repliesMax / 2) this.#pause.end('replies')
       this.#onFlushed()
     })
   }
 
-  /** Resolves when output can be sent, `signal` aborts or the connection closes. */
+  /** Resolves when output can be sent, when `signal` aborts, or when the connection closes. */
   async room(signal: AbortSignal): Promise<void> {
     while (this.isFull && this.#isOpen && !signal.aborted) {
       const { promise, resolve } = Promise.withResolvers<void>()
@@ -58,7 +57,7 @@ export class Outbox {
     }
   }
 
-  /** Ends all waits, because the connection is closing. */
+  /** Resolves all waits, because the connection is closing. */
   close(): void {
     clearTimeout(this.#stall)
     this.#wake()
@@ -74,7 +73,7 @@ export class Outbox {
     if (this.isFull) this.#stall ??= setTimeout(this.#onStalled, this.#bounds.drainMs)
   }
 
-  /** A flushed frame shows that the client reads, so the stall timer restarts. */
+  /** A written frame shows that the client reads, so the stall timer restarts. */
   #onFlushed(): void {
     if (this.isFull) return void this.#stall?.refresh()
     clearTimeout(this.#stall)
@@ -89,7 +88,7 @@ export class Outbox {
 
 type PauseReason = 'replies' | 'reading'
 
-/** Pauses reading from a connection while at least one reason exists. Each reason is ended separately. */
+/** Pauses reading from a connection while at least one reason applies. Each reason begins and ends separately. */
 export class ReadPause {
   readonly #ws: WebSocket
   readonly #reasons = new Set<PauseReason>()
@@ -99,7 +98,6 @@ export class ReadPause {
     this.#ws = ws
   }
 
-  /** Has no effect if the reason exists already. */
   begin(reason: PauseReason): void {
     if (this.#isOver) return
     this.#reasons.add(reason)
@@ -110,7 +108,10 @@ export class ReadPause {
     if (this.#reasons.delete(reason) && this.#reasons.size === 0) this.#ws.resume()
   }
 
-  /** Resumes for good, because the connection is closing: otherwise the client's close frame would not be read. */
+  /**
+   * Resumes reading permanently, because the connection is closing. Otherwise the close frame of the client would not
+   * be read.
+   */
   stop(): void {
     this.#isOver = true
     this.#reasons.clear()

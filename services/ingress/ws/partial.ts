@@ -3,20 +3,23 @@ import type { WebSocket } from 'ws'
 import { type ByteBudget, HELD_PER_BYTE, type HeldBytes } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Length of the mask, which every client frame has. */
+/** Length of the masking key, which every frame of a client contains. */
 const MASK_BYTES = 4
 
-/** First opcode of control frames, which may occur between the fragments of a message. */
+/** Lowest opcode of control frames, which may occur between the fragments of a message. */
 const CONTROL = 8
 
-/** Overhead of `ws` per piece read from the socket and per fragment, in bytes. */
+/** Memory overhead in `ws`, in bytes: once per piece read from the socket, and once per fragment. */
 const PIECE_BYTES = 256
-/** Memory of a message up to which it is not counted. Most messages arrive in one piece. */
+/**
+ * Incomplete messages up to this size are not charged to BODY_BUDGET_BYTES, because most messages arrive whole and are
+ * held only briefly.
+ */
 const FREE_BYTES = 48 * 1024
-/** Bytes of earlier messages that one read may contain in addition to the largest message. */
+/** Maximum bytes of earlier messages that one read of the socket may contain. Added to the maximum message size. */
 const READ_BYTES = 128 * 1024
 
-/** Connection to watch, and the limits of its messages. */
+/** Connection whose incomplete messages are counted, and the limits of its messages. */
 export interface PartialOptions {
   readonly ws: WebSocket
   readonly socket: Socket
@@ -28,12 +31,14 @@ export interface PartialOptions {
 }
 
 /**
- * Counts the memory of an incomplete message against the budget.
+ * Charges the memory of an incomplete message to the body budget.
  *
- * `ws` delivers only complete messages and buffers up to the maximum size until then. A piece read from the socket
- * stays in memory as a whole if any of its bytes is still needed. So all pieces since the last moment without an open
- * frame count. Complete control frames between messages are freed at once and do not count. Otherwise, a client that
- * only answers pings would use up its budget. Control frames within a message may keep a piece alive.
+ * `ws` delivers only complete messages, and buffers up to the maximum size until then. A piece read from the socket
+ * stays in memory as a whole while one of its bytes is needed. All pieces since the last moment without an open frame
+ * are therefore counted.
+ *
+ * Complete control frames between messages are freed at once and not counted. Otherwise a client that only answers
+ * pings would use up its budget. Control frames within a message may keep a piece in memory.
  */
 export class PartialMessage {
   readonly #options: PartialOptions
@@ -46,7 +51,7 @@ export class PartialMessage {
 
   constructor(options: PartialOptions) {
     this.#options = options
-    // Assumes pieces of at least 256 bytes on average; smaller ones indicate an attack.
+    // Assumes that pieces have at least 256 bytes on average. Smaller ones indicate an attack.
     this.#bytesMax = (options.messageBytesMax + READ_BYTES) * (HELD_PER_BYTE + 1)
     this.#held = this.#open()
     options.socket.on('data', this.#onData)
@@ -54,9 +59,9 @@ export class PartialMessage {
   }
 
   /**
-   * Transfers the reservation of a completed message.
+   * Returns the reservation of a completed message, and starts a new one.
    *
-   * @returns the reservation, which the reader must release
+   * @returns the reservation, which the caller must release
    */
   take(): HeldBytes {
     const held = this.#held
@@ -65,8 +70,8 @@ export class PartialMessage {
   }
 
   /**
-   * Drops the incomplete message and discards further bytes. Reading must continue: closing a socket with unread bytes
-   * resets it, and the client would not receive the close frame. Call once the close frame is written.
+   * Drops the incomplete message and discards further bytes. Must be called when the close frame is written. Reading
+   * continues: closing a socket with unread bytes resets it, and the client would not receive the close frame.
    */
   drop(): void {
     const { ws, socket } = this.#options
@@ -81,7 +86,7 @@ export class PartialMessage {
     return budget.open(keyId)
   }
 
-  /** `ws` has processed the piece already, because its listener was registered first. */
+  /** The listener of `ws` was registered first, so `ws` has already processed the piece. */
   #onPiece(chunk: Buffer): void {
     if (this.#frames.see(chunk)) this.#bytes = this.#pieces = 0
     if (this.#frames.isClear) return this.#held.release()
@@ -95,7 +100,7 @@ export class PartialMessage {
     }
   }
 
-  /** @throws ServiceError `overloaded`; the maximum applies even if the budget has space */
+  /** @throws ServiceError `overloaded`, also if only the maximum of this connection is exceeded */
   #count(): void {
     const bytes = this.#bytes * HELD_PER_BYTE + (this.#pieces + this.#frames.begun) * PIECE_BYTES
     if (bytes > this.#bytesMax)
@@ -104,32 +109,32 @@ export class PartialMessage {
   }
 }
 
-/** Clears the buffers of `ws` through its internals. There is no API for it, and a client may delay the close. */
+/** Clears the buffers of `ws` through internal fields. No API does, and a client may delay the close. */
 function forgetUnfinished(ws: WebSocket): void {
   const { _receiver: receiver } = ws as unknown as { _receiver?: object }
   if (receiver) Object.assign(receiver, { _buffers: [], _bufferedBytes: 0, _fragments: [] })
 }
 
 /**
- * Parses the frame headers in a client's byte stream (RFC 6455 §5.2), to determine whether `ws` holds an incomplete
- * frame or message. `ws` does not expose that. Protocol violations are ignored here, because `ws` closes the
+ * Parses the frame headers in the byte stream of a client (RFC 6455 §5.2), to determine whether `ws` holds an
+ * incomplete frame or message. `ws` does not expose that. Protocol violations are ignored here, because `ws` closes the
  * connection.
  */
 class WireFrames {
   readonly #head = Buffer.alloc(2 + 8 + MASK_BYTES)
   #headBytes = 0
-  /** Remaining payload of the current frame; undefined while its header is incomplete. */
+  /** Remaining payload bytes of the current frame; undefined while its header is incomplete. */
   #payloadLeft: number | undefined
   #isMidMessage = false
-  /** Frames begun since no frame or message was open. */
+  /** Number of frames since the last moment without an open frame or message. */
   begun = 0
 
-  /** Whether no frame and no message is open. */
+  /** True if no frame and no message is incomplete. */
   get isClear(): boolean {
     return this.#headBytes === 0 && !this.#isMidMessage
   }
 
-  /** @returns whether no frame was open at some point of these bytes, including their start */
+  /** @returns whether at some position in these bytes, including their start, no frame was open */
   see(chunk: Buffer): boolean {
     let wasClear = this.isClear
     for (let at = 0; at < chunk.length; ) {
@@ -143,7 +148,7 @@ class WireFrames {
     return wasClear
   }
 
-  /** @returns the number of bytes consumed: one */
+  /** @returns the number of consumed bytes, always 1 */
   #readHead(chunk: Buffer, at: number): number {
     this.#head[this.#headBytes++] = chunk[at] ?? 0
     if (this.#headBytes === this.#headLength()) {

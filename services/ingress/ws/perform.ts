@@ -73,8 +73,8 @@ export async function runSubscription(
 }
 
 /**
- * Call of a frame. API version and trace headers of the upgrade apply to each request; options of one call are in its
- * frame.
+ * Creates the call of a frame. API version and trace headers of the upgrade request apply to every call. Options of a
+ * single call are in its frame.
  */
 function callOf(
   { storage }: IngressContext,
@@ -96,8 +96,8 @@ function callOf(
 }
 
 /**
- * Takes the body out of its frame, which the session references until the request has ended. On a WebSocket, streaming
- * is the default if the endpoint supports it.
+ * Removes the body from its frame, because the session references the frame until the request has ended. If the
+ * endpoint can stream, then streaming is the default on a WebSocket.
  */
 function takeBodyOf(frame: CreateRequest, endpoint: JobEndpoint): Record<string, unknown> {
   const { body } = frame

@@ -16,7 +16,7 @@ import { Outbox, ReadPause } from './outbox.ts'
 import { PartialMessage } from './partial.ts'
 import { type Asking, runRequest, runSubscription } from './perform.ts'
 
-/** Size in bytes above which a message is parsed with event-loop yields. */
+/** Messages above this size, in bytes, are parsed with event-loop yields. */
 const LARGE_BYTES = 64 * 1024
 
 export interface SessionOptions {
@@ -25,7 +25,7 @@ export interface SessionOptions {
   readonly socket: Socket
   readonly headers: IncomingHttpHeaders
   /**
-   * Current key of the connection.
+   * Returns the current state of the key of the connection.
    *
    * @throws ServiceError if the key is no longer valid
    */
@@ -35,14 +35,14 @@ export interface SessionOptions {
 }
 
 /**
- * One WebSocket connection: `open → closing → closed`.
+ * One WebSocket connection with the states `open → closing → closed`.
  *
  * While open, the session reads frames and runs their requests concurrently. At the first reason to close, no more
- * frames are accepted and all attached requests are cancelled. Durable jobs continue.
+ * frames are accepted, and attached requests are cancelled. Durable jobs continue.
  */
 export class Session {
   readonly id = newId('ws_')
-  /** Number of requests and subscriptions so far. */
+  /** Number of requests and subscriptions since the connection opened. */
   begun = 0
   closeCode: number | undefined
   readonly #options: SessionOptions
@@ -51,7 +51,7 @@ export class Session {
   readonly #heartbeat: NodeJS.Timeout
   readonly #partial: PartialMessage
   readonly #pause: ReadPause
-  /** Settles when all received large messages are parsed; undefined if there is none. */
+  /** Settles when all received large messages are parsed; undefined if none is being parsed. */
   #reading: Promise<void> | undefined
   #malformed = 0
   #bytesRead = 0
@@ -70,7 +70,7 @@ export class Session {
     const { budget, config } = context
     const onTooMuch = () => this.#onTooMuch()
     this.#partial = new PartialMessage({ ws, socket, budget, keyId, messageBytesMax: config.bodyBytesMax, onTooMuch })
-    // Protocol violations. ws itself closes with 1002, 1007 or 1009.
+    // Protocol violations: `ws` closes the connection with 1002, 1007 or 1009.
     ws.on('error', () => {
       this.#stop()
       this.#partial.drop()
@@ -88,12 +88,14 @@ export class Session {
     return [...this.#replies.values()].some((reply) => reply.isAttached)
   }
 
-  /** Asks the client to finish and to reconnect. */
+  /** Sends a frame that requests the client to finish and reconnect. */
   announceDrain(deadlineMs: number): void {
     this.#reply({ type: 'session.draining', deadline_seconds: Math.ceil(deadlineMs / 1_000) })
   }
 
-  /** Closes the connection. The client has `lingerMs` for its part of the handshake. Further calls have no effect. */
+  /**
+   * Closes the connection. The client has `lingerMs` to complete the closing handshake. Further calls have no effect.
+   */
   close(code: number, reason: string): void {
     if (this.#isClosing) return
     this.closeCode = code
@@ -116,18 +118,18 @@ export class Session {
     this.#outbox.reply(frameText(frame))
   }
 
-  /** Called if the memory budget for messages is exhausted. */
+  /** Called when the memory budget for messages is used up. */
   #onTooMuch(): void {
     this.close(WS_CLOSE.overloaded, 'The memory for messages is used up. Try again shortly.')
   }
 
-  /** Large messages are parsed with yields, but all messages take effect in order of arrival. */
+  /** Large messages are parsed with event-loop yields. All messages are still processed in order of arrival. */
   #onMessage(data: Buffer, isBinary: boolean): void {
     const held = this.#partial.take()
     if (this.#isClosing) return held.release()
     const reading = readFrame(data, isBinary, held)
     if (!this.#reading && data.length <= LARGE_BYTES) return this.#onRead(runToEnd(reading), held)
-    // Only messages in the piece that was already received still arrive while reading is paused.
+    // While reading is paused, only messages that were already received still arrive.
     this.#pause.begin('reading')
     const last = (this.#reading ?? Promise.resolve()).then(async () => {
       this.#onRead(await runYielding(reading), held)
@@ -138,7 +140,7 @@ export class Session {
     this.#reading = last
   }
 
-  /** @param held Released here, unless a request takes it over */
+  /** @param held Released here, unless a request takes over the reservation */
   #onRead(read: ReadFrame, held: HeldBytes): void {
     if (this.#isClosing) return held.release()
     if ('frame' in read) return this.#onFrame(read.frame, held)
@@ -196,7 +198,7 @@ export class Session {
     }
     this.#replies.set(id, reply)
     const end = (outcome: Outcome) => {
-      // Before the end is sent, because the client may then reuse the id at once.
+      // Deleted before the final frame is sent, because the client may then reuse the id at once.
       this.#replies.delete(id)
       reply.end(outcome)
     }
@@ -206,7 +208,7 @@ export class Session {
     )
   }
 
-  /** Current key, which may have been revoked or restricted since the connection opened. */
+  /** Current state of the key, which may have been revoked or restricted since the connection opened. */
   #findKey(): Call['key'] | undefined {
     try {
       return this.#options.findKey()
@@ -219,7 +221,7 @@ export class Session {
   #beat(): void {
     const { socket, bounds, ws } = this.#options
     const now = performance.now()
-    // Counts bytes, not only frames and pongs: no pong can arrive within a large frame.
+    // Any received bytes show that the client is alive: during a large frame, no pong can arrive.
     if (socket.bytesRead !== this.#bytesRead) {
       this.#bytesRead = socket.bytesRead
       this.#heardAt = now
@@ -241,7 +243,7 @@ export class Session {
   }
 }
 
-/** Metrics label of a path. A path that no endpoint has becomes `none`, so that clients cannot create labels. */
+/** Metrics label of a path. An unknown path becomes `none`, so that clients cannot create labels. */
 function routeOf(kind: SocketReply['kind'], path: string): string {
   if (kind === 'subscription') return path
   try {

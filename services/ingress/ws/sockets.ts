@@ -15,8 +15,8 @@ import { credentialsOf, refuseUpgrade, requireOrigin, requireProtocol, WS_PATH }
 /**
  * All WebSockets of one ingress (docs/guides/websocket.md): admission, count and shutdown.
  *
- * Refusals are HTTP errors before the upgrade. The exception is a key with too many connections: browsers do not expose
- * a refused upgrade, so the connection is opened and closed with 4429.
+ * A refused upgrade receives an HTTP error. Only for a key with too many connections, the connection is opened and then
+ * closed with 4429. Browsers hide the reason of a refused upgrade from scripts.
  */
 export class Sockets {
   readonly #context: IngressContext
@@ -48,14 +48,14 @@ export class Sockets {
     context.metrics.gauge('sluice_websockets', {}, () => this.#sessions.size)
   }
 
-  /** Whether any connection has an attached request in progress. */
+  /** Whether any connection has an attached request. */
   get isBusy(): boolean {
     return [...this.#sessions.keys()].some((session) => session.isBusy)
   }
 
   /** Handles an upgrade to `GET /v1/ws`, for the `upgrade` event of a server. */
   upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void {
-    // Errors of a disconnected client are ignored until ws takes over the socket.
+    // Errors of a disconnected client are ignored until `ws` handles the socket.
     const ignore = () => {}
     socket.on('error', ignore)
     const opening = this.#openingOf(req)
@@ -77,14 +77,14 @@ export class Sockets {
     }
   }
 
-  /** Asks every client to finish and to reconnect to another ingress. */
+  /** Requests every client to finish and to reconnect to another ingress. */
   announceDrain(): void {
     for (const session of this.#sessions.keys()) session.announceDrain(this.#context.config.drainMs)
   }
 
   /** Closes all connections with 1012 and waits for them, at most `lingerMs`. */
   async close(): Promise<void> {
-    // One turn of the event loop, so that jobs that just failed can send their errors.
+    // Wait for one event-loop iteration, so that jobs that just failed can send their errors.
     await new Promise((resolve) => setImmediate(resolve))
     const closed = [...this.#sessions].map(([session, ws]) => {
       const { promise, resolve } = Promise.withResolvers<void>()
@@ -142,7 +142,7 @@ export class Sockets {
     return opening
   }
 
-  /** Access-log line of the connection, at its end. Requests have their own lines. */
+  /** Writes the access-log line of a connection when it ends. Requests have their own lines. */
   #log(req: IncomingMessage, status: number, more: object = {}): void {
     this.#openingOf(req).ended({ method: 'GET', path: WS_PATH, route: WS_PATH, status, more, isConnection: true })
   }

@@ -10,18 +10,21 @@ import { ServerResponse } from '#shared/process/node-http.ts'
 export const WS_PATH = '/v1/ws'
 
 /**
- * Prefix of a key offered as a subprotocol, for browsers, which cannot set headers. The value is neither echoed nor
- * logged.
+ * Prefix of a key that is sent as a subprotocol. Browsers need this, because they cannot set headers. The key is
+ * neither echoed nor logged.
  */
 const KEY_PREFIX = 'bearer.'
 
-/** Whether a request is upgraded here. Any other, such as Java's `Upgrade: h2c`, is answered as a plain request. */
+/**
+ * Whether a request is an upgrade to a WebSocket. Other upgrades, such as `Upgrade: h2c` of Java clients, are answered
+ * as plain requests.
+ */
 export function isSocketRequest(req: IncomingMessage): boolean {
   const isWebSocket = req.headers.upgrade?.toLowerCase() === 'websocket'
   return isWebSocket && req.method === 'GET' && req.url?.split('?')[0] === WS_PATH
 }
 
-/** GET /v1/ws without an upgrade. */
+/** Answers GET /v1/ws without an upgrade. */
 export function refusePlain(_context: IngressContext, { reply }: Call): never {
   reply.setHeader('upgrade', 'websocket')
   throw new ServiceError(
@@ -34,7 +37,7 @@ export interface Credentials {
   readonly headers: IncomingHttpHeaders
 }
 
-/** Key of an upgrade request as headers: the usual ones, otherwise the offered subprotocol. */
+/** Key of an upgrade request in the form of headers: from the usual headers, otherwise from the subprotocol. */
 export function credentialsOf({ headers }: IncomingMessage): Credentials {
   const { authorization, 'x-api-key': apiKey } = headers
   if (authorization !== undefined || apiKey !== undefined) {
@@ -44,13 +47,13 @@ export function credentialsOf({ headers }: IncomingMessage): Credentials {
   return { headers: offered ? { authorization: `Bearer ${offered.slice(KEY_PREFIX.length)}` } : {} }
 }
 
-/** @throws ServiceError `invalid_request` if the client does not offer the protocol */
+/** @throws ServiceError `invalid_request` if the client does not request the subprotocol */
 export function requireProtocol({ headers }: IncomingMessage): void {
   if (protocolsOf(headers).includes(WS_PROTOCOL)) return
   throw new ServiceError('invalid_request', `Offer the protocol ${WS_PROTOCOL} in Sec-WebSocket-Protocol.`)
 }
 
-/** @throws ServiceError `permission_denied` for a page of an origin that CORS_ORIGINS does not allow */
+/** @throws ServiceError `permission_denied` for a page whose origin CORS_ORIGINS does not allow */
 export function requireOrigin(cors: Cors, req: IncomingMessage): void {
   if (cors.allowsSocket(req)) return
   throw new ServiceError(
@@ -77,14 +80,14 @@ export function refuseUpgrade(
   res.setHeader('x-request-id', requestId)
   res.setHeader('request-id', requestId)
   res.setHeader('connection', 'close')
-  // RFC 6455 §4.4: informs a client of another version about the supported one.
+  // Required by RFC 6455 §4.4: a client of another version receives the supported one.
   res.setHeader('sec-websocket-version', '13')
   res.once('finish', () => {
     res.detachSocket(socket)
     socket.end()
   })
   sendError(res, error, 'openai', requestId)
-  // A client may keep its side open.
+  // The client may keep its side of the connection open.
   const cut = setTimeout(() => socket.destroy(), lingerMs)
   socket.once('close', () => clearTimeout(cut))
   socket.resume()

@@ -7,20 +7,20 @@ import { estimateOf } from '#shared/usage/estimate.ts'
 import { runYielding } from '#shared/yielding.ts'
 
 /**
- * Poll interval for ended jobs. Nearly always a notification arrives first. Thousands of jobs may be followed, some for
- * days.
+ * Interval at which a job is read until it has ended. Kept long, because a notification nearly always arrives first,
+ * and thousands of jobs may be pending for days.
  */
 const TOKENS_POLL_MS = 600_000
 
 export interface Admission {
-  /** Reservation that a durable job holds in the store, in billionths of a US dollar. */
+  /** Part of the budget that the durable job reserves in the store, in billionths of a US dollar. */
   readonly nanos: number
-  /** Settles the token reservation with the tokens used. Must be called once, unless {@link release} is called. */
+  /** Replaces the token reservation by the tokens used. Must be called once, unless {@link release} is called. */
   useTokens(tokens: number): void
   /**
-   * Settles the budget when the call has ended.
+   * Replaces the reserved budget by the cost of the ended call.
    *
-   * @param entered Resolves when the ledger has the cost
+   * @param entered Resolves when the cost is in the ledger
    */
   settle(costNanos: number, entered: Promise<unknown>): void
   /**
@@ -28,7 +28,7 @@ export interface Admission {
    * settled when the job ends.
    */
   handOver(): void
-  /** The call did not run. */
+  /** Releases tokens and budget of a call that did not run. */
   release(): void
 }
 
@@ -47,7 +47,7 @@ type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
  * @throws ServiceError `token_limit_exceeded`, `rate_limit_exceeded`, `insufficient_quota`
  */
 export function admit(context: Limiting, key: KeyOf, call: AdmittedCall): Promise<Admission> | undefined {
-  // Each call of a batch has its own reservation.
+  // Each request of a batch has its own reservation, so the batch needs none.
   if (call.pool === 'batches') return undefined
   const { budgets, limits } = context
   return budgets.bounds(key) || limits.hasTokenLimit(key) ? reserve(context, key, call) : undefined
@@ -81,7 +81,7 @@ async function reserve({ budgets, limits, models }: Limiting, key: KeyOf, call: 
 
 export type AdmittingJobs = Limiting & Pick<IngressContext, 'keys' | 'log' | 'closing'>
 
-/** {@link admit} for a durable job. If this process still runs when the job ends, then it counts the tokens used. */
+/** {@link admit} for a durable job. The tokens used are counted only if this process still runs when the job ends. */
 export function admitJob(
   context: AdmittingJobs,
   jobs: () => DurableJobs,

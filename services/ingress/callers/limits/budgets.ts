@@ -10,25 +10,30 @@ import { HeldBudget } from './held-budget.ts'
 import { refusal } from './refusals.ts'
 
 const NANOS_PER_USD = 1_000_000_000
-/** Interval at which a budget's spending is read again while calls arrive. */
+/** Interval at which the spending of a budget is read from the ledger while calls arrive. */
 const CACHE_TTL_MS = 1_000
-/** Age of the last read beyond which a call waits for the ledger: calls of the time before may have ended since. */
+/**
+ * Maximum age of the last read of the ledger. If it is older, then a call waits for a new read, because calls that
+ * ended since may have spent the budget.
+ */
 const STALE_MS = 2_000
 /** Maximum time that a call waits for the ledger, in milliseconds. */
 const ASK_MS_MAX = 250
-/** Maximum cached budgets; beyond it, the cache is emptied. More than the number of active keys and projects. */
+/**
+ * Maximum cached budgets, which exceeds the number of active keys and projects. At the maximum, the cache is emptied.
+ */
 const KNOWN_MAX = 20_000
-/** Part of the remaining budget that all ingresses together may reserve without synchronizing (see `limits.ts`). */
+/** Part of the remaining budget that all ingresses together may reserve without synchronizing; see `limits.ts`. */
 const UNASKED_SHARE = 1 / 4
-/** Retry-After of a call that other reservations exclude; some are likely settled by then. */
+/** Retry-After of a call whose budget is reserved by other calls. Some of those calls have likely ended by then. */
 const HELD_RETRY_MS = 2_000
 
 export interface BudgetOptions {
-  /** Undefined: costs are unknown and no budget applies. */
+  /** Undefined if costs are not recorded; then no budget applies. */
   readonly ledger: UsageLedger | undefined
   readonly log: Log
   limitsOf(project: string): Limits
-  /** Undefined: this ingress is the only one. */
+  /** Undefined if this ingress is the only one. */
   readonly fleet?: Fleet | undefined
   /** Number of ingresses, including this one. */
   ingresses?(): number
@@ -48,32 +53,38 @@ interface HeldPart {
   readonly nanos: number
 }
 
-/** Reservation in one or two budgets (key and project). Exactly one of the methods must be called, once. */
+/**
+ * Reservation in the budgets of a key and its project. Exactly one of `settle`, `handOver` and `release` must be
+ * called, once.
+ */
 export interface BudgetReservation {
-  /** Reservation that a durable job holds in the store, in billionths of a US dollar. */
+  /** Amount that a durable job reserves in the store, in billionths of a US dollar. */
   readonly nanos: number
   /**
-   * Settles the reservation when the call has ended.
+   * Replaces the reservation by the cost of the ended call.
    *
-   * @param entered Resolves when the ledger has the cost
+   * @param entered Resolves when the cost is in the ledger
    */
   settle(costNanos: number, entered: Promise<unknown>): void
-  /** Releases the reservation: the row of the durable job now counts {@link nanos}. */
+  /** Releases the reservation here, because the stored durable job now contains {@link nanos}. */
   handOver(): void
   release(): void
 }
 
 /**
- * Monthly (UTC) budgets of projects and keys, counted over the whole fleet by the ledger (docs/operate/usage.md, Budgets).
+ * Monthly (UTC) budgets of projects and keys, counted over the whole fleet by the ledger (docs/operate/usage.md,
+ * Budgets).
  *
  * A call reserves its estimated cost before it runs. The call is admitted if the estimate fits into the budget minus
- * all other reservations, or if nothing else of that budget is in flight. So at most one call exceeds a budget.
+ * all other reservations. A call is also admitted if no other call of that budget is in flight. At most one call can therefore exceed a
+ * budget.
  *
- * Reservations of attached calls are held here and published to the other ingresses. Reservations of durable jobs are
- * stored in their rows and read together with the ledger.
+ * Reservations of attached calls are kept in memory and published to the other ingresses. Reservations of durable jobs
+ * are stored with the jobs and read together with the ledger.
  *
- * The first call of a month, and the first after a pause, wait up to {@link ASK_MS_MAX} for the ledger. Otherwise the
- * ledger is read in the background once a second. While the ledger is unreachable, the last read counts.
+ * The first call of a month, and the first after a quiet period, wait up to {@link ASK_MS_MAX} for the ledger.
+ * Otherwise the ledger is read in the background once a second. While the ledger is unreachable, the last read values
+ * apply.
  */
 export class Budgets {
   readonly #options: BudgetOptions
@@ -113,7 +124,7 @@ export class Budgets {
     await this.#require(budgets)
     const month = monthOf(this.#now())
     const held = budgets.map((budget) => ({ budget, of: this.#known(budget, month), nanos: 0 }))
-    // No await between check and reservation: concurrent calls must not all count on the same remaining dollars.
+    // No await between check and reservation: otherwise concurrent calls could all reserve the same remaining dollars.
     for (const { budget, of } of held) this.#refuse(budget, of, month, nanos)
     for (const one of held) {
       one.nanos = Math.max(0, Math.min(nanos, this.#leftOf(one.budget, one.of)))
@@ -180,10 +191,10 @@ export class Budgets {
   }
 
   /**
-   * Publishes reservations. If this ingress reserved more than its share of a budget, then the other ingresses'
-   * reservations are read first.
+   * Publishes reservations. If this ingress reserved more than its part of a remaining budget, then it first reads the
+   * reservations of the other ingresses.
    *
-   * @throws ServiceError if both together exceed a budget
+   * @throws ServiceError if the reservations of all ingresses exceed a budget
    */
   async #agree(all: readonly HeldPart[]): Promise<void> {
     const { fleet, ingresses } = this.#options
@@ -223,8 +234,8 @@ export class Budgets {
   }
 
   /**
-   * Schedules a read of the ledger, after which amounts are no longer published to the other ingresses. Needed if no
-   * further call triggers a read.
+   * Schedules a read of the ledger. The read ends the publication of amounts that the ledger now contains, even if no
+   * further call arrives.
    */
   #readLater(held: readonly HeldPart[]): void {
     if (!this.#options.fleet) return
@@ -246,7 +257,7 @@ export class Budgets {
     return known
   }
 
-  /** One read at a time, so that an older result cannot replace a newer one. */
+  /** Starts a read unless one is running, so that an older result cannot replace a newer one. */
   #startRead(budget: Budget, month: Month, held: HeldBudget): void {
     held.reading ??= this.#read(budget, month, held).finally(() => {
       held.reading = undefined

@@ -9,9 +9,9 @@ import { Running } from './running.ts'
 export interface PlacesOptions {
   /** Maximum concurrent calls and durable jobs of a project; undefined: no limit. */
   mostOf(project: string): number | undefined
-  /** Undefined: the deployment has no durable jobs. */
+  /** Undefined if the deployment has no durable jobs. */
   readonly tenants: Pick<TenantReads, 'running'> | undefined
-  /** Undefined: this ingress is the only one. */
+  /** Undefined if this ingress is the only one. */
   readonly fleet: Fleet | undefined
   readonly clock: () => number
 }
@@ -23,14 +23,14 @@ export interface SlotsTaken {
 }
 
 /**
- * Concurrency limit per project, for attached calls and durable jobs together, over the whole fleet (docs/operate/keys.md, What
- * runs at once).
+ * Concurrency limit per project, for attached calls and durable jobs together, over the whole fleet
+ * (docs/operate/keys.md, What runs at once).
  *
  * A call increments the shared counter, then reads the number of running calls and jobs. A claim of a durable job reads
- * both under the tenant's lock. So the last slot is never given twice; a call and a claim that compete for it may both
- * fail.
+ * both under a lock of the tenant. The last slot is therefore never taken twice. If a call and a claim compete for it,
+ * then both may fail.
  *
- * Only attached calls are counted here. A durable job waits for its slot in the store.
+ * Only attached calls are counted here. A durable job that exceeds the limit waits in the store.
  */
 export class ConcurrencyLimits implements RunningLimits {
   readonly #options: PlacesOptions
@@ -60,7 +60,7 @@ export class ConcurrencyLimits implements RunningLimits {
     return this.#running.get(project)?.here ?? 0
   }
 
-  /** Current usage of a project; undefined if no limit applies. Rejects only if the store is unreachable. */
+  /** Running calls and jobs of a project; undefined if no limit applies. Rejects only if the store is unreachable. */
   async takenOf(project: string): Promise<SlotsTaken | undefined> {
     const most = this.#options.mostOf(project)
     return most === undefined ? undefined : { most, ...(await this.#synchronize(this.#runningOf(project), project)) }

@@ -1,7 +1,7 @@
 import { MinuteWindow } from './minute-window.ts'
 import { Running } from './running.ts'
 
-/** Maximum counters before the cache is emptied. More than the number of keys with limits. */
+/** Maximum counters, which exceeds the number of keys with limits. At the maximum, all counters are dropped. */
 const KEPT_MAX = 50_000
 
 export class Counts {
@@ -21,7 +21,7 @@ export class Counts {
   running(name: string): Running {
     let running = this.#running.get(name)
     if (!running) {
-      // A running call holds a reference to its own counter.
+      // Running calls stay counted: each has a reference to its counter.
       if (this.#running.size >= KEPT_MAX) this.#running.clear()
       running = new Running(name)
       this.#running.set(name, running)

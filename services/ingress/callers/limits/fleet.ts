@@ -4,7 +4,10 @@ import { MinuteWindow } from './minute-window.ts'
 import { Running } from './running.ts'
 
 const TELL_MS = 100
-/** Maximum time that a call waits for an answer, in milliseconds. After it, the counts known here decide. */
+/**
+ * Maximum time that a call waits for the counts of the fleet, in milliseconds. After that, the last known counts are
+ * used.
+ */
 const ASK_MS_MAX = 250
 /** Retry interval while the store is unreachable, in milliseconds. */
 const AWAY_MS = 1_000
@@ -23,9 +26,9 @@ export interface FleetOptions {
 /**
  * Synchronizes the counts of this ingress with the other ingresses through the store.
  *
- * All changed counts go into one statement, at most every {@link TELL_MS}, or at once if a call must know the total.
- * While the store is unreachable, no call waits: each ingress counts alone. When the store is back, the ingress
- * publishes its usage of the current minute.
+ * All changed counts are written in one statement. A statement runs at most every {@link TELL_MS}, or at once if a call
+ * must have the current total. While the store is unreachable, calls do not wait, and each ingress counts alone. When
+ * the store is reachable again, the ingress publishes its usage of the current minute.
  */
 export class Fleet {
   readonly #options: FleetOptions
@@ -42,7 +45,7 @@ export class Fleet {
     this.#options = options
   }
 
-  /** Whether the store can currently be asked. */
+  /** Whether the store was reachable at the last attempt. */
   get isThere(): boolean {
     return !this.#isAway && !this.#isClosed
   }
@@ -53,12 +56,12 @@ export class Fleet {
     this.#timer ??= setTimeout(() => void this.#publish(), this.#isAway ? AWAY_MS : TELL_MS).unref()
   }
 
-  /** Requests a fresh value if the known one is older than {@link CACHE_TTL_MS}. */
+  /** Schedules a read of a count if its value is older than {@link CACHE_TTL_MS}. */
   refresh(count: Count, nowMs: number): void {
     if (nowMs - count.heardAtMs > CACHE_TTL_MS) this.note(count)
   }
 
-  /** Publishes counts now. Resolves when the store has answered, or after {@link ASK_MS_MAX}. Never rejects. */
+  /** Publishes counts now. Resolves when the totals have been read, or after {@link ASK_MS_MAX}. Never rejects. */
   async ask(counts: readonly Count[]): Promise<void> {
     for (const count of counts) this.#changed.add(count)
     const answered = this.#publish()
@@ -70,7 +73,7 @@ export class Fleet {
     clearTimeout(timer)
   }
 
-  /** Publishes that no calls run here, and closes the store. */
+  /** Sets the published counts of this ingress to 0, and closes the store. */
   async close(): Promise<void> {
     this.#isClosed = true
     clearTimeout(this.#timer)
@@ -78,7 +81,7 @@ export class Fleet {
     await this.#current
     const none = [...this.#renewed].slice(0, NAMES_MAX).map(({ name }) => ({ name, count: 0 }))
     const { counts, boot } = this.#options
-    // If this fails, then the published counts expire by themselves.
+    // On failure, the published counts expire in the store.
     if (none.length > 0) await counts.setRunning(boot, none).catch(() => {})
     await counts.close()
   }
@@ -135,7 +138,7 @@ export class Fleet {
     for (const total of await counts.setRunning(boot, published)) byName.get(total.name)?.hear(total, clock())
   }
 
-  /** Published counts of running calls expire, so they are renewed. */
+  /** Schedules the renewal of published counts of running calls, which expire in the store. */
   #renewLater(): void {
     for (const count of this.#renewed) if (count.here === 0) this.#renewed.delete(count)
     if (this.#renewed.size === 0 || this.#renewal || this.#isClosed) return

@@ -12,8 +12,8 @@ export interface Left {
 }
 
 /**
- * Sets the rate-limit headers (docs/internals/protocol.md, Headers). If several limits of a kind apply, then the tightest is
- * shown.
+ * Sets the rate-limit headers (docs/internals/protocol.md, Headers). If several limits of one kind apply, then the
+ * headers show the one with the least remaining.
  */
 export function tell(res: Headed, format: WireFormat, all: readonly Left[]): void {
   for (const kind of ['tokens', 'requests'] as const) {

@@ -1,20 +1,21 @@
 import { Running } from './running.ts'
 
 /**
- * Time for which a cost is still published after the ledger has it. The other ingresses read the ledger once a second.
+ * Time for which an amount is still published after this ingress has read it from the ledger. The other ingresses read
+ * the ledger once a second, so after this time they have the amount, too.
  */
 const PUBLISHED_MS = 3_000
 
-/** Amounts of a budget in the ledger, in billionths of a US dollar. */
+/** Amounts of one budget in the ledger, in billionths of a US dollar. */
 interface LedgerAnswer {
   readonly costNanos: number
   readonly reservedNanos: number
 }
 
 /**
- * Amounts that this ingress holds of one budget in one month, in billionths of a US dollar. Included are reservations
- * of running calls, and amounts in the store that the last read of the ledger cannot contain. The next read takes these
- * over.
+ * Amounts of one budget in one month that this ingress counts itself, in billionths of a US dollar. Included are
+ * reservations of running calls, and amounts in the store that the last read of the ledger did not contain. The next
+ * read contains the latter.
  *
  *     attached: reserved ──call ends──▶ cost ──entry written──▶ cost, unread ──next read──▶ spent
  *     durable:  reserved ──job created──▶ hold, unread ──next read──▶ ofJobs
@@ -25,9 +26,9 @@ export class HeldBudget {
   /** Time of the last read of the ledger, successful or failed. */
   heardAtMs = Number.NEGATIVE_INFINITY
   reading: Promise<void> | undefined
-  /** Amounts that this ingress publishes to the others, and those that they published. */
+  /** Amounts that this ingress publishes, and the sum that the other ingresses published. */
   readonly running: Running
-  /** Amounts in the ledger: costs, and reservations of unfinished durable jobs. */
+  /** Last read of the ledger: `#spent` are costs, `#ofJobs` reservations of unfinished durable jobs. */
   #spent = 0
   #ofJobs = 0
   #reserved = 0
@@ -43,12 +44,12 @@ export class HeldBudget {
     return this.#spent + this.#costs + this.#unread.costs
   }
 
-  /** Estimated cost of calls and jobs in flight, in the whole fleet. */
+  /** Estimated cost of all calls and jobs in flight, in the whole fleet. */
   underWay(nowMs: number): number {
     return this.#reserved + this.#unread.holds + this.#ofJobs + this.running.elsewhere(nowMs)
   }
 
-  /** Whether the store has amounts that no read has returned yet. */
+  /** Whether amounts are in the store that no read has returned yet. */
   get isUnread(): boolean {
     return this.#unread.costs + this.#unread.holds > 0
   }
@@ -74,16 +75,16 @@ export class HeldBudget {
     this.#unread.costs += cost
   }
 
-  /** Transfers a reservation to a stored durable job. */
+  /** Moves a reservation to a durable job that is now stored. */
   handOver(nanos: number): void {
     this.#reserved -= nanos
     this.#unread.holds += nanos
   }
 
   /**
-   * Reads the ledger. The answer then replaces the amounts that were in the store before.
+   * Reads the ledger. Amounts that were in the store before the read are then no longer counted separately.
    *
-   * @param onLess Called when the published amount shrinks, after the other ingresses have had time to read the ledger.
+   * @param onLess Called when the published amount shrinks, once the other ingresses have had time to read the ledger
    */
   async read(ask: () => Promise<LedgerAnswer>, onLess: () => void): Promise<void> {
     const { costs, holds } = this.#unread

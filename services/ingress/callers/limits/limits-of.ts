@@ -1,7 +1,7 @@
 import type { ApiKey } from '#shared/keys/keys.ts'
 import { type Limits, projectIdOf } from '#shared/keys/project.ts'
 
-/** Default limits of each key. 0 means no limit. */
+/** Default limits of every key. 0 means no limit. */
 export interface LimitSettings {
   readonly rateLimitRequests: number
   readonly rateLimitTokens: number
@@ -16,15 +16,15 @@ export interface OwnedLimits {
   readonly requests: number | undefined
   readonly tokens: number | undefined
   readonly running: number | undefined
-  /** Whether `running` also limits durable jobs: true for a project, and for a key without a project. */
+  /** Whether `running` also limits durable jobs. True for a project, and for a key without a project. */
   readonly countsJobs: boolean
 }
 
 /**
- * Limits that apply to a call: those of its key, with the settings as defaults, and those of its project. The latter
- * count all keys of the project together.
+ * Limits that apply to a call: those of its key, with the settings as defaults, and those of its project. Limits of a
+ * project count the calls of all its keys.
  *
- * @param ofProject Limits of a project; undefined if it has none.
+ * @param ofProject Returns the limits of a project; undefined if it has none
  */
 export function limitsOfKey(
   { id, project, limits = {} }: Pick<ApiKey, 'id' | 'project' | 'limits'>,
@@ -45,10 +45,10 @@ export function limitsOfKey(
 }
 
 /**
- * Effective limits of a key: of each limit the smaller one of key (or setting) and project. Other keys of the project
- * may already use up the project's limit.
+ * Effective limits of a key. Each is the smaller one of the limit of the key (or the setting) and the limit of the
+ * project. The limit of the project may already be used up by other keys.
  *
- * @param ofProject Limits of a project; undefined if it has none.
+ * @param ofProject Returns the limits of a project; undefined if it has none
  */
 export function limitsThatHold(
   key: Pick<ApiKey, 'id' | 'project' | 'limits'>,

@@ -12,12 +12,13 @@ import { exceeded, limitIsZero, refusal, tooMany } from './refusals.ts'
 import type { Running } from './running.ts'
 
 /**
- * Part of a limit's remainder that all ingresses together may grant without synchronizing. While they work with equal
- * counts, at most this part is granted in excess. Example: of 400 remaining requests, four ingresses may grant 25 each.
+ * Part of a limit's remainder that all ingresses together may grant without synchronizing. As long as their counts are
+ * equal, they exceed the limit by at most this part. Example: of 400 remaining requests, four ingresses may grant 25
+ * each.
  */
 const UNASKED_SHARE = 1 / 4
 
-/** Default limits per key, unless the key or its project has other ones. 0 means no limit. */
+/** Default limits of every key without limits of its own or of its project. 0 means no limit. */
 export interface RateLimitConfig extends LimitSettings {
   readonly followsMaxPerKey: number
   /** Maximum code runs per minute of one end user of a key, in one ingress. */
@@ -26,7 +27,7 @@ export interface RateLimitConfig extends LimitSettings {
 
 export interface RateLimitOptions {
   limitsOf?(project: string): Limits | undefined
-  /** Undefined: this ingress is the only one, or has no store to share counts. */
+  /** Undefined if this ingress is the only one, or has no store to share counts. */
   readonly fleet?: Fleet | undefined
   /** Number of ingresses, including this one. */
   ingresses?(): number
@@ -50,13 +51,14 @@ interface SlotUse {
 }
 
 /**
- * Limits per key and project: requests and tokens per minute, and concurrent calls (docs/internals/protocol.md, Limits).
+ * Limits per key and project: requests and tokens per minute, and concurrent calls (docs/internals/protocol.md,
+ * Limits).
  *
- * Counts are held here and synchronized with the other ingresses a few times a second. A call waits for a
- * synchronization only if it might exceed a limit (docs/operate/reliability.md, How exact limits are).
+ * Counts are kept in memory and synchronized with the other ingresses a few times a second. A call waits for a
+ * synchronization only if the call might exceed a limit (docs/operate/reliability.md, How exact limits are).
  *
- * Only requests that create work count. Reads, polls, event streams and cancels are never refused because of running
- * calls. Waits and event streams, which stay open, have a limit of their own.
+ * Only requests that create work are counted. Reads, polls, event streams and cancels are never refused because of
+ * running calls. Long polls and event streams have a limit of their own, because they stay open.
  */
 export class RateLimits {
   readonly #config: RateLimitConfig
@@ -79,11 +81,12 @@ export class RateLimits {
   }
 
   /**
-   * Counts a call of a key, or refuses it. Check and count happen before any await, so that concurrent calls cannot all
-   * take the last slot. In both cases `res` gets the rate-limit headers (docs/internals/protocol.md, Headers), if limits apply.
+   * Counts a call of a key, or refuses it. No await separates check and count: otherwise concurrent calls could all
+   * take the last slot. If limits apply, then `res` gets the rate-limit headers in both cases
+   * (docs/internals/protocol.md, Headers).
    *
-   * @param isJob True for a durable job, which waits for its slot in the project's concurrency limit
-   * (`concurrency.ts`).
+   * @param isJob True for a durable job, which takes its slot in the concurrency limit of the project later, in the
+   * store (`concurrency.ts`)
    * @returns function to call when the call has ended
    * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded` with the time until the limit allows more;
    * `permission_denied` if the limit is 0
@@ -110,10 +113,10 @@ export class RateLimits {
   }
 
   /**
-   * Counts an open wait for a job, or an event stream.
+   * Counts an open long poll or event stream.
    *
-   * @returns function to call when it has ended
-   * @throws ServiceError `rate_limit_exceeded` if the maximum are open
+   * @returns function to call when the poll or stream has ended
+   * @throws ServiceError `rate_limit_exceeded` if the maximum number is open
    */
   beginFollow({ id }: Pick<ApiKey, 'id'>): () => void {
     const count = this.#following.get(id) ?? 0
@@ -137,7 +140,7 @@ export class RateLimits {
   }
 
   /**
-   * Counts one call of an end user of a key, or refuses it. Calls that name no user are not counted.
+   * Counts one call of an end user of a key, or refuses the call. Calls without a user id are not counted.
    *
    * @throws ServiceError `rate_limit_exceeded` with the time until the limit allows more
    */
@@ -150,7 +153,7 @@ export class RateLimits {
   }
 
   /**
-   * Counts a line of a batch as a request, before it becomes a job. Lines take no slot of the concurrency limit.
+   * Counts a line of a batch as a request, before the line becomes a job. Lines take no slot of the concurrency limit.
    *
    * @throws ServiceError as {@link enter}
    */
@@ -163,16 +166,16 @@ export class RateLimits {
     this.#recheck(uses, [], () => {})
   }
 
-  /** Returns the request of a line that did not become a job. */
+  /** Undoes {@link enterLine} for a line that did not become a job. */
   leaveLine(key: KeyOf): void {
     for (const { kind, window } of this.#usesOf(key)) if (kind === 'requests') this.#add(window, -1)
   }
 
   /**
-   * Reserves the estimated tokens of a call. The call is admitted if they fit into the rest of the minute, or if this
-   * ingress runs no other call of the key. So at most one call per ingress exceeds the limit.
+   * Reserves the estimated tokens of a call. The call is admitted if the estimate fits into the rest of the minute, or
+   * if this ingress runs no other call of the key. At most one call per ingress can therefore exceed the limit.
    *
-   * @returns function to call once with the tokens used; 0 if the call did not run
+   * @returns function to call once, with the tokens used; 0 if the call did not run
    * @throws ServiceError `token_limit_exceeded`
    */
   async reserveTokens(key: KeyOf, tokens: number): Promise<(used: number) => void> {
@@ -211,9 +214,9 @@ export class RateLimits {
   }
 
   /**
-   * @param more Calls to come
+   * @param more Number of calls that are not counted yet
    *
-   * @throws ServiceError if a limit has no slot for them
+   * @throws ServiceError if a limit does not allow them
    */
   #refuse(uses: readonly Use[], slots: readonly SlotUse[], more: number): void {
     const now = this.#clock()
@@ -233,7 +236,7 @@ export class RateLimits {
     }
   }
 
-  /** Checks again after a synchronization. If the call is refused, then its counts are undone. */
+  /** Checks the limits again after a synchronization. If the call is refused, then its counts are undone. */
   #recheck(uses: readonly Use[], slots: readonly SlotUse[], leave: () => void): void {
     try {
       this.#refuse(uses, slots, 0)
@@ -270,7 +273,10 @@ export class RateLimits {
     return running.isFresh(nowMs) && here - told <= this.#unasked(limit - told - running.elsewhere(nowMs))
   }
 
-  /** Known running calls. Stale counts of other ingresses are ignored while the fleet can be asked for current ones. */
+  /**
+   * Number of running calls. Stale counts of other ingresses are ignored while the store is reachable, because current
+   * ones will be read.
+   */
   #runningOf(running: Running, nowMs: number): number {
     return this.#fleet?.isThere && !running.isFresh(nowMs) ? running.here : running.all(nowMs)
   }

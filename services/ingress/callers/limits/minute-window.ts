@@ -1,23 +1,23 @@
 import { WINDOW_MS } from '#shared/limits/fleet-counts.ts'
 
 /**
- * Usage of one limit in the current minute: the fleet's total at the last synchronization, plus the usage of this
- * ingress since then. Times are monotonic, so that clock changes have no effect.
+ * Usage of one limit in the current minute: the total of the fleet at the last synchronization, plus the usage of this
+ * ingress since then. Times are monotonic, so changes of the clock have no effect.
  *
- * Usage moves through three states: pending (counted here) → sent (in a running statement) → settled (in the fleet's
- * total).
+ * Usage passes through three states: pending (counted only here), sent (in a running statement) and settled (in the
+ * total of the fleet).
  */
 export class MinuteWindow {
   readonly name: string
   /** Time of the last synchronization. */
   heardAtMs = -Infinity
-  /** Calls of this ingress that run and have reserved a part of the minute. */
+  /** Number of running calls of this ingress that have reserved a part of the minute. */
   reservations = 0
   #minute = 0
   #settled = 0
-  /** Sent to the store, not confirmed. */
+  /** Usage in a running statement, not confirmed yet. */
   #sent = 0
-  /** Not sent yet. */
+  /** Usage that was not sent yet. */
   #pending = 0
   #endsAtMs = -Infinity
   #isKnown = false
@@ -31,12 +31,12 @@ export class MinuteWindow {
     return this.#settled + this.#sent + this.#pending
   }
 
-  /** Usage of this ingress that the other ingresses may not know. */
+  /** Usage that the total of the fleet may not contain yet. */
   get unsettled(): number {
     return this.#sent + this.#pending
   }
 
-  /** Number of the current minute. A reservation made in an earlier minute no longer counts. */
+  /** Ordinal of the current minute. A reservation of an earlier minute no longer counts. */
   minute(nowMs: number): number {
     this.#roll(nowMs)
     return this.#minute
@@ -47,26 +47,26 @@ export class MinuteWindow {
     return this.#isKnown
   }
 
-  /** Milliseconds until the next minute begins; 0 if the current one has no usage. */
+  /** Milliseconds until the current minute ends; 0 if it has no usage. */
   leftMs(nowMs: number): number {
     return Math.max(0, Math.ceil(this.#endsAtMs - nowMs))
   }
 
-  /** Adds usage; a negative amount returns some. A minute begins with its first usage. */
+  /** Adds usage; a negative amount gives usage back. A minute begins with the first usage. */
   add(amount: number, nowMs: number): void {
     this.#roll(nowMs)
     if (this.#endsAtMs === -Infinity) this.#endsAtMs = nowMs + WINDOW_MS
     this.#pending += amount
   }
 
-  /** Takes the pending usage to send it. The result must be confirmed, or undone by {@link restore}. */
+  /** Marks the pending usage as sent, and returns it. A confirmation or {@link restore} must follow. */
   take(): number {
     this.#sent = this.#pending
     this.#pending = 0
     return this.#sent
   }
 
-  /** Confirms the sent usage with the fleet's total. */
+  /** Confirms the sent usage, which the total of the fleet now contains. */
   hear(used: number, leftMs: number, nowMs: number): void {
     this.#settled = used
     this.#sent = 0
@@ -75,7 +75,7 @@ export class MinuteWindow {
     this.heardAtMs = nowMs
   }
 
-  /** Marks the sent usage as pending again, because the statement may have failed. */
+  /** Marks the sent usage as pending again, because its statement may have failed. */
   restore(): void {
     this.#pending += this.#sent
     this.#sent = 0

@@ -1,9 +1,11 @@
 import { type FleetRunning, RUNNING_MS } from '#shared/limits/fleet-counts.ts'
 
-/** Maximum age of the fleet's counts at which they count as current. */
+/** Maximum age at which counts of the fleet are current. */
 const CACHE_TTL_MS = 1_000
 
-/** Concurrent calls of one key or project: in this ingress, and in the others at the last synchronization. */
+/**
+ * Number of concurrent calls of one key or project: in this ingress now, and in the others at the last synchronization.
+ */
 export class Running {
   readonly name: string
   here = 0
@@ -17,14 +19,14 @@ export class Running {
   }
 
   /**
-   * Calls in other ingresses. The count expires here when it expires in the store, so that an outage does not occupy
-   * slots.
+   * Number of calls in other ingresses. The number expires here at the same time as in the store, so that it occupies
+   * no slots during an outage.
    */
   elsewhere(nowMs: number): number {
     return nowMs - this.heardAtMs < RUNNING_MS ? this.#elsewhere : 0
   }
 
-  /** Running durable jobs of the project; expires as {@link elsewhere} does. */
+  /** Number of running durable jobs of the project, with the same expiry. */
   jobs(nowMs: number): number {
     return nowMs - this.heardAtMs < RUNNING_MS ? this.#jobs : 0
   }
