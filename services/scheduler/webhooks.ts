@@ -1,4 +1,11 @@
-import { DELIVERY_TRIES_MAX, type DeliveryTry, type WebhookDelivery, type DurableEventType, type DurableJob } from '#schemas/durable-job.ts'
+import { createHmac } from 'node:crypto'
+import {
+  DELIVERY_TRIES_MAX,
+  type DeliveryTry,
+  type DurableEventType,
+  type DurableJob,
+  type WebhookDelivery,
+} from '#schemas/durable-job.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
@@ -8,7 +15,6 @@ import { EVERY_TENANT, type StoreView } from '#shared/store/store.ts'
 import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
 import { DeliveryQueue, type Taken } from './delivery-queue.ts'
 import type { SigningKeys } from './webhook-secret.ts'
-import { createHmac } from 'node:crypto'
 
 const SECOND_MS = 1_000
 const MINUTE_MS = 60 * SECOND_MS
@@ -236,12 +242,7 @@ function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
  *
  * @param nowMs Time of this try: receivers refuse messages older than five minutes.
  */
-function signedHeaders(
-  id: string,
-  body: string,
-  keys: readonly Buffer[],
-  nowMs: number,
-): Record<string, string> {
+function signedHeaders(id: string, body: string, keys: readonly Buffer[], nowMs: number): Record<string, string> {
   const timestamp = String(Math.floor(nowMs / 1_000))
   const sign = (key: Buffer) => createHmac('sha256', key).update(`${id}.${timestamp}.${body}`).digest('base64')
   return {

@@ -1,5 +1,7 @@
+import { Readable } from 'node:stream'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
 import { type AudioTools, aboutReference } from '#shared/engines/audio-tools.ts'
 import { chainOf, withFallbacks } from '#shared/engines/engine-registry.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
@@ -8,8 +10,6 @@ import type { AttemptContext, Progress } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { AudioPlace, AudioQuota } from './audio-quota.ts'
 import { withSpeakers } from './diarize.ts'
-import { Readable } from 'node:stream'
-import type { Blobs } from '#shared/blobs/blobs.ts'
 
 /** How long a sample of a voice must be, in seconds (docs/guides/transcription.md, Fields). */
 const SAMPLE_SECONDS = { min: 2, max: 10 }

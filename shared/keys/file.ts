@@ -1,16 +1,24 @@
+import { link, readFile, rm, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
-import { makePrivateFile, giveToOwnerOf, makeDirectory } from '#shared/directory.ts'
+import { giveToOwnerOf, makeDirectory, makePrivateFile } from '#shared/directory.ts'
+import { newId } from '#shared/id.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { AUDIT_LIMIT_MAX, type AuditAction, type AuditEntry, SERVICE } from './audit.ts'
-import { keyChanged, keyCreated, projectChanged, projectCreated, rotationAction, secretCreated, secretDeleted } from './audit-actions.ts'
+import {
+  keyChanged,
+  keyCreated,
+  projectChanged,
+  projectCreated,
+  rotationAction,
+  secretCreated,
+  secretDeleted,
+} from './audit-actions.ts'
 import { type ApiKey, KEYS_MAX, type KeyChange, type KeyStore } from './keys.ts'
 import { KeysFile, type StoredKeys } from './keys-file.ts'
 import { changed, readKnownVersion, type ValidKeys } from './lenient.ts'
 import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
-import { WEBHOOK_SECRETS_MAX, type WebhookSecret, randomSecret, SecretText } from './webhook-secrets.ts'
-import { link, readFile, rm, writeFile } from 'node:fs/promises'
-import { newId } from '#shared/id.ts'
+import { randomSecret, SecretText, WEBHOOK_SECRETS_MAX, type WebhookSecret } from './webhook-secrets.ts'
 
 /** Maximum wait for another writer. A write takes milliseconds. */
 const LOCK_TIMEOUT_MS = 5_000

@@ -2,12 +2,12 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { createReadStream } from 'node:fs'
-import { mkdir, readdir, rm, writeFile, opendir, stat } from 'node:fs/promises'
+import { mkdir, opendir, readdir, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { ServiceError } from '#shared/error.ts'
 import { describePython } from './python.ts'
-import { setTimeout as sleep } from 'node:timers/promises'
 
 const WATCH_MS = 250
 

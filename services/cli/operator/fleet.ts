@@ -1,9 +1,9 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import type { PoolView, WorkerView } from '#services/cli/client/admin-api.ts'
-import { type Command, noArguments, type Invocation } from '#services/cli/command.ts'
+import { type Command, type Invocation, noArguments } from '#services/cli/command.ts'
+import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { ageOf } from '#services/cli/text/job-text.ts'
 import { tableOf } from '#services/cli/text/output.ts'
-import { setTimeout as delay } from 'node:timers/promises'
-import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 

@@ -6,17 +6,17 @@ import { idempotencyOf, readIdempotencyKey } from '#services/ingress/answer/pref
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
-import { childCountsOf, childCountsOfPage, type ChildCounts } from '#services/ingress/jobs/child-counts.ts'
+import { type ChildCounts, childCountsOf, childCountsOfPage } from '#services/ingress/jobs/child-counts.ts'
 import { firstPage } from '#services/ingress/jobs/list.ts'
-import { statusOf, jobObject } from '#services/ingress/jobs/object.ts'
+import { jobObject, statusOf } from '#services/ingress/jobs/object.ts'
 import { isJobId, jobIdOf, requireJobs } from '#services/ingress/jobs/paths.ts'
 import { statesOfAll } from '#services/ingress/jobs/statuses.ts'
 import { ServiceError } from '#shared/error.ts'
+import { type Pauses, sentenceOf } from '#shared/jobs/pauses.ts'
+import type { Peers } from '#shared/jobs/peers.ts'
 import type { OperatorJobs, OperatorStore } from '#shared/store/operator.ts'
 import { EVERY_TENANT } from '#shared/store/store.ts'
 import { audit } from './audit.ts'
-import { type Pauses, sentenceOf } from '#shared/jobs/pauses.ts'
-import type { Peers } from '#shared/jobs/peers.ts'
 
 /** Filters of an operator on the jobs of all projects, from a query or a body. */
 interface Asked {

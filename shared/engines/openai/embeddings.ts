@@ -1,3 +1,4 @@
+import { z } from 'zod'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { CALLS_MAX, type Embedded, type EmbeddingEngine } from '#shared/engines/embedding.ts'
 import type { Decoder, WholeBounds } from '#shared/engines/upstream/decoder.ts'
@@ -7,7 +8,6 @@ import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts
 import { openReader } from '#shared/engines/upstream/readers.ts'
 import { Upstream, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
 import { ServiceError } from '#shared/error.ts'
-import { z } from 'zod'
 import { vectorFromBase64 } from '#shared/vector.ts'
 
 /** The fields of an answer that are read. Servers add many others, and some omit `index` or `usage`. */

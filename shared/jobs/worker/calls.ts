@@ -1,6 +1,8 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
+import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import { Attempt } from './attempt.ts'
@@ -9,8 +11,6 @@ import type { ModelBulkheads } from './bulkheads/bulkheads.ts'
 import type { ParkedCalls } from './bulkheads/parked-calls.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
-import { setTimeout as delay } from 'node:timers/promises'
-import { jobsTopic } from '#shared/jobs/topics.ts'
 
 /** Delay before a returning call is requeued, in ms: `step` more for each return, up to `most`. */
 const REQUEUE_DELAY_MS = { step: 5, most: 50 }

@@ -1,14 +1,21 @@
 import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { abortable } from '#shared/abortable.ts'
+import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import { probed } from '#shared/sandbox/probe.ts'
-import type { Sandbox, SandboxAdapter, SandboxEnd, SandboxEvent, SandboxJob, SandboxStats } from '#shared/sandbox/sandbox.ts'
+import type {
+  Sandbox,
+  SandboxAdapter,
+  SandboxEnd,
+  SandboxEvent,
+  SandboxJob,
+  SandboxStats,
+} from '#shared/sandbox/sandbox.ts'
 import { Slots } from '#shared/slots.ts'
 import { prepareWasmFiles, type WasmFiles } from './files.ts'
 import { WasmProcess } from './process.ts'
-import { type Backoff, backoffMs } from '#shared/backoff.ts'
 
 const BACKOFF: Backoff = { baseMs: 250, maxMs: 10_000 }
 

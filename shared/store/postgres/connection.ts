@@ -1,5 +1,15 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { Client, type ClientConfig, Pool, type PoolClient, type PoolConfig, types, type ClientBase, type Connection, Query } from 'pg'
+import {
+  Client,
+  type ClientBase,
+  type ClientConfig,
+  type Connection,
+  Pool,
+  type PoolClient,
+  type PoolConfig,
+  Query,
+  types,
+} from 'pg'
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { type Compiled, compile } from '#shared/store/sql/compile.ts'
 import type { Row } from '#shared/store/sql/sql.ts'

@@ -1,3 +1,4 @@
+import { readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync, type StatementSync } from 'node:sqlite'
 import { abortable } from '#shared/abortable.ts'
@@ -6,14 +7,32 @@ import { ServiceError } from '#shared/error.ts'
 import { type Compiled, compile, valuesOf } from '#shared/store/sql/compile.ts'
 import { CREATE_KEY, type Insert } from '#shared/store/sql/create/inserts.ts'
 import { loadMigrations, missingMigrations } from '#shared/store/sql/migrations.ts'
-import { type EventRow, eventRows, type Params, pickOf, type Row, type SqlDatabase, type TransitionRow, updateOf, type Write, type WrittenOutput } from '#shared/store/sql/sql.ts'
+import {
+  type EventRow,
+  eventRows,
+  type Params,
+  pickOf,
+  type Row,
+  type SqlDatabase,
+  type TransitionRow,
+  updateOf,
+  type Write,
+  type WrittenOutput,
+} from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
-import { ERASE_DELIVERIES, ERASE_EVENTS, ERASE_JOB, ERASE_STEPS, IS_IDLE, JOB_COLUMNS, type Statement } from '#shared/store/sql/statements.ts'
+import {
+  ERASE_DELIVERIES,
+  ERASE_EVENTS,
+  ERASE_JOB,
+  ERASE_STEPS,
+  IS_IDLE,
+  JOB_COLUMNS,
+  type Statement,
+} from '#shared/store/sql/statements.ts'
 import type { Move } from '#shared/store/sql/transitions.ts'
 import type { Store } from '#shared/store/store.ts'
 import type { RunningLimits } from '#shared/store/tenants.ts'
 import { GroupCommit, translated } from './commit.ts'
-import { readFileSync, rmSync, writeFileSync } from 'node:fs'
 
 const SQLITE_BUSY = 5
 

@@ -2,10 +2,10 @@
 
 import type { Memory } from '#shared/sandbox/wasm/inside/engine.ts'
 import { GuestMemory } from '#shared/sandbox/wasm/inside/guest/memory.ts'
+import { wasiCalls } from '#shared/sandbox/wasm/inside/interpreter.ts'
 import { Descriptors } from '#shared/sandbox/wasm/inside/wasi/descriptors.ts'
 import { Directory } from '#shared/sandbox/wasm/inside/wasi/file-tree.ts'
 import { Quota, StoredFile } from '#shared/sandbox/wasm/inside/wasi/stored-files.ts'
-import { wasiCalls } from '#shared/sandbox/wasm/inside/interpreter.ts'
 
 /** Offsets in the memory of the guest: strings below, data above. */
 const [PATHS, OUT, DATA] = [1_024, 8_192, 16_384]

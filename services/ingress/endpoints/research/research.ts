@@ -1,10 +1,16 @@
 import { ResearchBody, type ResearchMessage } from '#schemas/research/body.ts'
+import {
+  CONTEXT_CHARS_MAX,
+  CONTEXT_TURNS_MAX,
+  QUESTION_CHARS_MAX,
+  type ResearchEffort,
+  type ResearchRequest,
+} from '#schemas/research/research.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
+import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
 import { research as kind } from '#shared/kinds/research.ts'
-import { CONTEXT_CHARS_MAX, CONTEXT_TURNS_MAX, QUESTION_CHARS_MAX, type ResearchEffort, type ResearchRequest } from '#schemas/research/research.ts'
-import { refuse } from '#services/ingress/endpoints/decode.ts'
 
 /** Default maximum duration of a research, and the time for the report that is added to it, in milliseconds. */
 const DURATION_MS = 1_800_000

@@ -1,15 +1,20 @@
+import { createHash } from 'node:crypto'
 import type { ModelConfig } from '#schemas/models.ts'
-import { TranscriptionBody, JsonAudioBody } from '#schemas/transcription/body.ts'
-import { type TranscribeRequest, type TranscriptForm, type TranscriptFormat, VoiceActivity } from '#schemas/transcription/transcription.ts'
+import { JsonAudioBody, TranscriptionBody } from '#schemas/transcription/body.ts'
+import {
+  type TranscribeRequest,
+  type TranscriptForm,
+  type TranscriptFormat,
+  VoiceActivity,
+} from '#schemas/transcription/transcription.ts'
+import { requireBase64 } from '#services/ingress/body/media.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
-import { findLanguage } from '#shared/protocols/transcript/languages.ts'
-import { UploadedAudio, tooLarge } from './upload.ts'
 import { ServiceError } from '#shared/error.ts'
+import { findLanguage } from '#shared/protocols/transcript/languages.ts'
 import { AudioSniffer } from './sniff.ts'
-import { createHash } from 'node:crypto'
-import { requireBase64 } from '#services/ingress/body/media.ts'
+import { tooLarge, UploadedAudio } from './upload.ts'
 
 /**
  * Beginning of a data URL (RFC 2397): data:<type>/<subtype>[;attribute=value]*;base64,<data>. The type is optional,

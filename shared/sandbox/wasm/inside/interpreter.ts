@@ -3,12 +3,12 @@ import { FILE_BYTES_MAX, OPEN_FILES_MAX, SCRATCH_BYTES_MAX } from '#shared/sandb
 import { Instance, type Memory, type Module } from './engine.ts'
 import { GuestMemory } from './guest/memory.ts'
 import { PAGE_BYTES } from './module.ts'
+import { WasiError } from './wasi/abi.ts'
 import { type Descriptor, Descriptors } from './wasi/descriptors.ts'
 import { Directory } from './wasi/file-tree.ts'
-import { Quota, StoredFile } from './wasi/stored-files.ts'
-import { WasiError } from './wasi/abi.ts'
 import { fileCalls } from './wasi/files.ts'
 import { pathCalls } from './wasi/paths.ts'
+import { Quota, StoredFile } from './wasi/stored-files.ts'
 import { systemCalls } from './wasi/system.ts'
 
 const END_MAGIC = 0x06054b50
