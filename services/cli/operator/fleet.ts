@@ -96,7 +96,7 @@ function poolTable(found: readonly PoolView[], columnsMax: number): string {
     const { id, workers: count, draining, slots, free, calls, jobs, oldest_queued_at: oldest, paused } = pool
     const queued = jobs ? [jobs.queued.normal, jobs.queued.low, jobs.scheduled].map(String) : ['', '', '']
     const age = oldest === null || oldest === undefined ? '' : ageOf(oldest, nowMs)
-    const state = paused.map((one) => (one.what === 'pool' ? 'paused' : `${one.id} paused`)).join(', ')
+    const state = paused.map((one) => (one.target === 'pool' ? 'paused' : `${one.id} paused`)).join(', ')
     const up = draining > 0 ? `${count} (${draining} draining)` : String(count)
     return [id, up, String(slots), String(free), String(calls.queued), ...queued, age, state]
   })

@@ -102,7 +102,7 @@ function poolTable(pools: readonly PoolView[], nowSeconds: number, columnsMax: n
 
 /** An unusual state of a pool, or an empty text. */
 function stateOf(pool: PoolView): string {
-  if (pool.paused.some(({ what }) => what === 'pool')) return 'paused'
+  if (pool.paused.some(({ target }) => target === 'pool')) return 'paused'
   return pool.workers === 0 && waitingIn(pool) > 0 ? 'no workers' : ''
 }
 

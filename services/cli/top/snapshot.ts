@@ -108,7 +108,7 @@ async function undefinedIfRefused<T>(
 /** The models that the key can call, and those that any worker serves, sorted by name. */
 function modelsOf(names: readonly string[], jobs: readonly JobView[], fleet: Fleet | undefined): ModelView[] {
   const known = new Set([...names, ...(fleet?.workers ?? []).flatMap(({ models }) => models ?? [])])
-  const paused = new Set(fleet?.pools.flatMap((pool) => pool.paused.map(({ what, id }) => `${what} ${id}`)))
+  const paused = new Set(fleet?.pools.flatMap((pool) => pool.paused.map(({ target, id }) => `${target} ${id}`)))
   return [...known].toSorted().map((id) => {
     const own = jobs.filter(({ model }) => model === id)
     const serving = fleet?.workers.filter(({ models }) => models?.includes(id))
