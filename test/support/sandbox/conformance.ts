@@ -135,13 +135,13 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
       },
       leaving.signal,
     )
-    await expect(run).rejects.toThrow('the caller left')
+    await expect(run).rejects.toThrow('the caller disconnected')
     expect(sandbox(context).stats().busy).toBe(0)
   })
 
   it('starts no program for a caller that disconnected before', { timeout: WAIT_MS }, async (context) => {
     const signal = AbortSignal.abort(new Error('disconnected before'))
-    await expect(runCode(sandbox(context), 'print(1)', { signal })).rejects.toThrow('left before')
+    await expect(runCode(sandbox(context), 'print(1)', { signal })).rejects.toThrow('disconnected before')
   })
 
   it('runs no part of a program with violations', { timeout: WAIT_MS }, async (context) => {
