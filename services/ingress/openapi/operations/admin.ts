@@ -3,7 +3,7 @@ import type { Operation, Operations } from '#services/ingress/openapi/operation.
 import { ok } from './shared.ts'
 
 const tag = 'Admin'
-const guide = 'operations'
+const guide = 'operations#admin-commands'
 const DRY_RUN = 'With `dry_run: true`, the response lists the affected objects and nothing changes.'
 
 export const ADMIN: Operations = {
@@ -43,23 +43,28 @@ export const ADMIN: Operations = {
     answers: ok('The outcome per job.', 'ManyJobs'),
   },
   'GET /v1/admin/dead-letters': {
-    ...{ id: 'listDeadLetters', tag, guide, summary: 'List dead letters' },
+    ...{ id: 'listDeadLetters', tag, guide: 'operations#run-failed-work-again', summary: 'List dead letters' },
     description: 'Queue records that no worker could run, newest first. Inputs are not included.',
     query: ListDeadLetters,
     answers: ok('A page of dead letters.', 'DeadLetterList'),
   },
   'POST /v1/admin/dead-letters/redrive': {
-    ...{ id: 'redriveDeadLetters', tag, guide, summary: 'Requeue dead letters in bulk' },
+    ...{
+      id: 'redriveDeadLetters',
+      tag,
+      guide: 'operations#run-failed-work-again',
+      summary: 'Requeue dead letters in bulk',
+    },
     description: `Returns dead letters to their queues. ${DRY_RUN}`,
     body: 'RedriveDeadLettersRequest',
     answers: ok('The requeued dead letters.', 'DeadLettersRedriven'),
   },
   'POST /v1/admin/dead-letters/:id/redrive': {
-    ...{ id: 'redriveDeadLetter', tag, guide, summary: 'Requeue a dead letter' },
+    ...{ id: 'redriveDeadLetter', tag, guide: 'operations#run-failed-work-again', summary: 'Requeue a dead letter' },
     answers: { 202: { description: 'The requeued dead letter.', json: ['DeadLetter'] } },
   },
   'DELETE /v1/admin/dead-letters/:id': {
-    ...{ id: 'discardDeadLetter', tag, guide, summary: 'Discard a dead letter' },
+    ...{ id: 'discardDeadLetter', tag, guide: 'operations#run-failed-work-again', summary: 'Discard a dead letter' },
     description: 'A discarded dead letter is no longer listed and cannot be requeued.',
     answers: ok('The dead letter is discarded.', 'DeadLetterDeleted'),
   },
@@ -90,18 +95,23 @@ export const ADMIN: Operations = {
     answers: ok('The pools.', 'PoolList'),
   },
   'GET /v1/admin/findings': {
-    ...{ id: 'listFindings', tag, guide, summary: 'Run health checks' },
+    ...{ id: 'listFindings', tag, guide: 'incidents#runbook', summary: 'Run health checks' },
     description: 'The checks of `sluice doctor`: current problems and how to fix them.',
     query: ListFindings,
     answers: ok('The check results.', 'FindingList'),
   },
   'GET /v1/admin/metrics': {
-    ...{ id: 'readMetrics', tag, guide, summary: 'Get Prometheus metrics of this process' },
+    ...{
+      id: 'readMetrics',
+      tag,
+      guide: 'monitoring#health-checks-and-metrics',
+      summary: 'Get Prometheus metrics of this process',
+    },
     description: 'Available regardless of METRICS_PORT.',
     answers: { 200: { description: 'Metrics in the Prometheus text format.', media: ['text/plain'] } },
   },
   'GET /v1/admin/pauses': {
-    ...{ id: 'listPauses', tag, guide, summary: 'List paused models and pools' },
+    ...{ id: 'listPauses', tag, guide: 'operations#pause-a-model-or-a-pool', summary: 'List paused models and pools' },
     answers: ok('The pauses.', 'PauseList'),
   },
   'POST /v1/admin/pools/:id/pause': pause('pausePool', 'Pause a pool'),

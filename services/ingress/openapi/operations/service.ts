@@ -7,21 +7,21 @@ export const SERVICE: Operations = {
     id: 'getHealth',
     tag: 'Service',
     summary: 'Check liveness',
-    guide: 'operations',
+    guide: 'monitoring#health-checks-and-metrics',
     answers: ok('The process is running.', 'Health'),
   },
   'GET /health': {
     id: 'getHealthAsVllm',
     tag: 'Service',
     summary: 'Check liveness (the path that vLLM uses)',
-    guide: 'operations',
+    guide: 'monitoring#health-checks-and-metrics',
     answers: ok('The process is running.', 'Health'),
   },
   'GET /readyz': {
     id: 'getReadiness',
     tag: 'Service',
     summary: 'Check readiness',
-    guide: 'operations',
+    guide: 'monitoring#health-checks-and-metrics',
     answers: {
       200: { description: 'The process is ready for requests.', json: ['Ready'] },
       503: { description: 'The process is not ready; `problems` lists the reasons.', json: ['Ready'] },
@@ -33,7 +33,7 @@ export const SERVICE: Operations = {
     summary: 'Get Prometheus metrics',
     description:
       'Requests from other hosts need an API key with the `admin` scope. Disabled if METRICS_PORT serves the metrics on another port.',
-    guide: 'operations',
+    guide: 'monitoring#health-checks-and-metrics',
     answers: { 200: { description: 'Metrics in the Prometheus text format.', media: ['text/plain'] } },
   },
   'GET /openapi.json': {
