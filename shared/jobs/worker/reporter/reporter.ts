@@ -27,7 +27,7 @@ type ReportedJob = Pick<AttachedEnvelope, 'id' | 'attempt' | 'reply'>
  * Example: an idle worker sends its first token at once. If a round trip takes 5 ms and 100 streams produce 50 tokens per second
  * each, then a record carries about 25 events.
  *
- * If ingress and worker share a process, then events are passed as objects (`local-events.ts`).
+ * If ingress and worker share a process, then events are passed as objects ({@link LocalEvents}).
  */
 export class Reporter {
   readonly #broker: Broker
