@@ -1,7 +1,7 @@
 import { abortable } from '#shared/abortable.ts'
 
 const CALLS_MS = 10_000
-/** Duration of a submission, in milliseconds, that needs no pause. */
+/** Maximum duration of a submission that is not followed by a pause, in milliseconds. */
 const FREE_RUN_MS = 2
 /** Pause after a submission, as a multiple of its duration beyond {@link FREE_RUN_MS}. */
 const RESTS = 2
@@ -11,8 +11,8 @@ const REST_MS_MAX = 500
  * Slows down batch lines while interactive calls are answered (docs/internals/design.md, Composed jobs).
  *
  * The rate at which lines become jobs determines all costs of a batch, in every process. The duration of a submission
- * measures the load of the store and this process, and so the delay of interactive calls. Example: a submission of 42
- * ms is followed by a pause of 80 ms; one of 2 ms by none.
+ * shows the load of the store and of this process, and so the delay of interactive calls. Example: after a submission
+ * of 42 ms follows a pause of 80 ms; after one of 2 ms, none.
  */
 export class BatchThrottle {
   #calledAtMs = Number.NEGATIVE_INFINITY
@@ -23,9 +23,9 @@ export class BatchThrottle {
   }
 
   /**
-   * Creates a job from a line when the throttle permits.
+   * Creates a job from a line, after the current pause.
    *
-   * @throws the errors of `submit`; the signal's reason
+   * @throws the errors of `submit`; the reason of the signal
    */
   async line<T>(submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
     for (let waitMs = this.#waitMs; waitMs > 0; waitMs = this.#waitMs) {

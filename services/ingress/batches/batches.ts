@@ -17,8 +17,8 @@ export const BATCHES = '/v1/batches'
 const UNITS_MS = { s: 1_000, m: 60_000, h: 3_600_000 } as const
 
 /**
- * POST /v1/batches: creates a batch from the requests of a file. The batch copies the file, which may be deleted at
- * once.
+ * POST /v1/batches: creates a batch from the requests in a file. The batch copies the file, so the file may be deleted
+ * at once.
  */
 export async function createBatch(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateBatch, body)
@@ -69,19 +69,19 @@ export async function retrieveBatch(context: IngressContext, call: Call): Promis
 }
 
 /**
- * POST /v1/batches/{id}/cancel: ends a batch. The results so far are written to its files.
+ * POST /v1/batches/{id}/cancel: cancels a batch. Results of requests that have ended are written to its files.
  *
  * @throws ServiceError `job_already_finished`
  */
 export async function cancelBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await findBatch(context, call, BATCHES, 'batch_')
-  // 'once', because a second cancel would also end the writing of partial results.
+  // 'once': a second cancel would also stop the writing of partial results.
   const job = await requireJobs(context).cancel(tenant, id, 'once')
   await call.reply.whole(await currentBatchObject(context, job))
 }
 
 /**
- * Maximum duration of the batch, in milliseconds.
+ * Converts `completion_window` to the maximum duration of the batch, in milliseconds.
  *
  * @throws ServiceError `integer_above_max_value`
  */

@@ -12,8 +12,8 @@ import type { Line } from './lines.ts'
 export const REQUESTS_MAX = 50_000
 const CUSTOM_ID_CHARS_MAX = 512
 /**
- * Base64 characters of a custom_id's hash, used to find duplicates. 96 bits make a chance collision among 50,000
- * negligible.
+ * Base64 characters of the hash of a custom_id, by which duplicates are found. With 96 bits, an accidental collision
+ * among 50,000 ids is negligible.
  */
 const HASH_CHARS = 16
 
@@ -35,7 +35,7 @@ export interface LineProblem {
   readonly code: string
   readonly message: string
   readonly param: string | null
-  /** Line number from 1; null for a problem of the whole file. */
+  /** Line number, starting at 1; null for a problem of the whole file. */
   readonly line: number | null
 }
 
@@ -73,7 +73,7 @@ export function* readLine(
   return { customId, url, body }
 }
 
-/** Advice for callers that upload another kind of file, such as a list of prompts. */
+/** Advice in the error message if the file contains something else, such as a list of prompts. */
 const FORM = 'Each line is a request: a JSON object with custom_id, method, url and body.'
 
 function* jsonOf(bytes: Buffer, dialect: LineRules['dialect']): Generator<undefined, unknown> {
@@ -89,7 +89,8 @@ function* jsonOf(bytes: Buffer, dialect: LineRules['dialect']): Generator<undefi
 }
 
 /**
- * Checks the lines of a file one by one, each by itself and against the previous ones. Memory: a few bytes per line.
+ * Checks the lines of a file one by one: each line alone, and against the previous lines. Keeps a few bytes per line in
+ * memory.
  */
 export class LineChecker {
   readonly #rules: LineRules
@@ -111,7 +112,7 @@ export class LineChecker {
     return this.#model
   }
 
-  /** Checks the next line; undefined if it is valid. Must be run by `runYielding`. */
+  /** Checks the next line; returns undefined if the line is valid. Must be run by `runYielding`. */
   *check(line: Line): Generator<undefined, LineProblem | undefined> {
     this.#count++
     if (this.#count === REQUESTS_MAX + 1) {
@@ -157,7 +158,7 @@ export class LineChecker {
   }
 }
 
-/** Error codes that have another name in batches. */
+/** Error codes that have another name in OpenAI batches. */
 const CODES: Readonly<Record<string, string>> = {
   invalid_request: 'invalid_json_line',
   request_too_large: 'line_too_large',

@@ -16,23 +16,23 @@ export interface NewBatch {
   readonly path: string
   readonly dialect: BatchDialect
   readonly endpoint: string
-  /** Blob key of an upload, which the batch takes over, and its size. */
+  /** Blob key of the uploaded requests. The blob then belongs to the batch. */
   readonly input: string
   readonly inputBytes: number
   readonly inputFileId: string | null
-  /** Number of requests, if known before validation. */
+  /** Number of requests; undefined if the requests are not validated yet. */
   readonly requests?: number
   readonly window: string
   readonly windowMs: number
   readonly keepMs: number
   readonly metadata?: Record<string, string> | undefined
-  /** Content that two calls with the same Idempotency-Key must share. */
+  /** Content that is equal in repeated calls with one Idempotency-Key. */
   readonly body: unknown
 }
 
 /**
- * Batch that an equal call created with the same Idempotency-Key. Must be the first step. On a repeated call, the input
- * file may be deleted, and the quota may have no space for a second copy.
+ * Finds the batch that an equal call created with the same Idempotency-Key. Must be called before any other check. On a
+ * repeated call, the input file may be deleted, and the quota may have no space for a second copy.
  *
  * @throws ServiceError `idempotency_key_reused`, `result_expired`
  */
@@ -95,7 +95,7 @@ export async function submitBatch(context: IngressContext, call: Call, asked: Ne
     if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
     return job
   } finally {
-    // Deletes the upload if no batch has taken it over.
+    // Deletes the upload unless it now belongs to a batch.
     if (call.uploads.has(input)) await requireFiles(context).delete(tenant, input)
   }
 }

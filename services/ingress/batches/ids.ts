@@ -5,7 +5,7 @@ import { isJobId, requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
-/** Prefix of a batch id on the wire, which otherwise equals the id of its job. */
+/** Prefix of the id of a batch in the API. The rest equals the rest of the id of its job. */
 export type BatchPrefix = 'batch_' | 'msgbatch_'
 
 export function batchIdOf(jobId: string, prefix: BatchPrefix): string {
@@ -18,7 +18,7 @@ export function jobIdOfBatch(id: string, prefix: BatchPrefix): string | undefine
 }
 
 /**
- * Job of a batch that belongs to the caller.
+ * Returns the job of a batch of the caller's project.
  *
  * @throws ServiceError `not_found`
  */

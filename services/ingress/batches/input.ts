@@ -13,8 +13,8 @@ export interface BatchInput {
 }
 
 /**
- * Counts the input of a batch among the files of its project. The row lives until the batch has ended well, or until
- * its job is deleted or purged.
+ * Counts the input of a batch among the files of its project. The file row is deleted when the batch has completed, or
+ * when its job is deleted or expires.
  *
  * @throws ServiceError `insufficient_quota`
  */
@@ -31,7 +31,7 @@ export async function countInput(
   throw new ServiceError('insufficient_quota', message)
 }
 
-/** Deletes input lines that no part of the batch reads again. */
+/** Deletes the input of a batch once no part of the batch needs it. */
 export async function dropInput(
   { blobs, files }: { readonly blobs: Blobs; readonly files: FileStore },
   tenant: string,

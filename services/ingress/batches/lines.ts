@@ -3,19 +3,19 @@ import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 
 const NEWLINE = 0x0a
-/** Bytes of a blank line. Includes those of a byte order mark, which editors write into an empty first line. */
+/** Bytes of which a blank line consists. Editors may write a byte order mark into an empty first line. */
 const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0d, 0xef, 0xbb, 0xbf])
 
 export interface Line {
-  /** Line number from 1; blank lines count. */
+  /** Line number, starting at 1 and including blank lines. */
   readonly number: number
   readonly start: number
   readonly end: number
-  /** Content without the line feed; undefined if longer than the maximum. */
+  /** Content without the line feed; undefined if it exceeds the maximum length. */
   readonly bytes: Buffer | undefined
 }
 
-/** Splits a file into lines while it is read. At most one line, of bounded length, is in memory. */
+/** Splits a file into lines while it is read. Holds at most one line, of limited length, in memory. */
 export class LineSplitter {
   readonly #bytesMax: number
   #number: number
@@ -23,12 +23,12 @@ export class LineSplitter {
   #at: number
   #blocks = new ByteBlocks()
   #held = 0
-  /** True if the current line is blank so far. Tracked incrementally, because a line may be as long as a body. */
+  /** True if the current line is blank so far. Updated per piece, because a line may be as long as a request body. */
   #isBlank = true
 
   /**
-   * @param bytesMax Maximum bytes per line.
-   * @param from Offset and line number at which reading starts.
+   * @param bytesMax Maximum bytes per line
+   * @param from Offset and line number at which reading starts
    */
   constructor(bytesMax: number, from: { readonly start: number; readonly line: number } = { start: 0, line: 1 }) {
     this.#bytesMax = bytesMax
@@ -53,7 +53,7 @@ export class LineSplitter {
     if (from < piece.length) this.#append(piece.subarray(from))
   }
 
-  /** Last line, if no line feed ends it. */
+  /** Returns the last line if no line feed ends it. */
   *end(): Generator<Line, void> {
     const line = this.#line()
     if (line) yield line
@@ -67,7 +67,7 @@ export class LineSplitter {
     else this.#blocks = new ByteBlocks()
   }
 
-  /** Line that ends here; undefined if blank. */
+  /** Current line; undefined if it is blank. */
   #line(): Line | undefined {
     const [start, number] = [this.#start, this.#number++]
     this.#start = this.#at
@@ -83,7 +83,7 @@ export class LineSplitter {
 }
 
 /**
- * Lines of a blob, as they are read.
+ * Yields the lines of a blob while it is read.
  *
  * @param range Part of the blob; default: all
  */

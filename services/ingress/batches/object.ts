@@ -11,10 +11,10 @@ import { countEnded, waitingFor } from './parts.ts'
 
 export interface BatchDetails {
   readonly request: BatchRequest
-  /** Result of a batch that has ended; undefined if it was lost with its job. */
+  /** Result of an ended batch. Undefined until then, and if the job ended without a result. */
   readonly result: BatchResult | undefined
   readonly begun: { readonly atMs: number; readonly requests: number } | undefined
-  /** Counts of the last progress event. */
+  /** Phase and counts in the last progress event of the job. */
   readonly told: { readonly phase: string; readonly completed: number; readonly failed: number }
 }
 
@@ -32,7 +32,7 @@ export async function batchDetails(context: IngressContext, job: DurableJob): Pr
   }
 }
 
-/** A batch in the form of OpenAI's API, with exact counts. For each unfinished part, the store is asked. */
+/** A batch in the form of the OpenAI API. Reads the store once per unfinished part, so that the counts are exact. */
 export async function currentBatchObject(context: IngressContext, job: DurableJob) {
   const details = await batchDetails(context, job)
   if (TERMINAL.has(job.state) || !details.begun || details.told.phase === 'finalizing') return objectOf(job, details)
@@ -43,7 +43,7 @@ export async function currentBatchObject(context: IngressContext, job: DurableJo
   return { ...objectOf(job, { ...details, told: { ...details.told, ...ended } }), waiting_for }
 }
 
-/** A batch with the counts of its last progress event. Cheaper than {@link currentBatchObject}, so lists use it. */
+/** A batch with the counts in its last progress event. Used in lists, because {@link currentBatchObject} costs more. */
 export async function batchObject(context: IngressContext, job: DurableJob) {
   return objectOf(job, await batchDetails(context, job))
 }

@@ -2,11 +2,11 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { childJobId } from '#shared/store/job-id.ts'
 
-/** Requests per part. A job may have 500 children, so a batch of 50,000 requests has 500 parts. */
+/** Maximum requests per part. A job may have at most 500 child jobs, so a batch of 50,000 requests has 500 parts. */
 export const PART_REQUESTS = 100
 export const PARTS_AT_ONCE = 20
 
-/** Phase of a part whose next line waits for a limit or a budget. */
+/** Progress phase of a part whose next line waits for a rate limit or a budget. */
 export const LINES_WAIT = 'waiting'
 
 export interface EndedRequests {
@@ -17,10 +17,10 @@ export interface EndedRequests {
 /**
  * Counts the ended requests of a batch, including those of unfinished parts.
  *
- * A batch records its progress once per group of parts, which avoids a write per request. This function counts the
+ * A batch records progress only once per group of parts, which avoids a write per request. This function adds the
  * requests that ended since then.
  *
- * @param reported Counts of the last progress event, which cover whole parts.
+ * @param reported Counts of the last progress event, which contain only whole parts
  */
 export async function countEnded(
   { store }: IngressContext,

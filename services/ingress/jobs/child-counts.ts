@@ -5,27 +5,30 @@ import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { batch } from '#shared/kinds/batch.ts'
 import { requireJobs } from './paths.ts'
 
-/** Maximum composed jobs per page whose children are counted exactly. A batch takes twenty reads of the store. */
+/**
+ * Maximum composed jobs per page whose child jobs are counted exactly. Limited, because counting for one batch reads
+ * the store twenty times.
+ */
 const COUNTED_MAX = 10
 
-/** Progress of the work of a composed job: the requests of a batch, otherwise its children. */
+/** Progress of a composed job: number of requests for a batch, number of child jobs otherwise. */
 export interface ChildCounts {
   readonly total: number
   readonly completed: number
   readonly failed: number
 }
 
-/** Progress of a job's children; undefined if it has none, or if their number is not known yet. */
+/** Progress of the child jobs; undefined if there are none, or if their number is not known yet. */
 export async function childCountsOf(context: IngressContext, job: DurableJob): Promise<ChildCounts | undefined> {
   if (job.kind !== batch.name) return job.children === 0 ? undefined : await countChildren(context, job)
   const counts = toldOf(job) ?? (await plannedOf(context, job))
-  // The progress event counts whole parts, so the requests of unfinished parts are counted here. Requests that could
-  // not be submitted have no job.
+  // The progress event counts only whole parts, so requests of unfinished parts are added here. A request that could
+  // not be submitted has no job.
   if (!counts || counts.completed + counts.failed >= counts.total) return counts
   return { ...counts, ...(await countEnded(context, job, counts)) }
 }
 
-/** Counts of a batch without a progress event: its first step, `validate`, has recorded the number of requests. */
+/** Counts of a batch without a progress event. The first step, `validate`, has recorded the number of requests. */
 async function plannedOf(context: IngressContext, job: DurableJob): Promise<ChildCounts | undefined> {
   if (TERMINAL.has(job.state)) return undefined
   const validated = (await requireJobs(context).stepsOf(job)).find(({ kind }) => kind === 'validate')
@@ -33,8 +36,8 @@ async function plannedOf(context: IngressContext, job: DurableJob): Promise<Chil
 }
 
 /**
- * {@link childCountsOf} for a page of jobs, by their ids. The first {@link COUNTED_MAX} are counted exactly. For the
- * others the last progress event counts, which only batches have.
+ * {@link childCountsOf} for a page of jobs, by job id. The first {@link COUNTED_MAX} jobs are counted exactly. The
+ * others have the counts of the last progress event, which only batches send.
  */
 export async function childCountsOfPage(
   context: IngressContext,

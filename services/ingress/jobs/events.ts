@@ -11,7 +11,7 @@ import { wholeJob } from './read.ts'
 
 /**
  * GET /v1/jobs/{id}/events (docs/guides/jobs.md, Follow it): every event after a position, until the job has ended. All
- * replicas read the same history, so a client can reconnect to any of them.
+ * ingresses read the same history, so a client can reconnect to any of them.
  */
 export async function streamEvents(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
@@ -19,18 +19,18 @@ export async function streamEvents(context: IngressContext, call: Call): Promise
   await followEvents(context, call, await findJob(jobs, call), position)
 }
 
-/** Sequence number to start after, and the parameter that gave it. */
+/** Sequence number after which the stream starts, and the parameter that contained it. */
 interface Position {
   readonly after: number
   readonly param: string
 }
 
 /**
- * Streams every event of a job after a position. If none can follow, then the answer is 204, at which an EventSource
- * stops reconnecting.
+ * Streams every event of a job after a position. If no event can follow, then the answer is 204, and an EventSource
+ * does not reconnect.
  *
  * @throws ServiceError `invalid_value` for a position beyond the last event; `job_not_found` if the job is deleted
- * meanwhile
+ * while it is followed
  */
 export async function followEvents(
   context: IngressContext,
@@ -55,7 +55,7 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
   const { leaving } = reply
   let seq = after
   for await (const events of jobs.follow(job.tenant, job.id, after, leaving)) {
-    // Events after the position have been deleted, so a snapshot of the job replaces them.
+    // Events directly after the position were deleted, so a snapshot of the job replaces them.
     const hasGap = events[0] !== undefined && events[0].seq > seq + 1
     if (hasGap) await reply.frames([frameOf({ type: 'job.snapshot', job: await wholeNow() })])
     for (const event of events) {
@@ -71,12 +71,12 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
 }
 
 /**
- * Queue position of a job without an event since it was queued.
+ * Queue position of a waiting job; null unless `job.queued` is its last event.
  *
- * @param known The job as read earlier
+ * @param known The job as it was read earlier
  */
 async function positionNow(jobs: DurableJobs, known: DurableJob, { seq }: DurableEvent): Promise<number | null> {
-  // Events of the past need no read of the store.
+  // If a later event exists, then the store is not read.
   if (known.last_seq > seq) return null
   const job = await jobs.get(known.tenant, known.id)
   return job.last_seq === seq ? await jobs.positions.of(job) : null
@@ -87,7 +87,7 @@ function frameOf(object: Record<string, unknown>, id?: number): Frame {
   return id === undefined ? frame : { ...frame, id }
 }
 
-/** `Last-Event-ID` takes precedence: a reconnecting client sets it, so it is more recent than the query. */
+/** `Last-Event-ID` takes precedence over the query, because a reconnecting client updates only the header. */
 function positionOf(call: Call): Position {
   const header = call.headers['last-event-id']?.toString()
   if (!header) {

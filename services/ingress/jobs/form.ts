@@ -4,7 +4,7 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * Reads job options from form fields, with the names of the body of `POST /v1/jobs`. Clients write objects and lists in
+ * Reads job options from form fields, with the field names of `POST /v1/jobs`. Clients write objects and lists in
  * several ways:
  *
  *   priority=low · run_at=1790000000
@@ -16,16 +16,16 @@ import { ServiceError } from '#shared/error.ts'
 
 const NUMBERS: ReadonlySet<string> = new Set(['run_at', 'expires_after_seconds', 'start_within_seconds'])
 const OBJECTS: ReadonlySet<string> = new Set(['metadata', 'webhook'])
-/** Upper bound of both JSON fields. Refusing longer text also bounds its nesting depth. */
+/** Maximum characters of `metadata` and `webhook` as JSON. Also limits their nesting depth. */
 const OBJECT_CHARS_MAX = 64 * 1024
 
 /** Field name: `name`, `name[member]`, `name[member][]` or `name[member][0]`. */
 const NAME = /^([a-z_]{1,64})(?:\[([^\]]{1,256})\])?(\[\d{0,3}\])?$/
 
 /**
- * Splits the job options from the other fields of a form.
+ * Separates the job options from the other fields of a form.
  *
- * @throws ServiceError `invalid_value` for a field given twice or in two ways, and for invalid JSON
+ * @throws ServiceError `invalid_value` for a field that is given twice or in two ways, and for invalid JSON
  */
 export function readJobFields(fields: readonly FormField[]): {
   jobFields: Record<string, unknown>
@@ -51,7 +51,7 @@ function addField(jobFields: Record<string, unknown>, { name, value }: FormField
   return true
 }
 
-/** Adds a member to an object, or an item to the list in a member. */
+/** Adds a member to an object, or an item to a list in a member. */
 function withMember(object: unknown = {}, member: string, isItem: boolean, { name, value }: FormField): object {
   if (typeof object !== 'object') throw twice(name)
   const known = Object.entries(object ?? {}).find(([key]) => key === member)?.[1]
@@ -68,7 +68,7 @@ function readObject(field: string, value: string): unknown {
   try {
     if (value.length <= OBJECT_CHARS_MAX) return JSON.parse(value)
   } catch {
-    // Rejected by the validation below.
+    // Left as text, which the validation rejects.
   }
   throw new ServiceError('invalid_value', `Invalid '${field}': expected a JSON object.`, { param: field })
 }

@@ -5,13 +5,13 @@ import { bytesOfBody, fetchBody } from '#shared/jobs/body.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import { findJob, jobNotFound, requireJobs } from './paths.ts'
 
-/** Maximum bytes of JSON shown completely; of a longer input only the beginning is shown. */
+/** Maximum bytes of JSON in the answer. A longer input is cut to its beginning. */
 export const INPUT_BYTES_MAX = 256 * 1024
 const BEGINNING_CHARS = 16 * 1024
 /** Maximum UTF-8 bytes per UTF-16 code unit. */
 const BYTES_PER_CHAR = 3
 
-/** Fields that the service adds to a body, which the caller did not send. */
+/** Fields that Sluice added to the body. The answer does not contain them. */
 const OWN_FIELDS: ReadonlySet<string> = new Set(['rights'])
 
 interface ShownInput {
@@ -20,10 +20,10 @@ interface ShownInput {
 }
 
 /**
- * GET /v1/jobs/{id}/input: the input of the job, in the internal form of its kind. Only the job's project may read it,
- * and a deleted job's input is deleted too.
+ * GET /v1/jobs/{id}/input: the input of the job, in the internal form of its kind. Only the project of the job may read
+ * it. The input is deleted together with the job.
  *
- * @throws ServiceError `job_not_found`; `internal_error` if its blob is missing
+ * @throws ServiceError `job_not_found`; `internal_error` if the blob of the input is missing
  */
 export async function getInput(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant, endpoint, model } = await findJob(requireJobs(context), call)
@@ -34,7 +34,7 @@ export async function getInput(context: IngressContext, call: Call): Promise<voi
   await call.reply.whole({ id, object: 'job.input', endpoint, model, ...shown, attachments: attachments.length })
 }
 
-/** Reads the input. A body in the row is small; of a blob only the shown part is read. */
+/** Reads the input, or only its beginning if it is a large blob. */
 async function inputOf(blobs: Blobs, request: StoredRequest): Promise<ShownInput> {
   const length = await bytesOfBody(request, blobs)
   const blob = request.history?.segments[0]?.blob ?? request.blob
@@ -45,7 +45,7 @@ async function inputOf(blobs: Blobs, request: StoredRequest): Promise<ShownInput
   for await (const piece of await blobs.open(blob, { start: 0, end: BEGINNING_CHARS * BYTES_PER_CHAR })) {
     pieces.push(piece as Buffer)
   }
-  // Cut by characters, because a byte cut could split one.
+  // Cut by characters, because a cut between bytes could split a character.
   const beginning = Buffer.concat(pieces).toString().slice(0, BEGINNING_CHARS).toWellFormed()
   return { input: null, input_cut: { beginning, length } }
 }

@@ -20,9 +20,9 @@ import { isJobId, requireJobs } from './paths.ts'
  */
 
 const PREFIX = 'x-job-'
-/** Name of a response header that some clients send back. */
+/** A response header. Some clients send it back, so it is not refused as an unknown option. */
 const ANSWERED = 'x-job-id'
-/** Upper bound of a metadata header: 16 pairs of 64 and 512 characters, escaped. */
+/** Maximum characters of the metadata header: 16 pairs of 64 and 512 characters, escaped. */
 const METADATA_CHARS_MAX = 64 * 1024
 /** Default events of a webhook (docs/guides/webhooks.md). */
 const WEBHOOK_EVENTS_DEFAULT = ['job.completed', 'job.failed', 'job.cancelled', 'job.expired']
@@ -30,7 +30,10 @@ const RUN_AHEAD_MS_MAX = 7 * 24 * 3_600_000
 
 export interface DurableOptions {
   readonly idempotencyKey: string | undefined
-  /** True if the answer is the job itself. An idempotency key then refers to the job whatever its end. */
+  /**
+   * True if the answer is the job object instead of the result. An idempotency key then refers to the job even after a
+   * failure.
+   */
   readonly isAsync?: boolean | undefined
   readonly deadlineInMs: number
   readonly startInMs?: number | undefined
@@ -41,13 +44,16 @@ export interface DurableOptions {
   readonly webhook?: { url: string; events: string[] } | undefined
 }
 
-/** Maximum pairs of metadata (docs/reference/compatibility.md, Chat requests): every list shows them. */
+/**
+ * Maximum pairs of metadata (docs/reference/compatibility.md, Chat requests). Limited, because lists of jobs contain
+ * them.
+ */
 const METADATA_PAIRS_MAX = 16
 
 /**
- * Checks the number of metadata pairs.
+ * Refuses metadata with too many pairs.
  *
- * @throws ServiceError `invalid_value` for too many pairs
+ * @throws ServiceError `invalid_value`
  */
 export function boundMetadata(metadata: Record<string, string> | undefined): Record<string, string> | undefined {
   if (metadata === undefined || Object.keys(metadata).length <= METADATA_PAIRS_MAX) return metadata
@@ -56,7 +62,7 @@ export function boundMetadata(metadata: Record<string, string> | undefined): Rec
 }
 
 /**
- * Parses the text of a header into the value of a job field.
+ * Parses a header into the value of a job field.
  *
  * @throws ServiceError for invalid text
  */
@@ -75,19 +81,18 @@ const HEADERS = (
   ] satisfies [path: string, read: ReadHeader][]
 ).map(([path, read]) => ({ path, read: read as ReadHeader, name: PREFIX + path.replaceAll(/[._]/g, '-') }))
 
-/** Shared by all calls without options. */
 const NOTHING: JobFields = {}
 
-/** Job options of a call, merged from all sources. Null counts as absent. */
+/** Job options of a call, merged from headers and body. Null counts as absent. */
 export class JobOptions {
   readonly fields: JobFields
   readonly #headers: IncomingHttpHeaders
   readonly #ofHeaders: ReadonlySet<string>
 
   /**
-   * @param given Options from a body, a form or a frame.
+   * @param given Options from a body, a form or a WebSocket frame
    *
-   * @throws ServiceError a 400 that names the header or the field; `invalid_value` if header and body differ
+   * @throws ServiceError a 400 with the header or the field; `invalid_value` if header and body differ
    */
   static of(headers: IncomingHttpHeaders, given: object): JobOptions {
     const fields = readFields(given)
@@ -108,8 +113,8 @@ export class JobOptions {
   }
 
   /**
-   * The body together with the options, for the fingerprint: the same call with other options is another request
-   * (docs/internals/protocol.md, Idempotency).
+   * Body and options, from which the idempotency fingerprint is computed. Two calls with different options are
+   * different requests (docs/internals/protocol.md, Idempotency).
    */
   joinedWith(body: unknown): unknown {
     return Object.keys(this.fields).length === 0 ? body : { body, job: this.fields }
@@ -120,9 +125,9 @@ export class JobOptions {
   }
 
   /**
-   * Refuses options on a call that creates no durable job, where they would have no effect.
+   * Refuses options on a call that creates no durable job, because they would have no effect.
    *
-   * @param how Advice on how to create a durable job.
+   * @param how Advice on how to create a durable job
    * @throws ServiceError `invalid_request`
    */
   refuse(how: string): void {
@@ -131,7 +136,7 @@ export class JobOptions {
   }
 
   /**
-   * Refuses options that contradict waiting for the answer.
+   * Refuses options that cannot be combined with waiting for the answer, such as `run_at`.
    *
    * @throws ServiceError `invalid_request`
    */
@@ -141,7 +146,7 @@ export class JobOptions {
   }
 
   /**
-   * Refuses unknown `x-job-` headers, which would otherwise be ignored silently.
+   * Refuses unknown `x-job-` headers, which would otherwise be ignored without an error.
    *
    * @throws ServiceError `unsupported_parameter`
    */
@@ -154,9 +159,9 @@ export class JobOptions {
   }
 
   /**
-   * Converts the options to the form of the store, with defaults and bounds applied.
+   * Converts the options to the form of the store. Applies defaults and limits.
    *
-   * @param deadlineInMs Default deadline.
+   * @param deadlineInMs Default deadline
    * @throws ServiceError for options that this deployment does not allow, and for an unknown parent job
    */
   async resolve(context: IngressContext, tenant: string, deadlineInMs: number): Promise<ResolvedOptions> {
@@ -204,7 +209,7 @@ export function refuseJobHeaders(headers: IncomingHttpHeaders, why: string): voi
   if (given) throw new ServiceError('invalid_request', `'${given.name}': ${why}`, { param: given.name })
 }
 
-/** @param given The complete options as sent, because unknown fields of a webhook are refused */
+/** @param given All options as sent; unknown fields of a webhook are refused */
 function readFields(given: object): JobFields {
   if (Object.keys(given).length === 0) return NOTHING
   refuseUnknown(Webhook, (given as { webhook?: unknown }).webhook, 'webhook.')
@@ -212,7 +217,7 @@ function readFields(given: object): JobFields {
 }
 
 /**
- * Header that gave a field.
+ * Name of the header that contained a field.
  *
  * @param field Such as `webhook`, `webhook.url` or `metadata.report`
  */
@@ -252,18 +257,18 @@ function asText(text: string): string {
   return text
 }
 
-/** Text that is not a number is returned as it is; the schema refuses it. */
+/** Converts text to a number. Other text is returned unchanged, and the schema refuses it. */
 function asNumber(text: string): number | string {
   return /^\d{1,15}$/.test(text) ? Number(text) : text
 }
 
-/** Parses JSON in a header. The bytes may be UTF-8, which Node reads as Latin-1. */
+/** Parses the JSON in a header. The header may contain UTF-8, which Node decodes as Latin-1. */
 function readMetadata(text: string, header: string): unknown {
   const bytes = Buffer.from(text, 'latin1')
   try {
     if (text.length <= METADATA_CHARS_MAX) return JSON.parse(isUtf8(bytes) ? bytes.toString() : text)
   } catch {
-    // Rejected by the validation below.
+    // Left as text, which the validation rejects.
   }
   throw new ServiceError('invalid_value', `Invalid '${header}': expected a JSON object of texts.`, { param: header })
 }

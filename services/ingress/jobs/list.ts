@@ -17,29 +17,29 @@ import { statesOfAll } from './statuses.ts'
 
 const PARTS_MAX = 500
 
-/** Sorts after every character of an id. */
+/** A character that sorts after every character of an id. */
 const LAST = '~'
 
-/** Maximum jobs scanned for one page if no index covers the filter. */
+/** Maximum jobs that are scanned for one page if no index of the store supports the filter. */
 const LOOKED_MAX = 2_000
 const LOOKED_AT_ONCE = 200
 /**
- * Bounds on jobs and time within which the first job of a page must be found. SDK pagers stop at an empty page, so an
- * empty page must be the last one.
+ * Maximum jobs and time of the search for the first job of a page. Longer than for other jobs, because SDKs stop at an
+ * empty page, so only the last page may be empty.
  */
 const LOOKED_UNTIL_FOUND_MAX = 100_000
 const LOOK_MS_MAX = 10_000
 const RESULTS_CHARS_MAX = 8 * 1024 * 1024
 const PAIRS_MAX = 16
 
-/** Filter on jobs beyond the indexes of the store. */
+/** Filter for which the store has no index. */
 type Matches = (job: DurableJob) => boolean
 
 /**
- * GET /v1/jobs: the caller's jobs, newest first. Results are left out unless requested.
+ * GET /v1/jobs: jobs of the caller's project, newest first. Results are included only on request.
  *
- * A page may have fewer jobs than its limit, because no index covers metadata, groups, or statuses that share a state.
- * A page with `has_more` has at least one job.
+ * A page may have fewer jobs than its limit, because no index supports filters by metadata, by group, or by statuses
+ * that share a state. A page with `has_more` has at least one job.
  */
 export async function listJobs(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
@@ -91,9 +91,9 @@ interface Page {
 }
 
 /**
- * A page of a project's jobs that match, after a bounded scan.
+ * Reads a page of matching jobs of a project, with a limited scan.
  *
- * @throws ServiceError `invalid_request` if none is found within the bounds, with a cursor to continue
+ * @throws ServiceError `invalid_request` if no job is found within the limit, with a cursor to continue
  */
 export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery, look: Look): Promise<Page> {
   const { matches, group, needsLook } = look
@@ -114,13 +114,13 @@ export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery
       return { jobs: found, lastId, hasMore: page.hasMore }
     }
     if (looked >= LOOKED_UNTIL_FOUND_MAX || performance.now() - startedAt > LOOK_MS_MAX) throw noneFound(lastId)
-    // Yield: an embedded store answers synchronously and would block the event loop.
+    // An embedded store answers synchronously, so the loop yields to the event loop here.
     await nextTurn()
   }
 }
 
 /**
- * Reads pages until one has an item or is the last.
+ * Reads pages until one has an entry or is the last page.
  *
  * @throws ServiceError as {@link pageOf}
  */
@@ -143,7 +143,7 @@ function noneFound(lastId: string | null): ServiceError {
   return new ServiceError('invalid_request', message, { param: 'after' })
 }
 
-/** Serializes the jobs of a page: at least one, and further ones within {@link RESULTS_CHARS_MAX}. */
+/** Serializes the jobs of a page: at least one, and more until {@link RESULTS_CHARS_MAX} is reached. */
 async function show(context: IngressContext, found: readonly DurableJob[], withResults: boolean): Promise<string[]> {
   const jobs = requireJobs(context)
   const counts = await childCountsOfPage(context, found)
@@ -158,15 +158,14 @@ async function show(context: IngressContext, found: readonly DurableJob[], withR
     const details = { position: positions[nth] ?? null, counts: counts.get(job.id) }
     const { result: _, ...rest } = jobObject(job, details)
     const text = JSON.stringify(rest)
-    // Without `include=result` the field is left out, because null would mean that there is no result.
+    // Without `include=result`, the field is left out. Null means that the job has no result.
     shown.push(withResults ? `${text.slice(0, -1)},"result":${result}}` : text)
-    // Yield: each result may be as large as an answer.
     if (isCompleted) await nextTurn()
   }
   return shown
 }
 
-/** Splits the query into pairs of `metadata[name]=value` and the other parameters. */
+/** Separates pairs `metadata[name]=value` from the other query parameters. */
 export function readPairs(query: Call['query']): { pairs: [string, string][]; rest: Record<string, unknown> } {
   const pairs: [string, string][] = []
   const others: [string, unknown][] = []
@@ -175,7 +174,7 @@ export function readPairs(query: Call['query']): { pairs: [string, string][]; re
     if (name !== undefined && typeof value === 'string') pairs.push([name, value])
     else others.push([key, value])
   }
-  // Object.fromEntries, because an assignment would interpret the name `__proto__` and so ignore it silently.
+  // Object.fromEntries also sets the name `__proto__`, which an assignment would ignore.
   if (pairs.length <= PAIRS_MAX) return { pairs, rest: Object.fromEntries(others) }
   throw new ServiceError('invalid_value', `Expected at most ${PAIRS_MAX} pairs of metadata.`, { param: 'metadata' })
 }
@@ -186,15 +185,15 @@ function idOf(text: string, param: string): string {
 }
 
 /**
- * The descendants of one job: the calls of a batch, or the child jobs of a research. Their ids begin with the timestamp
- * of the root job's id, so they are adjacent in the project's list.
+ * All calls of a batch, or the child jobs of a research. The ids begin with the timestamp in the id of the root job, so
+ * they are adjacent in the list of the project.
  */
 class Group {
   readonly #parents: ReadonlySet<string>
   readonly #beginning: string
 
   /**
-   * @param id Id of a job or a batch.
+   * @param id Id of a job or a batch
    *
    * @throws ServiceError `invalid_value`
    */
@@ -208,7 +207,7 @@ class Group {
     this.#parents = new Set([root, ...Array.from({ length: PARTS_MAX }, (_, nth) => childJobId(root, String(nth)))])
   }
 
-  /** Whether a job belongs to the group. Parts of a batch do not, because they only organize its calls. */
+  /** Whether a job belongs to the group. The parts of a batch do not, because they only organize its calls. */
   has({ depth, parent_id, kind }: DurableJob): boolean {
     return depth > 0 && kind !== batchPart.name && this.#parents.has(parent_id ?? '')
   }
@@ -218,9 +217,9 @@ class Group {
   }
 
   /**
-   * Cursor at which a page of the group begins.
+   * Cursor from which a page of the group is read.
    *
-   * @param after Cursor of the caller
+   * @param after Cursor in the request
    */
   cursor(after: string | undefined, order: 'asc' | 'desc'): string {
     const edge = order === 'asc' ? this.#beginning : this.#beginning + LAST

@@ -8,7 +8,7 @@ import type { DoneStep } from '#shared/store/family.ts'
 import type { ChildCounts } from './child-counts.ts'
 
 export interface JobDetails {
-  /** Stored answer of a completed job. Undefined if not loaded; the field is then left out. */
+  /** Stored answer of a completed job. If undefined, then the field is left out. */
   readonly result?: unknown
   readonly deliveries?: readonly WebhookDelivery[]
   readonly children?: readonly DurableJob[]
@@ -16,13 +16,13 @@ export interface JobDetails {
   readonly counts?: ChildCounts | undefined
   /** Cost in US dollars; undefined if unknown. */
   readonly cost?: number | undefined
-  /** Number of jobs that start before it; default: null, because the job does not wait or its position is unknown. */
+  /** Number of jobs that start before this one; null if the job does not wait, or if the number is unknown. */
   readonly position?: number | null
 }
 
 /**
- * Status of a job on the wire: `scheduled` becomes queued, `waiting` in progress, and a requested cancel becomes
- * cancelling.
+ * Status of a job in the API. The state `scheduled` is shown as queued, and `waiting` as in progress. A job whose
+ * cancel was requested is shown as cancelling.
  */
 export function statusOf({ state, cancel_requested_at_ms }: DurableJob): string {
   if (!TERMINAL.has(state) && cancel_requested_at_ms !== null) return 'cancelling'
@@ -80,16 +80,16 @@ function stepObject({ kind, cost, attempt, at_ms }: DoneStep): object {
   return { kind, cost, attempt, done_at: seconds(at_ms) }
 }
 
-/** Time at which the job is deleted with its result. Before the end of the job, this is the earliest possible time. */
+/** Time at which the job is deleted with its result. Until the job has ended, this is the earliest possible time. */
 function keptUntilMs({ purge_at_ms, run_at_ms, started_at_ms, retention_ms }: DurableJob): number {
   return purge_at_ms ?? Math.max(run_at_ms, started_at_ms ?? 0) + retention_ms
 }
 
 /**
- * An event as callers see it (docs/internals/protocol.md, Job events).
+ * An event in the form of the API (docs/internals/protocol.md, Job events).
  *
- * @param job The whole job, for the events that end it.
- * @param position Queue position, for `job.queued` if the job still waits.
+ * @param job The whole job, for events that contain it
+ * @param position Queue position, for `job.queued` if the job still waits
  */
 export function eventObject(
   event: DurableEvent,
@@ -105,7 +105,9 @@ export function eventObject(
   return { ...head, ...(isOfAttempt && { attempt }), ...(event.data as object | null) }
 }
 
-/** Progress in the last `job.progress` event. Handlers send none at their end, so a completed job shows 100 %. */
+/**
+ * Progress in the last `job.progress` event. Handlers send none at their end, so a completed job is shown with 100 %.
+ */
 function progressOf({ state, progress }: DurableJob): object | null {
   const shown = (progress as { progress?: object } | null)?.progress
   if (!shown) return null

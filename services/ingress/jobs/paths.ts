@@ -8,7 +8,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 /**
  * Durable jobs of this deployment.
  *
- * @throws ServiceError `jobs_unavailable` without a store
+ * @throws ServiceError `jobs_unavailable` if there is no store
  */
 export function requireJobs(context: IngressContext): DurableJobs {
   if (context.durable) return context.durable
@@ -16,7 +16,7 @@ export function requireJobs(context: IngressContext): DurableJobs {
   throw new ServiceError('jobs_unavailable', message)
 }
 
-/** Whether a text has the form of a job id. No other text reaches the store. */
+/** Whether a text has the form of a job id. Checked before the store is read. */
 export function isJobId(text: string): boolean {
   return /^job_[0-9A-Za-z_-]{8,64}$/.test(text)
 }
@@ -24,7 +24,7 @@ export function isJobId(text: string): boolean {
 /**
  * Job id in the path `/v1/jobs/{id}…`.
  *
- * @throws ServiceError `job_not_found` if the text is no id
+ * @throws ServiceError `job_not_found` if the text is not a job id
  */
 export function jobIdOf(call: Call): string {
   const id = String(call.params.id)
@@ -37,7 +37,7 @@ export function jobNotFound(id: string): ServiceError {
 }
 
 /**
- * The job in the path, if it belongs to the caller.
+ * The job in the path, if it belongs to the project of the caller.
  *
  * @throws ServiceError `job_not_found`
  */
@@ -46,7 +46,7 @@ export function findJob(jobs: DurableJobs, call: Call): Promise<DurableJob> {
 }
 
 /**
- * A whole number in the query; undefined if absent.
+ * An integer in the query; undefined if absent.
  *
  * @throws ServiceError `invalid_value`
  */

@@ -25,7 +25,9 @@ import { findJob, jobIdOf, queryNumber, requireJobs } from './paths.ts'
 
 const NANOS_PER_USD = 1_000_000_000
 
-/** GET /v1/jobs/{id}: the current job; with `?wait=N`, the job when it has ended or after N seconds. */
+/**
+ * GET /v1/jobs/{id}: the current state of the job. With `?wait=N`, the answer waits up to N seconds for the job to end.
+ */
 export async function getJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const waitSeconds = queryNumber(call, 'wait', WAIT_SECONDS_MAX) ?? 0
@@ -37,7 +39,7 @@ export async function getJob(context: IngressContext, call: Call): Promise<void>
 }
 
 /**
- * Waits for the end of a job. The wait counts against the key's limit of open waits.
+ * Waits until a job has ended. The wait counts against the key's limit of open long polls.
  *
  * @throws ServiceError `rate_limit_exceeded`
  */
@@ -50,7 +52,7 @@ async function waitForJob({ limits }: IngressContext, call: Call, jobs: DurableJ
   return await waitFor(call, jobs, job, seconds * 1_000, begin).finally(() => end())
 }
 
-/** GET /v1/jobs/{id}/result: exactly the answer of the plain call. */
+/** GET /v1/jobs/{id}/result: the same answer as to a call without a durable job. */
 export async function getResult(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const job = await findJob(jobs, call).catch((error: unknown) => throwGone(jobs, call, error))
@@ -63,7 +65,7 @@ export async function getResult(context: IngressContext, call: Call): Promise<vo
   await call.reply.whole(result)
 }
 
-/** Distinguishes a deleted result from a job that never existed, if the store still has a record of it. */
+/** If the store has a record of a deleted result, then the error is `result_expired` instead of `job_not_found`. */
 async function throwGone(jobs: DurableJobs, call: Call, error: unknown): Promise<never> {
   const isUnknown = ServiceError.from(error).code === 'job_not_found'
   if (isUnknown && (await jobs.isPast(projectIdOf(call.key), jobIdOf(call)))) throw gone()
@@ -75,7 +77,7 @@ function gone(): ServiceError {
 }
 
 /**
- * POST /v1/jobs/{id}/cancel: requests the end of a job.
+ * POST /v1/jobs/{id}/cancel: requests the cancellation of a job.
  *
  * @throws ServiceError `job_already_finished`
  */
@@ -109,7 +111,7 @@ async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'r
   refuseJobHeaders(call.headers, 'a repeated job runs with the options of the original.')
   const job = await findJob(jobs, call)
   const { id, tenant, endpoint, model, pool } = job
-  // Since the first run, the key may have lost a right and the catalogue a model.
+  // Since the first run, the key may have lost a right, or the catalogue the model.
   requireEndpoint(call.key, endpoint)
   if (endpoint === RESPONSES_PATH) {
     const { encode } = await readKept(context, job)
@@ -138,7 +140,7 @@ export async function deleteJob(context: IngressContext, call: Call): Promise<vo
 }
 
 /**
- * A job with its result, children, steps, cost and webhook deliveries.
+ * A job with its result, child counts, steps, cost and webhook deliveries.
  *
  * @param known Result, if already loaded
  */
@@ -165,8 +167,8 @@ interface Known {
 }
 
 /**
- * Cost of a job so far in US dollars, with its children and steps, at current prices. Undefined if no part has a price.
- * The ledger (docs/operate/usage.md) has the amounts that were actually charged.
+ * Cost of a job so far in US dollars, with its child jobs and steps, at current prices. Undefined if none of them has a
+ * price. The ledger (docs/operate/usage.md) contains the amounts that were actually charged.
  */
 function costOf(
   { models }: { readonly models: Pick<ModelCatalogue, 'priceOf'> },
@@ -184,7 +186,10 @@ function costOf(
 
 type Prices = Pick<ModelCatalogue, 'priceOf'>
 
-/** Cost of a job itself. The tokens of a composed job are those of its children, so they are not counted here. */
+/**
+ * Cost of a job without its child jobs. The tokens of a composed job are those of its child jobs, so they are not
+ * counted here.
+ */
 function nanosOf(models: Prices, { pool, model, state, usage }: DurableJob): number | undefined {
   if (usage === null || usage === undefined || pool === 'research' || pool === 'batches') return undefined
   return callCost(meteredOf(usage), models.priceOf({ pool, model }), state === 'completed')

@@ -17,7 +17,7 @@ const STATES: Readonly<Record<string, readonly DurableState[]>> = {
  * @throws ServiceError `invalid_value`
  */
 export function statesOfAll(statuses: readonly string[]): DurableState[] {
-  // Without duplicates, because each number of states is a separate prepared statement.
+  // Each number of states is a separate prepared statement, so duplicates are removed.
   return [...new Set(statuses.flatMap(statesOf))]
 }
 

@@ -5,14 +5,14 @@ import { ServiceError } from '#shared/error.ts'
 import type { StepView } from '#shared/jobs/durable/steps.ts'
 import { findJob, queryNumber, requireJobs } from './paths.ts'
 
-/** Maximum steps per page: each may have 64 KiB of input and 1 MiB of output. */
+/** Maximum steps per page. Each step may have 64 KiB of input and 1 MiB of output. */
 const LIMIT_MAX = 20
-/** More steps than any job can have. */
+/** Maximum value of `after`; no job has as many steps. */
 const AFTER_MAX = 1_000_000
 
 /**
- * GET /v1/jobs/{id}/steps: the external calls of a composed job, with their results, in order. See docs/guides/jobs.md, Composed
- * jobs.
+ * GET /v1/jobs/{id}/steps: the recorded steps of a composed job with their results, in order (docs/guides/jobs.md,
+ * Composed jobs).
  */
 export async function listSteps(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)

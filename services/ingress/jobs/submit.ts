@@ -34,14 +34,14 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
     isAsync: true,
     ...(await jobOptions.resolve(context, projectIdOf(key), context.config.jobDeadlineMs)),
   }
-  // Options in headers are part of the fingerprint, as if they were in the body.
+  // Options in headers are part of the fingerprint, like options in the body.
   const whole = jobOptions.isOfHeaders ? { ...(body as object), ...jobOptions.fields } : body
   const { job, isReplay } = await createJob(context, call, endpoint, prepared, whole, options)
   if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
   await sendAccepted(jobs, call, job)
 }
 
-/** Runs the inner endpoint's validation. Problems name the field by its path in the outer body. */
+/** Runs the validation of the called endpoint. Errors contain the path of the field in the outer body. */
 async function prepareInner<T>(prepare: () => Promise<T>): Promise<T> {
   try {
     return await prepare()

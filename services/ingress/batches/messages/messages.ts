@@ -15,7 +15,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
 import type { UploadedRequests } from './upload.ts'
 
-/** Path of Anthropic batches, which is the endpoint of their jobs. */
+/** Path of Anthropic batches, and the endpoint that their jobs have in the store. */
 export const MESSAGE_BATCHES = '/v1/messages/batches'
 
 const PREFIX = 'msgbatch_'
@@ -67,7 +67,7 @@ export async function retrieveMessageBatch(context: IngressContext, call: Call):
 
 export async function cancelMessageBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await find(context, call)
-  // 'once', because a second cancel would also end the writing of partial results.
+  // 'once': a second cancel would also stop the writing of partial results.
   await say(context, call, await requireJobs(context).cancel(tenant, id, 'once'))
 }
 
@@ -129,7 +129,7 @@ function messageBatchObject(job: DurableJob, details: BatchDetails) {
     ended_at: timeOf(job.finished_at_ms),
     cancel_initiated_at: timeOf(job.cancel_requested_at_ms),
     archived_at: null,
-    // Relative, because the public address is unknown behind a proxy. SDKs prepend their base URL.
+    // A relative URL, because the public address is unknown behind a proxy. SDKs add their base URL.
     results_url: details.result?.output_file_id ? `/v1/messages/batches/${id}/results` : null,
   }
 }

@@ -1,34 +1,35 @@
 import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Maximum bytes around the list: the field name and whitespace. */
+/** Maximum bytes before and after the list: the field name and whitespace. */
 const AROUND_BYTES_MAX = 1_024
-/** Text before the list, one character per byte. A byte order mark may precede it. */
+/** Matches the text before the list, one character per byte. A byte order mark may precede it. */
 const BEFORE = /^(?:\xef\xbb\xbf)?\s*\{\s*"requests"\s*:\s*$/
 const BEHIND = /^\s*\}\s*$/
-/** Bytes that are scanned between two event-loop yields. */
+/** Maximum bytes that are scanned between two event-loop yields. */
 const TURN_BYTES = 128 * 1024
 
 const [QUOTE, BACKSLASH, COMMA, SPACE] = [0x22, 0x5c, 0x2c, 0x20]
 const [OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT] = [0x5b, 0x5d, 0x7b, 0x7d]
 const BLANKS: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d])
 /**
- * Line breaks in JSON occur only between values, because strings must escape them. So they can be replaced by blanks.
+ * Line breaks, which are replaced by spaces so that each request becomes one line of a file. Strings in JSON contain
+ * only escaped ones, so no value changes.
  */
 const BREAKS: ReadonlySet<number> = new Set([0x0a, 0x0d])
 
-/** Position of a byte: before the list, between its objects, in an object, or after the list. */
+/** Position in the body: before the list, in the list, in an object of the list, or behind the list. */
 type Place = 'before' | 'list' | 'object' | 'behind'
 
 /**
- * Splits `{"requests":[…]}` into its objects while it arrives, with at most one in memory. Only braces, brackets and
- * strings are tracked; the content of the objects is validated later.
+ * Splits `{"requests":[…]}` into its objects while it arrives, with at most one object in memory. Only braces, brackets
+ * and strings are tracked. The content of the objects is validated later.
  */
 export class RequestsReader {
   readonly #bytesMax: number
   #place: Place = 'before'
   #around = ''
-  /** Within the list: the token that may come next. */
+  /** Token that may follow in the list. */
   #next: 'first' | 'object' | 'comma' = 'first'
   #depth = 0
   #isInText = false
@@ -47,8 +48,8 @@ export class RequestsReader {
   }
 
   /**
-   * Objects that end in the next piece, and undefined as a signal to yield. Line breaks are replaced by blanks, in the
-   * piece too.
+   * Yields the objects that end in a piece, and undefined when the caller should yield to the event loop. Replaces line
+   * breaks by spaces, also in the given piece.
    *
    * @throws ServiceError if the body has another form
    */
@@ -74,7 +75,7 @@ export class RequestsReader {
     if (this.#place === 'object') this.#append(piece.subarray(from))
   }
 
-  /** @throws ServiceError if the body ends too early */
+  /** @throws ServiceError if the JSON is incomplete */
   end(): void {
     if (this.#place !== 'behind' || !BEHIND.test(this.#around)) throw malformed('The JSON is incomplete.')
   }

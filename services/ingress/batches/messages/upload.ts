@@ -13,15 +13,15 @@ export interface UploadedRequests {
   readonly input: string
   readonly bytes: number
   readonly requests: number
-  /** Hash of all bytes, which identifies equal uploads for the idempotency key. */
+  /** Hash of all bytes. Equal uploads have the same hash, which becomes part of the idempotency fingerprint. */
   readonly sha256: string
 }
 
 const LINE_FEED = Buffer.from('\n')
 
 /**
- * Reads the body of `POST /v1/messages/batches` while it arrives. Each request is validated and becomes a line of a
- * blob in `call.uploads`. At most one request is in memory.
+ * Reads the body of `POST /v1/messages/batches` while it arrives. Each request is validated and written as a line to a
+ * blob, which is recorded in `call.uploads`. At most one request is in memory.
  *
  * @throws ServiceError for the first invalid request, with its index in `param`; `request_too_large`, `request_timeout`
  */
@@ -98,7 +98,8 @@ async function* piecesOf({ config }: IngressContext, req: IncomingMessage): Asyn
     throw new ServiceError('request_timeout', 'The body ended before it was complete.', { cause: error })
   } finally {
     clearTimeout(timer)
-    // The iterator keeps its listeners until it returns. Before that, resume() would not discard the rest.
+    // The iterator removes its listeners only when it returns. Until then, resume() does not discard the rest of the
+    // body.
     void pieces
       .return?.()
       .catch(() => {})

@@ -27,10 +27,11 @@ import { type BatchTools, callerOf } from './tools.ts'
 const PROBLEMS_MAX = 100
 
 /**
- * Parts whose results are recorded in one step. A resumed attempt reads one record per group instead of one per part.
+ * Number of parts whose results are recorded in one step. A resumed attempt reads one record per group instead of one
+ * per part.
  */
 const GROUP = 5
-/** Endpoint name of a part's job; not callable. */
+/** Endpoint name of the job of a part. Callers cannot call it. */
 export const PARTS = '/v1/batches/parts'
 
 interface EndedPart extends Sums {
@@ -39,9 +40,9 @@ interface EndedPart extends Sums {
 }
 
 /**
- * Runs a batch as a composed job: validate the lines, run the parts, join their results into files. Each stage is a
- * recorded step, so a resumed attempt repeats little work. If the batch is cancelled or its time ends, then the partial
- * results are written.
+ * Runs a batch as a composed job: validates the lines, runs the parts, and joins their results into files. Each stage
+ * is a recorded step, so a resumed attempt repeats little work. If the batch is cancelled or its time is over, then
+ * partial results are written.
  */
 export async function* runBatch(
   tools: BatchTools,
@@ -109,11 +110,11 @@ class BatchRun {
     }
   }
 
-  /** Runs a group of parts; undefined if the batch must end first. */
+  /** Runs a group of parts; returns undefined if the batch was cancelled or its time is over. */
   async #runGroup(plan: Plan, first: number): Promise<EndedPart[] | undefined> {
     if (this.#isOver) return undefined
     const ids: string[] = []
-    // More parts than the group are submitted, so that a slow part does not block those after it.
+    // The next groups are submitted, too, so that a slow part does not delay the parts after it.
     for (let nth = first; nth < Math.min(first + PARTS_AT_ONCE, plan.parts.length); nth++) {
       ids.push(await this.#composition.submit(this.#childOf(nth, plan.parts[nth] as BatchPartRange)))
     }
@@ -159,13 +160,17 @@ class BatchRun {
       return { value: { ...files, finalizing_at_ms } }
     })
     await dropParts(this.#tools, ids)
-    // A partial result needs the input again if this attempt fails, so only a complete batch deletes it here.
+    // If this attempt fails, then the next one needs the input to write partial results. Only a completed batch deletes
+    // the input here.
     if (status === 'completed') await this.#dropInput()
     const { counts, usage } = sumOf(parts)
     return { status, model: plan.model, problems: [], counts, usage, ...ended }
   }
 
-  /** Deletes the input. Safe, because all steps that read it are recorded, and an ended batch does not run again. */
+  /**
+   * Deletes the input. No later attempt needs it: all steps that read it are recorded, and an ended batch does not run
+   * again.
+   */
   async #dropInput(): Promise<void> {
     const { context, files } = this.#tools
     await dropInput({ blobs: context.blobs, files }, this.#options.tenant, this.#request.input)
@@ -202,7 +207,7 @@ class BatchRun {
   }
 }
 
-/** Thrown if a step has no record. */
+/** Thrown if a step has no record, to leave it without one. */
 const UNKNOWN = new Error('The step was not done before.')
 
 function endedOf({ counts, usage, output_bytes, error_bytes }: BatchPartResult): EndedPart {
@@ -214,7 +219,7 @@ function failed({ model, problems }: Plan): BatchResult {
   return { status: 'failed', model, problems: [...problems], ...NO_SUMS, ...files }
 }
 
-/** Parts to join, in order. */
+/** Parts whose results are joined, in order. */
 interface Joining {
   readonly id: string
   readonly tenant: string
@@ -223,7 +228,8 @@ interface Joining {
 }
 
 /**
- * Writes the result files of a batch. Idempotent: a repeated call writes the same files. Null for a file without lines.
+ * Writes the result files of a batch. Idempotent: a repeated call writes the same files. The id of a file without lines
+ * is null.
  */
 async function joinParts(
   tools: BatchTools,
@@ -258,22 +264,22 @@ async function joinSide(
   await blobs.put(file, joined())
   const filename = `${id.replace('job_', 'batch_')}_${side}.jsonl`
   const row = { id: file, tenant, purpose: 'batch_output', filename, bytes, keepMs }
-  // Results are paid for, so they are stored even if the project's file quota is exceeded.
+  // Results have already been paid for, so they are stored even if the project has too many files.
   await files.create(row, { filesMax: FILES_MAX * FILES_MAX })
   return file
 }
 
-/** Plan of a batch: the parts to run, or the problems of its lines. */
+/** Plan of a batch: its parts, or the problems of its lines. */
 interface Plan {
   readonly requests: number
-  /** Model of all requests; null if they name none. */
+  /** Model of all requests; null if the requests contain none. */
   readonly model: string | null
   readonly parts: readonly BatchPartRange[]
-  /** If there is any problem, then no request runs. */
+  /** If there are problems, then no request runs. */
   readonly problems: readonly BatchProblem[]
 }
 
-/** Validates every line of a batch and divides them into parts. No lines are kept in memory. */
+/** Validates every line of a batch and divides the lines into parts. Holds one line at a time in memory. */
 async function planBatch(tools: BatchTools, request: BatchRequest, tenant: string, signal: AbortSignal): Promise<Plan> {
   const { dialect, endpoint, input } = request
   const { lineBytesMax, context } = tools
@@ -300,7 +306,7 @@ function addTo(parts: BatchPartRange[], { start, end, number: line }: Line): voi
   else parts.push({ start, end, line, requests: 1 })
 }
 
-/** All requests name the same model, so it is checked once. */
+/** All requests must have the same model, so it is checked once, at the first line. */
 function modelProblem(
   { context }: BatchTools,
   caller: Caller,

@@ -22,9 +22,9 @@ export function outcomeOf(end: ChildEnd): Outcome {
 }
 
 /**
- * Result line of a request.
+ * Line of a result file for one request.
  *
- * @param id Id of the request's job. A refused request has none, but the id is derived in the same way.
+ * @param id Id of the job of the request. A refused request has no job, but its id is derived in the same way
  */
 export function outcomeLine(dialect: BatchDialect, id: string, customId: string, outcome: Outcome): object {
   if (dialect === 'messages') return { custom_id: customId, result: messagesResult(id, outcome) }

@@ -9,28 +9,29 @@ import { type Outcome, outcomeLine, outcomeOf } from './outcome.ts'
 import { NO_SUMS, type Sums, sumOf, usageOf } from './sums.ts'
 import type { BatchTools } from './tools.ts'
 
-/** The two result files. All lines of an Anthropic batch go into the first. */
+/** Result files of an OpenAI batch. An Anthropic batch has only the first. */
 export const SIDES = ['output', 'errors'] as const
 export type Side = (typeof SIDES)[number]
 
 export interface PartEnds {
   readonly id: string
   readonly refused: Refusals
-  /** Result line of requests that have not ended. */
+  /** Outcome of requests that have not ended. */
   readonly undone: Outcome
   readonly composition: Composition
 }
 
 /**
- * Blob with the result lines of a part. The key begins with the id of the part's job, so the blob is deleted with it.
+ * Key of the blob with the result lines of a part. The key begins with the job id of the part, so the blob is deleted
+ * together with the job.
  */
 export function partBlob(id: string, side: Side): string {
   return `${id}-${side}`
 }
 
 /**
- * Writes the outcomes of a part's requests, in order, into its two blobs. Only one answer is in memory at a time;
- * errors, which are short, are collected.
+ * Writes the outcomes of the requests of a part, in order, into its two blobs. Holds only one answer in memory. Errors
+ * are collected, because they are short.
  */
 export async function writeLines(
   { context, lineBytesMax }: BatchTools,

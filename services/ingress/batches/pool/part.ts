@@ -24,13 +24,13 @@ interface Submitted {
 }
 
 /**
- * Default time after which a waiting line is tried again. Limits count per minute, so a fraction of a minute avoids
- * long waits.
+ * Default delay until a waiting line is tried again. Limits are counted per minute, and a fraction of it avoids long
+ * waits.
  */
 const WAIT_MS = 10_000
 const WAIT_MS_MAX = 60_000
 
-/** Runs the requests of some lines of a batch, each as its own job, and writes their results into blobs. */
+/** Runs the requests of a part of a batch, each as its own job, and writes the results into blobs. */
 export async function* runPart(
   tools: BatchTools,
   request: BatchPartRequest,
@@ -56,8 +56,8 @@ interface OwnPart {
 }
 
 /**
- * Ends the attempt because a line waits for a limit or a budget. The slot is then free, and the next attempt resumes at
- * this line.
+ * Ends the attempt of a part, because a line waits for a rate limit or a budget. The slot is then free for other jobs,
+ * and the next attempt resumes at this line.
  */
 class LineWaits extends ServiceError {
   constructor({ message, retryAfterMs = WAIT_MS, code }: ServiceError) {
@@ -117,9 +117,9 @@ async function submitLines(
 }
 
 /**
- * Creates the job of a line, if the limits and budgets of its key and project admit it.
+ * Creates the job of a line if the limits and budgets of its key and project allow it.
  *
- * @throws LineWaits
+ * @throws LineWaits if they do not
  */
 async function submitLine(
   tools: BatchTools,
@@ -134,7 +134,7 @@ async function submitLine(
   const key = context.keys.limited(keyId, tenant)
   const jobs = () => requireJobs(context)
   using holding = context.storage.open(tenant)
-  // A decoded body takes about as much memory as its line.
+  // The decoded body needs about as much memory as its line.
   await Promise.resolve(holding.grow(line.bytes?.length ?? 0)).catch(throwWait)
   await context.limits.enterLine(key).catch(throwWait)
   let admission: JobAdmission | undefined
@@ -158,7 +158,7 @@ function throwWait(thrown: unknown): never {
 }
 
 /**
- * Error of an invalid line. Retryable errors are thrown instead, because they are no fault of the line.
+ * Returns the error of an invalid line. Retryable errors are not caused by the line, so they are thrown.
  *
  * @throws the error, if it is retryable
  */

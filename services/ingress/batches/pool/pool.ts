@@ -9,8 +9,8 @@ import { runBatch } from './batch.ts'
 import { runPart } from './part.ts'
 
 /**
- * Starts the worker of the pool `batches`. The worker runs inside the ingress, because only the ingress can validate
- * calls (docs/internals/design.md, Composed jobs).
+ * Starts the worker of the pool `batches`. The worker runs in the ingress process, because only the ingress can
+ * validate calls (docs/internals/design.md, Composed jobs).
  */
 export async function startBatches(ports: Ports, context: IngressContext, files: FileStore): Promise<Service> {
   const tools = { context, files, lineBytesMax: ports.config.bodyBytesMax }

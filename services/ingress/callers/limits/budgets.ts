@@ -76,8 +76,8 @@ export interface BudgetReservation {
  * Budgets).
  *
  * A call reserves its estimated cost before it runs. The call is admitted if the estimate fits into the budget minus
- * all other reservations. A call is also admitted if no other call of that budget is in flight. At most one call can therefore exceed a
- * budget.
+ * all other reservations. A call is also admitted if no other call of that budget is in flight. At most one call can
+ * therefore exceed a budget.
  *
  * Reservations of attached calls are kept in memory and published to the other ingresses. Reservations of durable jobs
  * are stored with the jobs and read together with the ledger.
