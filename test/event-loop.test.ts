@@ -3,10 +3,11 @@ import { availableParallelism, homedir, loadavg } from 'node:os'
 import { join } from 'node:path'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { hostileAnswers, startHostileUpstream } from './support/hostile-answers.ts'
 import { HOSTILE_INPUTS, type HostileInput, modelInputs, send } from './support/hostile-inputs.ts'
 import { HOSTILE_STORED } from './support/hostile-stored.ts'
 import { cpuMs } from './support/loop-hold.ts'
-import { startSingleProcess, type SingleProcess } from './support/processes/single-process.ts'
+import { type SingleProcess, startSingleProcess } from './support/processes/single-process.ts'
 import { ECHO_MODEL } from './support/stack.ts'
 
 /**
@@ -41,9 +42,14 @@ const MODELS = [
 ]
 
 let service: SingleProcess
+let hostile: Awaited<ReturnType<typeof startHostileUpstream>>
 beforeAll(async () => {
   ownDelay.enable()
-  service = await startSingleProcess({ models: MODELS, settings: { REQUEST_TIMEOUT_MS: '300000', START_TIMEOUT_MS: '30000' } })
+  hostile = await startHostileUpstream()
+  service = await startSingleProcess({
+    models: [...MODELS, ...hostile.models],
+    settings: { REQUEST_TIMEOUT_MS: '300000', START_TIMEOUT_MS: '30000' },
+  })
   const chat = { model: hasWeights ? 'llama-1' : 'echo-1', max_tokens: 1, messages: [{ role: 'user', content: 'hi' }] }
   expect(await send(service.url, 'POST /v1/chat/completions', JSON.stringify(chat))).toBe(200)
   // Loads the model and the vocabulary before the measurement.
@@ -53,6 +59,7 @@ beforeAll(async () => {
 afterAll(async () => {
   ownDelay.disable()
   await service[Symbol.asyncDispose]()
+  await hostile.upstream[Symbol.asyncDispose]()
 })
 
 /** Processes per processor, by which bounds are scaled. Two of them are this test and the service. */
@@ -121,6 +128,10 @@ async function checkRow({ name, make, send, holds }: HostileInput): Promise<void
 
 describe('no input holds the event loop:', () => {
   it.each([...HOSTILE_INPUTS, ...HOSTILE_STORED])('$name', checkRow)
+})
+
+describe('no answer of an upstream holds the event loop', () => {
+  it.each(hostileAnswers((script) => hostile.upstream.script(script)))('$name', checkRow)
 })
 
 describe.skipIf(!hasWeights)('no input for an in-process model holds the event loop:', () => {

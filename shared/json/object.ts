@@ -10,6 +10,7 @@ const SMALL_CHARS = 1_024
  * @returns Undefined if the text is not an object, or is too large or too deeply nested (`shape.ts`)
  */
 export function objectIn(text: string): Record<string, unknown> | undefined {
+  if (!/^\s*\{/.test(text)) return undefined
   try {
     if (text.length > SMALL_CHARS) runToEnd(refuseShape(Buffer.from(text)))
     const value: unknown = JSON.parse(text)

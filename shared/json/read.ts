@@ -222,11 +222,12 @@ class Reader {
 
 /** The closing quote of a string, or the end of the search: `most` or one byte after it. */
 export function endOfString(json: Buffer, start: number, most: number): number {
-  const piece = most < json.length ? json.subarray(0, most) : json
+  let piece: Buffer | undefined
   for (let end = start; ; ) {
     const near = Math.min(most, end + NEAR_BYTES)
     while (end < near && json[end] !== QUOTE) end += json[end] === BACKSLASH ? 2 : 1
     if (end < near || end >= most) return end
+    piece ??= most < json.length ? json.subarray(0, most) : json
     const quote = piece.indexOf(QUOTE, end)
     const next = quote < 0 ? most : quote
     const isEscaped = backslashesBefore(json, next, end) % 2 === 1

@@ -2,15 +2,15 @@ import type { ServerResponse } from 'node:http'
 import { ServiceError } from '#shared/error.ts'
 import { isHighSurrogate } from '#shared/surrogate-buffer.ts'
 
-/** Characters or bytes per write: a client must take each piece within `slowReaderMs`. */
+/** Maximum characters or bytes per write. A client must read each piece within `slowReaderMs`. */
 const PIECE = 64 * 1024
 
 /**
- * Writes pieces to a response that may be read slowly. Each piece has its own time limit, so all clients must reach the
- * same minimum rate. Resolves when the response accepts more, or at once if the client has disconnected.
+ * Writes pieces to a response whose client may read slowly. Each piece has its own time limit, so every client must
+ * reach the same minimum rate. Resolves when the response accepts more, or at once if the client disconnected.
  *
- * @param pieces Iterated lazily, as the client reads.
- * @throws ServiceError `slow_reader` if the client took less than a piece in `slowReaderMs`
+ * @param pieces Iterated lazily, as the client reads
+ * @throws ServiceError `slow_reader` if the client read less than a piece in `slowReaderMs`
  */
 export async function writePieces(
   res: ServerResponse,
@@ -22,16 +22,16 @@ export async function writePieces(
     if (res.destroyed) return
     const isTaken = res.write(piece)
     if (!isTaken && !slow) slow = await untilDrained(res, slowReaderMs).catch((error: unknown) => error)
-    // The current frame is completed, so that an error frame may follow.
+    // The frame is first completed, so that an error frame can follow.
     if (slow && (typeof piece !== 'string' || piece.endsWith(FRAME_END))) break
   }
   if (slow) throw slow
 }
 
 /**
- * Writes whole frames of a stream. Nearly always they fit into one write without waiting.
+ * Writes whole frames of a stream. Frames nearly always fit into the send buffer without waiting.
  *
- * @returns undefined if the client accepts more; otherwise a promise that settles as that of {@link writePieces}
+ * @returns undefined if the client accepts more; otherwise a promise as of {@link writePieces}
  */
 export function writeFrames(res: ServerResponse, text: string, slowReaderMs: number): Promise<void> | undefined {
   if (text.length > PIECE) return writePieces(res, framePieces(text), slowReaderMs)
@@ -40,14 +40,15 @@ export function writeFrames(res: ServerResponse, text: string, slowReaderMs: num
 }
 
 /**
- * Splits text of a stream into pieces of whole frames, so that an error frame may follow each. Only a frame longer than
- * a piece is split itself, such as a plot of several megabytes.
+ * Splits the text of a stream into pieces of whole frames, so that an error frame can follow each piece. Only a frame
+ * longer than a piece is itself split, such as a plot of several megabytes.
  */
 export function* framePieces(text: string): Generator<string> {
   let start = 0
   while (text.length - start > PIECE) {
-    const last = text.lastIndexOf(FRAME_END, start + PIECE)
-    const end = last > start ? last + FRAME_END.length : characterEnd(text, start + PIECE)
+    const piece = text.slice(start, start + PIECE)
+    const last = piece.lastIndexOf(FRAME_END)
+    const end = last > 0 ? start + last + FRAME_END.length : characterEnd(text, start + PIECE)
     yield text.slice(start, end)
     start = end
   }
@@ -56,7 +57,7 @@ export function* framePieces(text: string): Generator<string> {
 
 const FRAME_END = '\n\n'
 
-/** End of a piece that does not split a surrogate pair. */
+/** End of a piece, moved so that it does not split a surrogate pair. */
 function characterEnd(text: string, end: number): number {
   return isHighSurrogate(text.charCodeAt(end - 1)) ? end - 1 : end
 }
@@ -66,10 +67,10 @@ export function* bytePieces(bytes: Buffer): Generator<Uint8Array> {
 }
 
 /**
- * Ends a response, and cuts the connection if the client does not take the rest in time.
+ * Ends a response. If the client does not read the rest in time, then the connection is cut.
  *
- * @param end.onSlow Called before the cut.
- * @param end.encoding Encoding of the text: `latin1` is faster for plain ASCII. Default: utf8.
+ * @param end.onSlow Called before the cut
+ * @param end.encoding Encoding of the text: `latin1` is faster for plain ASCII. Default: utf8
  */
 export function endWithin(
   res: ServerResponse,
@@ -78,7 +79,7 @@ export function endWithin(
   end: { readonly onSlow?: (error: ServiceError) => void; readonly encoding?: BufferEncoding | undefined } = {},
 ): void {
   res.end(text, end.encoding ?? 'utf8')
-  // Usually the kernel has taken all bytes already.
+  // Usually all bytes have already been passed to the kernel.
   if (res.writableLength === 0 || res.destroyed) return
   const timer = setTimeout(() => {
     end.onSlow?.(tooSlow())

@@ -1,5 +1,6 @@
 import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
 import { EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/event-size.ts'
+import { isTooLarge, splitEvent } from '#shared/kinds/generate.ts'
 import { TickThrottle } from '#shared/tick-throttle.ts'
 import { yieldToEventLoop } from '#shared/yielding.ts'
 import type { AnswerReader, Decoder } from './decoder.ts'
@@ -9,11 +10,9 @@ import { openReader } from './readers.ts'
 import type { Upstream, UpstreamCall } from './upstream.ts'
 import { completeUsage } from './usage.ts'
 
-/** Events between two event-loop yields: about a millisecond. */
-const EVENTS_PER_YIELD = 512
-
-/** Maximum log probabilities of one record (`shared/kinds/generate.ts`). */
-const LOGPROBS_PER_RECORD_MAX = 64
+/** Size of the events between two event-loop yields, and the part of it for each event: 512 tokens, or a thousand log probabilities. */
+const SIZE_PER_YIELD = 256 * 1024
+const EVENT_SIZE = 512
 
 /**
  * Spreads the ends of this process's answers over event-loop ticks. An end costs as much as a few tokens, and tokens of other answers may
@@ -61,11 +60,14 @@ export async function* answerEvents(
       // still answer.
       isOver = isRead && (written === '' || out.length === 0)
       if (isOver) await endThrottled(decoder, out)
-      for (const [index, event] of out.entries()) {
-        if (index % EVENTS_PER_YIELD === EVENTS_PER_YIELD - 1) await yieldToEventLoop()
+      let size = 0
+      for (const event of inPieces(out)) {
         written += textOf(event)
-        requireRecordSize(event, request.model)
+        size += EVENT_SIZE + requireRecordSize(event, request.model)
         yield event
+        if (size < SIZE_PER_YIELD) continue
+        size = 0
+        await yieldToEventLoop()
       }
       out.length = 0
     }
@@ -83,19 +85,26 @@ function textOf(event: GenerateEvent): string {
   return 'text' in event && event.type !== 'native' ? event.text : ''
 }
 
+/** Splits texts and log probabilities that do not fit into one record. */
+function* inPieces(events: readonly GenerateEvent[]): Generator<GenerateEvent> {
+  for (const event of events) {
+    if (isTooLarge(event)) yield* splitEvent(event)
+    else yield event
+  }
+}
+
 /**
- * Texts and log probabilities are split into pieces that fit into records. Ids, names and signatures cannot be split, so long ones are
- * rejected.
+ * Ids, names and signatures cannot be split, so long ones are rejected.
  *
+ * @returns Size of the event
  * @throws ServiceError `upstream_error`
  */
-function requireRecordSize(event: GenerateEvent, model: string): void {
-  if (sizeOf(event) <= EVENT_SIZE_MAX) return
-  const { text: _, logprobs = [], ...rest } = event as GenerateEvent & { text?: string; logprobs?: readonly unknown[] }
-  let isLarge = isUncarriable(rest)
-  for (let at = 0; at < logprobs.length; at += LOGPROBS_PER_RECORD_MAX)
-    isLarge ||= isUncarriable(logprobs.slice(at, at + LOGPROBS_PER_RECORD_MAX))
-  if (isLarge) throw answerError(model, 'sent an id, a name or another field that is too long')
+function requireRecordSize(event: GenerateEvent, model: string): number {
+  const size = sizeOf(event)
+  if (size <= EVENT_SIZE_MAX) return size
+  const { text: _, ...rest } = event as GenerateEvent & { text?: string }
+  if (isUncarriable(rest)) throw answerError(model, 'sent an id, a name or another field that is too long')
+  return size
 }
 
 function noteEnd(exchange: Exchange, isRead: boolean, isComplete: boolean): void {

@@ -2,6 +2,7 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import type { DurableEnd, EventsRecord } from '#schemas/event.ts'
 import type { JobEnvelope, StoredRequest } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
+import { sizeOf } from '#shared/event-size.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import { EVENTS, eventPartition, jobsTopic } from '#shared/jobs/topics.ts'
 import { isSmall } from '#shared/json/write.ts'
@@ -85,9 +86,11 @@ export class Dispatcher {
     const last = events.at(-1)
     if (!last) return
     const end: DurableEnd | undefined = TERMINAL.has(job.state) && isSmall(result) ? { job, result } : undefined
-    const record: EventsRecord = { last_seq: last.seq, events: [...events], ...(end && { end }) }
+    const announced: EventsRecord = { last_seq: last.seq }
+    const record =
+      sizeOf(events) > RECORD_BYTES_MAX ? announced : { ...announced, events: [...events], ...(end && { end }) }
     let value = Buffer.from(JSON.stringify(record))
-    if (value.length > RECORD_BYTES_MAX) value = Buffer.from(JSON.stringify({ last_seq: last.seq }))
+    if (value.length > RECORD_BYTES_MAX) value = Buffer.from(JSON.stringify(announced))
     this.#broker.send(EVENTS, eventPartition(last.job_id), last.job_id, value).catch((error: unknown) => {
       this.#log.debug({ err: error, job_id: last.job_id }, 'events not published; followers read the store')
     })

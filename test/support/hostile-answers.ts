@@ -1,0 +1,122 @@
+import { type HostileInput, post, send } from './hostile-inputs.ts'
+import { type Script, startUpstream } from './processes/upstream.ts'
+
+/** Answers of upstreams that cost far more than their tokens, by the API of the upstream and the endpoint of the call. */
+interface HostileAnswer {
+  readonly name: string
+  readonly api: 'openai' | 'responses' | 'anthropic'
+  readonly path: string
+  readonly request?: object
+  readonly script: Script
+}
+
+const CHAT = '/v1/chat/completions'
+const RESPONSES = '/v1/responses'
+const MESSAGES = '/v1/messages'
+const TOOL = { type: 'custom', custom: { name: 'f' } }
+const TOKEN = { token: 'a', logprob: -1, bytes: [97] }
+
+const message = (message: object): Script => {
+  return (_call, answer) => answer.json({ choices: [{ index: 0, finish_reason: 'stop', message }] })
+}
+
+const response = (...output: object[]): Script => {
+  return (_call, answer) => answer.json({ id: 'r', status: 'completed', output })
+}
+
+const text = (fields: object) => ({
+  type: 'message',
+  role: 'assistant',
+  content: [{ type: 'output_text', text: 'a'.repeat(20_000), ...fields }],
+})
+
+/** A Responses stream of `count` messages with one character each. */
+function messages(count: number): Script {
+  const frames: object[] = [{ type: 'response.created', response: { id: 'r', status: 'in_progress', output: [] } }]
+  for (let index = 0; index < count; index++) {
+    const item = { type: 'message', id: `m${index}`, role: 'assistant', content: [{ type: 'output_text', text: 'a' }] }
+    const at = { output_index: index, content_index: 0, item_id: item.id }
+    frames.push(
+      { type: 'response.output_item.added', output_index: index, item: { ...item, content: [] } },
+      { type: 'response.output_text.delta', ...at, delta: 'a' },
+      { type: 'response.output_item.done', output_index: index, item },
+    )
+  }
+  frames.push({ type: 'response.completed', response: { id: 'r', status: 'completed', output: [] } })
+  return async (_call, answer) => {
+    answer.open()
+    await answer.bytes(frames.map((frame) => `data: ${JSON.stringify(frame)}\n\n`).join(''))
+    answer.end()
+  }
+}
+
+function blocks(count: number, block: object): Script {
+  const content = Array(count).fill(block)
+  return (_call, answer) =>
+    answer.json({ id: 'm', type: 'message', role: 'assistant', content, stop_reason: 'end_turn' })
+}
+
+const HOSTILE_ANSWERS: readonly HostileAnswer[] = [
+  {
+    name: '4,000 messages in a stream',
+    api: 'responses',
+    path: RESPONSES,
+    request: { stream: true },
+    script: messages(4_000),
+  },
+  {
+    name: 'log probabilities of 20,000 tokens',
+    api: 'responses',
+    path: RESPONSES,
+    request: { include: ['message.output_text.logprobs'], top_logprobs: 2 },
+    script: response(text({ logprobs: Array(20_000).fill({ ...TOKEN, top_logprobs: [TOKEN, TOKEN] }) })),
+  },
+  {
+    name: 'free text of 6 MB for a custom tool',
+    api: 'openai',
+    path: CHAT,
+    request: { tools: [TOOL] },
+    script: message({
+      tool_calls: [{ id: 'a', type: 'custom', custom: { name: 'f', input: 'x"\\'.repeat(2_000_000) } }],
+    }),
+  },
+  {
+    name: '190,000 blocks of an unknown type',
+    api: 'anthropic',
+    path: MESSAGES,
+    script: blocks(190_000, { type: 'z' }),
+  },
+  {
+    name: '90,000 blocks of text',
+    api: 'anthropic',
+    path: MESSAGES,
+    script: blocks(90_000, { type: 'text', text: 'a' }),
+  },
+]
+
+/** Models of an upstream that gives each row its answer. */
+export async function startHostileUpstream() {
+  const upstream = await startUpstream()
+  const engines = {
+    openai: { type: 'openai', base_url: `${upstream.url}/v1` },
+    responses: { type: 'openai', base_url: `${upstream.url}/v1`, api: 'responses' },
+    anthropic: { type: 'anthropic', base_url: upstream.url },
+  }
+  const models = Object.entries(engines).map(([id, engine]) => ({ id, engine }))
+  return { upstream, models }
+}
+
+/** The rows, for calls to the models of {@link startHostileUpstream}. @param give Sets the next answer of the upstream */
+export function hostileAnswers(give: (script: Script) => void): HostileInput[] {
+  return HOSTILE_ANSWERS.map(({ name, api, path, request = {}, script }) => {
+    const prompt =
+      path === RESPONSES ? { input: 'hi' } : { max_tokens: 10, messages: [{ role: 'user', content: 'hi' }] }
+    return {
+      ...post(`an answer that has ${name}`, path, () => ({ model: api, ...prompt, ...request })),
+      send: (url, made) => {
+        give(script)
+        return send(url, `POST ${path}`, made)
+      },
+    }
+  })
+}
