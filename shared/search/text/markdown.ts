@@ -16,7 +16,7 @@ const QUOTE = /^\s{0,3}>\s?/
 /** A note's mark: `[^1]`. */
 const FOOTNOTE = /\s?\[\^[\w-]{1,40}\](?!:)/g
 /** A link whose text is a number alone: `[2](url)`, `[[2]](url)`, `[\[2\]](url)`. */
-const NUMBER_LINK = String.raw`\[(?:\\?\[)?\d{1,3}(?:\\?\])?\]\((?=([^)\s]{0,2000}))\$[^)]{0,300}\)`
+const NUMBER_LINK = String.raw`\[(?:\\?\[)?\d{1,3}(?:\\?\])?\]\((?=([^)\s]{0,500}))\$[^)]{0,100}\)`
 /** Footnote marks, in the forms of pages that were converted to Markdown. */
 const MARKS = new RegExp(
   String.raw`([^\s[\]]{1,20}\s?)${NUMBER_LINK.replace('$', '2')}(?:[,;]?\s?${NUMBER_LINK.replace('$', '3')}){0,9}`,
@@ -46,7 +46,8 @@ class MarkdownReader {
   read(source: string): void {
     const lines = source.split(/\r\n?|\n/)
     const start = frontMatterEnd(lines)
-    for (let at = start; at < lines.length; at++) this.#line(lines[at] ?? '', lines[at + 1] ?? '')
+    for (let at = start; at < lines.length && !this.#builder.isFull; at++)
+      this.#line(lines[at] ?? '', lines[at + 1] ?? '')
     this.#flush()
   }
 
@@ -99,8 +100,9 @@ class MarkdownReader {
 
   /** A reStructuredText title, whose underline could be a fence or a rule of Markdown. */
   #rstHeading(line: string): boolean {
-    const [title, ...others] = this.#open?.type === 'text' ? this.#open.lines : []
-    if (title === undefined || others.length > 0 || !RST_UNDERLINE.test(line)) return false
+    const lines = this.#open?.type === 'text' ? this.#open.lines : []
+    const title = lines[0]
+    if (title === undefined || lines.length > 1 || !RST_UNDERLINE.test(line)) return false
     if (line.trim().length < title.length) return false
     this.#open = undefined
     this.#whole('heading', plain(title))
@@ -155,18 +157,39 @@ function cells(line: string): string {
     .join(' | ')
 }
 
+/** The start of a link or an image, up to its address. The text contains no bracket, so that no search restarts inside it. */
+const IMAGE = /!\[([^[\]\n]{0,300})\]\(/g
+const LINK = /\[([^[\]\n]{1,300})\]\(/g
+/** Maximum characters of a link's address and title. */
+const TARGET_CHARS_MAX = 2_300
+
+/** Replaces links by their texts. Each closing bracket is searched once, not once per link. */
+function inlineText(line: string, start: RegExp): string {
+  const kept: string[] = []
+  let [at, close] = [0, -1]
+  for (const { 0: whole, 1: text = '', index } of line.matchAll(start)) {
+    const target = index + whole.length
+    if (index < at) continue
+    if (close < target) close = line.indexOf(')', target)
+    if (close < 0) break
+    if (close - target > TARGET_CHARS_MAX) continue
+    kept.push(line.slice(at, index), text)
+    at = close + 1
+  }
+  return at === 0 ? line : kept.join('') + line.slice(at)
+}
+
 /**
  * Text of a line without markup. Each pattern is bounded, so that no line takes long. Link addresses are matched in a
  * lookahead, which the engine does not retry at other lengths.
  */
 function plain(line: string): string {
-  const withoutLinks = line
+  const unmarked = line
     .replace(RST_ROLE, '$1')
     .replace(FOOTNOTE, '')
     .replace(MARKS, (whole, before: string) => (NUMBERED.test(before) ? whole : before.trimEnd()))
-    .replace(/!\[([^\]\n]{0,300})\]\((?=([^)\s]{0,2000}))\2[^)]{0,300}\)/g, '$1')
-    .replace(/\[([^\]\n]{1,300})\]\((?=([^)\s]{0,2000}))\2[^)]{0,300}\)/g, '$1')
-    .replace(/\[([^\]\n]{1,300})\]\[[^\]\n]{0,300}\]/g, '$1')
+  const withoutLinks = inlineText(inlineText(unmarked, IMAGE), LINK)
+    .replace(/\[([^[\]\n]{1,300})\]\[[^[\]\n]{0,300}\]/g, '$1')
     .replace(/<(https?:\/\/[^>\s]{1,2000})>/g, '$1')
     .replace(/<\/?[a-zA-Z][^>]{0,300}>/g, '')
   const withoutMarks = withoutLinks
