@@ -85,13 +85,8 @@ describe('limits of a single ingress', () => {
     })
   })
 
-<<<<<<< /tmp/names/m.ours
   it('of a key replace the settings, and 0 blocks every call', async () => {
-    const { limits } = open(undefined, { rateLimitRequests: 1, rateLimitTokens: 1, runningMaxPerKey: 1 })
-=======
-  it('of a key stand in the place of the settings, and 0 is nothing at all', async () => {
     const { limits } = open(undefined, { rateLimitRequests: 1, rateLimitTokens: 1, concurrencyMaxPerKey: 1 })
->>>>>>> /tmp/names/m.theirs
     const free = key({ requests_per_minute: 5, tokens_per_minute: 1_000, running: 5 })
     expect(await admitted(Array.from({ length: 6 }, () => call(limits, free)))).toBe(5)
     expect(await admitted([call(limits, key({}, 'key_b')), call(limits, key({}, 'key_b'))])).toBe(1)

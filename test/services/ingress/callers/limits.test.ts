@@ -232,25 +232,15 @@ describe('tokens of durable jobs', () => {
 describe('the limit on concurrent calls', () => {
   const SLOW = say('!echo first_ms=300 text=done')
 
-<<<<<<< /tmp/names/m.ours
   it('refuses excess calls of a key, and admits them again when one ended', async () => {
-    await using stack = await startStack({ settings: { RUNNING_MAX_PER_KEY: '2' } })
-=======
-  it('are refused beyond the limit of their key, and allowed again when one ended', async () => {
     await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '2' } })
->>>>>>> /tmp/names/m.theirs
     const all = await Promise.all(Array.from({ length: 6 }, () => stack.post(CHAT, SLOW)))
     expect(all.map(({ status }) => status).sort()).toEqual([200, 200, 429, 429, 429, 429])
     expect((await stack.post(CHAT, say('hi'))).status).toBe(200)
   })
 
-<<<<<<< /tmp/names/m.ours
   it('counts calls that arrive in one packet', async () => {
-    await using stack = await startStack({ settings: { RUNNING_MAX_PER_KEY: '2' } })
-=======
-  it('are counted even when they come in one packet', async () => {
     await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '2' } })
->>>>>>> /tmp/names/m.theirs
     using client = await openRaw(stack.url)
     const headers = [`authorization: Bearer ${TEST_KEY}`, 'content-type: application/json']
     client.send(rawRequest(`POST ${CHAT}`, headers, JSON.stringify(SLOW)).repeat(6))
@@ -259,13 +249,8 @@ describe('the limit on concurrent calls', () => {
     expect(statuses).toEqual(['200', '200', '429', '429', '429', '429'])
   })
 
-<<<<<<< /tmp/names/m.ours
   it('is released when a caller disconnects, sends invalid data, or is refused', async () => {
-    await using stack = await startStack({ settings: { RUNNING_MAX_PER_KEY: '1', RATE_LIMIT_REQUESTS: '100' } })
-=======
-  it('are given back when a caller leaves, sends nonsense, or is refused', async () => {
     await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '1', RATE_LIMIT_REQUESTS: '100' } })
->>>>>>> /tmp/names/m.theirs
     for (const body of [{}, say('hi', { model: 'none' }), say('!echo fail=upstream_refused')]) {
       expect((await stack.post(CHAT, body)).status).toBeGreaterThanOrEqual(400)
     }
@@ -279,13 +264,8 @@ describe('reads, polls, follows and cancels', () => {
   const ENDLESS = { endpoint: CHAT, body: say('!echo first_ms=60000 tokens=9') }
   const ASYNC = { headers: { prefer: 'respond-async' } }
 
-<<<<<<< /tmp/names/m.ours
   it('are no calls: a key over all of its limits can read and cancel', async () => {
-    const settings = { RATE_LIMIT_REQUESTS: '1', RUNNING_MAX_PER_KEY: '1', RATE_LIMIT_TOKENS: '10' }
-=======
-  it('are no calls: a key that has used up all its limits goes on reading, and cancels', async () => {
     const settings = { RATE_LIMIT_REQUESTS: '1', CONCURRENCY_MAX_PER_KEY: '1', RATE_LIMIT_TOKENS: '10' }
->>>>>>> /tmp/names/m.theirs
     await using stack = await startStack({ settings })
     const { id } = (await (await stack.post('/v1/jobs', ENDLESS)).json()) as { id: string }
     for (const [path, init] of [

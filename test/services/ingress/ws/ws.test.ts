@@ -407,15 +407,9 @@ describe('a subscription', () => {
   })
 })
 
-<<<<<<< /tmp/names/m.ours
 describe('WebSocket limits', () => {
   it('of a key apply to each request, and tokens are counted', async () => {
-    await using own = await startStack({ settings: { RATE_LIMIT_REQUESTS: '3', RUNNING_MAX_PER_KEY: '2' } })
-=======
-describe('limits', () => {
-  it('of a key hold for each request, and tokens are counted', async () => {
     await using own = await startStack({ settings: { RATE_LIMIT_REQUESTS: '3', CONCURRENCY_MAX_PER_KEY: '2' } })
->>>>>>> /tmp/names/m.theirs
     using client = await openWs(own)
     client.chat('r1', '!echo first_ms=60000 tokens=9')
     client.chat('r2', '!echo first_ms=60000 tokens=9')
